@@ -1,0 +1,3 @@
+//! Back ends without a drive: null, memory and the drive model in real time.
+
+#![forbid(unsafe_code)]

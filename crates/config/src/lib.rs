@@ -1,0 +1,3 @@
+//! The configuration file: what an operator wrote, checked.
+
+#![forbid(unsafe_code)]

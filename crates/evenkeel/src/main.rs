@@ -1,0 +1,5 @@
+//! The evenkeel daemon and command line.
+
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,180 @@
+//! The pieces of guest memory behind one command's data.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::Mapping;
+
+/// One piece of host-virtual memory; laid out as the kernel's `struct iovec`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+impl Segment {
+    /// Its address, for handing to the kernel. Valid while the [`IoBuf`] it came from lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+/// Where one command's data lives: segments, and pins on the mappings they point into.
+///
+/// Most commands have one segment in one mapping and own no heap memory; longer lists spill to a
+/// box that [`IoBuf::clear`] keeps, so that a recycled buffer does not allocate again.
+#[derive(Debug, Default)]
+pub struct IoBuf {
+    one: Option<Segment>,
+    pin: Option<Arc<Mapping>>,
+    spill: Option<Box<Spill>>,
+    len_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Spill {
+    segments: Vec<Segment>,
+    pins: Vec<Arc<Mapping>>,
+}
+
+// SAFETY: the segments point into mappings that the pins keep alive; `Mapping` is Send and Sync.
+unsafe impl Send for IoBuf {}
+
+impl IoBuf {
+    /// Memory of our own, for data that must be bounced.
+    pub fn owned(mapping: &Arc<Mapping>) -> Self {
+        let mut buf = Self::default();
+        buf.push(mapping, 0, mapping.len_bytes());
+        buf
+    }
+
+    /// Adds `len_bytes` of `mapping` from `offset`; merges with the previous segment where they
+    /// touch. Returns `false`, and changes nothing, if they are not all inside.
+    pub fn push(&mut self, mapping: &Arc<Mapping>, offset: u64, len_bytes: u64) -> bool {
+        let Some(start) = mapping.at(offset, len_bytes) else { return false };
+        if len_bytes == 0 {
+            return true;
+        }
+        self.keep(mapping);
+        self.len_bytes += len_bytes;
+        let segment = Segment { start, len_bytes: len_bytes as usize };
+        if let Some(last) = self.last_mut()
+            && last.start.as_ptr().wrapping_add(last.len_bytes) == start.as_ptr()
+        {
+            last.len_bytes += segment.len_bytes;
+            return true;
+        }
+        match self.one.take() {
+            None if self.spilled().is_empty() => self.one = Some(segment),
+            first => {
+                let segments = &mut self.spill.get_or_insert_default().segments;
+                segments.extend(first);
+                segments.push(segment);
+            }
+        }
+        true
+    }
+
+    fn keep(&mut self, mapping: &Arc<Mapping>) {
+        match &self.pin {
+            None => self.pin = Some(Arc::clone(mapping)),
+            Some(pin) if Arc::ptr_eq(pin, mapping) => {}
+            Some(_) => {
+                let pins = &mut self.spill.get_or_insert_default().pins;
+                if pins.last().is_none_or(|last| !Arc::ptr_eq(last, mapping)) {
+                    pins.push(Arc::clone(mapping));
+                }
+            }
+        }
+    }
+
+    fn spilled(&self) -> &[Segment] {
+        self.spill.as_deref().map_or(&[], |spill| &spill.segments)
+    }
+
+    fn last_mut(&mut self) -> Option<&mut Segment> {
+        match &mut self.one {
+            Some(one) => Some(one),
+            None => self.spill.as_deref_mut()?.segments.last_mut(),
+        }
+    }
+
+    /// The segments, in order.
+    pub fn segments(&self) -> &[Segment] {
+        match &self.one {
+            Some(one) => std::slice::from_ref(one),
+            None => self.spilled(),
+        }
+    }
+
+    /// Bytes in all segments together.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Forgets segments and pins; keeps the spilled lists' capacity.
+    pub fn clear(&mut self) {
+        self.one = None;
+        self.pin = None;
+        self.len_bytes = 0;
+        if let Some(spill) = &mut self.spill {
+            spill.segments.clear();
+            spill.pins.clear();
+        }
+    }
+
+    /// Whether it owns lists worth recycling.
+    pub fn has_spill(&self) -> bool {
+        self.spill.is_some()
+    }
+
+    /// Copies from the segments into `out`, as much as both hold; returns the bytes copied.
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for segment in self.segments() {
+            let n = segment.len_bytes.min(out.len() - done);
+            // SAFETY: the segment is inside a pinned mapping; `out[done..done + n]` is ours.
+            unsafe { std::ptr::copy_nonoverlapping(segment.start.as_ptr(), out[done..].as_mut_ptr(), n) };
+            done += n;
+        }
+        done
+    }
+
+    /// Copies from `data` into the segments, as much as both hold; returns the bytes copied.
+    pub fn copy_from(&self, data: &[u8]) -> usize {
+        let mut done = 0;
+        for segment in self.segments() {
+            let n = segment.len_bytes.min(data.len() - done);
+            // SAFETY: the segment is inside a pinned mapping that was pushed for writing.
+            unsafe { std::ptr::copy_nonoverlapping(data[done..].as_ptr(), segment.start.as_ptr(), n) };
+            done += n;
+        }
+        done
+    }
+
+    /// Copies between the segments and `len_bytes` of `mapping` from `offset`; `to_mapping` tells the
+    /// direction. Returns `false`, having copied nothing, if the range is not all inside.
+    pub fn copy_mapping(&self, mapping: &Mapping, offset: u64, to_mapping: bool) -> bool {
+        let Some(base) = mapping.at(offset, self.len_bytes) else { return false };
+        if to_mapping && !mapping.is_writable() {
+            return false;
+        }
+        let mut done = 0;
+        for segment in self.segments() {
+            // SAFETY: `done` stays below len_bytes, all of which `at` checked.
+            let other = unsafe { base.add(done) }.as_ptr();
+            let (src, dst) = if to_mapping { (segment.as_ptr(), other) } else { (other, segment.as_ptr()) };
+            // SAFETY: both sides are inside live mappings. A tenant can make them overlap only by
+            // sharing our own memory with us, which `copy` allows.
+            unsafe { std::ptr::copy(src, dst, segment.len_bytes) };
+            done += segment.len_bytes;
+        }
+        true
+    }
+}

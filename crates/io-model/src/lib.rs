@@ -1,0 +1,220 @@
+//! The words that front ends, back ends, pollers and policies share.
+//!
+//! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
+//! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
+//! other, nor the policy. Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes.
+
+#![forbid(unsafe_code)]
+
+mod token;
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+
+pub use guest_memory::IoBuf;
+pub use token::{Token, lost_tokens};
+
+/// A point in time or a span, in nanoseconds. Arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The end of time: "never".
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of microseconds.
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us.saturating_mul(1_000))
+    }
+
+    /// A span of milliseconds.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
+    }
+
+    /// As fractional microseconds, for people.
+    pub fn as_micros_f64(self) -> f64 {
+        self.0 as f64 / 1_000.0
+    }
+}
+
+impl Add for Nanos {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Nanos {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} µs", self.as_micros_f64())
+    }
+}
+
+/// One consumer with its own virtual disk; an index into the daemon's tenant table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u16);
+
+/// A tenant's virtual queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VqId {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which of the tenant's: the NVMe SQ identifier, or the virtqueue index plus one. 0 is the front
+    /// end's own (erasing a namespace, say).
+    pub index: u16,
+}
+
+/// A device queue that we submit to; an index within one poller's [`Backend`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HwqId(pub u16);
+
+/// What a command does to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+    /// Make everything completed before it durable.
+    Flush,
+    /// The range reads as zeros afterwards.
+    WriteZeroes,
+    /// The range's content is not needed any more; it may read as zeros or as before.
+    Discard,
+}
+
+/// One command as a back end sees it. The range was checked against the tenant's namespace by the
+/// front end and already carries the tenant's place on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Command {
+    /// What to do.
+    pub op: Op,
+    /// Start on the device. 0 for [`Op::Flush`].
+    pub offset_bytes: u64,
+    /// Length. 0 for [`Op::Flush`]; the buffer's length for reads and writes.
+    pub len_bytes: u64,
+    /// Force unit access: a write is durable before it completes.
+    pub fua: bool,
+}
+
+/// Why the device failed a command. Front ends map it to their own status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeviceError {
+    /// The medium can't be read or written there.
+    Medium,
+    /// No room left behind a thin device (a full file system).
+    NoSpace,
+    /// The range is outside of the device.
+    OutOfRange,
+    /// Guest memory went away or is not what the operation needs.
+    Memory,
+    /// The device can't do this operation.
+    Unsupported,
+    /// The device is gone or does not answer.
+    Gone,
+}
+
+/// How a command ended.
+pub type Outcome = Result<(), DeviceError>;
+
+/// What [`Source::fetch`] found.
+#[derive(Debug)]
+#[must_use]
+pub enum Fetch {
+    /// A command for the device. The token must come back through [`Source::complete`], exactly once.
+    Command(Command, IoBuf, Token),
+    /// A command was consumed without device work (rejected, or answered at once).
+    Handled,
+    /// Nothing to fetch now: empty, halted, or no completion slot is free.
+    Empty,
+}
+
+/// A front end's view of one tenant: up to 128 VQs that the poller pulls commands from.
+///
+/// The source validates everything that a guest wrote; the poller only sees checked commands. It
+/// reserves a completion slot before it fetches, so `complete` can't fail. A command stays in the
+/// guest's own queue until `fetch` takes it.
+pub trait Source {
+    /// Bit `i` is set while VQ `i` may be fetched from. Cheap: asked at every poll iteration. A VQ that
+    /// leaves may still have commands in flight; their tokens stay valid.
+    fn live_vqs(&self) -> u128;
+
+    /// Commands waiting in a VQ, as far as its doorbell (read anew at each call) tells.
+    fn backlog(&mut self, vq: u16) -> u32;
+
+    /// Takes the next command. One guest command may yield several device commands, one per call.
+    fn fetch(&mut self, vq: u16) -> Fetch;
+
+    /// Ends a command. `buf` comes back for reuse and to release its pins.
+    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf);
+
+    /// Once per poll iteration after completions: publish what was batched, raise interrupts.
+    fn notify(&mut self);
+
+    /// Asks the guest to ring audibly from now on (`true`: before the poller sleeps) or that it need not
+    /// (`false`: the poller is awake). Only trapped doorbells with event indexes care.
+    fn set_wakeup(&mut self, wanted: bool);
+}
+
+/// One request to a back end.
+#[derive(Debug)]
+pub struct Io {
+    /// The poller's; comes back in [`Done`].
+    pub tag: u32,
+    /// What to do.
+    pub command: Command,
+    /// Data segments; owned by the back end until the request is done.
+    pub buf: IoBuf,
+}
+
+/// One finished request.
+#[derive(Debug)]
+pub struct Done {
+    /// The tag it was submitted with.
+    pub tag: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The buffer it was submitted with.
+    pub buf: IoBuf,
+}
+
+/// A device as one poller sees it: HWQs `0..hwqs()`, each with room for `depth()` commands.
+///
+/// The poller never submits more than `depth()` commands to a queue at a time; a back end that can't
+/// take one all the same completes it with an error. Ranges were validated by the front end, but a
+/// back end still refuses what lies outside of the device ([`DeviceError::OutOfRange`]).
+pub trait Backend {
+    /// Number of HWQs.
+    fn hwqs(&self) -> u16;
+
+    /// Commands that one HWQ holds.
+    fn depth(&self) -> u32;
+
+    /// Queues a request; it may start only at [`Backend::kick`].
+    fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos);
+
+    /// Starts what was queued. Once per poll iteration.
+    fn kick(&mut self);
+
+    /// Hands out everything that finished, from every HWQ.
+    fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done));
+
+    /// When something can next be reaped, if the back end knows (virtual time). `None`: unknown.
+    fn next_event(&self) -> Option<Nanos> {
+        None
+    }
+}

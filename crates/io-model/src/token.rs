@@ -1,0 +1,46 @@
+//! The proof that a fetched command will be completed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Tokens dropped without completion since the process started. Anything but 0 is a bug.
+pub fn lost_tokens() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Stands for one fetched command. It must be [spent](Token::spend) exactly once, by the source that
+/// made it; dropping it instead loses a guest's command: that is counted, and panics in debug builds.
+#[derive(Debug)]
+#[must_use = "a fetched command must be completed"]
+pub struct Token {
+    vq: u16,
+    generation: u16,
+    id: u32,
+}
+
+impl Token {
+    /// A token of VQ `vq`. `generation` and `id` are the source's own.
+    pub fn new(vq: u16, generation: u16, id: u32) -> Self {
+        Self { vq, generation, id }
+    }
+
+    /// The VQ that the command came from.
+    pub fn vq(&self) -> u16 {
+        self.vq
+    }
+
+    /// Consumes the token: `(vq, generation, id)`.
+    pub fn spend(self) -> (u16, u16, u32) {
+        let parts = (self.vq, self.generation, self.id);
+        std::mem::forget(self);
+        parts
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(std::thread::panicking(), "a fetched command was dropped: {self:?}");
+    }
+}

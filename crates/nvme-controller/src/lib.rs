@@ -1,0 +1,3 @@
+//! A virtual NVMe controller that knows no socket.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! Wire layouts of NVMe 2.0.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,103 @@
+//! Which virtual queue sends its next command, when, and over which hardware queue.
+//!
+//! A policy is a plain value: no clock, thread, file, lock or random source of its own. The poller calls
+//! it with `now`; the simulator calls the same code with virtual time.
+
+#![forbid(unsafe_code)]
+
+use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+
+/// What a tenant was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A latency, whatever its neighbours do.
+    Guaranteed {
+        /// The promise. `None`: as good as the drive can, no number given.
+        latency_target: Option<Nanos>,
+    },
+    /// A share in proportion to its weight.
+    BestEffort {
+        /// Relative weight, 1 to 10000.
+        weight: u32,
+    },
+}
+
+/// A VQ's place in the policy's tables: dense, chosen by the poller, reused after `detach`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VqSlot(pub u16);
+
+/// What the policy wants the poller to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Fetch one command from this VQ and submit it to this HWQ.
+    Send {
+        /// From.
+        vq: VqSlot,
+        /// To.
+        hwq: HwqId,
+    },
+    /// Nothing may be sent now, but something waits: ask again at this time, or after a completion.
+    WaitUntil(Nanos),
+    /// Nothing waits.
+    Idle,
+}
+
+/// One tenant's recent past, as published by whichever poller serves it; see [`Policy::interval`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TenantReport {
+    /// Who.
+    pub tenant: TenantId,
+    /// Its class.
+    pub class: Class,
+    /// Commands fetched since it was attached.
+    pub submitted: u64,
+    /// Commands completed since it was attached.
+    pub completed: u64,
+    /// Mean latency (fetch to completion) over the last interval; 0 if none completed.
+    pub mean_latency: Nanos,
+    /// Mean latency over the last whole period (200 ms); 0 if none completed.
+    pub period_mean_latency: Nanos,
+    /// Highest latency in the last interval.
+    pub max_latency: Nanos,
+}
+
+/// The contract between a poller and a policy.
+///
+/// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, then
+/// `detach`. The poller answers every `Send` with exactly one `sent` or `refused` before it asks again.
+/// Every method is O(1) amortised in the number of VQs and tenants, but for `interval`.
+pub trait Policy {
+    /// A VQ appears. The slot was unused.
+    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos);
+
+    /// A VQ goes. Its commands in flight still end in `completed`.
+    fn detach(&mut self, slot: VqSlot, now: Nanos);
+
+    /// The VQ now has this backlog (told only when it changed by something else than `sent`).
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos);
+
+    /// What to do next.
+    fn next(&mut self, now: Nanos) -> Next;
+
+    /// The `Send` happened: one command left the VQ for the device. Charge it.
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos);
+
+    /// The `Send` found nothing to submit. `consumed`: a command left the VQ without device work;
+    /// else the VQ can't be fetched from now: leave it out until its next `arrived`.
+    fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos);
+
+    /// A command ended. Told for detached slots too (`slot` is then unused or reused: match by `tenant`).
+    fn completed(
+        &mut self,
+        slot: VqSlot,
+        hwq: HwqId,
+        tenant: TenantId,
+        op: Op,
+        len_bytes: u64,
+        latency: Nanos,
+        now: Nanos,
+    );
+
+    /// Every 10 ms: what all tenants of the drive did, this poller's and the others'.
+    fn interval(&mut self, reports: &[TenantReport], now: Nanos);
+}

@@ -1,0 +1,3 @@
+//! A drive's timing, pure: submit(now), poll(now), next_event().
+
+#![forbid(unsafe_code)]

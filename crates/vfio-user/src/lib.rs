@@ -1,0 +1,3 @@
+//! A vfio-user server.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,5 @@
+//! Repository checks, guest tests and benches.
+
+#![forbid(unsafe_code)]
+
+fn main() {}
