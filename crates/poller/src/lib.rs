@@ -1,3 +1,31 @@
 //! One poll iteration, and the probe that measures it.
+//!
+//! A [`Poller`] owns its tenants' VQs (through [`Source`]) and its HWQs (through [`Backend`]) and runs to
+//! completion: [`Poller::step`] reaps what the device finished, looks at the doorbells, asks the policy
+//! what may be sent, fetches exactly that, submits it, and tells the guests. It has no clock and no
+//! thread: the daemon calls it in a loop, the simulator with virtual time.
+//!
+//! - [`Poller`]: the iteration (`poller.rs`), with its table of commands in flight (`flights.rs`);
+//! - [`Probe`]: what one tenant experienced, written by one poller, read by anyone (`probe.rs`);
+//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other.
+//!
+//! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
 #![forbid(unsafe_code)]
+
+mod board;
+mod flights;
+mod histogram;
+mod poller;
+mod probe;
+
+pub use board::Board;
+pub use histogram::{Histogram, Percentiles};
+pub use poller::{Poller, Progress, TenantSlot};
+pub use probe::{Counters, Probe};
+
+/// Length of one monitoring interval of the probe (LPNS §4.1: 10 ms).
+pub const INTERVAL: io_model::Nanos = io_model::Nanos::from_millis(10);
+
+/// Intervals in one scheduling period (LPNS §4.1: 200 ms).
+pub const INTERVALS_PER_PERIOD: usize = 20;

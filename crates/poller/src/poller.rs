@@ -1,0 +1,350 @@
+//! The poll iteration.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
+use policy::{Next, Policy, TenantReport, VqSlot};
+
+use crate::flights::{Flight, Flights};
+use crate::{Board, INTERVAL, Probe};
+
+/// Commands sent per iteration at most, so that completions never wait behind a long burst.
+const SEND_BUDGET: u32 = 64;
+
+/// A tenant's place in a poller's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantSlot(u32);
+
+/// What one iteration did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Commands handed to the device.
+    pub sent: u32,
+    /// Commands consumed without device work.
+    pub handled: u32,
+    /// Commands that the device finished.
+    pub completed: u32,
+}
+
+impl Progress {
+    /// Whether anything moved.
+    pub fn any(&self) -> bool {
+        self.sent + self.handled + self.completed > 0
+    }
+}
+
+struct Tenant<S> {
+    source: S,
+    probe: Arc<Probe>,
+    /// VQs that the policy knows, as of the last look.
+    live: u128,
+    /// The policy's slot of each VQ.
+    slots: Vec<VqSlot>,
+    /// Commands with the device.
+    inflight: u32,
+    /// Whether the source has completions to announce.
+    touched: bool,
+    hwqs_used: u64,
+}
+
+/// A VQ that the policy knows.
+#[derive(Default)]
+struct Vq {
+    tenant: u32,
+    index: u16,
+    /// The backlog that the policy knows.
+    backlog: u32,
+    /// When waiting commands were first seen, and how many each time.
+    arrivals: VecDeque<(Nanos, u32)>,
+    /// Sum of the counts in `arrivals`.
+    stamped: u32,
+}
+
+impl Vq {
+    fn saw(&mut self, backlog: u32, now: Nanos) {
+        self.backlog = backlog;
+        if backlog > self.stamped {
+            self.arrivals.push_back((now, backlog - self.stamped));
+            self.stamped = backlog;
+        }
+    }
+
+    /// One command left the VQ: when it was first seen.
+    fn took(&mut self, now: Nanos) -> Nanos {
+        self.backlog = self.backlog.saturating_sub(1);
+        let Some((at, count)) = self.arrivals.front_mut() else { return now };
+        let at = *at;
+        *count -= 1;
+        self.stamped -= 1;
+        if *count == 0 {
+            self.arrivals.pop_front();
+        }
+        at
+    }
+}
+
+/// Moves commands from its tenants' VQs to its HWQs and completions back.
+pub struct Poller<S, B, P> {
+    backend: B,
+    policy: P,
+    board: Arc<Board>,
+    tenants: Vec<Option<Tenant<S>>>,
+    vqs: Vec<Vq>,
+    free_vqs: Vec<VqSlot>,
+    flights: Flights,
+    reports: Vec<TenantReport>,
+    next_interval: Nanos,
+    last_progress: Nanos,
+    wait_until: Nanos,
+    unknown_completions: u64,
+}
+
+impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
+    /// A poller without tenants.
+    pub fn new(backend: B, policy: P, board: Arc<Board>, now: Nanos) -> Self {
+        Self {
+            backend,
+            policy,
+            board,
+            tenants: Vec::new(),
+            vqs: Vec::new(),
+            free_vqs: Vec::new(),
+            flights: Flights::default(),
+            reports: Vec::new(),
+            next_interval: now + INTERVAL,
+            last_progress: now,
+            wait_until: Nanos::MAX,
+            unknown_completions: 0,
+        }
+    }
+
+    /// Takes a tenant on. Its probe should be on the board too.
+    pub fn add(&mut self, source: S, probe: Arc<Probe>) -> TenantSlot {
+        let tenant =
+            Tenant { source, probe, live: 0, slots: vec![VqSlot(0); 128], inflight: 0, touched: false, hwqs_used: 0 };
+        let free = self.tenants.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.tenants.push(None);
+            self.tenants.len() - 1
+        });
+        self.tenants[at] = Some(tenant);
+        TenantSlot(at as u32)
+    }
+
+    /// Lets a tenant go. `None`: no such tenant, or its commands are still with the device.
+    pub fn remove(&mut self, slot: TenantSlot, now: Nanos) -> Option<S> {
+        let at = slot.0 as usize;
+        if self.tenants.get(at)?.as_ref()?.inflight > 0 {
+            return None;
+        }
+        self.set_live(at, 0, now);
+        Some(self.tenants[at].take()?.source)
+    }
+
+    /// A tenant's front end, for what does not go through queues (registers, DMA maps).
+    pub fn source_mut(&mut self, slot: TenantSlot) -> Option<&mut S> {
+        Some(&mut self.tenants.get_mut(slot.0 as usize)?.as_mut()?.source)
+    }
+
+    /// All tenants.
+    pub fn sources_mut(&mut self) -> impl Iterator<Item = (TenantSlot, &mut S)> {
+        let slots = self.tenants.iter_mut().enumerate();
+        slots.filter_map(|(at, tenant)| Some((TenantSlot(at as u32), &mut tenant.as_mut()?.source)))
+    }
+
+    /// The policy, for bounds and statistics.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// The back end, for its counters.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Commands with the device.
+    pub fn inflight(&self) -> u32 {
+        self.flights.live()
+    }
+
+    /// When something last moved.
+    pub fn last_progress(&self) -> Nanos {
+        self.last_progress
+    }
+
+    /// Completions for commands that were not in flight: a broken back end. They are dropped.
+    pub fn unknown_completions(&self) -> u64 {
+        self.unknown_completions
+    }
+
+    /// When this poller next has something to do by itself. [`Nanos::MAX`]: only a doorbell can tell.
+    pub fn next_event(&self) -> Nanos {
+        let device = if self.inflight() > 0 { self.backend.next_event().unwrap_or(Nanos(0)) } else { Nanos::MAX };
+        device.min(self.wait_until)
+    }
+
+    /// One iteration.
+    pub fn step(&mut self, now: Nanos) -> Progress {
+        let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
+        self.look(now);
+        self.dispatch(now, &mut progress);
+        if progress.sent > 0 {
+            self.backend.kick();
+        }
+        if progress.any() {
+            self.last_progress = now;
+            self.announce();
+        }
+        if now >= self.next_interval {
+            self.end_interval(now);
+        }
+        progress
+    }
+
+    /// Tells every guest whether its doorbells must be audible, because the poller is about to sleep
+    /// (`true`) or has woken up (`false`).
+    pub fn set_wakeup(&mut self, wanted: bool) {
+        self.tenants.iter_mut().flatten().for_each(|tenant| tenant.source.set_wakeup(wanted));
+    }
+
+    fn reap(&mut self, now: Nanos) -> u32 {
+        let Self { backend, policy, tenants, flights, unknown_completions, .. } = self;
+        let mut completed = 0;
+        backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
+            let Some(flight) = flights.remove(tag) else {
+                *unknown_completions += 1;
+                return;
+            };
+            let Flight { token, tenant, slot, hwq, op, len_bytes, arrived, fetched } = flight;
+            // A tenant with commands in flight is never removed, so it is there.
+            let Some(Some(tenant)) = tenants.get_mut(tenant as usize) else { return };
+            tenant.inflight -= 1;
+            tenant.touched = true;
+            tenant.probe.completed(op, len_bytes, outcome, fetched - arrived, now - fetched);
+            policy.completed(slot, hwq, tenant.probe.tenant(), op, len_bytes, now - fetched, now);
+            tenant.source.complete(token, outcome, buf);
+            completed += 1;
+        });
+        completed
+    }
+
+    /// Looks at every doorbell, and at which VQs there are.
+    fn look(&mut self, now: Nanos) {
+        for at in 0..self.tenants.len() {
+            let Some(tenant) = &mut self.tenants[at] else { continue };
+            let live = tenant.source.live_vqs();
+            if live != tenant.live {
+                self.set_live(at, live, now);
+            }
+            let Some(tenant) = &mut self.tenants[at] else { continue };
+            let mut rest = live;
+            while rest != 0 {
+                let index = rest.trailing_zeros() as u16;
+                rest &= rest - 1;
+                let slot = tenant.slots[usize::from(index)];
+                let vq = &mut self.vqs[usize::from(slot.0)];
+                let backlog = tenant.source.backlog(index);
+                if backlog != vq.backlog {
+                    vq.saw(backlog, now);
+                    self.policy.arrived(slot, backlog, now);
+                }
+            }
+        }
+    }
+
+    /// Attaches and detaches VQs so that the policy knows exactly those in `live`.
+    fn set_live(&mut self, at: usize, live: u128, now: Nanos) {
+        let Some(tenant) = &mut self.tenants[at] else { return };
+        let changed = tenant.live ^ live;
+        for index in (0..128_u16).filter(|index| changed & (1 << index) != 0) {
+            let place = &mut tenant.slots[usize::from(index)];
+            if live & (1 << index) == 0 {
+                self.policy.detach(*place, now);
+                self.free_vqs.push(*place);
+                continue;
+            }
+            *place = self.free_vqs.pop().unwrap_or_else(|| {
+                self.vqs.push(Vq::default());
+                VqSlot((self.vqs.len() - 1) as u16)
+            });
+            self.vqs[usize::from(place.0)] = Vq { tenant: at as u32, index, ..Vq::default() };
+            let id = VqId { tenant: tenant.probe.tenant(), index };
+            self.policy.attach(*place, id, tenant.probe.class(), now);
+        }
+        tenant.live = live;
+    }
+
+    fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {
+        self.wait_until = Nanos::MAX;
+        while progress.sent + progress.handled < SEND_BUDGET {
+            match self.policy.next(now) {
+                Next::Send { vq, hwq } => self.send(vq, hwq, now, progress),
+                Next::WaitUntil(at) => {
+                    self.wait_until = at;
+                    return;
+                }
+                Next::Idle => return,
+            }
+        }
+        self.wait_until = now;
+    }
+
+    fn send(&mut self, slot: VqSlot, hwq: HwqId, now: Nanos, progress: &mut Progress) {
+        let vq = &mut self.vqs[usize::from(slot.0)];
+        let Some(Some(tenant)) = self.tenants.get_mut(vq.tenant as usize) else { return };
+        match tenant.source.fetch(vq.index) {
+            Fetch::Command(command, buf, token) => {
+                let arrived = vq.took(now);
+                let (op, len_bytes) = (command.op, command.len_bytes);
+                let flight = Flight { token, tenant: vq.tenant, slot, hwq, op, len_bytes, arrived, fetched: now };
+                let tag = self.flights.insert(flight);
+                self.backend.submit(hwq, Io { tag, command, buf }, now);
+                self.policy.sent(slot, hwq, op, len_bytes, now);
+                tenant.inflight += 1;
+                tenant.hwqs_used |= 1 << hwq.0.min(63);
+                tenant.probe.submitted();
+                progress.sent += 1;
+            }
+            Fetch::Handled => {
+                vq.took(now);
+                self.policy.refused(slot, true, now);
+                tenant.touched = true;
+                progress.handled += 1;
+            }
+            Fetch::Empty => {
+                // Forget the backlog, so that the next look tells the policy again.
+                vq.backlog = 0;
+                self.policy.refused(slot, false, now);
+            }
+        }
+    }
+
+    fn announce(&mut self) {
+        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.touched) {
+            tenant.touched = false;
+            tenant.source.notify();
+        }
+    }
+
+    fn end_interval(&mut self, now: Nanos) {
+        for tenant in self.tenants.iter_mut().flatten() {
+            tenant.probe.next_interval();
+            let bound = self.policy.bound(tenant.probe.tenant());
+            tenant.probe.publish(bound, tenant.hwqs_used);
+            tenant.hwqs_used = 0;
+        }
+        self.board.reports(&mut self.reports);
+        self.policy.interval(&self.reports, now);
+        self.next_interval += INTERVAL;
+        if self.next_interval <= now {
+            // We slept through some intervals; they were idle.
+            self.next_interval = now + INTERVAL;
+        }
+    }
+
+    /// Tenants by identifier, for tests and logs.
+    pub fn tenant_ids(&self) -> impl Iterator<Item = TenantId> {
+        self.tenants.iter().flatten().map(|tenant| tenant.probe.tenant())
+    }
+}

@@ -1,0 +1,262 @@
+//! What one tenant experienced.
+//!
+//! One poller writes, with plain loads and stores on cache lines of its own; policies, `stats` and other
+//! pollers read. Latencies of the last periods are kept in two arrays of 10 ms intervals: while the
+//! poller records into one, readers have the finished one (LPNS §4.5's two-phase array).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use io_model::{Nanos, Op, Outcome, TenantId};
+use policy::{Class, TenantReport};
+
+use crate::{Histogram, INTERVALS_PER_PERIOD};
+
+/// A counter that one thread writes: no locked instruction.
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    #[inline]
+    fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Interval {
+    count: Count,
+    sum_ns: Count,
+    max_ns: Count,
+}
+
+impl Interval {
+    fn clear(&self) {
+        for count in [&self.count, &self.sum_ns, &self.max_ns] {
+            count.set(0);
+        }
+    }
+}
+
+/// Totals since the tenant was added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Commands fetched for the device.
+    pub submitted: u64,
+    /// Commands completed.
+    pub completed: u64,
+    /// Of these, reads.
+    pub reads: u64,
+    /// Of these, writes.
+    pub writes: u64,
+    /// Bytes of completed reads.
+    pub read_bytes: u64,
+    /// Bytes of completed writes.
+    pub write_bytes: u64,
+    /// Commands that the device failed.
+    pub errors: u64,
+    /// Completions later than the latency target (doorbell seen to completion posted).
+    pub violations: u64,
+    /// Sum of all latencies, for a mean.
+    pub latency_sum_ns: u64,
+}
+
+/// One tenant's measurements; aligned so that two pollers never write one cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct Probe {
+    tenant: TenantId,
+    class: Class,
+    submitted: Count,
+    completed: Count,
+    reads: Count,
+    writes: Count,
+    read_bytes: Count,
+    write_bytes: Count,
+    errors: Count,
+    violations: Count,
+    latency_sum_ns: Count,
+    histogram: Histogram,
+    phases: [[Interval; INTERVALS_PER_PERIOD]; 2],
+    /// Number of the current interval since start: its cell is `phases[n / 20 % 2][n % 20]`.
+    interval: AtomicU32,
+    bound_ns: Count,
+    hwqs_in_use: AtomicU64,
+}
+
+impl Probe {
+    /// A probe with nothing recorded.
+    pub fn new(tenant: TenantId, class: Class) -> Self {
+        Self {
+            tenant,
+            class,
+            submitted: Count::default(),
+            completed: Count::default(),
+            reads: Count::default(),
+            writes: Count::default(),
+            read_bytes: Count::default(),
+            write_bytes: Count::default(),
+            errors: Count::default(),
+            violations: Count::default(),
+            latency_sum_ns: Count::default(),
+            histogram: Histogram::default(),
+            phases: Default::default(),
+            interval: AtomicU32::new(0),
+            bound_ns: Count::default(),
+            hwqs_in_use: AtomicU64::new(0),
+        }
+    }
+
+    /// Whose.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// The promise or weight.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    #[inline]
+    pub(crate) fn submitted(&self) {
+        self.submitted.add(1);
+    }
+
+    fn cell(&self, interval: u32) -> &Interval {
+        let n = interval as usize;
+        &self.phases[n / INTERVALS_PER_PERIOD % 2][n % INTERVALS_PER_PERIOD]
+    }
+
+    /// Records one completion: `waited` in the VQ since its doorbell was seen, then `served` by the device.
+    #[inline]
+    pub(crate) fn completed(&self, op: Op, len_bytes: u64, outcome: Outcome, waited: Nanos, served: Nanos) {
+        let latency_ns = (waited + served).0;
+        self.completed.add(1);
+        match op {
+            Op::Read => {
+                self.reads.add(1);
+                self.read_bytes.add(len_bytes);
+            }
+            Op::Write => {
+                self.writes.add(1);
+                self.write_bytes.add(len_bytes);
+            }
+            Op::Flush | Op::WriteZeroes | Op::Discard => {}
+        }
+        if outcome.is_err() {
+            self.errors.add(1);
+        }
+        self.latency_sum_ns.add(latency_ns);
+        self.histogram.record(latency_ns);
+        if let Class::Guaranteed { latency_target: Some(target) } = self.class
+            && latency_ns > target.0
+        {
+            self.violations.add(1);
+        }
+        let cell = self.cell(self.interval.load(Ordering::Relaxed));
+        cell.count.add(1);
+        cell.sum_ns.add(served.0);
+        if served.0 > cell.max_ns.get() {
+            cell.max_ns.set(served.0);
+        }
+    }
+
+    /// Ends the current interval and clears the cell of the next one.
+    pub(crate) fn next_interval(&self) {
+        let next = self.interval.load(Ordering::Relaxed).wrapping_add(1);
+        self.cell(next).clear();
+        self.interval.store(next, Ordering::Release);
+    }
+
+    /// What a policy needs to know: totals, and latencies of the last finished interval and period.
+    pub fn report(&self) -> TenantReport {
+        let now = self.interval.load(Ordering::Acquire);
+        let last = self.cell(now.wrapping_sub(1));
+        let finished = &self.phases[(now as usize / INTERVALS_PER_PERIOD + 1) % 2];
+        let mean = |sum_ns: u64, count: u64| Nanos(sum_ns.checked_div(count).unwrap_or(0));
+        let sum = |field: fn(&Interval) -> &Count| finished.iter().map(|cell| field(cell).get()).sum::<u64>();
+        TenantReport {
+            tenant: self.tenant,
+            class: self.class,
+            submitted: self.submitted.get(),
+            completed: self.completed.get(),
+            mean_latency: mean(last.sum_ns.get(), last.count.get()),
+            period_mean_latency: mean(sum(|cell| &cell.sum_ns), sum(|cell| &cell.count)),
+            max_latency: Nanos(last.max_ns.get()),
+        }
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            submitted: self.submitted.get(),
+            completed: self.completed.get(),
+            reads: self.reads.get(),
+            writes: self.writes.get(),
+            read_bytes: self.read_bytes.get(),
+            write_bytes: self.write_bytes.get(),
+            errors: self.errors.get(),
+            violations: self.violations.get(),
+            latency_sum_ns: self.latency_sum_ns.get(),
+        }
+    }
+
+    /// Latencies since the start, doorbell seen to completion posted.
+    pub fn histogram(&self) -> &Histogram {
+        &self.histogram
+    }
+
+    /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends.
+    pub(crate) fn publish(&self, bound: Option<Nanos>, hwqs_in_use: u64) {
+        self.bound_ns.set(bound.map_or(0, |bound| bound.0));
+        self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
+    }
+
+    /// The policy's latency bound, if it gives one.
+    pub fn bound(&self) -> Option<Nanos> {
+        Some(Nanos(self.bound_ns.get())).filter(|bound| bound.0 > 0)
+    }
+
+    /// The HWQs used in the last interval, one bit each (the 64th stands for all above).
+    pub fn hwqs_in_use(&self) -> u64 {
+        self.hwqs_in_use.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_read_from_the_finished_phase() {
+        let probe = Probe::new(TenantId(1), Class::Guaranteed { latency_target: Some(Nanos(50)) });
+        for interval in 0..INTERVALS_PER_PERIOD as u64 {
+            probe.submitted();
+            probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(interval + 40));
+            probe.next_interval();
+        }
+        // The first phase (latencies 40 to 59) is finished; the writer is in the second.
+        let report = probe.report();
+        assert_eq!(report.mean_latency, Nanos(59));
+        assert_eq!(report.max_latency, Nanos(59));
+        assert_eq!(report.period_mean_latency, Nanos((40 + 59) / 2));
+        // With the one nanosecond in the queue, 50 to 59 are over the target of 50.
+        assert_eq!(probe.counters().violations, 10);
+        assert_eq!(probe.counters().read_bytes, 20 * 4096);
+    }
+
+    #[test]
+    fn an_idle_tenant_reports_zero_latency() {
+        let probe = Probe::new(TenantId(1), Class::BestEffort { weight: 1 });
+        (0..50).for_each(|_| probe.next_interval());
+        assert_eq!(probe.report().mean_latency, Nanos(0));
+        assert_eq!(probe.report().period_mean_latency, Nanos(0));
+    }
+}
