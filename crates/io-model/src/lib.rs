@@ -2,10 +2,13 @@
 //!
 //! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
 //! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
-//! other, nor the policy. Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes.
+//! other, nor the policy. Every back end must pass the suite in `conformance` (a cargo feature, for
+//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod token;
 
 use std::fmt;
@@ -179,6 +182,27 @@ pub struct Io {
     pub command: Command,
     /// Data segments; owned by the back end until the request is done.
     pub buf: IoBuf,
+}
+
+impl Io {
+    /// What every back end checks before it starts: the range lies inside of a device of `size_bytes`
+    /// ([`DeviceError::OutOfRange`]), and the data segments hold exactly the range
+    /// ([`DeviceError::Memory`]; reads and writes only).
+    pub fn check(&self, size_bytes: u64) -> Outcome {
+        let Command { op, offset_bytes, len_bytes, .. } = self.command;
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
+            return Err(DeviceError::OutOfRange);
+        }
+        if matches!(op, Op::Read | Op::Write) && self.buf.len_bytes() != len_bytes {
+            return Err(DeviceError::Memory);
+        }
+        Ok(())
+    }
+
+    /// Ends the request.
+    pub fn done(self, outcome: Outcome) -> Done {
+        Done { tag: self.tag, outcome, buf: self.buf }
+    }
 }
 
 /// One finished request.

@@ -44,3 +44,19 @@ impl Drop for Token {
         debug_assert!(std::thread::panicking(), "a fetched command was dropped: {self:?}");
     }
 }
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a fetched command was dropped")]
+    fn a_dropped_token_is_seen() {
+        drop(Token::new(1, 0, 1));
+    }
+
+    #[test]
+    fn a_spent_token_is_not_lost() {
+        assert_eq!(Token::new(3, 2, 1).spend(), (3, 2, 1));
+    }
+}

@@ -202,6 +202,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         progress
     }
 
+    /// Half an iteration, for winding down: completes what the device finished, fetches nothing.
+    pub fn finish(&mut self, now: Nanos) -> Progress {
+        let progress = Progress { completed: self.reap(now), ..Progress::default() };
+        self.announce();
+        progress
+    }
+
     /// Tells every guest whether its doorbells must be audible, because the poller is about to sleep
     /// (`true`) or has woken up (`false`).
     pub fn set_wakeup(&mut self, wanted: bool) {

@@ -187,6 +187,7 @@ impl Probe {
             class: self.class,
             submitted: self.submitted.get(),
             completed: self.completed.get(),
+            violations: self.violations.get(),
             mean_latency: mean(last.sum_ns.get(), last.count.get()),
             period_mean_latency: mean(sum(|cell| &cell.sum_ns), sum(|cell| &cell.count)),
             max_latency: Nanos(last.max_ns.get()),

@@ -1,0 +1,274 @@
+//! The poll iteration against a scripted front end, a slow device and a first-come policy.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io_model::{
+    Backend, Command, DeviceError, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Source, TenantId, Token, VqId,
+};
+use policy::{Class, Next, Policy, TenantReport, VqSlot};
+use poller::{Board, Poller, Probe};
+
+/// What happened, in order.
+type Log = Rc<RefCell<Vec<String>>>;
+
+/// A tenant with one VQ (index 1) that holds the offsets of waiting reads.
+struct Scripted {
+    live: u128,
+    waiting: VecDeque<u64>,
+    /// Completion slots left.
+    slots: usize,
+    log: Log,
+}
+
+impl Scripted {
+    fn new(log: &Log, commands: impl IntoIterator<Item = u64>) -> Self {
+        Self { live: 0b10, waiting: commands.into_iter().collect(), slots: usize::MAX, log: Rc::clone(log) }
+    }
+}
+
+impl Source for Scripted {
+    fn live_vqs(&self) -> u128 {
+        self.live
+    }
+
+    fn backlog(&mut self, vq: u16) -> u32 {
+        assert_eq!(vq, 1, "only live VQs are looked at");
+        self.waiting.len() as u32
+    }
+
+    fn fetch(&mut self, _vq: u16) -> Fetch {
+        if self.slots == 0 {
+            return Fetch::Empty;
+        }
+        match self.waiting.pop_front() {
+            None => Fetch::Empty,
+            Some(u64::MAX) => Fetch::Handled,
+            Some(offset_bytes) => {
+                self.slots -= 1;
+                let command = Command { op: Op::Read, offset_bytes, len_bytes: 512, fua: false };
+                Fetch::Command(command, IoBuf::default(), Token::new(1, 0, offset_bytes as u32))
+            }
+        }
+    }
+
+    fn complete(&mut self, token: Token, outcome: Outcome, _buf: IoBuf) {
+        let (_, _, id) = token.spend();
+        self.slots += 1;
+        self.log.borrow_mut().push(format!("complete {id} {outcome:?}"));
+    }
+
+    fn notify(&mut self) {
+        self.log.borrow_mut().push("notify".into());
+    }
+
+    fn set_wakeup(&mut self, wanted: bool) {
+        self.log.borrow_mut().push(format!("wakeup {wanted}"));
+    }
+}
+
+/// Finishes each request 100 ns after its submission; offset 13 fails.
+#[derive(Default)]
+struct Slow {
+    queued: VecDeque<(Nanos, HwqId, Io)>,
+    kicks: u32,
+}
+
+impl Backend for Slow {
+    fn hwqs(&self) -> u16 {
+        1
+    }
+
+    fn depth(&self) -> u32 {
+        4
+    }
+
+    fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos) {
+        self.queued.push_back((now + Nanos(100), hwq, io));
+    }
+
+    fn kick(&mut self) {
+        self.kicks += 1;
+    }
+
+    fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
+        while self.queued.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, hwq, Io { tag, command, buf })) = self.queued.pop_front() else { return };
+            let outcome = if command.offset_bytes == 13 { Err(DeviceError::Medium) } else { Ok(()) };
+            done(hwq, Done { tag, outcome, buf });
+        }
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.queued.front().map(|(at, ..)| *at)
+    }
+}
+
+/// Serves backlogged VQs in slot order, four commands in flight at most.
+#[derive(Default)]
+struct InOrder {
+    backlog: Vec<u32>,
+    inflight: u32,
+    attached: Vec<VqId>,
+    completed: u32,
+    intervals: Vec<usize>,
+}
+
+impl Policy for InOrder {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, _class: Class, _now: Nanos) {
+        self.backlog.resize(self.backlog.len().max(usize::from(slot.0) + 1), 0);
+        self.attached.push(vq);
+    }
+
+    fn detach(&mut self, slot: VqSlot, _now: Nanos) {
+        self.backlog[usize::from(slot.0)] = 0;
+    }
+
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, _now: Nanos) {
+        self.backlog[usize::from(slot.0)] = backlog;
+    }
+
+    fn next(&mut self, _now: Nanos) -> Next {
+        match self.backlog.iter().position(|backlog| *backlog > 0) {
+            Some(_) if self.inflight == 4 => Next::WaitUntil(Nanos::MAX),
+            Some(slot) => Next::Send { vq: VqSlot(slot as u16), hwq: HwqId(0) },
+            None => Next::Idle,
+        }
+    }
+
+    fn sent(&mut self, slot: VqSlot, _hwq: HwqId, _op: Op, _len_bytes: u64, _now: Nanos) {
+        self.backlog[usize::from(slot.0)] -= 1;
+        self.inflight += 1;
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, _now: Nanos) {
+        let backlog = &mut self.backlog[usize::from(slot.0)];
+        *backlog = if consumed { *backlog - 1 } else { 0 };
+    }
+
+    fn completed(&mut self, _: VqSlot, _: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
+        self.inflight -= 1;
+        self.completed += 1;
+    }
+
+    fn interval(&mut self, reports: &[TenantReport], _now: Nanos) {
+        self.intervals.push(reports.len());
+    }
+}
+
+struct Bench {
+    poller: Poller<Scripted, Slow, InOrder>,
+    board: Arc<Board>,
+    log: Log,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let board = Arc::new(Board::default());
+        let poller = Poller::new(Slow::default(), InOrder::default(), Arc::clone(&board), Nanos(0));
+        Self { poller, board, log: Log::default() }
+    }
+
+    fn add(&mut self, id: u16, commands: impl IntoIterator<Item = u64>) -> (poller::TenantSlot, Arc<Probe>) {
+        let probe = Arc::new(Probe::new(TenantId(id), Class::BestEffort { weight: 1 }));
+        self.board.add(Arc::clone(&probe));
+        (self.poller.add(Scripted::new(&self.log, commands), Arc::clone(&probe)), probe)
+    }
+
+    fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.borrow_mut())
+    }
+}
+
+#[test]
+fn a_command_goes_out_and_comes_back_once() {
+    let mut bench = Bench::new();
+    let (_, probe) = bench.add(7, [1, 13, u64::MAX]);
+    let progress = bench.poller.step(Nanos(0));
+    assert_eq!((progress.sent, progress.handled, progress.completed), (2, 1, 0));
+    assert_eq!(bench.poller.backend().kicks, 1, "one kick for the whole batch");
+    assert_eq!(bench.take_log(), ["notify"], "for the command that needed no device");
+    assert_eq!(bench.poller.next_event(), Nanos(100));
+
+    assert!(!bench.poller.step(Nanos(99)).any());
+    assert_eq!(bench.poller.step(Nanos(110)).completed, 2);
+    assert_eq!(bench.take_log(), ["complete 1 Ok(())", "complete 13 Err(Medium)", "notify"]);
+    assert_eq!(bench.poller.inflight(), 0);
+    assert_eq!(bench.poller.policy().completed, 2);
+    let counters = probe.counters();
+    assert_eq!((counters.submitted, counters.completed, counters.errors), (2, 2, 1));
+    assert_eq!(counters.latency_sum_ns, 2 * 110);
+    assert_eq!(io_model::lost_tokens(), 0);
+}
+
+#[test]
+fn latency_counts_from_the_first_sight_of_the_doorbell() {
+    let mut bench = Bench::new();
+    // Five commands, four fit the device: the fifth waits in the guest's own queue.
+    let (_, probe) = bench.add(1, 1..=5);
+    assert_eq!(bench.poller.step(Nanos(0)).sent, 4);
+    assert_eq!(bench.poller.step(Nanos(50)).sent, 0);
+    assert_eq!(bench.poller.step(Nanos(100)).sent, 1);
+    assert_eq!(bench.poller.step(Nanos(200)).completed, 1);
+    assert_eq!(probe.counters().latency_sum_ns, 4 * 100 + 200);
+}
+
+#[test]
+fn a_vq_without_completion_slots_is_asked_again() {
+    let mut bench = Bench::new();
+    let (slot, _) = bench.add(1, [1, 2]);
+    bench.poller.source_mut(slot).unwrap().slots = 1;
+    assert_eq!(bench.poller.step(Nanos(0)).sent, 1);
+    assert_eq!(bench.poller.step(Nanos(10)).sent, 0);
+    // The completion at 100 frees the slot; the same iteration uses it.
+    let progress = bench.poller.step(Nanos(100));
+    assert_eq!((progress.completed, progress.sent), (1, 1));
+    assert_eq!(bench.poller.finish(Nanos(200)).completed, 1);
+}
+
+#[test]
+fn vqs_come_and_go_and_in_flight_commands_still_end() {
+    let mut bench = Bench::new();
+    let (slot, _) = bench.add(3, [1]);
+    bench.poller.step(Nanos(0));
+    assert_eq!(bench.poller.policy().attached, [VqId { tenant: TenantId(3), index: 1 }]);
+    bench.poller.source_mut(slot).unwrap().live = 0;
+    bench.poller.step(Nanos(1));
+    assert!(bench.poller.remove(slot, Nanos(2)).is_none(), "its command is with the device");
+    assert_eq!(bench.poller.step(Nanos(100)).completed, 1);
+    assert!(bench.poller.remove(slot, Nanos(101)).is_some());
+
+    // The next tenant takes the same places.
+    let (again, _) = bench.add(4, [2]);
+    assert_eq!(again, slot);
+    assert_eq!(bench.poller.step(Nanos(102)).sent, 1);
+    assert_eq!(bench.poller.policy().attached.len(), 2);
+    bench.poller.step(Nanos(300));
+}
+
+#[test]
+fn intervals_pass_every_ten_milliseconds_and_catch_up_after_sleep() {
+    let mut bench = Bench::new();
+    bench.add(1, []);
+    bench.add(2, []);
+    for ms in 0..=30 {
+        bench.poller.step(Nanos::from_millis(ms));
+    }
+    assert_eq!(bench.poller.policy().intervals, [2, 2, 2], "both tenants are reported");
+    bench.poller.step(Nanos::from_millis(5_000));
+    bench.poller.step(Nanos::from_millis(5_001));
+    assert_eq!(bench.poller.policy().intervals.len(), 4, "one for the sleep, not five hundred");
+}
+
+#[test]
+fn winding_down_completes_but_does_not_fetch() {
+    let mut bench = Bench::new();
+    bench.add(1, 1..=6);
+    bench.poller.step(Nanos(0));
+    assert_eq!(bench.poller.finish(Nanos(100)).completed, 4);
+    assert_eq!(bench.poller.inflight(), 0, "the other two stay with the guest");
+    bench.poller.set_wakeup(true);
+    assert_eq!(bench.take_log().last().map(String::as_str), Some("wakeup true"));
+}
