@@ -1,5 +1,42 @@
-//! Repository checks, guest tests and benches.
+//! Repository checks, guest tests, benches and fuzzing: `cargo xtask COMMAND`.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod check;
+mod fuzz;
+mod guest;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  check                 the repository's own rules (file sizes, unsafe rooms, forbidden words)
+  guest-prepare         fetch and build what the guest tests need, into a cache outside of the clone
+  guest-test [OPTIONS]  boot stock Linux guests against the daemon
+  bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
+  fuzz [OPTIONS]        run each fuzz target for a while";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = args.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    let result = match command {
+        "bench" => bench::run(rest),
+        "check" => check::run(),
+        "fuzz" => fuzz::run(rest),
+        "guest-prepare" => guest::prepare(rest),
+        "guest-test" => guest::run(rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {command}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,29 @@
 //! Files and block devices through io_uring.
+//!
+//! [`UringDrive`] is an open drive: its size and alignment, and what it can do. Each poller opens queues of
+//! its own from it ([`Uring`]), one ring per HWQ. With `O_DIRECT` data moves straight between the drive and
+//! guest memory.
+//!
+//! - `drive`: opening, and finding out about size, alignment and discard;
+//! - `uring`: the [`Backend`](io_model::Backend): queues, refusals, the bounce buffers that they share;
+//! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
+//! - `flight`: one command's way through the kernel, in as many steps as it takes;
+//! - `errno`: what the kernel's errors mean for a device.
+//!
+//! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with anything queued, and
+//! one per [`reap`](io_model::Backend::reap) and ring where the kernel says that completions wait to be
+//! posted. A poll that finds nothing makes none. Why that is the cheapest way, and why guest memory is not
+//! registered: `docs/decisions/0003-io-uring-buffers.md`.
+//!
+//! Not implemented: kernel-side polling (`IORING_SETUP_SQPOLL` costs a core per ring; `IORING_SETUP_IOPOLL` takes
+//! only reads and writes and needs poll queues in the driver), registered buffers, ranges smaller than the
+//! drive's logical block, growing or shrinking a drive that is open.
+
+mod drive;
+mod errno;
+mod flight;
+mod ring;
+mod uring;
+
+pub use drive::{Kind, OpenError, UringDrive};
+pub use uring::Uring;

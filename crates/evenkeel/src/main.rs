@@ -1,5 +1,65 @@
-//! The evenkeel daemon and command line.
+//! `evenkeel`: shares a host's NVMe drives among tenants, and keeps what it promised them.
+//!
+//! This crate is the wiring: it is the only one that names concrete types. `daemon` puts drives, policies,
+//! pollers and the vfio-user server together; each subcommand has a module of its own.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod check;
+mod daemon;
+mod demo;
+mod serve;
+mod stats;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Shares a host's local NVMe drives among VMs, containers and host processes, promises some of them a
+/// latency and keeps the promise, and divides the rest fairly.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Check(check::Args),
+    Demo(demo::Args),
+    Load(load::cli::Args),
+    Stats(stats::Args),
+}
+
+/// A problem with what the operator gave us; anything else exits with 1.
+const EXIT_BAD_INPUT: u8 = 2;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
+            Ok(code) => return code,
+            Err(error) => Err(error.into()),
+        },
+        Command::Stats(args) => stats::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel: {error:#}");
+            let bad_input = error.is::<config::ConfigErrors>() || error.is::<vfio_user::BindError>();
+            ExitCode::from(if bad_input { EXIT_BAD_INPUT } else { 1 })
+        }
+    }
+}
+
+/// Whoever read our output had enough (`evenkeel stats | head`).
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

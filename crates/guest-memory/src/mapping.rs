@@ -5,8 +5,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{FileType, MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::sigbus::Guard;
+
+/// `f_type` of hugetlbfs (statfs(2)), whose files can only be mapped in whole huge pages.
+const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 
 /// Why a file descriptor could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +32,9 @@ pub enum MapError {
         /// End of the mapping asked for.
         end_bytes: u64,
     },
+    /// The process has too many shared mappings.
+    #[error("too many mappings in the whole daemon")]
+    TooMany,
     /// The kernel refused.
     #[error("the kernel refused the mapping: {0}")]
     Os(#[from] rustix::io::Errno),
@@ -38,6 +46,12 @@ pub struct Mapping {
     base: NonNull<u8>,
     len_bytes: usize,
     writable: bool,
+    /// All that is mapped, `base` and `len_bytes` being a part of it: whole huge pages where the file
+    /// is made of them.
+    area: NonNull<u8>,
+    area_bytes: usize,
+    /// For memory that a peer can take away.
+    guard: Option<Guard>,
 }
 
 // SAFETY: the mapping is plain memory that stays valid until drop; all access goes through raw
@@ -65,11 +79,22 @@ impl Mapping {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && file_bytes < end_bytes {
             return Err(MapError::PastEnd { file_bytes, end_bytes });
         }
+        let page_bytes = page_bytes(fd)?;
+        let area_offset = offset_bytes - offset_bytes % page_bytes;
+        let head = (offset_bytes - area_offset) as usize;
+        let area_bytes = (end_bytes - area_offset).checked_next_multiple_of(page_bytes);
+        let Some(area_bytes) = area_bytes.filter(|&bytes| bytes <= isize::MAX as u64) else { return Err(bad) };
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED | MapFlags::NORESERVE, fd, offset_bytes)? };
-        Self::own(base.cast(), len, writable)
+        let area = unsafe { mmap(std::ptr::null_mut(), area_bytes as usize, prot, flags, fd, area_offset)? };
+        let mut mapping = Self::own(area.cast(), area_bytes as usize, writable)?;
+        let guard = Guard::enter(area as usize, area_bytes as usize).ok_or(MapError::TooMany)?;
+        mapping.guard = Some(guard);
+        // SAFETY: the head is shorter than the area.
+        mapping.base = unsafe { mapping.area.add(head) };
+        mapping.len_bytes = len;
+        Ok(Arc::new(mapping))
     }
 
     /// Zeroed memory of our own, populated on first touch.
@@ -81,19 +106,26 @@ impl Mapping {
         // SAFETY: a new anonymous mapping aliases nothing.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
-        Self::own(base.cast(), len_bytes, true)
+        Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
     }
 
-    /// Zeroed memory behind a new file descriptor, to be handed to a peer.
+    /// Zeroed memory behind a new file descriptor, to be handed to a peer. Nobody can change its size.
     pub fn memfd(name: &str, len_bytes: usize) -> Result<(Arc<Self>, OwnedFd), MapError> {
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len_bytes as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::shared(fd.as_fd(), 0, len_bytes as u64, true)?, fd))
     }
 
-    fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Arc<Self>, MapError> {
+    fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, MapError> {
         let base = NonNull::new(base).ok_or(MapError::Os(rustix::io::Errno::NOMEM))?;
-        Ok(Arc::new(Self { base, len_bytes, writable }))
+        Ok(Self { base, len_bytes, writable, area: base, area_bytes: len_bytes, guard: None })
+    }
+
+    /// Whether the peer took the memory away: it reads as zeros now, and what is written goes nowhere.
+    /// Needs [`sigbus::install`](crate::sigbus::install).
+    pub fn is_poisoned(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_poisoned)
     }
 
     /// Length in bytes.
@@ -107,6 +139,7 @@ impl Mapping {
     }
 
     /// The address of `len` bytes at `offset`, or `None` if they are not all inside.
+    #[inline]
     pub(crate) fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.len_bytes as u64 {
             return None;
@@ -116,6 +149,7 @@ impl Mapping {
     }
 
     /// Copies `out.len()` bytes out from `offset`. `None`: not all inside.
+    #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Option<()> {
         let src = self.at(offset, out.len() as u64)?;
         // SAFETY: the source is inside the mapping, `out` is ours and disjoint from it. A peer may
@@ -125,6 +159,7 @@ impl Mapping {
     }
 
     /// Copies `data` in at `offset`. `None`: not all inside, or not writable.
+    #[inline]
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Option<()> {
         if !self.writable {
             return None;
@@ -169,9 +204,19 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Out of the table first: from the unmapping on the addresses may be somebody else's.
+        self.guard = None;
         // SAFETY: the mapping is ours and this was its last user. Failure would only leak it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes) };
+        let _ = unsafe { munmap(self.area.as_ptr().cast(), self.area_bytes) };
     }
+}
+
+/// What a mapping of the file must be a multiple of.
+fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
+    let stat = fstatfs(fd)?;
+    let huge_bytes = u64::try_from(stat.f_bsize).unwrap_or(0);
+    let huge = stat.f_type as u32 == HUGETLBFS_MAGIC && huge_bytes.is_power_of_two();
+    Ok(if huge { huge_bytes.max(4096) } else { 4096 })
 }
 
 /// A 32-bit cell in shared memory: a doorbell, a shadow doorbell or an event index.
@@ -251,6 +296,22 @@ impl MappedRange {
         // SAFETY: inside the kept mapping by the check above; `out` is ours.
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr().add(offset as usize), out.as_mut_ptr(), 64) };
         Some(out)
+    }
+
+    /// Reads a 16-byte completion queue entry at `offset`, its second half (with the phase bit) first and
+    /// with acquire ordering: `(low, high)`. `None`: outside, or not aligned to 16 bytes.
+    #[inline]
+    pub fn consume_16(&self, offset: u64) -> Option<(u64, u64)> {
+        let at = self.start.as_ptr().wrapping_add(offset as usize).cast::<AtomicU64>();
+        if offset.checked_add(16)? > self.len_bytes || !(at as usize).is_multiple_of(16) {
+            return None;
+        }
+        // SAFETY: 16 aligned bytes inside the kept mapping; atomic loads.
+        let (low, high) = unsafe {
+            let high = (*at.add(1)).load(Ordering::Acquire);
+            ((*at).load(Ordering::Relaxed), high)
+        };
+        Some((u64::from_le(low), u64::from_le(high)))
     }
 
     /// Publishes a 16-byte completion queue entry at `offset`, its second half (with the phase bit)

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{IoBuf, MappedRange, Mapping};
+use crate::{IoBuf, MappedRange, Mapping, sigbus};
 
 /// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page.
-const MAX_RANGES: usize = 8192;
+pub const MAX_RANGES: usize = 8192;
 
 /// Direction of an access, as the device sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +190,12 @@ impl GuestMemory {
             return Err(Fault { iova: iova + left });
         }
         MappedRange::new(mapping, offset, len_bytes).ok_or(Fault { iova })
+    }
+
+    /// Whether the tenant took away memory that it had mapped (see [`sigbus`](crate::sigbus)). Looks at
+    /// every range once it happened to anybody; ask now and then, not per command.
+    pub fn any_poisoned(&self) -> bool {
+        sigbus::any() && self.ranges.iter().filter_map(|range| range.mapping.as_ref()).any(|m| m.is_poisoned())
     }
 
     /// Number of ranges.

@@ -1,3 +1,51 @@
-//! A load generator: fio-style jobs over a real NVMe client.
+//! A load generator: fio-style jobs over a real NVMe client, and the engine behind `evenkeel load`.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`spec`] | [`JobSpec`]: what a job does, and checking it against a namespace |
+//! | [`value`] | sizes, times and shares as operators write them |
+//! | `rng`, `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
+//! | [`verify`] | stamped blocks: finds corrupt, stale and misplaced data |
+//! | [`job`] | [`Job`]: one queue's work, as calls of `step(now)`; no thread, no clock |
+//! | [`stats`] | counts and latency histograms, per interval and summed |
+//! | [`runner`] | threads, the clock, live samples, stopping, noticing that a device is gone |
+//! | [`report`] | JSON with fio's field names, and a table |
+//! | [`cli`] | the command line |
+//!
+//! Latencies: `clat` is from submission to completion; `lat` is from when the command was *due*, so that
+//! a paced job that falls behind shows it. Jobs that are not paced have no due time but "now".
+//!
+//! Not implemented: fio's job files, replay of traces, files, interrupts (a job polls).
 
 #![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod job;
+mod pace;
+mod pattern;
+pub mod report;
+mod rng;
+pub mod runner;
+pub mod spec;
+pub mod stats;
+pub mod value;
+pub mod verify;
+
+pub use job::{Job, Step};
+pub use runner::{Options, Patience, Sample, Target, run};
+pub use spec::{JobSpec, Rw};
+pub use stats::{Direction, JobResult};
+
+/// Why a run could not start.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The device can't be reached or driven.
+    #[error(transparent)]
+    Device(#[from] nvme_driver::Error),
+    /// A job asks for what the device or the tool can't do.
+    #[error("{0}")]
+    Spec(String),
+    /// The system refused something.
+    #[error("{0}")]
+    System(String),
+}

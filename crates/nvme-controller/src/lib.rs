@@ -1,3 +1,59 @@
-//! A virtual NVMe controller that knows no socket.
+//! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with one
+//! namespace and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
+//! it feeds it register accesses and DMA maps, and a poller pulls commands out of it
+//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`).
+//!
+//! A command's way:
+//!
+//! 1. The guest writes an entry into its ring and the new tail to the doorbell page, or to the shadow
+//!    page that it set up in its own memory ([`dbbuf`]). Nothing else happens here.
+//! 2. The poller asks for the backlog: tail minus head, with the tail read from there and checked.
+//! 3. The poller fetches ([`io`]): a completion entry is reserved, the entry is read once, the head
+//!    moves, and opcode, namespace, size and block range are checked.
+//! 4. The data pointer ([`prp`], [`sgl`]) becomes an `IoBuf`: segments of guest memory with pins on
+//!    their mappings. No copy; for a read or write no allocation, lock or system call either.
+//! 5. A command that fails a check gets its status at once. One that passes gets a place in its
+//!    queue's table ([`queue`]) and leaves as a device command with a token that names the place.
+//! 6. The poller brings the token back with the outcome. The completion entry is written, its phase
+//!    bit last, and the queue is marked.
+//! 7. Once per poll iteration each marked queue raises its interrupt ([`msix`]).
+//!
+//! Everything that a guest or VMM can write is hostile. Admin commands ([`admin`]) run inside of
+//! `fetch`; only Format NVM makes device commands of its own, step by step. A reset ([`registers`],
+//! [`controller`]) drops all queues at once but reads as done only when nothing is in flight.
+//! [`state`] saves and restores everything that the guest can see.
+//!
+//! Not implemented: more than one namespace, metadata and protection information, fused commands,
+//! Copy, Write Uncorrectable, reservations, directives, bit buckets, weighted arbitration, firmware
+//! download, sanitize, controller memory buffers, MSI, and time (interrupt coalescing is kept as a
+//! feature but not acted on; no keep alive timer, busy time or power-on hours). A command identifier
+//! that is used twice at the same time is not noticed.
 
 #![forbid(unsafe_code)]
+
+mod admin;
+mod bounce;
+mod config;
+mod controller;
+mod data;
+mod dbbuf;
+mod dsm;
+mod io;
+mod msix;
+mod namespace;
+mod pci;
+mod prp;
+mod queue;
+mod queues;
+mod registers;
+mod sgl;
+mod source;
+mod state;
+mod stats;
+
+pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, NamespaceConfig};
+pub use controller::{Controller, Event};
+pub use msix::{Interrupts, VECTORS};
+pub use pci::{BAR0_BYTES, BAR4_BYTES};
+pub use state::{Busy, ControllerState, StateError};
+pub use stats::Stats;

@@ -1,1 +1,34 @@
-//! An NVMe initiator.
+//! An NVMe initiator: brings a controller up and moves commands through its queues by polling.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `device` | [`PciDevice`]: registers, doorbells, DMA memory and interrupts of whatever carries us |
+//! | `vfio_user` | [`VfioUserDevice`]: a device behind a vfio-user socket |
+//! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
+//! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
+//! | `fake` | a controller in memory, for tests (feature `fake-device`) |
+//!
+//! The device is believed to follow the specification but is not trusted to: what it writes is checked,
+//! and a lie ends in an [`Error`], not in a panic. All DMA memory is copied from and to, never borrowed.
+//!
+//! Not implemented: SGLs, metadata, fused commands, asynchronous events, abort, devices with memory
+//! pages above 4 KiB, real PCI functions through VFIO.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod controller;
+mod device;
+mod doorbell;
+mod error;
+#[cfg(feature = "fake-device")]
+pub mod fake;
+mod queue;
+mod vfio_user;
+
+pub use controller::{Controller, Namespace};
+pub use device::{DmaMemory, Doorbell, PciDevice, Ring};
+pub use error::Error;
+pub use nvme_spec::Status;
+pub use queue::{Blocks, Completion, Data, MAX_TRANSFER_BYTES, QueuePair, SubmitError};
+pub use vfio_user::VfioUserDevice;

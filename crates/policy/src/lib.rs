@@ -2,8 +2,35 @@
 //!
 //! A policy is a plain value: no clock, thread, file, lock or random source of its own. The poller calls
 //! it with `now`; the simulator calls the same code with virtual time.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | here | the contract: [`Policy`], [`Class`], [`Next`], [`TenantReport`] |
+//! | `passthrough` | [`Passthrough`]: round robin, no throttle |
+//! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
+//! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
+//! | `netcalc` | curves and bounds of network calculus |
+//! | `cost` | what a command costs by opcode and length |
+//! | `fair`, `hwq_pool`, `ready` | weighted sharing, HWQ bindings, lists: O(1) per command, no allocation after attach |
+//!
+//! Slot and tenant identifier 65535 are reserved; VQs under them are ignored. Not implemented: fair sharing as a policy
+//! of its own, admission of promises before they are made, queue priorities of the drive (WRR).
 
 #![forbid(unsafe_code)]
+
+mod any;
+mod cost;
+mod fair;
+mod hwq_pool;
+mod lpns;
+pub mod netcalc;
+mod passthrough;
+mod ready;
+
+pub use any::AnyPolicy;
+pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
+pub use lpns::{Bound, ConfigError, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant};
+pub use passthrough::Passthrough;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 
@@ -53,6 +80,8 @@ pub struct TenantReport {
     pub submitted: u64,
     /// Commands completed since it was attached.
     pub completed: u64,
+    /// Of these, how many took longer than the tenant's own latency target; 0 without a target.
+    pub violations: u64,
     /// Mean latency (fetch to completion) over the last interval; 0 if none completed.
     pub mean_latency: Nanos,
     /// Mean latency over the last whole period (200 ms); 0 if none completed.
@@ -87,6 +116,7 @@ pub trait Policy {
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos);
 
     /// A command ended. Told for detached slots too (`slot` is then unused or reused: match by `tenant`).
+    #[expect(clippy::too_many_arguments, reason = "plain values in registers, once per command")]
     fn completed(
         &mut self,
         slot: VqSlot,
@@ -100,4 +130,9 @@ pub trait Policy {
 
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others'.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);
+
+    /// The latency that this tenant can count on now, if the policy can give one.
+    fn bound(&self, _tenant: TenantId) -> Option<Nanos> {
+        None
+    }
 }

@@ -1,15 +1,15 @@
 //! The thread around a poller: mail, sleep, and the answers that must wait for the drive.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use io_model::{Backend, Nanos};
 use policy::AnyPolicy;
 use poller::{Poller, TenantSlot};
-use vfio_user::{Replier, Reply, ReplyTo, Request};
+use vfio_user::{Reply, ReplyTo, Request, ServerHandle, Session};
 
 use super::clock::Clock;
 use super::device::Device;
@@ -23,6 +23,8 @@ const DRAIN_LIMIT: Nanos = Nanos::from_millis(10_000);
 
 /// What the control thread tells a poller.
 pub enum Mail {
+    /// A client attached to the device.
+    Connected(TenantSlot, Session),
     /// A client's request to one of the poller's devices.
     Request(TenantSlot, Request, ReplyTo),
     /// The device's client is gone.
@@ -75,7 +77,7 @@ pub fn start<B: Backend + Send + 'static>(
     poller: Poller<Device, B, AnyPolicy>,
     manners: Manners,
     clock: Clock,
-    replier: Replier,
+    server: ServerHandle,
 ) -> std::io::Result<(Mailbox, Thread)> {
     let (sender, receiver) = channel();
     let doorman = Arc::new(Doorman::new()?);
@@ -86,7 +88,7 @@ pub fn start<B: Backend + Send + 'static>(
         clock,
         doorman,
         receiver,
-        replier,
+        server,
         waiting: Vec::new(),
         held: VecDeque::new(),
         next_health: Nanos(0),
@@ -97,8 +99,8 @@ pub fn start<B: Backend + Send + 'static>(
 
 /// An answer that waits for the drive.
 enum Waiting {
-    /// For memory to be quiet.
-    Unmap(TenantSlot, ReplyTo),
+    /// For memory to be quiet: a range, or all that was taken away.
+    Unmap(TenantSlot, Option<(u64, u64)>, ReplyTo),
     /// For commands in flight to end.
     Reset(TenantSlot, ReplyTo),
     /// For commands of a client that left; nobody is told, but the next client's mail is held until then.
@@ -108,8 +110,15 @@ enum Waiting {
 impl Waiting {
     fn tenant(&self) -> TenantSlot {
         match self {
-            Self::Unmap(tenant, _) | Self::Reset(tenant, _) | Self::Gone(tenant) => *tenant,
+            Self::Unmap(tenant, ..) | Self::Reset(tenant, _) | Self::Gone(tenant) => *tenant,
         }
+    }
+}
+
+fn answer(server: &ServerHandle, waiting: Waiting) {
+    match waiting {
+        Waiting::Unmap(_, _, reply_to) | Waiting::Reset(_, reply_to) => server.reply(reply_to, Reply::Done),
+        Waiting::Gone(_) => {}
     }
 }
 
@@ -119,7 +128,7 @@ struct Runner<B> {
     clock: Clock,
     doorman: Arc<Doorman>,
     receiver: Receiver<Mail>,
-    replier: Replier,
+    server: ServerHandle,
     waiting: Vec<Waiting>,
     /// Mail for devices that still wind up after a reset or their former client.
     held: VecDeque<Mail>,
@@ -154,7 +163,7 @@ impl<B: Backend> Runner<B> {
     fn read_mail(&mut self) -> bool {
         while let Ok(mail) = self.receiver.try_recv() {
             let tenant = match &mail {
-                Mail::Request(tenant, ..) | Mail::Disconnected(tenant) => *tenant,
+                Mail::Connected(tenant, _) | Mail::Request(tenant, ..) | Mail::Disconnected(tenant) => *tenant,
                 Mail::Drain => return true,
             };
             if self.is_winding_up(tenant) {
@@ -173,68 +182,86 @@ impl<B: Backend> Runner<B> {
 
     fn handle(&mut self, mail: Mail) {
         match mail {
-            Mail::Request(tenant, request, reply_to) => {
-                let Some(device) = self.poller.source_mut(tenant) else { return };
-                match request {
-                    Request::DmaUnmap { iova, len_bytes } => match device.dma_unmap(iova, len_bytes) {
-                        Ok(()) => self.waiting.push(Waiting::Unmap(tenant, reply_to)),
-                        Err(errno) => self.replier.reply(reply_to, Reply::Failed(errno)),
-                    },
-                    Request::DmaUnmapAll => {
-                        device.dma_unmap_all();
-                        self.waiting.push(Waiting::Unmap(tenant, reply_to));
-                    }
-                    Request::Reset => {
-                        device.reset();
-                        self.waiting.push(Waiting::Reset(tenant, reply_to));
-                    }
-                    other => {
-                        let reply = device.request(other);
-                        self.replier.reply(reply_to, reply);
-                    }
+            Mail::Connected(tenant, session) => {
+                if let Some(device) = self.poller.source_mut(tenant) {
+                    device.client_here(session);
                 }
             }
+            Mail::Request(tenant, request, reply_to) => self.request(tenant, request, reply_to),
             Mail::Disconnected(tenant) => {
-                let Some(device) = self.poller.source_mut(tenant) else { return };
-                device.client_gone();
-                self.waiting.push(Waiting::Gone(tenant));
+                if let Some(device) = self.poller.source_mut(tenant) {
+                    device.client_gone();
+                    self.waiting.push(Waiting::Gone(tenant));
+                }
             }
             Mail::Drain => {}
         }
     }
 
+    fn request(&mut self, tenant: TenantSlot, request: Request, reply_to: ReplyTo) {
+        let Some(device) = self.poller.source_mut(tenant) else { return };
+        match request {
+            Request::DmaUnmap { iova, len_bytes } => match device.dma_unmap(iova, len_bytes) {
+                Ok(()) => self.waiting.push(Waiting::Unmap(tenant, Some((iova, len_bytes)), reply_to)),
+                Err(errno) => self.server.reply(reply_to, Reply::Failed(errno)),
+            },
+            Request::DmaUnmapAll => {
+                device.dma_unmap_all();
+                self.waiting.push(Waiting::Unmap(tenant, None, reply_to));
+            }
+            Request::Reset => {
+                device.reset();
+                self.waiting.push(Waiting::Reset(tenant, reply_to));
+            }
+            other => {
+                let reply = device.request(other);
+                self.server.reply(reply_to, reply);
+            }
+        }
+    }
+
     /// Gives the answers whose wait is over.
     fn settle(&mut self) {
-        let mut settled = false;
+        let before = self.waiting.len();
+        for (tenant, device) in self.poller.sources_mut() {
+            while let Some(quiet) = device.take_unmapped() {
+                let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(of, range, _) if *of == tenant && *range == Some(quiet));
+                if let Some(at) = self.waiting.iter().position(told) {
+                    answer(&self.server, self.waiting.remove(at));
+                }
+            }
+        }
         let mut at = 0;
         while let Some(waiting) = self.waiting.get(at) {
             let Some(device) = self.poller.source_mut(waiting.tenant()) else { return };
             let over = match waiting {
-                Waiting::Unmap(..) => device.retired_quiet(),
+                Waiting::Unmap(_, Some(_), _) => false,
+                Waiting::Unmap(_, None, _) => !device.is_unmapping(),
                 Waiting::Reset(..) => device.is_idle(),
-                Waiting::Gone(_) => device.is_idle() && device.retired_quiet(),
+                Waiting::Gone(_) => device.is_idle() && !device.is_unmapping(),
             };
-            if !over {
+            if over {
+                answer(&self.server, self.waiting.remove(at));
+            } else {
                 at += 1;
-                continue;
-            }
-            settled = true;
-            match self.waiting.remove(at) {
-                Waiting::Unmap(_, reply_to) | Waiting::Reset(_, reply_to) => {
-                    self.replier.reply(reply_to, Reply::Done);
-                }
-                Waiting::Gone(_) => {}
             }
         }
-        if settled {
-            for _ in 0..self.held.len() {
-                let Some(mail) = self.held.pop_front() else { break };
-                match &mail {
-                    Mail::Request(tenant, ..) | Mail::Disconnected(tenant) if self.is_winding_up(*tenant) => {
-                        self.held.push_back(mail);
-                    }
-                    _ => self.handle(mail),
+        if self.waiting.len() < before {
+            self.read_held();
+        }
+    }
+
+    /// Handles mail whose device has wound up.
+    fn read_held(&mut self) {
+        for _ in 0..self.held.len() {
+            let Some(mail) = self.held.pop_front() else { break };
+            match &mail {
+                Mail::Connected(tenant, _) | Mail::Request(tenant, ..) | Mail::Disconnected(tenant)
+                    if self.is_winding_up(*tenant) =>
+                {
+                    self.held.push_back(mail);
                 }
+                _ => self.handle(mail),
             }
         }
     }
@@ -242,8 +269,8 @@ impl<B: Backend> Runner<B> {
     /// Ends the connection of clients that took memory away from under us (see `guest_memory::sigbus`).
     fn cut_off_poisoned(&mut self) {
         for (_, device) in self.poller.sources_mut() {
-            if device.is_poisoned() {
-                self.replier.disconnect(device.id(), "the client shrank a file that it had shared as memory");
+            if let Some(session) = device.poisoned_session() {
+                self.server.disconnect(session, "the client shrank a file that it had shared as memory");
             }
         }
     }

@@ -1,0 +1,321 @@
+//! Opening a drive and finding out what it is.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags, fcntl_getfl, fcntl_setfl, ftruncate,
+    ioctl_blkpbszget, ioctl_blksszget, open, seek, statx,
+};
+use rustix::io::Errno;
+
+use crate::uring::Uring;
+
+/// How often, and after which pause, a drive that is in use is tried again: one second in all.
+const IN_USE_TRIES: u32 = 50;
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a path should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A block device. It must not be in use, by a mounted file system say.
+    Block,
+}
+
+/// Why a drive or its queues can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's reason.
+        source: Errno,
+    },
+    /// It is something else than what it should be.
+    #[error("{} is not a {wanted}", path.display())]
+    WrongKind {
+        /// What.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// Another process has it.
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// What.
+        path: PathBuf,
+    },
+    /// There is less than was asked for; it was left as it is.
+    #[error("{} holds {found_bytes} bytes, {wanted_bytes} are wanted: enlarge it, or ask for less", path.display())]
+    TooSmall {
+        /// What.
+        path: PathBuf,
+        /// What it holds, in whole blocks.
+        found_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+    /// The kernel gives no io_uring.
+    #[error("cannot set up io_uring: {source} (Linux 6.1 or later with sysctl kernel.io_uring_disabled=0 is needed)")]
+    NoRing {
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The bounce buffers can't be had.
+    #[error("no memory for bounce buffers: {0}")]
+    NoMemory(#[from] guest_memory::MapError),
+}
+
+/// A file or block device that is open for reading and writing, shared by all pollers.
+#[derive(Debug, Clone)]
+pub struct UringDrive {
+    pub(crate) opened: Arc<Opened>,
+}
+
+/// What all queues of a drive share. The two abilities are learnt: they change at most once.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    path: PathBuf,
+    pub(crate) size_bytes: u64,
+    /// Ranges are multiples of this. A power of two.
+    pub(crate) block_bytes: u64,
+    physical_block_bytes: u64,
+    /// Memory addresses are multiples of this, or the data is bounced. A power of two.
+    pub(crate) memory_align: u64,
+    direct: bool,
+    can_discard: AtomicBool,
+    can_zero: AtomicBool,
+    /// Shared by the pollers: a command that is counted here was copied, which costs far more.
+    bounced_bytes: AtomicU64,
+}
+
+impl UringDrive {
+    /// Opens `path`. A missing file is created with `create_size_bytes`, sparse, if that is given; a file or
+    /// device that is there must have at least that size, and is not changed.
+    ///
+    /// `O_DIRECT` is used where the file system has it; [`UringDrive::is_direct`] tells. A block
+    /// device is opened exclusively; files are for the caller to lock.
+    pub fn open(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Result<Self, OpenError> {
+        let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
+        let (file, created) = open_or_create(path, kind, create_size_bytes)?;
+        let opened = Self::examine(path, kind, file, create_size_bytes);
+        if opened.is_err() && created {
+            // Nothing may stay behind of a drive that could not be made.
+            rustix::fs::unlink(path).map_err(os("remove"))?;
+        }
+        Ok(Self { opened: Arc::new(opened?) })
+    }
+
+    fn examine(path: &Path, kind: Kind, file: File, wanted_bytes: Option<u64>) -> Result<Opened, OpenError> {
+        let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
+        let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN)
+            .map_err(os("examine"))?;
+        let (block_bytes, physical_block_bytes) = match kind {
+            Kind::File => (1, 1),
+            Kind::Block => {
+                let logical = ioctl_blksszget(&file).map_err(os("ask for the block size of"))?;
+                let physical = ioctl_blkpbszget(&file).map_err(os("ask for the block size of"))?;
+                (u64::from(logical), u64::from(physical))
+            }
+        };
+        let direct = direct_alignment(&stat, &file).map_err(os("examine"))?;
+        let (memory_align, offset_align) = direct.unwrap_or((1, 1));
+        let block_bytes = block_bytes.max(offset_align).next_power_of_two();
+        let all_bytes = match kind {
+            Kind::File => stat.stx_size,
+            Kind::Block => seek(&file, SeekFrom::End(0)).map_err(os("ask for the size of"))?,
+        };
+        let size_bytes = all_bytes - all_bytes % block_bytes;
+        if size_bytes < wanted_bytes.unwrap_or(1) {
+            let wanted_bytes = wanted_bytes.unwrap_or(block_bytes);
+            return Err(OpenError::TooSmall { path: path.to_owned(), found_bytes: size_bytes, wanted_bytes });
+        }
+        Ok(Opened {
+            file,
+            path: path.to_owned(),
+            size_bytes,
+            block_bytes,
+            physical_block_bytes: physical_block_bytes.max(block_bytes),
+            memory_align: memory_align.next_power_of_two(),
+            direct: direct.is_some(),
+            can_discard: AtomicBool::new(kind == Kind::File || device_discards(&stat)),
+            can_zero: AtomicBool::new(true),
+            bounced_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// `hwqs` queues of `depth` commands each, for one poller.
+    pub fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Uring, OpenError> {
+        Uring::new(&self.opened, hwqs, depth)
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.opened.path
+    }
+
+    /// Its size, in whole blocks.
+    pub fn size_bytes(&self) -> u64 {
+        self.opened.size_bytes
+    }
+
+    /// Commands must be multiples of this, in offset and length; others are refused as
+    /// [`Unsupported`](io_model::DeviceError::Unsupported). So a guest's logical block may not be smaller.
+    pub fn block_bytes(&self) -> u64 {
+        self.opened.block_bytes
+    }
+
+    /// Writes smaller than this may cost the drive a read. At least [`UringDrive::block_bytes`].
+    pub fn physical_block_bytes(&self) -> u64 {
+        self.opened.physical_block_bytes
+    }
+
+    /// Guest memory that is not aligned to this is bounced.
+    pub fn memory_align_bytes(&self) -> u64 {
+        self.opened.memory_align
+    }
+
+    /// Whether data bypasses the page cache. Where it does not (some tmpfs), timing is the cache's.
+    pub fn is_direct(&self) -> bool {
+        self.opened.direct
+    }
+
+    /// Whether discards reach the drive, as far as known: a file system may refuse the first one, after
+    /// which this is `false`. Discards succeed all the same, without effect.
+    pub fn can_discard(&self) -> bool {
+        self.opened.can_discard()
+    }
+
+    /// Bytes copied because guest memory was not aligned, since the drive was opened.
+    pub fn bounced_bytes(&self) -> u64 {
+        self.opened.bounced_bytes()
+    }
+}
+
+impl Opened {
+    /// A drive of 1 MiB with blocks of 512 bytes, for the tests of what needs no file behind it.
+    #[cfg(test)]
+    pub(crate) fn pretended() -> Self {
+        Self {
+            file: File::open("/dev/null").expect("/dev/null"),
+            path: PathBuf::new(),
+            size_bytes: 1 << 20,
+            block_bytes: 512,
+            physical_block_bytes: 512,
+            memory_align: 4,
+            direct: true,
+            can_discard: AtomicBool::new(true),
+            can_zero: AtomicBool::new(true),
+            bounced_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn can_discard(&self) -> bool {
+        self.can_discard.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn never_discard_again(&self) {
+        self.can_discard.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn can_zero(&self) -> bool {
+        self.can_zero.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn never_zero_again(&self) {
+        self.can_zero.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bounced_bytes(&self) -> u64 {
+        self.bounced_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_bounced(&self, bytes: u64) {
+        self.bounced_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The file, locked and of the right kind, and whether it is new.
+fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Result<(File, bool), OpenError> {
+    let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
+    let (wanted, wanted_type) = match kind {
+        Kind::File => ("regular file", FileType::RegularFile),
+        Kind::Block => ("block device", FileType::BlockDevice),
+    };
+    let found = match rustix::fs::stat(path) {
+        Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
+        Err(Errno::NOENT) if kind == Kind::File && create_size_bytes.is_some() => None,
+        Err(source) => return Err(os("open")(source)),
+    };
+    if found.is_some_and(|found| found != wanted_type) {
+        return Err(OpenError::WrongKind { path: path.to_owned(), wanted });
+    }
+    // On a block device O_EXCL means: refuse if the kernel itself uses it.
+    let exclusive = if kind == Kind::Block || found.is_none() { OFlags::EXCL } else { OFlags::empty() };
+    let create = if found.is_none() { OFlags::CREATE } else { OFlags::empty() };
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | exclusive | create;
+    let file = match open_unused(path, flags) {
+        Ok(file) => file,
+        Err(Errno::BUSY) => return Err(OpenError::InUse { path: path.to_owned() }),
+        Err(source) => return Err(os(if found.is_none() { "create" } else { "open" })(source)),
+    };
+    if let (None, Some(size_bytes)) = (found, create_size_bytes)
+        && let Err(source) = ftruncate(&file, size_bytes)
+    {
+        let _ = rustix::fs::unlink(path);
+        return Err(os("size")(source));
+    }
+    Ok((file, found.is_none()))
+}
+
+/// Opens. A process that was killed has its rings taken apart, and so its drives released, a little
+/// after it is gone: whoever restarts the daemon at once shall not be told that the drive is in use.
+fn open_unused(path: &Path, flags: OFlags) -> Result<File, Errno> {
+    let mut tries_left = IN_USE_TRIES;
+    loop {
+        let opened = open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from);
+        if opened.is_ok() || tries_left == 0 || !matches!(opened, Err(Errno::BUSY)) {
+            return opened;
+        }
+        tries_left -= 1;
+        thread::sleep(IN_USE_PAUSE);
+    }
+}
+
+/// Turns `O_DIRECT` on if the file has it; then the alignment of memory and of offsets that it wants.
+fn direct_alignment(stat: &Statx, file: &File) -> Result<Option<(u64, u64)>, Errno> {
+    let reported = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    let (memory, offset) = (u64::from(stat.stx_dio_mem_align), u64::from(stat.stx_dio_offset_align));
+    if reported && (memory == 0 || offset == 0) {
+        return Ok(None);
+    }
+    match fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT) {
+        Ok(()) if reported => Ok(Some((memory, offset))),
+        // File systems that do not report it are content with pages.
+        Ok(()) => Ok(Some((4096, 4096))),
+        Err(Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What sysfs says about a block device; `true` where it says nothing, and the first discard will tell.
+fn device_discards(stat: &Statx) -> bool {
+    let device = format!("/sys/dev/block/{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
+    // A partition's queue is its disk's.
+    let limit = ["queue", "../queue"].iter().find_map(|queue| {
+        let text = fs::read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok()?;
+        text.trim().parse::<u64>().ok()
+    });
+    limit.is_none_or(|limit| limit > 0)
+}

@@ -1,0 +1,287 @@
+//! One command's way through the kernel.
+
+use guest_memory::{IoBuf, Segment};
+use io_model::{Command, DeviceError, Io, Op, Outcome};
+use io_uring::{opcode, squeue, types};
+use rustix::io::Errno;
+
+use crate::drive::Opened;
+use crate::errno::{device_error, is_lacking, is_transient};
+
+/// Most segments that one readv or writev takes.
+const MAX_IOVECS: usize = 1024;
+
+/// Most bytes that one read or write moves; the kernel's own limit is just below 2 GiB.
+const MAX_MOVE_BYTES: u64 = 1 << 30;
+
+/// Retries of a request that is interrupted again and again, before the device counts as gone.
+const MAX_TRIES: u16 = 10_000;
+
+/// The ring's only registered file.
+const FILE: types::Fixed = types::Fixed(0);
+
+const ZEROES_BYTES: usize = 64 << 10;
+
+/// What is written where a drive can't zero a range by itself. Never written to.
+#[repr(align(4096))]
+struct Zeroes([u8; ZEROES_BYTES]);
+
+static ZEROES: Zeroes = Zeroes([0; ZEROES_BYTES]);
+
+/// Laid out as the kernel's `struct iovec`; numbers, so that it is `Send`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Iovec {
+    base: usize,
+    len_bytes: usize,
+}
+
+/// What the kernel does for the command now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Data straight from or to guest memory.
+    Move,
+    /// Data through the bounce buffer, one buffer at a time.
+    Bounce,
+    ZeroRange,
+    WriteZeroes,
+    Punch,
+    Sync,
+}
+
+/// What to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Submit [`Flight::entry`] again.
+    Again,
+    /// The command ended.
+    End(Outcome),
+}
+
+/// A command that was started. It owns everything that the kernel may touch for it.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    io: Io,
+    /// What is done of it is `done_bytes`, from its start.
+    command: Command,
+    step: Step,
+    done_bytes: u64,
+    bounce: Option<IoBuf>,
+    tries: u16,
+}
+
+impl Flight {
+    /// Starts a command, or says how it ended already.
+    pub(crate) fn start(io: Io, drive: &Opened) -> Result<Self, (Io, Outcome)> {
+        if let Err(error) = io.check(drive.size_bytes) {
+            return Err((io, Err(error)));
+        }
+        let mut command = io.command;
+        if command.op == Op::Discard {
+            // Advice: what is not whole blocks is left out.
+            let end = (command.offset_bytes + command.len_bytes) & !(drive.block_bytes - 1);
+            command.offset_bytes = command.offset_bytes.next_multiple_of(drive.block_bytes);
+            command.len_bytes = end.saturating_sub(command.offset_bytes);
+        }
+        if command.len_bytes == 0 && command.op != Op::Flush || command.op == Op::Discard && !drive.can_discard() {
+            return Err((io, Ok(())));
+        }
+        if (command.offset_bytes | command.len_bytes) & (drive.block_bytes - 1) != 0 {
+            return Err((io, Err(DeviceError::Unsupported)));
+        }
+        let step = match command.op {
+            Op::Read | Op::Write if is_aligned(&io.buf, drive) => Step::Move,
+            Op::Read | Op::Write => Step::Bounce,
+            Op::Flush => Step::Sync,
+            Op::WriteZeroes if drive.can_zero() => Step::ZeroRange,
+            Op::WriteZeroes => Step::WriteZeroes,
+            Op::Discard => Step::Punch,
+        };
+        Ok(Self { io, command, step, done_bytes: 0, bounce: None, tries: 0 })
+    }
+
+    /// Whether it can't go on without a bounce buffer; see [`Flight::give_bounce`].
+    pub(crate) fn wants_bounce(&self) -> bool {
+        self.step == Step::Bounce && self.bounce.is_none()
+    }
+
+    /// Gives it a buffer of one segment, aligned and a multiple of the drive's blocks.
+    pub(crate) fn give_bounce(&mut self, bounce: IoBuf) {
+        self.bounce = Some(bounce);
+    }
+
+    /// Ends it: the request, and the bounce buffer if it had one.
+    pub(crate) fn end(self) -> (Io, Option<IoBuf>) {
+        (self.io, self.bounce)
+    }
+
+    /// The submission for the current step. It points into guest memory, the bounce buffer and `iovecs`:
+    /// until it completes, the flight must live and `iovecs` stay unchanged.
+    pub(crate) fn entry(&mut self, iovecs: &mut Vec<Iovec>, drive: &Opened) -> squeue::Entry {
+        let offset_bytes = self.command.offset_bytes + self.done_bytes;
+        let left_bytes = self.command.len_bytes - self.done_bytes;
+        match self.step {
+            Step::Move => self.move_entry(iovecs, offset_bytes, left_bytes),
+            Step::Bounce => self.bounce_entry(offset_bytes, left_bytes, drive),
+            Step::WriteZeroes => {
+                iovecs.clear();
+                let whole = (0..left_bytes).step_by(ZEROES_BYTES).take(MAX_IOVECS);
+                iovecs.extend(whole.map(|at| Iovec {
+                    base: (&raw const ZEROES.0).addr(),
+                    len_bytes: (left_bytes - at).min(ZEROES_BYTES as u64) as usize,
+                }));
+                self.vectored(iovecs.as_ptr().cast(), iovecs.len(), offset_bytes)
+            }
+            Step::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE, offset_bytes, left_bytes),
+            Step::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE, offset_bytes, left_bytes),
+            Step::Sync => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    fn move_entry(&self, iovecs: &mut Vec<Iovec>, offset_bytes: u64, left_bytes: u64) -> squeue::Entry {
+        match self.io.buf.segments() {
+            [one] => {
+                // In bounds: the request's length is the buffer's, and what is done is less.
+                let data = one.as_ptr().wrapping_add(self.done_bytes as usize);
+                self.plain(data, left_bytes.min(MAX_MOVE_BYTES) as u32, offset_bytes)
+            }
+            all if self.done_bytes == 0 && all.len() <= MAX_IOVECS => {
+                self.vectored(all.as_ptr().cast(), all.len(), offset_bytes)
+            }
+            all => {
+                iovecs.clear();
+                iovecs.extend(after(all, self.done_bytes).take(MAX_IOVECS));
+                self.vectored(iovecs.as_ptr().cast(), iovecs.len(), offset_bytes)
+            }
+        }
+    }
+
+    fn bounce_entry(&self, offset_bytes: u64, left_bytes: u64, drive: &Opened) -> squeue::Entry {
+        let Some((bounce, [chunk])) = self.bounce.as_ref().map(|bounce| (bounce, bounce.segments())) else {
+            // Not reached: the ring gives a buffer before it asks. A no-op makes no progress, which ends it.
+            return opcode::Nop::new().build();
+        };
+        let len_bytes = left_bytes.min(bounce.len_bytes());
+        if self.command.op == Op::Write {
+            drive.count_bounced(len_bytes);
+            copy(self.io.buf.segments(), self.done_bytes, chunk, len_bytes, false);
+        }
+        self.plain(chunk.as_ptr(), len_bytes as u32, offset_bytes)
+    }
+
+    fn plain(&self, data: *mut u8, len_bytes: u32, offset_bytes: u64) -> squeue::Entry {
+        match self.command.op {
+            Op::Read => opcode::Read::new(FILE, data, len_bytes).offset(offset_bytes).build(),
+            _ => opcode::Write::new(FILE, data, len_bytes).offset(offset_bytes).rw_flags(self.write_flags()).build(),
+        }
+    }
+
+    fn vectored(&self, iovecs: *const libc::iovec, count: usize, offset_bytes: u64) -> squeue::Entry {
+        match self.command.op {
+            Op::Read => opcode::Readv::new(FILE, iovecs, count as u32).offset(offset_bytes).build(),
+            _ => opcode::Writev::new(FILE, iovecs, count as u32)
+                .offset(offset_bytes)
+                .rw_flags(self.write_flags())
+                .build(),
+        }
+    }
+
+    fn write_flags(&self) -> i32 {
+        if self.command.fua { libc::RWF_DSYNC } else { 0 }
+    }
+
+    /// Takes in how the step ended: bytes, or a negative error number.
+    pub(crate) fn step_ended(&mut self, result: i32, drive: &Opened) -> Next {
+        let Ok(bytes) = u64::try_from(result) else {
+            return self.step_failed(Errno::from_raw_os_error(result.saturating_neg()), drive);
+        };
+        match self.step {
+            Step::Sync | Step::Punch => Next::End(Ok(())),
+            Step::ZeroRange if self.command.fua => {
+                self.step = Step::Sync;
+                Next::Again
+            }
+            Step::ZeroRange => Next::End(Ok(())),
+            Step::Move | Step::Bounce | Step::WriteZeroes => self.moved(bytes, drive),
+        }
+    }
+
+    fn moved(&mut self, bytes: u64, drive: &Opened) -> Next {
+        // A part of a block counts for nothing: the rest must start at a block again.
+        let left_bytes = self.command.len_bytes - self.done_bytes;
+        let whole = bytes.min(left_bytes) & !(drive.block_bytes - 1);
+        if whole == 0 {
+            // The file was cut shorter behind our back.
+            return Next::End(Err(DeviceError::Medium));
+        }
+        if self.step == Step::Bounce
+            && self.command.op == Op::Read
+            && let Some([chunk]) = self.bounce.as_ref().map(IoBuf::segments)
+        {
+            drive.count_bounced(whole);
+            copy(self.io.buf.segments(), self.done_bytes, chunk, whole, true);
+        }
+        self.done_bytes += whole;
+        if self.done_bytes == self.command.len_bytes { Next::End(Ok(())) } else { Next::Again }
+    }
+
+    fn step_failed(&mut self, errno: Errno, drive: &Opened) -> Next {
+        if is_transient(errno) && self.tries < MAX_TRIES {
+            self.tries += 1;
+            return Next::Again;
+        }
+        match self.step {
+            Step::ZeroRange if is_lacking(errno) => {
+                drive.never_zero_again();
+                self.step = Step::WriteZeroes;
+                Next::Again
+            }
+            Step::Punch if is_lacking(errno) => {
+                drive.never_discard_again();
+                Next::End(Ok(()))
+            }
+            _ if is_transient(errno) => Next::End(Err(DeviceError::Gone)),
+            _ => Next::End(Err(device_error(errno))),
+        }
+    }
+}
+
+fn is_aligned(buf: &IoBuf, drive: &Opened) -> bool {
+    let (address_mask, len_mask) = (drive.memory_align - 1, drive.block_bytes - 1);
+    buf.segments()
+        .iter()
+        .all(|segment| segment.as_ptr().addr() as u64 & address_mask == 0 && segment.len_bytes() as u64 & len_mask == 0)
+}
+
+fn fallocate(mode: i32, offset_bytes: u64, len_bytes: u64) -> squeue::Entry {
+    opcode::Fallocate::new(FILE, len_bytes).offset(offset_bytes).mode(mode | libc::FALLOC_FL_KEEP_SIZE).build()
+}
+
+/// The segments without their first `skip_bytes`.
+fn after(segments: &[Segment], mut skip_bytes: u64) -> impl Iterator<Item = Iovec> {
+    segments.iter().filter_map(move |segment| {
+        let skip = (segment.len_bytes() as u64).min(skip_bytes) as usize;
+        skip_bytes -= skip as u64;
+        let rest = Iovec { base: segment.as_ptr().addr() + skip, len_bytes: segment.len_bytes() - skip };
+        (rest.len_bytes > 0).then_some(rest)
+    })
+}
+
+/// Copies `len_bytes` between the segments, from `skip_bytes` on, and the start of `chunk`; as much as both
+/// hold. `to_segments` tells the direction.
+fn copy(segments: &[Segment], skip_bytes: u64, chunk: &Segment, len_bytes: u64, to_segments: bool) {
+    let mut left = chunk.len_bytes().min(len_bytes as usize);
+    let mut at = chunk.as_ptr();
+    for Iovec { base, len_bytes } in after(segments, skip_bytes) {
+        let (n, segment) = (len_bytes.min(left), std::ptr::with_exposed_provenance_mut(base));
+        let (from, to) = if to_segments { (at, segment) } else { (segment, at) };
+        // SAFETY: `segment` starts `n` bytes or more inside of a segment whose mapping the command's IoBuf
+        // pins; `at` and `n` stay inside of `chunk`, pinned likewise. `copy` allows them to overlap.
+        unsafe { std::ptr::copy(from, to, n) };
+        at = at.wrapping_add(n);
+        left -= n;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! One HWQ: an io_uring and the commands in it.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use guest_memory::IoBuf;
+use io_model::{DeviceError, Done, Io, Outcome};
+use io_uring::{EnterFlags, IoUring, cqueue};
+use rustix::io::Errno;
+
+use crate::drive::{OpenError, Opened};
+use crate::errno::is_transient;
+use crate::flight::{Flight, Iovec, Next};
+
+/// Most entries that the kernel gives a ring.
+const MAX_ENTRIES: u32 = 32_768;
+
+/// A place for one command, with at most one entry in the kernel's queues at a time: so those never run over.
+#[derive(Debug, Default)]
+struct Slot {
+    flight: Option<Flight>,
+    /// Kept, so that it grows once.
+    iovecs: Vec<Iovec>,
+}
+
+/// A ring. It owns a command's buffers from submission until the kernel is done with them.
+pub(crate) struct Ring {
+    drive: Arc<Opened>,
+    uring: IoUring,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots that wait for a bounce buffer.
+    waiting: VecDeque<u32>,
+    /// Slots whose entries the kernel has not taken yet, in the order of the entries.
+    queued: VecDeque<u32>,
+    /// Entries that the kernel took and has not completed.
+    in_kernel: u32,
+    /// Slots to submit again; empty between calls.
+    again: Vec<u32>,
+    /// Bound to the thread that kicked first.
+    enabled: bool,
+    /// The kernel refused the ring itself: nothing is submitted any more.
+    broken: bool,
+}
+
+impl Ring {
+    pub(crate) fn new(drive: &Arc<Opened>, depth: u32) -> Result<Self, OpenError> {
+        let no_ring = |source| OpenError::NoRing { source };
+        let uring = IoUring::builder()
+            .setup_clamp()
+            .setup_submit_all()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            // The ring belongs to the thread that enables it: the poller, which may not be the one that opens it.
+            .setup_r_disabled()
+            .build(depth.clamp(1, MAX_ENTRIES))
+            .map_err(no_ring)?;
+        uring.submitter().register_files(&[drive.file.as_raw_fd()]).map_err(no_ring)?;
+        Ok(Self {
+            drive: Arc::clone(drive),
+            uring,
+            slots: (0..depth).map(|_| Slot::default()).collect(),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth as usize),
+            queued: VecDeque::with_capacity(depth as usize),
+            in_kernel: 0,
+            again: Vec::with_capacity(depth as usize),
+            enabled: false,
+            broken: false,
+        })
+    }
+
+    /// Takes a command in, or says how it ended already.
+    pub(crate) fn submit(&mut self, io: Io, bounces: &mut Vec<IoBuf>) -> Result<(), (Io, Outcome)> {
+        if self.broken || self.free.is_empty() {
+            return Err((io, Err(DeviceError::Gone)));
+        }
+        let flight = Flight::start(io, &self.drive)?;
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize].flight = Some(flight);
+            self.queue(index, bounces);
+        }
+        Ok(())
+    }
+
+    /// Puts a slot's next step into the submission queue, or among those that wait.
+    fn queue(&mut self, index: u32, bounces: &mut Vec<IoBuf>) {
+        let Slot { flight: Some(flight), iovecs } = &mut self.slots[index as usize] else { return };
+        if flight.wants_bounce() {
+            match bounces.pop() {
+                Some(bounce) => flight.give_bounce(bounce),
+                None => return self.waiting.push_back(index),
+            }
+        }
+        let entry = flight.entry(iovecs, &self.drive).user_data(u64::from(index));
+        // SAFETY: what the entry points to is guest memory and bounce memory pinned by the flight, the flight's
+        // segment list, and the slot's iovecs. The slot keeps all of them, unmoved and unchanged, until the
+        // completion arrives; `drop` waits for that or leaks them.
+        if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+            self.queued.push_back(index);
+        } else {
+            self.waiting.push_back(index);
+        }
+    }
+
+    /// Hands what is queued to the kernel. Commands that it will never take end in `ended`.
+    pub(crate) fn kick(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+        for _ in 0..self.waiting.len() {
+            if let Some(index) = self.waiting.pop_front() {
+                self.queue(index, bounces);
+            }
+        }
+        if self.queued.is_empty() || self.broken {
+            return;
+        }
+        match self.enter_queued() {
+            Ok(taken) => {
+                let taken = taken.min(self.queued.len());
+                self.queued.drain(..taken);
+                self.in_kernel += taken as u32;
+            }
+            // Too much in flight, or a signal: the next kick tries again.
+            Err(error) if may_retry(&error) => {}
+            Err(_) => self.give_up(bounces, ended),
+        }
+    }
+
+    fn enter_queued(&mut self) -> std::io::Result<usize> {
+        if !self.enabled {
+            self.uring.submitter().register_enable_rings()?;
+            self.enabled = true;
+        }
+        self.uring.submit()
+    }
+
+    /// The kernel won't have the ring. What it took still ends on its own; the rest ends here. The entries stay
+    /// in the submission queue, but nothing is ever submitted from it again.
+    fn give_up(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+        self.broken = true;
+        while let Some(index) = self.queued.pop_front().or_else(|| self.waiting.pop_front()) {
+            self.end(index, Err(DeviceError::Gone), bounces, ended);
+        }
+    }
+
+    fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+        if let Some(flight) = self.slots[index as usize].flight.take() {
+            let (io, bounce) = flight.end();
+            bounces.extend(bounce);
+            self.free.push(index);
+            ended(io.done(outcome));
+        }
+    }
+
+    /// Takes completions off the ring. Enters the kernel only if it says that it has some to post.
+    pub(crate) fn reap(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+        if self.in_kernel == 0 {
+            return;
+        }
+        if self.uring.submission().taskrun() {
+            // An error leaves the flag set: the next poll tries again.
+            let _ = self.enter_completions(0);
+        }
+        while let Some(entry) = self.next_completion() {
+            let index = entry.user_data() as u32;
+            let Some(Slot { flight: Some(flight), .. }) = self.slots.get_mut(index as usize) else { continue };
+            match flight.step_ended(entry.result(), &self.drive) {
+                Next::Again if !self.broken => self.again.push(index),
+                Next::Again => self.end(index, Err(DeviceError::Gone), bounces, ended),
+                Next::End(outcome) => self.end(index, outcome, bounces, ended),
+            }
+        }
+        while let Some(index) = self.again.pop() {
+            self.queue(index, bounces);
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<cqueue::Entry> {
+        let entry = self.uring.completion().next();
+        self.in_kernel -= u32::from(entry.is_some());
+        entry
+    }
+
+    /// Lets the kernel post completions, and waits for `at_least` of them. Submits nothing.
+    fn enter_completions(&mut self, at_least: u32) -> std::io::Result<usize> {
+        // SAFETY: no signal mask is passed, nothing is submitted.
+        unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, at_least, EnterFlags::GETEVENTS.bits(), None) }
+    }
+
+    /// Waits until the kernel is done with every buffer. `false`: that can't be known.
+    fn drain(&mut self) -> bool {
+        loop {
+            while let Some(entry) = self.next_completion() {
+                if let Some(slot) = self.slots.get_mut(entry.user_data() as usize) {
+                    slot.flight = None;
+                }
+            }
+            if self.in_kernel == 0 {
+                return true;
+            }
+            if let Err(error) = self.enter_completions(1)
+                && !may_retry(&error)
+            {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.drain() {
+            // Dropped by another thread than the one that used it, which the kernel does not allow to wait.
+            // Buffers that the drive may still write to must never be unmapped: they are leaked.
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+        // The kernel takes a closed ring apart later. Until then it would hold the file, and its lock.
+        let _ = self.uring.submitter().unregister_files();
+    }
+}
+
+fn may_retry(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    errno.is_some_and(|errno| is_transient(errno) || errno == Errno::BUSY)
+}

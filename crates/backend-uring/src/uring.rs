@@ -1,0 +1,88 @@
+//! One poller's queues.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use guest_memory::{IoBuf, Mapping};
+use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos};
+
+use crate::drive::{OpenError, Opened};
+use crate::ring::Ring;
+
+/// Bounce buffers of one poller, which all its rings share. Not populated until used. A longer command goes
+/// through in parts; a command that finds none free waits for one.
+const BOUNCES: u64 = 32;
+const BOUNCE_BYTES: u64 = 256 << 10;
+
+/// One poller's queues on a [`UringDrive`](crate::UringDrive).
+///
+/// It may be opened by any thread, and belongs to the one that first calls [`Backend::kick`]: from another one,
+/// commands end as [`DeviceError::Gone`]. Dropping it there waits until the drive is done with every
+/// buffer; dropping it elsewhere leaks those that the drive may still write to.
+pub struct Uring {
+    rings: Vec<Ring>,
+    depth: u32,
+    bounces: Vec<IoBuf>,
+    /// Refused commands.
+    ready: VecDeque<(HwqId, Done)>,
+}
+
+impl Uring {
+    pub(crate) fn new(drive: &Arc<Opened>, hwqs: u16, depth: u32) -> Result<Self, OpenError> {
+        let rings = (0..hwqs).map(|_| Ring::new(drive, depth)).collect::<Result<_, _>>()?;
+        let memory = Mapping::anonymous((BOUNCES * BOUNCE_BYTES) as usize)?;
+        let bounce = |index| {
+            let mut buf = IoBuf::default();
+            buf.push(&memory, index * BOUNCE_BYTES, BOUNCE_BYTES);
+            buf
+        };
+        let bounces = (0..BOUNCES).map(bounce).collect();
+        Ok(Self { rings, depth, bounces, ready: VecDeque::new() })
+    }
+}
+
+impl fmt::Debug for Uring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uring").field("hwqs", &self.rings.len()).field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
+impl Backend for Uring {
+    fn hwqs(&self) -> u16 {
+        self.rings.len() as u16
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn submit(&mut self, hwq: HwqId, io: Io, _now: Nanos) {
+        let refused = match self.rings.get_mut(usize::from(hwq.0)) {
+            Some(ring) => ring.submit(io, &mut self.bounces),
+            None => Err((io, Err(DeviceError::Gone))),
+        };
+        if let Err((io, outcome)) = refused {
+            self.ready.push_back((hwq, io.done(outcome)));
+        }
+    }
+
+    fn kick(&mut self) {
+        for (hwq, ring) in (0..).map(HwqId).zip(&mut self.rings) {
+            ring.kick(&mut self.bounces, &mut |done| self.ready.push_back((hwq, done)));
+        }
+    }
+
+    fn reap(&mut self, _now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
+        while let Some((hwq, one)) = self.ready.pop_front() {
+            done(hwq, one);
+        }
+        for (hwq, ring) in (0..).map(HwqId).zip(&mut self.rings) {
+            ring.reap(&mut self.bounces, &mut |one| done(hwq, one));
+        }
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        (!self.ready.is_empty()).then_some(Nanos(0))
+    }
+}

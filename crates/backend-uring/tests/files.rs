@@ -1,0 +1,138 @@
+//! Opening, and what goes wrong with files.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use backend_uring::{Kind, OpenError, Uring, UringDrive};
+use guest_memory::{IoBuf, Mapping};
+use io_model::{Backend, Command, DeviceError, HwqId, Io, Nanos, Op, Outcome};
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+fn run(queues: &mut Uring, op: Op, offset_bytes: u64, memory: &Arc<Mapping>) -> Outcome {
+    let len_bytes = memory.len_bytes();
+    let command = Command { op, offset_bytes, len_bytes, fua: false };
+    queues.submit(HwqId(0), Io { tag: 1, command, buf: IoBuf::owned(memory) }, Nanos(0));
+    let mut outcome = None;
+    loop {
+        queues.kick();
+        queues.reap(Nanos(0), &mut |_, done| outcome = Some(done.outcome));
+        if let Some(outcome) = outcome {
+            return outcome;
+        }
+    }
+}
+
+#[test]
+fn a_missing_file_is_made_sparse_and_private() {
+    let directory = directory();
+    let path = directory.path().join("drive");
+    assert!(matches!(UringDrive::open(&path, Kind::File, None), Err(OpenError::Os { .. })));
+    assert!(!path.exists());
+    let drive = UringDrive::open(&path, Kind::File, Some(64 << 30)).unwrap();
+    assert_eq!(drive.size_bytes(), 64 << 30);
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (64 << 30, 0o600));
+    assert!(meta.blocks() * 512 < 1 << 20, "{} sectors", meta.blocks());
+}
+
+#[test]
+fn a_file_that_is_there_is_left_as_it_is() {
+    let directory = directory();
+    let path = directory.path().join("drive");
+    File::create(&path).unwrap().set_len((1 << 20) + 100).unwrap();
+    assert_eq!(UringDrive::open(&path, Kind::File, None).unwrap().size_bytes() >> 20, 1);
+    assert_eq!(UringDrive::open(&path, Kind::File, Some(1 << 19)).unwrap().size_bytes() >> 20, 1);
+    let small = UringDrive::open(&path, Kind::File, Some(2 << 20)).unwrap_err();
+    assert!(matches!(small, OpenError::TooSmall { wanted_bytes: 0x20_0000, .. }), "{small}");
+    assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + 100);
+    File::create(&path).unwrap();
+    assert!(matches!(UringDrive::open(&path, Kind::File, None), Err(OpenError::TooSmall { found_bytes: 0, .. })));
+}
+
+#[test]
+fn what_is_no_drive_is_refused() {
+    let directory = directory();
+    let open = |path: &Path, kind| UringDrive::open(path, kind, None).unwrap_err();
+    assert!(matches!(open(directory.path(), Kind::File), OpenError::WrongKind { .. }));
+    assert!(matches!(open(Path::new("/dev/null"), Kind::File), OpenError::WrongKind { .. }));
+    assert!(matches!(open(Path::new("/dev/null"), Kind::Block), OpenError::WrongKind { .. }));
+    let path = directory.path().join("drive");
+    let _drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+    assert!(matches!(open(&path, Kind::File), OpenError::InUse { .. }));
+    assert!(matches!(open(&path, Kind::Block), OpenError::WrongKind { .. }));
+}
+
+#[test]
+fn a_file_cut_short_behind_our_back_is_a_medium_error() {
+    let directory = directory();
+    let path = directory.path().join("drive");
+    let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+    let mut queues = drive.open_queues(1, 4).unwrap();
+    let memory = Mapping::anonymous(8192).unwrap();
+    assert_eq!(run(&mut queues, Op::Write, 512 << 10, &memory), Ok(()));
+    OpenOptions::new().write(true).open(&path).unwrap().set_len((512 << 10) + 4096).unwrap();
+    assert_eq!(run(&mut queues, Op::Read, 512 << 10, &memory), Err(DeviceError::Medium));
+    assert_eq!(run(&mut queues, Op::Read, (512 << 10) - 4096, &memory), Ok(()));
+}
+
+#[test]
+fn data_reaches_the_file() {
+    let directory = directory();
+    let path = directory.path().join("drive");
+    let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+    let mut queues = drive.open_queues(1, 4).unwrap();
+    let memory = Mapping::anonymous(8192).unwrap();
+    memory.write_at(0, &[7; 8192]).unwrap();
+    assert_eq!(run(&mut queues, Op::Write, 4096, &memory), Ok(()));
+    let content = fs::read(&path).unwrap();
+    assert!(content[4096..12288].iter().all(|&byte| byte == 7));
+    assert!(content[..4096].iter().chain(&content[12288..]).all(|&byte| byte == 0));
+}
+
+#[test]
+fn queues_belong_to_the_thread_that_kicks_first() {
+    let directory = directory();
+    let drive = UringDrive::open(&directory.path().join("drive"), Kind::File, Some(1 << 20)).unwrap();
+    let memory = Mapping::anonymous(4096).unwrap();
+    let mut queues = drive.open_queues(1, 4).unwrap();
+    let mut queues = thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            assert_eq!(run(&mut queues, Op::Write, 0, &memory), Ok(()), "opened by another thread");
+            queues
+        });
+        poller.join().unwrap()
+    });
+    assert_eq!(run(&mut queues, Op::Read, 0, &memory), Err(DeviceError::Gone));
+    assert_eq!(run(&mut queues, Op::Read, 0, &memory), Err(DeviceError::Gone), "and from then on");
+    drop(queues);
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn more_misaligned_commands_than_bounce_buffers_all_end() {
+    let directory = directory();
+    let drive = UringDrive::open(&directory.path().join("drive"), Kind::File, Some(64 << 20)).unwrap();
+    let mut queues = drive.open_queues(2, 64).unwrap();
+    let memory = Mapping::anonymous(128 * 8192).unwrap();
+    for tag in 0..128u32 {
+        let mut buf = IoBuf::default();
+        assert!(buf.push(&memory, u64::from(tag) * 8192 + 1, 4096));
+        let command = Command { op: Op::Write, offset_bytes: u64::from(tag) * 4096, len_bytes: 4096, fua: false };
+        queues.submit(HwqId((tag % 2) as u16), Io { tag, command, buf }, Nanos(0));
+    }
+    let mut ended = [0; 128];
+    while ended.iter().sum::<i32>() < 128 {
+        queues.kick();
+        queues.reap(Nanos(0), &mut |_, done| {
+            assert_eq!(done.outcome, Ok(()));
+            ended[done.tag as usize] += 1;
+        });
+    }
+    assert!(ended.iter().all(|&times| times == 1));
+}

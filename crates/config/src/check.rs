@@ -1,0 +1,465 @@
+//! From the file's text to a [`Config`]: every section read, every problem noted.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::TENANTS_MAX;
+use crate::config::{
+    Backend, Class, Config, Device, Doorbells, Frontend, Lpns, LpnsVariant, Marks, Policy, PollerLayout, Pollers,
+    Profile, Tenant, TenantMarks,
+};
+use crate::problem::{ConfigErrors, Sink, Text};
+use crate::rules;
+use crate::section::{self, Section, Wrong, boolean, choice, integer, integers, rate, size, span, span_in, text};
+use crate::units::{Size, TimeSpan};
+
+const RUNTIME_DIR: &str = "/run/evenkeel";
+const STATE_DIR: &str = "/var/lib/evenkeel";
+
+/// A target above this is no promise worth a poller.
+const TARGET_MAX: TimeSpan = TimeSpan(1_000_000_000);
+
+/// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
+const PATROL_MIN: TimeSpan = TimeSpan(10_000);
+
+pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
+    let (document, errors) = DeTable::parse_recoverable(&source.text);
+    if !errors.is_empty() {
+        return Err(syntax_problems(&source, &errors));
+    }
+    let mut sink = Sink::new(&source);
+    let draft = read(&mut sink, document.get_ref());
+    let warnings = rules::check(&mut sink, &draft);
+    sink.finish()?;
+    let Some(config) = draft.finish() else {
+        let remedy = "please report it with the file";
+        return Err(ConfigErrors::one(&source.file, "can't be used, and no check says why", remedy));
+    };
+    Ok(Config { warnings, text: source, ..config })
+}
+
+/// A broken file is not read further: what a parser guesses behind an error would only mislead.
+fn syntax_problems(source: &Text, errors: &[toml::de::Error]) -> ConfigErrors {
+    let mut sink = Sink::new(source);
+    let mut last_line = None;
+    for error in errors {
+        let span = error.span().unwrap_or(0..0);
+        let line = source.line(span.start);
+        // Errors that follow from the first one on the same line are noise.
+        if last_line.replace(line) == Some(line) {
+            continue;
+        }
+        let what = format!("not valid TOML: {}", error.message());
+        sink.at(&span, what, syntax_remedy(&source.place(&span).excerpt, error.message()));
+    }
+    ConfigErrors { file: source.file.clone(), problems: sink.into_problems() }
+}
+
+fn syntax_remedy(line: &str, message: &str) -> &'static str {
+    let value = line.split_once('=').map_or("", |(_, value)| value.trim_start());
+    if message.contains("duplicate key") {
+        "keep one of the two"
+    } else if value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/') {
+        "put texts, sizes and times in double quotes: size = \"16GiB\""
+    } else {
+        "write one `key = value` a line, under [section] headings"
+    }
+}
+
+/// What was read so far: `None` where a problem was noted.
+pub(crate) struct Draft {
+    pub runtime_dir: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
+    pub device: Option<Device>,
+    pub policy: Option<Policy>,
+    /// R and L_h are the profile's, and nobody said that the drive is one.
+    pub drive_assumed: bool,
+    pub pollers: Option<Pollers>,
+    pub tenants: Vec<TenantDraft>,
+    pub marks: Marks,
+    pub policy_mark: Option<Range<usize>>,
+}
+
+/// A tenant as far as it could be read.
+pub(crate) struct TenantDraft {
+    pub span: Range<usize>,
+    pub name: Option<Spanned<String>>,
+    pub size: Option<Spanned<Size>>,
+    pub offset: Option<Spanned<Size>>,
+    pub frontend: Option<Frontend>,
+    pub class: Option<Class>,
+    pub target_mark: Option<Range<usize>>,
+    pub lba_bytes: Option<u32>,
+    pub doorbells: Option<Doorbells>,
+    pub queues: Option<u16>,
+}
+
+impl Draft {
+    fn finish(self) -> Option<Config> {
+        Some(Config {
+            runtime_dir: self.runtime_dir?,
+            state_dir: self.state_dir?,
+            device: self.device?,
+            policy: self.policy?,
+            pollers: self.pollers?,
+            tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
+            warnings: Vec::new(),
+            text: Text { file: PathBuf::new(), text: String::new() },
+            marks: self.marks,
+        })
+    }
+}
+
+impl TenantDraft {
+    fn finish(self) -> Option<Tenant> {
+        let (name, size) = (self.name?, self.size?);
+        let marks =
+            TenantMarks { name: name.span(), size: size.span(), offset: self.offset.as_ref().map(Spanned::span) };
+        Some(Tenant {
+            name: name.into_inner(),
+            size: size.into_inner(),
+            offset: self.offset.map(Spanned::into_inner),
+            frontend: self.frontend?,
+            class: self.class?,
+            lba_bytes: self.lba_bytes?,
+            doorbells: self.doorbells?,
+            queues: self.queues?,
+            marks,
+        })
+    }
+}
+
+fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
+    let top = Section::new(section::THE_TOP, section::TOP, None, Some(document));
+    top.reject_unknown(sink);
+    let mut marks = Marks::default();
+    let runtime_dir = directory(sink, &top, "runtime_dir", RUNTIME_DIR, &mut marks.runtime_dir);
+    let state_dir = directory(sink, &top, "state_dir", STATE_DIR, &mut marks.state_dir);
+    let device_section = table(sink, &top, "device", section::DEVICE);
+    if top.lacks("device") {
+        sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
+    }
+    let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
+    let policy_section = table(sink, &top, "policy", section::POLICY);
+    let profile = device.as_ref().map_or(Profile::P5800x, |device| device.profile);
+    let policy = read_policy(sink, &policy_section, profile);
+    let pollers_section = table(sink, &top, "pollers", section::POLLERS);
+    let pollers = read_pollers(sink, &pollers_section, &mut marks);
+    let named = matches!(device, Some(Device { backend: Backend::Model, .. })) || device_section.has("profile");
+    Draft {
+        runtime_dir,
+        state_dir,
+        drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
+        device,
+        policy,
+        pollers,
+        tenants: read_tenants(sink, &top),
+        marks,
+        policy_mark: policy_section.span,
+    }
+}
+
+/// The section under `key`; an empty one where it is missing or (with a problem noted) no table.
+fn table<'t, 'i>(
+    sink: &mut Sink<'_>,
+    top: &Section<'t, 'i>,
+    key: &str,
+    known: &'static [&'static str],
+) -> Section<'t, 'i> {
+    let label = format!("[{key}]");
+    let Some((name, value)) = top.entry(key) else { return Section::new(&label, known, None, None) };
+    if let DeValue::Table(found) = value.get_ref() {
+        return Section::new(&label, known, Some(name.span()), Some(found));
+    }
+    let what = format!("`{key}` is {}, not a section", section::kind(value.get_ref()));
+    sink.at(&name.span(), what, format!("write it once, as a heading of its own: {label}"));
+    Section::new(&label, known, None, None)
+}
+
+fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
+    let found = text(value)?;
+    if found.contains('\0') {
+        return Err(Wrong { what: "has a NUL character in it".into(), remedy: "remove it".into() });
+    }
+    if !found.starts_with('/') {
+        let what = format!("is {found:?}, which depends on where the daemon is started");
+        return Err(Wrong { what, remedy: "write the whole path, from /".into() });
+    }
+    Ok(PathBuf::from(found))
+}
+
+fn directory(
+    sink: &mut Sink<'_>,
+    top: &Section<'_, '_>,
+    key: &str,
+    default: &str,
+    mark: &mut Option<Range<usize>>,
+) -> Option<PathBuf> {
+    if !top.has(key) {
+        return Some(PathBuf::from(default));
+    }
+    let found = top.get(sink, key, absolute)?;
+    *mark = Some(found.span());
+    Some(found.into_inner())
+}
+
+/// `key`'s value, `default` where it is missing, `None` where it can't be used.
+fn or<T>(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    default: T,
+    read: impl FnOnce(&DeValue<'_>) -> Result<T, Wrong>,
+) -> Option<T> {
+    if !section.has(key) {
+        return Some(default);
+    }
+    section.get(sink, key, read).map(Spanned::into_inner)
+}
+
+/// Like [`or`] for a count that has no default.
+fn count(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    range: std::ops::RangeInclusive<u32>,
+) -> Option<Option<u16>> {
+    or(sink, section, key, None, |value| integer(range)(value).map(|n| u16::try_from(n).ok()))
+}
+
+#[derive(Clone, Copy)]
+enum BackendWord {
+    File,
+    Block,
+    Memory,
+    Null,
+    Model,
+}
+
+fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Device> {
+    section.reject_unknown(sink);
+    marks.device = section.span.clone();
+    let words = [
+        ("file", BackendWord::File),
+        ("block", BackendWord::Block),
+        ("memory", BackendWord::Memory),
+        ("null", BackendWord::Null),
+        ("model", BackendWord::Model),
+    ];
+    let absent = [("nvme", "use the drive through the kernel: backend = \"block\", path = \"/dev/nvme0n1\"")];
+    let remedy = "add backend = \"file\" (or block, memory, null, model)";
+    let word = section.require(sink, "backend", remedy, choice(&words, &absent)).map(Spanned::into_inner);
+    let device_size = section.get(sink, "size", size);
+    marks.size = device_size.as_ref().map(Spanned::span);
+    let backend = word.and_then(|word| read_backend(sink, section, word, marks));
+    let profile = or(sink, section, "profile", Profile::P5800x, choice(&Profile::ALL, &[]));
+    let queues = count(sink, section, "queues", 1..=1024);
+    let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
+    Some(Device {
+        backend: backend?,
+        size: device_size.map(Spanned::into_inner),
+        profile: profile?,
+        queues: queues?,
+        queue_depth: queue_depth?,
+    })
+}
+
+fn read_backend(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    word: BackendWord,
+    marks: &mut Marks,
+) -> Option<Backend> {
+    let has_path = matches!(word, BackendWord::File | BackendWord::Block);
+    if !has_path {
+        section.forbid(sink, "path", "only file and block back ends have one", "remove it");
+    }
+    if !matches!(word, BackendWord::File) {
+        section.forbid(sink, "create", "only a file can be created", "remove it");
+    }
+    if matches!(word, BackendWord::Memory | BackendWord::Null) {
+        let remedy = "remove it, or set rate_iops, min_latency and omega under [policy]";
+        section.forbid(sink, "profile", "memory and null imitate no drive", remedy);
+    }
+    let path = if has_path {
+        let example = if matches!(word, BackendWord::File) { "/srv/evenkeel/drive.img" } else { "/dev/nvme0n1" };
+        let found = section.require(sink, "path", &format!("add path = \"{example}\""), absolute);
+        marks.path = found.as_ref().map(Spanned::span);
+        found.map(Spanned::into_inner)
+    } else {
+        None
+    };
+    let create = or(sink, section, "create", false, boolean);
+    let needs_size = !has_path || create == Some(true);
+    if needs_size && section.lacks("size") {
+        let why = if has_path { " to create the file with" } else { "" };
+        let what = format!("[device] has no `size`{why}");
+        sink.maybe_at(section.span.as_ref(), what, "add size = \"64GiB\" (the room for all tenants)");
+    }
+    match word {
+        BackendWord::File => Some(Backend::File { path: path?, create: create? }),
+        BackendWord::Block => Some(Backend::Block { path: path? }),
+        BackendWord::Memory => Some(Backend::Memory),
+        BackendWord::Null => Some(Backend::Null),
+        BackendWord::Model => Some(Backend::Model),
+    }
+}
+
+fn read_policy(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: Profile) -> Option<Policy> {
+    section.reject_unknown(sink);
+    let later = "use \"lpns\" or \"passthrough\"";
+    let absent = [("fair", later), ("fairnvme", later), ("k2", later), ("drr", later), ("wrr", later)];
+    if !or(sink, section, "name", true, choice(&[("lpns", true), ("passthrough", false)], &absent))? {
+        for key in section::POLICY.iter().filter(|key| **key != "name") {
+            section.forbid(sink, key, "passthrough has no parameters", "remove it, or write name = \"lpns\"");
+        }
+        return Some(Policy::Passthrough);
+    }
+    let variants = [("published", LpnsVariant::Published), ("corrected", LpnsVariant::Corrected)];
+    let variant = or(sink, section, "variant", LpnsVariant::Corrected, choice(&variants, &[]));
+    let omega = or(sink, section, "omega", profile.omega(), integer(1..=1_000_000));
+    let rate_iops = or(sink, section, "rate_iops", profile.rate_iops(), |value| {
+        let found = rate(value)?;
+        let sane = (1_000..=100_000_000).contains(&found.0);
+        let remedy = "write what the drive sustains, from \"1k\" to \"100M\"";
+        sane.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
+    });
+    let latencies = TimeSpan(100)..=TimeSpan(100_000_000);
+    let min_latency = or(sink, section, "min_latency", profile.min_latency(), span_in(latencies));
+    let exclusive_queues = count(sink, section, "exclusive_queues", 0..=1024);
+    let shared_queues = count(sink, section, "shared_queues", 1..=1024);
+    Some(Policy::Lpns(Lpns {
+        variant: variant?,
+        omega: omega?,
+        rate_iops: rate_iops?,
+        min_latency: min_latency?,
+        exclusive_queues: exclusive_queues?,
+        shared_queues: shared_queues?,
+    }))
+}
+
+fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {
+    section.reject_unknown(sink);
+    let layouts = [("per-guaranteed", PollerLayout::PerGuaranteed), ("shared", PollerLayout::Shared)];
+    let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
+    let cpus = section.get(sink, "cpus", integers(0..=8191));
+    marks.cpus = cpus.as_ref().map(Spanned::span);
+    let idle = TimeSpan(1_000_000)..=TimeSpan(3_600_000_000_000);
+    let idle_after = or(sink, section, "idle_after", TimeSpan(500_000_000), span_in(idle));
+    let patrol = or(sink, section, "patrol", TimeSpan(1_000_000), span_in(PATROL_MIN..=TimeSpan(1_000_000_000)));
+    Some(Pollers {
+        layout: layout?,
+        cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
+        idle_after: idle_after?,
+        patrol: patrol?,
+    })
+}
+
+fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>) -> Vec<TenantDraft> {
+    let Some((name, value)) = top.entry("tenant") else {
+        if top.lacks("tenant") {
+            sink.whole(
+                "there is no [[tenant]] section",
+                "add one for each virtual disk: [[tenant]] with name and size",
+            );
+        }
+        return Vec::new();
+    };
+    let DeValue::Array(items) = value.get_ref() else {
+        let remedy = "write a heading with two brackets for each tenant: [[tenant]]";
+        sink.at(&name.span(), "tenants are a list of sections", remedy);
+        return Vec::new();
+    };
+    if items.len() > TENANTS_MAX {
+        let what = format!("there are {} tenants", items.len());
+        sink.at(&name.span(), what, format!("at most {TENANTS_MAX} can share a drive"));
+        return Vec::new();
+    }
+    if items.is_empty() {
+        sink.at(&name.span(), "the list of tenants is empty", "write a [[tenant]] section for each virtual disk");
+    }
+    let mut drafts = Vec::with_capacity(items.len());
+    for item in items.iter() {
+        match item.get_ref() {
+            DeValue::Table(table) => drafts.push(read_tenant(sink, item.span(), table)),
+            other => {
+                let what = format!("a tenant is {}, not a section", section::kind(other));
+                sink.at(&item.span(), what, "write [[tenant]] with name and size under it");
+            }
+        }
+    }
+    drafts
+}
+
+fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>) -> TenantDraft {
+    let mut section = Section::new("[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
+    let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
+    if let Some(name) = &name {
+        section.label = format!("tenant {:?}", name.get_ref());
+    }
+    let section = section;
+    section.reject_unknown(sink);
+    let size = section.require(sink, "size", "add size = \"16GiB\"", size);
+    let offset = section.get(sink, "offset", size_or_zero);
+    let absent = [("vhost-user-blk", "use \"vfio-user\": the guest sees an NVMe drive")];
+    let frontend =
+        or(sink, &section, "frontend", Frontend::VfioUser, choice(&[("vfio-user", Frontend::VfioUser)], &absent));
+    let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
+    let doorbells = [("mapped", Doorbells::Mapped), ("trapped", Doorbells::Trapped)];
+    let doorbells = or(sink, &section, "doorbells", Doorbells::Mapped, choice(&doorbells, &[]));
+    let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
+    let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
+    let class = read_class(sink, &section);
+    TenantDraft { span, name, size, offset, frontend, class, target_mark, lba_bytes, doorbells, queues }
+}
+
+fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
+    if or(sink, section, "class", false, choice(&[("guaranteed", true), ("best-effort", false)], &[]))? {
+        let why = "a guaranteed tenant has a latency target instead of a weight";
+        section.forbid(sink, "weight", why, "remove it, or write class = \"best-effort\"");
+        let target = section.require(sink, "latency_target", "add latency_target = \"50us\"", |value| {
+            let found = span(value)?;
+            if found == TimeSpan(0) || found > TARGET_MAX {
+                let remedy = format!("write a time above 0 and up to {TARGET_MAX}, such as \"50us\"");
+                return Err(Wrong { what: format!("is {found}"), remedy });
+            }
+            Ok(found)
+        })?;
+        return Some(Class::Guaranteed { latency_target: target.into_inner() });
+    }
+    let why = "only a guaranteed tenant has a target";
+    section.forbid(sink, "latency_target", why, "add class = \"guaranteed\", or remove the target");
+    Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
+}
+
+fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
+    let found = text(value)?;
+    let shown: String = found.chars().take(80).collect();
+    // The control socket has this name in the directory where each tenant has its own.
+    if found == "control" {
+        let what = "is \"control\", which is the daemon's own socket".into();
+        return Err(Wrong { what, remedy: "choose another name".into() });
+    }
+    let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let valid = (1..=63).contains(&found.len())
+        && found.starts_with(letter)
+        && found.chars().all(|c| letter(c) || c == '_' || c == '-');
+    let remedy = "use 1 to 63 of a-z, 0-9, _ and -, and start with a letter or digit";
+    valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {shown:?}"), remedy: remedy.into() })
+}
+
+fn size_or_zero(value: &DeValue<'_>) -> Result<Size, Wrong> {
+    size(value).map_err(|w| Wrong { remedy: format!("{}; \"0\" is the drive's start", w.remedy), ..w })
+}
+
+fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
+    match size(value) {
+        Ok(Size(512)) => Ok(512),
+        Ok(Size(4096)) => Ok(4096),
+        Ok(other) => Err(Wrong { what: format!("is {}", other.0), remedy: "expected 512 or 4096".into() }),
+        Err(wrong) => Err(Wrong { remedy: "expected 512 or 4096".into(), ..wrong }),
+    }
+}

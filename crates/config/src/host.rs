@@ -1,0 +1,402 @@
+//! Checks that look at the machine, and change nothing.
+
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, OFlags, access, major, minor};
+
+use crate::RANGE_STEP_BYTES;
+use crate::config::{Backend, Config};
+use crate::layout::DeviceIdentity;
+use crate::problem::{ConfigErrors, Problem, Sink};
+use crate::units::Size;
+
+/// What the machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostReport {
+    /// The drive. For a file that is still to be created, what it will be.
+    pub device: DeviceIdentity,
+    /// The file is missing (or empty) and `create = true`: [`Prepared::commit`](crate::Prepared::commit) makes it.
+    pub to_create: bool,
+    /// Something was written to the drive before.
+    pub holds_data: bool,
+    /// What works but is probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Keeps other Evenkeel daemons from the same drive until it is dropped.
+#[derive(Debug)]
+pub struct DeviceLock {
+    _locked: Option<File>,
+}
+
+/// A drive as found.
+struct Found {
+    path: PathBuf,
+    id: Option<String>,
+    len_bytes: u64,
+    to_create: bool,
+    holds_data: bool,
+}
+
+impl Config {
+    /// Looks at the drive, the directories and the CPUs. Changes nothing.
+    ///
+    /// A drive that a daemon has locked is a warning only: one may check a new configuration while the old one
+    /// is served. Starting a second daemon fails in [`Config::lock_device`].
+    ///
+    /// # Errors
+    /// Everything that would keep the daemon from starting, except sockets in use: binding them tells that.
+    pub fn check_host(&self) -> Result<HostReport, ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        let mut warnings = Sink::new(&self.text);
+        let in_use = self.device.backend.path().is_some_and(|path| self.warn_in_use(&mut warnings, path));
+        let found = match &self.device.backend {
+            Backend::File { path, create } => self.check_file(&mut sink, path, *create),
+            Backend::Block { path } => self.check_block(&mut sink, path, in_use),
+            Backend::Memory | Backend::Null | Backend::Model => Some(Found {
+                path: PathBuf::from(self.device.backend.name()),
+                id: None,
+                len_bytes: self.device.size.unwrap_or_default().0,
+                to_create: false,
+                holds_data: false,
+            }),
+        };
+        if let Some(found) = &found {
+            self.warn_thin(&mut warnings, found);
+        }
+        let found = found.and_then(|found| self.usable(&mut sink, found));
+        directory(&mut sink, "runtime_dir", &self.runtime_dir, self.marks.runtime_dir.as_ref());
+        if matches!(self.device.backend, Backend::Block { .. }) {
+            directory(&mut sink, "state_dir", &self.state_dir, self.marks.state_dir.as_ref());
+        }
+        self.check_cpus(&mut sink);
+        sink.finish()?;
+        let warnings = warnings.into_problems();
+        let report = found.map(|found| HostReport { warnings, ..found });
+        report.ok_or_else(|| ConfigErrors::one(self.file(), "the device can't be used", "check its path"))
+    }
+
+    /// Locks the drive for this process. Does nothing for back ends without a path.
+    ///
+    /// # Errors
+    /// Another process has it, or it can't be opened.
+    pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
+        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { _locked: None }) };
+        let mut sink = Sink::new(&self.text);
+        let locked = self.try_lock(&mut sink, path);
+        sink.finish()?;
+        Ok(DeviceLock { _locked: locked })
+    }
+
+    /// Whether another process has locked the drive.
+    fn warn_in_use(&self, warnings: &mut Sink<'_>, path: &Path) -> bool {
+        // Anything else that is wrong with the path is told by the checks.
+        let Ok(file) = File::open(path) else { return false };
+        let in_use = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        if in_use {
+            let what = format!("{} is in use by another process", path.display());
+            warnings.maybe_at(self.marks.path.as_ref(), what, "stop the running daemon before another one is started");
+        }
+        in_use
+    }
+
+    /// An image may promise more than its file system can hold.
+    fn warn_thin(&self, warnings: &mut Sink<'_>, found: &Found) {
+        let Backend::File { path, .. } = &self.device.backend else { return };
+        let Some(Ok(stat)) = found.path.parent().map(rustix::fs::statvfs) else { return };
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let allocated = path.metadata().map_or(0, |metadata| metadata.blocks().saturating_mul(512));
+        let wanted = self.device.size.map_or(found.len_bytes, |size| size.0).saturating_sub(allocated);
+        if wanted > free {
+            let free = Size(free - free % (1 << 20));
+            let what = format!("{} can grow by {}, its file system has {free} left", path.display(), Size(wanted));
+            let remedy = "make room: once it is full, guests' writes fail";
+            warnings.maybe_at(self.marks.path.as_ref(), what, remedy);
+        }
+    }
+
+    fn try_lock(&self, sink: &mut Sink<'_>, path: &Path) -> Option<File> {
+        let mark = self.marks.path.as_ref();
+        let locked = File::open(path).map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file));
+        match locked {
+            Ok(file) => Some(file),
+            Err(TryLockError::WouldBlock) => {
+                let what = format!("{} is in use by another process", path.display());
+                sink.maybe_at(mark, what, "stop the other daemon (`fuser -v` names it), or choose another drive");
+                None
+            }
+            Err(TryLockError::Error(e)) => {
+                sink.maybe_at(mark, format!("can't lock {}: {e}", path.display()), "check the file's mode");
+                None
+            }
+        }
+    }
+
+    /// The part of a drive that tenants may use.
+    fn usable(&self, sink: &mut Sink<'_>, found: Found) -> Option<HostReport> {
+        let whole = found.len_bytes - found.len_bytes % RANGE_STEP_BYTES;
+        let size_bytes = self.device.size.map_or(whole, |size| size.0);
+        if size_bytes > whole {
+            let what =
+                format!("{} has {}, less than size = \"{}\"", found.path.display(), Size(whole), Size(size_bytes));
+            let remedy = match self.device.backend {
+                Backend::File { .. } => {
+                    format!("lower size, or grow it: truncate -s {size_bytes} {}", found.path.display())
+                }
+                _ => "lower size, or remove it to use the whole drive".to_owned(),
+            };
+            sink.maybe_at(self.marks.size.as_ref(), what, remedy);
+            return None;
+        }
+        if size_bytes == 0 {
+            let what = format!("{} is empty", found.path.display());
+            sink.maybe_at(self.marks.path.as_ref(), what, "write size = \"64GiB\" and create = true, or grow it");
+            return None;
+        }
+        let Some(path) = found.path.to_str() else {
+            let what = format!("{} is not a path in UTF-8", found.path.display());
+            sink.maybe_at(self.marks.path.as_ref(), what, "rename it");
+            return None;
+        };
+        let device = DeviceIdentity { path: path.to_owned(), id: found.id, size_bytes };
+        Some(HostReport { device, to_create: found.to_create, holds_data: found.holds_data, warnings: Vec::new() })
+    }
+
+    fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
+        let mark = self.marks.path.as_ref();
+        let metadata = match path.metadata() {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.check_missing(sink, path, create),
+            Err(e) => {
+                sink.maybe_at(mark, format!("can't look at {}: {e}", path.display()), "check the path and its modes");
+                return None;
+            }
+        };
+        if !metadata.is_file() {
+            let remedy = match metadata.file_type() {
+                kind if kind.is_block_device() => "write backend = \"block\"",
+                _ => "give the path of a regular file",
+            };
+            sink.maybe_at(mark, format!("{} is {}", path.display(), kind_of(&metadata)), remedy);
+            return None;
+        }
+        let canonical = self.accessible(sink, path)?;
+        writable_directory(sink, canonical.parent()?, mark);
+        let to_create = create && metadata.len() == 0;
+        let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
+        Some(Found { path: canonical, id: None, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
+    }
+
+    fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
+        let mark = self.marks.path.as_ref();
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let Ok(canonical) = parent.canonicalize() else {
+            let what = format!("the directory {} does not exist", parent.display());
+            sink.maybe_at(mark, what, format!("create it: mkdir -p {}", parent.display()));
+            return None;
+        };
+        if !create {
+            let bytes = self.device.size.unwrap_or(Size(64 << 30)).0;
+            let how = if self.device.size.is_some() { "create = true" } else { "create = true and size = \"64GiB\"" };
+            let remedy = format!("write {how} to have it created, or: truncate -s {bytes} {}", path.display());
+            sink.maybe_at(mark, format!("{} does not exist", path.display()), remedy);
+            return None;
+        }
+        writable_directory(sink, &canonical, mark);
+        let len_bytes = self.device.size?.0;
+        Some(Found { path: canonical.join(name), id: None, len_bytes, to_create: true, holds_data: false })
+    }
+
+    fn check_block(&self, sink: &mut Sink<'_>, path: &Path, in_use: bool) -> Option<Found> {
+        let mark = self.marks.path.as_ref();
+        let metadata = match path.metadata() {
+            Ok(metadata) => metadata,
+            Err(e) => {
+                sink.maybe_at(mark, format!("can't look at {}: {e}", path.display()), "`lsblk -p` lists the drives");
+                return None;
+            }
+        };
+        if !metadata.file_type().is_block_device() {
+            let remedy = if metadata.is_file() { "write backend = \"file\"" } else { "`lsblk -p` lists the drives" };
+            sink.maybe_at(mark, format!("{} is {}", path.display(), kind_of(&metadata)), remedy);
+            return None;
+        }
+        let canonical = self.accessible(sink, path)?;
+        let sys = PathBuf::from(format!("/sys/dev/block/{}", number_of(&metadata)));
+        if let Some((number, at)) = mounted(&sys, &number_of(&metadata)) {
+            let part = if number == number_of(&metadata) { "is" } else { "has a partition that is" };
+            let what = format!("{} {part} mounted at {at}", path.display());
+            sink.maybe_at(mark, what, format!("choose another drive, or unmount it: umount {at}"));
+            return None;
+        }
+        // O_EXCL without O_CREAT: the kernel refuses while the drive is claimed (open(2)).
+        let flags = if in_use { OFlags::empty() } else { OFlags::EXCL };
+        let drive = match OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path) {
+            Ok(drive) => drive,
+            Err(e) => {
+                let what = format!("can't have {} for ourselves: {e}", path.display());
+                sink.maybe_at(mark, what, "`lsblk` shows what uses it (LVM, RAID, swap, a mount elsewhere)");
+                return None;
+            }
+        };
+        let (len_bytes, holds_data) = match look_at(drive) {
+            Ok(found) => found,
+            Err(e) => {
+                sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check the drive (`dmesg`)");
+                return None;
+            }
+        };
+        Some(Found { path: canonical, id: drive_id(&sys), len_bytes, to_create: false, holds_data })
+    }
+
+    /// The path without links, if we may read and write there.
+    fn accessible(&self, sink: &mut Sink<'_>, path: &Path) -> Option<PathBuf> {
+        let allowed = access(path, Access::READ_OK | Access::WRITE_OK).map_err(io::Error::from);
+        match allowed.and_then(|()| path.canonicalize()) {
+            Ok(canonical) => Some(canonical),
+            Err(e) => {
+                let what = format!("can't read and write {}: {e}", path.display());
+                let remedy = "give the daemon's user read and write access to it";
+                sink.maybe_at(self.marks.path.as_ref(), what, remedy);
+                None
+            }
+        }
+    }
+
+    fn check_cpus(&self, sink: &mut Sink<'_>) {
+        let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
+        let Some(allowed) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) else { return };
+        let allowed = allowed.trim();
+        for cpu in self.pollers.cpus.iter().filter(|cpu| !in_list(allowed, **cpu)) {
+            let what = format!("CPU {cpu} is not one that this process may use");
+            sink.maybe_at(self.marks.cpus.as_ref(), what, format!("choose from {allowed}"));
+        }
+    }
+}
+
+/// A drive's length, and whether its start has anything but zeros (partition tables and file systems do).
+fn look_at(mut drive: File) -> io::Result<(u64, bool)> {
+    let len_bytes = drive.seek(SeekFrom::End(0))?;
+    drive.rewind()?;
+    let mut start = [0; 65536];
+    let read = drive.read(&mut start)?;
+    Ok((len_bytes, start.iter().take(read).any(|byte| *byte != 0)))
+}
+
+fn kind_of(metadata: &Metadata) -> &'static str {
+    let kind = metadata.file_type();
+    match () {
+        () if kind.is_file() => "a regular file",
+        () if kind.is_dir() => "a directory",
+        () if kind.is_block_device() => "a block device",
+        () if kind.is_char_device() => "a character device",
+        () => "neither a file nor a drive",
+    }
+}
+
+fn number_of(metadata: &Metadata) -> String {
+    format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()))
+}
+
+/// Can the directory be made, or be written to? Nothing is made.
+fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, mark: Option<&std::ops::Range<usize>>) {
+    let existing = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    if !existing.is_dir() {
+        let what = format!("{key} = {:?} can't be used: {} is not a directory", path, existing.display());
+        sink.maybe_at(mark, what, "choose another directory");
+    } else if let Err(e) = access(existing, Access::WRITE_OK | Access::EXEC_OK) {
+        let what = format!("{key} = {:?} can't be used: no access to {}: {e}", path, existing.display());
+        let remedy = format!("start the daemon as a user who may write there, or choose another {key}");
+        sink.maybe_at(mark, what, remedy);
+    }
+}
+
+fn writable_directory(sink: &mut Sink<'_>, path: &Path, mark: Option<&std::ops::Range<usize>>) {
+    if let Err(e) = access(path, Access::WRITE_OK | Access::EXEC_OK) {
+        let what = format!("can't write to {}, where the drive's layout file belongs: {e}", path.display());
+        sink.maybe_at(mark, what, "give the daemon's user write access to the directory");
+    }
+}
+
+/// The number and mount point of the drive or of one of its partitions.
+fn mounted(sys: &Path, number: &str) -> Option<(String, String)> {
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut numbers = vec![number.to_owned()];
+    for entry in std::fs::read_dir(sys).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists() {
+            numbers.extend(std::fs::read_to_string(entry.path().join("dev")).ok().map(|text| text.trim().to_owned()));
+        }
+    }
+    numbers.into_iter().find_map(|number| mount_point(&mountinfo, &number).map(|at| (number, at)))
+}
+
+/// Where a device is mounted (proc_pid_mountinfo(5): fields 3 and 5).
+fn mount_point(mountinfo: &str, number: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let found = fields.next()? == number;
+        fields.nth(1).filter(|_| found).map(|at| at.replace("\\040", " "))
+    })
+}
+
+/// The drive's own name for itself, and which part of it this is.
+fn drive_id(sys: &Path) -> Option<String> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(sys.join(name)).ok()?;
+        Some(text.split_whitespace().collect::<Vec<_>>().join("-")).filter(|text| !text.is_empty())
+    };
+    // A partition's directory lies within the drive's.
+    let part = read("partition").map(|number| format!("-part{number}"));
+    let base = if part.is_some() { "../" } else { "" };
+    let names = ["wwid", "device/wwid", "serial", "device/serial"];
+    let id = names.iter().find_map(|name| read(&format!("{base}{name}")))?;
+    Some(id + part.as_deref().unwrap_or(""))
+}
+
+/// Whether `list` (such as `0-3,8`) has `cpu`.
+fn in_list(list: &str, cpu: u32) -> bool {
+    list.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&cpu))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_found_by_device_number() {
+        let mountinfo = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                         36 22 259:1 / /mnt/a\\040b rw master:1 - xfs /dev/nvme0n1p1 rw\n\
+                         short line\n";
+        assert_eq!(mount_point(mountinfo, "254:0").as_deref(), Some("/"));
+        assert_eq!(mount_point(mountinfo, "259:1").as_deref(), Some("/mnt/a b"));
+        assert_eq!(mount_point(mountinfo, "259:2"), None);
+    }
+
+    #[test]
+    fn cpu_lists_are_read() {
+        for cpu in [0, 2, 3, 8] {
+            assert!(in_list("0,2-3,8", cpu), "{cpu}");
+        }
+        for cpu in [1, 4, 9] {
+            assert!(!in_list("0,2-3,8", cpu), "{cpu}");
+        }
+        assert!(!in_list("", 0));
+    }
+
+    #[test]
+    fn a_partition_has_its_drives_identity_and_its_number() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let part = dir.path().join("nvme0n1p2");
+        std::fs::create_dir(&part).expect("directory");
+        std::fs::write(dir.path().join("wwid"), "eui.0025 38\n").expect("wwid");
+        assert_eq!(drive_id(dir.path()).as_deref(), Some("eui.0025-38"));
+        std::fs::write(part.join("partition"), "2\n").expect("partition");
+        assert_eq!(drive_id(&part).as_deref(), Some("eui.0025-38-part2"));
+    }
+}

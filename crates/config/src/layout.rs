@@ -1,0 +1,375 @@
+//! Who is where on the drive.
+//!
+//! Operators reorder, add and remove tenants. A tenant that was placed once keeps its range until an
+//! operator frees it by hand: another range would be another tenant's data.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::RANGE_STEP_BYTES;
+use crate::config::{Config, Tenant};
+use crate::problem::{ConfigErrors, Sink};
+use crate::units::Size;
+
+/// New tenants start on a multiple of this: larger than any drive's page or stripe unit that matters.
+const ALIGN_BYTES: u64 = 1 << 20;
+
+/// The layout files that this build reads and writes.
+const VERSION: u32 = 1;
+
+/// Which drive, so that a layout is never applied to another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceIdentity {
+    /// The file or block device, links resolved; the back end's name where it has no path.
+    pub path: String,
+    /// What the drive itself says who it is (its WWID or serial number), where the kernel knows.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub id: Option<String>,
+    /// Bytes that tenants may use.
+    pub size_bytes: u64,
+}
+
+/// One tenant's range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// The tenant's name in the configuration.
+    pub name: String,
+    /// Start on the drive, a multiple of [`RANGE_STEP_BYTES`].
+    pub offset_bytes: u64,
+    /// Length, a multiple of [`RANGE_STEP_BYTES`].
+    pub size_bytes: u64,
+    /// LBA size of the namespace as last formatted: 512 or 4096.
+    pub lba_bytes: u32,
+}
+
+/// Every range that is taken on one drive, by present tenants and by those that the configuration does not
+/// name any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    version: u32,
+    pub(crate) device: DeviceIdentity,
+    #[serde(rename = "tenant", default)]
+    pub(crate) tenants: Vec<Placement>,
+}
+
+/// What a plan does beside keeping things as they are, for the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum Change {
+    /// A new tenant got this range. What the drive holds there is what its guest will see.
+    Placed(Placement),
+    /// A recorded tenant is not in the configuration; its range stays reserved.
+    Reserved(Placement),
+    /// The drive has more room than before.
+    DeviceGrew {
+        /// Before.
+        from_bytes: u64,
+        /// Now.
+        to_bytes: u64,
+    },
+    /// The drive is the recorded one under another path.
+    DeviceMoved {
+        /// Before.
+        from: String,
+        /// Now.
+        to: String,
+    },
+    /// The configuration's `lba_size` is for new tenants; this one stays as it was formatted.
+    LbaSizeKept {
+        /// Whose.
+        name: String,
+        /// As formatted.
+        lba_bytes: u32,
+        /// As configured.
+        configured_bytes: u32,
+    },
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let range = |p: &Placement| format!("{} at {}", Size(p.size_bytes), Size(p.offset_bytes));
+        match self {
+            Self::Placed(new) => write!(f, "new tenant {:?} gets {}", new.name, range(new)),
+            Self::Reserved(old) => write!(
+                f,
+                "{} stays reserved for tenant {:?}, which the configuration does not name; to free it, remove its \
+                 [[tenant]] from the layout file",
+                range(old),
+                old.name
+            ),
+            Self::DeviceGrew { from_bytes, to_bytes } => {
+                write!(f, "the device grew from {} to {}", Size(*from_bytes), Size(*to_bytes))
+            }
+            Self::DeviceMoved { from, to } => write!(f, "the device moved from {from} to {to}"),
+            Self::LbaSizeKept { name, lba_bytes, configured_bytes } => write!(
+                f,
+                "tenant {name:?} keeps its LBA size {lba_bytes}; lba_size = {configured_bytes} is for a new tenant, \
+                 a guest changes it with `nvme format`"
+            ),
+        }
+    }
+}
+
+impl Placement {
+    /// The first byte behind the range. Saturates, for ranges that were not checked yet.
+    pub fn end_bytes(&self) -> u64 {
+        self.offset_bytes.saturating_add(self.size_bytes)
+    }
+}
+
+impl Layout {
+    /// The drive.
+    pub fn device(&self) -> &DeviceIdentity {
+        &self.device
+    }
+
+    /// All ranges, by their place. None overlap, all end within the drive.
+    pub fn placements(&self) -> &[Placement] {
+        &self.tenants
+    }
+
+    /// A tenant's range.
+    pub fn find(&self, name: &str) -> Option<&Placement> {
+        self.tenants.iter().find(|placement| placement.name == name)
+    }
+
+    /// The LBA size that a tenant's guest formatted its namespace to. False, and nothing changes, where the
+    /// tenant is not known or the size is neither 512 nor 4096.
+    pub(crate) fn set_lba_bytes(&mut self, name: &str, lba_bytes: u32) -> bool {
+        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
+        let Some(placement) = found.filter(|_| matches!(lba_bytes, 512 | 4096)) else { return false };
+        placement.lba_bytes = lba_bytes;
+        true
+    }
+
+    /// Gives every tenant of `config` its range on `device`.
+    ///
+    /// Tenants in `recorded` keep theirs. New ones get the `offset` that the configuration names, or else the
+    /// first free place. Recorded tenants that the configuration does not name keep their range reserved.
+    ///
+    /// # Errors
+    /// All contradictions between the configuration and the record, and new tenants for which there is no room.
+    pub fn plan(
+        config: &Config,
+        device: &DeviceIdentity,
+        recorded: Option<&Layout>,
+    ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
+        let mut sink = Sink::new(&config.text);
+        let mut changes = Vec::new();
+        let mut layout = Layout { version: VERSION, device: device.clone(), tenants: Vec::new() };
+        if let Some(recorded) = recorded {
+            same_device(&mut sink, config, device, &recorded.device, &mut changes);
+            layout.tenants.clone_from(&recorded.tenants);
+        }
+        let (known, new): (Vec<&Tenant>, Vec<&Tenant>) =
+            config.tenants.iter().partition(|tenant| layout.find(&tenant.name).is_some());
+        for tenant in known {
+            keep(&mut sink, tenant, &layout, &mut changes);
+        }
+        let names: HashSet<&str> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let gone = layout.tenants.iter().filter(|placement| !names.contains(placement.name.as_str()));
+        changes.extend(gone.cloned().map(Change::Reserved));
+        // Chosen places first, or a new tenant without one could take them.
+        let (fixed, free): (Vec<&Tenant>, Vec<&Tenant>) = new.into_iter().partition(|tenant| tenant.offset.is_some());
+        for tenant in fixed.into_iter().chain(free) {
+            layout.tenants.sort_by_key(|placement| placement.offset_bytes);
+            if let Some(placement) = place(&mut sink, tenant, &layout, &names) {
+                changes.push(Change::Placed(placement.clone()));
+                layout.tenants.push(placement);
+            }
+        }
+        layout.tenants.sort_by_key(|placement| placement.offset_bytes);
+        sink.finish()?;
+        layout.validate().map_err(|what| {
+            ConfigErrors::one(&config.text.file, format!("the planned layout is wrong: {what}"), "please report it")
+        })?;
+        Ok((layout, changes))
+    }
+
+    /// What a layout must hold, wherever it comes from; says what is wrong.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        if self.version != VERSION {
+            return Err(format!("its version is {}, this build knows {VERSION}", self.version));
+        }
+        let mut names = HashSet::new();
+        let mut sorted: Vec<&Placement> = self.tenants.iter().collect();
+        sorted.sort_by_key(|placement| placement.offset_bytes);
+        let mut last: Option<&Placement> = None;
+        for placement in sorted {
+            let Placement { name, offset_bytes, size_bytes, lba_bytes } = placement;
+            if !names.insert(name.as_str()) {
+                return Err(format!("tenant {name:?} is in it twice"));
+            }
+            if !offset_bytes.is_multiple_of(RANGE_STEP_BYTES) || !size_bytes.is_multiple_of(RANGE_STEP_BYTES) {
+                return Err(format!("the range of tenant {name:?} is not in steps of {RANGE_STEP_BYTES} bytes"));
+            }
+            if *size_bytes == 0 || !matches!(lba_bytes, 512 | 4096) {
+                return Err(format!("tenant {name:?} has size_bytes = {size_bytes} and lba_bytes = {lba_bytes}"));
+            }
+            if offset_bytes.checked_add(*size_bytes).is_none_or(|end| end > self.device.size_bytes) {
+                return Err(format!("the range of tenant {name:?} ends behind the device"));
+            }
+            if let Some(last) = last.filter(|last| last.end_bytes() > *offset_bytes) {
+                return Err(format!("tenants {:?} and {name:?} overlap", last.name));
+            }
+            last = Some(placement);
+        }
+        Ok(())
+    }
+
+    /// The first range that `self` has and `next` lacks or has elsewhere.
+    pub(crate) fn first_lost<'s>(&'s self, next: &Layout) -> Option<&'s Placement> {
+        self.tenants.iter().find(|old| {
+            let kept = next.find(&old.name);
+            kept.is_none_or(|kept| (kept.offset_bytes, kept.size_bytes) != (old.offset_bytes, old.size_bytes))
+        })
+    }
+
+    /// Bytes that no range holds.
+    pub fn free_bytes(&self) -> u64 {
+        self.gaps().iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Free ranges, from and to. Expects the ranges in order.
+    fn gaps(&self) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = 0;
+        for placement in &self.tenants {
+            if placement.offset_bytes > at {
+                gaps.push((at, placement.offset_bytes));
+            }
+            at = at.max(placement.end_bytes());
+        }
+        if self.device.size_bytes > at {
+            gaps.push((at, self.device.size_bytes));
+        }
+        gaps
+    }
+}
+
+fn same_device(
+    sink: &mut Sink<'_>,
+    config: &Config,
+    now: &DeviceIdentity,
+    before: &DeviceIdentity,
+    changes: &mut Vec<Change>,
+) {
+    let mark = config.marks.path.as_ref().or(config.marks.device.as_ref());
+    if let (Some(now_id), Some(before_id)) = (&now.id, &before.id)
+        && now_id != before_id
+    {
+        let what = format!("{} is drive {now_id}, its layout was made for drive {before_id}", now.path);
+        sink.maybe_at(mark, what, "give the path of the recorded drive, or move the layout file away to start anew");
+        return;
+    }
+    if now.size_bytes < before.size_bytes {
+        let what = format!("{} has {}, it had {} before", now.path, Size(now.size_bytes), Size(before.size_bytes));
+        let remedy = "give the drive its old size back; if it was shrunk on purpose behind the last tenant, write \
+                      the new size_bytes into the layout file";
+        sink.maybe_at(config.marks.size.as_ref().or(mark), what, remedy);
+    } else if now.size_bytes > before.size_bytes {
+        changes.push(Change::DeviceGrew { from_bytes: before.size_bytes, to_bytes: now.size_bytes });
+    }
+    if now.path != before.path {
+        changes.push(Change::DeviceMoved { from: before.path.clone(), to: now.path.clone() });
+    }
+}
+
+/// A tenant that was placed before: its range stays, and the configuration may not say otherwise.
+fn keep(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, changes: &mut Vec<Change>) {
+    let Some(placement) = layout.find(&tenant.name) else { return };
+    if tenant.size.0 != placement.size_bytes {
+        let recorded = Size(placement.size_bytes);
+        let what = format!("tenant {:?} has {recorded} on the drive, not {}", tenant.name, tenant.size);
+        let remedy = format!(
+            "write size = \"{recorded}\"; a size can't be changed, so for another one add a tenant with a new name and \
+             copy the data inside a guest"
+        );
+        sink.at(&tenant.marks.size, what, remedy);
+    }
+    if let Some(offset) = tenant.offset.filter(|offset| offset.0 != placement.offset_bytes) {
+        let recorded = Size(placement.offset_bytes);
+        let what = format!("tenant {:?} is at {recorded} on the drive, not at {offset}", tenant.name);
+        let mark = tenant.marks.offset.as_ref().unwrap_or(&tenant.marks.name);
+        sink.at(mark, what, format!("write offset = \"{recorded}\", or remove it"));
+    }
+    if tenant.lba_bytes != placement.lba_bytes {
+        changes.push(Change::LbaSizeKept {
+            name: tenant.name.clone(),
+            lba_bytes: placement.lba_bytes,
+            configured_bytes: tenant.lba_bytes,
+        });
+    }
+}
+
+/// A place for a new tenant.
+fn place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured: &HashSet<&str>) -> Option<Placement> {
+    let offset_bytes = match tenant.offset {
+        Some(offset) => fixed_place(sink, tenant, offset.0, layout)?,
+        None => free_place(sink, tenant, layout, configured)?,
+    };
+    let (name, size_bytes) = (tenant.name.clone(), tenant.size.0);
+    Some(Placement { name, offset_bytes, size_bytes, lba_bytes: tenant.lba_bytes })
+}
+
+fn fixed_place(sink: &mut Sink<'_>, tenant: &Tenant, offset_bytes: u64, layout: &Layout) -> Option<u64> {
+    let mark = tenant.marks.offset.as_ref().unwrap_or(&tenant.marks.name);
+    let end = offset_bytes.saturating_add(tenant.size.0);
+    if end > layout.device.size_bytes {
+        let device = Size(layout.device.size_bytes);
+        let what =
+            format!("the range of tenant {:?} ends at {}, behind the device's end at {device}", tenant.name, Size(end));
+        sink.at(mark, what, "choose a smaller offset, or remove it to have a place chosen");
+        return None;
+    }
+    let taken = layout.tenants.iter().find(|p| p.offset_bytes < end && offset_bytes < p.end_bytes());
+    if let Some(other) = taken {
+        let what = format!(
+            "the range of tenant {:?} is taken: tenant {:?} has {} at {}",
+            tenant.name,
+            other.name,
+            Size(other.size_bytes),
+            Size(other.offset_bytes)
+        );
+        sink.at(mark, what, "choose another offset, or remove it to have a place chosen");
+        return None;
+    }
+    Some(offset_bytes)
+}
+
+fn free_place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured: &HashSet<&str>) -> Option<u64> {
+    let gaps = layout.gaps();
+    let aligned = gaps.iter().filter_map(|(start, end)| {
+        let start = start.checked_next_multiple_of(ALIGN_BYTES)?;
+        end.checked_sub(start).map(|room| (start, room))
+    });
+    if let Some((start, _)) = aligned.clone().find(|(_, room)| *room >= tenant.size.0) {
+        return Some(start);
+    }
+    let largest = aligned.map(|(_, room)| room).max().unwrap_or(0);
+    let what = format!(
+        "no room for tenant {:?} of {}: the largest free range has {}",
+        tenant.name,
+        tenant.size,
+        Size(largest - largest % RANGE_STEP_BYTES)
+    );
+    let reserved: Vec<&Placement> =
+        layout.tenants.iter().filter(|placement| !configured.contains(placement.name.as_str())).collect();
+    let remedy = if reserved.is_empty() {
+        "make it smaller, or the device larger".to_owned()
+    } else {
+        let bytes = reserved.iter().map(|placement| placement.size_bytes).sum();
+        format!(
+            "make it smaller, or the device larger, or free what {} tenants that are not configured hold ({}) by \
+             removing them from the layout file",
+            reserved.len(),
+            Size(bytes)
+        )
+    };
+    sink.at(&tenant.marks.size, what, remedy);
+    None
+}

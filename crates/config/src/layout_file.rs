@@ -1,0 +1,305 @@
+//! The file that keeps a layout.
+//!
+//! An image's layout lies beside it (`drive.img.layout.toml`), so that it moves with the image's directory and
+//! is found again. A block device's lies in `state_dir`, named after the drive's own identity where the kernel
+//! knows one: `/dev` names change from boot to boot. Other back ends keep nothing.
+//!
+//! A file is replaced whole or not at all, and never when the one on disk can't be read.
+
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::config::{Backend, Config};
+use crate::layout::{DeviceIdentity, Layout};
+
+/// 1024 tenants need a tenth of this.
+const FILE_MAX_BYTES: u64 = 4 << 20;
+
+const HEAD: &str = "\
+# Where each tenant's data lies on the drive. Evenkeel writes this file; keep it with the drive's backups.
+# A tenant's range stays reserved after the tenant left the configuration. To free it, stop the daemon and remove
+# the [[tenant]] block here: the next new tenant may get the range, with the data that is still in it.
+# To rename a tenant, stop the daemon and change the name here and in the configuration.
+
+";
+
+/// Why a layout file can't be used.
+#[derive(Debug)]
+pub enum LayoutError {
+    /// It is there and can't be read as a layout; it was left alone.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The operating system refused.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// read or write.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A layout that would lose a recorded range was refused; nothing was written.
+    WouldLose {
+        /// The file.
+        path: PathBuf,
+        /// Whose range.
+        tenant: String,
+    },
+    /// A tenant that the layout does not know, or an LBA size that is neither 512 nor 4096.
+    NoSuchTenant {
+        /// The name asked for.
+        tenant: String,
+        /// The LBA size asked for.
+        lba_bytes: u32,
+    },
+}
+
+impl LayoutError {
+    /// What is wrong.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Damaged { path, what } => format!("the layout file {} is damaged: {what}", path.display()),
+            Self::Io { path, action, source } => format!("can't {action} the layout file {}: {source}", path.display()),
+            Self::WouldLose { path, tenant } => {
+                format!("the layout file {} was changed: the range of tenant {tenant:?} would be lost", path.display())
+            }
+            Self::NoSuchTenant { tenant, lba_bytes } => {
+                format!("the layout has no tenant {tenant:?} that could have an LBA size of {lba_bytes}")
+            }
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Damaged { .. } => {
+                "restore it from a backup (it says where each tenant's data lies), or, if the drive holds nothing of \
+                 value, move it away"
+            }
+            Self::Io { .. } => "check the directory's owner, mode and free space",
+            Self::WouldLose { .. } => "start the daemon again, so that the file is read afresh; nothing was written",
+            Self::NoSuchTenant { .. } => "name a tenant of the configuration, and 512 or 4096",
+        }
+    }
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what(), self.remedy())
+    }
+}
+
+impl std::error::Error for LayoutError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// A layout and the file that keeps it, if the back end keeps one.
+#[derive(Debug)]
+pub struct LayoutFile {
+    path: Option<PathBuf>,
+    layout: Option<Layout>,
+}
+
+impl LayoutFile {
+    /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
+    pub fn location(config: &Config, device: &DeviceIdentity) -> Option<PathBuf> {
+        match &config.device.backend {
+            Backend::File { .. } => Some(PathBuf::from(format!("{}.layout.toml", device.path))),
+            Backend::Block { .. } => {
+                let identity = device.id.as_ref().unwrap_or(&device.path);
+                Some(config.state_dir.join(format!("layout-{}.toml", file_name_of(identity))))
+            }
+            Backend::Memory | Backend::Null | Backend::Model => None,
+        }
+    }
+
+    /// Reads the layout at `path`; a file that is not there is an empty record.
+    ///
+    /// # Errors
+    /// [`LayoutError::Damaged`] or [`LayoutError::Io`].
+    pub fn open(path: Option<PathBuf>) -> Result<Self, LayoutError> {
+        let layout = path.as_deref().map(read).transpose()?.flatten();
+        Ok(Self { path, layout })
+    }
+
+    /// What was recorded.
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    /// The file; `None` where nothing is kept.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Records `layout`, durably once this returns. Writes nothing if the file has it already.
+    ///
+    /// # Errors
+    /// [`LayoutError::WouldLose`] if a range in the file is missing or elsewhere in `layout`, and what
+    /// [`LayoutFile::open`] reports. The old file then stays as it is.
+    pub fn save(&mut self, layout: Layout) -> Result<(), LayoutError> {
+        if let Some(path) = &self.path {
+            // Read again: an operator may have changed it since, and it must not be lost.
+            let on_disk = read(path)?;
+            if let Some(lost) = on_disk.as_ref().and_then(|old| old.first_lost(&layout)) {
+                return Err(LayoutError::WouldLose { path: path.clone(), tenant: lost.name.clone() });
+            }
+            if on_disk.as_ref() != Some(&layout) {
+                let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
+                let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
+                replace(&temp, path).map_err(|e| io_error(path, "write", e))?;
+            }
+        }
+        self.layout = Some(layout);
+        Ok(())
+    }
+
+    /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096).
+    ///
+    /// # Errors
+    /// [`LayoutError::NoSuchTenant`], and what [`LayoutFile::save`] reports.
+    pub fn set_lba_bytes(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
+        let changed =
+            self.layout.clone().and_then(|mut layout| layout.set_lba_bytes(tenant, lba_bytes).then_some(layout));
+        match changed {
+            Some(layout) => self.save(layout),
+            None => Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes }),
+        }
+    }
+}
+
+fn io_error(path: &Path, action: &'static str, source: io::Error) -> LayoutError {
+    LayoutError::Io { path: path.to_owned(), action, source }
+}
+
+fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io_error(path, "read", e)),
+    };
+    let damaged = |what: String| LayoutError::Damaged { path: path.to_owned(), what };
+    let mut bytes = Vec::new();
+    file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| io_error(path, "read", e))?;
+    if bytes.len() as u64 > FILE_MAX_BYTES {
+        return Err(damaged("it is far too large".into()));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| damaged("it is not a text in UTF-8".into()))?;
+    let layout: Layout = toml::from_str(&text).map_err(|e| {
+        let line =
+            e.span().map_or(1, |span| text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1));
+        damaged(format!("line {line}: {}", e.message()))
+    })?;
+    layout.validate().map_err(damaged)?;
+    Ok(Some(layout))
+}
+
+fn render(layout: &Layout) -> Result<String, toml::ser::Error> {
+    Ok(format!("{HEAD}{}", toml::to_string(layout)?))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes `text` beside `path`, durably.
+fn write_temp(path: &Path, text: &str) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory_of(path))?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temp = PathBuf::from(name);
+    // A crash may have left one behind. Made anew rather than opened: what lies there could be a link.
+    match std::fs::remove_file(&temp) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    Ok(temp)
+}
+
+/// Puts `temp` in `path`'s place, durably.
+fn replace(temp: &Path, path: &Path) -> io::Result<()> {
+    std::fs::rename(temp, path)?;
+    File::open(directory_of(path))?.sync_all()
+}
+
+/// A readable file name for a drive, with a hash so that two drives never share one.
+fn file_name_of(identity: &str) -> String {
+    let slug: String = identity
+        .trim_matches('/')
+        .chars()
+        .take(80)
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' })
+        .collect();
+    // FNV-1a: written down here, so that no later build computes another name.
+    let hash = identity
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{slug}-{:08x}", (hash >> 32) ^ (hash & 0xffff_ffff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "[device]\nbackend = \"file\"\npath = \"/d\"\n\
+                       [[tenant]]\nname = \"a\"\nsize = \"1MiB\"\n[[tenant]]\nname = \"b\"\nsize = \"1MiB\"\n";
+
+    fn planned() -> Layout {
+        let config = Config::parse(Path::new("test.toml"), TWO).expect("a good configuration");
+        let device = DeviceIdentity { path: "/d".into(), id: None, size_bytes: 8 << 20 };
+        Layout::plan(&config, &device, None).expect("room for both").0
+    }
+
+    #[test]
+    fn a_crash_before_the_rename_leaves_the_old_file() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("drive.img.layout.toml");
+        let mut file = LayoutFile::open(Some(path.clone())).expect("no file yet");
+        file.save(planned()).expect("saved");
+
+        let mut changed = planned();
+        assert!(changed.set_lba_bytes("a", 4096));
+        // The crash: the new file is written, even cut short, and never renamed.
+        let temp = write_temp(&path, &render(&changed).expect("rendered")).expect("written");
+        File::options().write(true).open(&temp).expect("temp").set_len(50).expect("cut");
+
+        let mut file = LayoutFile::open(Some(path.clone())).expect("the old file");
+        assert_eq!(file.layout(), Some(&planned()));
+        file.save(changed.clone()).expect("the left-over is replaced");
+        assert!(!temp.exists());
+        assert_eq!(LayoutFile::open(Some(path)).expect("the new file").layout(), Some(&changed));
+    }
+
+    #[test]
+    fn a_left_over_link_is_not_followed() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (path, victim) = (dir.path().join("l.toml"), dir.path().join("victim"));
+        std::fs::write(&victim, "precious").expect("victim");
+        std::os::unix::fs::symlink(&victim, dir.path().join("l.toml.tmp")).expect("link");
+        LayoutFile::open(Some(path)).expect("no file yet").save(planned()).expect("saved");
+        assert_eq!(std::fs::read_to_string(victim).expect("victim"), "precious");
+    }
+
+    #[test]
+    fn drives_have_file_names_of_their_own() {
+        let names = ["/dev/a-b", "/dev/a/b", "/dev/a.b", "eui.0025385b71b2a3c4"].map(file_name_of);
+        assert_eq!(names.iter().collect::<std::collections::HashSet<_>>().len(), names.len(), "{names:?}");
+        assert_eq!(file_name_of("/dev/nvme0n1"), file_name_of("/dev/nvme0n1"));
+        assert!(names.iter().all(|name| !name.contains('/')), "{names:?}");
+    }
+}

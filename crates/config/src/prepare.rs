@@ -1,0 +1,88 @@
+//! All steps from a file to a drive that is ready, in order. Only [`Prepared::commit`] writes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::config::Config;
+use crate::host::{DeviceLock, HostReport};
+use crate::layout::{Change, Layout};
+use crate::layout_file::{LayoutError, LayoutFile};
+use crate::problem::{ConfigErrors, Problem};
+
+/// A configuration that fits this machine, and where each tenant will be.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The configuration.
+    pub config: Config,
+    /// The machine.
+    pub host: HostReport,
+    /// Where each tenant will be; recorded by [`Prepared::commit`].
+    pub layout: Layout,
+    /// What is new about it.
+    pub changes: Vec<Change>,
+    /// Every warning, in order of the steps.
+    pub warnings: Vec<Problem>,
+    pub(crate) file: LayoutFile,
+}
+
+impl Prepared {
+    /// Checks the host and plans the layout. Writes nothing.
+    ///
+    /// # Errors
+    /// What [`Config::check_host`], [`LayoutFile::open`] and [`Layout::plan`] report.
+    pub fn new(config: Config) -> Result<Self, ConfigErrors> {
+        let host = config.check_host()?;
+        let file =
+            LayoutFile::open(LayoutFile::location(&config, &host.device)).map_err(|e| layout_problem(&config, &e))?;
+        let (layout, changes) = Layout::plan(&config, &host.device, file.layout())?;
+        let mut warnings = config.warnings.clone();
+        warnings.extend(host.warnings.iter().cloned());
+        if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {
+            let what = format!("{} holds data, and no layout file says whose", host.device.path);
+            let remedy = format!(
+                "if Evenkeel used it before, restore {} first; else the tenants see what is there",
+                path.display()
+            );
+            warnings.push(Problem {
+                place: config.marks.path.as_ref().map(|mark| config.text.place(mark)),
+                what,
+                remedy,
+            });
+        }
+        Ok(Self { config, host, layout, changes, warnings, file })
+    }
+
+    /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
+    /// must live as long as the drive is in use.
+    ///
+    /// # Errors
+    /// What [`Config::lock_device`] and [`LayoutFile::save`] report, or that the file can't be created.
+    pub fn commit(mut self) -> Result<(Config, LayoutFile, DeviceLock), ConfigErrors> {
+        if let Some(path) = self.config.device.backend.path().filter(|_| self.host.to_create) {
+            create(path, self.host.device.size_bytes).map_err(|e| {
+                let what = format!("can't create {}: {e}", path.display());
+                ConfigErrors::one(self.config.file(), what, "check the directory and the room on its file system")
+            })?;
+        }
+        let lock = self.config.lock_device()?;
+        self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
+        Ok((self.config, self.file, lock))
+    }
+}
+
+/// A sparse file, durably there. One that is there already must be empty.
+fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    if file.metadata()?.len() != 0 {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not empty any more"));
+    }
+    file.set_len(size_bytes)?;
+    file.sync_all()?;
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+fn layout_problem(config: &Config, error: &LayoutError) -> ConfigErrors {
+    ConfigErrors::one(config.file(), error.what(), error.remedy())
+}

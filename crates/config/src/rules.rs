@@ -1,0 +1,213 @@
+//! Rules across sections: names, room on the drive, places, queues, sockets; and what is allowed but odd.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::check::{Draft, TenantDraft};
+use crate::config::{Backend, Class, Policy, PollerLayout};
+use crate::problem::{Problem, Sink};
+use crate::units::Size;
+use crate::{RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
+
+/// Notes every problem in `sink`; gives the warnings.
+pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
+    names(sink, &draft.tenants);
+    steps(sink, draft);
+    room(sink, draft);
+    overlaps(sink, &draft.tenants);
+    sockets(sink, draft);
+    queues(sink, draft);
+    let mut warnings = Sink::new(sink.text);
+    targets(&mut warnings, draft);
+    cpus(&mut warnings, draft);
+    warnings.into_problems()
+}
+
+fn names(sink: &mut Sink<'_>, tenants: &[TenantDraft]) {
+    let mut lines: HashMap<&str, usize> = HashMap::new();
+    for name in tenants.iter().filter_map(|tenant| tenant.name.as_ref()) {
+        let line = sink.text.line(name.span().start);
+        if let Some(first) = lines.get(name.get_ref().as_str()) {
+            let what = format!("tenant {:?} is already on line {first}", name.get_ref());
+            sink.at(&name.span(), what, "give each tenant a name of its own");
+        } else {
+            lines.insert(name.get_ref(), line);
+        }
+    }
+}
+
+/// Sizes and places are whole steps: a range must hold whole LBAs of either size.
+fn steps(sink: &mut Sink<'_>, draft: &Draft) {
+    let device = draft.device.as_ref().and_then(|device| device.size).zip(draft.marks.size.clone());
+    let tenants = draft.tenants.iter().filter_map(|t| t.size.as_ref()).map(|s| (*s.get_ref(), s.span()));
+    for (size, span) in device.into_iter().chain(tenants) {
+        if size.0 == 0 {
+            sink.at(&span, "the size is 0", "write a size such as \"16GiB\"");
+        } else {
+            step(sink, "size", size, &span);
+        }
+    }
+    for offset in draft.tenants.iter().filter_map(|tenant| tenant.offset.as_ref()) {
+        step(sink, "offset", *offset.get_ref(), &offset.span());
+    }
+}
+
+fn step(sink: &mut Sink<'_>, key: &str, size: Size, span: &Range<usize>) {
+    if size.0.is_multiple_of(RANGE_STEP_BYTES) {
+        return;
+    }
+    let remedy = match size.round_up(RANGE_STEP_BYTES) {
+        Some(rounded) => format!("write {key} = \"{rounded}\" (rounded up)"),
+        None => "write a smaller one".to_owned(),
+    };
+    sink.at(span, format!("the {key} {size} is not a multiple of {RANGE_STEP_BYTES} bytes"), remedy);
+}
+
+fn room(sink: &mut Sink<'_>, draft: &Draft) {
+    let Some((size, span)) = draft.device.as_ref().and_then(|d| d.size).zip(draft.marks.size.clone()) else { return };
+    let asked: u128 = draft.tenants.iter().filter_map(|t| t.size.as_ref()).map(|s| u128::from(s.get_ref().0)).sum();
+    if let Some(excess) = asked.checked_sub(u128::from(size.0)).filter(|excess| *excess > 0) {
+        let shown =
+            |bytes: u128| u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |b| Size(b).to_string());
+        let what = format!("the tenants ask for {} in all, the device has {size}", shown(asked));
+        sink.at(&span, what, format!("make tenants smaller by {}, or the device larger", shown(excess)));
+    }
+    for tenant in &draft.tenants {
+        let (Some(offset), Some(len)) = (&tenant.offset, &tenant.size) else { continue };
+        // Both are below 2^63: the sum fits.
+        let end = offset.get_ref().0 + len.get_ref().0;
+        if end > size.0 {
+            let what = format!("the range ends at {}, behind the device's end at {size}", Size(end));
+            sink.at(&offset.span(), what, "choose a smaller offset, or remove it to have a place chosen");
+        }
+    }
+}
+
+fn overlaps(sink: &mut Sink<'_>, tenants: &[TenantDraft]) {
+    let mut fixed: Vec<(u64, u64, &TenantDraft, Range<usize>)> = Vec::new();
+    for tenant in tenants {
+        if let (Some(offset), Some(size)) = (&tenant.offset, &tenant.size) {
+            fixed.push((offset.get_ref().0, offset.get_ref().0 + size.get_ref().0, tenant, offset.span()));
+        }
+    }
+    fixed.sort_by_key(|(start, ..)| *start);
+    let title = |t: &TenantDraft| t.name.as_ref().map_or("without a name".into(), |n| format!("{:?}", n.get_ref()));
+    // The range that reaches furthest so far: a neighbour further back may overlap although the last one ended.
+    let mut furthest: Option<&(u64, u64, &TenantDraft, Range<usize>)> = None;
+    for range in &fixed {
+        let (start, end, tenant, span) = range;
+        if let Some((other_start, other_end, other, other_span)) = furthest.filter(|f| f.1 > *start) {
+            let what = format!(
+                "tenant {} ({} to {}) overlaps tenant {} on line {} ({} to {})",
+                title(tenant),
+                Size(*start),
+                Size(*end),
+                title(other),
+                sink.text.line(other_span.start),
+                Size(*other_start),
+                Size(*other_end)
+            );
+            let remedy =
+                format!("choose an offset of {} or more, or remove it to have a place chosen", Size(*other_end));
+            sink.at(span, what, remedy);
+        }
+        if furthest.is_none_or(|f| f.1 < *end) {
+            furthest = Some(range);
+        }
+    }
+}
+
+fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
+    let Some(runtime_dir) = &draft.runtime_dir else { return };
+    for name in draft.tenants.iter().filter_map(|tenant| tenant.name.as_ref()) {
+        let path = runtime_dir.join(name.get_ref()).join("cntrl");
+        let len = path.as_os_str().len();
+        if len > SOCKET_PATH_MAX_BYTES {
+            let what =
+                format!("the socket's path {} has {len} bytes, {SOCKET_PATH_MAX_BYTES} is the most", path.display());
+            sink.at(&name.span(), what, "choose a shorter name or a shorter runtime_dir");
+        }
+    }
+}
+
+/// The pollers that will run, as far as it can be said.
+fn poller_count(draft: &Draft) -> Option<usize> {
+    let guaranteed = draft.tenants.iter().filter(|t| matches!(t.class, Some(Class::Guaranteed { .. }))).count();
+    match draft.pollers.as_ref()?.layout {
+        PollerLayout::Shared => Some(1),
+        PollerLayout::PerGuaranteed => Some(guaranteed + usize::from(guaranteed < draft.tenants.len())),
+    }
+}
+
+fn queues(sink: &mut Sink<'_>, draft: &Draft) {
+    let Some(total) = draft.device.as_ref().and_then(|device| device.queues) else { return };
+    if let Some(pollers) = poller_count(draft).filter(|pollers| *pollers > usize::from(total)) {
+        let what =
+            format!("queues = {total} is less than the {pollers} pollers, each of which needs a queue of its own");
+        let remedy = format!("write queues = {pollers} or more under [device], or layout = \"shared\" under [pollers]");
+        sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
+    }
+    let Some(Policy::Lpns(lpns)) = draft.policy else { return };
+    let pool = lpns.exclusive_queues.unwrap_or(0) + lpns.shared_queues.unwrap_or(0);
+    if pool > total {
+        let what = format!("exclusive_queues and shared_queues make {pool}, the device has queues = {total}");
+        sink.maybe_at(draft.policy_mark.as_ref(), what, format!("lower them to {total} in all, or raise queues"));
+    }
+}
+
+fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
+    let (Some(device), Some(policy)) = (&draft.device, &draft.policy) else { return };
+    let targets = draft.tenants.iter().filter_map(|tenant| match tenant.class {
+        Some(Class::Guaranteed { latency_target }) => Some((tenant, latency_target)),
+        _ => None,
+    });
+    let mut any = false;
+    for (tenant, target) in targets {
+        any = true;
+        // Memory and null have no latency to compare with.
+        let real = !matches!(device.backend, Backend::Memory | Backend::Null);
+        let alone = device.profile.alone_latency();
+        let assumed = if draft.drive_assumed { ", taken as the drive," } else { "" };
+        if real && target < alone {
+            let what = format!(
+                "the target {target} is below what a {}{assumed} gives a guest that has it alone ({alone})",
+                device.profile.name()
+            );
+            warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
+        }
+    }
+    match policy {
+        Policy::Passthrough if any => {
+            let remedy = "write name = \"lpns\" under [policy] to have them kept";
+            warnings.maybe_at(draft.policy_mark.as_ref(), "passthrough keeps no latency target", remedy);
+        }
+        Policy::Lpns(lpns) if any && draft.drive_assumed => {
+            let what = format!(
+                "lpns takes the drive for a {} ({} commands/s, {})",
+                device.profile.name(),
+                lpns.rate_iops,
+                lpns.min_latency
+            );
+            let remedy = "set rate_iops and min_latency under [policy] to the drive's own";
+            warnings.maybe_at(draft.marks.device.as_ref(), what, remedy);
+        }
+        Policy::Lpns(_) | Policy::Passthrough => {}
+    }
+}
+
+fn cpus(warnings: &mut Sink<'_>, draft: &Draft) {
+    let (Some(mark), Some(pollers), Some(count)) = (&draft.marks.cpus, &draft.pollers, poller_count(draft)) else {
+        return;
+    };
+    let given = pollers.cpus.len();
+    if (1..count).contains(&given) {
+        let what = format!("{count} pollers share {given} CPUs, and a poller that waits for its CPU keeps no promise");
+        warnings.at(mark, what, format!("name {count} CPUs"));
+    } else if given > count {
+        warnings.at(
+            mark,
+            format!("{given} CPUs are named, the pollers need {count}"),
+            "remove those that are not meant",
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! One table of the file: typed reading of its keys, and complaints about the keys that it does not have.
+
+use std::ops::{Range, RangeInclusive};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::nearest::nearest;
+use crate::problem::Sink;
+use crate::units::{Rate, Size, TimeSpan, UnitError};
+
+/// A value that can't be used: what is wrong, what to do.
+pub(crate) struct Wrong {
+    pub what: String,
+    pub remedy: String,
+}
+
+impl Wrong {
+    fn expected(what: &str, found: &DeValue<'_>) -> Self {
+        Self { what: format!("is {}", kind(found)), remedy: format!("expected {what}") }
+    }
+}
+
+/// The label of what stands above all headings.
+pub(crate) const THE_TOP: &str = "the top of the file";
+
+/// Every section's keys, to tell where a misplaced key belongs.
+const ALL: [(&str, &[&str]); 5] =
+    [(THE_TOP, TOP), ("[device]", DEVICE), ("[policy]", POLICY), ("[pollers]", POLLERS), ("[[tenant]]", TENANT)];
+pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "device", "policy", "pollers", "tenant"];
+pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
+pub(crate) const POLICY: &[&str] =
+    &["name", "variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues"];
+pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "patrol"];
+pub(crate) const TENANT: &[&str] =
+    &["name", "size", "offset", "frontend", "class", "latency_target", "weight", "lba_size", "doorbells", "queues"];
+
+/// One table, or its absence (then every key is missing).
+pub(crate) struct Section<'t, 'i> {
+    /// For messages: `[device]`.
+    pub label: String,
+    known: &'static [&'static str],
+    /// Where a problem with the section as a whole is shown; `None` where the file has no such section.
+    pub span: Option<Range<usize>>,
+    table: Option<&'t DeTable<'i>>,
+}
+
+impl<'t, 'i> Section<'t, 'i> {
+    pub fn new(
+        label: &str,
+        known: &'static [&'static str],
+        span: Option<Range<usize>>,
+        table: Option<&'t DeTable<'i>>,
+    ) -> Self {
+        Self { label: label.to_owned(), known, span, table }
+    }
+
+    /// "`key` in [device]".
+    fn title(&self, key: &str) -> String {
+        let word = if self.label == THE_TOP { "at" } else { "in" };
+        format!("`{key}` {word} {}", self.label)
+    }
+
+    pub fn entry(&self, key: &str) -> Option<(&'t Spanned<toml::de::DeString<'i>>, &'t Spanned<DeValue<'i>>)> {
+        self.table?.iter().find(|(name, _)| name.get_ref() == key)
+    }
+
+    pub fn has(&self, key: &str) -> bool {
+        self.entry(key).is_some()
+    }
+
+    /// Whether the key is neither there nor what a misspelt key was meant to be: that one is told already.
+    pub fn lacks(&self, key: &str) -> bool {
+        let meant = |name: &str| name == key || (!self.known.contains(&name) && nearest(name, self.known) == Some(key));
+        !self.table.into_iter().flatten().any(|(name, _)| meant(name.get_ref()))
+    }
+
+    /// The key's value through `read`; `None` where it is missing or (with a problem noted) can't be used.
+    pub fn get<T>(
+        &self,
+        sink: &mut Sink<'_>,
+        key: &str,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<Spanned<T>> {
+        let (_, value) = self.entry(key)?;
+        match read(value.get_ref()) {
+            Ok(found) => Some(Spanned::new(value.span(), found)),
+            Err(wrong) => {
+                sink.at(&value.span(), format!("{} {}", self.title(key), wrong.what), wrong.remedy);
+                None
+            }
+        }
+    }
+
+    /// Like [`Section::get`], and a missing key is a problem too.
+    pub fn require<T>(
+        &self,
+        sink: &mut Sink<'_>,
+        key: &str,
+        remedy: &str,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Wrong>,
+    ) -> Option<Spanned<T>> {
+        if self.lacks(key) {
+            sink.maybe_at(self.span.as_ref(), format!("{} has no `{key}`", self.label), remedy);
+        }
+        self.get(sink, key, read)
+    }
+
+    /// The key must not stand here, for a reason.
+    pub fn forbid(&self, sink: &mut Sink<'_>, key: &str, why: &str, remedy: &str) {
+        if let Some((name, _)) = self.entry(key) {
+            sink.at(&name.span(), format!("{} does not apply: {why}", self.title(key)), remedy);
+        }
+    }
+
+    /// Complains about every key that this section does not have.
+    pub fn reject_unknown(&self, sink: &mut Sink<'_>) {
+        let known = self.known;
+        for (key, _) in self.table.into_iter().flatten() {
+            let name = key.get_ref().as_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let elsewhere = ALL.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
+            let remedy = match (nearest(name, known), elsewhere) {
+                (_, Some(section)) => format!("it belongs under {section}"),
+                (Some(meant), None) => format!("did you mean `{meant}`?"),
+                (None, None) => format!("known keys are {}; remove it", list(known)),
+            };
+            let shown: String = name.chars().take(64).collect();
+            sink.at(&key.span(), format!("unknown key {}", self.title(&shown.escape_debug().to_string())), remedy);
+        }
+    }
+}
+
+pub(crate) fn text(value: &DeValue<'_>) -> Result<String, Wrong> {
+    value.as_str().map(str::to_owned).ok_or_else(|| Wrong::expected("a text in double quotes", value))
+}
+
+pub(crate) fn boolean(value: &DeValue<'_>) -> Result<bool, Wrong> {
+    value.as_bool().ok_or_else(|| Wrong::expected("true or false", value))
+}
+
+pub(crate) fn size(value: &DeValue<'_>) -> Result<Size, Wrong> {
+    number_with_unit(value, "a size such as \"16GiB\", \"1TB\" or 4096 (bytes)")
+}
+
+pub(crate) fn span(value: &DeValue<'_>) -> Result<TimeSpan, Wrong> {
+    number_with_unit(value, "a time with its unit, in double quotes, such as \"50us\" or \"10ms\"")
+}
+
+pub(crate) fn rate(value: &DeValue<'_>) -> Result<Rate, Wrong> {
+    number_with_unit(value, "a rate in commands per second such as \"800k\" or 800000")
+}
+
+/// A span within bounds.
+pub(crate) fn span_in(range: RangeInclusive<TimeSpan>) -> impl FnOnce(&DeValue<'_>) -> Result<TimeSpan, Wrong> {
+    move |value| {
+        let found = span(value)?;
+        if range.contains(&found) {
+            return Ok(found);
+        }
+        let remedy = format!("write a time from {} to {}", range.start(), range.end());
+        Err(Wrong { what: format!("is {found}"), remedy })
+    }
+}
+
+fn number_with_unit<T: std::str::FromStr<Err = UnitError>>(value: &DeValue<'_>, expected: &str) -> Result<T, Wrong> {
+    let (text, shown) = match value {
+        DeValue::String(text) => (text.as_ref(), format!("{:?}", clip(text))),
+        DeValue::Integer(number) if number.radix() == 10 => (number.as_str(), clip(number.as_str())),
+        _ => return Err(Wrong::expected(expected, value)),
+    };
+    text.parse().map_err(|e: UnitError| Wrong { what: format!("is {shown}"), remedy: e.to_string() })
+}
+
+pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Result<u32, Wrong> {
+    move |value| {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let DeValue::Integer(number) = value else { return Err(Wrong::expected(&expected, value)) };
+        match u32::from_str_radix(number.as_str(), number.radix()) {
+            Ok(found) if range.contains(&found) => Ok(found),
+            _ => {
+                Err(Wrong { what: format!("is {}", clip(&number.to_string())), remedy: format!("expected {expected}") })
+            }
+        }
+    }
+}
+
+/// A list of whole numbers, each within `range` and none twice.
+pub(crate) fn integers(range: RangeInclusive<u32>) -> impl FnOnce(&DeValue<'_>) -> Result<Vec<u32>, Wrong> {
+    move |value| {
+        let one = integer(range);
+        let DeValue::Array(items) = value else { return Err(Wrong::expected("a list such as [2, 3]", value)) };
+        let mut found = Vec::new();
+        for item in items.iter() {
+            let number =
+                one(item.get_ref()).map_err(|w| Wrong { what: format!("has an entry that {}", w.what), ..w })?;
+            if found.contains(&number) {
+                return Err(Wrong { what: format!("names {number} twice"), remedy: "remove one of them".into() });
+            }
+            found.push(number);
+        }
+        Ok(found)
+    }
+}
+
+/// One of several words. `absent` are words that other versions or plans know, with what to say about each.
+pub(crate) fn choice<T: Copy>(
+    options: &[(&str, T)],
+    absent: &[(&str, &str)],
+) -> impl FnOnce(&DeValue<'_>) -> Result<T, Wrong> {
+    move |value| {
+        let words: Vec<&str> = options.iter().map(|(word, _)| *word).collect();
+        let DeValue::String(found) = value else { return Err(Wrong::expected(&list(&words), value)) };
+        if let Some((_, option)) = options.iter().find(|(word, _)| word == found) {
+            return Ok(*option);
+        }
+        let what = format!("is {:?}", clip(found));
+        if let Some((_, remedy)) = absent.iter().find(|(word, _)| word == found) {
+            return Err(Wrong { what: format!("{what}, which this build does not have"), remedy: (*remedy).into() });
+        }
+        let remedy = match nearest(found, &words) {
+            Some(meant) => format!("did you mean {meant:?}?"),
+            None => format!("expected {}", list(&words)),
+        };
+        Err(Wrong { what, remedy })
+    }
+}
+
+/// `a, b or c`.
+pub(crate) fn list(words: &[&str]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// The kind of a value, for messages.
+pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with a point",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(64).collect()
+}

@@ -1,0 +1,147 @@
+//! Whatever is done to a good file, reading it never panics, and what is accepted holds together. Nor does any
+//! change take a recorded tenant's range away.
+
+mod common;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::{Random, for_each_seed};
+use config::{Class, Config, DeviceIdentity, Layout, RANGE_STEP_BYTES, TENANTS_MAX};
+
+const GOOD: &str = include_str!("../../../examples/two-tenants.toml");
+
+/// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.
+const PIECES: &[&str] = &[
+    "\"",
+    "[[tenant]]\n",
+    "[device]\n",
+    "=",
+    "\n",
+    "0",
+    "-",
+    "18446744073709551615",
+    "\"9EiB\"",
+    "16GiB",
+    "4096",
+    "µ",
+    "name = \"db\"\n",
+    "offset = \"1MiB\"\n",
+    "weight = 3\n",
+    "class = \"guaranteed\"\n",
+    "{",
+    "[",
+    ",",
+    "\\u0000",
+    "true",
+    "1e309",
+    "1979-05-27",
+    "cpus = [0, 0]\n",
+    "\u{1b}[0m",
+    "\t",
+    "'''",
+    "#",
+    "size = \"8GiB\"\n",
+    "0x7f",
+    "nan",
+];
+
+fn mutate(random: &mut Random, text: &str) -> String {
+    let mut chars: Vec<char> = text.chars().collect();
+    for _ in 0..=random.below(6) {
+        let at = random.below(chars.len() + 1);
+        let len = random.below(24).min(chars.len() - at);
+        match random.below(4) {
+            0 => drop(chars.drain(at..at + len)),
+            1 => {
+                let piece = PIECES[random.below(PIECES.len())];
+                drop(chars.splice(at..at + len, piece.chars()));
+            }
+            2 => {
+                let piece = PIECES[random.below(PIECES.len())];
+                drop(chars.splice(at..at, piece.chars()));
+            }
+            _ => {
+                let copy: Vec<char> = chars[at..at + len].to_vec();
+                let to = random.below(chars.len() + 1);
+                drop(chars.splice(to..to, copy));
+            }
+        }
+    }
+    chars.into_iter().collect()
+}
+
+fn mutate_lines(random: &mut Random, text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    for _ in 0..=random.below(4) {
+        let (from, to) = (random.below(lines.len()), random.below(lines.len()));
+        match random.below(3) {
+            0 => lines.swap(from, to),
+            1 => drop(lines.remove(from)),
+            _ => lines.insert(to, lines[from]),
+        }
+    }
+    lines.join("\n")
+}
+
+fn holds_together(config: &Config) {
+    assert!((1..=TENANTS_MAX).contains(&config.tenants.len()));
+    let names: HashSet<&str> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(names.len(), config.tenants.len());
+    let polled: usize = config.poller_plan().iter().map(|poller| poller.tenants.len()).sum();
+    assert_eq!(polled, config.tenants.len());
+    for tenant in &config.tenants {
+        assert!(tenant.size.0 > 0 && tenant.size.0.is_multiple_of(RANGE_STEP_BYTES));
+        assert!((1..=64).contains(&tenant.queues));
+        assert!(config.socket_path(&tenant.name).as_os_str().len() <= config::SOCKET_PATH_MAX_BYTES);
+        match tenant.class {
+            Class::Guaranteed { latency_target } => assert!(latency_target.0 > 0),
+            Class::BestEffort { weight } => assert!((1..=10_000).contains(&weight)),
+        }
+    }
+}
+
+#[test]
+fn no_mutation_panics_or_loses_a_range() {
+    let device = DeviceIdentity { path: "/srv/evenkeel/drive.img".into(), id: None, size_bytes: 64 << 30 };
+    let good = Config::parse(Path::new("good.toml"), GOOD).expect("the example is good");
+    let (recorded, _) = Layout::plan(&good, &device, None).expect("room for both");
+    let planned = AtomicUsize::new(0);
+    for_each_seed(6_000, |random| {
+        let text = if random.below(2) == 0 { mutate(random, GOOD) } else { mutate_lines(random, GOOD) };
+        match Config::parse(Path::new("mutated.toml"), &text) {
+            Err(errors) => {
+                assert!(!errors.problems.is_empty());
+                let shown = errors.to_string();
+                assert!(!shown.contains('\u{1b}'), "{shown:?}");
+            }
+            Ok(config) => {
+                holds_together(&config);
+                if let Ok((layout, _)) = Layout::plan(&config, &device, Some(&recorded)) {
+                    planned.fetch_add(1, Relaxed);
+                    for old in recorded.placements() {
+                        assert_eq!(layout.find(&old.name), Some(old));
+                    }
+                }
+            }
+        }
+    });
+    let planned = planned.into_inner();
+    assert!(planned > 500 || std::env::var_os("EVENKEEL_SEED").is_some(), "only {planned} mutations were accepted");
+}
+
+#[test]
+fn a_hostile_file_costs_neither_time_nor_memory() {
+    let many: String = (0..20_000).map(|n| format!("unknown{n} = 1\n")).collect();
+    let errors = Config::parse(Path::new("many.toml"), &many).expect_err("unknown keys");
+    assert!(errors.problems.len() <= 110, "{} problems told", errors.problems.len());
+
+    let one_line: String = (0..5_000).map(|n| format!("{{u{n} = 1}}, ")).collect();
+    let text = format!("tenant = [{one_line}]\n[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n");
+    let errors = Config::parse(Path::new("long.toml"), &text).expect_err("too many tenants");
+    assert!(errors.to_string().len() < 10_000, "the long line is not shown");
+
+    let deep = format!("x = {}1{}", "[".repeat(50_000), "]".repeat(50_000));
+    Config::parse(Path::new("deep.toml"), &deep).expect_err("too deep");
+}

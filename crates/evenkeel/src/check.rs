@@ -1,0 +1,29 @@
+//! `evenkeel check`: what `serve` would do, without doing it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use config::{Config, Prepared, Summary};
+
+/// Check a configuration: report every problem, or show what `serve` would do. Changes nothing.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file.
+    config: PathBuf,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let prepared = Prepared::new(Config::load(&args.config)?)?;
+    let summary = Summary::new(&prepared);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else {
+        print!("{summary}");
+    }
+    Ok(())
+}

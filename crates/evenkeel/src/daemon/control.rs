@@ -1,0 +1,156 @@
+//! The control socket: one JSON request per line, one JSON answer per line.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use poller::Board;
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::snapshot::{Mark, Snapshot};
+
+/// A request is one short line.
+const MAX_REQUEST_BYTES: u64 = 4096;
+
+/// Spans that a client may ask for; a client that goes away holds a thread no longer than this.
+const MAX_SPAN_MS: u64 = 60_000;
+
+/// What can be asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Ask {
+    /// All tenants, over the next `span_ms` milliseconds; 0: since the start.
+    Stats {
+        /// At most 60000.
+        span_ms: u64,
+    },
+}
+
+/// What comes back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Ask::Stats`].
+    Stats(Snapshot),
+    /// The request was not understood.
+    Error(String),
+}
+
+/// What the control socket can see.
+#[derive(Clone)]
+pub struct View {
+    /// All tenants' probes.
+    pub board: Arc<Board>,
+    /// Names by tenant.
+    pub names: Arc<[String]>,
+    /// The policy in force.
+    pub policy: String,
+    /// The pollers' clock.
+    pub clock: Clock,
+}
+
+/// The socket; its file goes when this is dropped.
+pub struct ControlSocket {
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    /// Serves `view` at `path`, mode 0600, each client on a short-lived thread of its own.
+    pub fn serve(path: &Path, view: View) -> Result<Self> {
+        if UnixStream::connect(path).is_ok() {
+            bail!("{}: another evenkeel serves here; stop it, or choose another runtime_dir", path.display());
+        }
+        // Nobody listens: a leftover of a daemon that was killed.
+        let _ = std::fs::remove_file(path);
+        let listener = UnixListener::bind(path).with_context(|| format!("can't listen on {}", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::thread::Builder::new().name("control".into()).spawn(move || {
+            for client in listener.incoming().flatten() {
+                let view = view.clone();
+                // A thread that can't be started answers nobody; the client sees the socket close.
+                let _ = std::thread::Builder::new().name("stats".into()).spawn(move || talk(client, &view));
+            }
+        })?;
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn talk(client: UnixStream, view: &View) {
+    let limits = [
+        client.set_read_timeout(Some(Duration::from_secs(60))),
+        client.set_write_timeout(Some(Duration::from_secs(5))),
+    ];
+    if limits.iter().any(Result::is_err) {
+        return;
+    }
+    let mut reader = BufReader::new(&client);
+    loop {
+        let mut line = String::new();
+        match reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line) {
+            Ok(1..) if line.ends_with('\n') => {}
+            _ => return,
+        }
+        let answer = match serde_json::from_str(&line) {
+            Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => Answer::Stats(stats(view, span_ms)),
+            Ok(Ask::Stats { .. }) => Answer::Error(format!("span_ms: at most {MAX_SPAN_MS}")),
+            Err(error) => Answer::Error(error.to_string()),
+        };
+        let Ok(mut text) = serde_json::to_vec(&answer) else { return };
+        text.push(b'\n');
+        if (&client).write_all(&text).is_err() {
+            return;
+        }
+    }
+}
+
+fn stats(view: &View, span_ms: u64) -> Snapshot {
+    let mark = if span_ms == 0 {
+        Mark::start(&view.board)
+    } else {
+        let mark = Mark::now(&view.board, view.clock.now());
+        std::thread::sleep(Duration::from_millis(span_ms));
+        mark
+    };
+    mark.until(view.clock.now(), &view.names, &view.policy)
+}
+
+/// The other end.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects to the daemon that serves `path`.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| {
+            format!("no daemon answers at {}; is `evenkeel serve` running with this runtime_dir?", path.display())
+        })?;
+        Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
+    }
+
+    /// All tenants over the next `span_ms` (0: since the start).
+    pub fn stats(&mut self, span_ms: u64) -> Result<Snapshot> {
+        let mut request = serde_json::to_vec(&Ask::Stats { span_ms })?;
+        request.push(b'\n');
+        let gone = || format!("the daemon at {} went away", self.path.display());
+        self.stream.get_mut().write_all(&request).with_context(gone)?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line).with_context(gone)?;
+        match serde_json::from_str(&line).with_context(gone)? {
+            Answer::Stats(snapshot) => Ok(snapshot),
+            Answer::Error(error) => bail!("the daemon refused: {error}"),
+        }
+    }
+}

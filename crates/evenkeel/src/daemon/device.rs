@@ -1,0 +1,288 @@
+//! A tenant's device: an NVMe controller, its interrupts as eventfds, and its face to vfio-user.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use config::{Placement, Tenant};
+use guest_memory::Mapping;
+use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
+
+use super::drive::Facts;
+
+/// Region indexes of a PCI device (VFIO).
+pub const BAR0: u32 = 0;
+const BAR4: u32 = 4;
+const CONFIG_SPACE: u32 = 7;
+const REGIONS: usize = 9;
+
+/// Interrupt indexes of a PCI device (VFIO).
+const INTX: u32 = 0;
+const MSIX: u32 = 2;
+const IRQ_TYPES: usize = 5;
+
+/// The doorbell page in BAR 0.
+pub const DOORBELLS_START: u64 = 0x1000;
+/// Its end.
+pub const DOORBELLS_END: u64 = 0x2000;
+
+/// Called with the new LBA size when a guest formatted its namespace.
+pub type OnFormat = Box<dyn Fn(u32) + Send>;
+
+/// The eventfds that a client gave for a device's interrupts.
+#[derive(Debug, Default)]
+pub struct EventFds {
+    intx: Option<OwnedFd>,
+    msix: Vec<Option<OwnedFd>>,
+}
+
+impl EventFds {
+    fn has_msix(&self) -> bool {
+        self.msix.iter().any(Option::is_some)
+    }
+
+    fn set(&mut self, index: u32, vector: u32, fd: Option<OwnedFd>) {
+        match index {
+            INTX => self.intx = fd,
+            MSIX => {
+                let at = vector as usize;
+                if at >= self.msix.len() {
+                    self.msix.resize_with(at + 1, || None);
+                }
+                self.msix[at] = fd;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Interrupts for EventFds {
+    fn raise(&mut self, vector: u16) {
+        let msix = self.msix.get(usize::from(vector)).and_then(Option::as_ref);
+        if let Some(fd) = msix.or(self.intx.as_ref()) {
+            // The server made it non-blocking. A full counter is an interrupt that is pending already.
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A tenant's device, owned by one poller.
+pub struct Device {
+    controller: Controller<EventFds>,
+    session: Option<Session>,
+    on_format: OnFormat,
+    doorbells: Doorbells,
+}
+
+/// Makes the device and says how the server is to present it. The mapping is its doorbell page.
+pub fn build(
+    tenant: &Tenant,
+    placement: &Placement,
+    drive: &Facts,
+    socket: PathBuf,
+    on_format: OnFormat,
+) -> Result<(Device, DeviceSpec, Arc<Mapping>)> {
+    // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
+    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
+    let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;
+    let doorbells = match tenant.doorbells {
+        config::Doorbells::Mapped => Doorbells::Mapped,
+        config::Doorbells::Trapped => Doorbells::Trapped,
+    };
+    let controller = Controller::new(
+        controller_config(tenant, placement, drive, doorbells),
+        Arc::clone(&page),
+        EventFds::default(),
+    )?;
+    let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
+    for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
+        regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
+    }
+    if doorbells == Doorbells::Mapped {
+        let areas = vec![(DOORBELLS_START, DOORBELLS_END - DOORBELLS_START)];
+        regions[BAR0 as usize].mmap = Some(MmapSpec { fd, file_offset_bytes: 0, areas });
+    }
+    let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
+    irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
+    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
+    let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
+    Ok((Device { controller, session: None, on_format, doorbells }, spec, page))
+}
+
+fn controller_config(tenant: &Tenant, placement: &Placement, drive: &Facts, doorbells: Doorbells) -> ControllerConfig {
+    let lba_sizes = [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect();
+    ControllerConfig {
+        serial: tenant.name.chars().take(20).collect(),
+        model: "Evenkeel virtual NVMe disk".into(),
+        firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
+        subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
+        namespace: NamespaceConfig {
+            base_bytes: placement.offset_bytes,
+            size_bytes: placement.size_bytes,
+            lba_bytes: placement.lba_bytes.max(drive.block_bytes),
+            lba_sizes,
+            discard: drive.discard,
+            write_zeroes: true,
+            volatile_write_cache: drive.write_cache,
+        },
+        max_io_queues: tenant.queues,
+        max_depth: 1024,
+        max_transfer_bytes: 1 << 20,
+        doorbells,
+    }
+}
+
+impl Device {
+    /// A client attached.
+    pub fn client_here(&mut self, session: Session) {
+        self.session = Some(session);
+    }
+
+    /// The client is gone: its memory is let go once nothing in flight uses it; the controller is reset.
+    pub fn client_gone(&mut self) {
+        self.session = None;
+        *self.controller.interrupts_mut() = EventFds::default();
+        self.controller.client_gone();
+    }
+
+    /// Starts a reset; over when [`Device::is_idle`].
+    pub fn reset(&mut self) {
+        self.controller.reset();
+    }
+
+    /// Whether no command is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.controller.is_idle()
+    }
+
+    /// Starts to take memory away; told by [`Device::take_unmapped`].
+    pub fn dma_unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), Errno> {
+        self.controller.dma_unmap(iova, len_bytes).map_err(|_| Errno::NOENT)
+    }
+
+    /// As [`Device::dma_unmap`], for all of it.
+    pub fn dma_unmap_all(&mut self) {
+        self.controller.dma_unmap_all();
+    }
+
+    /// A range taken away that nothing uses any more: its address and length. Each is told once.
+    pub fn take_unmapped(&mut self) -> Option<(u64, u64)> {
+        self.controller.take_unmapped()
+    }
+
+    /// Whether something may still use memory that was taken away.
+    pub fn is_unmapping(&self) -> bool {
+        self.controller.unmaps_pending() > 0
+    }
+
+    /// The client whose memory went away from under us, if it did.
+    pub fn poisoned_session(&self) -> Option<Session> {
+        self.session.filter(|_| self.controller.any_poisoned())
+    }
+
+    /// Whether a sleeping poller must look at its doorbells from time to time.
+    pub fn needs_patrol(&self) -> bool {
+        self.doorbells == Doorbells::Mapped && self.controller.live_vqs() != 0
+    }
+
+    /// Answers a request that needs no waiting.
+    pub fn request(&mut self, request: Request) -> Reply {
+        match request {
+            Request::RegionRead { region, offset_bytes, len_bytes } => {
+                let mut data = vec![0; len_bytes as usize];
+                self.read(region, offset_bytes, &mut data);
+                Reply::Data(data)
+            }
+            Request::RegionWrite { region, offset_bytes, data } => {
+                self.write(region, offset_bytes, &data);
+                Reply::Done
+            }
+            Request::DmaMap { iova, len_bytes, mapping } => match self.controller.dma_map(iova, len_bytes, mapping) {
+                Ok(()) => Reply::Done,
+                Err(guest_memory::SpaceError::Overlap) => Reply::Failed(Errno::EXIST),
+                Err(guest_memory::SpaceError::TooMany) => Reply::Failed(Errno::NOSPC),
+                Err(_) => Reply::Failed(Errno::INVAL),
+            },
+            Request::SetIrqs(change) => {
+                self.set_irqs(change);
+                Reply::Done
+            }
+            // These wait for the drive; the poller's thread handles them.
+            Request::DmaUnmap { .. } | Request::DmaUnmapAll | Request::Reset => Reply::Failed(Errno::NOTSUP),
+        }
+    }
+
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
+        match region {
+            CONFIG_SPACE => self.controller.config_read(offset, data),
+            BAR0 | BAR4 => self.controller.bar_read(region as u8, offset, data),
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        match region {
+            CONFIG_SPACE => self.controller.config_write(offset, data),
+            BAR0 | BAR4 => self.controller.bar_write(region as u8, offset, data),
+            _ => {}
+        }
+    }
+
+    fn set_irqs(&mut self, SetIrqs { index, vectors, change }: SetIrqs) {
+        let masked = matches!(change, IrqChange::Mask);
+        match change {
+            IrqChange::Assign(fds) => {
+                for (vector, fd) in vectors.into_iter().zip(fds) {
+                    self.controller.interrupts_mut().set(index, vector, Some(fd));
+                }
+            }
+            IrqChange::Deassign => {
+                vectors.into_iter().for_each(|vector| self.controller.interrupts_mut().set(index, vector, None));
+            }
+            IrqChange::Trigger => {
+                vectors.into_iter().for_each(|vector| self.controller.interrupts_mut().raise(vector as u16));
+            }
+            IrqChange::Mask | IrqChange::Unmask => {
+                vectors.into_iter().for_each(|vector| self.controller.set_vector_masked(vector as u16, masked));
+            }
+        }
+        let armed = self.controller.interrupts_mut().has_msix();
+        self.controller.set_msix_armed(armed);
+    }
+}
+
+impl Source for Device {
+    fn live_vqs(&self) -> u128 {
+        self.controller.live_vqs()
+    }
+
+    #[inline]
+    fn backlog(&mut self, vq: u16) -> u32 {
+        self.controller.backlog(vq)
+    }
+
+    #[inline]
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        self.controller.fetch(vq)
+    }
+
+    #[inline]
+    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        self.controller.complete(token, outcome, buf);
+    }
+
+    fn notify(&mut self) {
+        self.controller.notify();
+        while let Some(event) = self.controller.take_event() {
+            let Event::Formatted { lba_bytes } = event;
+            (self.on_format)(lba_bytes);
+        }
+    }
+
+    fn set_wakeup(&mut self, wanted: bool) {
+        self.controller.set_wakeup(wanted);
+    }
+}

@@ -1,0 +1,226 @@
+//! The daemon: a drive, pollers on it, and a controller for each tenant behind a vfio-user socket.
+
+pub mod clock;
+pub mod control;
+mod device;
+mod doorman;
+mod drive;
+mod handler;
+mod policies;
+mod poller_thread;
+pub mod snapshot;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use backend_memory::{MemoryDrive, NullDrive};
+use backend_uring::{Kind, UringDrive};
+use config::{Config, DeviceLock, LayoutFile, Placement, Prepared};
+use io_model::{Nanos, TenantId};
+use policy::Class;
+use poller::{Board, Poller, Probe};
+use vfio_user::{DeviceId, Level, Server, ServerHandle};
+
+use self::clock::Clock;
+use self::control::{ControlSocket, View};
+use self::device::Device;
+use self::drive::Drive;
+use self::handler::{Route, Router};
+use self::poller_thread::{Mail, Mailbox, Manners};
+
+/// A tenant's guest formatted its namespace; the layout file must remember.
+struct Formatted {
+    tenant: usize,
+    lba_bytes: u32,
+}
+
+/// A running daemon. Drop it only after [`Daemon::stop`].
+pub struct Daemon {
+    pollers: Vec<(Mailbox, poller_thread::Thread)>,
+    server: Option<(JoinHandle<()>, ServerHandle, Arc<AtomicBool>)>,
+    _control: ControlSocket,
+    _lock: DeviceLock,
+}
+
+impl Daemon {
+    /// Starts everything. Sockets accept clients once this returns.
+    ///
+    /// # Errors
+    /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
+    pub fn start(prepared: Prepared, sink: vfio_user::Sink) -> Result<Self> {
+        let (config, layout, lock) = prepared.commit()?;
+        let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
+        let builder = Builder::new(&config, sink)?;
+        match &config.device.backend {
+            config::Backend::Null => builder.build(&NullDrive::new(size_bytes), layout, lock),
+            config::Backend::Memory => builder.build(&MemoryDrive::new(size_bytes)?, layout, lock),
+            config::Backend::Model => builder.build(&drive::model(&config, size_bytes)?, layout, lock),
+            config::Backend::File { path, .. } => {
+                builder.build(&UringDrive::open(path, Kind::File, None)?, layout, lock)
+            }
+            config::Backend::Block { path } => builder.build(&UringDrive::open(path, Kind::Block, None)?, layout, lock),
+        }
+    }
+
+    /// Completes what is in flight and ends. Returns the commands that the drive never answered.
+    pub fn stop(mut self) -> u32 {
+        for (mailbox, _) in &self.pollers {
+            mailbox.send(Mail::Drain);
+        }
+        let drained = self.pollers.drain(..).map(|(_, thread)| thread.join().unwrap_or(u32::MAX));
+        let lost = drained.fold(0, u32::saturating_add);
+        if let Some((thread, handle, stop)) = self.server.take() {
+            stop.store(true, Ordering::Release);
+            handle.wake();
+            let _ = thread.join();
+        }
+        lost
+    }
+}
+
+/// Everything that does not depend on the type of the drive.
+struct Builder<'a> {
+    config: &'a Config,
+    server: Server,
+    sink: vfio_user::Sink,
+    board: Arc<Board>,
+    clock: Clock,
+}
+
+impl<'a> Builder<'a> {
+    fn new(config: &'a Config, sink: vfio_user::Sink) -> Result<Self> {
+        guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
+        let server = Server::new(Arc::clone(&sink)).context("can't start the vfio-user server")?;
+        Ok(Self { config, server, sink, board: Arc::default(), clock: Clock::start() })
+    }
+
+    fn build<D: Drive>(self, drive: &D, layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
+        std::fs::create_dir_all(&self.config.runtime_dir)
+            .with_context(|| format!("can't create {}", self.config.runtime_dir.display()))?;
+        let names: Arc<[String]> = self.config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+        let view = View {
+            board: Arc::clone(&self.board),
+            names: Arc::clone(&names),
+            policy: self.config.policy.name().into(),
+            clock: self.clock,
+        };
+        let control = ControlSocket::serve(&self.config.control_path(), view)?;
+        let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
+        let formatted = keep_layout(layout, names, Arc::clone(&self.sink))?;
+        let probes: Vec<Arc<Probe>> = (0..self.config.tenants.len()).map(|index| Arc::new(self.probe(index))).collect();
+        for probe in &probes {
+            self.board.add(Arc::clone(probe));
+        }
+        let mut daemon = Daemon { pollers: Vec::new(), server: None, _control: control, _lock: lock };
+        match self.start_threads(drive, &placements, &probes, &formatted, &mut daemon) {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
+                daemon.stop();
+                Err(error)
+            }
+        }
+    }
+
+    fn start_threads<D: Drive>(
+        self,
+        drive: &D,
+        placements: &[Placement],
+        probes: &[Arc<Probe>],
+        formatted: &Sender<Formatted>,
+        daemon: &mut Daemon,
+    ) -> Result<()> {
+        let mut routes = HashMap::new();
+        let plan = self.config.poller_plan();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for (number, planned) in plan.iter().enumerate() {
+            let (hwqs, depth) = policies::queues(self.config, plan.len(), planned);
+            let policy = policies::build(self.config, planned, hwqs, depth)?;
+            let mut poller =
+                Poller::new(drive.open_queues(hwqs, depth)?, policy, Arc::clone(&self.board), self.clock.now());
+            let mut added = Vec::new();
+            for &index in &planned.tenants {
+                let (device, spec, doorbells) = self.device(index, drive, placements, formatted.clone())?;
+                let id = self.server.handle().add_device(spec)?;
+                added.push((id, poller.add(device, Arc::clone(&probes[index])), doorbells));
+            }
+            let manners = Manners {
+                idle_after: Nanos(self.config.pollers.idle_after.0),
+                patrol: Duration::from_nanos(self.config.pollers.patrol.0),
+                yields: plan.len() >= cores,
+                cpu: planned.cpu,
+            };
+            let name = format!("poller-{number}");
+            let (mailbox, thread) = poller_thread::start(&name, poller, manners, self.clock, self.server.handle())
+                .with_context(|| format!("can't start the thread {name}"))?;
+            routes.extend(
+                added
+                    .into_iter()
+                    .map(|(id, slot, doorbells)| (id, Route { mailbox: mailbox.clone(), slot, doorbells })),
+            );
+            daemon.pollers.push((mailbox, thread));
+        }
+        daemon.server = Some(self.serve(routes)?);
+        Ok(())
+    }
+
+    fn probe(&self, index: usize) -> Probe {
+        let class = match self.config.tenants[index].class {
+            config::Class::Guaranteed { latency_target } => {
+                Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
+            }
+            config::Class::BestEffort { weight } => Class::BestEffort { weight },
+        };
+        Probe::new(TenantId(index as u16), class)
+    }
+
+    fn device<D: Drive>(
+        &self,
+        index: usize,
+        drive: &D,
+        placements: &[Placement],
+        formatted: Sender<Formatted>,
+    ) -> Result<(Device, vfio_user::DeviceSpec, Arc<guest_memory::Mapping>)> {
+        let tenant = &self.config.tenants[index];
+        let placement = placements.iter().find(|placement| placement.name == tenant.name);
+        let placement = placement.with_context(|| format!("tenant {} has no place on the drive", tenant.name))?;
+        let on_format = move |lba_bytes| {
+            // The receiver lives as long as the daemon.
+            let _ = formatted.send(Formatted { tenant: index, lba_bytes });
+        };
+        device::build(tenant, placement, &drive.facts(), self.config.socket_path(&tenant.name), Box::new(on_format))
+            .with_context(|| format!("tenant {}", tenant.name))
+    }
+
+    fn serve(mut self, routes: HashMap<DeviceId, Route>) -> Result<(JoinHandle<()>, ServerHandle, Arc<AtomicBool>)> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (handle, stop_server) = (self.server.handle(), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("vfio-user".into()).spawn(move || {
+            let mut router = Router::new(routes);
+            if let Err(error) = self.server.run(&mut router, &stop_server) {
+                (self.sink)(Level::Warn, &format!("the vfio-user server ended: {error}"));
+            }
+        })?;
+        Ok((thread, handle, stop))
+    }
+}
+
+/// A thread that writes the layout file when a guest formats: pollers must not wait for a disk.
+fn keep_layout(mut layout: LayoutFile, names: Arc<[String]>, sink: vfio_user::Sink) -> Result<Sender<Formatted>> {
+    let (sender, receiver) = channel::<Formatted>();
+    std::thread::Builder::new().name("layout".into()).spawn(move || {
+        for Formatted { tenant, lba_bytes } in receiver {
+            let Some(name) = names.get(tenant) else { continue };
+            let outcome = layout.set_lba_bytes(name, lba_bytes);
+            match outcome {
+                Ok(()) => sink(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
+                Err(error) => sink(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
+            }
+        }
+    })?;
+    Ok(sender)
+}

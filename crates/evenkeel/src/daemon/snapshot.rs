@@ -1,0 +1,118 @@
+//! What `evenkeel stats` and `evenkeel demo` show: each tenant over a span of time.
+
+use std::sync::Arc;
+
+use io_model::Nanos;
+use policy::Class;
+use poller::{Board, Counters, Percentiles, Probe};
+use serde::{Deserialize, Serialize};
+
+/// All tenants over one span.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The policy in force.
+    pub policy: String,
+    /// Length of the span.
+    pub span_ms: u64,
+    /// In the configuration's order.
+    pub tenants: Vec<TenantRow>,
+}
+
+/// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TenantRow {
+    /// The tenant.
+    pub name: String,
+    /// `guaranteed` or `best-effort`.
+    pub class: String,
+    /// The share of a best-effort tenant.
+    pub weight: Option<u32>,
+    /// The promise to a guaranteed tenant.
+    pub latency_target_us: Option<f64>,
+    /// Completions per second.
+    pub iops: f64,
+    /// Bytes read and written per second.
+    pub bw_bytes: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// 99.99th percentile.
+    pub p9999_us: f64,
+    /// The latency that the policy can vouch for now, if any.
+    pub bound_us: Option<f64>,
+    /// Completions later than the target, in this span.
+    pub violations: u64,
+    /// Commands that the drive failed, in this span.
+    pub errors: u64,
+    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller.
+    pub hwqs: Vec<u16>,
+}
+
+/// A point in time to measure from.
+pub struct Mark {
+    at: Nanos,
+    probes: Vec<(Arc<Probe>, Counters, Vec<u64>)>,
+}
+
+impl Mark {
+    /// Now.
+    pub fn now(board: &Board, at: Nanos) -> Self {
+        let probes = board.probes().into_iter();
+        let probes = probes.map(|probe| (Arc::clone(&probe), probe.counters(), probe.histogram().counts())).collect();
+        Self { at, probes }
+    }
+
+    /// The start of everything.
+    pub fn start(board: &Board) -> Self {
+        let probes = board.probes().into_iter().map(|probe| (probe, Counters::default(), Vec::new())).collect();
+        Self { at: Nanos(0), probes }
+    }
+
+    /// What happened from the mark until `now`. `names` are indexed by tenant.
+    pub fn until(&self, now: Nanos, names: &[String], policy: &str) -> Snapshot {
+        let span = now - self.at;
+        let row = |(probe, counters, counts): &(Arc<Probe>, Counters, Vec<u64>)| {
+            let name = names.get(usize::from(probe.tenant().0)).cloned().unwrap_or_default();
+            row(name, probe, counters, counts, span)
+        };
+        let tenants = self.probes.iter().map(row).collect();
+        Snapshot { policy: policy.to_owned(), span_ms: span.0 / 1_000_000, tenants }
+    }
+}
+
+fn row(name: String, probe: &Probe, old: &Counters, old_counts: &[u64], span: Nanos) -> TenantRow {
+    let new = probe.counters();
+    let latencies = Percentiles::between(old_counts, &probe.histogram().counts());
+    let seconds = (span.0 as f64 / 1e9).max(1e-9);
+    let completed = new.completed - old.completed;
+    let bytes = new.read_bytes + new.write_bytes - old.read_bytes - old.write_bytes;
+    let mean_ns = (new.latency_sum_ns - old.latency_sum_ns).checked_div(completed).unwrap_or(0);
+    let us = |ns: u64| Nanos(ns).as_micros_f64();
+    let hwqs = probe.hwqs_in_use();
+    let (class, weight, target) = match probe.class() {
+        Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
+        Class::BestEffort { weight } => ("best-effort", Some(weight), None),
+    };
+    TenantRow {
+        name,
+        class: class.into(),
+        weight,
+        latency_target_us: target.map(Nanos::as_micros_f64),
+        iops: completed as f64 / seconds,
+        bw_bytes: bytes as f64 / seconds,
+        mean_us: us(mean_ns),
+        p50_us: us(latencies.p50_ns),
+        p99_us: us(latencies.p99_ns),
+        p999_us: us(latencies.p999_ns),
+        p9999_us: us(latencies.p9999_ns),
+        bound_us: probe.bound().map(Nanos::as_micros_f64),
+        violations: new.violations - old.violations,
+        errors: new.errors - old.errors,
+        hwqs: (0..64).filter(|bit| hwqs & (1 << bit) != 0).collect(),
+    }
+}

@@ -1,0 +1,316 @@
+//! `evenkeel demo`: a promise, kept or not, in half a minute.
+//!
+//! Each phase starts a daemon of its own (this same program's `serve`) on the drive model, attaches tenants
+//! through their sockets, and measures what the guaranteed one sees: alone, beside noisy neighbours under
+//! `passthrough`, and beside the same neighbours under `lpns`. Latencies are the clients' own.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use load::value::BlockSizes;
+use load::{JobResult, JobSpec, Options, Patience, Rw, Sample, Target};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::daemon::control::Client;
+use crate::daemon::snapshot::Snapshot;
+use crate::table;
+
+/// The guaranteed tenant.
+const DB: &str = "db";
+/// Its neighbours.
+const NOISY: [&str; 3] = ["noisy-1", "noisy-2", "noisy-3"];
+
+/// Show a latency promise being kept: a guaranteed tenant on a modelled drive, alone, then beside three noisy
+/// neighbours without and with a policy. Needs no root, no VM and no drive.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print the figures as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+
+    /// Seconds of each of the three phases, 1 to 600.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+
+    /// The promise to the guaranteed tenant, microseconds at the 99th percentile.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(20..=100_000))]
+    target_us: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    phases: Vec<Phase>,
+}
+
+#[derive(Serialize)]
+struct Phase {
+    policy: &'static str,
+    /// `alone` or `contended`.
+    scenario: &'static str,
+    tenants: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    class: &'static str,
+    latency_target_us: Option<f64>,
+    iops: f64,
+    bw_bytes: f64,
+    mean_us: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    bound_us: Option<f64>,
+    violations: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("can't watch for signals")?;
+    }
+    if !args.json {
+        println!(
+            "A modelled Intel Optane P5800X. \"{DB}\" was promised {} µs at the 99th percentile; it reads 4 KiB at a time.\n\
+             Its three neighbours each keep 128 random writes of 16 KiB in flight.\n",
+            args.target_us
+        );
+    }
+    let mut report = Report { phases: Vec::new() };
+    for (scenario, policy) in [("alone", "passthrough"), ("contended", "passthrough"), ("contended", "lpns")] {
+        report.phases.push(phase(args, scenario, policy, &stop)?);
+        if stop.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report, args.target_us);
+    }
+    Ok(())
+}
+
+fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &AtomicBool) -> Result<Phase> {
+    let server = Serving::start(policy, args.target_us)?;
+    let names: Vec<&str> = if scenario == "alone" { vec![DB] } else { [DB].into_iter().chain(NOISY).collect() };
+    let targets = names.iter().map(|name| {
+        let job = if *name == DB { db(args.seconds) } else { noisy(args.seconds) };
+        Target::connect(&server.dir.join(name), vec![job])
+    });
+    let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let cores = cores();
+    let options = Options {
+        threads: if cores >= 4 { 2 } else { 1 },
+        patience: if cores >= 2 { Patience::Spin } else { Patience::Yield },
+        ..Options::default()
+    };
+    let mut progress = Progress::new(scenario, policy, args);
+    let results = load::run(targets, &options, stop, &mut |samples| progress.show(samples))?;
+    progress.end();
+    if let Some(error) = results.iter().find_map(|result| result.error.as_ref().map(|error| (&result.target, error))) {
+        bail!("tenant {}: {}", error.0, error.1);
+    }
+    let snapshot = Client::connect(&server.dir.join("control"))?.stats(0)?;
+    let tenants = names.iter().map(|name| row(name, &results, &snapshot, args)).collect();
+    server.stop()?;
+    Ok(Phase { policy, scenario, tenants })
+}
+
+fn db(seconds: u64) -> JobSpec {
+    job(Rw::RandRead, 4096, 1, 1, seconds)
+}
+
+fn noisy(seconds: u64) -> JobSpec {
+    job(Rw::RandWrite, 16384, 32, 4, seconds)
+}
+
+fn job(rw: Rw, block_bytes: u64, iodepth: u16, numjobs: u16, seconds: u64) -> JobSpec {
+    JobSpec {
+        rw,
+        block_sizes: BlockSizes::fixed(block_bytes),
+        iodepth,
+        numjobs,
+        ramp_time: Duration::from_secs(1),
+        runtime: Some(Duration::from_secs(seconds)),
+        ..JobSpec::default()
+    }
+}
+
+fn row(name: &str, results: &[JobResult], snapshot: &Snapshot, args: &Args) -> Row {
+    let mut totals = load::stats::Totals::default();
+    let mut runtime_ns = 1;
+    for result in results.iter().filter(|result| result.target == name) {
+        totals.merge(&result.totals);
+        runtime_ns = runtime_ns.max(result.runtime_ns);
+    }
+    let seconds = runtime_ns as f64 / 1e9;
+    let all = totals.combined();
+    let latency = all.lat();
+    let us = |percentile: f64| latency.percentile_ns(percentile) as f64 / 1000.0;
+    let guaranteed = name == DB;
+    let bound_us = snapshot.tenants.iter().find(|tenant| tenant.name == name).and_then(|tenant| tenant.bound_us);
+    Row {
+        name: name.into(),
+        class: if guaranteed { "guaranteed" } else { "best-effort" },
+        latency_target_us: guaranteed.then_some(args.target_us as f64),
+        iops: all.ios as f64 / seconds,
+        bw_bytes: all.bytes as f64 / seconds,
+        mean_us: latency.mean_ns() / 1000.0,
+        p50_us: us(50.0),
+        p99_us: us(99.0),
+        p999_us: us(99.9),
+        bound_us,
+        violations: guaranteed.then(|| latency.count_above(args.target_us * 1000)),
+    }
+}
+
+/// A daemon on the drive model, in a directory that goes with it.
+struct Serving {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Serving {
+    fn start(policy: &str, target_us: u64) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;
+        let config = dir.join("demo.toml");
+        std::fs::write(&config, configuration(&dir, policy, target_us))?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["serve", "--json"])
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(dir.join("log"))?)
+            .spawn()
+            .context("can't start the daemon")?;
+        let mut ready = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut ready)?;
+        }
+        let serving = Self { child, dir };
+        if ready.is_empty() {
+            let log = std::fs::read_to_string(serving.dir.join("log")).unwrap_or_default();
+            bail!("the daemon did not start: {}", log.trim());
+        }
+        Ok(serving)
+    }
+
+    fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        }
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("the daemon ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Both fail harmlessly after `stop`.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
+    // A poller for the guaranteed tenant, one for the rest, and two clients want four cores.
+    let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
+    let mut text = format!(
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\n\
+         [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
+         [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n"
+    );
+    for name in NOISY {
+        text += &format!("[[tenant]]\nname = {name:?}\nsize = \"1GiB\"\nclass = \"best-effort\"\n");
+    }
+    text
+}
+
+/// A line that is rewritten each second, or nothing where it would only clutter a log.
+struct Progress {
+    label: String,
+    seconds: u64,
+    passed: u64,
+    live: bool,
+}
+
+impl Progress {
+    fn new(scenario: &str, policy: &str, args: &Args) -> Self {
+        let live = !args.json && std::io::stdout().is_terminal();
+        let label = if scenario == "alone" { "alone".to_owned() } else { format!("beside 3 noisy, {policy}") };
+        if !args.json && !live {
+            println!("{label} …");
+        }
+        Self { label, seconds: args.seconds + 1, passed: 0, live }
+    }
+
+    fn show(&mut self, samples: &[Sample]) {
+        self.passed += 1;
+        if !self.live {
+            return;
+        }
+        let db = samples.iter().find(|sample| sample.target == DB);
+        let noise: u64 = samples.iter().filter(|sample| sample.target != DB).map(|sample| sample.bytes).sum();
+        let (mean, p99) = db.map_or((0.0, 0), |sample| (sample.mean_ns, sample.p99_ns));
+        print!(
+            "\r\x1b[K{:<28} {:>3}/{} s   {DB}: mean {} µs, p99 {} µs   neighbours: {:.0} MB/s",
+            self.label,
+            self.passed.min(self.seconds),
+            self.seconds,
+            table::micros(mean / 1000.0),
+            table::micros(p99 as f64 / 1000.0),
+            noise as f64 / 1e6,
+        );
+        // A terminal that is gone shows nothing; the figures still come.
+        let _ = std::io::stdout().flush();
+    }
+
+    fn end(&self) {
+        if self.live {
+            println!();
+        }
+    }
+}
+
+fn print(report: &Report, target_us: u64) {
+    let heading = ["", "mean µs", "p50", "p99", "p99.9", "bound", "late", "promise", "neighbours MB/s"];
+    let rows = report.phases.iter().filter_map(|phase| {
+        let db = phase.tenants.first()?;
+        let noise: f64 = phase.tenants.iter().skip(1).map(|tenant| tenant.bw_bytes).sum();
+        let kept = if db.p99_us <= target_us as f64 { "kept" } else { "BROKEN" };
+        Some(vec![
+            if phase.scenario == "alone" { "alone".into() } else { format!("beside 3 noisy, {}", phase.policy) },
+            table::micros(db.mean_us),
+            table::micros(db.p50_us),
+            table::micros(db.p99_us),
+            table::micros(db.p999_us),
+            db.bound_us.map_or("-".into(), table::micros),
+            table::count(db.violations.unwrap_or(0) as f64),
+            kept.into(),
+            if phase.scenario == "alone" { "-".into() } else { format!("{:.0}", noise / 1e6) },
+        ])
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    println!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n");
+    println!("{}", table::layout(&heading, &rows));
+    println!("bound: what the policy can vouch for on this drive. late: reads over the target.");
+}

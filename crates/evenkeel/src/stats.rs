@@ -1,0 +1,52 @@
+//! `evenkeel stats`: what each tenant gets now.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::daemon::control::Client;
+use crate::table;
+
+/// Show what each tenant of a running daemon gets.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where the daemon keeps its sockets (`runtime_dir` of its configuration).
+    #[arg(long, value_name = "DIR", default_value = "/run/evenkeel")]
+    runtime_dir: PathBuf,
+
+    /// Print once and exit, instead of every interval until interrupted.
+    #[arg(long)]
+    once: bool,
+
+    /// Seconds to measure over, 1 to 60. 0 with --once: since the daemon started.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
+    interval: u64,
+
+    /// Print JSON, one object per interval.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let mut client = Client::connect(&args.runtime_dir.join("control"))?;
+    let span_ms = if args.once { args.interval } else { args.interval.max(1) } * 1000;
+    loop {
+        let snapshot = client.stats(span_ms)?;
+        let mut out = std::io::stdout().lock();
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&snapshot)?)?;
+        } else {
+            if !args.once && out.is_terminal() {
+                write!(out, "\x1b[2J\x1b[H")?;
+            }
+            writeln!(out, "policy {}, over {} ms; latencies in µs", snapshot.policy, snapshot.span_ms)?;
+            writeln!(out, "{}", table::stats(&snapshot))?;
+        }
+        out.flush()?;
+        if args.once {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Tables for people.
+
+use crate::daemon::snapshot::{Snapshot, TenantRow};
+
+/// Lays out rows under a heading: the first column to the left, numbers to the right.
+pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([heading[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.zip(&widths).enumerate() {
+            let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
+            line += &if column == 0 { format!("{cell}{pad}") } else { format!("  {pad}{cell}") };
+        }
+        line.trim_end().to_owned() + "\n"
+    };
+    let mut out = line(&mut heading.iter().copied());
+    for row in rows {
+        out += &line(&mut row.iter().map(String::as_str));
+    }
+    out
+}
+
+/// Microseconds, as many digits as matter.
+pub fn micros(us: f64) -> String {
+    match us {
+        _ if us < 100.0 => format!("{us:.1}"),
+        _ if us < 100_000.0 => format!("{us:.0}"),
+        _ => format!("{:.0}k", us / 1000.0),
+    }
+}
+
+/// A count with a unit prefix.
+pub fn count(n: f64) -> String {
+    match n {
+        _ if n >= 999_500.0 => format!("{:.2}M", n / 1e6),
+        _ if n >= 9_999.5 => format!("{:.0}k", n / 1e3),
+        _ if n >= 999.5 => format!("{:.1}k", n / 1e3),
+        _ => format!("{n:.0}"),
+    }
+}
+
+/// What a tenant was promised, in few words.
+pub fn promise(row: &TenantRow) -> String {
+    match (row.latency_target_us, row.weight) {
+        (Some(target), _) => format!("≤ {} µs", micros(target)),
+        (None, Some(weight)) => format!("weight {weight}"),
+        (None, None) => "-".into(),
+    }
+}
+
+/// The table of `evenkeel stats`.
+pub fn stats(snapshot: &Snapshot) -> String {
+    let heading = [
+        "tenant", "class", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "bound", "late",
+        "errors", "HWQs",
+    ];
+    let row = |t: &TenantRow| {
+        vec![
+            t.name.clone(),
+            t.class.clone(),
+            promise(t),
+            count(t.iops),
+            format!("{:.1}", t.bw_bytes / 1e6),
+            micros(t.mean_us),
+            micros(t.p50_us),
+            micros(t.p99_us),
+            micros(t.p999_us),
+            micros(t.p9999_us),
+            t.bound_us.map_or("-".into(), micros),
+            t.latency_target_us.map_or("-".into(), |_| t.violations.to_string()),
+            t.errors.to_string(),
+            t.hwqs.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
+        ]
+    };
+    layout(&heading, &snapshot.tenants.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["db".into(), "1.5".into()], vec!["batch-µ".into(), "10".into()]];
+        assert_eq!(layout(&["tenant", "µs"], &rows), "tenant    µs\ndb       1.5\nbatch-µ   10\n");
+    }
+
+    #[test]
+    fn numbers_keep_the_digits_that_matter() {
+        assert_eq!(
+            (micros(12.34), micros(1234.5), micros(2_000_000.0)),
+            ("12.3".into(), "1234".into(), "2000k".into())
+        );
+        assert_eq!(
+            (count(12.0), count(4_210.0), count(825_000.0), count(1_500_000.0)),
+            ("12".into(), "4.2k".into(), "825k".into(), "1.50M".into())
+        );
+    }
+}

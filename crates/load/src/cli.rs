@@ -1,0 +1,186 @@
+//! `evenkeel load`.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::runner::{Options, Patience, Sample, Target, run};
+use crate::spec::{Arrivals, JobSpec, Rw};
+use crate::value::{Amount, BlockSizes, bytes, count, duration, percent};
+use crate::{Error, report};
+
+/// Whether an idle thread gives up its core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Yield {
+    /// If this machine has too few cores for the threads and a daemon.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Drive tenants' disks and measure them, with fio's words. A job runs on every socket named.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Tenants' vfio-user sockets, or the directories that hold them as `cntrl`.
+    #[arg(required = true, value_name = "SOCKET")]
+    sockets: Vec<PathBuf>,
+    /// Kind and order of commands.
+    #[arg(long, default_value = "randread")]
+    rw: Rw,
+    /// Block size.
+    #[arg(long, default_value = "4k", value_parser = bytes, value_name = "SIZE")]
+    bs: u64,
+    /// Block sizes with their shares, in place of --bs: 4k/60:64k/40.
+    #[arg(long, value_name = "SIZE/SHARE:…")]
+    bssplit: Option<BlockSizes>,
+    /// Commands in flight per job.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    iodepth: u16,
+    /// Jobs per socket, each with its own queue pair.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    numjobs: u16,
+    /// Share of reads in rw and randrw.
+    #[arg(long, default_value = "50%", value_parser = percent, value_name = "PERCENT")]
+    rwmixread: u8,
+    /// Commands per second and job, sent when due whatever completes; latencies then count from when a
+    /// command was due.
+    #[arg(long, value_parser = count, value_name = "N")]
+    rate_iops: Option<u64>,
+    /// How --rate-iops spreads commands.
+    #[arg(long, default_value = "linear", value_name = "PROCESS")]
+    rate_process: Arrivals,
+    /// How long to measure; without it, until the range was moved once.
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    runtime: Option<Duration>,
+    /// Warm-up before measuring.
+    #[arg(long, default_value = "0s", value_parser = duration, value_name = "TIME")]
+    ramp_time: Duration,
+    /// Pause after completions.
+    #[arg(long, default_value = "0s", value_parser = duration, value_name = "TIME")]
+    thinktime: Duration,
+    /// Where the working range starts: bytes or a share of the disk.
+    #[arg(long, default_value = "0", value_name = "SIZE|PERCENT")]
+    offset: Amount,
+    /// Length of the working range; without it, to the end of the disk.
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    size: Option<Amount>,
+    /// Stamp what is written, check what is read, and read everything back at the end. With read or
+    /// randread: check what an earlier run with the same --randseed and --bs wrote.
+    #[arg(long)]
+    verify: bool,
+    /// Make each write durable before it completes (FUA).
+    #[arg(long)]
+    fua: bool,
+    /// Go on after a command failed.
+    #[arg(long)]
+    continue_on_error: bool,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 0x5eed, value_name = "N")]
+    randseed: u64,
+    /// Name of the jobs in results; without it, the tenant's.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    name: String,
+    /// Threads that drive all jobs together; without it, one per job as far as cores go.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Whether an idle thread offers its core to others.
+    #[arg(long = "yield", default_value = "auto", value_name = "WHEN")]
+    give_way: Yield,
+    /// A job without any completion for this long has failed.
+    #[arg(long, default_value = "30s", value_parser = duration, value_name = "TIME")]
+    timeout: Duration,
+    /// Print JSON with fio's field names.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn spec(&self) -> JobSpec {
+        JobSpec {
+            name: self.name.clone(),
+            rw: self.rw,
+            rwmixread: self.rwmixread,
+            block_sizes: self.bssplit.clone().unwrap_or_else(|| BlockSizes::fixed(self.bs)),
+            iodepth: self.iodepth,
+            numjobs: self.numjobs,
+            rate_iops: self.rate_iops,
+            arrivals: self.rate_process,
+            runtime: self.runtime,
+            ramp_time: self.ramp_time,
+            think_time: self.thinktime,
+            offset: self.offset,
+            size: self.size,
+            verify: self.verify,
+            fua: self.fua,
+            continue_on_error: self.continue_on_error,
+            seed: self.randseed,
+        }
+    }
+
+    fn options(&self) -> Options {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let jobs = self.sockets.len() * usize::from(self.numjobs);
+        // One core is left to whoever serves us.
+        let threads = self.threads.unwrap_or_else(|| jobs.min(cores.saturating_sub(1))).max(1);
+        let give_way = match self.give_way {
+            Yield::Auto => threads >= cores,
+            Yield::Always => true,
+            Yield::Never => false,
+        };
+        let patience = if give_way { Patience::Yield } else { Patience::Spin };
+        Options { threads, patience, timeout: self.timeout }
+    }
+}
+
+/// Runs the jobs and prints their results; ends early, with results, on SIGINT or SIGTERM. The exit code
+/// is 0 if every command succeeded and everything verified, else 1. `version` is the tool's.
+pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
+    let stop = stop_on_signals()?;
+    let spec = args.spec();
+    let targets =
+        args.sockets.iter().map(|path| Target::connect(path, vec![spec.clone()])).collect::<Result<Vec<_>, _>>()?;
+    let live = io::stderr().is_terminal();
+    let results = run(targets, &args.options(), &stop, &mut |samples| {
+        if live {
+            show(samples);
+        }
+    })?;
+    if live {
+        eprint!("\r\x1b[K");
+    }
+    let text = if args.json { format!("{:#}\n", report::json(&results, version)) } else { report::table(&results) };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Error::System(format!("can't print results: {error}")))?;
+    let clean = results.iter().all(|result| result.is_clean());
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A flag that the first signal sets; the second one ends the process.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let armed = Arc::clone(&stop);
+        signal_hook::flag::register_conditional_shutdown(signal, 1, armed)
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| Error::System(format!("can't catch signals: {error}")))?;
+    }
+    Ok(stop)
+}
+
+/// One line that is overwritten every second.
+fn show(samples: &[Sample]) {
+    let mut line = String::new();
+    for sample in samples.iter().filter(|sample| sample.elapsed_ns > 0 && !sample.finished) {
+        let iops = sample.ios as f64 * 1e9 / sample.elapsed_ns as f64;
+        let (name, p99) = (&sample.name, report::micros(sample.p99_ns as f64));
+        line.push_str(&format!("  {name}: {iops:.0} IOPS, p99 {p99} µs"));
+    }
+    eprint!("\r\x1b[K{}", line.trim_start());
+}

@@ -1,0 +1,390 @@
+//! Drives jobs: threads, the clock, live samples, and an eye on devices that fall silent.
+//!
+//! Worker threads only step jobs. The calling thread sleeps, merges what workers hand over about every
+//! second, reports progress and, when a job gets no completions, asks its controller whether it lives.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvme_driver::{Controller, PciDevice, VfioUserDevice};
+
+use crate::Error;
+use crate::job::{Job, Step, buffer_bytes};
+use crate::spec::JobSpec;
+use crate::stats::{JobResult, Totals};
+
+/// How often workers hand counts over and progress is reported.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Without completions for this long, the controller is asked whether it lives.
+const SUSPICIOUS: Duration = Duration::from_millis(1500);
+/// Sleeping is imprecise by about this much: shorter waits are spun.
+const SLEEP_SLACK_NS: u64 = 150_000;
+/// The longest sleep: a stop is noticed after that.
+const MAX_SLEEP_NS: u64 = 20_000_000;
+
+/// What a worker thread does when none of its jobs has anything to do but wait for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Patience {
+    /// Polls on; best where the thread has a core to itself.
+    #[default]
+    Spin,
+    /// Offers the core to others after every empty round; best where threads outnumber cores.
+    Yield,
+}
+
+/// How jobs are driven.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Worker threads, at least 1; jobs are dealt out to them in turn.
+    pub threads: usize,
+    /// What an idle worker does.
+    pub patience: Patience,
+    /// A job without any completion for this long has failed.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 1, patience: Patience::Spin, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// A device and the jobs to run against it.
+pub struct Target<D: PciDevice> {
+    /// Its name in results.
+    pub name: String,
+    /// The device.
+    pub controller: Controller<D>,
+    /// The jobs.
+    pub specs: Vec<JobSpec>,
+}
+
+impl Target<VfioUserDevice> {
+    /// Connects to a vfio-user socket, or a directory that holds it as `cntrl`. The target is named after
+    /// the directory.
+    pub fn connect(path: &Path, specs: Vec<JobSpec>) -> Result<Self, Error> {
+        let controller = Controller::start(VfioUserDevice::connect(path)?)?;
+        let directory = if path.is_dir() { Some(path) } else { path.parent() };
+        let name = directory.and_then(Path::file_name).unwrap_or(path.as_os_str());
+        Ok(Self { name: name.to_string_lossy().into_owned(), controller, specs })
+    }
+}
+
+/// What one job did in the last interval.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    /// Name of the job.
+    pub name: String,
+    /// Name of its target.
+    pub target: String,
+    /// Length of the interval.
+    pub elapsed_ns: u64,
+    /// Commands that completed and counted (none while warming up).
+    pub ios: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Mean latency (`lat`: from when they were due).
+    pub mean_ns: f64,
+    /// Median latency.
+    pub p50_ns: u64,
+    /// 99th percentile of latency.
+    pub p99_ns: u64,
+    /// Largest latency.
+    pub max_ns: u64,
+    /// Whether the job is over.
+    pub finished: bool,
+}
+
+/// A job on its way through a worker.
+struct Seat<'a> {
+    index: usize,
+    job: Job,
+    /// Set when the job must end at once.
+    aborted: &'a OnceLock<String>,
+    finished: bool,
+    /// Whether it measured when its counts were last handed over.
+    measured: bool,
+}
+
+/// From a worker to the calling thread.
+enum Report {
+    Interval(Interval),
+    Finished { index: usize, job: Box<Job> },
+}
+
+/// What a job did since its last report.
+struct Interval {
+    index: usize,
+    totals: Box<Totals>,
+    elapsed_ns: u64,
+    /// Whether all of it was measured: neither warm-up nor end fell into it.
+    whole: bool,
+    in_flight: u16,
+    completed_ios: u64,
+}
+
+/// One job's books, kept by the calling thread.
+struct Book {
+    target: usize,
+    name: String,
+    spec: JobSpec,
+    totals: Totals,
+    interval_iops: Vec<f64>,
+    sample: Sample,
+    seen_ios: u64,
+    silent_ns: u64,
+    finished: Option<Box<Job>>,
+}
+
+/// Runs every job of every target to its end, or until `stop` is set; then still drains and reports.
+/// `progress` gets the newest sample of every job about once a second. One result per job and copy, in
+/// order.
+pub fn run<D: PciDevice>(
+    mut targets: Vec<Target<D>>,
+    options: &Options,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&[Sample]),
+) -> Result<Vec<JobResult>, Error> {
+    let mut books = Vec::new();
+    let mut jobs = Vec::new();
+    for (index, target) in targets.iter_mut().enumerate() {
+        let specs = target.specs.clone();
+        for spec in &specs {
+            for copy in 0..spec.numjobs {
+                jobs.push(make_job(target, spec, copy)?);
+                books.push(Book::new(index, target, spec));
+            }
+        }
+    }
+    let aborts: Vec<OnceLock<String>> = books.iter().map(|_| OnceLock::new()).collect();
+    let threads = options.threads.clamp(1, jobs.len().max(1));
+    let mut hands: Vec<Vec<Seat<'_>>> = (0..threads).map(|_| Vec::new()).collect();
+    for (index, (job, aborted)) in jobs.into_iter().zip(&aborts).enumerate() {
+        hands[index % threads].push(Seat { index, job, aborted, finished: false, measured: false });
+    }
+    thread::scope(|scope| {
+        let (reports, received) = channel();
+        for seats in hands {
+            let reports = reports.clone();
+            scope.spawn(move || Worker { seats, reports, patience: options.patience, stop }.run());
+        }
+        drop(reports);
+        keep_books(&received, &mut books, &mut targets, &aborts, options, progress);
+    });
+    Ok(books.into_iter().map(|book| book.close(&mut targets)).collect())
+}
+
+fn make_job<D: PciDevice>(target: &mut Target<D>, spec: &JobSpec, copy: u16) -> Result<Job, Error> {
+    let controller = &mut target.controller;
+    let ns = controller.first_namespace()?;
+    let range = spec.range(&ns, controller.max_transfer_bytes(), copy)?;
+    let limit = controller.max_entries();
+    let entries = spec.iodepth.saturating_add(1);
+    if entries > limit {
+        return Err(Error::Spec(format!("iodepth {} is above the controller's limit of {}", spec.iodepth, limit - 1)));
+    }
+    let queue = controller.create_queue_pair(entries, None)?;
+    let buffers = controller.allocate_dma((u64::from(spec.iodepth) * buffer_bytes(spec)) as usize)?;
+    Job::new(spec, copy, queue, ns, range, buffers)
+}
+
+struct Worker<'a> {
+    seats: Vec<Seat<'a>>,
+    reports: Sender<Report>,
+    patience: Patience,
+    stop: &'a AtomicBool,
+}
+
+impl Worker<'_> {
+    fn run(mut self) {
+        let clock = Instant::now();
+        let now_ns = || clock.elapsed().as_nanos() as u64;
+        let interval_ns = INTERVAL.as_nanos() as u64;
+        let mut last_ns = 0;
+        while !self.seats.is_empty() {
+            let wait = self.round(&now_ns);
+            let now = now_ns();
+            if now - last_ns >= interval_ns || self.seats.iter().any(|seat| seat.finished) {
+                self.report(now, now - last_ns);
+                last_ns = now;
+            }
+            match wait {
+                Step::IdleUntil(due_ns) if due_ns > now + SLEEP_SLACK_NS => {
+                    let sleep_ns = (due_ns - now - SLEEP_SLACK_NS).min(MAX_SLEEP_NS);
+                    thread::sleep(Duration::from_nanos(sleep_ns));
+                }
+                Step::Busy => {}
+                _ if self.patience == Patience::Yield => thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// Steps every job once; returns what the thread as a whole may do next.
+    fn round(&mut self, now_ns: &impl Fn() -> u64) -> Step {
+        let stop = self.stop.load(Ordering::Relaxed);
+        let mut together = Step::Finished;
+        for seat in &mut self.seats {
+            if stop {
+                seat.job.stop();
+            }
+            if let Some(why) = seat.aborted.get() {
+                seat.job.abort(why);
+            }
+            // Read for every job: with one reading for all, later jobs would see completions before
+            // their time.
+            let step = seat.job.step(now_ns());
+            seat.finished = step == Step::Finished;
+            together = match (together, step) {
+                (Step::Busy, _) | (_, Step::Busy) => Step::Busy,
+                (Step::Waiting, _) | (_, Step::Waiting) => Step::Waiting,
+                (Step::IdleUntil(a), Step::IdleUntil(b)) => Step::IdleUntil(a.min(b)),
+                (Step::Finished, other) | (other, Step::Finished) => other,
+            };
+        }
+        together
+    }
+
+    /// Hands the interval's counts over, and jobs that are over.
+    fn report(&mut self, now_ns: u64, elapsed_ns: u64) {
+        for seat in &mut self.seats {
+            let measuring = seat.job.is_measuring(now_ns);
+            let interval = Interval {
+                index: seat.index,
+                // One allocation per job and second; its pages are touched when the first latency comes.
+                totals: seat.job.swap_interval(Box::default()),
+                elapsed_ns,
+                whole: std::mem::replace(&mut seat.measured, measuring) && measuring,
+                in_flight: seat.job.in_flight(),
+                completed_ios: seat.job.completed_ios(),
+            };
+            // The other side waits until we are gone: it is there.
+            if self.reports.send(Report::Interval(interval)).is_err() {
+                return;
+            }
+        }
+        for seat in self.seats.extract_if(.., |seat| seat.finished) {
+            let report = Report::Finished { index: seat.index, job: Box::new(seat.job) };
+            if self.reports.send(report).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Takes reports until every worker is gone.
+fn keep_books<D: PciDevice>(
+    received: &Receiver<Report>,
+    books: &mut [Book],
+    targets: &mut [Target<D>],
+    aborts: &[OnceLock<String>],
+    options: &Options,
+    progress: &mut dyn FnMut(&[Sample]),
+) {
+    let mut next_progress = Instant::now() + INTERVAL;
+    loop {
+        match received.recv_timeout(INTERVAL / 4) {
+            Ok(Report::Interval(interval)) => {
+                let index = interval.index;
+                let book = &mut books[index];
+                book.add(&interval);
+                if let Some(why) = book.trouble(targets, options.timeout) {
+                    // Set once; the first reason stays.
+                    let _ = aborts[index].set(why);
+                }
+            }
+            Ok(Report::Finished { index, job }) => {
+                books[index].sample.finished = true;
+                books[index].finished = Some(job);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if Instant::now() >= next_progress {
+            next_progress += INTERVAL;
+            let samples: Vec<Sample> = books.iter().map(|book| book.sample.clone()).collect();
+            progress(&samples);
+        }
+    }
+}
+
+impl Book {
+    fn new<D: PciDevice>(index: usize, target: &Target<D>, spec: &JobSpec) -> Self {
+        let name = spec.title(&target.name);
+        let sample = Sample { name: name.clone(), target: target.name.clone(), ..Sample::default() };
+        Self {
+            target: index,
+            name,
+            spec: spec.clone(),
+            totals: Totals::default(),
+            interval_iops: Vec::new(),
+            sample,
+            seen_ios: 0,
+            silent_ns: 0,
+            finished: None,
+        }
+    }
+
+    fn add(&mut self, interval: &Interval) {
+        let all = interval.totals.combined();
+        self.totals.merge(&interval.totals);
+        if interval.whole && interval.elapsed_ns >= INTERVAL.as_nanos() as u64 {
+            self.interval_iops.push(all.ios as f64 * 1e9 / interval.elapsed_ns as f64);
+        }
+        let lat = all.lat();
+        self.sample.elapsed_ns = interval.elapsed_ns;
+        self.sample.ios = all.ios;
+        self.sample.bytes = all.bytes;
+        self.sample.mean_ns = lat.mean_ns();
+        self.sample.p50_ns = lat.percentile_ns(50.0);
+        self.sample.p99_ns = lat.percentile_ns(99.0);
+        self.sample.max_ns = lat.max_ns();
+        let silent = interval.completed_ios == self.seen_ios && interval.in_flight > 0;
+        self.silent_ns = if silent { self.silent_ns + interval.elapsed_ns } else { 0 };
+        self.seen_ios = interval.completed_ios;
+    }
+
+    /// Why the job must be given up, if it must.
+    fn trouble<D: PciDevice>(&self, targets: &mut [Target<D>], timeout: Duration) -> Option<String> {
+        let silent = Duration::from_nanos(self.silent_ns);
+        if silent < SUSPICIOUS {
+            return None;
+        }
+        if let Err(error) = targets[self.target].controller.check() {
+            return Some(error.to_string());
+        }
+        (silent >= timeout).then(|| format!("no command completed for {} s: the daemon lost some", silent.as_secs()))
+    }
+
+    fn close<D: PciDevice>(self, targets: &mut [Target<D>]) -> JobResult {
+        let mut result = JobResult {
+            name: self.name,
+            target: self.sample.target,
+            spec: self.spec,
+            totals: self.totals,
+            runtime_ns: 0,
+            interval_iops: self.interval_iops,
+            failed_ios: 0,
+            error: Some("its worker thread died".into()),
+            verify: None,
+        };
+        let Some(job) = self.finished else { return result };
+        result.runtime_ns = job.measured_ns();
+        result.failed_ios = job.failed_ios();
+        result.error = job.error().map(str::to_string);
+        result.verify = job.verify_result();
+        let quiet = job.in_flight() == 0;
+        let (queue, buffers) = job.into_parts();
+        let controller = &mut targets[self.target].controller;
+        // A controller that is in trouble keeps its queues until it is reset; the job's error says why.
+        if quiet && controller.delete_queue_pair(queue).is_ok() {
+            let released = controller.release_dma(buffers);
+            result.error = result.error.or(released.err().map(|error| error.to_string()));
+        }
+        result
+    }
+}

@@ -1,0 +1,73 @@
+//! Nanoseconds per command for fetch and complete together, one-page reads through PRP, with the
+//! host's own work (entries, doorbells) kept out of the measured part.
+//!
+//! `cargo bench -p nvme-controller`
+
+#[allow(dead_code)]
+#[path = "../tests/controller/host.rs"]
+mod host;
+
+use std::time::{Duration, Instant};
+
+use host::{Host, config};
+use io_model::{Fetch, Source};
+use nvme_controller::Doorbells;
+use nvme_spec::Sqe;
+use nvme_spec::data::{SglDescriptor, sgl_type};
+use nvme_spec::opcode::nvm;
+
+const COMMANDS: u32 = 2_000_000;
+
+fn main() {
+    println!("{:<28} {:>6} {:>10}", "read", "batch", "ns/command");
+    for batch in [1, 32, 256] {
+        measure("4 KiB, PRP", batch, |host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096));
+    }
+    measure("4 KiB, two PRP pages", 32, |host, page| host.rw(nvm::READ, 0, 8, data(page) + 2048, 4096));
+    measure("4 KiB, SGL", 32, |_, page| {
+        let block = SglDescriptor::new(sgl_type::DATA_BLOCK, data(page), 4096);
+        Sqe { flags: 0x40, dptr: bytemuck::cast(block), ..host::rw(nvm::READ, 0, 8) }
+    });
+    let mut list = None;
+    measure("128 KiB, PRP list", 32, |host, _| {
+        *list.get_or_insert_with(|| host.rw(nvm::READ, 0, 256, data(0), 131_072))
+    });
+}
+
+/// Page `n` of the upper half of guest memory.
+fn data(page: u64) -> u64 {
+    host::RAM_IOVA + host::RAM_BYTES / 2 + page % 4096 * 4096
+}
+
+fn measure(name: &str, batch: u16, mut command: impl FnMut(&mut Host, u64) -> Sqe) {
+    let mut host = Host::new(nvme_controller::ControllerConfig { doorbells: Doorbells::Mapped, ..config() });
+    host.enable(32);
+    host.create_pair(1, 1024);
+    let mut in_flight = Vec::with_capacity(usize::from(batch));
+    let mut spent = Duration::ZERO;
+    let mut done = 0;
+    while done < COMMANDS {
+        for n in 0..batch {
+            let sqe = command(&mut host, u64::from(n));
+            host.push(1, sqe);
+        }
+        host.ring(1);
+        let start = Instant::now();
+        for _ in 0..batch {
+            if host.controller.backlog(1) > 0
+                && let Fetch::Command(command, buf, token) = host.controller.fetch(1)
+            {
+                in_flight.push((command, buf, token));
+            }
+        }
+        for (_, buf, token) in in_flight.drain(..) {
+            host.controller.complete(token, Ok(()), buf);
+        }
+        host.controller.notify();
+        spent += start.elapsed();
+        done += u32::from(batch);
+        let completions = host.completions(1);
+        assert!(completions.iter().all(|cqe| cqe.status().is_success()) && completions.len() == usize::from(batch));
+    }
+    println!("{name:<28} {batch:>6} {:>10.1}", spent.as_nanos() as f64 / f64::from(done));
+}

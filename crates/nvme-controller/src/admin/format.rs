@@ -1,0 +1,130 @@
+//! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes the namespace step by step, as
+//! device commands of VQ 0, then takes the new block size.
+
+use std::sync::Arc;
+
+use guest_memory::{IoBuf, Mapping};
+use io_model::{Command, Fetch, Op, Outcome, Token};
+use nvme_spec::feature::async_event;
+use nvme_spec::log::AsyncEvent;
+use nvme_spec::opcode::format;
+use nvme_spec::{NSID_ALL, Sqe, Status};
+
+use super::Reply;
+use crate::Controller;
+use crate::controller::Event;
+use crate::msix::Interrupts;
+use crate::namespace::NSID;
+use crate::queue::Kind;
+
+/// One step where the device can write zeroes: long enough to be done soon, short enough not to hold up
+/// other tenants.
+const ZEROES_STEP_BYTES: u64 = 64 << 20;
+
+/// One step where zeroes are written as data.
+const WRITE_STEP_BYTES: u64 = 1 << 20;
+
+/// A running Format.
+#[derive(Debug)]
+pub(crate) struct Format {
+    cid: u16,
+    lba_bytes: u32,
+    done_bytes: u64,
+    in_flight: bool,
+    /// Zeroes to write, where the device has no command for it.
+    zeroes: Option<Arc<Mapping>>,
+}
+
+impl Format {
+    /// Whether its next step can be fetched.
+    pub fn is_ready(&self) -> bool {
+        !self.in_flight
+    }
+}
+
+impl<I: Interrupts> Controller<I> {
+    pub(super) fn start_format(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        match sqe.nsid {
+            NSID | NSID_ALL => {}
+            _ => return Err(Status::INVALID_NAMESPACE),
+        }
+        if self.format.is_some() {
+            return Err(Status::FORMAT_IN_PROGRESS);
+        }
+        let erase = sqe.cdw10 >> format::SES_SHIFT & 7;
+        if erase != format::SES_NONE && erase != format::SES_USER_DATA {
+            return Err(Status::INVALID_FIELD);
+        }
+        let index = (sqe.cdw10 & format::LBAF) as usize;
+        let size = self.namespace.config.lba_sizes.get(index).copied();
+        let lba_bytes = size.ok_or(Status::INVALID_FORMAT)?;
+        // Neither metadata nor protection information, nor more than 16 formats.
+        if sqe.cdw10 & (format::PI | format::MSET | format::LBAFU) != 0 {
+            return Err(Status::INVALID_FORMAT);
+        }
+        let zeroes = if self.namespace.config.write_zeroes {
+            None
+        } else {
+            let zeroes = Mapping::anonymous(WRITE_STEP_BYTES as usize);
+            Some(zeroes.map_err(|_| Status::INTERNAL_ERROR)?)
+        };
+        self.format = Some(Format { cid: sqe.cid, lba_bytes, done_bytes: 0, in_flight: false, zeroes });
+        Ok(Reply::Later)
+    }
+
+    /// The next step of a running Format, unless one is in flight.
+    pub(super) fn next_format_chunk(&mut self) -> Option<Fetch> {
+        let generation = self.queues.sq(0)?.generation;
+        let format = self.format.as_mut().filter(|format| format.is_ready())?;
+        let left = self.namespace.config.size_bytes - format.done_bytes;
+        let mut buf = IoBuf::default();
+        let (op, len_bytes) = match &format.zeroes {
+            None => (Op::WriteZeroes, left.min(ZEROES_STEP_BYTES)),
+            Some(zeroes) => {
+                let len_bytes = left.min(WRITE_STEP_BYTES);
+                buf.push(zeroes, 0, len_bytes);
+                (Op::Write, len_bytes)
+            }
+        };
+        let offset_bytes = self.namespace.config.base_bytes + format.done_bytes;
+        format.done_bytes += len_bytes;
+        format.in_flight = true;
+        self.in_flight += 1;
+        let fua = self.namespace.config.volatile_write_cache;
+        let command = Command { op, offset_bytes, len_bytes, fua };
+        Some(Fetch::Command(command, buf, Token::new(0, generation, 0)))
+    }
+
+    /// A step ended.
+    pub(crate) fn end_format_chunk(&mut self, generation: u16, outcome: Outcome) {
+        // A step of a Format that went with a reset has an older generation.
+        if self.queues.sq(0).is_none_or(|sq| sq.generation != generation) {
+            return;
+        }
+        let Some(format) = &mut self.format else { return };
+        format.in_flight = false;
+        let (cid, lba_bytes, done_bytes) = (format.cid, format.lba_bytes, format.done_bytes);
+        if let Err(error) = outcome {
+            self.format = None;
+            let status = self.device_status(Kind::WriteZeroes, error);
+            self.log_error(0, cid, status, 0, NSID);
+            self.queues.post(0, cid, 0, status);
+        } else if done_bytes == self.namespace.config.size_bytes {
+            self.format = None;
+            self.finish_format(cid, lba_bytes);
+        }
+    }
+
+    fn finish_format(&mut self, cid: u16, lba_bytes: u32) {
+        let changed = lba_bytes != self.namespace.config.lba_bytes;
+        self.namespace.set_lba_bytes(lba_bytes);
+        self.wiring_events.push_back(Event::Formatted { lba_bytes });
+        self.queues.post(0, cid, 0, Status::SUCCESS);
+        if changed {
+            self.events.namespace_changed = 1;
+            if self.features.async_events & async_event::NAMESPACE_ATTRIBUTE != 0 {
+                self.note_event(AsyncEvent::NAMESPACE_CHANGED);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Get Log Page (NVMe Base 2.0, 5.16), and the error log.
+
+use bytemuck::{Pod, Zeroable, bytes_of};
+use nvme_spec::log::{CommandsEffectsLog, ErrorEntry, FirmwareSlotLog, SmartLog, effect, event_type, get_log, lid};
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::{NSID_ALL, Sqe, Status};
+
+use super::Reply;
+use crate::msix::Interrupts;
+use crate::namespace::NSID;
+use crate::{Controller, data};
+
+/// Entries that the error log keeps.
+pub(crate) const ERROR_ENTRIES: usize = 64;
+
+/// The temperature that a drive made of software reports, in kelvin (25 °C).
+const TEMPERATURE_K: u16 = 298;
+
+const CHANGED_LIST_BYTES: usize = 4096;
+
+const SUPPORTED_PAGES_BYTES: usize = 1024;
+
+/// The last [`ERROR_ENTRIES`] commands that failed.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub(crate) struct ErrorLog {
+    /// Failures since the controller was made.
+    pub count: u64,
+    /// A ring: the entry of failure `n` (from 1) is at `n % ERROR_ENTRIES`.
+    entries: [ErrorEntry; ERROR_ENTRIES],
+}
+
+impl ErrorLog {
+    fn push(&mut self, entry: ErrorEntry) {
+        self.count += 1;
+        self.entries[(self.count % ERROR_ENTRIES as u64) as usize] = ErrorEntry { error_count: self.count, ..entry };
+    }
+
+    /// Newest first, as the log page has them.
+    fn page(&self) -> Vec<u8> {
+        let newest = (self.count % ERROR_ENTRIES as u64) as usize;
+        let order = (0..ERROR_ENTRIES).map(|back| (newest + ERROR_ENTRIES - back) % ERROR_ENTRIES);
+        order.flat_map(|at| bytes_of(&self.entries[at]).to_vec()).collect()
+    }
+}
+
+impl<I: Interrupts> Controller<I> {
+    /// Notes a failed command.
+    #[cold]
+    pub(crate) fn log_error(&mut self, sqid: u16, cid: u16, status: Status, lba: u64, nsid: u32) {
+        let parameter_location = 0xffff;
+        let status = status.0 << 1;
+        self.errors.push(ErrorEntry { sqid, cid, status, parameter_location, lba, nsid, ..Zeroable::zeroed() });
+    }
+
+    /// Refuses a command whose completion entry is reserved.
+    #[cold]
+    pub(crate) fn reject(&mut self, sqid: u16, sqe: &Sqe, status: Status) {
+        self.stats.rejected += 1;
+        // These may succeed when tried again; everything else would fail the same way.
+        let passing = matches!(status, Status::FORMAT_IN_PROGRESS | Status::DATA_TRANSFER_ERROR);
+        let status = if passing { status } else { status.dnr() };
+        let lba = if sqid > 0 && sqe.opc != nvm::DATASET_MANAGEMENT { sqe.slba() } else { 0 };
+        self.log_error(sqid, sqe.cid, status, lba, sqe.nsid);
+        self.queues.post(sqid, sqe.cid, 0, status);
+    }
+
+    pub(super) fn get_log_page(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let id = sqe.cdw10 as u8;
+        let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
+        let (len_bytes, offset) = ((dwords + 1) * 4, u64::from(sqe.cdw12) | u64::from(sqe.cdw13) << 32);
+        // Dword 14 bit 23: the offset counts entries, which no page here offers.
+        let by_index = sqe.cdw14 & 1 << 23 != 0;
+        if len_bytes > self.config.max_transfer_bytes.into() || offset & 3 != 0 || by_index {
+            return Err(Status::INVALID_FIELD);
+        }
+        let page = self.log_page(id, sqe.nsid)?;
+        let rest = usize::try_from(offset).ok().and_then(|offset| page.get(offset..)).ok_or(Status::INVALID_FIELD)?;
+        let mut answer = rest.to_vec();
+        answer.resize(len_bytes as usize, 0);
+        data::give(&mut self.memory, sqe, &answer)?;
+        if sqe.cdw10 & get_log::RAE == 0 {
+            self.log_was_read(id);
+        }
+        Ok(Reply::Now(0))
+    }
+
+    fn log_page(&self, id: u8, nsid: u32) -> Result<Vec<u8>, Status> {
+        match id {
+            lid::SUPPORTED_PAGES => Ok(supported_pages()),
+            lid::ERROR => Ok(self.errors.page()),
+            // Kept for the controller, not per namespace (LPA bit 0).
+            lid::SMART if nsid != 0 && nsid != NSID_ALL => {
+                Err(if nsid == NSID { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE })
+            }
+            lid::SMART => Ok(bytes_of(&self.smart()).to_vec()),
+            lid::FIRMWARE_SLOT => Ok(bytes_of(&self.firmware_slots()).to_vec()),
+            lid::CHANGED_NAMESPACES => {
+                let mut list = vec![0; CHANGED_LIST_BYTES];
+                list[0] = self.events.namespace_changed * NSID as u8;
+                Ok(list)
+            }
+            lid::COMMANDS_EFFECTS => Ok(bytes_of(&self.commands_effects()).to_vec()),
+            _ => Err(Status::INVALID_LOG_PAGE),
+        }
+    }
+
+    /// Reading a page without RAE lets the next event of its type be reported.
+    fn log_was_read(&mut self, id: u8) {
+        match id {
+            lid::ERROR => self.events.log_was_read(event_type::ERROR),
+            lid::SMART => self.events.log_was_read(event_type::SMART),
+            lid::CHANGED_NAMESPACES => {
+                self.events.namespace_changed = 0;
+                self.events.log_was_read(event_type::NOTICE);
+            }
+            _ => {}
+        }
+        self.deliver_events();
+    }
+
+    fn smart(&self) -> SmartLog {
+        let health = &self.health;
+        let units = |bytes: u64| [bytes.div_ceil(512_000), 0];
+        SmartLog {
+            temperature_k: TEMPERATURE_K.to_le_bytes(),
+            available_spare: 100,
+            available_spare_threshold: 10,
+            data_units_read: units(health.read_bytes),
+            data_units_written: units(health.written_bytes),
+            host_reads: [health.host_reads, 0],
+            host_writes: [health.host_writes, 0],
+            power_cycles: [health.power_cycles, 0],
+            unsafe_shutdowns: [health.unsafe_shutdowns, 0],
+            media_errors: [health.media_errors, 0],
+            error_entries: [self.errors.count, 0],
+            ..Zeroable::zeroed()
+        }
+    }
+
+    fn firmware_slots(&self) -> FirmwareSlotLog {
+        let mut log = FirmwareSlotLog { afi: 1, ..Zeroable::zeroed() };
+        log.frs[0] = [b' '; 8];
+        for (byte, from) in log.frs[0].iter_mut().zip(self.config.firmware.bytes()) {
+            *byte = from;
+        }
+        log
+    }
+
+    fn commands_effects(&self) -> CommandsEffectsLog {
+        let mut log = CommandsEffectsLog::zeroed();
+        for opcode in [
+            admin::DELETE_SQ,
+            admin::CREATE_SQ,
+            admin::GET_LOG_PAGE,
+            admin::DELETE_CQ,
+            admin::CREATE_CQ,
+            admin::IDENTIFY,
+            admin::ABORT,
+            admin::SET_FEATURES,
+            admin::GET_FEATURES,
+            admin::ASYNC_EVENT_REQUEST,
+            admin::KEEP_ALIVE,
+            admin::DOORBELL_BUFFER_CONFIG,
+        ] {
+            log.acs[usize::from(opcode)] = effect::SUPPORTED;
+        }
+        log.acs[usize::from(admin::FORMAT_NVM)] =
+            effect::SUPPORTED | effect::LBCC | effect::NCC | effect::CSE_NAMESPACE;
+        let config = &self.namespace.config;
+        for (opcode, has, effects) in [
+            (nvm::FLUSH, true, 0),
+            (nvm::WRITE, true, effect::LBCC),
+            (nvm::READ, true, 0),
+            (nvm::COMPARE, true, 0),
+            (nvm::WRITE_ZEROES, config.write_zeroes, effect::LBCC),
+            (nvm::DATASET_MANAGEMENT, config.discard, effect::LBCC),
+            (nvm::VERIFY, true, 0),
+        ] {
+            log.iocs[usize::from(opcode)] = if has { effect::SUPPORTED | effects } else { 0 };
+        }
+        log
+    }
+}
+
+/// Supported Log Pages (5.16.1.1): a dword per page, bit 0 set for those that there are.
+fn supported_pages() -> Vec<u8> {
+    let mut page = vec![0; SUPPORTED_PAGES_BYTES];
+    for id in lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS {
+        page[4 * usize::from(id)] = 1;
+    }
+    page
+}

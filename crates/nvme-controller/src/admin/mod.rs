@@ -1,0 +1,141 @@
+//! Admin commands (NVMe Base 2.0, 5): queue 0.
+
+mod events;
+mod features;
+mod format;
+mod identify;
+mod logs;
+mod queues;
+
+pub(crate) use events::Events;
+pub(crate) use features::Features;
+pub(crate) use format::Format;
+pub(crate) use logs::ErrorLog;
+
+use io_model::Fetch;
+use nvme_spec::opcode::admin;
+use nvme_spec::{Sqe, Status};
+
+use crate::Controller;
+use crate::data;
+use crate::dbbuf::ShadowPages;
+use crate::msix::Interrupts;
+
+/// How an admin command was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    /// It succeeded with this dword 0.
+    Now(u32),
+    /// It completes later and keeps its completion entry reserved.
+    Later,
+    /// It waits for an event, and will find a completion entry then.
+    Held,
+}
+
+impl<I: Interrupts> Controller<I> {
+    /// Executes the next admin command, or yields the next step of a running Format.
+    pub(crate) fn fetch_admin(&mut self) -> Fetch {
+        if let Some(chunk) = self.next_format_chunk() {
+            return chunk;
+        }
+        self.deliver_events();
+        if self.admin_waiting() == 0 || self.stopped {
+            return Fetch::Empty;
+        }
+        let Some((sq, cq)) = self.queues.pair(0) else { return Fetch::Empty };
+        let Some(sqe) = sq.peek() else { return Fetch::Empty };
+        cq.reserve();
+        sq.advance();
+        self.stats.commands += 1;
+        match self.execute(&sqe) {
+            Ok(Reply::Now(dw0)) => self.queues.post(0, sqe.cid, dw0, Status::SUCCESS),
+            Ok(Reply::Later) => {}
+            Ok(Reply::Held) => {
+                if let Some(cq) = self.queues.cq(0) {
+                    cq.unreserve();
+                }
+                self.deliver_events();
+            }
+            Err(status) => self.reject(0, &sqe, status),
+        }
+        Fetch::Handled
+    }
+
+    /// Admin commands that can be fetched now; reads both doorbells.
+    pub(crate) fn admin_waiting(&mut self) -> u32 {
+        let Some((sq, cq)) = self.queues.pair(0) else { return 0 };
+        let bad_tail = sq.refresh(true).is_err();
+        let bad_head = cq.refresh(true).is_err();
+        let reachable = sq.view().is_some() && cq.free > 0;
+        let waiting = if reachable { sq.waiting() } else { 0 };
+        if bad_tail || bad_head {
+            self.invalid_doorbell();
+        }
+        waiting
+    }
+
+    fn execute(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        // Admin commands use PRPs, and none is fused.
+        if sqe.fuse() != 0 || sqe.psdt() != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        match sqe.opc {
+            admin::DELETE_SQ => self.delete_sq(sqe),
+            admin::CREATE_SQ => self.create_sq(sqe),
+            admin::GET_LOG_PAGE => self.get_log_page(sqe),
+            admin::DELETE_CQ => self.delete_cq(sqe),
+            admin::CREATE_CQ => self.create_cq(sqe),
+            admin::IDENTIFY => {
+                let answer = self.identify(sqe)?;
+                data::give(&mut self.memory, sqe, &answer)?;
+                Ok(Reply::Now(0))
+            }
+            admin::ABORT => self.abort(sqe),
+            admin::SET_FEATURES => self.set_features(sqe),
+            admin::GET_FEATURES => self.get_features(sqe),
+            admin::ASYNC_EVENT_REQUEST => self.hold_event_request(sqe),
+            // KAS is 0, so no timer runs and a conforming host does not ask; one that asks all the
+            // same is told that we are alive.
+            admin::KEEP_ALIVE => Ok(Reply::Now(0)),
+            admin::DOORBELL_BUFFER_CONFIG => self.configure_doorbell_buffers(sqe),
+            admin::FORMAT_NVM => self.start_format(sqe),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    /// Doorbell Buffer Config (5.8): from now on I/O queues are driven through these pages.
+    fn configure_doorbell_buffers(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let [shadow, events] = sqe.dptr;
+        if (shadow | events) & 0xfff != 0 || shadow == events {
+            return Err(Status::INVALID_FIELD);
+        }
+        let previous = self.queues.bells.pages.replace(ShadowPages { shadow, events });
+        let reachable = |page| self.memory.view(page, nvme_spec::PAGE_BYTES, guest_memory::Access::Write).is_ok();
+        if ![shadow, events].into_iter().all(reachable) {
+            self.queues.bells.pages = previous;
+            return Err(Status::DATA_TRANSFER_ERROR);
+        }
+        self.queues.attach(&mut self.memory, true);
+        self.queues.seed_shadow();
+        Ok(Reply::Now(0))
+    }
+
+    /// Aborts a command before it ran (5.1). Commands wait in the guest's queue until the device can
+    /// take them and are then beyond recall, so that only a held Asynchronous Event Request is aborted.
+    fn abort(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        const NOT_ABORTED: u32 = 1;
+        let (sqid, cid) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16);
+        if self.queues.sq(sqid).is_none() {
+            return Err(Status::INVALID_FIELD);
+        }
+        let room = self.queues.cq(0).is_some_and(|cq| cq.free > 0);
+        if sqid != 0 || !room || !self.events.release(cid) {
+            return Ok(Reply::Now(NOT_ABORTED));
+        }
+        if let Some(cq) = self.queues.cq(0) {
+            cq.reserve();
+        }
+        self.queues.post(0, cid, 0, Status::ABORT_REQUESTED);
+        Ok(Reply::Now(0))
+    }
+}

@@ -1,0 +1,121 @@
+//! Creating and deleting I/O queues (NVMe Base 2.0, 5.4 to 5.7).
+
+use nvme_spec::opcode::create;
+use nvme_spec::{PAGE_BYTES, Sqe, Status};
+
+use super::Reply;
+use crate::Controller;
+use crate::dbbuf::Bell;
+use crate::msix::{Interrupts, VECTORS};
+use crate::queue::{Cq, Geometry, Sq};
+
+/// CC.IOSQES and CC.IOCQES: entries of 64 and 16 bytes, as powers of two.
+const IOSQES: u8 = 6;
+const IOCQES: u8 = 4;
+
+impl<I: Interrupts> Controller<I> {
+    /// What both Create commands have in common, once the identifier was checked.
+    fn geometry(&self, sqe: &Sqe) -> Result<Geometry, Status> {
+        let (qid, size) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16);
+        if size == 0 || size > self.regs.cap.mqes() {
+            return Err(Status::INVALID_QUEUE_SIZE);
+        }
+        // CAP.CQR: queues are contiguous.
+        if sqe.cdw11 & create::PC == 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        let [iova, _] = sqe.dptr;
+        if !iova.is_multiple_of(PAGE_BYTES) {
+            return Err(Status::PRP_OFFSET_INVALID);
+        }
+        Ok(Geometry { qid, entries: size + 1, iova })
+    }
+
+    fn is_io_qid(&self, qid: u16) -> bool {
+        (1..=self.config.max_io_queues).contains(&qid)
+    }
+
+    pub(super) fn create_cq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let qid = sqe.cdw10 as u16;
+        if !self.is_io_qid(qid) || self.queues.cq(qid).is_some() {
+            return Err(Status::INVALID_QUEUE_ID);
+        }
+        if self.regs.cc.iocqes() != IOCQES {
+            return Err(Status::INVALID_QUEUE_SIZE);
+        }
+        let at = self.geometry(sqe)?;
+        let (interrupts, vector) = (sqe.cdw11 & create::IEN != 0, (sqe.cdw11 >> 16) as u16);
+        if vector >= VECTORS {
+            return Err(Status::INVALID_INTERRUPT_VECTOR);
+        }
+        let view = self.queues.bells.view(&mut self.memory, qid, Bell::CqHead, at.iova, Cq::ring_bytes(at.entries));
+        let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
+        self.queues.bells.clear(&view, qid, Bell::CqHead);
+        let cq = Cq::new(at, vector, interrupts, Some(view));
+        cq.set_wakeup(!self.queues.awake);
+        self.queues.insert_cq(cq);
+        Ok(Reply::Now(0))
+    }
+
+    pub(super) fn create_sq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let (qid, cqid) = (sqe.cdw10 as u16, (sqe.cdw11 >> 16) as u16);
+        if !self.is_io_qid(qid) || !self.is_io_qid(cqid) || self.queues.sq(qid).is_some() {
+            return Err(Status::INVALID_QUEUE_ID);
+        }
+        if self.queues.cq(cqid).is_none() {
+            return Err(Status::COMPLETION_QUEUE_INVALID);
+        }
+        if self.regs.cc.iosqes() != IOSQES {
+            return Err(Status::INVALID_QUEUE_SIZE);
+        }
+        let at = self.geometry(sqe)?;
+        let priority = (sqe.cdw11 >> create::QPRIO_SHIFT) as u8 & 3;
+        let view = self.queues.bells.view(&mut self.memory, qid, Bell::SqTail, at.iova, Sq::ring_bytes(at.entries));
+        let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
+        self.queues.bells.clear(&view, qid, Bell::SqTail);
+        let sq = Sq::new(at, cqid, priority, self.next_generation(), Some(view));
+        sq.set_wakeup(!self.queues.awake);
+        self.queues.insert_sq(sq);
+        Ok(Reply::Now(0))
+    }
+
+    pub(super) fn delete_cq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let qid = sqe.cdw10 as u16;
+        match self.queues.cq(qid) {
+            Some(cq) if qid > 0 && cq.users > 0 => Err(Status::INVALID_QUEUE_DELETION),
+            Some(_) if qid > 0 => {
+                self.queues.remove_cq(qid);
+                Ok(Reply::Now(0))
+            }
+            _ => Err(Status::INVALID_QUEUE_ID),
+        }
+    }
+
+    /// Nothing more is fetched from the queue; the command completes when what is in flight has ended.
+    pub(super) fn delete_sq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+        let qid = sqe.cdw10 as u16;
+        let sq = self.queues.sq(qid).filter(|sq| qid > 0 && sq.deleting.is_none());
+        let sq = sq.ok_or(Status::INVALID_QUEUE_ID)?;
+        sq.deleting = Some(sqe.cid);
+        let stream = sq.stream.take();
+        self.queues.live &= !(1 << qid);
+        match stream {
+            // Ranges that were not handed out never will be; this ends the command if none is in flight,
+            // and with it perhaps the deletion.
+            Some(stream) => {
+                (0..stream.left()).for_each(|_| self.end_part(qid, stream.slot().into(), Status::ABORTED_SQ_DELETION));
+            }
+            None => self.finish_deletion(qid),
+        }
+        Ok(Reply::Later)
+    }
+
+    /// Completes a Delete command once its queue has nothing in flight.
+    #[inline]
+    pub(crate) fn finish_deletion(&mut self, qid: u16) {
+        let Some(sq) = self.queues.sq(qid) else { return };
+        let Some(cid) = sq.deleting.filter(|_| sq.in_flight() == 0) else { return };
+        self.queues.remove_sq(qid);
+        self.queues.post(0, cid, 0, Status::SUCCESS);
+    }
+}

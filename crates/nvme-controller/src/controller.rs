@@ -1,0 +1,387 @@
+//! The controller as its wiring sees it: BARs, configuration space, DMA maps, resets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use guest_memory::{GuestMemory, IoBuf, Mapping, Retired, SpaceError};
+use nvme_spec::log::AsyncEvent;
+use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
+
+use crate::admin::{ErrorLog, Events, Features, Format};
+use crate::config::{ConfigError, ControllerConfig};
+use crate::dbbuf::{Bell, Bells};
+use crate::msix::{Interrupts, Msix};
+use crate::namespace::Namespace;
+use crate::pci::{BAR0_BYTES, PciFunction};
+use crate::queue::{Cq, Geometry, Sq};
+use crate::queues::Queues;
+use crate::registers::{Effect, Registers};
+use crate::stats::{Health, Stats};
+
+/// Bytes of the doorbell page.
+const DOORBELL_BYTES: u64 = 4096;
+
+/// Something that the wiring has to act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The guest formatted its namespace: remember the block size for the next start.
+    Formatted {
+        /// Logical block size from now on.
+        lba_bytes: u32,
+    },
+}
+
+/// A virtual NVMe controller. See the crate's documentation.
+#[derive(Debug)]
+pub struct Controller<I: Interrupts> {
+    pub(crate) config: ControllerConfig,
+    pub(crate) namespace: Namespace,
+    pub(crate) regs: Registers,
+    pub(crate) pci: PciFunction,
+    pub(crate) irq: Msix<I>,
+    pub(crate) memory: GuestMemory,
+    retired: Vec<Retired>,
+    pub(crate) queues: Queues,
+    pub(crate) features: Features,
+    pub(crate) events: Events,
+    pub(crate) errors: ErrorLog,
+    pub(crate) health: Health,
+    pub(crate) format: Option<Format>,
+    pub(crate) wiring_events: VecDeque<Event>,
+    pub(crate) stats: Stats,
+    /// Device commands that have not come back, those of vanished queues included.
+    pub(crate) in_flight: u32,
+    /// A reset waits for what is in flight.
+    resetting: bool,
+    /// A shutdown was asked for: nothing more is fetched.
+    pub(crate) stopped: bool,
+    generation: u16,
+    /// Memory of our own that commands in flight hold.
+    pub(crate) bounce_bytes: u64,
+    pub(crate) pool: Vec<IoBuf>,
+}
+
+impl<I: Interrupts> Controller<I> {
+    /// A controller as after power on, with no guest memory. `doorbells` is the 4 KiB page that the guest,
+    /// or whoever catches its accesses, writes: the part of BAR0 from 0x1000, 4 bytes per doorbell.
+    pub fn new(config: ControllerConfig, doorbells: Arc<Mapping>, interrupts: I) -> Result<Self, ConfigError> {
+        config.check()?;
+        if doorbells.len_bytes() != DOORBELL_BYTES || !doorbells.is_writable() {
+            return Err(ConfigError::DoorbellPage);
+        }
+        Ok(Self {
+            namespace: Namespace::new(config.namespace.clone()),
+            regs: Registers::new(config.max_depth),
+            pci: PciFunction::new(),
+            irq: Msix::new(interrupts),
+            memory: GuestMemory::default(),
+            retired: Vec::new(),
+            queues: Queues::new(Bells::new(doorbells, config.doorbells)),
+            features: Features::new(config.namespace.volatile_write_cache),
+            events: Events::default(),
+            errors: bytemuck::Zeroable::zeroed(),
+            health: Health { power_cycles: 1, ..Health::default() },
+            format: None,
+            wiring_events: VecDeque::new(),
+            stats: Stats::default(),
+            in_flight: 0,
+            resetting: false,
+            stopped: false,
+            generation: 0,
+            bounce_bytes: 0,
+            pool: Vec::new(),
+            config,
+        })
+    }
+
+    /// Reads configuration space. Any offset and length; what does not exist reads as zero.
+    pub fn config_read(&self, offset: u64, out: &mut [u8]) {
+        self.pci.read(offset, out);
+    }
+
+    /// Writes configuration space. Read-only bits keep their value.
+    pub fn config_write(&mut self, offset: u64, data: &[u8]) {
+        let effect = self.pci.write(offset, data);
+        if let Some(control) = effect.msix_control {
+            self.irq.set_control(control);
+        }
+        if effect.command {
+            self.check_pin();
+        }
+        if effect.reset {
+            self.reset();
+        }
+    }
+
+    /// Reads a BAR (0 or 4). Any offset and length; what does not exist reads as zero.
+    pub fn bar_read(&self, bar: u8, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        match bar {
+            0 if offset < REGS_BYTES => {
+                let n = out.len().min((REGS_BYTES - offset) as usize);
+                self.regs.read(offset, &mut out[..n]);
+            }
+            4 => self.irq.read(offset, out),
+            // Doorbells have no defined value to read, and nothing follows them.
+            _ => {}
+        }
+    }
+
+    /// Writes a BAR (0 or 4). Registers and doorbells take aligned dwords, and runs of them; anything
+    /// else is ignored there.
+    pub fn bar_write(&mut self, bar: u8, offset: u64, data: &[u8]) {
+        match bar {
+            0 if offset.is_multiple_of(4) && data.len().is_multiple_of(4) && offset < BAR0_BYTES => {
+                for (at, dword) in (offset..BAR0_BYTES).step_by(4).zip(data.chunks_exact(4)) {
+                    let value = u32::from_le_bytes([dword[0], dword[1], dword[2], dword[3]]);
+                    self.write_dword(at, value);
+                }
+            }
+            4 => self.irq.write(offset, data),
+            _ => {}
+        }
+    }
+
+    fn write_dword(&mut self, offset: u64, value: u32) {
+        match offset.checked_sub(DOORBELL_BASE) {
+            None => {
+                let effect = self.regs.write(offset, value);
+                self.apply(effect);
+            }
+            Some(at) if at < DOORBELL_BYTES => self.ring(at, value),
+            Some(_) => {}
+        }
+    }
+
+    fn ring(&mut self, at: u64, value: u32) {
+        self.queues.bells.store_at(at, value);
+        let qid = (at / 8) as u16;
+        let exists = if at.is_multiple_of(8) { self.queues.sq(qid).is_some() } else { self.queues.cq(qid).is_some() };
+        if !exists {
+            self.note_event(AsyncEvent::INVALID_DOORBELL_REGISTER);
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::Enable if self.resetting => {}
+            Effect::Enable => self.enable(),
+            Effect::Disable => {
+                self.drop_queues();
+                self.settle();
+            }
+            Effect::Shutdown => {
+                self.regs.csts = self.regs.csts.with_shst(Csts::SHST_BUSY);
+                self.stopped = true;
+                self.settle();
+            }
+            Effect::SubsystemReset => {
+                self.reset_registers();
+                self.regs.csts.0 |= Csts::NSSRO;
+            }
+            Effect::Unmasked => self.check_pin(),
+        }
+    }
+
+    /// CC.EN went to 1: the admin queues start, or the controller reports a fatal status.
+    fn enable(&mut self) {
+        let queues = if self.regs.can_enable() { self.admin_queues() } else { None };
+        let Some((sq, cq)) = queues else {
+            self.regs.csts.0 |= Csts::CFS;
+            return;
+        };
+        self.queues.insert_cq(cq);
+        self.queues.insert_sq(sq);
+        self.regs.csts.0 |= Csts::RDY;
+    }
+
+    fn admin_queues(&mut self) -> Option<(Sq, Cq)> {
+        let aqa = self.regs.aqa;
+        let sq_at = Geometry { qid: 0, entries: aqa.asqs() + 1, iova: self.regs.asq };
+        let cq_at = Geometry { qid: 0, entries: aqa.acqs() + 1, iova: self.regs.acq };
+        let bells = &self.queues.bells;
+        let sq_bytes = Sq::ring_bytes(sq_at.entries);
+        let sq_view = bells.view(&mut self.memory, 0, Bell::SqTail, sq_at.iova, sq_bytes)?;
+        let cq_bytes = Cq::ring_bytes(cq_at.entries);
+        let cq_view = bells.view(&mut self.memory, 0, Bell::CqHead, cq_at.iova, cq_bytes)?;
+        bells.clear(&sq_view, 0, Bell::SqTail);
+        bells.clear(&cq_view, 0, Bell::CqHead);
+        let generation = self.next_generation();
+        Some((Sq::new(sq_at, 0, 0, generation, Some(sq_view)), Cq::new(cq_at, 0, true, Some(cq_view))))
+    }
+
+    /// A number that no queue with commands in flight has: queues start only while none of an earlier
+    /// life is in flight, and a deleted queue has none.
+    pub(crate) fn next_generation(&mut self) -> u16 {
+        self.generation = self.generation.wrapping_add(1);
+        self.generation
+    }
+
+    /// What every reset does at once: queues and everything that a reset clears are gone; commands in
+    /// flight have nowhere to complete to.
+    fn drop_queues(&mut self) {
+        self.queues.clear();
+        self.irq.pending = 0;
+        self.regs.int_mask = 0;
+        self.events = Events::default();
+        self.features = Features::new(self.namespace.config.volatile_write_cache);
+        self.namespace.write_cache = self.namespace.config.volatile_write_cache;
+        self.format = None;
+        self.bounce_bytes = 0;
+        self.stopped = false;
+        self.resetting = true;
+    }
+
+    /// Ends what waited for nothing to be in flight: resets and shutdowns.
+    pub(crate) fn settle(&mut self) {
+        if self.in_flight > 0 {
+            return;
+        }
+        if self.resetting {
+            self.resetting = false;
+            self.regs.csts.0 &= Csts::NSSRO;
+            if self.regs.cc.en() {
+                self.enable();
+            }
+        }
+        if self.regs.csts.shst() == Csts::SHST_BUSY {
+            self.regs.csts = self.regs.csts.with_shst(Csts::SHST_DONE);
+        }
+    }
+
+    fn reset_registers(&mut self) {
+        if self.regs.cc.en() && self.regs.csts.shst() != Csts::SHST_DONE {
+            self.health.unsafe_shutdowns += 1;
+        }
+        self.regs = Registers::new(self.config.max_depth);
+        self.drop_queues();
+        self.settle();
+    }
+
+    /// Function level reset, or the VMM's device reset: everything but guest memory is as after power
+    /// on. Until [`Controller::is_idle`], commands of before are still in flight, and a guest that
+    /// enables the controller sees it become ready only then.
+    pub fn reset(&mut self) {
+        self.reset_registers();
+        self.pci = PciFunction::new();
+        self.irq.reset();
+    }
+
+    /// The VMM went away: resets everything and takes all guest memory out, to be reported by
+    /// [`Controller::take_unmapped`] like any other.
+    pub fn client_gone(&mut self) {
+        self.reset();
+        self.irq.forget_wiring();
+        self.health.power_cycles += 1;
+        self.retired.extend(self.memory.unmap_all());
+    }
+
+    /// Whether no device command is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Adds guest memory. `None`: a range that is known but can't be reached. Queues that were halted
+    /// for want of it go on.
+    pub fn dma_map(&mut self, iova: u64, len_bytes: u64, mapping: Option<Arc<Mapping>>) -> Result<(), SpaceError> {
+        self.memory.map(iova, len_bytes, mapping)?;
+        self.queues.attach(&mut self.memory, false);
+        Ok(())
+    }
+
+    /// Takes guest memory out: exactly a range that was added. Queues in it halt, new commands to it fail
+    /// with Data Transfer Error; commands in flight may use it until [`Controller::take_unmapped`] says
+    /// that it is quiet. The caller must not keep the mapping's `Arc`: it would never be.
+    pub fn dma_unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), SpaceError> {
+        let retired = self.memory.unmap(iova, len_bytes)?;
+        self.queues.detach(iova, len_bytes);
+        self.retired.push(retired);
+        Ok(())
+    }
+
+    /// As [`Controller::dma_unmap`], for all of it.
+    pub fn dma_unmap_all(&mut self) {
+        for retired in self.memory.unmap_all() {
+            self.queues.detach(retired.iova, retired.len_bytes);
+            self.retired.push(retired);
+        }
+    }
+
+    /// Whether the client took memory away without unmapping it (see `guest_memory::sigbus`).
+    pub fn any_poisoned(&self) -> bool {
+        self.memory.any_poisoned()
+    }
+
+    /// A range taken out that nothing uses any more: its address and length in bytes. Each is told once.
+    pub fn take_unmapped(&mut self) -> Option<(u64, u64)> {
+        let at = self.retired.iter().position(Retired::is_quiet)?;
+        let retired = self.retired.swap_remove(at);
+        Some((retired.iova, retired.len_bytes))
+    }
+
+    /// Ranges taken out that something may still use.
+    pub fn unmaps_pending(&self) -> usize {
+        self.retired.len()
+    }
+
+    /// Masks or unmasks a vector on behalf of a VMM that does so by message (vfio-user SET_IRQS), apart
+    /// from the masks in the function. Unmasking delivers what is pending, once.
+    pub fn set_vector_masked(&mut self, vector: u16, masked: bool) {
+        self.irq.set_wire_mask(vector, masked);
+        if !masked {
+            self.check_pin();
+        }
+    }
+
+    /// The VMM wants MSI-X vectors although it did not enable MSI-X in configuration space: some clients
+    /// only ask by message.
+    pub fn set_msix_armed(&mut self, armed: bool) {
+        self.irq.set_armed(armed);
+    }
+
+    /// Raises the pin if a completion waits for the host: it is level triggered.
+    fn check_pin(&mut self) {
+        if !self.pin_is_open() {
+            return;
+        }
+        let mut invalid = false;
+        let mut level = false;
+        let awake = self.queues.awake;
+        for cq in self.queues.cqs_mut() {
+            invalid |= cq.refresh(awake).is_err();
+            level |= cq.interrupts && cq.occupied() > 0;
+        }
+        if level {
+            self.irq.raise_pin();
+        }
+        if invalid {
+            self.invalid_doorbell();
+        }
+    }
+
+    /// Whether pin interrupts are in use and not masked in the function.
+    pub(crate) fn pin_is_open(&self) -> bool {
+        !self.irq.is_on() && self.regs.int_mask & 1 == 0 && !self.pci.pin_disabled()
+    }
+
+    /// Where interrupts go, for the wiring to change.
+    pub fn interrupts_mut(&mut self) -> &mut I {
+        self.irq.out_mut()
+    }
+
+    /// Something for the wiring to act on, oldest first.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.wiring_events.pop_front()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> Stats {
+        Stats { interrupts: self.irq.raised, ..self.stats }
+    }
+
+    /// The configuration, with the block size of the last Format.
+    pub fn config(&self) -> ControllerConfig {
+        ControllerConfig { namespace: self.namespace.config.clone(), ..self.config.clone() }
+    }
+}

@@ -1,0 +1,87 @@
+//! Dataset Management: one guest command, one discard per range (NVM Command Set 1.0, 3.2.3).
+
+use guest_memory::{Access, IoBuf};
+use io_model::{Command, Fetch, Op, Token};
+use nvme_spec::data::DsmRange;
+use nvme_spec::opcode::dsm;
+use nvme_spec::{Sqe, Status};
+
+use crate::Controller;
+use crate::data;
+use crate::io::Admitted;
+use crate::msix::Interrupts;
+use crate::queue::Kind;
+
+/// A command whose ranges are handed out one per fetch.
+#[derive(Debug)]
+pub(crate) struct RangeStream {
+    slot: u16,
+    ranges: Vec<DsmRange>,
+    next: usize,
+}
+
+impl RangeStream {
+    /// Ranges not handed out yet.
+    pub fn left(&self) -> u32 {
+        (self.ranges.len() - self.next) as u32
+    }
+
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+}
+
+impl<I: Interrupts> Controller<I> {
+    /// Reads and checks all ranges before the first is discarded.
+    pub(crate) fn admit_dsm(&mut self, sqid: u16, sqe: &Sqe) -> Result<Admitted, Status> {
+        if !self.namespace.config.discard {
+            return Err(Status::INVALID_OPCODE);
+        }
+        let count = (sqe.cdw10 as usize & 0xff) + 1;
+        // Allocates: the command is rare, and one range alone costs the device more than this.
+        let mut ranges = vec![DsmRange::default(); count];
+        let mut buf = IoBuf::default();
+        let len_bytes = std::mem::size_of_val(&ranges[..]) as u64;
+        data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut buf)?;
+        buf.copy_to(bytemuck::must_cast_slice_mut(&mut ranges));
+        for range in &ranges {
+            self.namespace.range(range.slba, range.nlb.into())?;
+        }
+        ranges.retain(|range| range.nlb > 0);
+        // The other attributes are hints that nothing here acts on.
+        if sqe.cdw11 & dsm::AD == 0 || ranges.is_empty() {
+            return Ok(Admitted::Done);
+        }
+        let sq = self.queues.sq(sqid).ok_or(Status::INTERNAL_ERROR)?;
+        let slot = sq.start(sqe.cid, Kind::Discard, ranges[0].slba, 0).ok_or(Status::INTERNAL_ERROR)?;
+        if let Some(slot) = sq.slot(slot.into()) {
+            slot.pending = ranges.len() as u16;
+        }
+        sq.stream = Some(RangeStream { slot, ranges, next: 0 });
+        Ok(Admitted::Stream)
+    }
+
+    /// The next range of the command whose ranges are being handed out.
+    pub(crate) fn next_range(&mut self, sqid: u16) -> Fetch {
+        let Some(sq) = self.queues.sq(sqid) else { return Fetch::Empty };
+        let generation = sq.generation;
+        let Some(stream) = &mut sq.stream else { return Fetch::Empty };
+        let (id, range) = (stream.slot, stream.ranges.get(stream.next).copied().unwrap_or_default());
+        stream.next += 1;
+        if stream.left() == 0 {
+            sq.stream = None;
+        }
+        match self.namespace.range(range.slba, range.nlb.into()) {
+            Ok((offset_bytes, len_bytes)) => {
+                self.in_flight += 1;
+                let command = Command { op: Op::Discard, offset_bytes, len_bytes, fua: false };
+                Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))
+            }
+            // The namespace was formatted to other blocks since the ranges were checked.
+            Err(status) => {
+                self.end_part(sqid, id.into(), status);
+                Fetch::Handled
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! I/O commands of the NVM command set: checked and turned into device commands, and ended.
+
+use guest_memory::{Access, IoBuf};
+use io_model::{Command, DeviceError, Fetch, Op, Outcome, Token};
+use nvme_spec::opcode::{nvm, rw};
+use nvme_spec::{NSID_ALL, PAGE_BYTES, Sqe, Status};
+
+use crate::bounce::Bounce;
+use crate::msix::Interrupts;
+use crate::namespace::NSID;
+use crate::queue::{Entry, Kind, Slot};
+use crate::{Controller, data};
+
+/// Buffers with long segment lists that are kept for reuse.
+const POOL: usize = 256;
+
+/// A command that passed its checks.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// One device command, its data in guest memory.
+    Device { kind: Kind, command: Command, slba: u64, buf: IoBuf },
+    /// One device read into memory of our own.
+    Bounced { kind: Kind, offset_bytes: u64, len_bytes: u64, buf: IoBuf, bounce: Box<Bounce> },
+    /// Ranges to be handed out; already in the table.
+    Stream,
+    /// Nothing to do.
+    Done,
+}
+
+impl<I: Interrupts> Controller<I> {
+    #[inline]
+    pub(crate) fn fetch_io(&mut self, vq: u16) -> Fetch {
+        let awake = self.queues.awake;
+        let bounce_is_full = self.bounce_is_full();
+        let Some((sq, cq)) = self.queues.pair(vq) else { return Fetch::Empty };
+        if sq.deleting.is_some() || self.stopped {
+            return Fetch::Empty;
+        }
+        if sq.stream.is_some() {
+            return self.next_range(vq);
+        }
+        if sq.waiting() == 0 && sq.refresh(awake).is_err() {
+            self.invalid_doorbell();
+            return Fetch::Empty;
+        }
+        if sq.waiting() == 0 || !sq.has_room() {
+            return Fetch::Empty;
+        }
+        // The head doorbell is read only when the entries known to be free are used up.
+        if cq.free == 0 && cq.refresh(awake).is_err() {
+            self.invalid_doorbell();
+            return Fetch::Empty;
+        }
+        if cq.free == 0 {
+            return Fetch::Empty;
+        }
+        let Some(sqe) = sq.peek() else { return Fetch::Empty };
+        if bounce_is_full && matches!(sqe.opc, nvm::COMPARE | nvm::VERIFY) {
+            sq.waits_for_bounce = true;
+            return Fetch::Empty;
+        }
+        cq.reserve();
+        sq.advance();
+        self.stats.commands += 1;
+        match self.admit(vq, &sqe) {
+            Ok(admitted) => self.start(vq, sqe.cid, admitted),
+            Err(status) => {
+                self.reject(vq, &sqe, status);
+                Fetch::Handled
+            }
+        }
+    }
+
+    #[inline]
+    fn admit(&mut self, vq: u16, sqe: &Sqe) -> Result<Admitted, Status> {
+        if sqe.fuse() != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        if sqe.nsid != NSID {
+            check_other_nsid(sqe)?;
+        }
+        if self.format.is_some() {
+            return Err(Status::FORMAT_IN_PROGRESS);
+        }
+        match sqe.opc {
+            nvm::READ => self.admit_transfer(sqe, Kind::Read),
+            nvm::WRITE if sqe.cdw12 & rw::DTYPE != 0 => Err(Status::INVALID_FIELD),
+            nvm::WRITE => self.admit_transfer(sqe, Kind::Write),
+            nvm::FLUSH => Ok(self.admit_flush()),
+            nvm::WRITE_ZEROES if self.namespace.config.write_zeroes => self.admit_write_zeroes(sqe),
+            nvm::DATASET_MANAGEMENT => self.admit_dsm(vq, sqe),
+            nvm::COMPARE => self.admit_bounced(sqe, Kind::Compare),
+            nvm::VERIFY => self.admit_bounced(sqe, Kind::Verify),
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+
+    #[inline]
+    fn admit_transfer(&mut self, sqe: &Sqe, kind: Kind) -> Result<Admitted, Status> {
+        let blocks = u64::from(sqe.nlb()) + 1;
+        if blocks << self.namespace.lba_shift > u64::from(self.config.max_transfer_bytes) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), blocks)?;
+        // One page has at most two pieces; longer lists come from the pool, so as not to allocate.
+        let mut buf = if len_bytes > PAGE_BYTES { self.pool.pop().unwrap_or_default() } else { IoBuf::default() };
+        let (op, access) = match kind {
+            Kind::Write => (Op::Write, Access::Read),
+            _ => (Op::Read, Access::Write),
+        };
+        if let Err(status) = data::translate(&mut self.memory, sqe, len_bytes, access, &mut buf) {
+            self.recycle(buf);
+            return Err(status);
+        }
+        let command = Command { op, offset_bytes, len_bytes, fua: op == Op::Write && self.is_fua(sqe) };
+        Ok(Admitted::Device { kind, command, slba: sqe.slba(), buf })
+    }
+
+    /// With the write cache disabled every write must be durable when it completes.
+    fn is_fua(&self, sqe: &Sqe) -> bool {
+        self.namespace.config.volatile_write_cache && (sqe.cdw12 & rw::FUA != 0 || !self.namespace.write_cache)
+    }
+
+    fn admit_flush(&self) -> Admitted {
+        // Without a cache, or with the cache disabled, everything that completed is durable.
+        if !self.namespace.write_cache {
+            return Admitted::Done;
+        }
+        let command = Command { op: Op::Flush, offset_bytes: 0, len_bytes: 0, fua: false };
+        Admitted::Device { kind: Kind::Flush, command, slba: 0, buf: IoBuf::default() }
+    }
+
+    /// The Deallocate bit is a permission; zeroes are written all the same.
+    fn admit_write_zeroes(&self, sqe: &Sqe) -> Result<Admitted, Status> {
+        let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
+        let command = Command { op: Op::WriteZeroes, offset_bytes, len_bytes, fua: self.is_fua(sqe) };
+        Ok(Admitted::Device { kind: Kind::WriteZeroes, command, slba: sqe.slba(), buf: IoBuf::default() })
+    }
+
+    /// Enters an admitted command into the queue's table.
+    #[inline]
+    fn start(&mut self, vq: u16, cid: u16, admitted: Admitted) -> Fetch {
+        let (kind, command, slba, buf, bounce) = match admitted {
+            Admitted::Device { kind, command, slba, buf } => (kind, command, slba, buf, None),
+            Admitted::Bounced { kind, offset_bytes, len_bytes, buf, bounce } => {
+                let slba = (offset_bytes - self.namespace.config.base_bytes) >> self.namespace.lba_shift;
+                let command = Command { op: Op::Read, offset_bytes, len_bytes, fua: false };
+                (kind, command, slba, buf, Some(bounce))
+            }
+            Admitted::Stream => return self.next_range(vq),
+            Admitted::Done => {
+                self.queues.post(vq, cid, 0, Status::SUCCESS);
+                return Fetch::Handled;
+            }
+        };
+        let Some(sq) = self.queues.sq(vq) else { return Fetch::Empty };
+        let generation = sq.generation;
+        let Some(id) = sq.start(cid, kind, slba, command.len_bytes) else { return Fetch::Empty };
+        if bounce.is_some()
+            && let Some(slot) = sq.slot(id.into())
+        {
+            slot.bounce = bounce;
+        }
+        self.in_flight += 1;
+        Fetch::Command(command, buf, Token::new(vq, generation, id.into()))
+    }
+
+    /// Ends one device command.
+    #[inline]
+    pub(crate) fn end(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        let (vq, generation, id) = token.spend();
+        self.recycle(buf);
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let kind = match self.queues.sq(vq) {
+            Some(sq) if sq.generation == generation => sq.slot(id).map(|slot| slot.kind),
+            // Its queue went with a reset.
+            _ => None,
+        };
+        match (vq, kind, outcome) {
+            (0, ..) => self.end_format_chunk(generation, outcome),
+            (_, None, _) => {}
+            (_, Some(_), Ok(())) => self.end_part(vq, id, Status::SUCCESS),
+            (_, Some(kind), Err(error)) => {
+                let status = self.device_status(kind, error);
+                self.end_part(vq, id, status);
+            }
+        }
+        if self.in_flight == 0 {
+            self.settle();
+        }
+    }
+
+    pub(crate) fn device_status(&mut self, kind: Kind, error: DeviceError) -> Status {
+        let writes = matches!(kind, Kind::Write | Kind::WriteZeroes | Kind::Discard | Kind::Flush);
+        match error {
+            DeviceError::Medium => {
+                self.health.media_errors += 1;
+                if writes { Status::WRITE_FAULT } else { Status::UNRECOVERED_READ }
+            }
+            DeviceError::NoSpace => Status::CAPACITY_EXCEEDED,
+            DeviceError::OutOfRange => Status::LBA_OUT_OF_RANGE,
+            DeviceError::Memory => Status::DATA_TRANSFER_ERROR,
+            DeviceError::Unsupported => Status::INVALID_OPCODE,
+            // May come back: the host is allowed to try again.
+            DeviceError::Gone => Status::NAMESPACE_NOT_READY,
+        }
+    }
+
+    /// Ends one part of a command; with its last part, the command.
+    #[inline]
+    pub(crate) fn end_part(&mut self, vq: u16, id: u32, status: Status) {
+        let Some((sq, cq)) = self.queues.pair(vq) else { return };
+        let Some(slot) = sq.slot(id) else { return };
+        if slot.status.is_success() {
+            slot.status = status;
+        }
+        slot.pending = slot.pending.saturating_sub(1);
+        if slot.pending > 0 {
+            return;
+        }
+        let Slot { cid, kind, mut status, len_bytes, slba, .. } = *slot;
+        let bounce = slot.bounce.take();
+        if let Some(bounce) = bounce {
+            self.bounce_bytes -= bounce.size_bytes();
+            if kind == Kind::Compare && status.is_success() && !bounce.is_equal() {
+                status = Status::COMPARE_FAILURE;
+            }
+        }
+        sq.finish(id);
+        if cq.post(Entry::new(0, sq.head, vq, cid, status)) {
+            self.queues.dirty |= 1 << cq.at.qid;
+        }
+        self.health.count(kind, len_bytes);
+        if !status.is_success() {
+            self.log_error(vq, cid, status, slba, NSID);
+        }
+        self.finish_deletion(vq);
+    }
+
+    /// Takes a buffer back: its pins are released at once, its lists are kept.
+    #[inline]
+    pub(crate) fn recycle(&mut self, mut buf: IoBuf) {
+        buf.clear();
+        if buf.has_spill() && self.pool.len() < POOL {
+            self.pool.push(buf);
+        }
+    }
+}
+
+/// NSID of a command that is not for our only namespace: only Flush may name them all; 0 and those
+/// past NN are invalid (NVMe Base 2.0, 3.2.1.2).
+fn check_other_nsid(sqe: &Sqe) -> Result<(), Status> {
+    match (sqe.nsid, sqe.opc) {
+        (NSID_ALL, nvm::FLUSH) => Ok(()),
+        (NSID_ALL, _) => Err(Status::INVALID_FIELD),
+        _ => Err(Status::INVALID_NAMESPACE),
+    }
+}

@@ -1,0 +1,358 @@
+//! Submission and completion queues: rings in guest memory, their indexes, and the table of commands
+//! in flight.
+//!
+//! A command is fetched only after a completion slot was reserved for it, so posting can't fail. A
+//! queue whose memory was unmapped is *halted*: it has no [`View`]; nothing is fetched from it, and
+//! its completions are parked (never more than its depth, as each has its reserved slot) until the
+//! memory is back.
+
+use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
+use nvme_spec::{Sqe, Status};
+
+use crate::bounce::Bounce;
+use crate::dbbuf::{View, behind, overlaps};
+use crate::dsm::RangeStream;
+
+/// The host wrote a value to a doorbell that its queue can't have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InvalidDoorbell;
+
+/// What a command in flight is, for its completion and the health log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Flush,
+    WriteZeroes,
+    Discard,
+    Compare,
+    Verify,
+}
+
+/// One command in flight.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub cid: u16,
+    pub kind: Kind,
+    /// Device commands that have not come back: 1, or more for Dataset Management.
+    pub pending: u16,
+    /// First error.
+    pub status: Status,
+    pub len_bytes: u32,
+    pub slba: u64,
+    pub bounce: Option<Box<Bounce>>,
+}
+
+impl Slot {
+    const UNUSED: Self =
+        Self { cid: 0, kind: Kind::Flush, pending: 0, status: Status::SUCCESS, len_bytes: 0, slba: 0, bounce: None };
+}
+
+/// Where a queue lies and how it was created.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Geometry {
+    pub qid: u16,
+    pub entries: u16,
+    pub iova: u64,
+}
+
+/// A submission queue.
+#[derive(Debug)]
+pub(crate) struct Sq {
+    pub at: Geometry,
+    pub cqid: u16,
+    pub priority: u8,
+    pub head: u16,
+    /// The tail when the doorbell was last read.
+    pub tail: u16,
+    /// Tells this queue's tokens from those of an earlier one with its identifier.
+    pub generation: u16,
+    /// A Delete command with this CID waits for the commands in flight.
+    pub deleting: Option<u16>,
+    /// A Dataset Management command whose ranges are being handed out.
+    pub stream: Option<RangeStream>,
+    /// The next command waits for bounce memory.
+    pub waits_for_bounce: bool,
+    bad_tail: bool,
+    view: Option<View>,
+    slots: Box<[Slot]>,
+    free: Vec<u16>,
+}
+
+impl Sq {
+    pub fn new(at: Geometry, cqid: u16, priority: u8, generation: u16, view: Option<View>) -> Self {
+        Self {
+            at,
+            cqid,
+            priority,
+            head: 0,
+            tail: 0,
+            generation,
+            deleting: None,
+            stream: None,
+            waits_for_bounce: false,
+            bad_tail: false,
+            view,
+            slots: (0..at.entries).map(|_| Slot::UNUSED).collect(),
+            // Reversed, so that a shallow queue keeps to the first slots.
+            free: (0..at.entries).rev().collect(),
+        }
+    }
+
+    pub fn ring_bytes(entries: u16) -> u64 {
+        u64::from(entries) * SQE_BYTES
+    }
+
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    pub fn set_view(&mut self, view: Option<View>) {
+        self.view = view;
+    }
+
+    pub fn uses(&self, iova: u64, len_bytes: u64) -> bool {
+        overlaps(self.at.iova, Self::ring_bytes(self.at.entries), iova, len_bytes)
+    }
+
+    /// Commands in flight.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Reads the tail doorbell. An impossible value is ignored, and reported when it appears.
+    #[inline]
+    pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
+        let Some(view) = &self.view else { return Ok(()) };
+        let tail = view.bell.load();
+        if tail == u32::from(self.tail) {
+            return Ok(());
+        }
+        if tail >= u32::from(self.at.entries) {
+            let known = std::mem::replace(&mut self.bad_tail, true);
+            return if known { Ok(()) } else { Err(InvalidDoorbell) };
+        }
+        self.bad_tail = false;
+        self.tail = tail as u16;
+        if awake && let Some(event) = &view.event {
+            event.store(behind(self.tail, self.at.entries));
+        }
+        Ok(())
+    }
+
+    /// Commands between head and the last known tail.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        let (head, tail) = (u32::from(self.head), u32::from(self.tail));
+        if tail >= head { tail - head } else { tail + u32::from(self.at.entries) - head }
+    }
+
+    /// A copy of the entry at the head.
+    #[inline]
+    pub fn peek(&self) -> Option<Sqe> {
+        let raw = self.view.as_ref()?.ring.read_64(u64::from(self.head) * SQE_BYTES)?;
+        Some(bytemuck::must_cast(raw))
+    }
+
+    /// Consumes the entry at the head.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.head = if self.head + 1 == self.at.entries { 0 } else { self.head + 1 };
+    }
+
+    /// Enters a command into the table; the identifier of its slot.
+    #[inline]
+    pub fn start(&mut self, cid: u16, kind: Kind, slba: u64, len_bytes: u64) -> Option<u16> {
+        let id = self.free.pop()?;
+        let slot = self.slots.get_mut(usize::from(id))?;
+        slot.cid = cid;
+        slot.kind = kind;
+        slot.pending = 1;
+        slot.status = Status::SUCCESS;
+        slot.slba = slba;
+        slot.len_bytes = u32::try_from(len_bytes).unwrap_or(u32::MAX);
+        Some(id)
+    }
+
+    /// The command in slot `id`. `None`: no such slot.
+    #[inline]
+    pub fn slot(&mut self, id: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(id as usize)
+    }
+
+    #[inline]
+    pub fn finish(&mut self, id: u32) {
+        self.free.push(id as u16);
+    }
+
+    /// Arms or disarms the event index for a poller that is about to sleep or just woke.
+    pub fn set_wakeup(&self, wanted: bool) {
+        arm(self.view.as_ref(), self.tail, self.at.entries, wanted);
+    }
+}
+
+fn arm(view: Option<&View>, index: u16, entries: u16, wanted: bool) {
+    if let Some(event) = view.and_then(|view| view.event.as_ref()) {
+        event.store(if wanted { index.into() } else { behind(index, entries) });
+    }
+}
+
+/// A completion queue entry but for its phase tag, as two little-endian halves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    low: u64,
+    high: u64,
+}
+
+impl Entry {
+    #[inline]
+    pub fn new(dw0: u32, sqhd: u16, sqid: u16, cid: u16, status: Status) -> Self {
+        let high = u64::from(sqhd) | u64::from(sqid) << 16 | u64::from(cid) << 32 | u64::from(status.0 << 1) << 48;
+        Self { low: dw0.into(), high }
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub at: Geometry,
+    pub vector: u16,
+    pub interrupts: bool,
+    pub head: u16,
+    pub tail: u16,
+    pub phase: bool,
+    /// Entries neither occupied nor reserved, as far as the last known head tells.
+    pub free: u16,
+    /// Submission queues that complete here.
+    pub users: u16,
+    bad_head: bool,
+    view: Option<View>,
+    parked: Vec<Entry>,
+}
+
+impl Cq {
+    pub fn new(at: Geometry, vector: u16, interrupts: bool, view: Option<View>) -> Self {
+        let free = at.entries - 1;
+        Self {
+            at,
+            vector,
+            interrupts,
+            head: 0,
+            tail: 0,
+            phase: true,
+            free,
+            users: 0,
+            bad_head: false,
+            view,
+            parked: Vec::new(),
+        }
+    }
+
+    pub fn ring_bytes(entries: u16) -> u64 {
+        u64::from(entries) * CQE_BYTES
+    }
+
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// Whether completions wait for the ring to be reachable.
+    pub fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Takes a new view, and posts what was parked if there is one. Returns whether anything was posted.
+    pub fn set_view(&mut self, view: Option<View>) -> bool {
+        self.view = view;
+        if self.view.is_none() || self.parked.is_empty() {
+            return false;
+        }
+        for entry in std::mem::take(&mut self.parked) {
+            self.publish(entry);
+        }
+        true
+    }
+
+    pub fn uses(&self, iova: u64, len_bytes: u64) -> bool {
+        overlaps(self.at.iova, Self::ring_bytes(self.at.entries), iova, len_bytes)
+    }
+
+    fn distance(&self, from: u16, to: u16) -> u16 {
+        if to >= from { to - from } else { to + (self.at.entries - from) }
+    }
+
+    /// Entries that the host has not consumed, as far as the last known head tells.
+    pub fn occupied(&self) -> u16 {
+        self.distance(self.head, self.tail)
+    }
+
+    /// Reads the head doorbell. An impossible value is ignored, and reported when it appears.
+    pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
+        let Some(view) = &self.view else { return Ok(()) };
+        let head = view.bell.load();
+        if head == u32::from(self.head) {
+            return Ok(());
+        }
+        let consumed = u16::try_from(head)
+            .ok()
+            .filter(|head| *head < self.at.entries)
+            .map(|head| self.distance(self.head, head))
+            .filter(|consumed| *consumed <= self.occupied());
+        let Some(consumed) = consumed else {
+            let known = std::mem::replace(&mut self.bad_head, true);
+            return if known { Ok(()) } else { Err(InvalidDoorbell) };
+        };
+        self.bad_head = false;
+        self.head = head as u16;
+        self.free += consumed;
+        if awake && let Some(event) = &view.event {
+            event.store(behind(self.head, self.at.entries));
+        }
+        Ok(())
+    }
+
+    /// Takes one free entry for a command that is about to be fetched. There must be one.
+    #[inline]
+    pub fn reserve(&mut self) {
+        self.free -= 1;
+    }
+
+    /// Gives a reserved entry back unused.
+    pub fn unreserve(&mut self) {
+        self.free += 1;
+    }
+
+    /// Posts a completion into a reserved entry, or parks it while the ring can't be reached.
+    /// Returns whether the host can see it.
+    #[inline]
+    pub fn post(&mut self, entry: Entry) -> bool {
+        if self.view.is_none() {
+            self.parked.push(entry);
+            return false;
+        }
+        self.publish(entry);
+        true
+    }
+
+    #[inline]
+    fn publish(&mut self, entry: Entry) {
+        if let Some(view) = &self.view {
+            let high = entry.high | u64::from(self.phase) << 48;
+            // Fails only where the VMM mapped the ring at an odd address; its guest sees nothing then.
+            let _ = view.ring.publish_16(u64::from(self.tail) * CQE_BYTES, entry.low, high);
+        }
+        self.tail += 1;
+        if self.tail == self.at.entries {
+            self.tail = 0;
+            self.phase = !self.phase;
+        }
+    }
+
+    pub fn set_wakeup(&self, wanted: bool) {
+        arm(self.view.as_ref(), self.head, self.at.entries, wanted);
+    }
+}

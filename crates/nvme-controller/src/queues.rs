@@ -1,0 +1,169 @@
+//! All queues of a controller, by identifier.
+
+use guest_memory::GuestMemory;
+use nvme_spec::Status;
+
+use crate::config::MAX_IO_QUEUES;
+use crate::dbbuf::{Bell, Bells};
+use crate::queue::{Cq, Entry, Sq};
+
+/// Queue identifiers 0 (admin) to 64.
+pub(crate) const QIDS: usize = MAX_IO_QUEUES as usize + 1;
+
+#[derive(Debug)]
+pub(crate) struct Queues {
+    // Boxed: most identifiers are unused, and an idle tenant should stay small.
+    sqs: [Option<Box<Sq>>; QIDS],
+    cqs: [Option<Box<Cq>>; QIDS],
+    /// Submission queues that may be fetched from.
+    pub live: u128,
+    /// Completion queues with entries posted since the last interrupts.
+    pub dirty: u128,
+    /// The poller is awake: keep event indexes behind.
+    pub awake: bool,
+    pub bells: Bells,
+}
+
+impl Queues {
+    pub fn new(bells: Bells) -> Self {
+        Self { sqs: [const { None }; QIDS], cqs: [const { None }; QIDS], live: 0, dirty: 0, awake: true, bells }
+    }
+
+    #[inline]
+    pub fn sq(&mut self, qid: u16) -> Option<&mut Sq> {
+        self.sqs.get_mut(usize::from(qid))?.as_deref_mut()
+    }
+
+    #[inline]
+    pub fn cq(&mut self, qid: u16) -> Option<&mut Cq> {
+        self.cqs.get_mut(usize::from(qid))?.as_deref_mut()
+    }
+
+    /// A submission queue and the completion queue it completes to.
+    #[inline]
+    pub fn pair(&mut self, sqid: u16) -> Option<(&mut Sq, &mut Cq)> {
+        let sq = self.sqs.get_mut(usize::from(sqid))?.as_deref_mut()?;
+        let cq = self.cqs.get_mut(usize::from(sq.cqid))?.as_deref_mut()?;
+        Some((sq, cq))
+    }
+
+    pub fn sqs(&self) -> impl Iterator<Item = &Sq> {
+        self.sqs.iter().flatten().map(|sq| &**sq)
+    }
+
+    pub fn cqs(&self) -> impl Iterator<Item = &Cq> {
+        self.cqs.iter().flatten().map(|cq| &**cq)
+    }
+
+    pub fn cqs_mut(&mut self) -> impl Iterator<Item = &mut Cq> {
+        self.cqs.iter_mut().flatten().map(|cq| &mut **cq)
+    }
+
+    /// Adds a submission queue whose identifier is free and whose completion queue exists.
+    pub fn insert_sq(&mut self, sq: Sq) {
+        if let Some(cq) = self.cq(sq.cqid) {
+            cq.users += 1;
+        }
+        let qid = sq.at.qid;
+        if let Some(place) = self.sqs.get_mut(usize::from(qid)) {
+            *place = Some(Box::new(sq));
+            self.live |= 1 << qid;
+        }
+    }
+
+    pub fn insert_cq(&mut self, cq: Cq) {
+        if let Some(place) = self.cqs.get_mut(usize::from(cq.at.qid)) {
+            *place = Some(Box::new(cq));
+        }
+    }
+
+    pub fn remove_sq(&mut self, qid: u16) {
+        let Some(sq) = self.sqs.get_mut(usize::from(qid)).and_then(Option::take) else { return };
+        self.live &= !(1 << qid);
+        if let Some(cq) = self.cq(sq.cqid) {
+            cq.users -= 1;
+        }
+    }
+
+    pub fn remove_cq(&mut self, qid: u16) {
+        if let Some(place) = self.cqs.get_mut(usize::from(qid)) {
+            *place = None;
+            self.dirty &= !(1 << qid);
+        }
+    }
+
+    /// Every queue vanishes.
+    pub fn clear(&mut self) {
+        self.sqs = [const { None }; QIDS];
+        self.cqs = [const { None }; QIDS];
+        self.live = 0;
+        self.dirty = 0;
+        self.bells.pages = None;
+    }
+
+    /// Posts a completion into the entry that was reserved for it.
+    #[inline]
+    pub fn post(&mut self, sqid: u16, cid: u16, dw0: u32, status: Status) {
+        let Some((sq, cq)) = self.pair(sqid) else { return };
+        if cq.post(Entry::new(dw0, sq.head, sqid, cid, status)) {
+            let qid = cq.at.qid;
+            self.dirty |= 1 << qid;
+        }
+    }
+
+    /// Halts every queue that depends on guest memory in this range.
+    pub fn detach(&mut self, iova: u64, len_bytes: u64) {
+        for sq in self.sqs.iter_mut().flatten() {
+            if sq.uses(iova, len_bytes) || self.bells.touches(sq.at.qid, iova, len_bytes) {
+                sq.set_view(None);
+            }
+        }
+        for cq in self.cqs.iter_mut().flatten() {
+            if cq.uses(iova, len_bytes) || self.bells.touches(cq.at.qid, iova, len_bytes) {
+                cq.set_view(None);
+            }
+        }
+    }
+
+    /// Lets halted queues go on where their memory can be reached; `all`: looks at the others too,
+    /// because their doorbells moved.
+    pub fn attach(&mut self, memory: &mut GuestMemory, all: bool) {
+        for sq in self.sqs.iter_mut().flatten() {
+            if all || sq.view().is_none() {
+                let bytes = Sq::ring_bytes(sq.at.entries);
+                sq.set_view(self.bells.view(memory, sq.at.qid, Bell::SqTail, sq.at.iova, bytes));
+                sq.set_wakeup(!self.awake);
+            }
+        }
+        for cq in self.cqs.iter_mut().flatten() {
+            if all || cq.view().is_none() {
+                let bytes = Cq::ring_bytes(cq.at.entries);
+                if cq.set_view(self.bells.view(memory, cq.at.qid, Bell::CqHead, cq.at.iova, bytes)) {
+                    self.dirty |= 1 << cq.at.qid;
+                }
+                cq.set_wakeup(!self.awake);
+            }
+        }
+    }
+
+    /// Copies what the doorbell page says into the shadow page that was just set up.
+    pub fn seed_shadow(&self) {
+        for sq in self.sqs().filter(|sq| sq.at.qid > 0) {
+            if let Some(view) = sq.view() {
+                view.bell.store(self.bells.load(sq.at.qid, Bell::SqTail));
+            }
+        }
+        for cq in self.cqs().filter(|cq| cq.at.qid > 0) {
+            if let Some(view) = cq.view() {
+                view.bell.store(self.bells.load(cq.at.qid, Bell::CqHead));
+            }
+        }
+    }
+
+    /// Sets every event index for a poller that is about to sleep (`true`) or just woke.
+    pub fn set_wakeup(&mut self, wanted: bool) {
+        self.awake = !wanted;
+        self.sqs().for_each(|sq| sq.set_wakeup(wanted));
+        self.cqs().for_each(|cq| cq.set_wakeup(wanted));
+    }
+}

@@ -1,0 +1,98 @@
+//! The controller as the poller sees it.
+
+use std::sync::atomic::{Ordering, fence};
+
+use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+
+use crate::Controller;
+use crate::admin::Format;
+use crate::msix::Interrupts;
+
+impl<I: Interrupts> Source for Controller<I> {
+    #[inline]
+    fn live_vqs(&self) -> u128 {
+        if self.stopped { 0 } else { self.queues.live }
+    }
+
+    /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or
+    /// its table is.
+    #[inline]
+    fn backlog(&mut self, vq: u16) -> u32 {
+        if vq == 0 { self.admin_backlog() } else { self.io_backlog(vq) }
+    }
+
+    #[inline]
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        if vq == 0 { self.fetch_admin() } else { self.fetch_io(vq) }
+    }
+
+    #[inline]
+    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        self.end(token, outcome, buf);
+    }
+
+    fn notify(&mut self) {
+        let mut dirty = std::mem::take(&mut self.queues.dirty);
+        if dirty == 0 {
+            return;
+        }
+        let by_pin = !self.irq.is_on();
+        // Queues may share a vector: one interrupt then serves them all.
+        let mut raised = 0u128;
+        while dirty != 0 {
+            let qid = dirty.trailing_zeros() as u16;
+            dirty &= dirty - 1;
+            let Some(cq) = self.queues.cq(qid).filter(|cq| cq.interrupts) else { continue };
+            let vector = if by_pin { 0 } else { cq.vector };
+            if raised & 1 << vector != 0 {
+                continue;
+            }
+            raised |= 1 << vector;
+            if !by_pin {
+                self.irq.raise(vector);
+            } else if self.pin_is_open() {
+                self.irq.raise_pin();
+            }
+        }
+    }
+
+    fn set_wakeup(&mut self, wanted: bool) {
+        self.queues.set_wakeup(wanted);
+        // The caller looks at the backlog next. Without a full fence it could miss a tail that the guest
+        // wrote before it looked at an event index that we had not written yet.
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl<I: Interrupts> Controller<I> {
+    fn admin_backlog(&mut self) -> u32 {
+        if self.stopped {
+            return 0;
+        }
+        self.deliver_events();
+        let step = u32::from(self.format.as_ref().is_some_and(Format::is_ready));
+        self.admin_waiting() + step
+    }
+
+    #[inline]
+    fn io_backlog(&mut self, vq: u16) -> u32 {
+        let awake = self.queues.awake;
+        let bounce_is_full = self.bounce_is_full();
+        let Some((sq, cq)) = self.queues.pair(vq) else { return 0 };
+        if sq.deleting.is_some() || self.stopped {
+            return 0;
+        }
+        let ranges = sq.stream.as_ref().map_or(0, |stream| stream.left());
+        let mut invalid = sq.refresh(awake).is_err();
+        if cq.free == 0 {
+            invalid |= cq.refresh(awake).is_err();
+        }
+        sq.waits_for_bounce &= bounce_is_full;
+        let can_fetch = sq.view().is_some() && sq.has_room() && cq.free > 0 && !sq.waits_for_bounce;
+        let waiting = if can_fetch { sq.waiting() } else { 0 };
+        if invalid {
+            self.invalid_doorbell();
+        }
+        ranges + waiting
+    }
+}

@@ -1,0 +1,136 @@
+//! Format NVM.
+
+use bytemuck::Zeroable;
+use io_model::{DeviceError, Op, Source};
+use nvme_controller::Event;
+use nvme_spec::feature::{async_event, fid};
+use nvme_spec::identify::cns;
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::regs::{Cc, Reg};
+use nvme_spec::{NSID_ALL, Sqe, Status};
+
+use crate::bringup::identify;
+use crate::host::{Host, SIZE_BYTES, config, rw};
+
+fn format(cdw10: u32) -> Sqe {
+    Sqe { opc: admin::FORMAT_NVM, nsid: 1, cdw10, ..Sqe::zeroed() }
+}
+
+#[test]
+fn every_bad_format_gets_its_status() {
+    let mut host = Host::ready();
+    for (name, sqe, expected) in [
+        ("namespace 0", Sqe { nsid: 0, ..format(0) }, Status::INVALID_NAMESPACE),
+        ("namespace 2", Sqe { nsid: 2, ..format(0) }, Status::INVALID_NAMESPACE),
+        ("format 2", format(2), Status::INVALID_FORMAT),
+        ("format 16", format(1 << 12), Status::INVALID_FORMAT),
+        ("metadata", format(1 << 4), Status::INVALID_FORMAT),
+        ("protection", format(1 << 5), Status::INVALID_FORMAT),
+        ("cryptographic erase", format(2 << 9), Status::INVALID_FIELD),
+        ("reserved erase", format(7 << 9), Status::INVALID_FIELD),
+    ] {
+        assert_eq!(host.admin(sqe).status().code(), expected, "{name}");
+    }
+    assert!(host.seen.is_empty());
+    assert_eq!(host.controller.take_event(), None);
+}
+
+#[test]
+fn a_format_zeroes_everything_and_changes_the_block_size() {
+    let mut host = Host::ready();
+    assert_eq!(host.admin(Sqe { nsid: NSID_ALL, ..format(1 | 1 << 9) }).status(), Status::SUCCESS);
+    assert!(host.tenant().iter().all(|byte| *byte == 0));
+    host.check_guards();
+    assert_eq!(host.controller.take_event(), Some(Event::Formatted { lba_bytes: 4096 }));
+    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 4096).to_le_bytes());
+    let data = host.alloc(4096);
+    let last = Sqe { dptr: [data, 0], ..rw(nvm::WRITE, SIZE_BYTES / 4096 - 1, 1) };
+    assert_eq!(host.io(last).status(), Status::SUCCESS);
+    assert_eq!(host.io(Sqe { cdw10: last.cdw10 + 1, ..last }).status().code(), Status::LBA_OUT_OF_RANGE);
+}
+
+#[test]
+fn a_device_without_write_zeroes_gets_zeroes_written() {
+    let mut plain = config();
+    plain.namespace.write_zeroes = false;
+    let mut host = Host::ready_with(plain);
+    assert_eq!(host.admin(format(0)).status(), Status::SUCCESS);
+    assert_eq!(host.seen.len() as u64, SIZE_BYTES >> 20);
+    assert!(host.seen.iter().all(|command| command.op == Op::Write));
+    assert!(host.tenant().iter().all(|byte| *byte == 0));
+    host.check_guards();
+}
+
+#[test]
+fn io_is_refused_and_admin_goes_on_while_a_format_runs() {
+    let mut plain = config();
+    plain.namespace.write_zeroes = false;
+    let mut host = Host::ready_with(plain);
+    host.submit(0, format(1));
+    host.fetch_all();
+    // One step in flight; the queue has nothing to give until it ends.
+    assert_eq!((host.in_flight.len(), host.controller.backlog(0)), (1, 0));
+    host.submit(1, rw(nvm::VERIFY, 0, 1));
+    host.submit(0, format(0));
+    host.submit(0, Sqe { opc: admin::KEEP_ALIVE, ..Sqe::zeroed() });
+    host.fetch_all();
+    let io = host.next_completion(1).expect("refused at once").status();
+    assert_eq!((io, io.0 & Status::DNR), (Status::FORMAT_IN_PROGRESS, 0));
+    assert_eq!(host.next_completion(0).map(|cqe| cqe.status()), Some(Status::FORMAT_IN_PROGRESS));
+    assert!(host.next_completion(0).is_some_and(|cqe| cqe.status().is_success()));
+    host.finish_one();
+    assert_eq!(host.controller.backlog(0), 1);
+    host.run();
+    assert!(host.next_completion(0).is_some_and(|cqe| cqe.status().is_success()));
+    assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
+}
+
+#[test]
+fn a_failed_format_changes_nothing() {
+    let mut host = Host::ready();
+    host.fail = Some(DeviceError::Medium);
+    assert_eq!(host.admin(format(1)).status(), Status::WRITE_FAULT);
+    host.fail = None;
+    assert_eq!(host.controller.take_event(), None);
+    assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 512).to_le_bytes());
+    assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
+}
+
+#[test]
+fn a_reset_ends_a_format() {
+    let mut host = Host::ready();
+    host.submit(0, format(1));
+    host.fetch_all();
+    host.set32(Reg::Cc, 0);
+    host.finish_all();
+    assert!(!host.csts().rdy());
+    host.enable(32);
+    host.create_pair(1, 64);
+    assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
+    assert_eq!(host.controller.take_event(), None);
+}
+
+#[test]
+fn the_host_is_told_that_its_namespace_changed_if_it_wants_to_know() {
+    for wanted in [false, true] {
+        let mut host = Host::ready();
+        let enable = if wanted { async_event::NAMESPACE_ATTRIBUTE } else { 0 };
+        let set =
+            Sqe { opc: admin::SET_FEATURES, cdw10: fid::ASYNC_EVENT_CONFIG.into(), cdw11: enable, ..Sqe::zeroed() };
+        assert_eq!(host.admin(set).status(), Status::SUCCESS);
+        host.submit(0, Sqe { opc: admin::ASYNC_EVENT_REQUEST, ..Sqe::zeroed() });
+        host.run();
+        host.submit(0, format(1));
+        host.run();
+        let notices = host.completions(0).iter().filter(|cqe| cqe.dw0 == 0x04_00_02).count();
+        assert_eq!(notices, usize::from(wanted));
+        // The list names the namespace once, whether or not there was a notice.
+        for expected in [1, 0] {
+            let data = host.alloc(4096);
+            let log = Sqe { opc: admin::GET_LOG_PAGE, cdw10: 4 | 1023 << 16, dptr: [data, 0], ..Sqe::zeroed() };
+            assert_eq!(host.admin(log).status(), Status::SUCCESS);
+            assert_eq!(host.read(data, 4), [expected, 0, 0, 0]);
+        }
+    }
+}

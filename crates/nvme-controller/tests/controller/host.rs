@@ -1,0 +1,435 @@
+//! A host for the controller under test: guest memory, rings, doorbells, and a disk behind it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use bytemuck::Zeroable;
+use guest_memory::{IoBuf, Mapping};
+use io_model::{Command, DeviceError, Fetch, Op, Outcome, Source, Token};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
+use nvme_spec::{Cqe, Sqe, Status};
+
+/// Where guest memory is mapped for DMA.
+pub const RAM_IOVA: u64 = 0x10_0000;
+pub const RAM_BYTES: u64 = 64 << 20;
+/// The tenant's part of the disk, with a guard on both sides.
+pub const BASE_BYTES: u64 = 1 << 20;
+pub const SIZE_BYTES: u64 = 8 << 20;
+pub const GUARD: u8 = 0xa5;
+
+/// Records which vectors were raised.
+#[derive(Debug, Clone, Default)]
+pub struct Vectors(pub Arc<Mutex<Vec<u16>>>);
+
+impl Interrupts for Vectors {
+    fn raise(&mut self, vector: u16) {
+        self.0.lock().expect("not poisoned").push(vector);
+    }
+}
+
+impl Vectors {
+    pub fn take(&self) -> Vec<u16> {
+        std::mem::take(&mut self.0.lock().expect("not poisoned"))
+    }
+}
+
+pub fn config() -> ControllerConfig {
+    ControllerConfig {
+        serial: "EK0001".into(),
+        model: "Evenkeel virtual drive".into(),
+        firmware: "1.0".into(),
+        subnqn: "nqn.2026-01.io.evenkeel:test".into(),
+        namespace: NamespaceConfig {
+            base_bytes: BASE_BYTES,
+            size_bytes: SIZE_BYTES,
+            lba_bytes: 512,
+            lba_sizes: vec![512, 4096],
+            discard: true,
+            write_zeroes: true,
+            volatile_write_cache: true,
+        },
+        max_io_queues: 64,
+        max_depth: 1024,
+        max_transfer_bytes: 1 << 20,
+        doorbells: Doorbells::Mapped,
+    }
+}
+
+/// One ring pair as the host sees it.
+pub struct Rings {
+    pub sq: u64,
+    pub cqid: u16,
+    pub entries: u16,
+    pub tail: u16,
+}
+
+pub struct CqSide {
+    pub head: u16,
+    pub phase: bool,
+    pub entries: u16,
+    pub iova: u64,
+}
+
+pub struct Host {
+    pub controller: Controller<Vectors>,
+    pub vectors: Vectors,
+    /// The host's own view of its memory; the controller has another of the same file.
+    pub ram: Arc<Mapping>,
+    pub ram_fd: OwnedFd,
+    pub bells: Arc<Mapping>,
+    pub sqs: HashMap<u16, Rings>,
+    pub cqs: HashMap<u16, CqSide>,
+    pub in_flight: Vec<(Token, Command, IoBuf)>,
+    pub disk: Vec<u8>,
+    /// Device commands in the order they were fetched.
+    pub seen: Vec<Command>,
+    /// What the device answers instead of doing the next commands.
+    pub fail: Option<DeviceError>,
+    /// Shadow doorbell page, once configured.
+    pub shadow: Option<u64>,
+    next_page: u64,
+    next_cid: u16,
+}
+
+impl Host {
+    pub fn new(config: ControllerConfig) -> Self {
+        let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
+        let (bells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
+        let vectors = Vectors::default();
+        let end = (config.namespace.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
+        let controller = Controller::new(config, Arc::clone(&bells), vectors.clone()).expect("a good configuration");
+        let mut host = Self {
+            controller,
+            vectors,
+            ram,
+            ram_fd,
+            bells,
+            sqs: HashMap::new(),
+            cqs: HashMap::new(),
+            in_flight: Vec::new(),
+            disk: vec![GUARD; end],
+            seen: Vec::new(),
+            fail: None,
+            shadow: None,
+            next_page: RAM_IOVA,
+            next_cid: 0,
+        };
+        host.map_ram();
+        host
+    }
+
+    pub fn map_ram(&mut self) {
+        let mapping = Mapping::shared(self.ram_fd.as_fd(), 0, RAM_BYTES, true).expect("mappable");
+        self.controller.dma_map(RAM_IOVA, RAM_BYTES, Some(mapping)).expect("nothing else there");
+    }
+
+    /// A host that brought its controller up, with one I/O queue pair of 64 entries.
+    pub fn ready() -> Self {
+        Self::ready_with(config())
+    }
+
+    pub fn ready_with(config: ControllerConfig) -> Self {
+        let mut host = Self::new(config);
+        host.enable(32);
+        host.create_pair(1, 64);
+        host
+    }
+
+    /// Fresh, zeroed, page-aligned guest memory.
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        let at = self.next_page;
+        self.next_page += bytes.next_multiple_of(4096);
+        assert!(self.next_page <= RAM_IOVA + RAM_BYTES, "the test's guest is out of memory");
+        self.write(at, &vec![0; bytes as usize]);
+        at
+    }
+
+    pub fn write(&self, iova: u64, data: &[u8]) {
+        self.ram.write_at(iova - RAM_IOVA, data).expect("in guest memory");
+    }
+
+    pub fn read(&self, iova: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
+        self.ram.read_at(iova - RAM_IOVA, &mut out).expect("in guest memory");
+        out
+    }
+
+    pub fn reg32(&self, reg: Reg) -> u32 {
+        let mut out = [0; 4];
+        self.controller.bar_read(0, reg.offset(), &mut out);
+        u32::from_le_bytes(out)
+    }
+
+    pub fn reg64(&self, reg: Reg) -> u64 {
+        let mut out = [0; 8];
+        self.controller.bar_read(0, reg.offset(), &mut out);
+        u64::from_le_bytes(out)
+    }
+
+    pub fn set32(&mut self, reg: Reg, value: u32) {
+        self.controller.bar_write(0, reg.offset(), &value.to_le_bytes());
+    }
+
+    pub fn set64(&mut self, reg: Reg, value: u64) {
+        self.controller.bar_write(0, reg.offset(), &value.to_le_bytes());
+    }
+
+    pub fn csts(&self) -> Csts {
+        Csts(self.reg32(Reg::Csts))
+    }
+
+    pub fn enable(&mut self, entries: u16) {
+        let (sq, cq) = (self.alloc(u64::from(entries) * 64), self.alloc(u64::from(entries) * 16));
+        self.set32(Reg::Aqa, Aqa::new(entries - 1, entries - 1).0);
+        self.set64(Reg::Asq, sq);
+        self.set64(Reg::Acq, cq);
+        self.shadow = None;
+        self.sqs.clear();
+        self.cqs.clear();
+        self.track(0, 0, sq, cq, entries);
+        self.set32(Reg::Cc, Cc::enable_nvm().0);
+    }
+
+    fn track(&mut self, qid: u16, cqid: u16, sq: u64, cq: u64, entries: u16) {
+        self.sqs.insert(qid, Rings { sq, cqid, entries, tail: 0 });
+        self.cqs.entry(cqid).or_insert(CqSide { head: 0, phase: true, entries, iova: cq });
+    }
+
+    pub fn create_cq_sqe(&mut self, qid: u16, entries: u16, vector: u16) -> Sqe {
+        let iova = self.alloc(u64::from(entries) * 16);
+        Sqe {
+            opc: admin::CREATE_CQ,
+            dptr: [iova, 0],
+            cdw10: u32::from(qid) | u32::from(entries - 1) << 16,
+            cdw11: 3 | u32::from(vector) << 16,
+            ..Sqe::zeroed()
+        }
+    }
+
+    pub fn create_sq_sqe(&mut self, qid: u16, entries: u16, cqid: u16) -> Sqe {
+        let iova = self.alloc(u64::from(entries) * 64);
+        Sqe {
+            opc: admin::CREATE_SQ,
+            dptr: [iova, 0],
+            cdw10: u32::from(qid) | u32::from(entries - 1) << 16,
+            cdw11: 1 | u32::from(cqid) << 16,
+            ..Sqe::zeroed()
+        }
+    }
+
+    pub fn create_pair(&mut self, qid: u16, entries: u16) {
+        let cq = self.create_cq_sqe(qid, entries, qid);
+        assert_eq!(self.admin(cq).status(), Status::SUCCESS);
+        self.cqs.insert(qid, CqSide { head: 0, phase: true, entries, iova: cq.dptr[0] });
+        self.create_sq(qid, entries, qid);
+    }
+
+    pub fn create_sq(&mut self, qid: u16, entries: u16, cqid: u16) {
+        let sq = self.create_sq_sqe(qid, entries, cqid);
+        assert_eq!(self.admin(sq).status(), Status::SUCCESS);
+        let cq = self.cqs[&cqid].iova;
+        self.track(qid, cqid, sq.dptr[0], cq, entries);
+    }
+
+    pub fn store_bell(&self, qid: u16, head: bool, value: u32) {
+        let at = 8 * u64::from(qid) + if head { 4 } else { 0 };
+        match self.shadow.filter(|_| qid > 0) {
+            Some(shadow) => self.write(shadow + at, &value.to_le_bytes()),
+            None => self.bells.write_at(at, &value.to_le_bytes()).expect("in the page"),
+        }
+    }
+
+    /// Puts a command into a ring, without ringing. Returns its CID.
+    pub fn push(&mut self, qid: u16, mut sqe: Sqe) -> u16 {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        sqe.cid = self.next_cid;
+        let rings = self.sqs.get_mut(&qid).expect("a queue");
+        let at = rings.sq + u64::from(rings.tail) * 64;
+        rings.tail = (rings.tail + 1) % rings.entries;
+        self.write(at, bytemuck::bytes_of(&sqe));
+        sqe.cid
+    }
+
+    pub fn ring(&mut self, qid: u16) {
+        let tail = self.sqs[&qid].tail;
+        self.store_bell(qid, false, tail.into());
+    }
+
+    pub fn submit(&mut self, qid: u16, sqe: Sqe) -> u16 {
+        let cid = self.push(qid, sqe);
+        self.ring(qid);
+        cid
+    }
+
+    /// Fetches everything that there is, and keeps it in flight. Returns how many commands left the rings
+    /// or were yielded.
+    pub fn fetch_all(&mut self) -> usize {
+        let mut fetched = 0;
+        let mut live = self.controller.live_vqs();
+        while live != 0 {
+            let vq = live.trailing_zeros() as u16;
+            live &= live - 1;
+            while self.controller.backlog(vq) > 0 {
+                match self.controller.fetch(vq) {
+                    Fetch::Command(command, buf, token) => {
+                        self.seen.push(command);
+                        self.in_flight.push((token, command, buf));
+                    }
+                    Fetch::Handled => {}
+                    Fetch::Empty => break,
+                }
+                fetched += 1;
+            }
+        }
+        fetched
+    }
+
+    /// Does the oldest command in flight.
+    pub fn finish_one(&mut self) {
+        let (token, command, buf) = self.in_flight.remove(0);
+        let outcome = match self.fail {
+            Some(error) => Err(error),
+            None => execute(&mut self.disk, &command, &buf),
+        };
+        self.controller.complete(token, outcome, buf);
+    }
+
+    pub fn finish_all(&mut self) {
+        while !self.in_flight.is_empty() {
+            self.finish_one();
+        }
+        self.controller.notify();
+    }
+
+    /// Fetches and does everything until nothing is left.
+    pub fn run(&mut self) {
+        loop {
+            let fetched = self.fetch_all();
+            let idle = self.in_flight.is_empty();
+            self.finish_all();
+            if fetched == 0 && idle {
+                return;
+            }
+        }
+    }
+
+    /// The next completion of a queue, consumed.
+    pub fn next_completion(&mut self, cqid: u16) -> Option<Cqe> {
+        let cqe = self.peek_completion(cqid)?;
+        let cq = self.cqs.get_mut(&cqid).expect("a queue");
+        cq.head = (cq.head + 1) % cq.entries;
+        cq.phase ^= cq.head == 0;
+        let head = cq.head;
+        self.store_bell(cqid, true, head.into());
+        Some(cqe)
+    }
+
+    pub fn peek_completion(&self, cqid: u16) -> Option<Cqe> {
+        let cq = &self.cqs[&cqid];
+        let raw = self.read(cq.iova + u64::from(cq.head) * 16, 16);
+        let cqe: Cqe = bytemuck::pod_read_unaligned(&raw);
+        (cqe.phase() == cq.phase).then_some(cqe)
+    }
+
+    pub fn completions(&mut self, cqid: u16) -> Vec<Cqe> {
+        std::iter::from_fn(|| self.next_completion(cqid)).collect()
+    }
+
+    /// One command, to its end.
+    pub fn command(&mut self, qid: u16, sqe: Sqe) -> Cqe {
+        let cid = self.submit(qid, sqe);
+        self.run();
+        let cqid = self.sqs[&qid].cqid;
+        let cqe = self.next_completion(cqid).expect("a completion");
+        assert_eq!((cqe.cid, cqe.sqid), (cid, qid));
+        cqe
+    }
+
+    pub fn admin(&mut self, sqe: Sqe) -> Cqe {
+        self.command(0, sqe)
+    }
+
+    pub fn io(&mut self, sqe: Sqe) -> Cqe {
+        self.command(1, sqe)
+    }
+
+    /// A read or write of `blocks` from `slba`, its data in contiguous guest memory at `data`.
+    pub fn rw(&mut self, opc: u8, slba: u64, blocks: u32, data: u64, len_bytes: u64) -> Sqe {
+        Sqe { dptr: self.prps(data, len_bytes), ..rw(opc, slba, blocks) }
+    }
+
+    /// PRP entries for contiguous guest memory, with a list where it needs one.
+    pub fn prps(&mut self, data: u64, len_bytes: u64) -> [u64; 2] {
+        let first = (data & !4095) + 4096;
+        let end = data + len_bytes;
+        if end <= first {
+            return [data, 0];
+        }
+        let pages: Vec<u64> = (first..end).step_by(4096).collect();
+        match &pages[..] {
+            [one] => [data, *one],
+            pages => {
+                let list = self.alloc(4096);
+                assert!(pages.len() <= 512);
+                self.write(list, bytemuck::cast_slice(pages));
+                [data, list]
+            }
+        }
+    }
+
+    /// The tenant's part of the disk.
+    pub fn tenant(&self) -> &[u8] {
+        &self.disk[BASE_BYTES as usize..][..SIZE_BYTES as usize]
+    }
+
+    /// Panics if anything outside of the tenant's part was touched.
+    pub fn check_guards(&self) {
+        let (before, rest) = self.disk.split_at(BASE_BYTES as usize);
+        let guards = before.iter().chain(&rest[SIZE_BYTES as usize..]);
+        assert!(guards.into_iter().all(|byte| *byte == GUARD), "a byte outside of the tenant's range was touched");
+    }
+}
+
+impl Drop for Host {
+    /// Commands still in flight end like those of a daemon that stops: completed, so that no token is lost.
+    fn drop(&mut self) {
+        for (token, _, buf) in self.in_flight.drain(..) {
+            self.controller.complete(token, Err(DeviceError::Gone), buf);
+        }
+    }
+}
+
+/// A command with a block range and no data.
+pub fn rw(opc: u8, slba: u64, blocks: u32) -> Sqe {
+    Sqe {
+        opc,
+        nsid: 1,
+        cdw10: slba as u32,
+        cdw11: (slba >> 32) as u32,
+        cdw12: blocks.wrapping_sub(1) & 0xffff,
+        ..Sqe::zeroed()
+    }
+}
+
+pub fn flush() -> Sqe {
+    Sqe { opc: nvm::FLUSH, nsid: 1, ..Sqe::zeroed() }
+}
+
+pub fn execute(disk: &mut [u8], command: &Command, buf: &IoBuf) -> Outcome {
+    let from = command.offset_bytes as usize;
+    let Some(range) = disk.get_mut(from..from + command.len_bytes as usize) else {
+        return Err(DeviceError::OutOfRange);
+    };
+    let data = matches!(command.op, Op::Read | Op::Write);
+    assert_eq!(buf.len_bytes(), if data { command.len_bytes } else { 0 });
+    match command.op {
+        Op::Read => assert_eq!(buf.copy_from(range), range.len()),
+        Op::Write => assert_eq!(buf.copy_to(range), range.len()),
+        Op::Flush => {}
+        Op::WriteZeroes | Op::Discard => range.fill(0),
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! MSI-X with its masks, and the pin.
+
+use io_model::Source;
+use nvme_spec::pci::{capability, command, header, msix};
+use nvme_spec::regs::Reg;
+
+use crate::host::{Host, flush};
+
+impl Host {
+    pub fn config32(&self, at: usize) -> u32 {
+        let mut out = [0; 4];
+        self.controller.config_read(at as u64, &mut out);
+        u32::from_le_bytes(out)
+    }
+
+    pub fn capability(&self, id: u8) -> usize {
+        let mut at = self.config32(header::CAPABILITIES) as usize & 0xff;
+        while at != 0 {
+            let head = self.config32(at);
+            if head as u8 == id {
+                return at;
+            }
+            at = (head >> 8) as usize & 0xff;
+        }
+        panic!("no capability {id:#x}");
+    }
+
+    fn msix_control(&mut self, control: u16) {
+        let at = self.capability(capability::MSIX) + msix::CONTROL;
+        self.controller.config_write(at as u64, &control.to_le_bytes());
+    }
+
+    fn table_mask(&mut self, vector: u64, masked: u32) {
+        let at = vector * msix::ENTRY_BYTES as u64 + msix::VECTOR_CONTROL as u64;
+        self.controller.bar_write(4, at, &masked.to_le_bytes());
+    }
+
+    fn pending(&self) -> u64 {
+        let pba = u64::from(self.config32(self.capability(capability::MSIX) + msix::PBA)) & !7;
+        let mut out = [0; 8];
+        self.controller.bar_read(4, pba, &mut out);
+        u64::from_le_bytes(out)
+    }
+
+    /// One flush on queue 1, and the vectors raised for it.
+    fn interrupt(&mut self) -> Vec<u16> {
+        self.vectors.take();
+        self.submit(1, flush());
+        self.fetch_all();
+        self.finish_all();
+        self.completions(1);
+        self.vectors.take()
+    }
+}
+
+#[test]
+fn msix_raises_the_queue_vector_once_per_iteration() {
+    let mut host = Host::ready();
+    host.msix_control(msix::ENABLE);
+    assert_eq!(host.interrupt(), [1]);
+    host.vectors.take();
+    for _ in 0..5 {
+        host.submit(1, flush());
+    }
+    host.fetch_all();
+    host.finish_all();
+    assert_eq!(host.vectors.take(), [1]);
+    host.controller.notify();
+    assert_eq!(host.vectors.take(), [] as [u16; 0]);
+}
+
+#[test]
+fn masked_vectors_stay_pending_and_are_raised_once() {
+    type Mask = fn(&mut Host, bool);
+    let masks: [(&str, Mask); 3] = [
+        ("function", |host, on| host.msix_control(msix::ENABLE | if on { msix::FUNCTION_MASK } else { 0 })),
+        ("table", |host, on| host.table_mask(1, on.into())),
+        ("wiring", |host, on| host.controller.set_vector_masked(1, on)),
+    ];
+    let mut host = Host::ready();
+    host.msix_control(msix::ENABLE);
+    for (name, mask) in masks {
+        mask(&mut host, true);
+        assert_eq!(host.interrupt(), [] as [u16; 0], "{name}");
+        assert_eq!(host.interrupt(), [] as [u16; 0], "{name}");
+        assert_eq!(host.pending(), 2, "{name}");
+        mask(&mut host, false);
+        assert_eq!(host.vectors.take(), [1], "{name}");
+        assert_eq!(host.pending(), 0, "{name}");
+        assert_eq!(host.interrupt(), [1], "{name}");
+    }
+}
+
+#[test]
+fn the_table_reads_masked_from_reset_on_and_masks_once_written() {
+    let mut host = Host::ready();
+    let mut control = [0; 4];
+    host.controller.bar_read(4, 16 + msix::VECTOR_CONTROL as u64, &mut control);
+    assert_eq!(u32::from_le_bytes(control), msix::MASKED);
+    // A VMM that handles the table by itself never writes ours: its vectors are delivered.
+    host.controller.set_msix_armed(true);
+    assert_eq!(host.interrupt(), [1]);
+    host.table_mask(1, 1);
+    assert_eq!(host.interrupt(), [] as [u16; 0]);
+    host.controller.reset();
+    assert_eq!(host.pending(), 0);
+}
+
+#[test]
+fn a_queue_without_interrupts_raises_none() {
+    let mut host = Host::ready();
+    host.msix_control(msix::ENABLE);
+    let mut cq = host.create_cq_sqe(2, 16, 2);
+    cq.cdw11 &= !2;
+    host.admin(cq);
+    host.cqs.insert(2, crate::host::CqSide { head: 0, phase: true, entries: 16, iova: cq.dptr[0] });
+    host.create_sq(2, 16, 2);
+    host.vectors.take();
+    host.submit(2, flush());
+    host.fetch_all();
+    host.finish_all();
+    assert_eq!((host.vectors.take(), host.completions(2).len()), (vec![], 1));
+}
+
+#[test]
+fn the_pin_is_level_triggered() {
+    let mut host = Host::ready();
+    host.vectors.take();
+    host.set32(Reg::Intms, 1);
+    host.submit(1, flush());
+    host.fetch_all();
+    host.finish_all();
+    assert_eq!(host.vectors.take(), [] as [u16; 0]);
+    assert_eq!((host.reg32(Reg::Intms), host.reg32(Reg::Intmc)), (1, 1));
+    // A completion waits: unmasking raises, as often as it is unmasked.
+    for _ in 0..2 {
+        host.set32(Reg::Intmc, 1);
+        assert_eq!(host.vectors.take(), [0]);
+    }
+    host.controller.config_write(header::COMMAND as u64, &command::INTX_DISABLE.to_le_bytes());
+    host.set32(Reg::Intmc, 1);
+    assert_eq!(host.vectors.take(), [] as [u16; 0]);
+    host.controller.config_write(header::COMMAND as u64, &[0, 0]);
+    assert_eq!(host.vectors.take(), [0]);
+    host.completions(1);
+    host.completions(0);
+    host.set32(Reg::Intmc, 1);
+    assert_eq!(host.vectors.take(), [] as [u16; 0], "the host has read everything");
+}

@@ -1,0 +1,165 @@
+//! Admin commands, one at a time.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytemuck::{Pod, Zeroable};
+use nvme_spec::feature::fid;
+use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns};
+use nvme_spec::namespace::IdentifyNamespace;
+use nvme_spec::opcode::{admin, create};
+use nvme_spec::{NSID_ALL, PAGE_BYTES, Sqe};
+
+use crate::controller::Namespace;
+use crate::device::DmaMemory;
+use crate::error::Error;
+use crate::queue::{Completion, Data, QueuePair};
+
+/// How long an admin command may take; a Format of a large namespace is the slowest.
+const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+/// Polls before the processor is given up for longer than a yield.
+const EAGER_POLLS: u32 = 1_000;
+
+/// The admin queues and a page for their data.
+pub struct Admin {
+    queue: QueuePair,
+    page: DmaMemory,
+}
+
+impl Admin {
+    pub(crate) fn new(queue: QueuePair, page: DmaMemory) -> Self {
+        Self { queue, page }
+    }
+
+    /// Runs one command and waits for it, 30 s at most. `name` is for the error.
+    pub fn run(&mut self, name: &'static str, sqe: Sqe, data: Option<Data>) -> Result<u32, Error> {
+        let cid = self.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
+        self.queue.ring()?;
+        let done = self.wait(name, cid)?;
+        if done.status.is_success() {
+            Ok(done.result)
+        } else {
+            Err(Error::Command { command: name, status: done.status })
+        }
+    }
+
+    fn wait(&mut self, what: &'static str, cid: u16) -> Result<Completion, Error> {
+        let deadline = Instant::now() + COMMAND_LIMIT;
+        let mut found = None;
+        let mut polls = 0;
+        loop {
+            self.queue.poll(&mut |done| {
+                if done.cid == cid {
+                    found = Some(done);
+                }
+            })?;
+            if let Some(done) = found {
+                return Ok(done);
+            }
+            if Instant::now() > deadline {
+                return Err(Error::NoAnswer { peer: "the controller".into(), what, limit: COMMAND_LIMIT });
+            }
+            polls += 1;
+            if polls < EAGER_POLLS { thread::yield_now() } else { thread::sleep(Duration::from_micros(100)) }
+        }
+    }
+
+    /// Runs a command that returns one structure in our page.
+    fn fetch<T: Pod>(&mut self, name: &'static str, sqe: Sqe) -> Result<Box<T>, Error> {
+        let data = Data { iova: self.page.iova(), len_bytes: size_of::<T>() as u64 };
+        self.run(name, sqe, Some(data))?;
+        let mut value: Box<T> = Box::new(T::zeroed());
+        self.page.read(0, bytemuck::bytes_of_mut(&mut *value)).ok_or(Error::Invalid("more than a page asked for"))?;
+        Ok(value)
+    }
+
+    fn identify<T: Pod>(&mut self, name: &'static str, cns: u8, nsid: u32) -> Result<Box<T>, Error> {
+        let sqe = Sqe { opc: admin::IDENTIFY, nsid, cdw10: cns.into(), ..Sqe::default() };
+        self.fetch(name, sqe)
+    }
+
+    /// Identify Controller.
+    pub fn identify_controller(&mut self) -> Result<IdentifyController, Error> {
+        self.identify("Identify Controller", cns::CONTROLLER, 0).map(|identity| *identity)
+    }
+
+    /// Active namespaces, lowest first; the first 1024 of them.
+    pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
+        let list: Box<[u32; IDENTIFY_BYTES / 4]> =
+            self.identify("Identify Active Namespace ID list", cns::ACTIVE_NAMESPACES, 0)?;
+        Ok(list.iter().copied().take_while(|&nsid| nsid != 0).collect())
+    }
+
+    /// Identify Namespace, reduced to its geometry.
+    pub fn identify_namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
+        let ns: Box<IdentifyNamespace> = self.identify("Identify Namespace", cns::NAMESPACE, nsid)?;
+        let index = usize::from((ns.flbas & 0xf) | (ns.flbas >> 1 & 0x30));
+        let format = ns.lbaf.get(index).ok_or(Error::Protocol("the LBA format in use does not exist"))?;
+        if format.ms != 0 {
+            return Err(Error::Unsuitable("its blocks carry metadata: format it without"));
+        }
+        if !(9..=16).contains(&format.lbads) {
+            return Err(Error::Unsuitable("its block size is not between 512 bytes and 64 KiB"));
+        }
+        Ok(Namespace { nsid, block_bytes: 1 << format.lbads, blocks: ns.nsze })
+    }
+
+    /// The first `size_of::<T>()` bytes (at most 4096, whole dwords) of log page `lid` of the controller.
+    pub fn log_page<T: Pod + Zeroable>(&mut self, lid: u8) -> Result<Box<T>, Error> {
+        if size_of::<T>() as u64 > PAGE_BYTES || !size_of::<T>().is_multiple_of(4) || size_of::<T>() == 0 {
+            return Err(Error::Invalid("a log page is read in 4 to 4096 bytes, whole dwords"));
+        }
+        let dwords = size_of::<T>() as u32 / 4 - 1;
+        let sqe =
+            Sqe { opc: admin::GET_LOG_PAGE, nsid: NSID_ALL, cdw10: u32::from(lid) | dwords << 16, ..Sqe::default() };
+        self.fetch("Get Log Page", sqe)
+    }
+
+    /// Asks for `wanted` I/O queue pairs; returns how many pairs there are.
+    pub fn set_number_of_queues(&mut self, wanted: u16) -> Result<u16, Error> {
+        let count = u32::from(wanted.max(1) - 1);
+        let sqe = Sqe {
+            opc: admin::SET_FEATURES,
+            cdw10: fid::NUMBER_OF_QUEUES.into(),
+            cdw11: count | count << 16,
+            ..Sqe::default()
+        };
+        let granted = self.run("Set Features, Number of Queues", sqe, None)?;
+        let (sqs, cqs) = (granted as u16, (granted >> 16) as u16);
+        Ok(sqs.min(cqs).saturating_add(1).min(wanted))
+    }
+
+    pub(crate) fn create_cq(&mut self, qid: u16, entries: u16, iova: u64, vector: Option<u16>) -> Result<(), Error> {
+        let interrupt = vector.map_or(0, |vector| create::IEN | u32::from(vector) << 16);
+        let sqe = Sqe { opc: admin::CREATE_CQ, cdw11: create::PC | interrupt, ..queue_command(qid, entries, iova) };
+        self.run("Create I/O Completion Queue", sqe, None).map(drop)
+    }
+
+    pub(crate) fn create_sq(&mut self, qid: u16, entries: u16, iova: u64) -> Result<(), Error> {
+        let sqe = Sqe {
+            opc: admin::CREATE_SQ,
+            cdw11: create::PC | u32::from(qid) << 16,
+            ..queue_command(qid, entries, iova)
+        };
+        self.run("Create I/O Submission Queue", sqe, None).map(drop)
+    }
+
+    pub(crate) fn delete_sq(&mut self, qid: u16) -> Result<(), Error> {
+        let sqe = Sqe { opc: admin::DELETE_SQ, cdw10: qid.into(), ..Sqe::default() };
+        self.run("Delete I/O Submission Queue", sqe, None).map(drop)
+    }
+
+    pub(crate) fn delete_cq(&mut self, qid: u16) -> Result<(), Error> {
+        let sqe = Sqe { opc: admin::DELETE_CQ, cdw10: qid.into(), ..Sqe::default() };
+        self.run("Delete I/O Completion Queue", sqe, None).map(drop)
+    }
+
+    pub(crate) fn doorbell_buffer_config(&mut self, values_iova: u64, event_indexes_iova: u64) -> Result<(), Error> {
+        let sqe = Sqe { opc: admin::DOORBELL_BUFFER_CONFIG, dptr: [values_iova, event_indexes_iova], ..Sqe::default() };
+        self.run("Doorbell Buffer Config", sqe, None).map(drop)
+    }
+}
+
+fn queue_command(qid: u16, entries: u16, iova: u64) -> Sqe {
+    Sqe { cdw10: u32::from(qid) | u32::from(entries - 1) << 16, dptr: [iova, 0], ..Sqe::default() }
+}

@@ -1,0 +1,273 @@
+//! A controller's life: reset, enable, queues, shutdown.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvme_spec::PAGE_BYTES;
+use nvme_spec::identify::{IdentifyController, oacs};
+use nvme_spec::regs::{Aqa, Cap, Cc, Csts, Reg, cq_head_doorbell, sq_tail_doorbell};
+
+use crate::admin::Admin;
+use crate::device::{DmaMemory, PciDevice};
+use crate::doorbell::{QueueDoorbell, Shadow};
+use crate::error::Error;
+use crate::queue::{Layout, MAX_TRANSFER_BYTES, QueuePair};
+
+/// Entries of the admin queues: one command at a time, and room to wrap seldom.
+const ADMIN_ENTRIES: u16 = 32;
+/// CAP.TO counts in this unit (Base 3.1.3.1).
+const TIMEOUT_UNIT: Duration = Duration::from_millis(500);
+/// A controller that does not say how long a shutdown takes gets this long.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// I/O queues that are asked for.
+const WANTED_QUEUES: u16 = 64;
+
+/// A namespace, as far as moving data needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Namespace {
+    /// Namespace identifier.
+    pub nsid: u32,
+    /// Bytes of a logical block, a power of two.
+    pub block_bytes: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
+impl Namespace {
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks.saturating_mul(self.block_bytes.into())
+    }
+}
+
+/// Pages of shadow doorbells and event indexes that the controller was told of.
+struct ShadowPages {
+    values: DmaMemory,
+    event_indexes: DmaMemory,
+}
+
+/// An enabled controller. Dropping it shuts the controller down normally.
+pub struct Controller<D: PciDevice> {
+    device: D,
+    cap: Cap,
+    admin: Admin,
+    identity: IdentifyController,
+    shadow: Option<ShadowPages>,
+    /// I/O queue identifiers that are not in use, lowest last.
+    free_qids: Vec<u16>,
+}
+
+impl<D: PciDevice> Controller<D> {
+    /// Resets and enables the controller behind `device` and asks it who it is and for 64 I/O queues.
+    /// With doorbells that are not mapped it also sets up shadow doorbells, if the controller has them.
+    pub fn start(mut device: D) -> Result<Self, Error> {
+        let cap = Cap(device.read_u64(Reg::Cap.offset())?);
+        if u64::from(cap.css()) & (Cap::CSS_NVM >> 37) == 0 {
+            return Err(Error::Unsuitable("it lacks the NVM command set"));
+        }
+        if cap.mpsmin() != 0 {
+            return Err(Error::Unsuitable("its smallest memory page is above 4 KiB"));
+        }
+        disable(&mut device, cap)?;
+        let queue = admin_queue(&mut device, cap)?;
+        device.write_u32(Reg::Aqa.offset(), Aqa::new(ADMIN_ENTRIES - 1, ADMIN_ENTRIES - 1).0)?;
+        device.write_u64(Reg::Asq.offset(), queue.sq_iova())?;
+        device.write_u64(Reg::Acq.offset(), queue.cq_iova())?;
+        device.write_u32(Reg::Cc.offset(), Cc::enable_nvm().0)?;
+        wait_for(&mut device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
+        let mut admin = Admin::new(queue, device.allocate_dma(PAGE_BYTES as usize)?);
+        let identity = admin.identify_controller()?;
+        let queues = admin.set_number_of_queues(WANTED_QUEUES)?;
+        let free_qids = (1..=queues).rev().collect();
+        let mut this = Self { device, cap, admin, identity, shadow: None, free_qids };
+        this.set_up_shadow_doorbells()?;
+        Ok(this)
+    }
+
+    fn set_up_shadow_doorbells(&mut self) -> Result<(), Error> {
+        let mapped = matches!(self.device.doorbell(sq_tail_doorbell(1, self.cap.dstrd()))?, crate::Doorbell::Mapped(_));
+        if mapped || self.identity.oacs & oacs::DOORBELL_BUFFER == 0 {
+            return Ok(());
+        }
+        let pages = self.device.allocate_dma(2 * PAGE_BYTES as usize)?;
+        let page = |n| pages.slice(n * PAGE_BYTES, PAGE_BYTES).ok_or(Error::Invalid("too little DMA memory"));
+        let shadow = ShadowPages { values: page(0)?, event_indexes: page(1)? };
+        self.admin.doorbell_buffer_config(shadow.values.iova(), shadow.event_indexes.iova())?;
+        self.shadow = Some(shadow);
+        Ok(())
+    }
+
+    /// The Identify Controller data.
+    pub fn identity(&self) -> &IdentifyController {
+        &self.identity
+    }
+
+    /// Controller Capabilities.
+    pub fn capabilities(&self) -> Cap {
+        self.cap
+    }
+
+    /// I/O queue pairs that can still be created.
+    pub fn queues_left(&self) -> usize {
+        self.free_qids.len()
+    }
+
+    /// Whether doorbells go through shadow doorbells in memory.
+    pub fn has_shadow_doorbells(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// The most bytes that one command may move.
+    pub fn max_transfer_bytes(&self) -> u64 {
+        match self.identity.mdts {
+            0 => MAX_TRANSFER_BYTES,
+            mdts => PAGE_BYTES.checked_shl(mdts.into()).unwrap_or(u64::MAX).min(MAX_TRANSFER_BYTES),
+        }
+    }
+
+    /// Admin commands of the controller.
+    pub fn admin(&mut self) -> &mut Admin {
+        &mut self.admin
+    }
+
+    /// The lowest active namespace.
+    pub fn first_namespace(&mut self) -> Result<Namespace, Error> {
+        let nsids = self.admin.active_namespaces()?;
+        let nsid = *nsids.first().ok_or(Error::Unsuitable("it has no active namespace"))?;
+        self.admin.identify_namespace(nsid)
+    }
+
+    /// Zeroed memory for data, shared with the device.
+    pub fn allocate_dma(&mut self, len_bytes: usize) -> Result<DmaMemory, Error> {
+        self.device.allocate_dma(len_bytes)
+    }
+
+    /// Gives memory of [`Controller::allocate_dma`] back. No command may use it any more.
+    pub fn release_dma(&mut self, memory: DmaMemory) -> Result<(), Error> {
+        self.device.release_dma(memory)
+    }
+
+    /// The device below, for interrupts.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The largest number of entries that an I/O queue may have: 2 to 65535.
+    pub fn max_entries(&self) -> u16 {
+        self.cap.mqes().saturating_add(1).max(2)
+    }
+
+    /// Creates an I/O queue pair of `entries` entries each (2 to [`Controller::max_entries`]; one less
+    /// can be in flight), which signals MSI-X `vector` at completions, or none.
+    pub fn create_queue_pair(&mut self, entries: u16, vector: Option<u16>) -> Result<QueuePair, Error> {
+        if entries < 2 || entries > self.max_entries() {
+            return Err(Error::Invalid("the queue depth is beyond what the controller offers (CAP.MQES)"));
+        }
+        let qid = *self.free_qids.last().ok_or(Error::Invalid("the controller has no I/O queue left"))?;
+        let memory = self.device.allocate_dma(Layout::new(entries).len_bytes as usize)?;
+        let sq_doorbell = self.queue_doorbell(sq_tail_doorbell(qid, self.cap.dstrd()))?;
+        let cq_doorbell = self.queue_doorbell(cq_head_doorbell(qid, self.cap.dstrd()))?;
+        let queue = QueuePair::new(qid, entries, memory, sq_doorbell, cq_doorbell)?;
+        self.admin.create_cq(qid, entries, queue.cq_iova(), vector)?;
+        if let Err(error) = self.admin.create_sq(qid, entries, queue.sq_iova()) {
+            self.admin.delete_cq(qid)?;
+            return Err(error);
+        }
+        self.free_qids.pop();
+        Ok(queue)
+    }
+
+    fn queue_doorbell(&mut self, offset: u64) -> Result<QueueDoorbell, Error> {
+        let register = self.device.doorbell(offset)?;
+        let at = offset - nvme_spec::regs::DOORBELL_BASE;
+        let shadow = self.shadow.as_ref().and_then(|pages| {
+            Some(Shadow { value: pages.values.cell(at)?, event_index: pages.event_indexes.cell(at)? })
+        });
+        Ok(QueueDoorbell::new(register, shadow))
+    }
+
+    /// Deletes a queue pair and gives its memory back. Commands in flight are aborted by the device.
+    /// (Dropping a queue pair instead keeps its memory mapped until the controller goes.)
+    pub fn delete_queue_pair(&mut self, queue: QueuePair) -> Result<(), Error> {
+        self.admin.delete_sq(queue.id())?;
+        self.admin.delete_cq(queue.id())?;
+        self.free_qids.push(queue.id());
+        self.device.release_dma(queue.into_memory())
+    }
+
+    /// Asks whether the controller is still there and ready. For when completions stay away.
+    pub fn check(&mut self) -> Result<(), Error> {
+        let csts = Csts(self.device.read_u32(Reg::Csts.offset())?);
+        match csts {
+            csts if csts.cfs() => Err(Error::Fatal),
+            csts if !csts.rdy() => Err(Error::NotReady),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the controller that we go (Base 3.6.1), and waits until it is done.
+    fn shut_down(&mut self) -> Result<(), Error> {
+        let limit = Duration::from_micros(self.identity.rtd3e.into()).max(SHUTDOWN_LIMIT);
+        self.device.write_u32(Reg::Cc.offset(), Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0)?;
+        wait_for(&mut self.device, limit, "a shutdown", |csts| csts.shst() == Csts::SHST_DONE)
+    }
+}
+
+impl<D: PciDevice> Drop for Controller<D> {
+    fn drop(&mut self) {
+        // Nobody is left who could act on a failure; a controller that is gone needs no shutdown.
+        let _ = self.shut_down();
+    }
+}
+
+fn admin_queue(device: &mut impl PciDevice, cap: Cap) -> Result<QueuePair, Error> {
+    let memory = device.allocate_dma(Layout::new(ADMIN_ENTRIES).len_bytes as usize)?;
+    let sq_doorbell = QueueDoorbell::new(device.doorbell(sq_tail_doorbell(0, cap.dstrd()))?, None);
+    let cq_doorbell = QueueDoorbell::new(device.doorbell(cq_head_doorbell(0, cap.dstrd()))?, None);
+    QueuePair::new(0, ADMIN_ENTRIES, memory, sq_doorbell, cq_doorbell)
+}
+
+/// The longest that CSTS.RDY may take to follow CC.EN.
+fn ready_limit(cap: Cap) -> Duration {
+    TIMEOUT_UNIT * u32::from(cap.to().max(1))
+}
+
+/// Brings the controller to the state after a reset, whatever a former user left.
+fn disable(device: &mut impl PciDevice, cap: Cap) -> Result<(), Error> {
+    let cc = Cc(device.read_u32(Reg::Cc.offset())?);
+    if cc.en() {
+        device.write_u32(Reg::Cc.offset(), 0)?;
+    }
+    wait_while(device, ready_limit(cap), "CSTS.RDY = 0", |csts| csts.rdy())
+}
+
+/// Waits for `reached`; a fatal status ends the wait.
+fn wait_for(
+    device: &mut impl PciDevice,
+    limit: Duration,
+    what: &'static str,
+    reached: impl Fn(Csts) -> bool,
+) -> Result<(), Error> {
+    let mut fatal = false;
+    wait_while(device, limit, what, |csts| {
+        fatal = csts.cfs();
+        !fatal && !reached(csts)
+    })?;
+    if fatal { Err(Error::Fatal) } else { Ok(()) }
+}
+
+fn wait_while(
+    device: &mut impl PciDevice,
+    limit: Duration,
+    what: &'static str,
+    mut unfinished: impl FnMut(Csts) -> bool,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + limit;
+    while unfinished(Csts(device.read_u32(Reg::Csts.offset())?)) {
+        if Instant::now() > deadline {
+            return Err(Error::NoAnswer { peer: "the controller".into(), what, limit });
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}

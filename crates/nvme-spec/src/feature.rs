@@ -1,0 +1,108 @@
+//! Features: identifiers, dword 10 of Get and Set Features, and values (Base 5.15, 5.27; NVM 4.1.3).
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::wire_size;
+
+/// Feature identifiers (FID).
+pub mod fid {
+    /// Arbitration.
+    pub const ARBITRATION: u8 = 0x01;
+    /// Power Management.
+    pub const POWER_MANAGEMENT: u8 = 0x02;
+    /// LBA Range Type.
+    pub const LBA_RANGE_TYPE: u8 = 0x03;
+    /// Temperature Threshold.
+    pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
+    /// Error Recovery.
+    pub const ERROR_RECOVERY: u8 = 0x05;
+    /// Volatile Write Cache.
+    pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
+    /// Number of Queues.
+    pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    /// Interrupt Coalescing.
+    pub const INTERRUPT_COALESCING: u8 = 0x08;
+    /// Interrupt Vector Configuration.
+    pub const INTERRUPT_VECTOR_CONFIG: u8 = 0x09;
+    /// Write Atomicity Normal.
+    pub const WRITE_ATOMICITY: u8 = 0x0a;
+    /// Asynchronous Event Configuration.
+    pub const ASYNC_EVENT_CONFIG: u8 = 0x0b;
+    /// Autonomous Power State Transition.
+    pub const APST: u8 = 0x0c;
+    /// Timestamp.
+    pub const TIMESTAMP: u8 = 0x0e;
+    /// Keep Alive Timer.
+    pub const KEEP_ALIVE_TIMER: u8 = 0x0f;
+    /// Host Behavior Support.
+    pub const HOST_BEHAVIOR: u8 = 0x16;
+    /// I/O Command Set Profile.
+    pub const IOCS_PROFILE: u8 = 0x19;
+}
+
+/// SEL: which value Get Features returns (dword 10 bits 10:8).
+pub mod sel {
+    /// Current.
+    pub const CURRENT: u8 = 0;
+    /// Default.
+    pub const DEFAULT: u8 = 1;
+    /// Saved.
+    pub const SAVED: u8 = 2;
+    /// Supported capabilities, see [`super::capability`].
+    pub const SUPPORTED: u8 = 3;
+}
+
+/// What Get Features with [`sel::SUPPORTED`] returns in dword 0.
+pub mod capability {
+    /// Saveable.
+    pub const SAVEABLE: u32 = 1;
+    /// Specific to a namespace.
+    pub const NAMESPACE: u32 = 1 << 1;
+    /// Changeable.
+    pub const CHANGEABLE: u32 = 1 << 2;
+}
+
+/// SV of Set Features: save (dword 10).
+pub const SAVE: u32 = 1 << 31;
+
+/// Bits of Asynchronous Event Configuration (Base 5.27.1.8) and of OAES in Identify Controller.
+pub mod async_event {
+    /// Critical warnings of the SMART log, bits 7:0.
+    pub const SMART: u32 = 0xff;
+    /// Namespace Attribute Notices.
+    pub const NAMESPACE_ATTRIBUTE: u32 = 1 << 8;
+}
+
+/// IV of Interrupt Vector Configuration: bits 15:0 (Base 5.27.1.7).
+pub const INTERRUPT_VECTOR: u32 = 0xffff;
+
+/// CD of Interrupt Vector Configuration: coalescing disabled for the vector.
+pub const COALESCING_DISABLED: u32 = 1 << 16;
+
+/// Host Behavior Support's data (Base 5.27.1.18).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct HostBehavior {
+    /// ACRE: Advanced Command Retry Enable.
+    pub acre: u8,
+    /// ETDAS: Extended Telemetry Data Area 4 Supported.
+    pub etdas: u8,
+    /// LBAFEE: LBA Format Extension Enable.
+    pub lbafee: u8,
+    /// Reserved.
+    pub reserved3: [u8; 509],
+}
+
+/// Timestamp's data (Base 5.27.1.12).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct Timestamp {
+    /// Milliseconds since 1970, 48 bits, least significant byte first.
+    pub ms: [u8; 6],
+    /// Synch in bit 0, origin in bits 3:1.
+    pub attributes: u8,
+    /// Reserved.
+    pub reserved7: u8,
+}
+
+wire_size! { HostBehavior = 512; Timestamp = 8; }

@@ -1,0 +1,109 @@
+//! Opcodes and the bits of their command dwords.
+
+/// Admin commands (Base 5, Figure "Opcodes for Admin Commands").
+pub mod admin {
+    /// Delete I/O Submission Queue.
+    pub const DELETE_SQ: u8 = 0x00;
+    /// Create I/O Submission Queue.
+    pub const CREATE_SQ: u8 = 0x01;
+    /// Get Log Page.
+    pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Delete I/O Completion Queue.
+    pub const DELETE_CQ: u8 = 0x04;
+    /// Create I/O Completion Queue.
+    pub const CREATE_CQ: u8 = 0x05;
+    /// Identify.
+    pub const IDENTIFY: u8 = 0x06;
+    /// Abort.
+    pub const ABORT: u8 = 0x08;
+    /// Set Features.
+    pub const SET_FEATURES: u8 = 0x09;
+    /// Get Features.
+    pub const GET_FEATURES: u8 = 0x0a;
+    /// Asynchronous Event Request.
+    pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
+    /// Keep Alive.
+    pub const KEEP_ALIVE: u8 = 0x18;
+    /// Doorbell Buffer Config.
+    pub const DOORBELL_BUFFER_CONFIG: u8 = 0x7c;
+    /// Format NVM.
+    pub const FORMAT_NVM: u8 = 0x80;
+}
+
+/// I/O commands of the NVM command set (NVM 3.2).
+pub mod nvm {
+    /// Flush.
+    pub const FLUSH: u8 = 0x00;
+    /// Write.
+    pub const WRITE: u8 = 0x01;
+    /// Read.
+    pub const READ: u8 = 0x02;
+    /// Compare.
+    pub const COMPARE: u8 = 0x05;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u8 = 0x08;
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u8 = 0x09;
+    /// Verify.
+    pub const VERIFY: u8 = 0x0c;
+}
+
+/// Dword 12 of Read, Write, Compare, Verify and Write Zeroes (NVM 3.2).
+pub mod rw {
+    /// LR: limited retry.
+    pub const LR: u32 = 1 << 31;
+    /// FUA: force unit access.
+    pub const FUA: u32 = 1 << 30;
+    /// PRINFO: protection information.
+    pub const PRINFO: u32 = 0xf << 26;
+    /// DEAC: a Write Zeroes that deallocates.
+    pub const DEAC: u32 = 1 << 25;
+    /// STC: storage tag check.
+    pub const STC: u32 = 1 << 24;
+    /// DTYPE: directive type, of Write.
+    pub const DTYPE: u32 = 0xf << 20;
+}
+
+/// Dword 11 of Dataset Management (NVM 3.2.3).
+pub mod dsm {
+    /// AD: deallocate.
+    pub const AD: u32 = 1 << 2;
+    /// IDW: integral dataset for write.
+    pub const IDW: u32 = 1 << 1;
+    /// IDR: integral dataset for read.
+    pub const IDR: u32 = 1;
+    /// The most ranges one command carries.
+    pub const MAX_RANGES: usize = 256;
+}
+
+/// Dword 11 of Create I/O Completion Queue and Create I/O Submission Queue (Base 5.4, 5.5).
+pub mod create {
+    /// PC: physically contiguous.
+    pub const PC: u32 = 1;
+    /// IEN of a completion queue: interrupts enabled. IV follows in bits 31:16.
+    pub const IEN: u32 = 1 << 1;
+    /// QPRIO of a submission queue: bits 2:1. CQID follows in bits 31:16.
+    pub const QPRIO_SHIFT: u32 = 1;
+}
+
+/// Dword 10 of Format NVM (NVM 4.1.2, Base 5.14).
+pub mod format {
+    /// LBAF: bits 3:0, index of the LBA format; bits 13:12 hold its upper part.
+    pub const LBAF: u32 = 0xf;
+    /// MSET: metadata as part of an extended LBA.
+    pub const MSET: u32 = 1 << 4;
+    /// PI: protection information, bits 7:5.
+    pub const PI: u32 = 7 << 5;
+    /// PIL: protection information location.
+    pub const PIL: u32 = 1 << 8;
+    /// SES: secure erase settings, bits 11:9.
+    pub const SES_SHIFT: u32 = 9;
+    /// SES: no secure erase.
+    pub const SES_NONE: u32 = 0;
+    /// SES: user data erase.
+    pub const SES_USER_DATA: u32 = 1;
+    /// SES: cryptographic erase.
+    pub const SES_CRYPTO: u32 = 2;
+    /// LBAFU: bits 13:12.
+    pub const LBAFU: u32 = 3 << 12;
+}

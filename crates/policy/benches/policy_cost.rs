@@ -1,0 +1,136 @@
+//! What a policy costs per command: arrived, next, sent and completed, without any drive.
+//!
+//! `cargo bench -p policy --bench policy_cost [-- --json]`. Every VQ has commands all the time; 64 are in flight, and
+//! each completion is followed by one new command in the same VQ. Every 2000 commands (as many as take 10 ms at
+//! 200K/s, so more often than in use) an interval is reported, and its cost counts too. The best of many
+//! short runs is shown, since whatever else the machine does only adds.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, Variant, VqSlot};
+
+const VQS_PER_TENANT: u16 = 4;
+const IN_FLIGHT: usize = 64;
+const BACKLOG: u32 = 32;
+const COMMANDS: u32 = 20_000;
+const COMMANDS_PER_INTERVAL: u32 = 2_000;
+const RUNS: u32 = 200;
+
+struct Load {
+    reports: Vec<TenantReport>,
+    flights: [(VqSlot, HwqId); IN_FLIGHT],
+    now: Nanos,
+}
+
+fn class(tenant: u16, guaranteed: bool) -> Class {
+    if guaranteed && tenant == 0 {
+        Class::Guaranteed { latency_target: Some(Nanos::from_micros(100)) }
+    } else {
+        Class::BestEffort { weight: u32::from(tenant % 4) + 1 }
+    }
+}
+
+impl Load {
+    /// Attaches everyone and fills the drive.
+    fn start<P: Policy>(policy: &mut P, tenants: u16, guaranteed: bool) -> Self {
+        let now = Nanos(1);
+        for slot in 0..tenants * VQS_PER_TENANT {
+            let tenant = slot / VQS_PER_TENANT;
+            let vq = VqId { tenant: TenantId(tenant), index: slot % VQS_PER_TENANT + 1 };
+            policy.attach(VqSlot(slot), vq, class(tenant, guaranteed), now);
+            // Among others the guaranteed tenant is busy at a poller of its own: its neighbours are measured here.
+            if !(guaranteed && tenant == 0) || tenants == 1 {
+                policy.arrived(VqSlot(slot), BACKLOG, now);
+            }
+        }
+        let reports = (0..tenants).map(|tenant| TenantReport {
+            tenant: TenantId(tenant),
+            class: class(tenant, guaranteed),
+            submitted: 0,
+            completed: 0,
+            violations: 0,
+            mean_latency: Nanos::from_micros(20),
+            period_mean_latency: Nanos::from_micros(20),
+            max_latency: Nanos::from_micros(40),
+        });
+        let mut load = Self { reports: reports.collect(), flights: [(VqSlot(0), HwqId(0)); IN_FLIGHT], now };
+        for at in 0..IN_FLIGHT {
+            load.send(policy, at);
+        }
+        load
+    }
+
+    fn send<P: Policy>(&mut self, policy: &mut P, at: usize) {
+        let (vq, hwq) = loop {
+            match policy.next(self.now) {
+                Next::Send { vq, hwq } => break (vq, hwq),
+                Next::WaitUntil(later) => self.now = later,
+                Next::Idle => unreachable!("every VQ has a backlog"),
+            }
+        };
+        policy.sent(vq, hwq, Op::Read, 4096, self.now);
+        self.flights[at] = (vq, hwq);
+    }
+
+    /// One command's whole way.
+    fn turn<P: Policy>(&mut self, policy: &mut P, at: usize) {
+        let (vq, hwq) = self.flights[at];
+        let tenant = TenantId(vq.0 / VQS_PER_TENANT);
+        self.now += Nanos(1_300);
+        policy.completed(vq, hwq, tenant, Op::Read, 4096, Nanos::from_micros(20), self.now);
+        policy.arrived(vq, BACKLOG, self.now);
+        self.send(policy, at);
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "real time is what is measured")]
+    fn run<P: Policy>(&mut self, policy: &mut P) -> f64 {
+        let start = Instant::now();
+        for command in 0..COMMANDS {
+            self.turn(policy, command as usize % IN_FLIGHT);
+            if command % COMMANDS_PER_INTERVAL == 0 {
+                for report in &mut self.reports {
+                    report.submitted += 50;
+                    report.completed += 50;
+                }
+                policy.interval(&self.reports, self.now);
+            }
+        }
+        start.elapsed().as_nanos() as f64 / f64::from(COMMANDS)
+    }
+}
+
+fn measure<P: Policy>(make: impl Fn() -> P, tenants: u16, guaranteed: bool) -> f64 {
+    let mut policy = black_box(make());
+    let mut load = Load::start(&mut policy, tenants, guaranteed);
+    (0..RUNS).map(|_| load.run(&mut policy)).fold(f64::INFINITY, f64::min)
+}
+
+fn lpns(variant: Variant) -> Lpns {
+    // A drive large enough that the throttle is asked every time but seldom says no.
+    let config = LpnsConfig { variant, r_iops: 4_000_000.0, parallelism: 64, ..LpnsConfig::p5800x() };
+    Lpns::new(config.with_hwqs(16, 0, 256)).expect("a valid preset")
+}
+
+fn main() {
+    let json = std::env::args().any(|argument| argument == "--json");
+    let mut rows = Vec::new();
+    for tenants in [1, 16, 1024] {
+        rows.push(("passthrough", tenants, measure(|| Passthrough::new(16, 256), tenants, false)));
+        rows.push(("lpns, nobody guaranteed", tenants, measure(|| lpns(Variant::Corrected), tenants, false)));
+        rows.push(("lpns, one guaranteed", tenants, measure(|| lpns(Variant::Corrected), tenants, true)));
+        rows.push(("lpns as published", tenants, measure(|| lpns(Variant::Published), tenants, false)));
+    }
+    if json {
+        let row = |(policy, tenants, ns): &(&str, u16, f64)| {
+            format!(r#"{{"policy":"{policy}","tenants":{tenants},"vqs":{},"ns_per_command":{ns:.1}}}"#, tenants * 4)
+        };
+        println!(r#"{{"policy_cost":[{}]}}"#, rows.iter().map(row).collect::<Vec<_>>().join(","));
+        return;
+    }
+    println!("{:<24} {:>8} {:>6} {:>12}", "policy", "tenants", "VQs", "ns/command");
+    for (policy, tenants, ns) in rows {
+        println!("{policy:<24} {tenants:>8} {:>6} {ns:>12.1}", tenants * VQS_PER_TENANT);
+    }
+}

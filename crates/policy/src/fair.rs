@@ -1,0 +1,270 @@
+//! Start-time fair sharing in O(1): who of the waiting has had least for its weight.
+//!
+//! Every tenant has a start tag in virtual time; serving it costs cost/weight, and the one with the lowest tag
+//! goes first. The charge comes after the command was seen, so a tenant overdraws by one command at
+//! most. Tags are exact; only the *order* is rounded: tenants wait in a calendar of buckets whose width is
+//! at most an eighth of their distance when they were put in, so one may go that much early, and pays it
+//! back since its next tag starts from the exact one.
+
+use crate::cost::MAX_COST;
+use crate::ready::{Links, List, NONE};
+
+/// Levels of the calendar; widths grow by [`STEP_BITS`]. The last spans 2^30 ticks, over twice the highest charge.
+const LEVELS: usize = 9;
+const STEP_BITS: u32 = 3;
+const BUCKETS: u32 = 64;
+const FARTHEST: u64 = (BUCKETS as u64 - 2) << (STEP_BITS * (LEVELS as u32 - 1));
+
+/// Ticks that one unit of cost is worth at weight 1: enough for an exact start at the highest weight, and
+/// centuries before virtual time wraps.
+const TICKS_PER_COST: u32 = 256;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// When it may start, in virtual ticks.
+    tag: u64,
+    weight: u32,
+    /// What the last division left over, so that rounding never adds up.
+    rest: u32,
+    /// Level × 64 + bucket, or [`NONE`].
+    place: u16,
+}
+
+#[derive(Debug)]
+struct Level {
+    /// Bit `i`: bucket `i` is not empty.
+    filled: u64,
+    buckets: [List; BUCKETS as usize],
+}
+
+/// The waiting tenants in virtual time.
+#[derive(Debug)]
+pub(crate) struct Fair {
+    /// Virtual time: no waiting bucket starts before it.
+    clock: u64,
+    levels: [Level; LEVELS],
+    /// Bit `i`: level `i` is not empty.
+    filled: u32,
+    /// The only one waiting, or [`NONE`]; it needs no calendar.
+    alone: u16,
+    entries: Vec<Entry>,
+    links: Links,
+}
+
+impl Fair {
+    pub(crate) fn new() -> Self {
+        let level = || Level { filled: 0, buckets: [List::default(); BUCKETS as usize] };
+        Self {
+            clock: 0,
+            levels: std::array::from_fn(|_| level()),
+            filled: 0,
+            alone: NONE,
+            entries: Vec::new(),
+            links: Links::default(),
+        }
+    }
+
+    /// Makes room for identifiers below `ids`.
+    pub(crate) fn grow(&mut self, ids: usize) {
+        if self.entries.len() < ids {
+            self.entries.resize(ids, Entry { tag: 0, weight: 1, rest: 0, place: NONE });
+            self.links.grow(ids);
+        }
+    }
+
+    /// Sets a weight, 1 to 10000; from the next charge on.
+    pub(crate) fn set_weight(&mut self, id: u16, weight: u32) {
+        let entry = &mut self.entries[usize::from(id)];
+        entry.weight = weight.clamp(1, 10_000);
+        entry.rest = 0;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.filled == 0 && self.alone == NONE
+    }
+
+    /// Starts to wait. What it overdrew before still counts, what it left unused does not.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: u16) {
+        if self.is_empty() {
+            self.alone = id;
+            return;
+        }
+        if self.alone != NONE {
+            let first = std::mem::replace(&mut self.alone, NONE);
+            self.place(first);
+        }
+        self.place(id);
+    }
+
+    /// Puts it into the calendar.
+    fn place(&mut self, id: u16) {
+        let entry = &mut self.entries[usize::from(id)];
+        entry.tag = entry.tag.clamp(self.clock, self.clock + FARTHEST);
+        let (tag, clock) = (entry.tag, self.clock);
+        let far = (tag - clock) / u64::from(BUCKETS);
+        let mut level = if far == 0 { 0 } else { far.ilog2() / STEP_BITS + 1 };
+        let index = |level: u32, time: u64| time >> (STEP_BITS * level);
+        // The clock may stand anywhere in its own bucket, which makes the distance one longer.
+        if index(level, tag) - index(level, clock) >= u64::from(BUCKETS) {
+            level += 1;
+        }
+        let bucket = index(level, tag) % u64::from(BUCKETS);
+        entry.place = (level * BUCKETS) as u16 + bucket as u16;
+        let level = level as usize;
+        self.levels[level].buckets[bucket as usize].push_back(&mut self.links, id);
+        self.levels[level].filled |= 1 << bucket;
+        self.filled |= 1 << level;
+    }
+
+    /// Stops to wait. Nothing happens if it didn't.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u16) {
+        if self.alone == id {
+            self.alone = NONE;
+        } else {
+            self.unplace(id);
+        }
+    }
+
+    fn unplace(&mut self, id: u16) {
+        let place = std::mem::replace(&mut self.entries[usize::from(id)].place, NONE);
+        if place == NONE {
+            return;
+        }
+        let (level, bucket) = (usize::from(place) / BUCKETS as usize, usize::from(place) % BUCKETS as usize);
+        self.levels[level].buckets[bucket].remove(&mut self.links, id);
+        if self.levels[level].buckets[bucket].is_empty() {
+            self.levels[level].filled &= !(1 << bucket);
+            if self.levels[level].filled == 0 {
+                self.filled &= !(1 << level);
+            }
+        }
+    }
+
+    /// Who goes first; it stays in its place. Virtual time moves up to it.
+    #[inline]
+    pub(crate) fn front(&mut self) -> Option<u16> {
+        if self.alone != NONE {
+            self.clock = self.clock.max(self.entries[usize::from(self.alone)].tag);
+            return Some(self.alone);
+        }
+        self.earliest()
+    }
+
+    fn earliest(&mut self) -> Option<u16> {
+        let mut rest = self.filled;
+        let mut best: Option<(u64, List)> = None;
+        while rest != 0 {
+            let level = rest.trailing_zeros();
+            rest &= rest - 1;
+            let shift = STEP_BITS * level;
+            let now = self.clock >> shift;
+            let turned = self.levels[level as usize].filled.rotate_right((now % u64::from(BUCKETS)) as u32);
+            let index = now + u64::from(turned.trailing_zeros());
+            let start = index << shift;
+            if best.is_none_or(|(earliest, _)| start < earliest) {
+                best = Some((start, self.levels[level as usize].buckets[(index % u64::from(BUCKETS)) as usize]));
+            }
+        }
+        let (start, bucket) = best?;
+        self.clock = self.clock.max(start);
+        bucket.front()
+    }
+
+    /// It was served at this cost. It keeps waiting if it did.
+    pub(crate) fn charge(&mut self, id: u16, cost: u32) {
+        let entry = &mut self.entries[usize::from(id)];
+        // At most 2^20 × 2^8 + 10^4: narrow enough for the fast division.
+        let due = cost.min(MAX_COST) * TICKS_PER_COST + entry.rest;
+        entry.rest = due % entry.weight;
+        entry.tag = entry.tag.max(self.clock) + u64::from(due / entry.weight);
+        if entry.place != NONE {
+            self.unplace(id);
+            self.place(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::COST_UNIT;
+
+    /// Serves `rounds` times with each one's own cost; the work that each got.
+    fn work(tenants: &[(u32, u32)], rounds: usize) -> Vec<u64> {
+        let mut fair = Fair::new();
+        fair.grow(tenants.len());
+        for (id, (weight, _)) in tenants.iter().enumerate() {
+            fair.set_weight(id as u16, *weight);
+            fair.insert(id as u16);
+        }
+        let mut got = vec![0; tenants.len()];
+        for _ in 0..rounds {
+            let id = fair.front().unwrap();
+            let cost = tenants[usize::from(id)].1;
+            got[usize::from(id)] += u64::from(cost);
+            fair.charge(id, cost);
+        }
+        got
+    }
+
+    #[test]
+    fn equal_weights_take_turns() {
+        let mut fair = Fair::new();
+        fair.grow(3);
+        (0..3).for_each(|id| fair.insert(id));
+        let mut turns = Vec::new();
+        for _ in 0..9 {
+            let id = fair.front().unwrap();
+            turns.push(id);
+            fair.charge(id, COST_UNIT);
+        }
+        assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn work_follows_weights_whatever_the_sizes() {
+        let tenants = [(1, COST_UNIT), (2, 8 * COST_UNIT), (7, 13), (10, 256 * COST_UNIT), (100, COST_UNIT)];
+        let got = work(&tenants, 500_000);
+        let per_weight: Vec<f64> =
+            got.iter().zip(&tenants).map(|(work, (weight, _))| *work as f64 / f64::from(*weight)).collect();
+        let mean = per_weight.iter().sum::<f64>() / per_weight.len() as f64;
+        assert!(per_weight.iter().all(|share| (share / mean - 1.0).abs() < 0.02), "{per_weight:?}");
+    }
+
+    #[test]
+    fn extremes_keep_their_share() {
+        let got = work(&[(10_000, 1), (1, MAX_COST), (9_999, COST_UNIT)], 3_000_000);
+        assert!(got.iter().all(|work| *work > 0), "{got:?}");
+        let ratio = got[0] as f64 / got[2] as f64;
+        assert!((ratio - 1.0).abs() < 0.01, "{got:?}");
+    }
+
+    #[test]
+    fn waiting_idle_earns_nothing_and_debt_is_kept() {
+        let mut fair = Fair::new();
+        fair.grow(2);
+        fair.insert(0);
+        for _ in 0..1000 {
+            assert_eq!(fair.front(), Some(0));
+            fair.charge(0, COST_UNIT);
+        }
+        fair.insert(1);
+        let mut turns = [0; 2];
+        for _ in 0..100 {
+            let id = fair.front().unwrap();
+            turns[usize::from(id)] += 1;
+            fair.charge(id, COST_UNIT);
+        }
+        assert!((49..=51).contains(&turns[1]), "{turns:?}");
+        // One huge command, then away and back: the other goes on until it is paid.
+        fair.charge(1, 50 * COST_UNIT);
+        fair.remove(1);
+        fair.insert(1);
+        for _ in 0..40 {
+            assert_eq!(fair.front(), Some(0));
+            fair.charge(0, COST_UNIT);
+        }
+    }
+}

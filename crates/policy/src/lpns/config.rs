@@ -1,0 +1,170 @@
+//! What an operator sets, with the drives that the figures are known for.
+
+use io_model::Nanos;
+
+use crate::cost::{Cost, Curve};
+use crate::netcalc::ServiceCurve;
+
+/// Which rule throttles best-effort tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// θ = (Ω − i)/j times the slowest guaranteed tenant's rate, as LPNS §4.3 prints it: it suspends everyone
+    /// beside an idle guaranteed tenant and nobody beside a fast one. For comparison with the paper.
+    Published,
+    /// A cap on best-effort work in flight, moved by what the guaranteed tenants measure, and a token bucket
+    /// that keeps the sum of all rates below the drive's.
+    #[default]
+    Corrected,
+}
+
+/// Settings of [`Lpns`](crate::Lpns). Start from a preset and change what differs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LpnsConfig {
+    /// The throttling rule.
+    pub variant: Variant,
+    /// Ω of the published rule: the drive's load in multiples of the slowest guaranteed tenant. 1 or more.
+    pub omega: f64,
+    /// R: reference commands (4 KiB random writes) that the drive completes per second under full load.
+    pub r_iops: f64,
+    /// L_h: latency of a command that finds the drive idle; of the slowest kind in use.
+    pub l_h: Nanos,
+    /// d: commands that a guaranteed tenant keeps in flight, as Eq. 2 and 5 assume. 1 or more.
+    pub depth: u32,
+    /// 1-1 HWQs: the back end's queues `0..hwqs_exclusive`. At least one per guaranteed VQ of this poller.
+    pub hwqs_exclusive: u16,
+    /// 1-N HWQs: the queues that follow. 1 or more.
+    pub hwqs_shared: u16,
+    /// Commands that one HWQ holds.
+    pub hwq_depth: u32,
+    /// How often [`Policy::interval`](crate::Policy::interval) is called.
+    pub interval: Nanos,
+    /// How often VQs are given HWQs anew; a whole number of intervals.
+    pub period: Nanos,
+    /// Commands that the drive works on at once (channels × planes, or what calibration found).
+    pub parallelism: u32,
+    /// Best-effort work in flight never exceeds `parallelism` × this while two or more tenants are active: more
+    /// only adds latency, and weights would have no say.
+    pub saturation_factor: u32,
+    /// Reference commands that best-effort tenants may always have in flight together, whatever is missed.
+    pub floor_in_flight: u32,
+    /// Share of R that best-effort tenants keep together even if guaranteed tenants ask for all, in 1/1000.
+    pub floor_rate_permille: u32,
+    /// Commands over their target that a promise allows, in 1/1000. 10: the target is a 99th percentile.
+    pub miss_budget_permille: u32,
+    /// What commands cost in reference commands.
+    pub cost: Cost,
+}
+
+/// A setting that can't work. Nothing was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {remedy}")]
+pub struct ConfigError {
+    /// The field of [`LpnsConfig`].
+    pub field: &'static str,
+    /// What it must be.
+    pub remedy: &'static str,
+}
+
+impl LpnsConfig {
+    /// Intel Optane P5800X, 400 GB: Ω = 190, R = 800K/s, L_h = 11.05 µs (LPNS §5.5).
+    pub fn p5800x() -> Self {
+        Self {
+            variant: Variant::default(),
+            omega: 190.0,
+            r_iops: 800_000.0,
+            l_h: Nanos(11_050),
+            depth: 1,
+            hwqs_exclusive: 4,
+            hwqs_shared: 4,
+            hwq_depth: 1024,
+            interval: Nanos::from_millis(10),
+            period: Nanos::from_millis(200),
+            parallelism: 6,
+            saturation_factor: 32,
+            floor_in_flight: 1,
+            floor_rate_permille: 250,
+            miss_budget_permille: 10,
+            cost: Cost::default(),
+        }
+    }
+
+    /// Samsung PM1735, 1.6 TB: Ω = 100 (LPNS §5.5), 200K random writes/s; reads cost a fifth (1000K/s), and the
+    /// idle latency is a read's, 71.9 µs, the longest kind.
+    pub fn pm1735() -> Self {
+        let cost = Cost { read: Curve::linear(13), ..Cost::default() };
+        let (omega, r_iops, l_h) = (100.0, 200_000.0, Nanos(71_900));
+        Self { omega, r_iops, l_h, parallelism: 128, saturation_factor: 8, floor_in_flight: 4, cost, ..Self::p5800x() }
+    }
+
+    /// Shares a poller's `hwqs` between both kinds: an exclusive one for each of its guaranteed VQs as far as
+    /// they go, half of the rest to lend to busy best-effort VQs, always one shared.
+    pub fn with_hwqs(mut self, hwqs: u16, guaranteed_vqs: u16, hwq_depth: u32) -> Self {
+        let most = hwqs.saturating_sub(1);
+        let homes = guaranteed_vqs.min(most);
+        self.hwqs_exclusive = (homes + (hwqs - homes) / 2).min(most);
+        self.hwqs_shared = hwqs - self.hwqs_exclusive;
+        self.hwq_depth = hwq_depth;
+        self
+    }
+
+    /// β of the drive.
+    pub fn service(&self) -> ServiceCurve {
+        ServiceCurve { rate_iops: self.r_iops, latency: self.l_h }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        let rules = [
+            (self.omega >= 1.0 && self.omega <= 1e6, "omega", "must be from 1 to 1000000"),
+            (self.r_iops >= 1.0 && self.r_iops <= 1e9, "r_iops", "must be from 1 to 1000000000 per second"),
+            (self.l_h > Nanos(0) && self.l_h <= Nanos::from_millis(1000), "l_h", "must be above 0 and at most 1 s"),
+            (self.depth >= 1, "depth", "must be at least 1"),
+            (self.hwqs_shared >= 1, "hwqs_shared", "must be at least 1"),
+            (
+                u32::from(self.hwqs_exclusive) + u32::from(self.hwqs_shared) <= 4096,
+                "hwqs_exclusive",
+                "and hwqs_shared must be at most 4096 together",
+            ),
+            (self.hwq_depth >= 1, "hwq_depth", "must be at least 1"),
+            (self.interval > Nanos(0), "interval", "must be above 0"),
+            (self.period >= self.interval, "period", "must be at least one interval"),
+            ((1..=65_536).contains(&self.parallelism), "parallelism", "must be from 1 to 65536"),
+            ((1..=1024).contains(&self.saturation_factor), "saturation_factor", "must be from 1 to 1024"),
+            (self.floor_in_flight >= 1, "floor_in_flight", "must be at least 1"),
+            ((1..=1000).contains(&self.floor_rate_permille), "floor_rate_permille", "must be from 1 to 1000"),
+            ((1..=1000).contains(&self.miss_budget_permille), "miss_budget_permille", "must be from 1 to 1000"),
+        ];
+        match rules.iter().find(|rule| !rule.0) {
+            Some((_, field, remedy)) => Err(ConfigError { field, remedy }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_valid_and_nonsense_is_named() {
+        assert_eq!(LpnsConfig::p5800x().validate(), Ok(()));
+        assert_eq!(LpnsConfig::pm1735().validate(), Ok(()));
+        let config = LpnsConfig { r_iops: f64::NAN, ..LpnsConfig::p5800x() };
+        assert_eq!(config.validate().unwrap_err().field, "r_iops");
+        let config = LpnsConfig { period: Nanos::from_millis(5), ..LpnsConfig::p5800x() };
+        assert_eq!(config.validate().unwrap_err().to_string(), "period must be at least one interval");
+    }
+
+    #[test]
+    fn hwqs_are_split_by_need() {
+        let split = |hwqs, guaranteed| {
+            let config = LpnsConfig::p5800x().with_hwqs(hwqs, guaranteed, 64);
+            (config.hwqs_exclusive, config.hwqs_shared)
+        };
+        assert_eq!(split(8, 4), (6, 2));
+        assert_eq!(split(8, 0), (4, 4));
+        assert_eq!(split(4, 4), (3, 1));
+        assert_eq!(split(4, 64), (3, 1));
+        assert_eq!(split(1, 1), (0, 1));
+        assert_eq!(LpnsConfig::p5800x().with_hwqs(0, 1, 64).validate().unwrap_err().field, "hwqs_shared");
+    }
+}

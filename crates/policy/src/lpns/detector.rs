@@ -1,0 +1,335 @@
+//! Turns the counters of all pollers into what the throttle needs to know about the last interval.
+
+use io_model::{Nanos, TenantId};
+
+use super::config::LpnsConfig;
+use crate::{Class, TenantReport};
+
+/// Commands needed to judge a promise before the period ends: a 99th percentile shows in 100.
+const JUDGED_SAMPLES: u64 = 100;
+
+/// What this poller knows about one of its own tenants beyond the report.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own {
+    /// Commands wait in its VQs.
+    pub backlogged: bool,
+}
+
+/// How the guaranteed tenants fared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// Nobody could be judged yet.
+    Open,
+    /// Every judged promise had room to spare.
+    Comfortable,
+    /// Kept, narrowly.
+    Kept,
+    /// One was missed, or would be soon.
+    Missed,
+}
+
+/// The drive's last interval. Rates in commands per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Observed {
+    /// i: guaranteed tenants that did something in this interval.
+    pub guaranteed: u32,
+    /// The same within the last period; these are protected.
+    pub protected: u32,
+    /// j: best-effort tenants that did something or want to.
+    pub best_effort: u32,
+    /// Commands that the slowest guaranteed tenant, idle ones included, submitted in the interval. `None`: there
+    /// is no guaranteed tenant.
+    pub slowest: Option<u64>,
+    /// p: its rate; 0 without one.
+    pub slowest_iops: f64,
+    /// The tightest promise among the protected.
+    pub target: Option<Nanos>,
+    /// Rate of all guaranteed tenants.
+    pub guaranteed_iops: f64,
+    /// Commands that the protected tenants keep in flight together.
+    pub guaranteed_depth: u64,
+    pub verdict: Verdict,
+    /// This poller's part of the active best-effort weight, 0 to 1.
+    pub share: f64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    submitted: u64,
+    completed: u64,
+    violations: u64,
+    /// Whole intervals without a command.
+    idle: u32,
+    known: bool,
+    /// Commands and misses since the last judgement.
+    samples: u64,
+    missed: u64,
+    /// Commands in flight, as last estimated.
+    depth: u64,
+    /// Its rate when last seen.
+    iops: f64,
+}
+
+/// Counts that grew by so much. A counter that fell belongs to a new tenant under an old identifier.
+fn grown(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Detector {
+    seen: Vec<Seen>,
+    last: Option<Nanos>,
+}
+
+/// Sums over best-effort tenants: those active, and all.
+#[derive(Debug, Default)]
+struct Weights {
+    own_active: u64,
+    active: u64,
+    own: u64,
+    all: u64,
+}
+
+impl Weights {
+    fn add(&mut self, weight: u32, active: bool, own: bool) {
+        let weight = u64::from(weight);
+        self.all += weight;
+        self.own += if own { weight } else { 0 };
+        self.active += if active { weight } else { 0 };
+        self.own_active += if active && own { weight } else { 0 };
+    }
+
+    /// A poller whose tenants are all idle keeps its full claim: they may start at any moment.
+    fn share(&self) -> f64 {
+        let own = if self.own_active > 0 { self.own_active } else { self.own };
+        let all = self.active - self.own_active + own;
+        if all == 0 { 1.0 } else { own as f64 / all as f64 }
+    }
+}
+
+impl Detector {
+    /// When the current interval ends.
+    pub(super) fn interval_end(&self, config: &LpnsConfig, now: Nanos) -> Nanos {
+        let end = self.last.map_or(Nanos(0), |last| last + config.interval);
+        if end > now { end } else { now + config.interval }
+    }
+
+    /// Commands that a tenant keeps in flight, and its rate in commands per second, as of the last interval.
+    pub(super) fn load_of(&self, tenant: TenantId) -> (u64, f64) {
+        self.seen.get(usize::from(tenant.0)).map_or((0, 0.0), |seen| (seen.depth, seen.iops))
+    }
+
+    /// Takes in the reports of an interval. `limit`: commands in flight from which a guaranteed tenant's misses are its
+    /// own doing.
+    pub(super) fn observe(
+        &mut self,
+        reports: &[TenantReport],
+        own: impl Fn(TenantId) -> Option<Own>,
+        config: &LpnsConfig,
+        limit: u64,
+        period_ends: bool,
+        now: Nanos,
+    ) -> Observed {
+        let elapsed = self.last.map_or(config.interval, |last| now - last).max(Nanos(1));
+        self.last = Some(now);
+        let idle_after = config.period.0.div_ceil(config.interval.0);
+        let mut weights = Weights::default();
+        let mut seen_all = Observed {
+            guaranteed: 0,
+            protected: 0,
+            best_effort: 0,
+            slowest: None,
+            slowest_iops: 0.0,
+            target: None,
+            guaranteed_iops: 0.0,
+            guaranteed_depth: 0,
+            verdict: Verdict::Open,
+            share: 1.0,
+        };
+        for report in reports {
+            let own = own(report.tenant);
+            let submitted = self.advance(report, elapsed);
+            let seen = &mut self.seen[usize::from(report.tenant.0)];
+            let active = submitted.is_some_and(|submitted| submitted > 0)
+                || seen.depth > 0
+                || own.is_some_and(|own| own.backlogged);
+            seen.idle = if active { 0 } else { seen.idle.saturating_add(1) };
+            match report.class {
+                Class::BestEffort { weight } => {
+                    weights.add(weight, active, own.is_some());
+                    seen_all.best_effort += u32::from(active);
+                }
+                Class::Guaranteed { latency_target } => {
+                    if let Some(submitted) = submitted {
+                        seen_all.slowest = Some(seen_all.slowest.map_or(submitted, |slowest| slowest.min(submitted)));
+                    }
+                    seen_all.guaranteed += u32::from(active);
+                    seen_all.guaranteed_iops += seen.iops;
+                    if u64::from(seen.idle) >= idle_after {
+                        continue;
+                    }
+                    seen_all.protected += 1;
+                    seen_all.guaranteed_depth += seen.depth.max(1);
+                    if let Some(target) = latency_target {
+                        seen_all.target = Some(seen_all.target.map_or(target, |tightest| tightest.min(target)));
+                        let verdict = seen.judge(report, target, config.miss_budget_permille, limit, period_ends);
+                        seen_all.verdict = seen_all.verdict.max(verdict);
+                    }
+                }
+            }
+        }
+        seen_all.slowest_iops = seen_all.slowest.unwrap_or(0) as f64 * 1e9 / elapsed.0 as f64;
+        seen_all.share = weights.share();
+        seen_all
+    }
+
+    /// Takes in one report; returns the commands submitted since the last one, if there was one.
+    fn advance(&mut self, report: &TenantReport, elapsed: Nanos) -> Option<u64> {
+        let at = usize::from(report.tenant.0);
+        if self.seen.len() <= at {
+            self.seen.resize(at + 1, Seen::default());
+        }
+        let seen = &mut self.seen[at];
+        let known = seen.known;
+        if !known {
+            // When a tenant seen for the first time did what it did before is not known.
+            let TenantReport { submitted, completed, violations, .. } = *report;
+            *seen = Seen { submitted, completed, violations, known: true, ..Seen::default() };
+        }
+        let submitted = grown(report.submitted, seen.submitted);
+        let completed = grown(report.completed, seen.completed);
+        seen.samples += completed;
+        seen.missed += grown(report.violations, seen.violations);
+        (seen.submitted, seen.completed, seen.violations) = (report.submitted, report.completed, report.violations);
+        // Little's law, or what is in flight at this moment if that is more.
+        let mean = u128::from(completed) * u128::from(report.mean_latency.0) / u128::from(elapsed.0);
+        seen.depth = report.submitted.saturating_sub(report.completed).max(mean as u64);
+        seen.iops = submitted as f64 * 1e9 / elapsed.0 as f64;
+        known.then_some(submitted)
+    }
+}
+
+impl Seen {
+    /// Half of the budget is the line: at the whole of it the promise is already broken.
+    fn judge(
+        &mut self,
+        report: &TenantReport,
+        target: Nanos,
+        budget_permille: u32,
+        limit: u64,
+        period_ends: bool,
+    ) -> Verdict {
+        let own_doing = self.depth >= limit;
+        let mean_missed = report.mean_latency > target;
+        if !mean_missed && self.samples < JUDGED_SAMPLES && !(period_ends && self.samples > 0) {
+            return Verdict::Open;
+        }
+        let (samples, missed) = (std::mem::take(&mut self.samples), std::mem::take(&mut self.missed));
+        let budget = samples * u64::from(budget_permille);
+        match missed * 1000 {
+            _ if mean_missed => Verdict::Missed,
+            // Its misses then include the time in its own queue, which nobody else can shorten.
+            _ if own_doing && report.mean_latency.0 > target.0 / 10 * 9 => Verdict::Kept,
+            _ if own_doing => Verdict::Comfortable,
+            missed if missed * 2 > budget => Verdict::Missed,
+            missed if missed * 8 > budget => Verdict::Kept,
+            _ => Verdict::Comfortable,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS10: u64 = 10_000_000;
+
+    fn guaranteed(tenant: u16, submitted: u64, violations: u64) -> TenantReport {
+        TenantReport {
+            tenant: TenantId(tenant),
+            class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) },
+            submitted,
+            completed: submitted,
+            violations,
+            mean_latency: Nanos::from_micros(20),
+            period_mean_latency: Nanos::from_micros(20),
+            max_latency: Nanos::from_micros(60),
+        }
+    }
+
+    fn best_effort(tenant: u16, submitted: u64, weight: u32) -> TenantReport {
+        TenantReport { class: Class::BestEffort { weight }, ..guaranteed(tenant, submitted, 0) }
+    }
+
+    fn observe(detector: &mut Detector, interval: u64, reports: &[TenantReport]) -> Observed {
+        let own = |tenant: TenantId| (tenant.0 >= 10).then_some(Own { backlogged: tenant.0 == 12 });
+        let config = LpnsConfig::p5800x();
+        detector.observe(reports, own, &config, 30, interval.is_multiple_of(20), Nanos(interval * MS10))
+    }
+
+    #[test]
+    fn counts_rates_and_activity() {
+        let mut detector = Detector::default();
+        observe(&mut detector, 1, &[guaranteed(0, 500, 0), guaranteed(1, 7, 0), best_effort(12, 9, 3)]);
+        let seen = observe(&mut detector, 2, &[guaranteed(0, 900, 0), guaranteed(1, 7, 0), best_effort(12, 9, 3)]);
+        assert_eq!((seen.guaranteed, seen.protected, seen.best_effort), (1, 2, 1));
+        assert_eq!((seen.slowest, seen.slowest_iops), (Some(0), 0.0));
+        assert!((seen.guaranteed_iops - 40_000.0).abs() < 1e-6);
+        assert_eq!(seen.guaranteed_depth, 2);
+        assert_eq!(seen.target, Some(Nanos::from_micros(50)));
+    }
+
+    #[test]
+    fn a_tenant_is_protected_for_a_period_after_its_last_command() {
+        let mut detector = Detector::default();
+        observe(&mut detector, 1, &[guaranteed(0, 0, 0)]);
+        observe(&mut detector, 2, &[guaranteed(0, 1, 0)]);
+        let protected = |detector: &mut Detector, at| observe(detector, at, &[guaranteed(0, 1, 0)]).protected;
+        assert!((3..22).all(|at| protected(&mut detector, at) == 1));
+        assert_eq!(protected(&mut detector, 22), 0);
+    }
+
+    #[test]
+    fn promises_are_judged_by_misses_among_enough_commands() {
+        let mut detector = Detector::default();
+        let mut verdict =
+            |at, submitted, violations| observe(&mut detector, at, &[guaranteed(0, submitted, violations)]).verdict;
+        verdict(1, 0, 0);
+        assert_eq!(verdict(2, 60, 0), Verdict::Open);
+        assert_eq!(verdict(3, 1060, 1), Verdict::Comfortable);
+        assert_eq!(verdict(4, 2060, 4), Verdict::Kept);
+        assert_eq!(verdict(5, 3060, 10), Verdict::Missed);
+        assert_eq!(verdict(6, 3070, 11), Verdict::Open);
+        assert_eq!(verdict(20, 3070, 11), Verdict::Missed, "the period's end judges what there is");
+    }
+
+    #[test]
+    fn a_tenant_at_its_own_limit_is_judged_by_its_mean_alone() {
+        let mut detector = Detector::default();
+        let deep =
+            |submitted, violations| TenantReport { completed: submitted - 40, ..guaranteed(0, submitted, violations) };
+        observe(&mut detector, 1, &[deep(40, 0)]);
+        assert_eq!(observe(&mut detector, 2, &[deep(1040, 900)]).verdict, Verdict::Comfortable);
+        let narrow = TenantReport { mean_latency: Nanos::from_micros(46), ..deep(1540, 900) };
+        assert_eq!(observe(&mut detector, 3, &[narrow]).verdict, Verdict::Kept);
+        let late = TenantReport { mean_latency: Nanos::from_micros(51), ..deep(2040, 900) };
+        assert_eq!(observe(&mut detector, 4, &[late]).verdict, Verdict::Missed);
+    }
+
+    #[test]
+    fn pollers_share_by_the_weight_of_their_active_tenants() {
+        let mut detector = Detector::default();
+        let reports = |n| [best_effort(1, n, 3), best_effort(2, 0, 50), best_effort(11, 0, 7), best_effort(12, 0, 1)];
+        observe(&mut detector, 1, &reports(0));
+        // Tenant 1 (elsewhere, weight 3) against 12 (here, backlogged, weight 1).
+        assert_eq!(observe(&mut detector, 2, &reports(5)).share, 0.25);
+        assert_eq!(observe(&mut detector, 3, &[best_effort(12, 5, 1)]).share, 1.0);
+    }
+
+    #[test]
+    fn a_counter_that_falls_belongs_to_a_new_tenant() {
+        let mut detector = Detector::default();
+        observe(&mut detector, 1, &[guaranteed(0, 5000, 0)]);
+        assert_eq!(observe(&mut detector, 2, &[guaranteed(0, 30, 0)]).slowest, Some(30));
+    }
+}

@@ -1,0 +1,244 @@
+//! LPNS: predictable latency by queues of one's own and by throttling the neighbours (ATC '23, §4).
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `config` | settings, presets of known drives |
+//! | `queues` | who waits where; with `hwq_pool` and `fair` below |
+//! | `detector` | counters of all pollers → what happened in the last interval |
+//! | `throttle`, `bucket` | how much best-effort work may go: as published, and corrected |
+//! | `bound` | the latency that can be promised, and what it rests on |
+//!
+//! One instance serves one poller. Tenants of other pollers are known from
+//! [`interval`](Policy::interval) alone, so a best-effort poller reacts within an interval (10 ms) when a guaranteed
+//! tenant elsewhere starts after a period of silence; in a shared poller it reacts at once.
+//!
+//! With no guaranteed tenant active nothing is throttled, but for a cap at the drive's saturation while several
+//! best-effort tenants compete: with everything in flight at once weights would mean nothing.
+//!
+//! Order: guaranteed tenants first, in turn; best-effort tenants by start-time fair sharing over their weights (equal
+//! weights in the published variant, which knows none). A guaranteed tenant can't starve the rest: its commands in
+//! flight are limited to three quarters of what its own target allows (but never below the drive's
+//! parallelism), and after [`GUARANTEED_RUN`] of them in a row a waiting best-effort command has its turn.
+
+mod bound;
+mod bucket;
+mod config;
+mod detector;
+mod queues;
+mod throttle;
+
+use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+
+pub use self::bound::{Bound, RestsOn};
+pub use self::config::{ConfigError, LpnsConfig, Variant};
+pub use self::throttle::ThrottleState;
+
+use self::detector::{Detector, Observed};
+use self::queues::Queues;
+use self::throttle::Throttle;
+use crate::cost::COST_UNIT;
+use crate::hwq_pool::HwqPool;
+use crate::{Class, Next, Policy, TenantReport, VqSlot};
+
+/// Guaranteed commands in a row after which a best-effort one has its turn, if the throttle lets it go.
+const GUARANTEED_RUN: u32 = 16;
+
+/// The LPNS policy of one poller.
+#[derive(Debug)]
+pub struct Lpns {
+    config: LpnsConfig,
+    queues: Queues,
+    throttle: Throttle,
+    detector: Detector,
+    /// What the last interval showed.
+    observed: Option<Observed>,
+    last_period: Option<Nanos>,
+    /// Guaranteed commands since the last best-effort one.
+    run: u32,
+    /// Highest cost of a best-effort command: it may overdraw the cap by that.
+    largest_cost: u32,
+}
+
+impl Lpns {
+    /// A policy without VQs.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(config: LpnsConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth);
+        Ok(Self {
+            queues: Queues::new(pool),
+            throttle: Throttle::new(&config),
+            detector: Detector::default(),
+            observed: None,
+            last_period: None,
+            run: 0,
+            largest_cost: COST_UNIT,
+            config,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &LpnsConfig {
+        &self.config
+    }
+
+    /// The HWQ that a VQ's next command goes to.
+    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.queues.pool.hwq_of(slot)
+    }
+
+    /// Whether a VQ sends through its backup until the exclusive HWQ meant for it is empty.
+    pub fn is_switching(&self, slot: VqSlot) -> bool {
+        self.queues.pool.is_switching(slot)
+    }
+
+    /// How often a VQ moved to an exclusive HWQ since the start.
+    pub fn switches(&self) -> u64 {
+        self.queues.pool.switches()
+    }
+
+    /// Commands in flight on an HWQ.
+    pub fn in_flight(&self, hwq: HwqId) -> u32 {
+        self.queues.pool.in_flight(hwq)
+    }
+
+    /// What the throttle allows now.
+    pub fn throttle_state(&self) -> ThrottleState {
+        self.throttle.state(&self.config)
+    }
+
+    /// The latency bounds of a tenant under its present load, with what they rest on.
+    pub fn bound_of(&self, tenant: TenantId) -> Bound {
+        let (depth, _) = self.detector.load_of(tenant);
+        let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
+        let windowed = self.throttle.guaranteed_limit() < u64::MAX;
+        bound::bound(&self.config, &self.throttle_state(), windowed, self.observed.as_ref(), depth, overdraft)
+    }
+
+    fn next_guaranteed(&mut self) -> Option<Next> {
+        let limit = self.throttle.guaranteed_limit();
+        while let Some(tenant) = self.queues.front_guaranteed() {
+            if self.queues.in_flight_of(tenant) >= limit {
+                self.queues.hold(tenant);
+            } else if let Some((vq, hwq)) = self.queues.next_vq(tenant) {
+                return Some(Next::Send { vq, hwq });
+            }
+        }
+        None
+    }
+
+    /// `Err`: when to ask again, if the throttle knows.
+    fn next_best_effort(&mut self, now: Nanos) -> Result<Next, Option<Nanos>> {
+        while let Some(tenant) = self.queues.front_best_effort() {
+            self.throttle.admits(self.queues.best_effort_in_flight(), now)?;
+            if !self.throttle.allows(self.queues.sent_by(tenant)) {
+                self.queues.hold(tenant);
+            } else if let Some((vq, hwq)) = self.queues.next_vq(tenant) {
+                return Ok(Next::Send { vq, hwq });
+            }
+        }
+        Err(None)
+    }
+}
+
+impl Policy for Lpns {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, _: Nanos) {
+        let weighted = self.config.variant == Variant::Corrected;
+        self.queues.attach(slot.0, vq.tenant, class, weighted);
+    }
+
+    fn detach(&mut self, slot: VqSlot, _: Nanos) {
+        self.queues.detach(slot.0);
+    }
+
+    #[inline]
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
+        if !self.queues.is_attached(slot.0) {
+            return;
+        }
+        self.queues.set_backlog(slot.0, backlog);
+        if backlog > 0
+            && let Some(target) = self.queues.promise(slot.0)
+        {
+            self.throttle.engage(&self.config, target, now);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self, now: Nanos) -> Next {
+        if !self.queues.any_backlog() {
+            return Next::Idle;
+        }
+        let others_turn = self.run >= GUARANTEED_RUN && self.queues.best_effort_waits();
+        if !others_turn && let Some(next) = self.next_guaranteed() {
+            return next;
+        }
+        let again = match self.next_best_effort(now) {
+            Ok(next) => return next,
+            Err(again) => again,
+        };
+        if others_turn && let Some(next) = self.next_guaranteed() {
+            return next;
+        }
+        Next::WaitUntil(again.unwrap_or_else(|| self.detector.interval_end(&self.config, now)))
+    }
+
+    #[inline]
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
+        if !self.queues.is_attached(slot.0) {
+            return;
+        }
+        let cost = self.config.cost.of(op, len_bytes);
+        if self.queues.promise(slot.0).is_some() {
+            self.run = self.run.saturating_add(1);
+        } else {
+            self.run = 0;
+            self.throttle.charge(cost);
+            self.largest_cost = self.largest_cost.max(cost);
+        }
+        self.queues.sent(slot.0, hwq, cost);
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
+        if !self.queues.is_attached(slot.0) {
+            return;
+        }
+        if consumed {
+            // It took a turn and the poller's time, if not the drive's.
+            self.queues.took(slot.0, COST_UNIT);
+        } else {
+            self.queues.set_backlog(slot.0, 0);
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantId, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
+        self.queues.completed(hwq, tenant, self.config.cost.of(op, len_bytes));
+    }
+
+    fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
+        let last_period = *self.last_period.get_or_insert(now);
+        // Intervals come a little late or early; half of one decides.
+        let period_ends = now - last_period + Nanos(self.config.interval.0 / 2) >= self.config.period;
+        let Self { detector, queues, config, throttle, .. } = self;
+        let limit = throttle.guaranteed_limit() / u64::from(COST_UNIT) / 10 * 9;
+        let observed = detector.observe(reports, |tenant| queues.own(tenant), config, limit, period_ends, now);
+        throttle.observe(config, &observed, now);
+        queues.release_all();
+        if period_ends {
+            self.last_period = Some(now);
+            queues.schedule();
+        }
+        self.observed = Some(observed);
+    }
+
+    fn bound(&self, tenant: TenantId) -> Option<Nanos> {
+        let bound = self.bound_of(tenant);
+        match self.config.variant {
+            Variant::Published => Some(bound.published),
+            Variant::Corrected => bound.corrected,
+        }
+    }
+}

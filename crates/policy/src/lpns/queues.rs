@@ -1,0 +1,436 @@
+//! Who waits where: VQs with work, by tenant; tenants by class; VQs whose HWQ is full.
+//!
+//! A VQ is idle, ready (in its tenant's list) or parked (at its full HWQ). A tenant with ready VQs is queued
+//! (guaranteed ones in a ring, best-effort ones in virtual time) or held back by the throttle. Every
+//! move is O(1), and a command causes a bounded number of them.
+
+use io_model::{HwqId, Nanos, TenantId};
+
+use super::detector::Own;
+use crate::fair::Fair;
+use crate::hwq_pool::{HwqPool, Moved, Want};
+use crate::ready::{Links, List, NONE};
+use crate::{Class, VqSlot};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VqState {
+    Detached,
+    Idle,
+    Ready,
+    Parked,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Vq {
+    state: VqState,
+    /// Had a command since the last period's end.
+    used: bool,
+    tenant: u16,
+    /// Where it is parked.
+    parked_at: u16,
+    backlog: u32,
+}
+
+const NO_VQ: Vq = Vq { state: VqState::Detached, used: false, tenant: NONE, parked_at: NONE, backlog: 0 };
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// No VQ of it is ready.
+    Nowhere,
+    Queued,
+    Held,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tenant {
+    place: Place,
+    guaranteed: bool,
+    /// VQs attached here.
+    vqs: u16,
+    ready: List,
+    /// VQs with a backlog, ready or parked.
+    backlogged: u16,
+    latency_target: Option<Nanos>,
+    /// Cost ticks with the drive.
+    in_flight: u64,
+    /// Commands sent since the last interval's end.
+    sent: u64,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self {
+            place: Place::Nowhere,
+            guaranteed: false,
+            vqs: 0,
+            ready: List::default(),
+            backlogged: 0,
+            latency_target: None,
+            in_flight: 0,
+            sent: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) pool: HwqPool,
+    vqs: Vec<Vq>,
+    vq_links: Links,
+    tenants: Vec<Tenant>,
+    tenant_links: Links,
+    guaranteed: List,
+    best_effort: Fair,
+    held: List,
+    /// VQs that wait for room, by HWQ.
+    parked: Vec<List>,
+    /// VQs with a backlog.
+    backlogged: u32,
+    /// Cost ticks of best-effort commands with the drive.
+    best_effort_in_flight: u64,
+    /// Scratch: VQs that the pool has just bound anew.
+    moved: Vec<Moved>,
+}
+
+impl Queues {
+    pub(super) fn new(pool: HwqPool) -> Self {
+        let parked = vec![List::default(); usize::from(pool.len())];
+        Self {
+            pool,
+            vqs: Vec::new(),
+            vq_links: Links::default(),
+            tenants: Vec::new(),
+            tenant_links: Links::default(),
+            guaranteed: List::default(),
+            best_effort: Fair::new(),
+            held: List::default(),
+            parked,
+            backlogged: 0,
+            best_effort_in_flight: 0,
+            moved: Vec::new(),
+        }
+    }
+
+    /// `weighted`: whether weights count; else every best-effort tenant has the same.
+    pub(super) fn attach(&mut self, slot: u16, tenant: TenantId, class: Class, weighted: bool) {
+        if slot == NONE || tenant.0 == NONE {
+            return;
+        }
+        self.detach(slot);
+        if self.vqs.len() <= usize::from(slot) {
+            self.vqs.resize(usize::from(slot) + 1, NO_VQ);
+            self.vq_links.grow(self.vqs.len());
+            self.moved.reserve(2 * self.vqs.len());
+        }
+        if self.tenants.len() <= usize::from(tenant.0) {
+            self.tenants.resize(usize::from(tenant.0) + 1, Tenant::default());
+            self.tenant_links.grow(self.tenants.len());
+            self.best_effort.grow(self.tenants.len());
+        }
+        self.set_class(tenant.0, class, weighted);
+        self.vqs[usize::from(slot)] = Vq { state: VqState::Idle, tenant: tenant.0, ..NO_VQ };
+        self.tenants[usize::from(tenant.0)].vqs += 1;
+        let guaranteed = matches!(class, Class::Guaranteed { .. });
+        self.pool.attach(slot, guaranteed, &mut self.moved);
+        self.settle();
+    }
+
+    fn set_class(&mut self, tenant: u16, class: Class, weighted: bool) {
+        let queued = self.tenants[usize::from(tenant)].place != Place::Nowhere;
+        self.dequeue(tenant);
+        let state = &mut self.tenants[usize::from(tenant)];
+        let was_guaranteed = std::mem::replace(&mut state.guaranteed, matches!(class, Class::Guaranteed { .. }));
+        // Commands of the identifier's former user are still counted under its class.
+        match (was_guaranteed, state.guaranteed) {
+            (true, false) => self.best_effort_in_flight += state.in_flight,
+            (false, true) => self.best_effort_in_flight -= state.in_flight,
+            _ => {}
+        }
+        state.latency_target = match class {
+            Class::Guaranteed { latency_target } => latency_target,
+            Class::BestEffort { .. } => None,
+        };
+        if let Class::BestEffort { weight } = class {
+            self.best_effort.set_weight(tenant, if weighted { weight } else { 1 });
+        }
+        if queued {
+            self.enqueue(tenant);
+        }
+    }
+
+    pub(super) fn detach(&mut self, slot: u16) {
+        if !self.is_attached(slot) {
+            return;
+        }
+        self.set_backlog(slot, 0);
+        let tenant = std::mem::replace(&mut self.vqs[usize::from(slot)], NO_VQ).tenant;
+        self.tenants[usize::from(tenant)].vqs -= 1;
+        self.pool.detach(slot);
+    }
+
+    #[inline]
+    pub(super) fn is_attached(&self, slot: u16) -> bool {
+        self.vqs.get(usize::from(slot)).is_some_and(|vq| vq.state != VqState::Detached)
+    }
+
+    /// The promise of a VQ's tenant; `None` if it has no class with one. The VQ is attached.
+    #[inline]
+    pub(super) fn promise(&self, slot: u16) -> Option<Option<Nanos>> {
+        let tenant = &self.tenants[usize::from(self.vqs[usize::from(slot)].tenant)];
+        tenant.guaranteed.then_some(tenant.latency_target)
+    }
+
+    /// Commands wait somewhere.
+    pub(super) fn any_backlog(&self) -> bool {
+        self.backlogged > 0
+    }
+
+    pub(super) fn best_effort_in_flight(&self) -> u64 {
+        self.best_effort_in_flight
+    }
+
+    /// A best-effort tenant is queued.
+    pub(super) fn best_effort_waits(&self) -> bool {
+        !self.best_effort.is_empty()
+    }
+
+    /// What is known here of a tenant with VQs at this poller.
+    pub(super) fn own(&self, tenant: TenantId) -> Option<Own> {
+        let tenant = self.tenants.get(usize::from(tenant.0)).filter(|tenant| tenant.vqs > 0)?;
+        Some(Own { backlogged: tenant.backlogged > 0 })
+    }
+
+    pub(super) fn front_guaranteed(&self) -> Option<u16> {
+        self.guaranteed.front()
+    }
+
+    #[inline]
+    pub(super) fn front_best_effort(&mut self) -> Option<u16> {
+        self.best_effort.front()
+    }
+
+    #[inline]
+    pub(super) fn in_flight_of(&self, tenant: u16) -> u64 {
+        self.tenants[usize::from(tenant)].in_flight
+    }
+
+    #[inline]
+    pub(super) fn sent_by(&self, tenant: u16) -> u64 {
+        self.tenants[usize::from(tenant)].sent
+    }
+
+    /// A queued tenant's next VQ whose HWQ has room. VQs without are parked; a tenant without any is queued no more.
+    #[inline]
+    pub(super) fn next_vq(&mut self, tenant: u16) -> Option<(VqSlot, HwqId)> {
+        let guaranteed = self.tenants[usize::from(tenant)].guaranteed;
+        while let Some(slot) = self.tenants[usize::from(tenant)].ready.front() {
+            let hwq = self.pool.at(slot);
+            if self.pool.has_room(hwq, guaranteed) {
+                return Some((VqSlot(slot), HwqId(hwq)));
+            }
+            self.park(slot, hwq, guaranteed);
+        }
+        None
+    }
+
+    fn park(&mut self, slot: u16, hwq: u16, first: bool) {
+        self.unready(slot);
+        let vq = &mut self.vqs[usize::from(slot)];
+        (vq.state, vq.parked_at) = (VqState::Parked, hwq);
+        let list = &mut self.parked[usize::from(hwq)];
+        // Guaranteed VQs go first here too; they also have room that the others don't.
+        if first { list.push_front(&mut self.vq_links, slot) } else { list.push_back(&mut self.vq_links, slot) }
+    }
+
+    /// The VQ's backlog is this now.
+    #[inline]
+    pub(super) fn set_backlog(&mut self, slot: u16, backlog: u32) {
+        let vq = &mut self.vqs[usize::from(slot)];
+        vq.backlog = backlog;
+        match (vq.state, backlog) {
+            (VqState::Idle, 1..) => self.wake_up(slot),
+            (VqState::Ready | VqState::Parked, 0) => self.rest(slot),
+            _ => {}
+        }
+    }
+
+    fn wake_up(&mut self, slot: u16) {
+        let vq = &mut self.vqs[usize::from(slot)];
+        vq.used = true;
+        let tenant = vq.tenant;
+        self.backlogged += 1;
+        self.tenants[usize::from(tenant)].backlogged += 1;
+        self.ready(slot);
+        if self.tenants[usize::from(tenant)].guaranteed {
+            self.pool.claim(slot, &mut self.moved);
+            self.settle();
+        }
+    }
+
+    fn rest(&mut self, slot: u16) {
+        let Vq { state, tenant, parked_at, .. } = self.vqs[usize::from(slot)];
+        self.backlogged -= 1;
+        self.tenants[usize::from(tenant)].backlogged -= 1;
+        if state == VqState::Parked {
+            self.parked[usize::from(parked_at)].remove(&mut self.vq_links, slot);
+        } else {
+            self.unready(slot);
+            // It may have been woken for room that it leaves to the next now.
+            self.wake_parked(self.pool.at(slot));
+        }
+        self.vqs[usize::from(slot)].state = VqState::Idle;
+    }
+
+    /// Puts a VQ with backlog into its tenant's list.
+    fn ready(&mut self, slot: u16) {
+        let vq = &mut self.vqs[usize::from(slot)];
+        vq.state = VqState::Ready;
+        let tenant = vq.tenant;
+        self.tenants[usize::from(tenant)].ready.push_back(&mut self.vq_links, slot);
+        if self.tenants[usize::from(tenant)].place == Place::Nowhere {
+            self.enqueue(tenant);
+        }
+    }
+
+    /// Takes a ready VQ out of its tenant's list.
+    fn unready(&mut self, slot: u16) {
+        let tenant = self.vqs[usize::from(slot)].tenant;
+        let ready = &mut self.tenants[usize::from(tenant)].ready;
+        ready.remove(&mut self.vq_links, slot);
+        if ready.is_empty() {
+            self.dequeue(tenant);
+        }
+    }
+
+    fn enqueue(&mut self, tenant: u16) {
+        let state = &mut self.tenants[usize::from(tenant)];
+        state.place = Place::Queued;
+        if state.guaranteed {
+            self.guaranteed.push_back(&mut self.tenant_links, tenant);
+        } else {
+            self.best_effort.insert(tenant);
+        }
+    }
+
+    fn dequeue(&mut self, tenant: u16) {
+        let state = &mut self.tenants[usize::from(tenant)];
+        match std::mem::replace(&mut state.place, Place::Nowhere) {
+            Place::Queued if state.guaranteed => self.guaranteed.remove(&mut self.tenant_links, tenant),
+            Place::Queued => self.best_effort.remove(tenant),
+            Place::Held => self.held.remove(&mut self.tenant_links, tenant),
+            Place::Nowhere => {}
+        }
+    }
+
+    /// Takes a queued tenant out until it is released.
+    pub(super) fn hold(&mut self, tenant: u16) {
+        self.dequeue(tenant);
+        self.tenants[usize::from(tenant)].place = Place::Held;
+        self.held.push_back(&mut self.tenant_links, tenant);
+    }
+
+    /// An interval ended: everyone may try again.
+    pub(super) fn release_all(&mut self) {
+        while let Some(tenant) = self.held.pop_front(&mut self.tenant_links) {
+            self.enqueue(tenant);
+        }
+        self.tenants.iter_mut().for_each(|tenant| tenant.sent = 0);
+    }
+
+    /// Lets one VQ that waits for this HWQ try again. Called whenever room came up, or a VQ with room stopped to
+    /// want it, so that room and a waiting VQ never stay apart.
+    #[inline]
+    fn wake_parked(&mut self, hwq: u16) {
+        let Some(slot) = self.parked.get(usize::from(hwq)).and_then(List::front) else { return };
+        let tenant = self.vqs[usize::from(slot)].tenant;
+        if self.pool.has_room(hwq, self.tenants[usize::from(tenant)].guaranteed) {
+            self.parked[usize::from(hwq)].remove(&mut self.vq_links, slot);
+            self.ready(slot);
+        }
+    }
+
+    /// VQs that the pool bound anew leave the HWQ that they were parked at; what room they were woken for there
+    /// goes to the next.
+    fn settle(&mut self) {
+        while let Some(Moved { slot, from }) = self.moved.pop() {
+            match self.vqs[usize::from(slot)].state {
+                VqState::Parked => {
+                    let parked_at = self.vqs[usize::from(slot)].parked_at;
+                    self.parked[usize::from(parked_at)].remove(&mut self.vq_links, slot);
+                    self.ready(slot);
+                }
+                VqState::Ready => self.wake_parked(from),
+                VqState::Idle | VqState::Detached => {}
+            }
+        }
+    }
+
+    /// A command went to the drive.
+    #[inline]
+    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) {
+        self.pool.sent(hwq);
+        let tenant = self.vqs[usize::from(slot)].tenant;
+        let state = &mut self.tenants[usize::from(tenant)];
+        state.sent += 1;
+        state.in_flight += u64::from(cost);
+        if !state.guaranteed {
+            self.best_effort_in_flight += u64::from(cost);
+        }
+        self.took(slot, cost);
+        self.wake_parked(hwq.0);
+    }
+
+    /// A command left the VQ: the VQ's and the tenant's turn is over.
+    #[inline]
+    pub(super) fn took(&mut self, slot: u16, cost: u32) {
+        let Vq { state, tenant, backlog, .. } = self.vqs[usize::from(slot)];
+        let owner = &mut self.tenants[usize::from(tenant)];
+        if state == VqState::Ready {
+            owner.ready.rotate(&mut self.vq_links, slot);
+        }
+        if !owner.guaranteed {
+            self.best_effort.charge(tenant, cost);
+        } else if owner.place == Place::Queued {
+            self.guaranteed.rotate(&mut self.tenant_links, tenant);
+        }
+        self.set_backlog(slot, backlog.saturating_sub(1));
+    }
+
+    /// A command came back from the drive.
+    #[inline]
+    pub(super) fn completed(&mut self, hwq: HwqId, tenant: TenantId, cost: u32) {
+        if let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) {
+            let ended = u64::from(cost).min(state.in_flight);
+            state.in_flight -= ended;
+            if !state.guaranteed {
+                self.best_effort_in_flight -= ended;
+            } else if state.place == Place::Held {
+                self.held.remove(&mut self.tenant_links, tenant.0);
+                self.enqueue(tenant.0);
+            }
+        }
+        if let Some(moved) = self.pool.completed(hwq) {
+            self.moved.push(moved);
+            self.settle();
+        }
+        self.wake_parked(hwq.0);
+    }
+
+    /// The switch at a period's end.
+    pub(super) fn schedule(&mut self) {
+        let Self { pool, vqs, tenants, moved, .. } = self;
+        let want = |slot: u16| {
+            let Some(vq) = vqs.get(usize::from(slot)).filter(|vq| vq.state != VqState::Detached) else {
+                return Want::Backlog(0);
+            };
+            match tenants[usize::from(vq.tenant)].guaranteed {
+                true if vq.used || vq.backlog > 0 => Want::Home,
+                true => Want::Idle,
+                false => Want::Backlog(vq.backlog),
+            }
+        };
+        pool.schedule(want, moved);
+        self.vqs.iter_mut().for_each(|vq| vq.used = false);
+        self.settle();
+    }
+}

@@ -1,0 +1,293 @@
+//! How much best-effort work may go to the drive: the rule as published, and the corrected one.
+
+use io_model::Nanos;
+
+use super::bucket::TokenBucket;
+use super::config::{LpnsConfig, Variant};
+use super::detector::{Observed, Verdict};
+use crate::cost::COST_UNIT;
+use crate::netcalc::in_flight_for;
+
+/// Share of what a target leaves in flight that guaranteed tenants may use themselves: a rogue one then can't
+/// push the others out, and its own promise holds.
+const RESERVATION: f64 = 0.75;
+/// A guaranteed tenant without a number is treated as if it had asked for this many idle latencies, about
+/// where more load costs more latency than it gives throughput.
+const UNNAMED_TARGET: f64 = 4.0;
+/// A missed promise takes a quarter of the budget away …
+const DECREASE: f64 = 0.75;
+/// … and a comfortable one gives this part of its ceiling back.
+const INCREASE: f64 = 1.0 / 32.0;
+/// Up to this part of the budget that was last missed with, it comes back with every judgement …
+const KNOWN_GOOD: f64 = 0.9;
+/// … and from there only after so many of them, doubled by each further miss: a drive's latency can rise so
+/// steeply that one step too many costs a whole interval's promises, and one interval in a hundred is too much.
+const MOST_PATIENCE: u32 = 512;
+
+fn ticks(commands: f64) -> u64 {
+    (commands * f64::from(COST_UNIT)) as u64
+}
+
+/// What the throttle allows now, for operators.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ThrottleState {
+    /// Whether best-effort tenants are held back for a guaranteed one.
+    pub engaged: bool,
+    /// Ω in force: the configured one (published), or what the feedback made of it (corrected): reference commands in
+    /// flight in multiples of d.
+    pub omega: f64,
+    /// θ, the published rule's factor between the slowest guaranteed tenant's rate and a best-effort tenant's.
+    pub theta: Option<f64>,
+    /// Reference commands that all best-effort tenants of the drive may have in flight together.
+    pub cap: Option<f64>,
+    /// Reference commands per second that they may send together.
+    pub rate_iops: Option<f64>,
+}
+
+/// θ = (Ω − i)/j. With nobody active the rule divides by zero; then one tenant is taken to be.
+fn theta(omega: f64, guaranteed: u32, best_effort: u32) -> f64 {
+    (omega - f64::from(guaranteed)).max(0.0) / f64::from(best_effort.max(1))
+}
+
+/// The rule as printed.
+#[derive(Debug)]
+pub(super) struct Published {
+    theta: Option<f64>,
+    /// Commands that each best-effort tenant may send in this interval.
+    allowance: u64,
+}
+
+/// The rule that holds.
+#[derive(Debug)]
+pub(super) struct Corrected {
+    /// Guaranteed tenants are active, or were lately.
+    engaged: bool,
+    /// Else, and several best-effort tenants are: only saturation is prevented, so that weights can work.
+    crowded: bool,
+    /// Reference commands in flight, of all classes, that the feedback allows now.
+    budget: f64,
+    /// Where `budget` may grow to: what the tightest target allows, or saturation.
+    ceiling: f64,
+    /// The budget that was last missed with; infinite before.
+    missed_at: f64,
+    /// Comfortable judgements to see before a step beyond what is known to be good, and seen so far.
+    patience: u32,
+    calm: u32,
+    /// Of `budget`, what guaranteed tenants use.
+    guaranteed_depth: f64,
+    /// This poller's part of the rest, in cost ticks.
+    cap: u64,
+    /// Drive-wide rate for best effort, reference commands per second.
+    rate_iops: f64,
+    share: f64,
+    bucket: TokenBucket,
+    /// Cost ticks that one guaranteed tenant may have in flight while others are active.
+    guaranteed_limit: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum Throttle {
+    Published(Published),
+    Corrected(Corrected),
+}
+
+impl Throttle {
+    pub(super) fn new(config: &LpnsConfig) -> Self {
+        match config.variant {
+            Variant::Published => Self::Published(Published { theta: None, allowance: u64::MAX }),
+            Variant::Corrected => {
+                let ceiling = Corrected::saturation(config);
+                Self::Corrected(Corrected {
+                    engaged: false,
+                    crowded: false,
+                    budget: ceiling,
+                    ceiling,
+                    missed_at: f64::INFINITY,
+                    patience: 1,
+                    calm: 0,
+                    guaranteed_depth: 0.0,
+                    cap: u64::MAX,
+                    rate_iops: config.r_iops,
+                    share: 1.0,
+                    bucket: TokenBucket::new(0.0, 0, Nanos(0)),
+                    guaranteed_limit: u64::MAX,
+                })
+            }
+        }
+    }
+
+    /// Whether any best-effort command may go, with `in_flight` ticks of them with the drive.
+    ///
+    /// # Errors
+    /// The time to ask again; `None`: after a completion.
+    #[inline]
+    pub(super) fn admits(&mut self, in_flight: u64, now: Nanos) -> Result<(), Option<Nanos>> {
+        match self {
+            Self::Corrected(rule) if rule.engaged || rule.crowded => {
+                if in_flight >= rule.cap {
+                    return Err(None);
+                }
+                if rule.engaged { rule.bucket.admits(now).map_err(Some) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a best-effort tenant that sent so many commands in this interval may send another.
+    #[inline]
+    pub(super) fn allows(&self, sent_in_interval: u64) -> bool {
+        match self {
+            Self::Published(rule) => sent_in_interval < rule.allowance,
+            Self::Corrected(_) => true,
+        }
+    }
+
+    #[inline]
+    pub(super) fn charge(&mut self, cost: u32) {
+        if let Self::Corrected(rule) = self
+            && rule.engaged
+        {
+            rule.bucket.charge(cost);
+        }
+    }
+
+    /// Cost ticks that one guaranteed tenant may have in flight; `u64::MAX`: any number.
+    #[inline]
+    pub(super) fn guaranteed_limit(&self) -> u64 {
+        match self {
+            Self::Published(_) => u64::MAX,
+            Self::Corrected(rule) => rule.guaranteed_limit,
+        }
+    }
+
+    /// A guaranteed tenant of this poller starts while no interval has shown it yet.
+    #[inline]
+    pub(super) fn engage(&mut self, config: &LpnsConfig, target: Option<Nanos>, now: Nanos) {
+        if let Self::Corrected(rule) = self
+            && !rule.engaged
+        {
+            rule.engaged = true;
+            rule.aim(config, target);
+            rule.apply(config, 1, 0.0, now);
+        }
+    }
+
+    /// An interval ended.
+    pub(super) fn observe(&mut self, config: &LpnsConfig, seen: &Observed, now: Nanos) {
+        match self {
+            Self::Published(rule) => {
+                let theta = theta(config.omega, seen.guaranteed, seen.best_effort);
+                rule.theta = seen.slowest.map(|_| theta);
+                rule.allowance = seen.slowest.map_or(u64::MAX, |slowest| (theta * slowest as f64) as u64);
+            }
+            Self::Corrected(rule) => rule.observe(config, seen, now),
+        }
+    }
+
+    pub(super) fn state(&self, config: &LpnsConfig) -> ThrottleState {
+        match self {
+            Self::Published(rule) => ThrottleState {
+                engaged: rule.theta.is_some(),
+                omega: config.omega,
+                theta: rule.theta,
+                cap: None,
+                rate_iops: None,
+            },
+            Self::Corrected(rule) => ThrottleState {
+                engaged: rule.engaged,
+                omega: rule.budget / f64::from(config.depth),
+                theta: None,
+                cap: Some(rule.drive_cap(config)),
+                rate_iops: Some(rule.rate_iops),
+            },
+        }
+    }
+}
+
+impl Corrected {
+    /// Work in flight above which the drive gets no faster.
+    fn saturation(config: &LpnsConfig) -> f64 {
+        f64::from(config.parallelism) * f64::from(config.saturation_factor)
+    }
+
+    /// b = d·Ω with which the target holds, at most what saturates the drive.
+    fn ceiling_for(config: &LpnsConfig, target: Option<Nanos>) -> f64 {
+        let target = target.unwrap_or(Nanos((config.l_h.0 as f64 * UNNAMED_TARGET) as u64));
+        let allowed = in_flight_for(target, &config.service()).min(Self::saturation(config));
+        allowed.max(f64::from(config.floor_in_flight))
+    }
+
+    fn aim(&mut self, config: &LpnsConfig, target: Option<Nanos>) {
+        let ceiling = Self::ceiling_for(config, target);
+        // What was learnt under one target says nothing about a looser one: start from there again.
+        if ceiling > self.ceiling {
+            (self.budget, self.missed_at, self.patience) = (ceiling, f64::INFINITY, 1);
+        }
+        self.budget = self.budget.min(ceiling);
+        self.ceiling = ceiling;
+    }
+
+    fn observe(&mut self, config: &LpnsConfig, seen: &Observed, now: Nanos) {
+        self.engaged = seen.protected > 0;
+        self.share = seen.share;
+        self.crowded = seen.best_effort > 1;
+        if !self.engaged {
+            self.guaranteed_limit = u64::MAX;
+            self.cap = ticks(Self::saturation(config) * self.share).max(1);
+            return;
+        }
+        self.guaranteed_depth = seen.guaranteed_depth as f64;
+        self.aim(config, seen.target);
+        match seen.verdict {
+            Verdict::Missed => self.shrink(config),
+            Verdict::Comfortable => self.grow(),
+            Verdict::Kept | Verdict::Open => {}
+        }
+        self.apply(config, seen.protected, seen.guaranteed_iops, now);
+        if seen.protected == 1 && seen.best_effort == 0 {
+            self.guaranteed_limit = u64::MAX;
+        }
+    }
+
+    fn shrink(&mut self, config: &LpnsConfig) {
+        let least = (self.guaranteed_depth + f64::from(config.floor_in_flight)).min(self.ceiling);
+        self.missed_at = self.budget;
+        self.budget = (self.budget * DECREASE).max(least);
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        self.calm = 0;
+    }
+
+    fn grow(&mut self) {
+        let next = (self.budget + (self.ceiling * INCREASE).max(1.0)).min(self.ceiling);
+        if next > self.missed_at * KNOWN_GOOD {
+            self.calm += 1;
+            if self.calm < self.patience {
+                return;
+            }
+            self.calm = 0;
+            if self.budget > self.missed_at {
+                // The miss had another cause, which is gone.
+                self.patience = (self.patience / 2).max(1);
+            }
+        }
+        self.budget = next;
+    }
+
+    /// Best-effort work in flight on the whole drive.
+    fn drive_cap(&self, config: &LpnsConfig) -> f64 {
+        (self.budget - self.guaranteed_depth).max(f64::from(config.floor_in_flight))
+    }
+
+    /// Derives cap, rate and limit from the budget.
+    fn apply(&mut self, config: &LpnsConfig, protected: u32, guaranteed_iops: f64, now: Nanos) {
+        let own = self.drive_cap(config) * self.share;
+        // At least one command, or a poller with little weight would never send.
+        self.cap = ticks(own).max(1);
+        let floor_iops = config.r_iops * f64::from(config.floor_rate_permille) / 1000.0;
+        self.rate_iops = (config.r_iops - guaranteed_iops).max(floor_iops);
+        let ticks_per_ns = self.rate_iops * self.share * f64::from(COST_UNIT) / 1e9;
+        self.bucket.set(ticks_per_ns, self.cap.max(u64::from(COST_UNIT)), now);
+        let reservation = (self.ceiling * RESERVATION / f64::from(protected.max(1))).max(f64::from(config.parallelism));
+        self.guaranteed_limit = ticks(reservation);
+    }
+}

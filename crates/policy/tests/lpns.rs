@@ -1,0 +1,262 @@
+//! What LPNS promises, against a drive in virtual time; and where the published rule breaks.
+
+mod support;
+
+use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use policy::{Lpns, LpnsConfig, Next, Passthrough, Policy, Variant, VqSlot};
+use support::{INTERVAL, Workload, World};
+
+/// How long is measured.
+const SPAN: Nanos = Nanos::from_millis(400);
+/// What 6 servers of 7.2 µs do in a second.
+const DRIVE_IOPS: f64 = 833_333.0;
+
+fn lpns(variant: Variant) -> Lpns {
+    Lpns::new(LpnsConfig { variant, ..LpnsConfig::p5800x() }).expect("a valid preset")
+}
+
+fn corrected() -> Lpns {
+    lpns(Variant::Corrected)
+}
+
+fn iops<P>(world: &World<P>, tenant: usize, span: Nanos) -> f64 {
+    world.seen[tenant].latencies_ns.len() as f64 * 1e9 / span.0 as f64
+}
+
+/// Runs in for 200 ms, then measures.
+fn measure<P: Policy>(policies: Vec<P>, tenants: &[Workload]) -> World<P> {
+    let mut world = World::p5800x(policies, tenants);
+    world.run(Nanos::from_millis(200));
+    world.forget();
+    world.run(SPAN);
+    world
+}
+
+fn noisy() -> Workload {
+    Workload::best_effort(1, 4, 32)
+}
+
+#[test]
+fn a_promise_is_broken_by_round_robin_and_kept_by_lpns() {
+    let tenants = [Workload::guaranteed(50), noisy(), noisy(), noisy()];
+    let world = measure(vec![Passthrough::new(8, 1024)], &tenants);
+    assert!(world.seen[0].mean_us() > 300.0, "{}", world.seen[0].mean_us());
+
+    let world = measure(vec![corrected()], &tenants);
+    assert!(world.seen[0].percentile_us(99.0) <= 50.0, "{}", world.seen[0].percentile_us(99.0));
+    let others: f64 = (1..4).map(|tenant| iops(&world, tenant, SPAN)).sum();
+    assert!(others > 0.75 * DRIVE_IOPS, "{others}");
+}
+
+#[test]
+fn a_promise_is_kept_from_another_poller_through_reports_alone() {
+    let tenants = [Workload::guaranteed(50), noisy().at(1), noisy().at(1), noisy().at(2)];
+    let world = measure(vec![corrected(), corrected(), corrected()], &tenants);
+    assert!(world.seen[0].percentile_us(99.0) <= 50.0, "{}", world.seen[0].percentile_us(99.0));
+    let each: Vec<f64> = (1..4).map(|tenant| iops(&world, tenant, SPAN)).collect();
+    assert!(each.iter().sum::<f64>() > 0.7 * DRIVE_IOPS, "{each:?}");
+    // Equal weights, two at one poller and one alone: the cap is split by weight.
+    assert!(each.iter().all(|iops| (iops / each[0] - 1.0).abs() < 0.1), "{each:?}");
+}
+
+#[test]
+fn a_tighter_promise_is_bought_with_throughput() {
+    let others = |target_us| {
+        let world = measure(vec![corrected()], &[Workload::guaranteed(target_us), noisy(), noisy()]);
+        let p99 = world.seen[0].percentile_us(99.0);
+        assert!(p99 <= target_us as f64, "{p99} over {target_us}");
+        iops(&world, 1, SPAN) + iops(&world, 2, SPAN)
+    };
+    let (tight, loose) = (others(14), others(50));
+    assert!(tight < 0.5 * loose && tight > 0.05 * loose, "{tight} {loose}");
+}
+
+#[test]
+fn the_feedback_finds_what_a_slower_drive_allows() {
+    // Configured for a drive three times as fast: the cap would be too high by as much.
+    let config = LpnsConfig { r_iops: 2_400_000.0, ..LpnsConfig::p5800x() };
+    let tenants = [Workload::guaranteed(50), noisy(), noisy(), noisy()];
+    let mut world = World::p5800x(vec![Lpns::new(config).unwrap()], &tenants);
+    world.run(Nanos::from_millis(5_000));
+    world.forget();
+    world.run(Nanos::from_millis(3_000));
+    assert!(world.seen[0].percentile_us(99.0) <= 50.0, "{}", world.seen[0].percentile_us(99.0));
+    let omega = world.policies[0].throttle_state().omega;
+    assert!((20.0..40.0).contains(&omega), "{omega}");
+    let others: f64 = (1..4).map(|tenant| iops(&world, tenant, Nanos::from_millis(3_000))).sum();
+    assert!(others > 0.75 * DRIVE_IOPS, "{others}");
+}
+
+#[test]
+fn weights_are_kept_beside_a_guaranteed_tenant_and_without() {
+    let best_effort = [1, 2, 4].map(|weight| Workload::best_effort(weight, 4, 64));
+    for guaranteed in [true, false] {
+        let mut tenants = best_effort.to_vec();
+        if guaranteed {
+            tenants.push(Workload::guaranteed(50));
+        }
+        let world = measure(vec![corrected()], &tenants);
+        let shares: Vec<f64> = (0..3).map(|tenant| iops(&world, tenant, SPAN)).collect();
+        assert!((shares[1] / shares[0] - 2.0).abs() < 0.06, "{guaranteed} {shares:?}");
+        assert!((shares[2] / shares[0] - 4.0).abs() < 0.12, "{guaranteed} {shares:?}");
+    }
+}
+
+#[test]
+fn shares_are_counted_in_work_not_in_commands() {
+    let large = noisy().with_len(128 << 10);
+    let world = measure(vec![corrected()], &[large, noisy(), Workload::guaranteed(400)]);
+    let (large, small) = (iops(&world, 0, SPAN) * 32.0, iops(&world, 1, SPAN));
+    assert!((large / small - 1.0).abs() < 0.05, "{large} {small}");
+    assert!(world.seen[2].percentile_us(99.0) <= 400.0, "{}", world.seen[2].percentile_us(99.0));
+}
+
+#[test]
+fn a_heavy_tenant_does_not_starve_a_light_one() {
+    let light = Workload::best_effort(1, 1, 1);
+    let heavy = Workload::best_effort(1, 4, 256);
+    let world = measure(vec![corrected()], &[light, heavy, heavy, Workload::guaranteed(50)]);
+    // The light one has one command at a time: it waits for the drive, not for the others' queues.
+    assert!(world.seen[0].percentile_us(99.0) <= 55.0, "{}", world.seen[0].percentile_us(99.0));
+    assert!(iops(&world, 0, SPAN) > 15_000.0, "{}", iops(&world, 0, SPAN));
+}
+
+#[test]
+fn an_idle_guaranteed_tenant_costs_nothing_but_stops_everyone_as_published() {
+    let tenants = [Workload::guaranteed(50), noisy(), noisy()];
+    let others = |policy: Lpns| {
+        let mut world = World::p5800x(vec![policy], &tenants);
+        world.sleep(0);
+        world.run(Nanos::from_millis(300));
+        world.forget();
+        world.run(SPAN);
+        iops(&world, 1, SPAN) + iops(&world, 2, SPAN)
+    };
+    let free = others(corrected());
+    assert!(free > 0.99 * DRIVE_IOPS, "{free}");
+    assert_eq!(others(lpns(Variant::Published)), 0.0);
+}
+
+#[test]
+fn a_fast_guaranteed_tenant_disables_the_published_rule() {
+    // Even in the crowd its p stays far above R/Ω = 4.2K IOPS, so θ·p is more than the drive does.
+    let fast = Workload { vqs: 4, depth: 8, ..Workload::guaranteed(50) };
+    let world = measure(vec![lpns(Variant::Published)], &[fast, noisy(), noisy(), noisy()]);
+    assert!(world.seen[0].mean_us() > 400.0, "{}", world.seen[0].mean_us());
+    assert!(world.policies[0].throttle_state().theta.is_some());
+}
+
+#[test]
+fn the_published_rule_suspends_at_exactly_theta_times_p() {
+    // About 2000 IOPS, 20 per interval; Ω = 190, i = 1, j = 2: θ = 94.5, so each may send floor(94.5·p).
+    let slow = Workload::guaranteed(50).thinking(Nanos::from_micros(488));
+    let mut world = World::p5800x(vec![lpns(Variant::Published)], &[slow, noisy(), noisy()]);
+    world.run(Nanos::from_millis(300));
+    assert_eq!(world.policies[0].throttle_state().theta, Some(94.5));
+    let p = world.seen[0].per_interval.clone();
+    assert!(p.iter().all(|count| (10..=21).contains(count)), "{p:?}");
+    for noisy in [1, 2] {
+        let sent = &world.seen[noisy].per_interval;
+        let binding = (2..sent.len()).filter(|at| sent[*at] == (94.5 * p[at - 1] as f64) as u64);
+        assert_eq!(binding.count(), sent.len() - 2, "{p:?} {sent:?}");
+    }
+}
+
+#[test]
+fn a_rogue_guaranteed_tenant_neither_starves_the_others_nor_breaks_its_own_promise() {
+    let rogue = Workload { vqs: 4, depth: 256, ..Workload::guaranteed(50) };
+    let world = measure(vec![corrected()], &[rogue, noisy(), noisy()]);
+    let others = iops(&world, 1, SPAN) + iops(&world, 2, SPAN);
+    assert!(others > 0.05 * DRIVE_IOPS, "{others}");
+    assert!(iops(&world, 0, SPAN) > 0.5 * DRIVE_IOPS, "{}", iops(&world, 0, SPAN));
+    assert!(world.seen[0].percentile_us(99.0) <= 50.0, "{}", world.seen[0].percentile_us(99.0));
+}
+
+#[test]
+fn a_guaranteed_tenant_alone_may_use_the_whole_drive() {
+    let deep = Workload { vqs: 4, depth: 64, ..Workload::guaranteed(50) };
+    let world = measure(vec![corrected()], &[deep]);
+    assert!(iops(&world, 0, SPAN) > 0.99 * DRIVE_IOPS, "{}", iops(&world, 0, SPAN));
+    assert!(world.seen[0].mean_us() > 250.0);
+}
+
+#[test]
+fn a_waking_guaranteed_tenant_is_protected_within_an_interval() {
+    let tenants = [Workload::guaranteed(50), noisy().at(1), noisy().at(1)];
+    let mut world = World::p5800x(vec![corrected(), corrected()], &tenants);
+    world.run(Nanos::from_millis(100));
+    world.sleep(0);
+    world.run(SPAN);
+    assert!(!world.policies[1].throttle_state().engaged);
+    world.wake(0);
+    world.run(INTERVAL + Nanos::from_millis(1));
+    assert!(world.policies[1].throttle_state().engaged);
+    world.forget();
+    world.run(Nanos::from_millis(200));
+    assert!(world.seen[0].percentile_us(99.0) <= 50.0, "{}", world.seen[0].percentile_us(99.0));
+}
+
+#[test]
+fn bounds_say_what_they_rest_on() {
+    let tenants = [Workload::guaranteed(50), noisy()];
+    let world = measure(vec![corrected()], &tenants);
+    let bound = world.policies[0].bound_of(TenantId(0));
+    assert_eq!(bound.published, Nanos(248_550));
+    // 31.16 commands in all: 30.16 best-effort and one of its own.
+    assert_eq!(bound.corrected, Some(Nanos(50_000)));
+    assert_eq!(world.policies[0].bound(TenantId(0)), bound.corrected);
+    assert!((bound.rests_on.best_effort_cap.unwrap() - 30.16).abs() < 1e-6);
+    assert_eq!(bound.rests_on.guaranteed_in_flight, 1.0);
+    assert!(bound.rests_on.engaged && bound.rests_on.arriving_iops <= 800_000.0);
+    assert!(!bound.rests_on.published_rate_within_r, "p·Ω is far above R here");
+    let worst = world.seen[0].percentile_us(100.0);
+    assert!(worst <= 50.0, "{worst}");
+
+    let world = measure(vec![lpns(Variant::Published)], &tenants);
+    assert_eq!(world.policies[0].bound_of(TenantId(0)).corrected, None);
+    assert_eq!(world.policies[0].bound(TenantId(0)), Some(Nanos(248_550)));
+}
+
+#[test]
+fn no_bound_is_given_where_commands_outrun_the_drive() {
+    let config = LpnsConfig { r_iops: 300_000.0, ..LpnsConfig::p5800x() };
+    let deep = Workload { vqs: 2, depth: 16, ..Workload::guaranteed(500) };
+    let world = measure(vec![Lpns::new(config).unwrap()], &[deep]);
+    let bound = world.policies[0].bound_of(TenantId(0));
+    assert!(bound.rests_on.arriving_iops > 300_000.0 && !bound.rests_on.windowed, "{bound:?}");
+    assert_eq!(bound.corrected, None);
+}
+
+#[test]
+fn a_guaranteed_vq_never_waits_for_the_home_that_it_lent() {
+    let config = LpnsConfig { hwqs_exclusive: 1, hwqs_shared: 1, period: INTERVAL, ..LpnsConfig::p5800x() };
+    let mut policy = Lpns::new(config).unwrap();
+    let (owner, borrower) = (VqSlot(0), VqSlot(1));
+    let (home, shared) = (HwqId(0), HwqId(1));
+    let mut now = Nanos(0);
+    policy.attach(owner, VqId { tenant: TenantId(0), index: 1 }, Workload::guaranteed(50).class, now);
+    policy.attach(borrower, VqId { tenant: TenantId(1), index: 1 }, noisy().class, now);
+    policy.arrived(borrower, 5, now);
+    for _ in 0..2 {
+        now += INTERVAL;
+        policy.interval(&[], now);
+    }
+    assert_eq!((policy.hwq_of(owner), policy.hwq_of(borrower)), (Some(shared), Some(home)));
+    for _ in 0..2 {
+        assert_eq!(policy.next(now), Next::Send { vq: borrower, hwq: home });
+        policy.sent(borrower, home, Op::Read, 4096, now);
+    }
+
+    policy.arrived(owner, 2, now);
+    assert_eq!(policy.next(now), Next::Send { vq: owner, hwq: shared }, "at once, over the backup");
+    assert!(policy.is_switching(owner));
+    policy.sent(owner, shared, Op::Read, 4096, now);
+    assert_eq!(policy.hwq_of(borrower), Some(shared), "the borrower goes on elsewhere");
+    for left in [1, 0] {
+        policy.completed(borrower, home, TenantId(1), Op::Read, 4096, Nanos(1), now);
+        assert_eq!(policy.in_flight(home), left);
+    }
+    assert!(!policy.is_switching(owner));
+    assert_eq!(policy.next(now), Next::Send { vq: owner, hwq: home }, "its command on the backup is still out");
+    assert_eq!((policy.in_flight(shared), policy.switches()), (1, 3));
+}

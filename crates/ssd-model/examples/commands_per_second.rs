@@ -1,0 +1,50 @@
+//! How many commands a second the model simulates: `cargo run --release -p ssd-model --example commands_per_second`.
+
+#![allow(clippy::disallowed_methods)] // The model has no clock of its own; its benchmark needs one.
+
+use std::time::Instant;
+
+use ssd_model::{Drive, Kind, Profile, Request};
+
+const COMMANDS: u64 = 5_000_000;
+const HWQS: u16 = 8;
+const DEPTH: u32 = 32;
+
+fn main() {
+    for profile in Profile::ALL {
+        for (name, kind) in [("read", Kind::Read), ("write", Kind::Write)] {
+            let mut drive = Drive::new(profile, HWQS);
+            let started = Instant::now();
+            let virtual_ns = simulate(&mut drive, kind);
+            let host_s = started.elapsed().as_secs_f64();
+            println!(
+                "{:8} 4 KiB random {name:5}: {:5.1} M commands/s simulated, {:6.0}K IOPS in virtual time",
+                profile.name,
+                COMMANDS as f64 / host_s / 1e6,
+                COMMANDS as f64 / virtual_ns as f64 * 1e6,
+            );
+        }
+    }
+}
+
+fn simulate(drive: &mut Drive, kind: Kind) -> u64 {
+    let mut random: u64 = 1;
+    let mut request = |tag| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Request { tag, kind, offset_bytes: (random >> 27) * 4096, len_bytes: 4096 }
+    };
+    let (mut now_ns, mut finished_total) = (0, 0);
+    for tag in 0..u32::from(HWQS) * DEPTH {
+        drive.submit(now_ns, (tag % u32::from(HWQS)) as u16, request(tag)).expect("the queue exists");
+    }
+    let mut finished = Vec::new();
+    while finished_total < COMMANDS {
+        now_ns = drive.next_event().unwrap_or(now_ns);
+        drive.poll(now_ns, &mut |hwq, tag, _| finished.push((hwq, tag)));
+        for (hwq, tag) in finished.drain(..) {
+            finished_total += 1;
+            drive.submit(now_ns, hwq, request(tag)).expect("the queue exists");
+        }
+    }
+    now_ns
+}

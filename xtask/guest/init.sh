@@ -1,0 +1,34 @@
+#!/bin/sh
+# The guest's first process: mounts what programs expect, then serves commands from the host.
+#
+# Host to guest, a line:  ID LIMIT_S COMMAND
+# Guest to host:          "EVK ID EXIT_CODE SIZE_BYTES", a newline, then the output's bytes.
+# "EVK hello" is sent once per boot. The kernel's console is another device, so its messages
+# never mix with this.
+
+/bin/busybox --install -s /bin
+export PATH=/usr/sbin:/usr/bin:/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs tmpfs /run
+
+port=
+while [ -z "$port" ]; do
+    for name in /sys/class/virtio-ports/*/name; do
+        if [ "$(cat "$name")" = evenkeel.agent ]; then
+            port=/dev/$(basename "$(dirname "$name")")
+        fi
+    done
+    [ -n "$port" ] || sleep 0.1
+done
+
+exec 3<>"$port"
+printf 'EVK hello\n' >&3
+while :; do
+    read -r id limit_s command <&3 || { sleep 0.1; continue; }
+    timeout -s KILL "$limit_s" sh -c "$command" >/run/output 2>&1 </dev/null 3<&-
+    code=$?
+    printf 'EVK %s %s %s\n' "$id" "$code" "$(wc -c </run/output)" >&3
+    cat /run/output >&3
+done

@@ -1,0 +1,166 @@
+//! `cargo xtask bench`: speed, CPU and memory, both sides of each comparison in one run on the same cores.
+//!
+//! The daemon's poller runs on the first CPU, the client on the second; nothing else should run. Pairs are
+//! measured in turn (A B A B …) and compared round by round, since shared machines drift. Figures are
+//! medians; the range of all rounds stands beside them.
+
+mod idle;
+mod pairs;
+mod server;
+mod syscalls;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+/// What was asked for on the command line.
+pub struct Options {
+    /// Seconds of each measurement.
+    pub seconds: u64,
+    /// Rounds of each pair.
+    pub rounds: usize,
+    /// Where an SPDK build tree is, to measure its client and its target beside ours.
+    pub spdk: Option<PathBuf>,
+    /// Where the JSON goes.
+    pub json: PathBuf,
+}
+
+/// One figure.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// Median over the rounds.
+    pub median: f64,
+    /// Lowest and highest round.
+    pub range: (f64, f64),
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it is held to, if anything: `≥` or `≤` and a number in the same unit.
+    pub goal: Option<Goal>,
+}
+
+/// What a figure is held to.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Figure {
+    /// The median of several rounds. Fails if there were none.
+    pub fn of(name: impl Into<String>, mut rounds: Vec<f64>, unit: &'static str, goal: Option<Goal>) -> Result<Self> {
+        let name = name.into();
+        rounds.sort_by(f64::total_cmp);
+        let (Some(low), Some(high)) = (rounds.first(), rounds.last()) else { bail!("{name}: no rounds") };
+        Ok(Self { median: rounds[rounds.len() / 2], range: (*low, *high), name, unit, goal })
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.goal {
+            None => "",
+            Some(Goal::AtLeast(goal)) if self.median >= goal => "met",
+            Some(Goal::AtMost(goal)) if self.median <= goal => "met",
+            Some(_) => "MISSED",
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    machine: String,
+    kernel: String,
+    seconds: u64,
+    rounds: usize,
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+}
+
+/// Runs every measurement, prints the table, writes the JSON.
+pub fn run(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    let mut report = Report {
+        machine: machine(),
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        seconds: options.seconds,
+        rounds: options.rounds,
+        figures: Vec::new(),
+        notes: Vec::new(),
+    };
+    let parts: [(&str, fn(&Options, &mut Vec<String>) -> Result<Vec<Figure>>); 5] = [
+        ("throughput and latency", pairs::throughput),
+        ("lpns beside passthrough", pairs::policies),
+        ("cost of a policy", pairs::policy_cost),
+        ("idle tenants", idle::measure),
+        ("system calls while polling", syscalls::measure),
+    ];
+    for (number, (title, part)) in parts.iter().enumerate() {
+        eprintln!("[{}/{}] {title} …", number + 1, parts.len());
+        let figures = part(&options, &mut report.notes).with_context(|| title.to_string())?;
+        report.figures.extend(figures);
+    }
+    print(&report);
+    let json = serde_json::to_string_pretty(&report)?;
+    std::fs::write(&options.json, json).with_context(|| format!("can't write {}", options.json.display()))?;
+    println!("\nJSON: {}", options.json.display());
+    Ok(())
+}
+
+fn parse(args: &[String]) -> Result<Options> {
+    let mut options = Options {
+        seconds: 4,
+        rounds: 5,
+        spdk: std::env::var_os("SPDK_DIR").map(PathBuf::from),
+        json: PathBuf::from("target/bench.json"),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
+            "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
+            "--json" => options.json = value()?.into(),
+            "--spdk" => options.spdk = Some(value()?.into()),
+            _ => bail!("{arg}: no such option; there are --seconds N, --rounds N, --json FILE, --spdk DIR"),
+        }
+    }
+    if options.seconds == 0 || options.rounds == 0 {
+        bail!("--seconds and --rounds must be at least 1");
+    }
+    Ok(options)
+}
+
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("unknown CPU", |(_, name)| name.trim());
+    format!("{} × {model}", std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn print(report: &Report) {
+    println!("\n{}, Linux {}; {} rounds of {} s", report.machine, report.kernel, report.rounds, report.seconds);
+    let width = report.figures.iter().map(|figure| figure.name.chars().count()).max().unwrap_or(0);
+    for figure in &report.figures {
+        let goal = match figure.goal {
+            None => String::new(),
+            Some(Goal::AtLeast(goal)) => format!("≥ {goal}"),
+            Some(Goal::AtMost(goal)) => format!("≤ {goal}"),
+        };
+        let pad = " ".repeat(width - figure.name.chars().count());
+        let (low, high) = figure.range;
+        println!(
+            "{}{pad}  {:>10.3} {:<9}  {low:>10.3} … {high:<10.3}  {goal:<10} {}",
+            figure.name,
+            figure.median,
+            figure.unit,
+            figure.verdict()
+        );
+    }
+    for note in &report.notes {
+        println!("note: {note}");
+    }
+}

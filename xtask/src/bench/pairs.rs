@@ -1,0 +1,114 @@
+//! Throughput and latency of the whole path, and what a policy costs.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::server::{CLIENT_CPU, Server, load, tenant};
+use super::{Figure, Goal, Options};
+
+const BEST_EFFORT: &str = "weight = 1";
+const GUARANTEED: &str = "class = \"guaranteed\"\nlatency_target = \"100us\"";
+
+/// One poller core, one client core, 4 KiB random read.
+pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for backend in ["null", "memory"] {
+        let server = Server::start(backend, "passthrough", &tenant("a", BEST_EFFORT))?;
+        for depth in [1, 32, 128] {
+            let (mut ours, mut mean_us, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..options.rounds {
+                let run = load(&server.socket("a"), depth, options.seconds)?;
+                ours.push(run.iops / 1e6);
+                mean_us.push(run.mean_us);
+                if let Some(spdk) = &options.spdk {
+                    theirs.push(spdk_perf(spdk, &server.socket("a"), depth, options.seconds)? / 1e6);
+                }
+            }
+            let goal = (depth == 128).then_some(Goal::AtLeast(1.5));
+            let name = |client| format!("{backend}, 4 KiB randread, QD {depth}, {client}");
+            figures.push(Figure::of(name("evenkeel load"), ours, "M IOPS", goal)?);
+            if depth == 1 {
+                figures.push(Figure::of(name("mean latency"), mean_us, "µs", Some(Goal::AtMost(1.7)))?);
+            }
+            if !theirs.is_empty() {
+                figures.push(Figure::of(name("spdk_nvme_perf"), theirs, "M IOPS", None)?);
+            }
+        }
+    }
+    if options.spdk.is_none() {
+        notes.push("SPDK's client was not run; --spdk DIR (a build tree) adds it as a peer".into());
+    }
+    Ok(figures)
+}
+
+/// SPDK's own client on our target.
+fn spdk_perf(dir: &Path, socket: &Path, depth: u32, seconds: u64) -> Result<f64> {
+    let transport = format!("trtype:VFIOUSER traddr:{} subnqn:evenkeel", socket.display());
+    let mask = format!("{:#x}", 1 << CLIENT_CPU);
+    let output = Command::new(dir.join("build/bin/spdk_nvme_perf"))
+        .args(["-s", "256", "-g", "-q", &depth.to_string(), "-o", "4096", "-w", "randread", "-a", "1"])
+        .args(["-t", &seconds.to_string(), "-c", &mask, "-r", &transport])
+        .output()
+        .context("can't start spdk_nvme_perf")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Its exit status is 0 even when it could not attach: only the total counts.
+    let total = text.lines().find_map(|line| line.trim().strip_prefix("Total")?.split_once(':'));
+    let iops = total.and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    match iops {
+        Some(iops) => Ok(iops),
+        None => bail!("spdk_nvme_perf printed no total: {}", String::from_utf8_lossy(&output.stderr).trim()),
+    }
+}
+
+/// What `lpns` costs beside `passthrough`: a lone best-effort tenant, and a lone guaranteed one.
+pub fn policies(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (who, class) in [("best-effort", BEST_EFFORT), ("guaranteed", GUARANTEED)] {
+        for depth in [1, 128] {
+            let mut ratios = Vec::new();
+            for _ in 0..options.rounds {
+                let mut iops = Vec::new();
+                for policy in ["passthrough", "lpns"] {
+                    let server = Server::start("null", policy, &tenant("a", class))?;
+                    iops.push(load(&server.socket("a"), depth, options.seconds)?.iops);
+                }
+                ratios.push(100.0 * iops[1] / iops[0]);
+            }
+            let name = format!("lpns / passthrough, {who} tenant, null, QD {depth}");
+            figures.push(Figure::of(name, ratios, "%", Some(Goal::AtLeast(97.0)))?);
+        }
+    }
+    Ok(figures)
+}
+
+/// Nanoseconds that a policy takes for one command, from arrival to completion.
+pub fn policy_cost(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let mut rounds: Vec<serde_json::Value> = Vec::new();
+    for _ in 0..options.rounds {
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["bench", "--quiet", "--package", "policy", "--bench", "policy_cost", "--", "--json"])
+            .output()
+            .context("can't run the policy benchmark")?;
+        if !output.status.success() {
+            bail!("the policy benchmark failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        rounds.push(serde_json::from_slice(&output.stdout).context("the policy benchmark's JSON")?);
+    }
+    let mut figures = Vec::new();
+    for policy in ["passthrough", "lpns"] {
+        let at = |tenants: u64| -> Result<Vec<f64>> {
+            let find = |round: &serde_json::Value| {
+                let row = round.as_array()?.iter().find(|row| row["policy"] == policy && row["tenants"] == tenants)?;
+                row["ns_per_command"].as_f64()
+            };
+            rounds.iter().map(|round| find(round).context("a row is missing in the policy benchmark's JSON")).collect()
+        };
+        let (small, large) = (at(16)?, at(1024)?);
+        let ratios = large.iter().zip(&small).map(|(large, small)| large / small).collect();
+        figures.push(Figure::of(format!("{policy}, 16 tenants"), small, "ns/cmd", Some(Goal::AtMost(50.0)))?);
+        figures.push(Figure::of(format!("{policy}, 1024 tenants / 16"), ratios, "×", Some(Goal::AtMost(2.0)))?);
+    }
+    Ok(figures)
+}

@@ -1,0 +1,45 @@
+//! `cargo xtask fuzz`: runs each fuzz target for a while, from the corpus that the repository keeps.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Runs all targets, or the one named with `--target`.
+pub fn run(args: &[String]) -> Result<()> {
+    let (mut seconds, mut only) = (300_u64, None);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let value = args.next().with_context(|| format!("{arg} needs a value"))?;
+        match arg.as_str() {
+            "--seconds" => seconds = value.parse().context("--seconds")?,
+            "--target" => only = Some(value.clone()),
+            _ => bail!("{arg}: no such option; there are --seconds N and --target NAME"),
+        }
+    }
+    let targets = match only {
+        Some(target) => vec![target],
+        None => targets()?,
+    };
+    for target in &targets {
+        eprintln!("fuzzing {target} for {seconds} s …");
+        let limit = format!("-max_total_time={seconds}");
+        let status = Command::new("cargo")
+            .args(["+nightly", "fuzz", "run", target, "--", &limit, "-timeout=10", "-print_final_stats=1"])
+            .status()
+            .context("can't run cargo-fuzz; it needs `cargo install cargo-fuzz` and a nightly toolchain")?;
+        if !status.success() {
+            bail!("{target} found something; the input is in fuzz/artifacts/{target}/");
+        }
+    }
+    println!("{} fuzz targets, {seconds} s each, no finding", targets.len());
+    Ok(())
+}
+
+fn targets() -> Result<Vec<String>> {
+    let output = Command::new("cargo").args(["+nightly", "fuzz", "list"]).output().context("can't run cargo-fuzz")?;
+    let targets: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    if targets.is_empty() {
+        bail!("no fuzz targets: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(targets)
+}

@@ -1,0 +1,295 @@
+//! Guests: a QEMU process, its command channel and its console log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::agent::{Agent, Output};
+use super::initramfs::Archive;
+use super::prepare::Images;
+
+/// Virtual CPUs of a guest, and so NVMe I/O queues that its driver asks for.
+pub const VCPUS: u32 = 4;
+const MEMORY_MIB: u32 = 1024;
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const PROBE_LIMIT: Duration = Duration::from_secs(20);
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// The files that the host adds to the guest's userland at each run.
+const GUEST_FILES: [(&str, &str); 5] = [
+    ("init", include_str!("../../guest/init.sh")),
+    ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
+    ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
+    ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
+    ("etc/verify.fio", include_str!("../../guest/verify.fio")),
+];
+
+/// What executes a guest's instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accel {
+    /// The host's hardware virtualization.
+    Kvm,
+    /// QEMU's emulation.
+    Tcg,
+}
+
+impl Accel {
+    /// Finds out by running a guest: a `/dev/kvm` that opens may still run no ordinary kernel.
+    pub fn probe(machine: &Machine) -> Self {
+        let opens = fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        if !opens {
+            return Self::Tcg;
+        }
+        let booted = Guest::spawn(machine, Self::Kvm, "kvm-probe", &Disk::None)
+            .and_then(|mut guest| guest.wait_boot(PROBE_LIMIT));
+        if booted.is_ok() { Self::Kvm } else { Self::Tcg }
+    }
+
+    /// The plain CPU model is a third faster to emulate than the fullest.
+    fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64"],
+        }
+    }
+}
+
+/// What all guests of a run have in common.
+pub struct Machine {
+    images: Images,
+    initrd: PathBuf,
+    dir: PathBuf,
+}
+
+impl Machine {
+    /// Joins the cached userland and this checkout's guest files into one initramfs in `dir`.
+    ///
+    /// # Errors
+    /// When `dir` cannot be written.
+    pub fn new(images: Images, dir: &Path) -> Result<Self> {
+        let initrd = dir.join("initrd.cpio");
+        fs::copy(images.userland(), &initrd).context("copying the guest's userland")?;
+        let mut archive = Archive::new(fs::File::options().append(true).open(&initrd)?);
+        for (path, text) in GUEST_FILES {
+            archive.file(path, text.as_bytes())?;
+        }
+        archive.finish()?;
+        Ok(Self { images, initrd, dir: dir.to_path_buf() })
+    }
+}
+
+/// A guest's NVMe drive.
+#[derive(Debug, Clone)]
+pub enum Disk {
+    /// No drive.
+    None,
+    /// A tenant's vfio-user socket.
+    VfioUser(PathBuf),
+    /// QEMU's own NVMe controller over an image: checks the tests themselves.
+    QemuNvme(PathBuf),
+}
+
+impl Disk {
+    fn arguments(&self) -> Vec<String> {
+        match self {
+            Self::None => vec![],
+            Self::VfioUser(socket) => vec![
+                "-device".into(),
+                format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#, socket.display()),
+            ],
+            Self::QemuNvme(image) => vec![
+                "-drive".into(),
+                format!("file={},format=raw,if=none,id=drive,discard=unmap", image.display()),
+                "-device".into(),
+                format!("nvme,drive=drive,serial=self-check,max_ioqpairs={VCPUS}"),
+            ],
+        }
+    }
+}
+
+/// A running guest. Dropping it kills it.
+pub struct Guest {
+    name: String,
+    process: Process,
+    agent: Agent,
+}
+
+impl Guest {
+    /// Starts a guest without waiting for it to boot.
+    ///
+    /// # Errors
+    /// When QEMU does not start; the error holds what it said.
+    pub fn spawn(machine: &Machine, accel: Accel, name: &str, disk: &Disk) -> Result<Self> {
+        let file = |suffix: &str| machine.dir.join(format!("{name}.{suffix}"));
+        let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
+        let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
+        let output = fs::File::create(&log)?;
+        fs::write(&console, "")?;
+        let child = machine
+            .images
+            .qemu()
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
+            .args(["-m", &format!("{MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
+            .args(accel.arguments())
+            .arg("-kernel")
+            .arg(machine.images.kernel())
+            .arg("-initrd")
+            .arg(&machine.initrd)
+            .args(["-append", "console=ttyS0 panic=0"])
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .arg("-chardev")
+            .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
+            .args(["-device", "virtio-serial-pci"])
+            .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
+            .args(disk.arguments())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("starting QEMU")?;
+        let mut process = Process { child, console, log };
+        let agent = Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {name}"))?;
+        Ok(Self { name: name.to_owned(), process, agent })
+    }
+
+    /// Waits for a guest that was just started.
+    ///
+    /// # Errors
+    /// When the guest dies, panics or takes too long.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.wait_boot(BOOT_LIMIT)
+    }
+
+    fn wait_boot(&mut self, limit: Duration) -> Result<()> {
+        let process = &mut self.process;
+        self.agent.wait_boot(limit, &mut || process.check()).with_context(|| format!("guest {}", self.name))
+    }
+
+    /// Runs a command and returns its output, whatever its exit code.
+    ///
+    /// # Errors
+    /// When the guest dies, panics or does not answer.
+    pub fn attempt(&mut self, command: &str, limit: Duration) -> Result<Output> {
+        let process = &mut self.process;
+        self.agent
+            .run(command, limit, &mut || process.check())
+            .with_context(|| format!("guest {}: `{command}`", self.name))
+    }
+
+    /// Runs a command that must succeed within a minute and returns its output.
+    ///
+    /// # Errors
+    /// As [`Guest::attempt`], and when the command fails.
+    pub fn run(&mut self, command: &str) -> Result<String> {
+        self.run_within(command, COMMAND_LIMIT)
+    }
+
+    /// Runs a command that must succeed within `limit` and returns its output.
+    ///
+    /// # Errors
+    /// As [`Guest::attempt`], and when the command fails.
+    pub fn run_within(&mut self, command: &str, limit: Duration) -> Result<String> {
+        let Output { code, text } = self.attempt(command, limit)?;
+        ensure!(code == 0, "guest {}: `{command}` exited {code}:\n{text}", self.name);
+        Ok(text)
+    }
+
+    /// Starts a command in the background of the guest, under a name.
+    ///
+    /// # Errors
+    /// As [`Guest::run`].
+    pub fn start_job(&mut self, job: &str, command: &str, limit: Duration) -> Result<()> {
+        let quoted = command.replace('\'', r"'\''");
+        let limit_s = limit.as_secs();
+        self.run(&format!(
+            "rm -f /run/{job}.code; \
+             (timeout -s KILL {limit_s} sh -c '{quoted}' >/run/{job}.out 2>&1; \
+             echo $? >/run/{job}.code.new; mv /run/{job}.code.new /run/{job}.code) &"
+        ))?;
+        Ok(())
+    }
+
+    /// Whether a background command is still running.
+    ///
+    /// # Errors
+    /// As [`Guest::attempt`].
+    pub fn job_runs(&mut self, job: &str) -> Result<bool> {
+        Ok(self.attempt(&format!("test -e /run/{job}.code"), COMMAND_LIMIT)?.code != 0)
+    }
+
+    /// Waits for a background command's end.
+    ///
+    /// # Errors
+    /// As [`Guest::attempt`].
+    pub fn finish_job(&mut self, job: &str, limit: Duration) -> Result<Output> {
+        let wait = format!(
+            "while ! test -e /run/{job}.code; do sleep 0.1; done; \
+             cat /run/{job}.out; exit $(cat /run/{job}.code)"
+        );
+        self.attempt(&wait, limit)
+    }
+
+    /// Reboots the guest in the same QEMU and waits until it is back.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.agent.send("reboot -f", COMMAND_LIMIT)?;
+        self.wait_boot(BOOT_LIMIT)
+    }
+
+    /// Ends QEMU with SIGKILL, as a crash of the host's process would.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// The ends of the guest's console and of QEMU's own output, for a failure's report.
+    pub fn logs(&self) -> String {
+        let end_of = |path: &Path| {
+            let text = fs::read(path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(60)..].join("\n")
+        };
+        format!(
+            "--- console of {0} ---\n{1}\n--- QEMU of {0} ---\n{2}",
+            self.name,
+            end_of(&self.process.console),
+            end_of(&self.process.log)
+        )
+    }
+}
+
+/// QEMU's process and what it writes.
+struct Process {
+    child: Child,
+    console: PathBuf,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Fails when the guest can no longer answer.
+    fn check(&mut self) -> Result<()> {
+        let log = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
+        if let Some(status) = self.child.try_wait()? {
+            bail!("QEMU ended ({status}): {}", log.trim());
+        }
+        ensure!(!log.contains("KVM internal error"), "KVM cannot run this guest");
+        let console = fs::read(&self.console)?;
+        ensure!(!String::from_utf8_lossy(&console).contains("Kernel panic"), "the guest's kernel panicked");
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing is left to do where the process is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,77 @@
+//! A guest that dies in the middle of writing harms nobody else and can come back; a daemon that
+//! is told to stop in the middle of writing loses nothing that it acknowledged.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::guest::lab::{Lab, TENANTS, Tenant};
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Each guest in turn is killed with SIGKILL while it writes and the other verifies; the other
+/// sees no error, and the killed one's tenant takes a new guest.
+pub fn killed_mid_write(lab: &mut Lab) -> Result<()> {
+    TENANTS.into_iter().try_for_each(|victim| kill_one(lab, victim))
+}
+
+fn kill_one(lab: &mut Lab, victim: Tenant) -> Result<()> {
+    lab.both()?;
+    let survivor = victim.other();
+    lab.guest(survivor)?.start_job(
+        "verify",
+        "fio --name=verify --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=16 \
+         --rw=randwrite --bs=4k --size=4m --time_based --runtime=15 --verify=crc32c --verify_fatal=1",
+        LIMIT,
+    )?;
+    let guest = lab.guest(victim)?;
+    guest.start_job(
+        "write",
+        "fio --name=write --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=64 \
+         --rw=randwrite --bs=128k --size=512m --time_based --runtime=120",
+        LIMIT,
+    )?;
+    guest.run("until test $(awk '{print $7}' /sys/block/nvme0n1/stat) -gt 4000; do sleep 0.1; done")?;
+    ensure!(guest.job_runs("write")?, "the victim was no longer writing");
+    ensure!(lab.guest(survivor)?.job_runs("verify")?, "the survivor was no longer verifying");
+    lab.kill(victim);
+
+    let output = lab.guest(survivor)?.finish_job("verify", LIMIT)?;
+    ensure!(output.code == 0, "the survivor's fio failed:\n{}", output.text);
+    lab.guest(victim)?.run_within(
+        "fio --name=again --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=32 \
+         --rw=randwrite --bs=64k --size=64m --verify=crc32c --verify_fatal=1",
+        LIMIT,
+    )?;
+    Ok(())
+}
+
+/// The daemon ends with exit code 0 while both guests write, and every write that a guest saw
+/// completed before is on the drive afterwards.
+pub fn daemon_stopped_mid_write(lab: &mut Lab) -> Result<()> {
+    const MAKE_DATA: &str = "seq 300000 >/tmp/data";
+    for guest in lab.both()? {
+        guest.run(MAKE_DATA)?;
+        guest.start_job("write", "sh /usr/sbin/write-in-order", LIMIT)?;
+        guest.start_job(
+            "load",
+            "fio --name=load --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=32 \
+             --rw=randwrite --bs=16k --offset=64m --size=256m --time_based --runtime=120",
+            LIMIT,
+        )?;
+    }
+    let mut blocks = Vec::new();
+    for guest in lab.both()? {
+        let wait = "until test $(cat /run/acknowledged) -gt 100; do sleep 0.1; done";
+        let written = guest.run(&format!("{wait}; cat /run/acknowledged"))?;
+        blocks.push(written.trim().parse::<u64>().context(written)?);
+        ensure!(guest.job_runs("load")?, "the load ended too early");
+    }
+    lab.restart_daemon()?;
+    for (guest, blocks) in lab.both()?.into_iter().zip(blocks) {
+        guest.run(MAKE_DATA)?;
+        guest.run(&format!("cmp -n {} /tmp/data /dev/nvme0n1", blocks * 4096))?;
+        guest.run("rm /tmp/data")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The guest tests. Each asks the lab for the guests it needs; none relies on what another left on
+//! the drives.
+
+mod commands;
+mod crash;
+mod data;
+mod ext4;
+mod pair;
+mod rebind;
+
+use anyhow::Result;
+
+use super::lab::Lab;
+
+/// A test.
+pub struct Test {
+    /// Its name in reports and filters.
+    pub name: &'static str,
+    /// Fails where what it tests does.
+    pub run: fn(&mut Lab) -> Result<()>,
+}
+
+const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
+    Test { name, run }
+}
+
+/// All tests, in the order that they run in; guests stay up from one to the next.
+pub const ALL: [Test; 15] = [
+    test("two-guests-four-queues", pair::four_queues),
+    test("two-guests-keep-apart", pair::keep_apart),
+    test("fio-verify-libaio", data::verify_libaio),
+    test("fio-verify-io-uring", data::verify_io_uring),
+    test("fio-trim", data::trim),
+    test("nvme-identify", commands::identify),
+    test("nvme-logs-and-features", commands::logs_and_features),
+    test("nvme-data-commands", commands::data_commands),
+    test("nvme-bad-commands", commands::bad_commands),
+    test("nvme-format", commands::format),
+    test("nvme-reset-under-load", rebind::reset_under_load),
+    test("driver-rebind-under-load", rebind::rebind_under_load),
+    test("guest-killed-mid-write", crash::killed_mid_write),
+    test("daemon-stopped-mid-write", crash::daemon_stopped_mid_write),
+    test("ext4-survives-restarts", ext4::survives_restarts),
+];
