@@ -49,8 +49,8 @@ pub enum OpenError {
         /// What it should be.
         wanted: &'static str,
     },
-    /// Another process has it.
-    #[error("{} is in use by another process", path.display())]
+    /// Another process or the kernel itself has the block device.
+    #[error("{} is in use: mounted, or held by another process", path.display())]
     InUse {
         /// What.
         path: PathBuf,
@@ -246,7 +246,7 @@ impl Opened {
     }
 }
 
-/// The file, locked and of the right kind, and whether it is new.
+/// The file, of the right kind, and whether it is new.
 fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Result<(File, bool), OpenError> {
     let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
     let (wanted, wanted_type) = match kind {
@@ -279,7 +279,7 @@ fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Re
     Ok((file, found.is_none()))
 }
 
-/// Opens. A process that was killed has its rings taken apart, and so its drives released, a little
+/// Opens. A process that was killed has its rings taken apart, and so its block devices released, a little
 /// after it is gone: whoever restarts the daemon at once shall not be told that the drive is in use.
 fn open_unused(path: &Path, flags: OFlags) -> Result<File, Errno> {
     let mut tries_left = IN_USE_TRIES;

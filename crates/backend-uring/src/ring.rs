@@ -215,7 +215,7 @@ impl Drop for Ring {
             // Buffers that the drive may still write to must never be unmapped: they are leaked.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
-        // The kernel takes a closed ring apart later. Until then it would hold the file, and its lock.
+        // The kernel takes a closed ring apart later. Until then it would hold the file, and keep a block device busy.
         let _ = self.uring.submitter().unregister_files();
     }
 }

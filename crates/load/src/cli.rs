@@ -162,13 +162,11 @@ pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A flag that the first signal sets; the second one ends the process.
+/// A flag that signals set. More of them change nothing: `timeout` sends two at once.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        let armed = Arc::clone(&stop);
-        signal_hook::flag::register_conditional_shutdown(signal, 1, armed)
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+        signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Error::System(format!("can't catch signals: {error}")))?;
     }
     Ok(stop)

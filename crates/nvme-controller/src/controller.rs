@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use guest_memory::{GuestMemory, IoBuf, Mapping, Retired, SpaceError};
 use nvme_spec::log::AsyncEvent;
+use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
 use crate::admin::{ErrorLog, Events, Features, Format};
@@ -12,7 +13,7 @@ use crate::config::{ConfigError, ControllerConfig};
 use crate::dbbuf::{Bell, Bells};
 use crate::msix::{Interrupts, Msix};
 use crate::namespace::Namespace;
-use crate::pci::{BAR0_BYTES, PciFunction};
+use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
 use crate::registers::{Effect, Registers};
@@ -96,11 +97,17 @@ impl<I: Interrupts> Controller<I> {
 
     /// Reads configuration space. Any offset and length; what does not exist reads as zero.
     pub fn config_read(&self, offset: u64, out: &mut [u8]) {
-        self.pci.read(offset, out);
+        out.fill(0);
+        if offset < CONFIG_BYTES as u64 {
+            self.pci.read(offset, out);
+        }
     }
 
     /// Writes configuration space. Read-only bits keep their value.
     pub fn config_write(&mut self, offset: u64, data: &[u8]) {
+        if offset >= CONFIG_BYTES as u64 {
+            return;
+        }
         let effect = self.pci.write(offset, data);
         if let Some(control) = effect.msix_control {
             self.irq.set_control(control);
@@ -121,7 +128,7 @@ impl<I: Interrupts> Controller<I> {
                 let n = out.len().min((REGS_BYTES - offset) as usize);
                 self.regs.read(offset, &mut out[..n]);
             }
-            4 => self.irq.read(offset, out),
+            4 if offset < BAR4_BYTES => self.irq.read(offset, out),
             // Doorbells have no defined value to read, and nothing follows them.
             _ => {}
         }
@@ -137,7 +144,7 @@ impl<I: Interrupts> Controller<I> {
                     self.write_dword(at, value);
                 }
             }
-            4 => self.irq.write(offset, data),
+            4 if offset < BAR4_BYTES => self.irq.write(offset, data),
             _ => {}
         }
     }

@@ -73,7 +73,8 @@ pub(crate) struct Sq {
     pub stream: Option<RangeStream>,
     /// The next command waits for bounce memory.
     pub waits_for_bounce: bool,
-    bad_tail: bool,
+    /// The impossible tail that was reported last; 0 is none.
+    bad_tail: u32,
     view: Option<View>,
     slots: Box<[Slot]>,
     free: Vec<u16>,
@@ -91,7 +92,7 @@ impl Sq {
             deleting: None,
             stream: None,
             waits_for_bounce: false,
-            bad_tail: false,
+            bad_tail: 0,
             view,
             slots: (0..at.entries).map(|_| Slot::UNUSED).collect(),
             // Reversed, so that a shallow queue keeps to the first slots.
@@ -124,7 +125,7 @@ impl Sq {
         !self.free.is_empty()
     }
 
-    /// Reads the tail doorbell. An impossible value is ignored, and reported when it appears.
+    /// Reads the tail doorbell. An impossible value is ignored, and reported once.
     #[inline]
     pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
         let Some(view) = &self.view else { return Ok(()) };
@@ -133,10 +134,10 @@ impl Sq {
             return Ok(());
         }
         if tail >= u32::from(self.at.entries) {
-            let known = std::mem::replace(&mut self.bad_tail, true);
-            return if known { Ok(()) } else { Err(InvalidDoorbell) };
+            let known = std::mem::replace(&mut self.bad_tail, tail);
+            return if known == tail { Ok(()) } else { Err(InvalidDoorbell) };
         }
-        self.bad_tail = false;
+        self.bad_tail = 0;
         self.tail = tail as u16;
         if awake && let Some(event) = &view.event {
             event.store(behind(self.tail, self.at.entries));
@@ -229,7 +230,8 @@ pub(crate) struct Cq {
     pub free: u16,
     /// Submission queues that complete here.
     pub users: u16,
-    bad_head: bool,
+    /// The impossible head that was reported last; 0 is none.
+    bad_head: u32,
     view: Option<View>,
     parked: Vec<Entry>,
 }
@@ -246,7 +248,7 @@ impl Cq {
             phase: true,
             free,
             users: 0,
-            bad_head: false,
+            bad_head: 0,
             view,
             parked: Vec::new(),
         }
@@ -290,7 +292,7 @@ impl Cq {
         self.distance(self.head, self.tail)
     }
 
-    /// Reads the head doorbell. An impossible value is ignored, and reported when it appears.
+    /// Reads the head doorbell. An impossible value is ignored, and reported once.
     pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
         let Some(view) = &self.view else { return Ok(()) };
         let head = view.bell.load();
@@ -303,10 +305,10 @@ impl Cq {
             .map(|head| self.distance(self.head, head))
             .filter(|consumed| *consumed <= self.occupied());
         let Some(consumed) = consumed else {
-            let known = std::mem::replace(&mut self.bad_head, true);
-            return if known { Ok(()) } else { Err(InvalidDoorbell) };
+            let known = std::mem::replace(&mut self.bad_head, head);
+            return if known == head { Ok(()) } else { Err(InvalidDoorbell) };
         };
-        self.bad_head = false;
+        self.bad_head = 0;
         self.head = head as u16;
         self.free += consumed;
         if awake && let Some(event) = &view.event {

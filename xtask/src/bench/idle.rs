@@ -23,8 +23,8 @@ pub fn measure(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure
         let mut attached = Vec::new();
         for n in 0..TENANTS {
             let device = VfioUserDevice::connect(&server.socket(&format!("t{n}")))?;
-            let mut controller = Controller::new(device)?;
-            let queues = (0..4).map(|_| controller.create_queue_pair(128)).collect::<Result<Vec<_>, _>>()?;
+            let mut controller = Controller::start(device)?;
+            let queues = (0..4).map(|_| controller.create_queue_pair(128, None)).collect::<Result<Vec<_>, _>>()?;
             attached.push((controller, queues));
         }
         // Pollers fall asleep after half a second without I/O.

@@ -69,13 +69,16 @@ impl Events {
         true
     }
 
+    /// The type of an event that can be reported now, if a request is held.
+    fn due(&self) -> Option<usize> {
+        (0..TYPES).find(|kind| self.held > 0 && self.waiting[*kind] != 0 && self.reported[*kind] == 0)
+    }
+
     /// An event and the request to complete with it.
     fn take(&mut self) -> Option<(u16, AsyncEvent)> {
-        let kind = (0..TYPES).find(|kind| self.waiting[*kind] != 0 && self.reported[*kind] == 0)?;
+        let kind = self.due()?;
         let cid = self.cids[0];
-        if self.held == 0 || !self.release(cid) {
-            return None;
-        }
+        self.release(cid);
         self.waiting[kind] = 0;
         self.reported[kind] = 1;
         Some((cid, AsyncEvent { kind: kind as u8, info: self.info[kind], log_page: self.log_page[kind] }))
@@ -106,11 +109,13 @@ impl<I: Interrupts> Controller<I> {
 
     /// Completes held requests with waiting events, as long as there is room for completions.
     pub(crate) fn deliver_events(&mut self) {
-        while let Some(cq) = self.queues.cq(0)
-            && cq.free > 0
-        {
-            let Some((cid, event)) = self.events.take() else { break };
+        while self.events.due().is_some() {
+            let Some(cq) = self.queues.cq(0) else { return };
+            if cq.free == 0 && (cq.refresh(true).is_err() || cq.free == 0) {
+                return;
+            }
             cq.reserve();
+            let Some((cid, event)) = self.events.take() else { return };
             self.queues.post(0, cid, event.dw0(), Status::SUCCESS);
         }
     }

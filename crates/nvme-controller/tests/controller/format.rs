@@ -6,7 +6,7 @@ use nvme_controller::Event;
 use nvme_spec::feature::{async_event, fid};
 use nvme_spec::identify::cns;
 use nvme_spec::opcode::{admin, nvm};
-use nvme_spec::regs::{Cc, Reg};
+use nvme_spec::regs::Reg;
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use crate::bringup::identify;

@@ -147,6 +147,11 @@ impl Host {
         at
     }
 
+    /// Starts handing out guest memory from here again.
+    pub fn set_next_page(&mut self, iova: u64) {
+        self.next_page = iova;
+    }
+
     pub fn write(&self, iova: u64, data: &[u8]) {
         self.ram.write_at(iova - RAM_IOVA, data).expect("in guest memory");
     }

@@ -2,8 +2,14 @@
 
 mod admin;
 mod bringup;
+mod doorbells;
 mod format;
 mod host;
+mod hostile;
 mod interrupts;
 mod io;
+mod lifecycle;
 mod queues;
+mod random;
+mod registers;
+mod state;

@@ -1,5 +1,5 @@
-//! A drive and its tenants in virtual time: `k` servers behind one first-in first-out queue, closed-loop
-//! tenants, one or several pollers. Deterministic, and as simple as can be: it is here to test policies, not drives.
+//! A drive and its tenants in virtual time: `k` servers behind one first-in first-out queue, or with a queue
+//! each; closed-loop tenants, one or several pollers. Deterministic, and as simple as can be: it is here to test policies, not drives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -90,7 +90,10 @@ pub struct World<P> {
     vqs: Vec<Vq>,
     /// By poller: VQ of each slot.
     slots: Vec<Vec<usize>>,
-    servers: BinaryHeap<Reverse<Nanos>>,
+    /// When each server is free.
+    servers: Vec<Nanos>,
+    /// Each command belongs to one server, as its address says; else the first free one takes it.
+    pub hashed: bool,
     service: Nanos,
     fixed: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
@@ -109,7 +112,8 @@ impl<P: Policy> World<P> {
             now: Nanos(0),
             tenants: Vec::new(),
             vqs: Vec::new(),
-            servers: (0..6).map(|_| Reverse(Nanos(0))).collect(),
+            servers: vec![Nanos(0); 6],
+            hashed: false,
             service: Nanos(7_200),
             fixed: Nanos(3_850),
             events: BinaryHeap::new(),
@@ -231,11 +235,20 @@ impl<P: Policy> World<P> {
         let load = self.tenants[vq.tenant];
         self.seen[vq.tenant].submitted += 1;
         let service = Nanos(self.service.0 * load.len_bytes.div_ceil(4096).max(1));
-        let Reverse(free) = self.servers.pop().expect("six servers");
-        let done = free.max(self.now) + service;
-        self.servers.push(Reverse(done));
+        let server = self.server();
+        let done = self.servers[server].max(self.now) + service;
+        self.servers[server] = done;
         self.post(done + self.fixed, Event::Done { vq: at, hwq, sent: self.now });
         self.policies[poller].sent(slot, hwq, Op::Read, load.len_bytes, self.now);
+    }
+
+    fn server(&self) -> usize {
+        let servers = self.servers.len();
+        if self.hashed {
+            // Multiplicative hashing of a running number stands for random addresses.
+            return (self.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % servers;
+        }
+        (0..servers).min_by_key(|server| self.servers[*server]).unwrap_or(0)
     }
 
     fn end_interval(&mut self) {

@@ -1,0 +1,139 @@
+//! A controller's state saved and restored, with I/O before and after.
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use io_model::Source;
+use nvme_controller::{Busy, Controller, ControllerState, Doorbells, StateError};
+use nvme_spec::feature::fid;
+use nvme_spec::log::lid;
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::{Sqe, Status};
+
+use crate::host::{Host, config, flush, rw};
+
+/// Puts a fresh controller, made from the saved state, in place of the old one.
+fn hand_over(host: &mut Host) -> ControllerState {
+    let state = host.controller.export().expect("idle");
+    let bytes = bytemuck::bytes_of(&state).to_vec();
+    let state = bytemuck::pod_read_unaligned(&bytes);
+    let configuration = host.controller.config();
+    let restored = Controller::restore(configuration, Arc::clone(&host.bells), host.vectors.clone(), &state);
+    host.controller = restored.expect("a state that was just saved");
+    host.map_ram();
+    state
+}
+
+#[test]
+fn a_guest_does_not_notice_that_its_controller_was_replaced() {
+    for mode in [Doorbells::Mapped, Doorbells::Trapped] {
+        for shadow in [false, true] {
+            let mut host = Host::ready_with(nvme_controller::ControllerConfig { doorbells: mode, ..config() });
+            host.create_sq(2, 16, 1);
+            host.create_pair(3, 8);
+            if shadow {
+                let pages = [host.alloc(4096), host.alloc(4096)];
+                let sqe = Sqe { opc: admin::DOORBELL_BUFFER_CONFIG, dptr: pages, ..Sqe::zeroed() };
+                assert_eq!(host.admin(sqe).status(), Status::SUCCESS);
+                host.shadow = Some(pages[0]);
+            }
+            let aer = host.submit(0, Sqe { opc: admin::ASYNC_EVENT_REQUEST, ..Sqe::zeroed() });
+            let threshold = fid::TEMPERATURE_THRESHOLD.into();
+            host.admin(Sqe { opc: admin::SET_FEATURES, cdw10: threshold, cdw11: 300, ..Sqe::zeroed() });
+            let data = host.alloc(4096);
+            for round in 0..10u8 {
+                host.write(data, &[round; 4096]);
+                let write = host.rw(nvm::WRITE, u64::from(round) * 8, 8, data, 4096);
+                // Odd lengths, so that indexes and phases differ everywhere.
+                for qid in [1, 2, 3] {
+                    for _ in 0..=round % 5 {
+                        assert_eq!(host.command(qid, write).status(), Status::SUCCESS);
+                    }
+                }
+                // Commands in the ring, and completions that the host has not read.
+                host.submit(3, flush());
+                host.run();
+                host.submit(1, write);
+                let before = hand_over(&mut host);
+                assert_eq!(host.controller.export(), Ok(before), "nothing is lost");
+                host.vectors.take();
+                host.controller.notify();
+                assert!(!host.vectors.take().is_empty(), "an interrupt may have been lost");
+                assert_eq!(host.completions(3).len(), 1);
+                host.run();
+                assert_eq!(host.completions(1).len(), 1);
+                assert_eq!(host.tenant()[usize::from(round) * 4096], round);
+            }
+            let get = Sqe { opc: admin::GET_FEATURES, cdw10: threshold, ..Sqe::zeroed() };
+            assert_eq!(host.admin(get).dw0, 300);
+            // The held event request is still held.
+            host.controller.bar_write(0, 0x1000 + 8 * 40, &1u32.to_le_bytes());
+            assert_eq!(host.next_completion(0).map(|cqe| cqe.cid), Some(aer));
+            host.check_guards();
+        }
+    }
+}
+
+#[test]
+fn counters_logs_and_block_size_move_along() {
+    let mut host = Host::ready();
+    host.io(rw(nvm::READ, u64::MAX, 1));
+    assert_eq!(
+        host.admin(Sqe { opc: admin::FORMAT_NVM, nsid: 1, cdw10: 1, ..Sqe::zeroed() }).status(),
+        Status::SUCCESS
+    );
+    hand_over(&mut host);
+    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    let data = host.alloc(4096);
+    let log = Sqe { opc: admin::GET_LOG_PAGE, cdw10: u32::from(lid::ERROR) | 15 << 16, ..Sqe::zeroed() };
+    assert_eq!(host.admin(Sqe { dptr: [data, 0], ..log }).status(), Status::SUCCESS);
+    assert_eq!(host.read(data, 8), 1u64.to_le_bytes());
+}
+
+#[test]
+fn a_busy_controller_is_not_saved() {
+    let mut host = Host::ready();
+    host.submit(1, flush());
+    host.fetch_all();
+    assert_eq!(host.controller.export(), Err(Busy));
+    host.finish_all();
+    assert!(host.controller.export().is_ok());
+    // A completion that waits for memory is not the guest's yet.
+    host.submit(1, flush());
+    host.fetch_all();
+    host.controller.dma_unmap(crate::host::RAM_IOVA, crate::host::RAM_BYTES).expect("mapped");
+    host.finish_all();
+    assert_eq!(host.controller.export(), Err(Busy));
+}
+
+#[test]
+fn a_damaged_state_is_refused_or_harmless() {
+    let host = Host::ready();
+    let state = host.controller.export().expect("idle");
+    let good = bytemuck::bytes_of(&state);
+    let restore = |state: &ControllerState| {
+        Controller::restore(config(), Arc::clone(&host.bells), host.vectors.clone(), state).map(drop)
+    };
+    assert_eq!(restore(&state), Ok(()));
+    assert_eq!(restore(&ControllerState::zeroed()), Err(StateError::Magic));
+    let mut refused = 0;
+    for at in 0..good.len() {
+        for value in [0xff, 0x80, good[at] ^ 1] {
+            let mut bytes = good.to_vec();
+            bytes[at] = value;
+            let state: ControllerState = bytemuck::pod_read_unaligned(&bytes);
+            let made = Controller::restore(config(), Arc::clone(&host.bells), host.vectors.clone(), &state);
+            let Ok(mut controller) = made else {
+                refused += 1;
+                continue;
+            };
+            for vq in 0..3 {
+                controller.backlog(vq);
+                let fetch = controller.fetch(vq);
+                assert!(matches!(fetch, io_model::Fetch::Empty), "no memory is mapped");
+            }
+            controller.notify();
+        }
+    }
+    assert!(refused > 20);
+}
