@@ -231,7 +231,8 @@ pub trait Backend {
     /// Queues a request; it may start only at [`Backend::kick`].
     fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos);
 
-    /// Starts what was queued. Once per poll iteration.
+    /// Starts what was queued, by `submit` or by `reap` (a command may take several steps). Once per poll
+    /// iteration; cheap if nothing is queued.
     fn kick(&mut self);
 
     /// Hands out everything that finished, from every HWQ.

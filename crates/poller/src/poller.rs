@@ -189,9 +189,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
         self.look(now);
         self.dispatch(now, &mut progress);
-        if progress.sent > 0 {
-            self.backend.kick();
-        }
+        // Always: a back end may have queued the next part of a command while it was reaped.
+        self.backend.kick();
         if progress.any() {
             self.last_progress = now;
             self.announce();
@@ -205,6 +204,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// Half an iteration, for winding down: completes what the device finished, fetches nothing.
     pub fn finish(&mut self, now: Nanos) -> Progress {
         let progress = Progress { completed: self.reap(now), ..Progress::default() };
+        self.backend.kick();
         self.announce();
         progress
     }

@@ -80,10 +80,12 @@ struct Outgoing {
 }
 
 /// One client's connection. After an `Err` from any method, flush what [`Connection::output`] still
-/// has (it may explain the error to the client) and drop it.
+/// has (it may explain the error to the client) and drop it; it takes and asks nothing more.
 #[derive(Debug)]
 pub struct Connection {
     device: Arc<DeviceSpec>,
+    /// Why it is over.
+    closed: Option<Closed>,
     negotiated: Option<Negotiated>,
     /// The message that is coming in, as far as it came.
     inbound: Vec<u8>,
@@ -100,6 +102,7 @@ impl Connection {
     pub fn new(device: Arc<DeviceSpec>) -> Self {
         Self {
             device,
+            closed: None,
             negotiated: None,
             inbound: Vec::new(),
             fds: Vec::new(),
@@ -136,7 +139,14 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is over.
-    pub fn feed(&mut self, mut bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Closed> {
+    pub fn feed(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Closed> {
+        if let Some(closed) = &self.closed {
+            return Err(closed.clone());
+        }
+        self.take(bytes, fds).map_err(|closed| self.close(closed))
+    }
+
+    fn take(&mut self, mut bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), Closed> {
         self.fds.extend(fds);
         if self.fds.len() > MAX_MSG_FDS {
             return Err(Closed::TooManyFds);
@@ -149,6 +159,14 @@ impl Connection {
             self.advance()?;
         }
         Ok(())
+    }
+
+    /// Forgets what the client still wants; only answers go out from here on.
+    fn close(&mut self, closed: Closed) -> Closed {
+        self.asked.clear();
+        self.pending.clear();
+        self.closed = Some(closed.clone());
+        closed
     }
 
     /// The next request for the device. Answer each with [`Connection::reply`], in any order.
@@ -280,7 +298,7 @@ impl Connection {
         let result = match (reply, shape) {
             (Reply::Failed(errno), _) => Err(errno),
             (Reply::Fatal(errno, reason), _) => {
-                refused = Err(Closed::Refused(reason));
+                refused = Err(self.close(Closed::Refused(reason)));
                 Err(errno)
             }
             (Reply::Data(data), Shape::Read(access)) if data.len() as u64 == u64::from(access.len_bytes) => {

@@ -195,6 +195,18 @@ fn replies_and_unknown_commands_are_refused() {
 }
 
 #[test]
+fn a_closed_connection_stays_closed() {
+    let mut connection = ready();
+    connection.feed(&region_read(1, 0, 0, 8), vec![]).unwrap();
+    // The header of something that is not a command; one byte more would make it a whole message again.
+    assert_eq!(connection.feed(&message(2, RESET, 1, &[]), vec![]), Err(Closed::NotACommand));
+    assert_eq!(connection.feed(&[0], vec![]), Err(Closed::NotACommand));
+    assert_eq!(connection.feed(&message(3, RESET, 0, &[]), vec![]), Err(Closed::NotACommand));
+    assert!(requests(&mut connection).is_empty());
+    assert!(take(&mut connection).is_empty());
+}
+
+#[test]
 fn descriptors_are_never_leaked() {
     let (fds, all_closed) = watched_fds(17);
     let mut connection = ready();

@@ -1,0 +1,64 @@
+//! The device's side: what it looks like, and what it may be asked.
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use vfio_user::{DeviceSpec, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, SetIrqs};
+
+/// A device like the virtual controller, with an interrupt type of every kind.
+pub fn spec() -> DeviceSpec {
+    let fd = memfd_create("doorbells", MemfdFlags::CLOEXEC).expect("a memfd");
+    ftruncate(&fd, 4096).expect("a size");
+    // The file holds the second page of the region alone.
+    let doorbells = MmapSpec { fd, file_offset_bytes: 0, areas: vec![(4096, 4096)] };
+    let region = |size_bytes| RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
+    let mut regions: Vec<RegionSpec> = (0..9).map(|_| RegionSpec::default()).collect();
+    regions[0] = RegionSpec { mmap: Some(doorbells), ..region(16 << 10) };
+    regions[4] = region(4 << 10);
+    regions[5] = RegionSpec { writable: false, ..region(1 << 20) };
+    regions[6] = RegionSpec { readable: false, ..region(256) };
+    regions[7] = region(4 << 10);
+    let irqs = vec![
+        IrqSpec { count: 1, eventfd: true, maskable: true, automasked: true, noresize: false },
+        IrqSpec::default(),
+        IrqSpec::eventfds(65),
+        IrqSpec { count: 1, ..IrqSpec::default() },
+        IrqSpec::eventfds(1),
+    ];
+    DeviceSpec { name: "fuzz".into(), socket: "/nowhere".into(), regions, irqs, resettable: true }
+}
+
+/// Checks that the device could do what it is asked; returns the proper answer.
+pub fn judge(spec: &DeviceSpec, request: &Request) -> Reply {
+    let inside = |region: u32, offset: u64, len: u64| {
+        let size = spec.regions[region as usize].size_bytes;
+        assert!((1..=65536).contains(&len), "{request:?}");
+        assert!(offset.checked_add(len).is_some_and(|end| end <= size), "outside of the region: {request:?}");
+    };
+    match request {
+        Request::RegionRead { region, offset_bytes, len_bytes } => {
+            inside(*region, *offset_bytes, u64::from(*len_bytes));
+            assert!(spec.regions[*region as usize].readable, "{request:?}");
+            return Reply::Data(vec![0xa5; *len_bytes as usize]);
+        }
+        Request::RegionWrite { region, offset_bytes, data } => {
+            inside(*region, *offset_bytes, data.len() as u64);
+            assert!(spec.regions[*region as usize].writable, "{request:?}");
+        }
+        Request::DmaUnmap { len_bytes, .. } => assert!(*len_bytes > 0, "{request:?}"),
+        Request::SetIrqs(irqs) => judge_irqs(spec, irqs),
+        Request::DmaMap { .. } => unreachable!("a connection leaves mapping to the server"),
+        Request::DmaUnmapAll | Request::Reset => {}
+    }
+    Reply::Done
+}
+
+fn judge_irqs(spec: &DeviceSpec, irqs: &SetIrqs) {
+    let SetIrqs { index, vectors, change } = irqs;
+    let irq = spec.irqs[*index as usize];
+    assert!(vectors.iter().all(|vector| *vector < irq.count), "{irqs:?}");
+    assert!(vectors.is_sorted_by(|a, b| a < b), "{irqs:?}");
+    match change {
+        IrqChange::Assign(fds) => assert!(irq.eventfd && fds.len() == vectors.len(), "{irqs:?}"),
+        IrqChange::Mask | IrqChange::Unmask => assert!(irq.maskable, "{irqs:?}"),
+        IrqChange::Deassign | IrqChange::Trigger => {}
+    }
+}
