@@ -44,11 +44,12 @@ struct Found {
 impl Config {
     /// Looks at the drive, the directories and the CPUs. Changes nothing.
     ///
-    /// A drive that a daemon has locked is a warning only: one may check a new configuration while the old one
-    /// is served. Starting a second daemon fails in [`Config::lock_device`].
+    /// A drive that a daemon has locked, or a socket that it serves, is a warning only: one may check a new
+    /// configuration while the old one is served. Starting a second daemon fails in
+    /// [`Prepared::commit`](crate::Prepared::commit).
     ///
     /// # Errors
-    /// Everything that would keep the daemon from starting, except sockets in use: binding them tells that.
+    /// Everything else that would keep the daemon from starting.
     pub fn check_host(&self) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mut warnings = Sink::new(&self.text);
@@ -73,6 +74,7 @@ impl Config {
             directory(&mut sink, "state_dir", &self.state_dir, self.marks.state_dir.as_ref());
         }
         self.check_cpus(&mut sink);
+        self.check_sockets(&mut sink, &mut warnings);
         sink.finish()?;
         let warnings = warnings.into_problems();
         let report = found.map(|found| HostReport { warnings, ..found });

@@ -16,7 +16,7 @@
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
-//! | `host` | checks that look at the machine |
+//! | `host`, `sockets` | checks that look at the machine |
 //! | `layout`, `layout_file` | who is where on the drive; its file |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
 //!
@@ -37,6 +37,7 @@ mod prepare;
 mod problem;
 mod rules;
 mod section;
+mod sockets;
 mod summary;
 mod units;
 

@@ -55,11 +55,14 @@ impl Prepared {
     }
 
     /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
-    /// must live as long as the drive is in use.
+    /// must live as long as the drive is in use. Where another daemon has a socket or the drive, nothing is
+    /// changed.
     ///
     /// # Errors
-    /// What [`Config::lock_device`] and [`LayoutFile::save`] report, or that the file can't be created.
+    /// What [`Config::refuse_served_sockets`], [`Config::lock_device`] and [`LayoutFile::save`] report, or that
+    /// the file can't be created.
     pub fn commit(mut self) -> Result<(Config, LayoutFile, DeviceLock), ConfigErrors> {
+        self.config.refuse_served_sockets()?;
         if let Some(path) = self.config.device.backend.path().filter(|_| self.host.to_create) {
             create(path, self.host.device.size_bytes).map_err(|e| {
                 let what = format!("can't create {}: {e}", path.display());

@@ -53,10 +53,16 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("evenkeel: {error:#}");
-            let bad_input = error.is::<config::ConfigErrors>() || error.is::<vfio_user::BindError>();
-            ExitCode::from(if bad_input { EXIT_BAD_INPUT } else { 1 })
+            ExitCode::from(if is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
         }
     }
+}
+
+fn is_bad_input(error: &anyhow::Error) -> bool {
+    error.is::<config::ConfigErrors>()
+        || error.is::<vfio_user::BindError>()
+        || error.is::<daemon::control::NoDaemon>()
+        || error.downcast_ref().is_some_and(load::Error::is_bad_input)
 }
 
 /// Whoever read our output had enough (`evenkeel stats | head`).

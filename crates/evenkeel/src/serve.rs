@@ -43,10 +43,11 @@ pub fn run(args: &Args) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
     let prepared = Prepared::new(Config::load(&args.config)?)?;
     let summary = Summary::new(&prepared);
+    let daemon = Daemon::start(prepared, Arc::new(|_, line| eprintln!("evenkeel: {line}")))?;
+    // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
         eprintln!("evenkeel: warning: {warning}");
     }
-    let daemon = Daemon::start(prepared, Arc::new(|_, line| eprintln!("evenkeel: {line}")))?;
     announce(&summary, args.json)?;
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use crate::daemon::snapshot::{Snapshot, TenantRow};
+use crate::daemon::snapshot::{BoundRow, Snapshot, TenantRow};
 
 /// Lays out rows under a heading: the first column to the left, numbers to the right.
 pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
@@ -76,7 +76,26 @@ pub fn stats(snapshot: &Snapshot) -> String {
             t.hwqs.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
         ]
     };
-    layout(&heading, &snapshot.tenants.iter().map(row).collect::<Vec<_>>())
+    let mut text = layout(&heading, &snapshot.tenants.iter().map(row).collect::<Vec<_>>());
+    for (name, bound) in snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.bound.as_ref()?))) {
+        text += &format!("{name}: {}\n", grounds(bound));
+    }
+    text
+}
+
+/// What a bound rests on, in a line.
+fn grounds(bound: &BoundRow) -> String {
+    let cap = match bound.best_effort_cap {
+        Some(cap) if bound.engaged => format!("at most {cap:.0} best-effort commands of 4 KiB in flight"),
+        _ => "best effort is not throttled now".into(),
+    };
+    format!(
+        "bound rests on R = {}/s, L_h = {} µs, {cap}; as published (Ω = {:.0}): {} µs",
+        count(bound.r_iops),
+        micros(bound.l_h_us),
+        bound.omega,
+        micros(bound.published_us)
+    )
 }
 
 #[cfg(test)]

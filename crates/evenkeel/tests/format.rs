@@ -1,16 +1,24 @@
 //! A guest formats its namespace.
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 use nvme_driver::{Controller, VfioUserDevice};
 use nvme_spec::Sqe;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 #[test]
 fn format_changes_the_block_size() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path().display();
-    let config = format!("runtime_dir = \"{d}\"\nstate_dir = \"{d}\"\n[device]\nbackend = \"file\"\npath = \"{d}/drive.img\"\nsize = \"2GiB\"\ncreate = true\n[policy]\nname = \"passthrough\"\n[[tenant]]\nname = \"batch\"\nsize = \"1GiB\"\n");
+    let config = format!(
+        "runtime_dir = \"{d}\"\nstate_dir = \"{d}\"\n[device]\nbackend = \"file\"\npath = \"{d}/drive.img\"\nsize = \"2GiB\"\ncreate = true\n[policy]\nname = \"passthrough\"\n[[tenant]]\nname = \"batch\"\nsize = \"1GiB\"\n"
+    );
     std::fs::write(dir.path().join("c.toml"), config).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("serve").arg("--json").arg(dir.path().join("c.toml")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .arg("serve")
+        .arg("--json")
+        .arg(dir.path().join("c.toml"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let mut controller = Controller::start(VfioUserDevice::connect(&dir.path().join("batch")).unwrap()).unwrap();

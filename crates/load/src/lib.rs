@@ -49,3 +49,11 @@ pub enum Error {
     #[error("{0}")]
     System(String),
 }
+
+impl Error {
+    /// Whether what was asked for is wrong (a path, a parameter), rather than what happened then.
+    pub fn is_bad_input(&self) -> bool {
+        use nvme_driver::Error::{NoPermission, NoSocket, NobodyListens};
+        matches!(self, Self::Spec(_) | Self::Device(NoSocket { .. } | NobodyListens { .. } | NoPermission { .. }))
+    }
+}

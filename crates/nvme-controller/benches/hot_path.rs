@@ -3,6 +3,9 @@
 //!
 //! `cargo bench -p nvme-controller`
 
+// A benchmark measures real time.
+#![allow(clippy::disallowed_methods)]
+
 #[allow(dead_code)]
 #[path = "../tests/controller/host.rs"]
 mod host;

@@ -6,22 +6,22 @@
 //! A command's way:
 //!
 //! 1. The guest writes an entry into its ring and the new tail to the doorbell page, or to the shadow
-//!    page that it set up in its own memory ([`dbbuf`]). Nothing else happens here.
+//!    page that it set up in its own memory (`dbbuf`). Nothing else happens here.
 //! 2. The poller asks for the backlog: tail minus head, with the tail read from there and checked.
-//! 3. The poller fetches ([`io`]): a completion entry is reserved, the entry is read once, the head
+//! 3. The poller fetches (`io`): a completion entry is reserved, the entry is read once, the head
 //!    moves, and opcode, namespace, size and block range are checked.
-//! 4. The data pointer ([`prp`], [`sgl`]) becomes an `IoBuf`: segments of guest memory with pins on
+//! 4. The data pointer (`prp`, `sgl`) becomes an `IoBuf`: segments of guest memory with pins on
 //!    their mappings. No copy; for a read or write no allocation, lock or system call either.
 //! 5. A command that fails a check gets its status at once. One that passes gets a place in its
-//!    queue's table ([`queue`]) and leaves as a device command with a token that names the place.
+//!    queue's table (`queue`) and leaves as a device command with a token that names the place.
 //! 6. The poller brings the token back with the outcome. The completion entry is written, its phase
 //!    bit last, and the queue is marked.
-//! 7. Once per poll iteration each marked queue raises its interrupt ([`msix`]).
+//! 7. Once per poll iteration each marked queue raises its interrupt (`msix`).
 //!
-//! Everything that a guest or VMM can write is hostile. Admin commands ([`admin`]) run inside of
-//! `fetch`; only Format NVM makes device commands of its own, step by step. A reset ([`registers`],
-//! [`controller`]) drops all queues at once but reads as done only when nothing is in flight.
-//! [`state`] saves and restores everything that the guest can see.
+//! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
+//! `fetch`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
+//! `controller`) drops all queues at once but reads as done only when nothing is in flight.
+//! `state` saves and restores everything that the guest can see.
 //!
 //! Not implemented: more than one namespace, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, weighted arbitration, firmware

@@ -72,14 +72,6 @@ impl AnyPolicy {
             Self::Lpns(policy) => Some(policy.throttle_state()),
         }
     }
-
-    /// A tenant's latency bounds with what they rest on, if the policy gives any.
-    pub fn bound_of(&self, tenant: TenantId) -> Option<Bound> {
-        match self {
-            Self::Passthrough(_) => None,
-            Self::Lpns(policy) => Some(policy.bound_of(tenant)),
-        }
-    }
 }
 
 impl Policy for AnyPolicy {
@@ -129,7 +121,7 @@ impl Policy for AnyPolicy {
         each!(self, policy => policy.interval(reports, now));
     }
 
-    fn bound(&self, tenant: TenantId) -> Option<Nanos> {
+    fn bound(&self, tenant: TenantId) -> Option<Bound> {
         each!(self, policy => policy.bound(tenant))
     }
 }

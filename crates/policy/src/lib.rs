@@ -131,8 +131,8 @@ pub trait Policy {
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others'.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);
 
-    /// The latency that this tenant can count on now, if the policy can give one.
-    fn bound(&self, _tenant: TenantId) -> Option<Nanos> {
+    /// The latency that this tenant can count on now, with what it rests on, if the policy gives one.
+    fn bound(&self, _tenant: TenantId) -> Option<Bound> {
         None
     }
 }

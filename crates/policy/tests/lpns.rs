@@ -220,7 +220,7 @@ fn bounds_say_what_they_rest_on() {
     assert_eq!(bound.published, Nanos(248_550));
     // 31.16 commands in all: 30.16 best-effort and one of its own.
     assert_eq!(bound.corrected, Some(Nanos(50_000)));
-    assert_eq!(world.policies[0].bound(TenantId(0)), bound.corrected);
+    assert_eq!(bound.vouched, bound.corrected);
     assert!((bound.rests_on.best_effort_cap.unwrap() - 30.16).abs() < 1e-6);
     assert_eq!(bound.rests_on.guaranteed_in_flight, 1.0);
     assert!(bound.rests_on.engaged && bound.rests_on.arriving_iops <= 800_000.0);
@@ -230,7 +230,7 @@ fn bounds_say_what_they_rest_on() {
 
     let world = measure(vec![lpns(Variant::Published)], &tenants);
     assert_eq!(world.policies[0].bound_of(TenantId(0)).corrected, None);
-    assert_eq!(world.policies[0].bound(TenantId(0)), Some(Nanos(248_550)));
+    assert_eq!(world.policies[0].bound_of(TenantId(0)).vouched, Some(Nanos(248_550)));
 }
 
 #[test]

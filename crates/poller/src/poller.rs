@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
-use policy::{Next, Policy, TenantReport, VqSlot};
+use policy::{Class, Next, Policy, TenantReport, VqSlot};
 
 use crate::flights::{Flight, Flights};
 use crate::{Board, INTERVAL, Probe};
@@ -337,7 +337,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     fn end_interval(&mut self, now: Nanos) {
         for tenant in self.tenants.iter_mut().flatten() {
             tenant.probe.next_interval();
-            let bound = self.policy.bound(tenant.probe.tenant());
+            let guaranteed = matches!(tenant.probe.class(), Class::Guaranteed { .. });
+            let bound = self.policy.bound(tenant.probe.tenant()).filter(|_| guaranteed);
             tenant.probe.publish(bound, tenant.hwqs_used);
             tenant.hwqs_used = 0;
         }

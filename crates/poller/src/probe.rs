@@ -5,9 +5,10 @@
 //! poller records into one, readers have the finished one (LPNS §4.5's two-phase array).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use io_model::{Nanos, Op, Outcome, TenantId};
-use policy::{Class, TenantReport};
+use policy::{Bound, Class, TenantReport};
 
 use crate::{Histogram, INTERVALS_PER_PERIOD};
 
@@ -87,7 +88,8 @@ pub struct Probe {
     phases: [[Interval; INTERVALS_PER_PERIOD]; 2],
     /// Number of the current interval since start: its cell is `phases[n / 20 % 2][n % 20]`.
     interval: AtomicU32,
-    bound_ns: Count,
+    /// Written once per interval, and only if nobody reads it just then: the poller never waits.
+    bound: Mutex<Option<Bound>>,
     hwqs_in_use: AtomicU64,
 }
 
@@ -109,7 +111,7 @@ impl Probe {
             histogram: Histogram::default(),
             phases: Default::default(),
             interval: AtomicU32::new(0),
-            bound_ns: Count::default(),
+            bound: Mutex::new(None),
             hwqs_in_use: AtomicU64::new(0),
         }
     }
@@ -215,14 +217,16 @@ impl Probe {
     }
 
     /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends.
-    pub(crate) fn publish(&self, bound: Option<Nanos>, hwqs_in_use: u64) {
-        self.bound_ns.set(bound.map_or(0, |bound| bound.0));
+    pub(crate) fn publish(&self, bound: Option<Bound>, hwqs_in_use: u64) {
+        if let Ok(mut published) = self.bound.try_lock() {
+            *published = bound;
+        }
         self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
     }
 
-    /// The policy's latency bound, if it gives one.
-    pub fn bound(&self) -> Option<Nanos> {
-        Some(Nanos(self.bound_ns.get())).filter(|bound| bound.0 > 0)
+    /// The policy's latency bound with what it rests on, if it gives one.
+    pub fn bound(&self) -> Option<Bound> {
+        *self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The HWQs used in the last interval, one bit each (the 64th stands for all above).

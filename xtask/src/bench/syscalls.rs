@@ -33,5 +33,10 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         .sum();
     notes.push(format!("strace counted {calls} system calls in 2 s of about {:.0} commands per second", run.iops));
     let per_million = calls / (run.iops * 2.0) * 1e6;
-    Ok(vec![Figure::of("system calls per million commands, busy poller", vec![per_million], "calls", Some(Goal::AtMost(10.0)))?])
+    Ok(vec![Figure::of(
+        "system calls per million commands, busy poller",
+        vec![per_million],
+        "calls",
+        Some(Goal::AtMost(10.0)),
+    )?])
 }

@@ -1,5 +1,6 @@
 //! The control socket: one JSON request per line, one JSON answer per line.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -125,6 +126,17 @@ fn stats(view: &View, span_ms: u64) -> Snapshot {
     mark.until(view.clock.now(), &view.names, &view.policy)
 }
 
+/// Nobody serves the control socket.
+#[derive(Debug)]
+pub struct NoDaemon(PathBuf);
+
+impl fmt::Display for NoDaemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.0.display();
+        write!(f, "no daemon answers at {path}; is `evenkeel serve` running with this runtime_dir?")
+    }
+}
+
 /// The other end.
 pub struct Client {
     stream: BufReader<UnixStream>,
@@ -134,9 +146,7 @@ pub struct Client {
 impl Client {
     /// Connects to the daemon that serves `path`.
     pub fn connect(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| {
-            format!("no daemon answers at {}; is `evenkeel serve` running with this runtime_dir?", path.display())
-        })?;
+        let stream = UnixStream::connect(path).with_context(|| NoDaemon(path.to_owned()))?;
         Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
     }
 

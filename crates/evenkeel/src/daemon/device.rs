@@ -9,6 +9,7 @@ use config::{Placement, Tenant};
 use guest_memory::Mapping;
 use io_model::{Fetch, IoBuf, Outcome, Source, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
 use super::drive::Facts;
@@ -22,6 +23,7 @@ const REGIONS: usize = 9;
 /// Interrupt indexes of a PCI device (VFIO).
 const INTX: u32 = 0;
 const MSIX: u32 = 2;
+const ERROR: u32 = 3;
 const IRQ_TYPES: usize = 5;
 
 /// The doorbell page in BAR 0.
@@ -62,8 +64,11 @@ impl EventFds {
 impl Interrupts for EventFds {
     fn raise(&mut self, vector: u16) {
         let msix = self.msix.get(usize::from(vector)).and_then(Option::as_ref);
-        if let Some(fd) = msix.or(self.intx.as_ref()) {
-            // The server made it non-blocking. A full counter is an interrupt that is pending already.
+        let Some(fd) = msix.or(self.intx.as_ref()) else { return };
+        // The server made it non-blocking, but a client shares that flag and could fill the counter to
+        // hold the poller up: ask first. A full counter is an interrupt that is pending already.
+        let mut writable = [PollFd::new(fd, PollFlags::OUT)];
+        if poll(&mut writable, Some(&Timespec::default())) == Ok(1) {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }
@@ -108,6 +113,8 @@ pub fn build(
     let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
     irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
     irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
+    // Never raised; QEMU warns where it is missing.
+    irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
     Ok((Device { controller, session: None, on_format, doorbells }, spec, page))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use io_model::Nanos;
-use policy::Class;
+use policy::{Bound, Class, RestsOn};
 use poller::{Board, Counters, Percentiles, Probe};
 use serde::{Deserialize, Serialize};
 
@@ -43,14 +43,64 @@ pub struct TenantRow {
     pub p999_us: f64,
     /// 99.99th percentile.
     pub p9999_us: f64,
-    /// The latency that the policy can vouch for now, if any.
+    /// The latency that the policy can vouch for now, if any: time with the drive, from the moment that the
+    /// policy let the command go.
     pub bound_us: Option<f64>,
+    /// What stands behind it.
+    pub bound: Option<BoundRow>,
     /// Completions later than the target, in this span.
     pub violations: u64,
     /// Commands that the drive failed, in this span.
     pub errors: u64,
     /// HWQs in use in the last 10 ms, as numbers within the tenant's poller.
     pub hwqs: Vec<u16>,
+}
+
+/// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BoundRow {
+    /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
+    pub published_us: f64,
+    /// b/R + L_h with the burst b that is enforced; none while rates don't allow one.
+    pub corrected_us: Option<f64>,
+    /// R, commands of 4 KiB per second.
+    pub r_iops: f64,
+    /// L_h.
+    pub l_h_us: f64,
+    /// Ω of the published bound.
+    pub omega: f64,
+    /// Whether p·Ω ≤ R, without which the published bound has no ground.
+    pub published_rate_within_r: bool,
+    /// Whether best-effort tenants are throttled now.
+    pub engaged: bool,
+    /// Commands of 4 KiB that best-effort tenants may have in flight together.
+    pub best_effort_cap: Option<f64>,
+    /// By how much one large command may exceed that.
+    pub overdraft: f64,
+    /// Commands that guaranteed tenants had in flight.
+    pub guaranteed_in_flight: f64,
+    /// v: commands per second that may arrive.
+    pub arriving_iops: f64,
+}
+
+impl From<Bound> for BoundRow {
+    fn from(bound: Bound) -> Self {
+        let RestsOn { r_iops, l_h, omega, published_rate_within_r, engaged, .. } = bound.rests_on;
+        let RestsOn { best_effort_cap, overdraft, guaranteed_in_flight, arriving_iops, .. } = bound.rests_on;
+        Self {
+            published_us: bound.published.as_micros_f64(),
+            corrected_us: bound.corrected.map(Nanos::as_micros_f64),
+            r_iops,
+            l_h_us: l_h.as_micros_f64(),
+            omega,
+            published_rate_within_r,
+            engaged,
+            best_effort_cap,
+            overdraft,
+            guaranteed_in_flight,
+            arriving_iops,
+        }
+    }
 }
 
 /// A point in time to measure from.
@@ -93,7 +143,7 @@ fn row(name: String, probe: &Probe, old: &Counters, old_counts: &[u64], span: Na
     let bytes = new.read_bytes + new.write_bytes - old.read_bytes - old.write_bytes;
     let mean_ns = (new.latency_sum_ns - old.latency_sum_ns).checked_div(completed).unwrap_or(0);
     let us = |ns: u64| Nanos(ns).as_micros_f64();
-    let hwqs = probe.hwqs_in_use();
+    let (hwqs, bound) = (probe.hwqs_in_use(), probe.bound());
     let (class, weight, target) = match probe.class() {
         Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
         Class::BestEffort { weight } => ("best-effort", Some(weight), None),
@@ -110,7 +160,8 @@ fn row(name: String, probe: &Probe, old: &Counters, old_counts: &[u64], span: Na
         p99_us: us(latencies.p99_ns),
         p999_us: us(latencies.p999_ns),
         p9999_us: us(latencies.p9999_ns),
-        bound_us: probe.bound().map(Nanos::as_micros_f64),
+        bound_us: bound.and_then(|bound| bound.vouched).map(Nanos::as_micros_f64),
+        bound: bound.map(BoundRow::from),
         violations: new.violations - old.violations,
         errors: new.errors - old.errors,
         hwqs: (0..64).filter(|bit| hwqs & (1 << bit) != 0).collect(),

@@ -16,6 +16,12 @@ pub fn identify(host: &mut Host, cns: u8, nsid: u32) -> Vec<u8> {
     host.read(data, 4096)
 }
 
+/// A poller thread owns the controller.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<nvme_controller::Controller<crate::host::Vectors>>();
+};
+
 #[test]
 fn a_guest_brings_the_controller_up_and_does_io() {
     let mut host = Host::new(config());

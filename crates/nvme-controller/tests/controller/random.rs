@@ -2,6 +2,7 @@
 //! the tenant's range is touched, every command completes once, and no token is lost.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use io_model::Source;
 use nvme_controller::{ControllerConfig, Doorbells};
@@ -27,14 +28,23 @@ enum Expect {
     Failure(Status),
 }
 
+/// A command that was sent and not reaped.
+struct Pending {
+    expect: Expect,
+    /// Its guest buffer, by index.
+    buffer: Option<u64>,
+    /// Blocks it uses.
+    range: Range<u64>,
+}
+
 struct Run {
     random: Random,
     host: Host,
     model: Vec<u8>,
     buffers: u64,
     free: Vec<u64>,
-    /// By queue and command identifier: expectation, buffer, block range in use.
-    pending: HashMap<(u16, u16), (Expect, Option<u64>, std::ops::Range<u64>)>,
+    /// By queue and command identifier.
+    pending: HashMap<(u16, u16), Pending>,
     done: usize,
 }
 
@@ -124,7 +134,7 @@ impl Run {
         self.host.set32(Reg::Cc, 0);
         self.host.finish_all();
         assert!(!self.host.csts().rdy(), "ready although nothing is in flight");
-        for (_, (_, buffer, range)) in std::mem::take(&mut self.pending) {
+        for (_, Pending { buffer, range, .. }) in std::mem::take(&mut self.pending) {
             let bytes = range.start as usize * 512..range.end as usize * 512;
             self.model[bytes.clone()].copy_from_slice(&self.host.disk[BASE_BYTES as usize..][bytes]);
             self.free.extend(buffer);
@@ -132,8 +142,8 @@ impl Run {
         self.bring_up();
     }
 
-    fn overlaps(&self, range: &std::ops::Range<u64>) -> bool {
-        self.pending.values().any(|(_, _, other)| range.start < other.end && other.start < range.end)
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.pending.values().any(|other| range.start < other.range.end && other.range.start < range.end)
     }
 
     fn submit(&mut self) {
@@ -167,7 +177,7 @@ impl Run {
     }
 
     /// Read, write or compare with PRPs or an SGL, at any dword offset.
-    fn transfer(&mut self, qid: u16, range: std::ops::Range<u64>, bytes: std::ops::Range<usize>) {
+    fn transfer(&mut self, qid: u16, range: Range<u64>, bytes: Range<usize>) {
         let Some(buffer) = self.free.pop() else { return };
         let (slba, blocks) = (range.start, (range.end - range.start) as u32);
         let len = u64::from(blocks) * 512;
@@ -202,9 +212,9 @@ impl Run {
         self.send(qid, sqe, expect, Some(buffer), range);
     }
 
-    fn send(&mut self, qid: u16, sqe: Sqe, expect: Expect, buffer: Option<u64>, range: std::ops::Range<u64>) {
+    fn send(&mut self, qid: u16, sqe: Sqe, expect: Expect, buffer: Option<u64>, range: Range<u64>) {
         let cid = self.host.submit(qid, sqe);
-        self.pending.insert((qid, cid), (expect, buffer, range));
+        self.pending.insert((qid, cid), Pending { expect, buffer, range });
     }
 
     fn reap(&mut self) {
@@ -213,7 +223,7 @@ impl Run {
         for cqid in cqids {
             for cqe in self.host.completions(cqid) {
                 let known = self.pending.remove(&(cqe.sqid, cqe.cid));
-                let (expect, buffer, _) = known.expect("a command that was sent, once");
+                let Pending { expect, buffer, .. } = known.expect("a command that was sent, once");
                 match expect {
                     Expect::Success => assert_eq!(cqe.status(), Status::SUCCESS),
                     Expect::Failure(status) => assert_eq!(cqe.status().code(), status),

@@ -75,6 +75,26 @@ fn a_guest_does_not_notice_that_its_controller_was_replaced() {
 }
 
 #[test]
+fn a_full_completion_queue_is_still_full() {
+    let mut host = Host::ready();
+    host.create_pair(3, 8);
+    for _ in 0..5 {
+        host.submit(3, flush());
+    }
+    host.run();
+    hand_over(&mut host);
+    for _ in 0..5 {
+        host.submit(3, flush());
+    }
+    host.seen.clear();
+    host.run();
+    assert_eq!(host.seen.len(), 2, "5 of 7 entries are unread");
+    assert_eq!(host.completions(3).len(), 7);
+    host.run();
+    assert_eq!(host.completions(3).len(), 3);
+}
+
+#[test]
 fn counters_logs_and_block_size_move_along() {
     let mut host = Host::ready();
     host.io(rw(nvm::READ, u64::MAX, 1));

@@ -2,7 +2,7 @@
 
 use io_model::Nanos;
 
-use super::config::LpnsConfig;
+use super::config::{LpnsConfig, Variant};
 use super::detector::Observed;
 use super::throttle::ThrottleState;
 use crate::netcalc::{ArrivalCurve, delay_bound, published_bound, published_rate};
@@ -16,6 +16,8 @@ pub struct Bound {
     /// b/R + L_h, where b is everything that may be in flight. `None`: nothing enforces a burst (the published
     /// variant), or commands may reach the drive faster than it serves them.
     pub corrected: Option<Nanos>,
+    /// The one that the policy vouches for: `published` under the published variant, else `corrected`.
+    pub vouched: Option<Nanos>,
     /// What they rest on.
     pub rests_on: RestsOn,
 }
@@ -66,9 +68,14 @@ pub(super) fn bound(
         delay_bound(&arrival, &service).ok()
     });
     let published_rate = published_rate(observed.map_or(0.0, |seen| seen.slowest_iops), config.omega);
+    let published = published_bound(config.depth, config.omega, &service);
     Bound {
-        published: published_bound(config.depth, config.omega, &service),
+        published,
         corrected,
+        vouched: match config.variant {
+            Variant::Published => Some(published),
+            Variant::Corrected => corrected,
+        },
         rests_on: RestsOn {
             r_iops: config.r_iops,
             l_h: config.l_h,

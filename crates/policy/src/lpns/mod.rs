@@ -234,11 +234,7 @@ impl Policy for Lpns {
         self.observed = Some(observed);
     }
 
-    fn bound(&self, tenant: TenantId) -> Option<Nanos> {
-        let bound = self.bound_of(tenant);
-        match self.config.variant {
-            Variant::Published => Some(bound.published),
-            Variant::Corrected => bound.corrected,
-        }
+    fn bound(&self, tenant: TenantId) -> Option<Bound> {
+        Some(self.bound_of(tenant))
     }
 }
