@@ -205,10 +205,15 @@ impl Device {
             }
             Request::RegionWrite { region, offset_bytes, data } => {
                 self.write(region, offset_bytes, &data);
+                // A write can make parked completions deliverable; so can memory that comes back.
+                self.notify();
                 Reply::Done
             }
             Request::DmaMap { iova, len_bytes, mapping } => match self.controller.dma_map(iova, len_bytes, mapping) {
-                Ok(()) => Reply::Done,
+                Ok(()) => {
+                    self.notify();
+                    Reply::Done
+                }
                 Err(guest_memory::SpaceError::Overlap) => Reply::Failed(Errno::EXIST),
                 Err(guest_memory::SpaceError::TooMany) => Reply::Failed(Errno::NOSPC),
                 Err(_) => Reply::Failed(Errno::INVAL),

@@ -8,6 +8,10 @@ use crate::{Class, TenantReport};
 /// Commands needed to judge a promise before the period ends: a 99th percentile shows in 100.
 const JUDGED_SAMPLES: u64 = 100;
 
+/// Misses can be saved up for this long, seconds: what one may spend at once stays far below a percentile that
+/// anybody would measure.
+const SAVED_SECONDS: f64 = 1.0;
+
 /// What this poller knows about one of its own tenants beyond the report.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Own {
@@ -64,6 +68,8 @@ struct Seen {
     /// Commands and misses since the last judgement.
     samples: u64,
     missed: u64,
+    /// Misses that the promise still allows, in thousandths of one; never negative after a judgement.
+    bank: i64,
     /// Commands in flight, as last estimated.
     depth: u64,
     /// Its rate when last seen.
@@ -210,7 +216,8 @@ impl Detector {
 }
 
 impl Seen {
-    /// Half of the budget is the line: at the whole of it the promise is already broken.
+    /// Each command earns half of what the promise allows it to miss; each miss spends one. A promise is missed when
+    /// nothing is left: a hiccup of the host is paid from savings, a drive that is too full is not.
     fn judge(
         &mut self,
         report: &TenantReport,
@@ -225,15 +232,19 @@ impl Seen {
             return Verdict::Open;
         }
         let (samples, missed) = (std::mem::take(&mut self.samples), std::mem::take(&mut self.missed));
-        let budget = samples * u64::from(budget_permille);
-        match missed * 1000 {
-            _ if mean_missed => Verdict::Missed,
+        let earned = (samples * u64::from(budget_permille) / 2) as i64;
+        let spent = (missed * 1000) as i64;
+        let most = (self.iops * f64::from(budget_permille) / 2.0 * SAVED_SECONDS) as i64;
+        let left = (self.bank + earned - spent).min(most);
+        self.bank = left.max(0);
+        match () {
+            () if mean_missed => Verdict::Missed,
             // Its misses then include the time in its own queue, which nobody else can shorten.
-            _ if own_doing && report.mean_latency.0 > target.0 / 10 * 9 => Verdict::Kept,
-            _ if own_doing => Verdict::Comfortable,
-            missed if missed * 2 > budget => Verdict::Missed,
-            missed if missed * 8 > budget => Verdict::Kept,
-            _ => Verdict::Comfortable,
+            () if own_doing && report.mean_latency.0 > target.0 / 10 * 9 => Verdict::Kept,
+            () if own_doing => Verdict::Comfortable,
+            () if left < 0 => Verdict::Missed,
+            () if spent * 4 > earned => Verdict::Kept,
+            () => Verdict::Comfortable,
         }
     }
 }
@@ -296,11 +307,14 @@ mod tests {
             |at, submitted, violations| observe(&mut detector, at, &[guaranteed(0, submitted, violations)]).verdict;
         verdict(1, 0, 0);
         assert_eq!(verdict(2, 60, 0), Verdict::Open);
+        // 1060 commands earn 5.3 misses; one is spent.
         assert_eq!(verdict(3, 1060, 1), Verdict::Comfortable);
         assert_eq!(verdict(4, 2060, 4), Verdict::Kept);
-        assert_eq!(verdict(5, 3060, 10), Verdict::Missed);
-        assert_eq!(verdict(6, 3070, 11), Verdict::Open);
-        assert_eq!(verdict(20, 3070, 11), Verdict::Missed, "the period's end judges what there is");
+        // 6.3 saved and 5 earned pay for eleven misses, not for twelve.
+        assert_eq!(verdict(5, 3060, 15), Verdict::Kept);
+        assert_eq!(verdict(6, 4060, 21), Verdict::Missed);
+        assert_eq!(verdict(7, 4070, 22), Verdict::Open);
+        assert_eq!(verdict(20, 4070, 22), Verdict::Missed, "the period's end judges what there is");
     }
 
     #[test]

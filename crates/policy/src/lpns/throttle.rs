@@ -22,7 +22,7 @@ const INCREASE: f64 = 1.0 / 32.0;
 const KNOWN_GOOD: f64 = 0.9;
 /// … and from there only after so many of them, doubled by each further miss: a drive's latency can rise so
 /// steeply that one step too many costs a whole interval's promises, and one interval in a hundred is too much.
-const MOST_PATIENCE: u32 = 512;
+const MOST_PATIENCE: u32 = 64;
 
 fn ticks(commands: f64) -> u64 {
     (commands * f64::from(COST_UNIT)) as u64

@@ -1,0 +1,258 @@
+//! The binary as a test runs it: in a directory of its own, with its log kept for when the test fails.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::guest::Guest;
+
+/// Nothing that works takes this long.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// A host's directories, for any number of daemons, one after another or at once.
+pub struct Home {
+    root: TempDir,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        let home = Self { root: tempfile::tempdir().unwrap() };
+        fs::create_dir(home.host()).unwrap();
+        home
+    }
+
+    /// What a daemon may change.
+    fn host(&self) -> PathBuf {
+        self.root.path().join("host")
+    }
+
+    /// A path on the host.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.host().join(name)
+    }
+
+    /// Where the daemons of [`Home::configure`] have their sockets.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.root.path().join("ek.toml")
+    }
+
+    /// Writes a configuration file. `HOST` stands for the host's directory.
+    pub fn write_config(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.root.path().join(name);
+        fs::write(&path, text.replace("HOST", self.host().to_str().unwrap())).unwrap();
+        path
+    }
+
+    /// Writes the usual configuration: directories first (lines 1 and 2), then `text`.
+    pub fn configure(&self, text: &str) -> PathBuf {
+        self.write_config("ek.toml", &format!("runtime_dir = \"HOST/run\"\nstate_dir = \"HOST/state\"\n{text}"))
+    }
+
+    /// Everything there is, with its size, mode, time of change, and content where it is short enough to keep.
+    pub fn listing(&self) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
+        let mut found = BTreeMap::new();
+        let mut rest = vec![self.host()];
+        while let Some(dir) = rest.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                let metadata = path.symlink_metadata().unwrap();
+                let mut content = Vec::new();
+                if metadata.is_file() {
+                    File::open(&path).unwrap().take(1 << 20).read_to_end(&mut content).unwrap();
+                } else if metadata.is_dir() {
+                    rest.push(path.clone());
+                }
+                found.insert(path, (metadata.len(), metadata.mode(), metadata.mtime_nsec(), content));
+            }
+        }
+        found
+    }
+
+    /// Starts a daemon on [`Home::config`] and waits until it serves.
+    pub fn serve(&self) -> Daemon {
+        self.serve_config(&self.config())
+    }
+
+    pub fn serve_config(&self, config: &Path) -> Daemon {
+        let log = config.with_extension("log");
+        let mut child = evenkeel()
+            .args(["serve", "--json"])
+            .arg(config)
+            .stdout(Stdio::piped())
+            .stderr(File::options().create(true).append(true).open(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut daemon = Daemon { child, log, ready: Value::Null };
+        daemon.ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("not ready: {error}: {line:?}"));
+        daemon
+    }
+
+    /// Runs `evenkeel load` against a tenant of [`Home::configure`], in the background.
+    pub fn load(&self, tenant: &str, arguments: &str) -> Load {
+        let child = evenkeel()
+            .arg("load")
+            .arg(self.runtime_dir().join(tenant))
+            .args(["--json", "--threads", "1", "--yield", "always"])
+            .args(arguments.split_whitespace())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Load { child: Some(child) }
+    }
+
+    /// Attaches a guest to a tenant of [`Home::configure`].
+    pub fn attach(&self, tenant: &str) -> Guest {
+        Guest::attach(&self.runtime_dir().join(tenant))
+    }
+}
+
+/// The program under test, without arguments.
+pub fn evenkeel() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to its end.
+pub fn run(arguments: &[&str]) -> Output {
+    evenkeel().args(arguments).output().unwrap()
+}
+
+/// What it wrote to its standard error.
+pub fn errors(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Asks until `found` says what it was looking for.
+pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < HANG, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+fn wait_exit(child: &mut Child, what: &str) -> ExitStatus {
+    wait_for(what, || child.try_wait().unwrap())
+}
+
+/// A running daemon. Dropped while it runs, it is killed.
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+    /// The line with which it said that it serves.
+    pub ready: Value,
+}
+
+impl Daemon {
+    /// Its log so far, and those of its predecessors on the same configuration.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until its log has `count` lines with `text`.
+    pub fn wait_log(&self, text: &str, count: usize) {
+        wait_for(text, || (self.log().lines().filter(|line| line.contains(text)).count() >= count).then_some(()));
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Asks it to end, without waiting.
+    pub fn terminate(&self) {
+        signal(&self.child, Signal::TERM);
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn wait(&mut self) {
+        let status = wait_exit(&mut self.child, "the daemon's end");
+        assert_eq!(status.code(), Some(0), "{status}");
+    }
+
+    pub fn stop(mut self) {
+        assert!(self.is_alive(), "the daemon ended by itself");
+        self.terminate();
+        self.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both fail after its end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}---", self.log.display(), self.log());
+        }
+    }
+}
+
+/// `evenkeel load` in the background. Dropped while it runs, it is killed.
+pub struct Load {
+    child: Option<Child>,
+}
+
+impl Load {
+    /// Waits for its end; gives its exit code and its report.
+    pub fn end(mut self) -> (Option<i32>, Value) {
+        let mut child = self.child.take().unwrap();
+        // Its report is longer than a pipe holds only with hundreds of jobs.
+        wait_exit(&mut child, "the load's end");
+        let output = child.wait_with_output().unwrap();
+        let report = serde_json::from_slice(&output.stdout).unwrap_or(Value::String(errors(&output)));
+        (output.status.code(), report)
+    }
+
+    /// Waits for its end: everything must have gone well.
+    pub fn expect_clean(self) -> Value {
+        let (code, report) = self.end();
+        assert_eq!(code, Some(0), "{report:#}");
+        report
+    }
+
+    /// Asks it to end, and waits as [`Load::expect_clean`] does.
+    pub fn stop(self) -> Value {
+        signal(self.child.as_ref().unwrap(), Signal::TERM);
+        self.expect_clean()
+    }
+
+    /// SIGKILL, and waits until the kernel has taken it apart.
+    pub fn kill(mut self) {
+        let mut child = self.child.take().unwrap();
+        assert_eq!(child.try_wait().unwrap(), None, "it must be at work");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! End to end: the `evenkeel` binary, its sockets, and clients of every manner.
+//!
+//! Each test has a directory of its own ([`harness::Home`]) and starts what it needs. Nothing depends on how
+//! long something takes, except that [`harness::HANG`] is taken for a hang.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+mod bad_config;
+mod bad_range;
+mod command_line;
+mod demo;
+mod doorbells;
+mod drive_errors;
+mod drives;
+mod format;
+mod guest;
+mod harness;
+mod hostile;
+mod raw;
+mod shutdown;
+mod stats;
