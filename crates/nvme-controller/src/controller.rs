@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use guest_memory::{GuestMemory, IoBuf, Mapping, Retired, SpaceError};
+use guest_memory::{GuestMemory, IoBuf, MappedU32, Mapping, Retired, SpaceError};
 use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
 use crate::admin::{ErrorLog, Events, Features, Format};
-use crate::config::{ConfigError, ControllerConfig};
+use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Bell, Bells};
 use crate::msix::{Interrupts, Msix};
 use crate::namespace::Namespace;
@@ -370,6 +370,14 @@ impl<I: Interrupts> Controller<I> {
     /// Whether pin interrupts are in use and not masked in the function.
     pub(crate) fn pin_is_open(&self) -> bool {
         !self.irq.is_on() && self.regs.int_mask & 1 == 0 && !self.pci.pin_disabled()
+    }
+
+    /// Doorbells that can bring work without a message, each with the value that was last acted on: for whoever
+    /// keeps watch while the poller sleeps. None where doorbells are trapped.
+    pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
+        if self.config.doorbells == Doorbells::Mapped && !self.stopped {
+            self.queues.doorbells(out);
+        }
     }
 
     /// Where interrupts go, for the wiring to change.

@@ -6,6 +6,7 @@
 //! its completions are parked (never more than its depth, as each has its reserved slot) until the
 //! memory is back.
 
+use guest_memory::MappedU32;
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
 use nvme_spec::{Sqe, Status};
 
@@ -143,6 +144,12 @@ impl Sq {
             event.store(behind(self.tail, self.at.entries));
         }
         Ok(())
+    }
+
+    /// Where the host writes the tail, and what it last wrote there as far as we know.
+    pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
+        let known = if self.bad_tail == 0 { u32::from(self.tail) } else { self.bad_tail };
+        Some((self.view.as_ref()?.bell.clone(), known))
     }
 
     /// Commands between head and the last known tail.
@@ -315,6 +322,12 @@ impl Cq {
             event.store(behind(self.head, self.at.entries));
         }
         Ok(())
+    }
+
+    /// Where the host writes the head, and what it last wrote there as far as we know.
+    pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
+        let known = if self.bad_head == 0 { u32::from(self.head) } else { self.bad_head };
+        Some((self.view.as_ref()?.bell.clone(), known))
     }
 
     /// Takes one free entry for a command that is about to be fetched. There must be one.

@@ -1,6 +1,6 @@
 //! All queues of a controller, by identifier.
 
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, MappedU32};
 use nvme_spec::Status;
 
 use crate::config::MAX_IO_QUEUES;
@@ -45,6 +45,16 @@ impl Queues {
         let sq = self.sqs.get_mut(usize::from(sqid))?.as_deref_mut()?;
         let cq = self.cqs.get_mut(usize::from(sq.cqid))?.as_deref_mut()?;
         Some((sq, cq))
+    }
+
+    /// See [`Controller::doorbells`](crate::Controller::doorbells).
+    pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
+        for sq in self.sqs() {
+            out.extend(sq.doorbell());
+            // Commands wait for completion entries: the host makes room by the other doorbell.
+            let cq = self.cqs.get(usize::from(sq.cqid)).and_then(Option::as_deref);
+            out.extend(cq.filter(|_| sq.waiting() > 0).and_then(Cq::doorbell));
+        }
     }
 
     pub fn sqs(&self) -> impl Iterator<Item = &Sq> {

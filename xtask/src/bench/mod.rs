@@ -24,6 +24,8 @@ pub struct Options {
     pub spdk: Option<PathBuf>,
     /// Where the JSON goes.
     pub json: PathBuf,
+    /// Runs only the parts whose title contains this.
+    pub only: Option<String>,
 }
 
 /// One figure.
@@ -99,6 +101,9 @@ pub fn run(args: &[String]) -> Result<()> {
         ("system calls while polling", syscalls::measure),
     ];
     for (number, (title, part)) in parts.iter().enumerate() {
+        if options.only.as_ref().is_some_and(|only| !title.contains(only.as_str())) {
+            continue;
+        }
         eprintln!("[{}/{}] {title} …", number + 1, parts.len());
         let figures = part(&options, &mut report.notes).with_context(|| title.to_string())?;
         report.figures.extend(figures);
@@ -116,16 +121,23 @@ fn parse(args: &[String]) -> Result<Options> {
         rounds: 5,
         spdk: std::env::var_os("SPDK_DIR").map(PathBuf::from),
         json: PathBuf::from("target/bench.json"),
+        only: None,
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
+        if arg == "--only" {
+            options.only = Some(args.next().context("--only needs a part's name")?.clone());
+            continue;
+        }
         let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
         match arg.as_str() {
             "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
             "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
             "--json" => options.json = value()?.into(),
             "--spdk" => options.spdk = Some(value()?.into()),
-            _ => bail!("{arg}: no such option; there are --seconds N, --rounds N, --json FILE, --spdk DIR"),
+            _ => {
+                bail!("{arg}: no such option; there are --seconds N, --rounds N, --json FILE, --spdk DIR, --only PART")
+            }
         }
     }
     if options.seconds == 0 || options.rounds == 0 {

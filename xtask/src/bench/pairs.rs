@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::server::{CLIENT_CPU, Server, load, tenant};
+use super::server::{CLIENT_CPU, Server, fill, load, tenant};
 use super::{Figure, Goal, Options};
 
 const BEST_EFFORT: &str = "weight = 1";
@@ -16,6 +16,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
     let mut figures = Vec::new();
     for backend in ["null", "memory"] {
         let server = Server::start(backend, "passthrough", &tenant("a", BEST_EFFORT))?;
+        fill(&server.socket("a"))?;
         for depth in [1, 32, 128] {
             let (mut ours, mut mean_us, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..options.rounds {

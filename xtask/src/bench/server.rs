@@ -23,14 +23,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a daemon on `backend` under `policy`, with the tenants given as TOML.
+    /// Starts a daemon on `backend` under `policy`, with the tenants given as TOML and one poller, pinned.
     pub fn start(backend: &str, policy: &str, tenants: &str) -> Result<Self> {
+        Self::start_with(backend, policy, "shared", tenants)
+    }
+
+    /// As [`Server::start`], with another layout of pollers.
+    pub fn start_with(backend: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let config = dir.join("config.toml");
         let text = format!(
             "runtime_dir = \"{0}\"\nstate_dir = \"{0}\"\n[device]\nbackend = \"{backend}\"\nsize = \"64GiB\"\n\
-             [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"shared\"\ncpus = [{DAEMON_CPU}]\n{tenants}",
+             [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"{layout}\"\ncpus = [{DAEMON_CPU}]\n{tenants}",
             dir.display()
         );
         std::fs::write(&config, text)?;
@@ -80,6 +85,25 @@ pub fn tenant(name: &str, class: &str) -> String {
     format!("[[tenant]]\nname = \"{name}\"\nsize = \"2GiB\"\n{class}\n")
 }
 
+/// What the clients read: larger than any cache.
+pub const WORKING_SET_BYTES: u64 = 512 << 20;
+
+/// Writes the working set once, so that a memory drive has pages of its own there: unwritten ones are all the
+/// same zeros, in the cache.
+pub fn fill(socket: &Path) -> Result<()> {
+    let size = format!("{}m", WORKING_SET_BYTES >> 20);
+    let output = Command::new(evenkeel())
+        .arg("load")
+        .arg(socket)
+        .args(["--rw", "write", "--bs", "1m", "--iodepth", "4", "--size", &size, "--json"])
+        .output()
+        .context("can't start the load generator")?;
+    if !output.status.success() {
+        bail!("the load generator failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
 /// One run of our load generator against `socket`.
 pub struct Run {
     /// Reads per second.
@@ -90,12 +114,13 @@ pub struct Run {
 
 /// 4 KiB random reads for `seconds` at `depth`, from the client's CPU.
 pub fn load(socket: &Path, depth: u32, seconds: u64) -> Result<Run> {
+    let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string()])
         .arg(evenkeel())
         .arg("load")
         .arg(socket)
-        .args(["--rw", "randread", "--bs", "4k", "--iodepth", &depth.to_string()])
+        .args(["--rw", "randread", "--bs", "4k", "--iodepth", &depth.to_string(), "--size", &size])
         .args(["--ramp-time", "500ms", "--runtime", &format!("{seconds}s"), "--json"])
         .output()
         .context("can't start the load generator")?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use config::{Placement, Tenant};
-use guest_memory::Mapping;
+use guest_memory::{MappedU32, Mapping};
 use io_model::{Fetch, IoBuf, Outcome, Source, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,7 +79,6 @@ pub struct Device {
     controller: Controller<EventFds>,
     session: Option<Session>,
     on_format: OnFormat,
-    doorbells: Doorbells,
 }
 
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.
@@ -116,7 +115,7 @@ pub fn build(
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
-    Ok((Device { controller, session: None, on_format, doorbells }, spec, page))
+    Ok((Device { controller, session: None, on_format }, spec, page))
 }
 
 fn controller_config(tenant: &Tenant, placement: &Placement, drive: &Facts, doorbells: Doorbells) -> ControllerConfig {
@@ -190,9 +189,9 @@ impl Device {
         self.session.filter(|_| self.controller.any_poisoned())
     }
 
-    /// Whether a sleeping poller must look at its doorbells from time to time.
-    pub fn needs_patrol(&self) -> bool {
-        self.doorbells == Doorbells::Mapped && self.controller.live_vqs() != 0
+    /// See [`Controller::doorbells`].
+    pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
+        self.controller.doorbells(out);
     }
 
     /// Answers a request that needs no waiting.

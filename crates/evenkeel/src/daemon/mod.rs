@@ -6,6 +6,7 @@ mod device;
 mod doorman;
 mod drive;
 mod handler;
+mod patrol;
 mod policies;
 mod poller_thread;
 pub mod snapshot;
@@ -31,6 +32,7 @@ use self::control::{ControlSocket, View};
 use self::device::Device;
 use self::drive::Drive;
 use self::handler::{Route, Router};
+use self::patrol::Patrol;
 use self::poller_thread::{Mail, Mailbox, Manners};
 
 /// A tenant's guest formatted its namespace; the layout file must remember.
@@ -43,6 +45,7 @@ struct Formatted {
 pub struct Daemon {
     pollers: Vec<(Mailbox, poller_thread::Thread)>,
     server: Option<(JoinHandle<()>, ServerHandle, Arc<AtomicBool>)>,
+    layout_keeper: Option<JoinHandle<()>>,
     _control: ControlSocket,
     _lock: DeviceLock,
 }
@@ -79,6 +82,10 @@ impl Daemon {
             handle.wake();
             let _ = thread.join();
         }
+        // Ends when the devices are gone, which the pollers took with them; what it was told by then is written.
+        if let Some(thread) = self.layout_keeper.take() {
+            let _ = thread.join();
+        }
         lost
     }
 }
@@ -111,13 +118,19 @@ impl<'a> Builder<'a> {
         };
         let control = ControlSocket::serve(&self.config.control_path(), view)?;
         let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
-        let formatted = keep_layout(layout, names, Arc::clone(&self.sink))?;
+        let (formatted, layout_keeper) = keep_layout(layout, names, Arc::clone(&self.sink))?;
         let probes: Vec<Arc<Probe>> = (0..self.config.tenants.len()).map(|index| Arc::new(self.probe(index))).collect();
         for probe in &probes {
             self.board.add(Arc::clone(probe));
         }
-        let mut daemon = Daemon { pollers: Vec::new(), server: None, _control: control, _lock: lock };
-        match self.start_threads(drive, &placements, &probes, &formatted, &mut daemon) {
+        let mut daemon = Daemon {
+            pollers: Vec::new(),
+            server: None,
+            layout_keeper: Some(layout_keeper),
+            _control: control,
+            _lock: lock,
+        };
+        match self.start_threads(drive, &placements, &probes, formatted, &mut daemon) {
             Ok(()) => Ok(daemon),
             Err(error) => {
                 daemon.stop();
@@ -131,10 +144,12 @@ impl<'a> Builder<'a> {
         drive: &D,
         placements: &[Placement],
         probes: &[Arc<Probe>],
-        formatted: &Sender<Formatted>,
+        formatted: Sender<Formatted>,
         daemon: &mut Daemon,
     ) -> Result<()> {
         let mut routes = HashMap::new();
+        let patrol =
+            Patrol::start(Duration::from_nanos(self.config.pollers.patrol.0)).context("can't start the patrol")?;
         let plan = self.config.poller_plan();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for (number, planned) in plan.iter().enumerate() {
@@ -150,13 +165,12 @@ impl<'a> Builder<'a> {
             }
             let manners = Manners {
                 idle_after: Nanos(self.config.pollers.idle_after.0),
-                patrol: Duration::from_nanos(self.config.pollers.patrol.0),
                 yields: plan.len() >= cores,
                 cpu: planned.cpu,
             };
-            let name = format!("poller-{number}");
-            let (mailbox, thread) = poller_thread::start(&name, poller, manners, self.clock, self.server.handle())
-                .with_context(|| format!("can't start the thread {name}"))?;
+            let server = self.server.handle();
+            let (mailbox, thread) = poller_thread::start(number, poller, manners, self.clock, server, patrol.clone())
+                .with_context(|| format!("can't start poller {number}"))?;
             routes.extend(
                 added
                     .into_iter()
@@ -210,9 +224,13 @@ impl<'a> Builder<'a> {
 }
 
 /// A thread that writes the layout file when a guest formats: pollers must not wait for a disk.
-fn keep_layout(mut layout: LayoutFile, names: Arc<[String]>, sink: vfio_user::Sink) -> Result<Sender<Formatted>> {
+fn keep_layout(
+    mut layout: LayoutFile,
+    names: Arc<[String]>,
+    sink: vfio_user::Sink,
+) -> Result<(Sender<Formatted>, JoinHandle<()>)> {
     let (sender, receiver) = channel::<Formatted>();
-    std::thread::Builder::new().name("layout".into()).spawn(move || {
+    let thread = std::thread::Builder::new().name("layout".into()).spawn(move || {
         for Formatted { tenant, lba_bytes } in receiver {
             let Some(name) = names.get(tenant) else { continue };
             let outcome = layout.set_lba_bytes(name, lba_bytes);
@@ -222,5 +240,5 @@ fn keep_layout(mut layout: LayoutFile, names: Arc<[String]>, sink: vfio_user::Si
             }
         }
     })?;
-    Ok(sender)
+    Ok((sender, thread))
 }

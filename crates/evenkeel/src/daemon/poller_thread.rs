@@ -14,6 +14,7 @@ use vfio_user::{Reply, ReplyTo, Request, ServerHandle, Session};
 use super::clock::Clock;
 use super::device::Device;
 use super::doorman::Doorman;
+use super::patrol::{Doorbells, Patrol};
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
@@ -38,8 +39,6 @@ pub enum Mail {
 pub struct Manners {
     /// Sleep after this long without I/O.
     pub idle_after: Nanos,
-    /// How often a sleeper looks at mapped doorbells.
-    pub patrol: Duration,
     /// Give the CPU away after an empty iteration: for pollers that share a core.
     pub yields: bool,
     /// Run on this CPU only.
@@ -71,29 +70,32 @@ impl Mailbox {
 /// A poller's thread; ends after [`Mail::Drain`], saying how many commands were still in flight.
 pub type Thread = JoinHandle<u32>;
 
-/// Starts a thread for `poller`.
+/// Starts a thread for `poller`, which is the daemon's `number`th.
 pub fn start<B: Backend + Send + 'static>(
-    name: &str,
+    number: usize,
     poller: Poller<Device, B, AnyPolicy>,
     manners: Manners,
     clock: Clock,
     server: ServerHandle,
+    patrol: Patrol,
 ) -> std::io::Result<(Mailbox, Thread)> {
     let (sender, receiver) = channel();
     let doorman = Arc::new(Doorman::new()?);
     let mailbox = Mailbox { sender, doorman: Arc::clone(&doorman) };
     let runner = Runner {
+        number,
         poller,
         manners,
         clock,
         doorman,
+        patrol,
         receiver,
         server,
         waiting: Vec::new(),
         held: VecDeque::new(),
         next_health: Nanos(0),
     };
-    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || runner.run())?;
+    let thread = std::thread::Builder::new().name(format!("poller-{number}")).spawn(move || runner.run())?;
     Ok((mailbox, thread))
 }
 
@@ -123,10 +125,12 @@ fn answer(server: &ServerHandle, waiting: Waiting) {
 }
 
 struct Runner<B> {
+    number: usize,
     poller: Poller<Device, B, AnyPolicy>,
     manners: Manners,
     clock: Clock,
     doorman: Arc<Doorman>,
+    patrol: Patrol,
     receiver: Receiver<Mail>,
     server: ServerHandle,
     waiting: Vec<Waiting>,
@@ -287,7 +291,7 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Sleeps until there is something to do: mail, a trapped doorbell, a patrol that finds work.
+    /// Sleeps until there is something to do: mail, a trapped doorbell, a mapped one that the patrol saw.
     fn sleep(&mut self) {
         self.poller.set_wakeup(true);
         self.doorman.lie_down();
@@ -296,10 +300,12 @@ impl<B: Backend> Runner<B> {
             if self.doorman.has_mail() || self.poller.step(now).any() || self.poller.inflight() > 0 {
                 break;
             }
+            let mut doorbells = Doorbells::new();
+            self.poller.sources_mut().for_each(|(_, device)| device.doorbells(&mut doorbells));
+            self.patrol.watch(self.number, &self.doorman, doorbells);
             let timer = Duration::from_nanos((self.poller.next_event() - now).0);
-            let patrol = self.poller.sources_mut().any(|(_, device)| device.needs_patrol());
-            let timeout = if patrol { timer.min(self.manners.patrol) } else { timer };
-            self.doorman.sleep(Some(timeout.min(Duration::from_secs(3600))));
+            self.doorman.sleep(Some(timer.min(Duration::from_secs(3600))));
+            self.patrol.forget(self.number);
             self.doorman.lie_down();
         }
         self.doorman.get_up();
