@@ -1,6 +1,6 @@
 //! One poll iteration, and the probe that measures it.
 //!
-//! A [`Poller`] owns its tenants' VQs (through [`Source`]) and its HWQs (through [`Backend`]) and runs to
+//! A [`Poller`] owns its tenants' VQs (through [`io_model::Source`]) and its HWQs (through [`io_model::Backend`]) and runs to
 //! completion: [`Poller::step`] reaps what the device finished, looks at the doorbells, asks the policy
 //! what may be sent, fetches exactly that, submits it, and tells the guests. It has no clock and no
 //! thread: the daemon calls it in a loop, the simulator with virtual time.
