@@ -15,6 +15,7 @@ usage: cargo xtask COMMAND
   check                 the repository's own rules (file sizes, unsafe rooms, forbidden words)
   guest-prepare         fetch and build what the guest tests need, into a cache outside of the clone
   guest-test [OPTIONS]  boot stock Linux guests against the daemon
+  guest-bench           what a guaranteed guest sees beside a noisy one, with and without a policy
   bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
   fuzz [OPTIONS]        run each fuzz target for a while";
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(rest),
         "check" => check::run(),
         "fuzz" => fuzz::run(rest),
+        "guest-bench" => guest::bench(rest),
         "guest-prepare" => guest::prepare(rest),
         "guest-test" => guest::run(rest),
         _ => {

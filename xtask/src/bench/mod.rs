@@ -72,6 +72,9 @@ impl Figure {
     }
 }
 
+/// Measures something; may add to the report's notes.
+type Part = fn(&Options, &mut Vec<String>) -> Result<Vec<Figure>>;
+
 #[derive(Serialize)]
 struct Report {
     machine: String,
@@ -93,7 +96,7 @@ pub fn run(args: &[String]) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, fn(&Options, &mut Vec<String>) -> Result<Vec<Figure>>); 5] = [
+    let parts: [(&str, Part); 5] = [
         ("throughput and latency", pairs::throughput),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),

@@ -35,8 +35,16 @@ impl Daemon {
         if !image.exists() {
             fs::File::create(&image)?.set_len(4 << 30)?;
         }
+        Self::start_with(binary, dir, &configuration(dir))
+    }
+
+    /// As [`Daemon::start`], with a configuration that serves the same two tenants.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_with(binary: &Path, dir: &Path, configuration: &str) -> Result<Self> {
         let config = dir.join("evenkeel.toml");
-        fs::write(&config, configuration(dir))?;
+        fs::write(&config, configuration)?;
         let log = dir.join("evenkeel.log");
         let output = fs::File::options().create(true).append(true).open(&log)?;
         let log_start_bytes = usize::try_from(output.metadata()?.len())?;

@@ -6,6 +6,7 @@
 //! | `qemu`, `agent` | a guest: process, console, command channel |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `tests` | the tests |
+//! | `promise` | the guests' view of a latency promise, measured |
 //!
 //! Not here: a guest's driver is never unloaded as a module, because Debian's cloud kernel has it
 //! built in; it is unbound and bound instead. Guests run emulated where `/dev/kvm` cannot run them.
@@ -17,6 +18,7 @@ mod initramfs;
 mod lab;
 mod mirror;
 mod prepare;
+mod promise;
 mod qemu;
 mod tests;
 
@@ -111,6 +113,18 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     ensure!(failed == 0, "{failed} guest tests failed");
     Ok(())
+}
+
+/// `cargo xtask guest-bench [--cache DIR]`: a promise as a stock guest sees it, with and without a policy.
+///
+/// # Errors
+/// When the guests can't be prepared, or daemon or guests fail.
+pub fn bench(args: &[String]) -> Result<()> {
+    let images = prepare::images(&Options::parse(args)?.cache()?)?;
+    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
+    let machine = Machine::new(images, dir.path())?;
+    let accel = Accel::probe(&machine);
+    promise::measure(&machine, accel, dir.path())
 }
 
 /// Runs the tests and returns how many failed.
