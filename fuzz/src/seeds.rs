@@ -10,7 +10,8 @@ pub fn random_input(seed: u64, len_bytes: usize) -> Vec<u8> {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    let mut input: Vec<u8> = std::iter::repeat_with(|| next().to_le_bytes()).take(len_bytes / 8 + 1).flatten().collect();
+    let mut input: Vec<u8> =
+        std::iter::repeat_with(|| next().to_le_bytes()).take(len_bytes / 8 + 1).flatten().collect();
     input.truncate(len_bytes);
     input
 }

@@ -25,6 +25,8 @@ pub fn run(args: &[String]) -> Result<()> {
         let limit = format!("-max_total_time={seconds}");
         let status = Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target, "--", &limit, "-timeout=10", "-print_final_stats=1"])
+            // Programs need length to get anywhere; do not grow up to it slowly.
+            .args(["-max_len=4096", "-len_control=0"])
             .status()
             .context("can't run cargo-fuzz; it needs `cargo install cargo-fuzz` and a nightly toolchain")?;
         if !status.success() {

@@ -4,6 +4,7 @@ use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, OFlags, access, major, minor};
 
@@ -12,6 +13,10 @@ use crate::config::{Backend, Config};
 use crate::layout::DeviceIdentity;
 use crate::problem::{ConfigErrors, Problem, Sink};
 use crate::units::Size;
+
+/// How often, and after which pause, a drive that is claimed is tried again: one second in all.
+const CLAIMED_TRIES: u32 = 50;
+const CLAIMED_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the machine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +96,15 @@ impl Config {
         let locked = self.try_lock(&mut sink, path);
         sink.finish()?;
         Ok(DeviceLock { _locked: locked })
+    }
+
+    /// The error for a drive in memory that the machine has no room for.
+    pub fn no_memory(&self, why: impl std::fmt::Display) -> ConfigErrors {
+        let mut sink = Sink::new(&self.text);
+        let size = self.device.size.unwrap_or_default();
+        let what = format!("can't have {size} of memory for the drive: {why}");
+        sink.maybe_at(self.marks.size.as_ref(), what, "lower size, or use a file");
+        ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }
 
     /// Whether another process has locked the drive.
@@ -236,7 +250,7 @@ impl Config {
         }
         // O_EXCL without O_CREAT: the kernel refuses while the drive is claimed (open(2)).
         let flags = if in_use { OFlags::empty() } else { OFlags::EXCL };
-        let drive = match OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path) {
+        let drive = match open_unclaimed(path, flags) {
             Ok(drive) => drive,
             Err(e) => {
                 let what = format!("can't have {} for ourselves: {e}", path.display());
@@ -276,6 +290,21 @@ impl Config {
             let what = format!("CPU {cpu} is not one that this process may use");
             sink.maybe_at(self.marks.cpus.as_ref(), what, format!("choose from {allowed}"));
         }
+    }
+}
+
+/// Opens for reading. A daemon that was killed has its rings taken apart, and so its drive released, a little
+/// after it is gone: whoever restarts it at once shall not be told that the drive is in use.
+fn open_unclaimed(path: &Path, flags: OFlags) -> io::Result<File> {
+    let mut tries_left = CLAIMED_TRIES;
+    loop {
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
+        let claimed = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+        if !claimed || tries_left == 0 {
+            return opened;
+        }
+        tries_left -= 1;
+        std::thread::sleep(CLAIMED_PAUSE);
     }
 }
 

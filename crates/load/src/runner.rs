@@ -154,7 +154,8 @@ pub fn run<D: PciDevice>(
     for (index, target) in targets.iter_mut().enumerate() {
         let specs = target.specs.clone();
         for spec in &specs {
-            for copy in 0..spec.numjobs {
+            // Without copies it is still checked, and refused.
+            for copy in 0..spec.numjobs.max(1) {
                 jobs.push(make_job(target, spec, copy)?);
                 books.push(Book::new(index, target, spec));
             }

@@ -237,6 +237,7 @@ impl<I: Interrupts> Controller<I> {
         self.format = None;
         self.bounce_bytes = 0;
         self.stopped = false;
+        self.regs.csts = self.regs.csts.with_shst(Csts::SHST_NONE);
         self.resetting = true;
     }
 
@@ -247,7 +248,9 @@ impl<I: Interrupts> Controller<I> {
         }
         if self.resetting {
             self.resetting = false;
-            self.regs.csts.0 &= Csts::NSSRO;
+            // A shutdown may have been asked for since the reset.
+            let shst = self.regs.csts.shst();
+            self.regs.csts = Csts(self.regs.csts.0 & Csts::NSSRO).with_shst(shst);
             if self.regs.cc.en() {
                 self.enable();
             }

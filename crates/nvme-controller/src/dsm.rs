@@ -16,7 +16,8 @@ use crate::queue::Kind;
 #[derive(Debug)]
 pub(crate) struct RangeStream {
     slot: u16,
-    ranges: Vec<DsmRange>,
+    /// Offset on the device and length in bytes: a Format may change the blocks meanwhile.
+    ranges: Vec<(u64, u64)>,
     next: usize,
 }
 
@@ -44,16 +45,16 @@ impl<I: Interrupts> Controller<I> {
         let len_bytes = std::mem::size_of_val(&ranges[..]) as u64;
         data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut buf)?;
         buf.copy_to(bytemuck::must_cast_slice_mut(&mut ranges));
-        for range in &ranges {
-            self.namespace.range(range.slba, range.nlb.into())?;
-        }
-        ranges.retain(|range| range.nlb > 0);
+        let first = ranges.iter().find(|range| range.nlb > 0).map_or(0, |range| range.slba);
+        let ranges = ranges.iter().map(|range| self.namespace.range(range.slba, range.nlb.into()));
+        let mut ranges = ranges.collect::<Result<Vec<_>, Status>>()?;
+        ranges.retain(|(_, len_bytes)| *len_bytes > 0);
         // The other attributes are hints that nothing here acts on.
         if sqe.cdw11 & dsm::AD == 0 || ranges.is_empty() {
             return Ok(Admitted::Done);
         }
         let sq = self.queues.sq(sqid).ok_or(Status::INTERNAL_ERROR)?;
-        let slot = sq.start(sqe.cid, Kind::Discard, ranges[0].slba, 0).ok_or(Status::INTERNAL_ERROR)?;
+        let slot = sq.start(sqe.cid, Kind::Discard, first, 0).ok_or(Status::INTERNAL_ERROR)?;
         if let Some(slot) = sq.slot(slot.into()) {
             slot.pending = ranges.len() as u16;
         }
@@ -66,22 +67,14 @@ impl<I: Interrupts> Controller<I> {
         let Some(sq) = self.queues.sq(sqid) else { return Fetch::Empty };
         let generation = sq.generation;
         let Some(stream) = &mut sq.stream else { return Fetch::Empty };
-        let (id, range) = (stream.slot, stream.ranges.get(stream.next).copied().unwrap_or_default());
+        let Some((offset_bytes, len_bytes)) = stream.ranges.get(stream.next).copied() else { return Fetch::Empty };
+        let id = stream.slot;
         stream.next += 1;
         if stream.left() == 0 {
             sq.stream = None;
         }
-        match self.namespace.range(range.slba, range.nlb.into()) {
-            Ok((offset_bytes, len_bytes)) => {
-                self.in_flight += 1;
-                let command = Command { op: Op::Discard, offset_bytes, len_bytes, fua: false };
-                Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))
-            }
-            // The namespace was formatted to other blocks since the ranges were checked.
-            Err(status) => {
-                self.end_part(sqid, id.into(), status);
-                Fetch::Handled
-            }
-        }
+        self.in_flight += 1;
+        let command = Command { op: Op::Discard, offset_bytes, len_bytes, fua: false };
+        Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))
     }
 }

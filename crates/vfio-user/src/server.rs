@@ -169,6 +169,10 @@ impl Server {
             Err(Errno::INTR) => &[],
             Err(errno) => return Err(errno.into()),
         };
+        // Before the orders are taken: a wake-up for one that comes while they are must not be lost.
+        if events.iter().any(|event| matches!(Token::from({ event.data }.u64()), Token::Waker)) {
+            drain(&self.handle.waker);
+        }
         // Orders first: a reply that is ready makes room before the client's next message is taken.
         while let Ok(order) = self.orders.try_recv() {
             self.obey(order, handler);
@@ -177,7 +181,7 @@ impl Server {
             // Fields of a packed struct are copied out.
             let (data, flags) = (event.data, event.flags);
             match Token::from(data.u64()) {
-                Token::Waker => drain(&self.handle.waker),
+                Token::Waker => {}
                 Token::Listener(id) => self.accept(id, handler),
                 Token::Client(id) => self.serve(id, flags, handler),
             }

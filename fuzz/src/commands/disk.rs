@@ -51,8 +51,9 @@ pub struct Disk {
 impl Disk {
     pub fn new(size_bytes: usize, bug: Option<Bug>) -> Self {
         let mut content = vec![GUARD; size_bytes + 2 * GUARD_BYTES];
-        for (at, byte) in content[GUARD_BYTES..GUARD_BYTES + size_bytes].iter_mut().enumerate() {
-            *byte = (at / 512 * 7 + at % 512 / 3) as u8;
+        // Each block its own, and not the same in both halves.
+        for (number, half) in content[GUARD_BYTES..GUARD_BYTES + size_bytes].chunks_exact_mut(256).enumerate() {
+            half.fill((number * 7) as u8);
         }
         Self { model: content.clone(), content, bug }
     }
@@ -64,8 +65,18 @@ impl Disk {
             self.do_it(command, buf, answer, ram);
         }
         let equal = self.mean_it(part, answer, ram);
-        assert!(self.content == self.model, "after {command:?} the drive is not what {part:?} makes of it");
+        // The neighbourhood at once, to know who did it; everything in `check`.
+        let near = |at: u64| (at as usize).min(self.model.len());
+        let around =
+            near(command.offset_bytes.saturating_sub(8192))..near(command.offset_bytes + command.len_bytes + 8192);
+        let same = self.content[around.clone()] == self.model[around];
+        assert!(same, "after {command:?} the drive is not what {part:?} makes of it");
         equal
+    }
+
+    /// Panics if a byte of the drive is not what it must be.
+    pub fn check(&self) {
+        assert!(self.content == self.model, "the drive is not what the commands made of it");
     }
 
     /// The device command is the one that the guest's command means.

@@ -14,16 +14,39 @@ const MAX_DESCRIPTORS: u64 = 1024;
 /// What the device is to do for a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    Read { offset: u64, into: Vec<(usize, Piece)> },
-    Write { offset: u64, from: Vec<(usize, Piece)>, fua: bool },
-    WriteZeroes { offset: u64, len_bytes: u64, fua: bool },
-    Discard { offset: u64, len_bytes: u64 },
+    Read {
+        offset: u64,
+        into: Vec<(usize, Piece)>,
+    },
+    Write {
+        offset: u64,
+        from: Vec<(usize, Piece)>,
+        fua: bool,
+    },
+    WriteZeroes {
+        offset: u64,
+        len_bytes: u64,
+        fua: bool,
+    },
+    Discard {
+        offset: u64,
+        len_bytes: u64,
+    },
     Flush,
     /// Read and compare with what the guest had when the command was fetched.
-    Compare { offset: u64, with: Vec<u8> },
-    Verify { offset: u64, len_bytes: u64 },
+    Compare {
+        offset: u64,
+        with: Vec<u8>,
+    },
+    Verify {
+        offset: u64,
+        len_bytes: u64,
+    },
     /// A step of Format.
-    Erase { offset: u64, len_bytes: u64 },
+    Erase {
+        offset: u64,
+        len_bytes: u64,
+    },
 }
 
 impl Part {
@@ -209,6 +232,6 @@ fn sgl(ram: &Ram, dptr: [u64; 2], len_bytes: u64) -> Option<Vec<(u64, u64)>> {
 
 fn block(descriptor: &SglDescriptor) -> Option<(u64, u64)> {
     let good = descriptor.sgl_type() == sgl_type::DATA_BLOCK && descriptor.sub_type() == 0;
-    let aligned = descriptor.address % 4 == 0 && descriptor.length % 4 == 0;
+    let aligned = descriptor.address.is_multiple_of(4) && descriptor.length.is_multiple_of(4);
     (good && aligned).then_some((descriptor.address, descriptor.length.into()))
 }

@@ -26,6 +26,8 @@ pub enum Step {
     Bell { queue: u8, head: bool, value: u16, loudly: bool },
     /// The poller fetches.
     Poll { queue: Option<u8>, budget: u8 },
+    /// The poller fetches without looking at the backlog again.
+    FetchBlindly { queue: u8 },
     /// The device ends one command.
     Finish { which: u8, answer: u8 },
     /// The guest consumes completions.
@@ -72,9 +74,25 @@ pub enum Reset {
 /// An address of guest memory.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Place {
-    Page { slot: u8, page: u8 },
-    Dword { slot: u8, page: u8, dword: u16 },
-    Byte { slot: u8, offset: u16 },
+    Page {
+        slot: u8,
+        page: u8,
+    },
+    Dword {
+        slot: u8,
+        page: u8,
+        dword: u16,
+    },
+    Byte {
+        slot: u8,
+        offset: u16,
+    },
+    /// A few quadwords before the end of a page, where lists have to go on elsewhere.
+    PageEnd {
+        slot: u8,
+        page: u8,
+        quadwords: u8,
+    },
     Wild(u64),
 }
 
@@ -88,6 +106,7 @@ impl Place {
         match self {
             Self::Page { slot, page } => page_of(slot, page),
             Self::Dword { slot, page, dword } => page_of(slot, page) + u64::from(dword % 1024) * 4,
+            Self::PageEnd { slot, page, quadwords } => page_of(slot, page) + PAGE - 8 * u64::from(quadwords % 5 + 1),
             Self::Byte { slot, offset } => slot_of(slot).iova + u64::from(offset) % slot_of(slot).len_bytes,
             Self::Wild(iova) => iova,
         }
@@ -98,13 +117,29 @@ impl Place {
 #[derive(Debug, Arbitrary)]
 pub enum Data {
     /// Pages one after the other.
-    Flat { at: Place, list: Place },
+    Flat {
+        at: Place,
+        list: Place,
+    },
     /// Any pages.
-    Pages { first: Place, rest: Vec<Place>, list: Place },
+    Pages {
+        first: Place,
+        rest: Vec<Place>,
+        list: Place,
+    },
     /// One SGL data block.
-    Block { at: Place, lie: Option<u32> },
+    Block {
+        at: Place,
+        lie: Option<u32>,
+    },
     /// SGL segments of data blocks.
-    Sgl { blocks: Vec<(Place, u16)>, at: Place, chain: Option<(u8, Place)>, damage: Option<(u8, u8)>, fit: bool },
+    Sgl {
+        blocks: Vec<(Place, u16)>,
+        at: Place,
+        chain: Option<(u8, Place)>,
+        damage: Option<(u8, u8)>,
+        fit: bool,
+    },
     Raw([u64; 2]),
 }
 
@@ -191,7 +226,9 @@ impl Driver<'_> {
     pub fn io(&mut self, io: &Io) -> Sqe {
         let namespace_blocks = self.size_bytes >> self.lba_shift;
         let slba = io.lba.value(namespace_blocks);
-        let blocks = u64::from(io.nlb) % (96 << 10 >> self.lba_shift) + 1;
+        // Mostly less than a range of guest memory, sometimes more than one command may carry.
+        let most_bytes = if io.nlb < 224 { 24 << 10 } else { 96 << 10 };
+        let blocks = u64::from(io.nlb) % (most_bytes >> self.lba_shift) + 1;
         let mut sqe = Sqe { nsid: 1, cdw10: slba as u32, cdw11: (slba >> 32) as u32, ..Sqe::zeroed() };
         sqe.cdw12 = blocks as u32 - 1;
         let mut len_bytes = blocks << self.lba_shift;

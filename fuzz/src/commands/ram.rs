@@ -143,14 +143,18 @@ impl Ram {
     }
 
     /// The guest writes where an address is mapped, or would be. Whatever lies outside is left out.
-    pub fn poke_at(&mut self, iova: u64, data: &[u8]) {
-        for (iova, byte) in (0..data.len() as u64).map(|at| iova.wrapping_add(at)).zip(data) {
+    pub fn poke_at(&mut self, mut iova: u64, mut data: &[u8]) {
+        while !data.is_empty() {
             let holds = |slot: &Slot| iova >= slot.iova && iova - slot.iova < slot.len_bytes;
-            let Some(slot) = SLOTS.iter().position(holds) else { continue };
-            let Some(base) = self.mapped[slot].and(SLOTS[slot].file_offset).or(SLOTS[slot].file_offset) else { continue };
-            let base = self.mapped[slot].unwrap_or(base);
-            let at = base + (iova - SLOTS[slot].iova) as usize;
-            self.poke(&(at..at + 1), &[*byte]);
+            let Some(slot) = SLOTS.iter().position(holds) else { return };
+            let offset = iova - SLOTS[slot].iova;
+            let n = data.len().min((SLOTS[slot].len_bytes - offset) as usize);
+            let (now, later) = data.split_at(n);
+            if let Some(base) = SLOTS[slot].file_offset {
+                let at = self.mapped[slot].unwrap_or(base) + offset as usize;
+                self.poke(&(at..at + n), now);
+            }
+            (iova, data) = (iova.wrapping_add(n as u64), later);
         }
     }
 

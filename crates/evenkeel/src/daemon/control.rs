@@ -157,7 +157,9 @@ impl Client {
         let gone = || format!("the daemon at {} went away", self.path.display());
         self.stream.get_mut().write_all(&request).with_context(gone)?;
         let mut line = String::new();
-        self.stream.read_line(&mut line).with_context(gone)?;
+        if self.stream.read_line(&mut line).with_context(gone)? == 0 {
+            bail!(gone());
+        }
         match serde_json::from_str(&line).with_context(gone)? {
             Answer::Stats(snapshot) => Ok(snapshot),
             Answer::Error(error) => bail!("the daemon refused: {error}"),

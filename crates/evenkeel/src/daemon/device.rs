@@ -213,7 +213,10 @@ impl Device {
                     self.notify();
                     Reply::Done
                 }
-                Err(guest_memory::SpaceError::Overlap) => Reply::Failed(Errno::EXIST),
+                // No VMM does this; what it means by its addresses can't be known any more.
+                Err(guest_memory::SpaceError::Overlap) => {
+                    Reply::Fatal(Errno::EXIST, format!("a DMA map over another, of {len_bytes:#x} bytes at {iova:#x}"))
+                }
                 Err(guest_memory::SpaceError::TooMany) => Reply::Failed(Errno::NOSPC),
                 Err(_) => Reply::Failed(Errno::INVAL),
             },

@@ -87,5 +87,5 @@ pub fn model(config: &Config, size_bytes: u64) -> Result<ModelDrive> {
         config::Profile::P5800x => Profile::P5800X,
         config::Profile::Pm1735 => Profile::PM1735,
     };
-    Ok(ModelDrive::over_memory(profile, size_bytes)?)
+    Ok(ModelDrive::over_memory(profile, size_bytes).map_err(|error| config.no_memory(error))?)
 }

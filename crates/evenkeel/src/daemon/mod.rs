@@ -61,7 +61,10 @@ impl Daemon {
         let builder = Builder::new(&config, sink)?;
         match &config.device.backend {
             config::Backend::Null => builder.build(&NullDrive::new(size_bytes), layout, lock),
-            config::Backend::Memory => builder.build(&MemoryDrive::new(size_bytes)?, layout, lock),
+            config::Backend::Memory => {
+                let drive = MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error))?;
+                builder.build(&drive, layout, lock)
+            }
             config::Backend::Model => builder.build(&drive::model(&config, size_bytes)?, layout, lock),
             config::Backend::File { path, .. } => {
                 builder.build(&UringDrive::open(path, Kind::File, None)?, layout, lock)

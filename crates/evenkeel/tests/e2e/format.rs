@@ -30,7 +30,8 @@ fn a_format_outlives_the_daemon() {
     daemon.stop();
 
     let layout: toml::Table = std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap().parse().unwrap();
-    let lba_bytes = |index: usize| (layout["tenant"][index]["name"].clone(), layout["tenant"][index]["lba_bytes"].clone());
+    let lba_bytes =
+        |index: usize| (layout["tenant"][index]["name"].clone(), layout["tenant"][index]["lba_bytes"].clone());
     assert_eq!([lba_bytes(0), lba_bytes(1)], [("a".into(), 4096.into()), ("b".into(), 512.into())]);
 
     let daemon = home.serve();

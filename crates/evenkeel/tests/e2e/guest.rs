@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, Namespace, QueuePair, Status, VfioUserDevice};
 use nvme_spec::Sqe;
-use nvme_spec::opcode::admin;
+use nvme_spec::data::DsmRange;
+use nvme_spec::opcode::{admin, dsm, nvm};
 
 use crate::harness::HANG;
 
@@ -64,19 +65,27 @@ impl Guest {
     pub fn write(&mut self, lba: u64, content: &[u8]) -> Result<(), Status> {
         self.data.write(0, content).unwrap();
         let count = content.len() as u32 / self.ns.block_bytes;
-        self.run(self.command(nvme_spec::opcode::nvm::WRITE, lba, count), content.len() as u64)
+        self.run(self.command(nvm::WRITE, lba, count), content.len() as u64)
     }
 
     pub fn read(&mut self, lba: u64, count: u32) -> Result<Vec<u8>, Status> {
         let mut content = vec![0; (count * self.ns.block_bytes) as usize];
         self.data.write(0, &vec![0xee; content.len()]).unwrap();
-        self.run(self.command(nvme_spec::opcode::nvm::READ, lba, count), content.len() as u64)?;
+        self.run(self.command(nvm::READ, lba, count), content.len() as u64)?;
         self.data.read(0, &mut content).unwrap();
         Ok(content)
     }
 
     pub fn flush(&mut self) -> Result<(), Status> {
-        self.run(Sqe { opc: nvme_spec::opcode::nvm::FLUSH, nsid: self.ns.nsid, ..Sqe::default() }, 0)
+        self.run(Sqe { opc: nvm::FLUSH, nsid: self.ns.nsid, ..Sqe::default() }, 0)
+    }
+
+    /// Dataset Management, deallocate.
+    pub fn deallocate(&mut self, lba: u64, count: u32) -> Result<(), Status> {
+        let range = DsmRange { nlb: count, slba: lba, ..DsmRange::default() };
+        self.data.write(0, bytemuck::bytes_of(&range)).unwrap();
+        let sqe = Sqe { opc: nvm::DATASET_MANAGEMENT, nsid: self.ns.nsid, cdw11: dsm::AD, ..Sqe::default() };
+        self.run(sqe, size_of::<DsmRange>() as u64)
     }
 
     /// Format NVM to the LBA format with this index.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::guest::Guest;
 
 /// Nothing that works takes this long.
-pub const HANG: Duration = Duration::from_secs(60);
+pub const HANG: Duration = Duration::from_secs(10);
 
 /// A host's directories, for any number of daemons, one after another or at once.
 pub struct Home {
@@ -87,6 +87,7 @@ impl Home {
 
     pub fn serve_config(&self, config: &Path) -> Daemon {
         let log = config.with_extension("log");
+        let log_start = fs::metadata(&log).map_or(0, |metadata| metadata.len() as usize);
         let mut child = evenkeel()
             .args(["serve", "--json"])
             .arg(config)
@@ -96,7 +97,7 @@ impl Home {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let mut daemon = Daemon { child, log, ready: Value::Null };
+        let mut daemon = Daemon { child, log, log_start, ready: Value::Null };
         daemon.ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("not ready: {error}: {line:?}"));
         daemon
     }
@@ -162,14 +163,16 @@ fn wait_exit(child: &mut Child, what: &str) -> ExitStatus {
 pub struct Daemon {
     child: Child,
     log: PathBuf,
+    /// Where its part begins: daemons on the same configuration share a file.
+    log_start: usize,
     /// The line with which it said that it serves.
     pub ready: Value,
 }
 
 impl Daemon {
-    /// Its log so far, and those of its predecessors on the same configuration.
+    /// Its log so far.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
+        fs::read_to_string(&self.log).unwrap().split_off(self.log_start)
     }
 
     /// Waits until its log has `count` lines with `text`.
@@ -205,7 +208,8 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- {}\n{}---", self.log.display(), self.log());
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            eprintln!("--- {}\n{log}---", self.log.display());
         }
     }
 }

@@ -35,11 +35,14 @@ enum Reply {
 impl<I: Interrupts> Controller<I> {
     /// Executes the next admin command, or yields the next step of a running Format.
     pub(crate) fn fetch_admin(&mut self) -> Fetch {
+        if self.stopped {
+            return Fetch::Empty;
+        }
         if let Some(chunk) = self.next_format_chunk() {
             return chunk;
         }
         self.deliver_events();
-        if self.admin_waiting() == 0 || self.stopped {
+        if self.admin_waiting() == 0 {
             return Fetch::Empty;
         }
         let Some((sq, cq)) = self.queues.pair(0) else { return Fetch::Empty };
@@ -66,12 +69,13 @@ impl<I: Interrupts> Controller<I> {
         let Some((sq, cq)) = self.queues.pair(0) else { return 0 };
         let bad_tail = sq.refresh(true).is_err();
         let bad_head = cq.refresh(true).is_err();
-        let reachable = sq.view().is_some() && cq.free > 0;
-        let waiting = if reachable { sq.waiting() } else { 0 };
         if bad_tail || bad_head {
+            // May take the last completion entry: look for room only then.
             self.invalid_doorbell();
         }
-        waiting
+        let Some((sq, cq)) = self.queues.pair(0) else { return 0 };
+        let reachable = sq.view().is_some() && cq.free > 0;
+        if reachable { sq.waiting() } else { 0 }
     }
 
     fn execute(&mut self, sqe: &Sqe) -> Result<Reply, Status> {

@@ -1,16 +1,17 @@
 //! Format NVM.
 
 use bytemuck::Zeroable;
-use io_model::{DeviceError, Op, Source};
+use io_model::{DeviceError, Fetch, Op, Source};
 use nvme_controller::Event;
+use nvme_spec::data::DsmRange;
 use nvme_spec::feature::{async_event, fid};
 use nvme_spec::identify::cns;
 use nvme_spec::opcode::{admin, nvm};
-use nvme_spec::regs::Reg;
+use nvme_spec::regs::{Cc, Csts, Reg};
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use crate::bringup::identify;
-use crate::host::{Host, SIZE_BYTES, config, rw};
+use crate::host::{BASE_BYTES, Host, SIZE_BYTES, config, rw};
 
 fn format(cdw10: u32) -> Sqe {
     Sqe { opc: admin::FORMAT_NVM, nsid: 1, cdw10, ..Sqe::zeroed() }
@@ -133,4 +134,32 @@ fn the_host_is_told_that_its_namespace_changed_if_it_wants_to_know() {
             assert_eq!(host.read(data, 4), [expected, 0, 0, 0]);
         }
     }
+}
+
+#[test]
+fn ranges_to_discard_stay_where_they_were_when_the_blocks_change() {
+    let mut host = Host::ready();
+    let list = host.alloc(4096);
+    let range = |slba| DsmRange { cattr: 0, nlb: 8, slba };
+    host.write(list, bytemuck::bytes_of(&[range(0), range(1000)]));
+    let discard = Sqe { opc: nvm::DATASET_MANAGEMENT, nsid: 1, dptr: [list, 0], cdw10: 1, cdw11: 4, ..Sqe::zeroed() };
+    let cid = host.submit(1, discard);
+    let Fetch::Command(command, buf, token) = host.controller.fetch(1) else { panic!("the first range") };
+    host.in_flight.push((token, command, buf));
+    assert_eq!(host.admin(format(1)).status(), Status::SUCCESS);
+    assert_eq!(host.seen.last().map(|command| command.offset_bytes), Some(BASE_BYTES + 1000 * 512));
+    assert_eq!(host.next_completion(1).map(|cqe| (cqe.cid, cqe.status())), Some((cid, Status::SUCCESS)));
+    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+}
+
+#[test]
+fn a_format_stops_at_a_shutdown() {
+    let mut plain = config();
+    plain.namespace.write_zeroes = false;
+    let mut host = Host::ready_with(plain);
+    host.submit(0, format(0));
+    assert!(matches!(host.controller.fetch(0), Fetch::Handled));
+    host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
+    assert_eq!(host.csts().shst(), Csts::SHST_DONE);
+    assert!(matches!(host.controller.fetch(0), Fetch::Empty), "device work after the shutdown");
 }

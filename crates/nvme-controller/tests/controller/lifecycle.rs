@@ -54,6 +54,22 @@ fn an_enable_during_a_reset_waits_for_its_end() {
 }
 
 #[test]
+fn a_shutdown_asked_for_during_a_reset_is_not_forgotten() {
+    let mut host = Host::ready();
+    host.submit(1, flush());
+    host.fetch_all();
+    host.controller.reset();
+    host.enable(32);
+    assert!(!host.csts().rdy());
+    host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
+    assert_eq!(host.csts().shst(), Csts::SHST_BUSY);
+    host.finish_all();
+    assert_eq!((host.csts().rdy(), host.csts().shst()), (true, Csts::SHST_DONE));
+    host.set32(Reg::Cc, 0);
+    assert_eq!(host.csts(), Csts(0));
+}
+
+#[test]
 fn a_shutdown_waits_for_what_is_in_flight() {
     for shn in [Cc::SHN_NORMAL, Cc::SHN_ABRUPT] {
         let mut host = busy();

@@ -1,0 +1,70 @@
+//! What an operator sees of each subcommand.
+
+use std::process::Stdio;
+
+use crate::harness::{Home, errors, evenkeel, run};
+
+const MEMORY: &str = "[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+                      [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\n\
+                      [[tenant]]\nname = \"batch\"\nsize = \"4MiB\"\n";
+
+#[test]
+fn each_subcommand_has_help() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for command in ["serve", "check", "demo", "load", "stats"] {
+        assert!(text.contains(&format!("\n  {command} ")), "{command} in {text}");
+        let output = run(&[command, "--help"]);
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(&format!("Usage: evenkeel {command}")) && text.contains("--json"), "{text}");
+    }
+    let output = run(&["--version"]);
+    assert_eq!(output.stdout, format!("evenkeel {}\n", env!("CARGO_PKG_VERSION")).into_bytes());
+    let output = run(&["serv"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("'serve'"), "{}", errors(&output));
+}
+
+#[test]
+fn serve_tells_how_to_attach_each_tenant() {
+    let home = Home::new();
+    home.configure(MEMORY);
+    let daemon = home.serve();
+    assert!(daemon.ready["pid"].is_number());
+    for (index, name) in ["db", "batch"].into_iter().enumerate() {
+        let qemu = &daemon.ready["qemu"][index];
+        let socket = home.runtime_dir().join(name).join("cntrl");
+        assert_eq!((qemu["tenant"].as_str(), qemu["arguments"][0].as_str()), (Some(name), Some("-device")));
+        let device: serde_json::Value = serde_json::from_str(qemu["arguments"][1].as_str().unwrap()).unwrap();
+        assert_eq!(device["driver"], "vfio-user-pci");
+        assert_eq!(device["socket"], serde_json::json!({ "type": "unix", "path": socket }));
+        assert_eq!(daemon.ready["tenants"][index]["socket"], serde_json::json!(socket));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn serve_tells_it_in_words_too() {
+    let home = Home::new();
+    let config = home.configure(MEMORY);
+    let mut child = evenkeel().arg("serve").arg(config).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut text = String::new();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    while !text.contains("serving; stop with SIGTERM") {
+        let line = lines.next().unwrap_or_else(|| panic!("it ended: {text}")).unwrap();
+        text += &(line + "\n");
+    }
+    for name in ["db", "batch"] {
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci",
+            "socket": { "type": "unix", "path": home.runtime_dir().join(name).join("cntrl") },
+        });
+        assert!(text.contains(&format!("  {name}: -device '{device}'\n")), "{device} in {text}");
+    }
+    assert!(text.contains("share=on"), "{text}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,144 @@
+//! Every back end serves I/O through the binary.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::guest::pattern;
+use crate::harness::{Home, errors, run};
+
+const TENANTS: &str = "[policy]\nname = \"lpns\"\n\
+                       [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
+                       [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\n";
+
+/// Two tenants write, read back and trim at the same time.
+fn two_tenants_verify(home: &Home) {
+    let job = "--rw randrw --bssplit 4k/50:64k/50 --iodepth 16 --verify";
+    let loads = ["db", "batch"].map(|tenant| home.load(tenant, job));
+    for load in loads {
+        let report = load.expect_clean();
+        assert!(report["jobs"][0]["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report}");
+    }
+    home.load("batch", "--rw trim --bs 64k --iodepth 8").expect_clean();
+}
+
+fn serves(device: &str) {
+    let home = Home::new();
+    home.configure(&format!("[device]\n{device}\n{TENANTS}"));
+    let daemon = home.serve();
+    two_tenants_verify(&home);
+    daemon.stop();
+}
+
+#[test]
+fn memory() {
+    serves("backend = \"memory\"\nsize = \"16MiB\"");
+}
+
+#[test]
+fn the_drive_model() {
+    serves("backend = \"model\"\nsize = \"16MiB\"\nprofile = \"p5800x\"");
+    serves("backend = \"model\"\nsize = \"16MiB\"\nprofile = \"pm1735\"");
+}
+
+#[test]
+fn a_file() {
+    serves("backend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true");
+}
+
+#[test]
+fn null_completes_everything_and_keeps_nothing() {
+    let home = Home::new();
+    home.configure(&format!("[device]\nbackend = \"null\"\nsize = \"16MiB\"\n{TENANTS}"));
+    let daemon = home.serve();
+    for tenant in ["db", "batch"] {
+        let report = home.load(tenant, "--rw randrw --bs 4k --iodepth 32 --numjobs 2").expect_clean();
+        assert_eq!(report["jobs"][0]["total_err"], 0);
+    }
+    home.load("batch", "--rw randtrim --bs 4k").expect_clean();
+    daemon.stop();
+}
+
+/// A loop device over a file; detached when dropped.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// `None`: this machine gives none, and the reason was printed.
+    fn over(file: &Path, sector_bytes: u32) -> Option<Self> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])
+            .arg(file)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                Some(Self(String::from_utf8(output.stdout).unwrap().trim().into()))
+            }
+            Ok(output) => {
+                eprintln!("SKIPPED: no loop device: {}", errors(&output).trim());
+                None
+            }
+            Err(error) => {
+                eprintln!("SKIPPED: losetup can't be run: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+fn a_block_device(sector_bytes: u32) {
+    let home = Home::new();
+    let image = home.path("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(20 << 20).unwrap();
+    let Some(device) = LoopDevice::over(&image, sector_bytes) else { return };
+    let text = format!("[device]\nbackend = \"block\"\npath = {:?}\n{TENANTS}", device.0);
+    home.configure(&text);
+    let daemon = home.serve();
+    assert_eq!(daemon.ready["device"]["size_bytes"], 20 << 20);
+    two_tenants_verify(&home);
+    let mut guest = home.attach("db");
+    assert_eq!(guest.ns.block_bytes, sector_bytes);
+    guest.write(0, &pattern(5, 65536)).unwrap();
+    guest.flush().unwrap();
+    drop(guest);
+
+    // Nobody else gets the drive meanwhile.
+    let other =
+        home.write_config("other.toml", &format!("runtime_dir = \"HOST/run2\"\nstate_dir = \"HOST/state\"\n{text}"));
+    let output = run(&["serve", other.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("is in use"), "{}", errors(&output));
+    daemon.stop();
+
+    let layouts: Vec<_> = std::fs::read_dir(home.path("state")).unwrap().collect();
+    assert_eq!(layouts.len(), 1, "the layout lies in state_dir");
+    // The other order of tenants: each keeps its place.
+    let (head, tenants) = text.split_once("[[tenant]]").unwrap();
+    let (db, batch) = tenants.split_once("[[tenant]]").unwrap();
+    home.configure(&format!("{head}[[tenant]]{batch}[[tenant]]{db}"));
+    let daemon = home.serve();
+    assert_eq!(home.attach("db").read(0, 65536 / sector_bytes).unwrap(), pattern(5, 65536));
+
+    // Killed at work and started again at once: the kernel may still be taking its rings apart.
+    let load = home.load("batch", "--rw write --bs 64k --iodepth 32 --runtime 10m");
+    daemon.wait_log("batch: a client attached", 1);
+    drop(daemon);
+    assert_eq!(load.end().0, Some(1));
+    let daemon = home.serve();
+    assert_eq!(home.attach("db").read(0, 65536 / sector_bytes).unwrap(), pattern(5, 65536));
+    daemon.stop();
+}
+
+#[test]
+fn a_block_device_with_sectors_of_512() {
+    a_block_device(512);
+}
+
+#[test]
+fn a_block_device_with_sectors_of_4096() {
+    a_block_device(4096);
+}

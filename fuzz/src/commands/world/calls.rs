@@ -1,0 +1,373 @@
+//! Calls into the controller, each followed by a look at what it did.
+
+use std::sync::Arc;
+
+use guest_memory::{Access, SpaceError};
+use io_model::{Fetch, IoBuf, Source, Token};
+use nvme_controller::{Controller, Event};
+use nvme_spec::feature::fid;
+use nvme_spec::identify::IDENTIFY_BYTES;
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::regs::{Cc, Csts, Reg};
+use nvme_spec::{Sqe, Status};
+
+use super::{Flight, Formatting, IO_QUEUES, Wires, World};
+use crate::commands::disk::{Answer, Bug};
+use crate::commands::meaning::{Context, Meaning, Part, admin_data};
+use crate::commands::model::{Cq, Model, Sq, State, Verdict};
+use crate::commands::ram::{Piece, SLOTS};
+
+/// Bytes of a Host Behavior Support data structure.
+const HOST_BEHAVIOR_BYTES: u64 = 512;
+
+impl World {
+    /// Calls the controller.
+    pub(super) fn call<T>(&mut self, call: impl FnOnce(&mut Controller<Wires>) -> T) -> T {
+        self.look();
+        let result = call(&mut self.controller);
+        self.after_call();
+        result
+    }
+
+    fn look(&mut self) {
+        let bells = Arc::clone(&self.bells);
+        self.model.look(&self.ram, |qid, is_head| {
+            let mut out = [0; 4];
+            bells.read_at(8 * u64::from(qid) + if is_head { 4 } else { 0 }, &mut out).expect("in the page");
+            u32::from_le_bytes(out)
+        });
+    }
+
+    /// Looks at everything that the controller may have done.
+    pub(super) fn after_call(&mut self) {
+        if self.resetting && self.controller.is_idle() {
+            self.resetting = false;
+        }
+        let (enabled, csts) = (Cc(self.reg32(Reg::Cc)).en(), self.csts());
+        if !self.resetting {
+            assert!(enabled || !csts.rdy(), "ready, and not enabled");
+            if enabled && csts.rdy() && self.model.sqs.is_empty() {
+                self.add_admin_queues();
+            }
+        }
+        if self.shut_down && self.controller.is_idle() {
+            assert_eq!(csts.shst(), Csts::SHST_DONE, "a shutdown does not end");
+        }
+        self.blur(&[]);
+        self.allow_event_indexes();
+        self.model.end_deletions();
+        self.model.collect(&mut self.ram);
+        while let Some((iova, len_bytes)) = self.controller.take_unmapped() {
+            self.quiet(iova, len_bytes);
+        }
+        while let Some(Event::Formatted { lba_bytes }) = self.controller.take_event() {
+            assert_eq!(lba_bytes.trailing_zeros(), self.lba_shift, "formatted to other blocks than it says");
+        }
+    }
+
+    /// `written`: what the device writes now, besides what is in flight.
+    fn blur(&mut self, written: &[(usize, Piece)]) {
+        let reads = self.flights.iter().filter(|flight| matches!(flight.part, Part::Read { .. }));
+        let pieces = reads.flat_map(|flight| flight.part.pieces()).chain(written);
+        self.model.blur(&self.ram, pieces.map(|(_, piece)| piece));
+    }
+
+    /// Event indexes may change at any time.
+    fn allow_event_indexes(&mut self) {
+        let Some((_, events)) = self.model.pages else { return };
+        if let Some(piece) = self.ram.one(events, 8 * (u64::from(IO_QUEUES) + 1), Access::Write) {
+            self.ram.allow(&piece);
+        }
+    }
+
+    /// Shadow doorbells change when queues come and when they are set up.
+    fn allow_shadow(&mut self) {
+        let Some((shadow, _)) = self.model.pages else { return };
+        if let Some(piece) = self.ram.one(shadow, 8 * (u64::from(IO_QUEUES) + 1), Access::Write) {
+            self.ram.allow(&piece);
+        }
+    }
+
+    /// A range is reported as quiet: nothing in flight may use it.
+    fn quiet(&mut self, iova: u64, len_bytes: u64) {
+        let used = |pin: &(usize, u32)| self.flights.iter().any(|flight| flight.pins.contains(pin));
+        let quiet = |pin: &(usize, u32)| (SLOTS[pin.0].iova, SLOTS[pin.0].len_bytes) == (iova, len_bytes) && !used(pin);
+        let at = self.retired.iter().position(quiet);
+        let at = at.unwrap_or_else(|| panic!("{iova:#x} is reported as quiet, but a command in flight uses it"));
+        self.retired.swap_remove(at);
+    }
+
+    pub(super) fn map(&mut self, slot: usize, elsewhere: bool) {
+        let mapping = self.ram.mapping(slot, elsewhere);
+        let at = &SLOTS[slot];
+        let was = self.ram.is_mapped(slot);
+        if !was {
+            self.ram.set_mapped(slot, elsewhere);
+            // Parked completions may appear at once.
+            let rings = self.model.cqs.keys().filter_map(|qid| self.model.cq_ring(&self.ram, *qid));
+            for ring in rings.collect::<Vec<_>>() {
+                Model::poison(&mut self.ram, &ring);
+            }
+            self.blur(&[]);
+        }
+        let result = self.call(|controller| controller.dma_map(at.iova, at.len_bytes, mapping));
+        assert_eq!(result, if was { Err(SpaceError::Overlap) } else { Ok(()) }, "mapping slot {slot}");
+    }
+
+    pub(super) fn retire(&mut self, slot: usize) {
+        self.retired.push((slot, self.ram.incarnations[slot]));
+        self.ram.set_unmapped(slot);
+    }
+
+    pub(super) fn unmap(&mut self, slot: usize) {
+        let at = &SLOTS[slot];
+        let was = self.ram.is_mapped(slot);
+        if was {
+            self.retire(slot);
+        }
+        let result = self.call(|controller| controller.dma_unmap(at.iova, at.len_bytes));
+        assert_eq!(result, if was { Ok(()) } else { Err(SpaceError::NotMapped) }, "unmapping slot {slot}");
+    }
+
+    pub(super) fn unmap_all(&mut self) {
+        for slot in (0..SLOTS.len()).filter(|slot| self.ram.is_mapped(*slot)).collect::<Vec<_>>() {
+            self.retire(slot);
+        }
+        self.call(Controller::dma_unmap_all);
+    }
+
+    /// Asks for the backlog and fetches. Returns whether there was anything.
+    pub(super) fn fetch(&mut self, qid: u16) -> bool {
+        let backlog = self.call(|controller| controller.backlog(qid));
+        self.fetch_of(qid, backlog)
+    }
+
+    /// Fetches on the strength of an earlier look.
+    pub(super) fn fetch_blindly(&mut self, qid: u16) -> bool {
+        self.fetch_of(qid, 0)
+    }
+
+    /// `backlog`: what the controller says it has.
+    fn fetch_of(&mut self, qid: u16, backlog: u32) -> bool {
+        self.prepare_ring(qid);
+        let sqe = self.model.peek(&self.ram, qid);
+        let over = self.shut_down && self.csts().shst() == Csts::SHST_DONE;
+        self.look();
+        let before = self.controller.stats();
+        let fetched = self.controller.fetch(qid);
+        let after = self.controller.stats();
+        let (commands, rejected) = (after.commands - before.commands, after.rejected - before.rejected);
+        assert!(commands <= 1 && rejected <= commands, "one fetch, {commands} commands, {rejected} rejected");
+        if commands == 1 {
+            assert!(!over, "a command was fetched after the shutdown");
+            let sqe = sqe.unwrap_or_else(|| panic!("a command of queue {qid}, whose memory can't be reached"));
+            self.model.fetched(qid);
+            self.took(qid, &sqe, rejected == 1, fetched);
+        } else {
+            let any = !matches!(fetched, Fetch::Empty);
+            assert!(!over || !any, "device work after the shutdown");
+            // Compare and Verify may have to wait for memory.
+            let waits = sqe.is_some_and(|sqe| [nvm::COMPARE, nvm::VERIFY].contains(&sqe.opc));
+            assert!(any || backlog == 0 || waits, "queue {qid}: a backlog of {backlog}, and nothing to fetch");
+            self.took_next(qid, fetched);
+            self.after_call();
+            return any;
+        }
+        self.after_call();
+        true
+    }
+
+    /// The guest cleans the memory of a completion queue that it is about to create.
+    fn prepare_ring(&mut self, qid: u16) {
+        let Some(sqe) = self.model.peek(&self.ram, qid).filter(|sqe| qid == 0 && sqe.opc == admin::CREATE_CQ) else {
+            return;
+        };
+        let bytes = (u64::from(sqe.cdw10 >> 16) + 1) * 16;
+        if let Some(ring) = self.ram.one(sqe.dptr[0], bytes, Access::Write) {
+            Model::poison(&mut self.ram, &ring);
+        }
+    }
+
+    /// The controller took this command out of its ring.
+    fn took(&mut self, qid: u16, sqe: &Sqe, rejected: bool, fetched: Fetch) {
+        if qid == 0 {
+            assert!(matches!(fetched, Fetch::Handled), "an admin command went to the device: {fetched:?}");
+            if rejected {
+                self.model.start(0, sqe.cid, State::Due, Verdict::Failure);
+            } else {
+                self.took_admin(sqe);
+            }
+            return;
+        }
+        let formatting = self.formatting.is_some();
+        let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
+        let meaning = context.io(sqe);
+        assert_eq!(rejected, matches!(meaning, Meaning::Rejected), "{sqe:?} means {meaning:?}; rejected: {rejected}");
+        match (meaning, fetched) {
+            (Meaning::Rejected, Fetch::Handled) => {
+                self.model.start(qid, sqe.cid, State::Due, Verdict::Failure);
+            }
+            // Without a volatile cache there is nothing to flush.
+            (Meaning::Nothing | Meaning::Device(Part::Flush), Fetch::Handled) => {
+                self.model.start(qid, sqe.cid, State::Due, Verdict::Success);
+            }
+            (Meaning::Device(part), Fetch::Command(command, buf, token)) => {
+                if let Part::Read { into, .. } = &part {
+                    self.blur(&into.clone());
+                }
+                let serial = self.model.start(qid, sqe.cid, State::Device(1), Verdict::Any);
+                self.fly(qid, (command, buf, token), part, Some(serial));
+            }
+            (Meaning::Stream(parts), fetched @ Fetch::Command(..)) => {
+                let serial = self.model.start(qid, sqe.cid, State::Device(parts.len()), Verdict::Any);
+                if let Some(sq) = self.model.sqs.get_mut(&qid) {
+                    sq.stream = Some((serial, parts.into()));
+                }
+                self.took_next(qid, fetched);
+            }
+            (meaning, fetched) => panic!("{sqe:?} means {meaning:?}, and became {fetched:?}"),
+        }
+    }
+
+    /// A fetch that took no command out of a ring: the next part of one that was taken before.
+    fn took_next(&mut self, qid: u16, fetched: Fetch) {
+        let (command, buf, token) = match fetched {
+            Fetch::Command(command, buf, token) => (command, buf, token),
+            Fetch::Handled => panic!("queue {qid}: something was handled, but no command was taken"),
+            Fetch::Empty => return,
+        };
+        if let Some(formatting) = self.formatting.as_mut().filter(|_| qid == 0) {
+            let offset = self.config.namespace.base_bytes + formatting.done_bytes;
+            formatting.done_bytes += command.len_bytes;
+            assert!(formatting.done_bytes <= self.config.namespace.size_bytes, "a Format goes on past the end");
+            let (part, serial) = (Part::Erase { offset, len_bytes: command.len_bytes }, formatting.serial);
+            return self.fly(qid, (command, buf, token), part, Some(serial));
+        }
+        let stream = self.model.sqs.get_mut(&qid).and_then(|sq| sq.stream.as_mut());
+        let next = stream.and_then(|(serial, parts)| Some((*serial, parts.pop_front()?)));
+        let (serial, part) = next.unwrap_or_else(|| panic!("queue {qid}: {command:?} belongs to no command"));
+        self.fly(qid, (command, buf, token), part, Some(serial));
+    }
+
+    fn fly(
+        &mut self,
+        qid: u16,
+        (command, buf, token): (io_model::Command, IoBuf, Token),
+        part: Part,
+        owner: Option<u64>,
+    ) {
+        assert_eq!(token.vq(), qid, "a token of another queue");
+        let pins = part.pieces().iter().map(|(slot, _)| (*slot, self.ram.incarnations[*slot])).collect();
+        self.flights.push(Flight { token, command, buf, part, owner, pins });
+    }
+
+    /// An admin command that was accepted.
+    fn took_admin(&mut self, sqe: &Sqe) {
+        let (state, verdict) = match sqe.opc {
+            admin::ASYNC_EVENT_REQUEST => (State::Held, Verdict::Any),
+            admin::DELETE_SQ => (State::Deleting(sqe.cdw10 as u16), Verdict::Success),
+            admin::FORMAT_NVM => (State::Formatting, Verdict::Any),
+            _ => (State::Due, Verdict::Success),
+        };
+        let serial = self.model.start(0, sqe.cid, state, verdict);
+        let (qid, entries) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16);
+        match sqe.opc {
+            admin::CREATE_CQ => {
+                let cq = Cq::new(entries.saturating_add(1), sqe.dptr[0]);
+                assert!(self.model.cqs.insert(qid, cq).is_none(), "queue {qid} was created twice");
+                self.allow_shadow();
+            }
+            admin::CREATE_SQ => {
+                let sq = Sq::new((sqe.cdw11 >> 16) as u16, entries.saturating_add(1), sqe.dptr[0]);
+                assert!(self.model.cqs.contains_key(&sq.cqid), "a submission queue without completion queue");
+                assert!(self.model.sqs.insert(qid, sq).is_none(), "queue {qid} was created twice");
+                self.allow_shadow();
+            }
+            admin::DELETE_CQ => {
+                let used = self.model.sqs.values().any(|sq| sq.cqid == qid);
+                assert!(self.model.cqs.remove(&qid).is_some() && !used, "queue {qid} can't be deleted");
+            }
+            admin::DELETE_SQ => self.delete_sq(qid),
+            admin::DOORBELL_BUFFER_CONFIG => {
+                self.model.pages = Some((sqe.dptr[0], sqe.dptr[1]));
+                self.allow_shadow();
+            }
+            admin::FORMAT_NVM => {
+                let lba_shift = if sqe.cdw10 & 0xf == 0 { 9 } else { 12 };
+                self.formatting = Some(Formatting { serial, lba_shift, done_bytes: 0 });
+            }
+            admin::IDENTIFY => self.given(sqe, IDENTIFY_BYTES as u64),
+            admin::GET_LOG_PAGE => {
+                let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
+                self.given(sqe, (dwords + 1) * 4);
+            }
+            admin::GET_FEATURES if sqe.cdw10 as u8 == fid::HOST_BEHAVIOR && sqe.cdw10 >> 8 & 7 != 3 => {
+                self.given(sqe, HOST_BEHAVIOR_BYTES);
+            }
+            _ => {}
+        }
+    }
+
+    /// An answer of so many bytes was written where the command says.
+    fn given(&mut self, sqe: &Sqe, len_bytes: u64) {
+        let pieces = admin_data(&self.ram, sqe, len_bytes, Access::Write);
+        let pieces = pieces.unwrap_or_else(|| panic!("{sqe:?} was answered, but names no memory"));
+        self.blur(&pieces);
+        // A completion queue that can be told apart shares no byte with them.
+        pieces.iter().for_each(|(_, piece)| self.ram.allow(piece));
+    }
+
+    fn delete_sq(&mut self, qid: u16) {
+        let sq = self.model.sqs.get_mut(&qid).unwrap_or_else(|| panic!("queue {qid} does not exist"));
+        sq.deleting = true;
+        if let Some((serial, parts)) = sq.stream.take() {
+            parts.iter().for_each(|_| self.model.part_done(serial, Verdict::Failure));
+        }
+    }
+
+    /// The device ends one of its commands.
+    pub(super) fn finish_one(&mut self, which: usize, answer: Answer) {
+        if self.flights.is_empty() {
+            return;
+        }
+        let Flight { token, command, buf, part, owner, .. } = self.flights.swap_remove(which % self.flights.len());
+        let equal = self.disk.execute(&command, &buf, &part, answer, &mut self.ram);
+        let verdict = match (&part, answer.outcome) {
+            (_, Err(_)) => Verdict::Failure,
+            (Part::Compare { .. }, Ok(())) if !equal => Verdict::Exactly(Status::COMPARE_FAILURE),
+            (_, Ok(())) => Verdict::Success,
+        };
+        if let Some(serial) = owner {
+            self.model.part_done(serial, verdict);
+            self.format_step_done(serial, verdict);
+        }
+        self.look();
+        match self.disk.bug {
+            Some(Bug::LosesCompletion) => {
+                token.spend();
+            }
+            Some(Bug::CompletesTwice) => {
+                let (vq, generation, id) = token.spend();
+                self.controller.complete(Token::new(vq, generation, id), answer.outcome, buf);
+                self.controller.complete(Token::new(vq, generation, id), answer.outcome, IoBuf::default());
+            }
+            _ => self.controller.complete(token, answer.outcome, buf),
+        }
+        self.after_call();
+    }
+
+    fn format_step_done(&mut self, serial: u64, verdict: Verdict) {
+        let size_bytes = self.config.namespace.size_bytes;
+        let Some(formatting) = self.formatting.as_ref().filter(|formatting| formatting.serial == serial) else {
+            return;
+        };
+        if verdict != Verdict::Success {
+            self.formatting = None;
+            self.model.due(serial, Verdict::Failure);
+        } else if formatting.done_bytes == size_bytes {
+            self.lba_shift = formatting.lba_shift;
+            self.formatting = None;
+            self.model.due(serial, Verdict::Success);
+        }
+    }
+}

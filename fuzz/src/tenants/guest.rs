@@ -1,0 +1,181 @@
+//! A guest with a sane driver: two I/O queue pairs, and commands that are told apart.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use guest_memory::Mapping;
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
+use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::regs::{Aqa, Cc, Reg};
+use nvme_spec::{Cqe, PAGE_BYTES, Sqe};
+
+/// A tenant's part of the drive.
+pub const SIZE_BYTES: u64 = 1 << 20;
+
+const RAM_BYTES: u64 = 16 * PAGE_BYTES;
+/// Entries of every queue.
+const ENTRIES: u16 = 16;
+const QUEUES: u16 = 3;
+
+/// What reads of a tenant's part of the drive return.
+pub fn mark(tenant: u8) -> u8 {
+    0x40 + tenant
+}
+
+pub struct Wires;
+
+impl Interrupts for Wires {
+    fn raise(&mut self, vector: u16) {
+        assert!(vector < VECTORS, "vector {vector}");
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Pair {
+    tail: u16,
+    head: u16,
+    /// Completions seen and not given back to the device.
+    seen: u16,
+    phase: bool,
+    /// Command identifiers that wait for their completion, and whether each is a read.
+    open: Vec<(u16, bool)>,
+}
+
+pub struct Guest {
+    tenant: u8,
+    ram: Arc<Mapping>,
+    ram_fd: OwnedFd,
+    bells: Arc<Mapping>,
+    pairs: Vec<Pair>,
+    next_cid: u16,
+}
+
+fn sq_at(queue: u16) -> u64 {
+    PAGE_BYTES * 2 * u64::from(queue)
+}
+
+fn cq_at(queue: u16) -> u64 {
+    sq_at(queue) + PAGE_BYTES
+}
+
+/// Where a command's data goes: one block for each identifier.
+fn data_at(cid: u16) -> u64 {
+    8 * PAGE_BYTES + u64::from(cid % 64) * 512
+}
+
+impl Guest {
+    /// A guest that is switched off, and its controller.
+    pub fn new(tenant: u8) -> (Self, Controller<Wires>) {
+        let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("a memfd");
+        let (bells, _) = Mapping::memfd("doorbells", PAGE_BYTES as usize).expect("a memfd");
+        let config = ControllerConfig {
+            serial: "1".into(),
+            model: "fuzz".into(),
+            firmware: "1".into(),
+            subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
+            namespace: NamespaceConfig {
+                base_bytes: SIZE_BYTES * u64::from(tenant),
+                size_bytes: SIZE_BYTES,
+                lba_bytes: 512,
+                lba_sizes: vec![512],
+                discard: true,
+                write_zeroes: true,
+                volatile_write_cache: true,
+            },
+            max_io_queues: QUEUES - 1,
+            max_depth: ENTRIES,
+            max_transfer_bytes: 64 << 10,
+            doorbells: Doorbells::Mapped,
+        };
+        let controller = Controller::new(config, Arc::clone(&bells), Wires).expect("a good configuration");
+        (Self { tenant, ram, ram_fd, bells, pairs: Vec::new(), next_cid: 0 }, controller)
+    }
+
+    /// Starts the driver anew.
+    pub fn bring_up(&mut self, controller: &mut Controller<Wires>) {
+        self.ram.write_at(0, &vec![0; RAM_BYTES as usize]).expect("inside");
+        self.pairs = vec![Pair { phase: true, ..Pair::default() }; QUEUES.into()];
+        controller.dma_unmap_all();
+        let mapping = Mapping::shared(self.ram_fd.as_fd(), 0, RAM_BYTES, true).expect("mappable");
+        controller.dma_map(0, RAM_BYTES, Some(mapping)).expect("nothing is mapped");
+        let mut set = |reg: Reg, bytes: &[u8]| controller.bar_write(0, reg.offset(), bytes);
+        set(Reg::Aqa, &Aqa::new(ENTRIES - 1, ENTRIES - 1).0.to_le_bytes());
+        set(Reg::Asq, &sq_at(0).to_le_bytes());
+        set(Reg::Acq, &cq_at(0).to_le_bytes());
+        set(Reg::Cc, &Cc::enable_nvm().0.to_le_bytes());
+        for queue in 1..QUEUES {
+            let size = u32::from(ENTRIES - 1) << 16 | u32::from(queue);
+            let (cq, sq) = ([cq_at(queue), 0], [sq_at(queue), 0]);
+            self.push(0, Sqe { opc: admin::CREATE_CQ, dptr: cq, cdw10: size, cdw11: 3, ..Sqe::zeroed() });
+            let cdw11 = 1 | u32::from(queue) << 16;
+            self.push(0, Sqe { opc: admin::CREATE_SQ, dptr: sq, cdw10: size, cdw11, ..Sqe::zeroed() });
+        }
+    }
+
+    /// Submits a read or write of one block, if there is room.
+    pub fn submit(&mut self, queue: u8, write: bool, lba: u16) {
+        let queue = 1 + u16::from(queue) % (QUEUES - 1);
+        // As many open as the completion queue holds, so that a tail always fits.
+        if self.pairs.get(usize::from(queue)).is_none_or(|pair| pair.open.len() + 2 > ENTRIES.into()) {
+            return;
+        }
+        let opc = if write { nvm::WRITE } else { nvm::READ };
+        let at = data_at(self.next_cid.wrapping_add(1));
+        self.ram.write_at(at, &[0; 512]).expect("inside");
+        let cdw10 = u32::from(lba) % (SIZE_BYTES / 512) as u32;
+        self.push(queue, Sqe { opc, nsid: 1, dptr: [at, 0], cdw10, ..Sqe::zeroed() });
+    }
+
+    fn push(&mut self, queue: u16, mut sqe: Sqe) {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        sqe.cid = self.next_cid;
+        let pair = &mut self.pairs[usize::from(queue)];
+        pair.open.push((sqe.cid, queue > 0 && sqe.opc == nvm::READ));
+        let at = sq_at(queue) + u64::from(pair.tail) * 64;
+        pair.tail = (pair.tail + 1) % ENTRIES;
+        self.ram.write_at(at, bytemuck::bytes_of(&sqe)).expect("inside");
+        self.bells.write_at(8 * u64::from(queue), &u32::from(pair.tail).to_le_bytes()).expect("inside");
+    }
+
+    /// Takes note of every completion.
+    pub fn look(&mut self) {
+        for (queue, pair) in self.pairs.iter_mut().enumerate() {
+            loop {
+                let mut raw = [0; 16];
+                self.ram.read_at(cq_at(queue as u16) + u64::from(pair.head) * 16, &mut raw).expect("inside");
+                let cqe: Cqe = bytemuck::cast(raw);
+                if cqe.phase() != pair.phase {
+                    break;
+                }
+                assert_eq!(usize::from(cqe.sqid), queue, "tenant {}: in another queue: {cqe:?}", self.tenant);
+                let at = pair.open.iter().position(|(cid, _)| *cid == cqe.cid);
+                let at = at.unwrap_or_else(|| panic!("tenant {}: nobody waits for {cqe:?}", self.tenant));
+                let (cid, is_read) = pair.open.swap_remove(at);
+                if is_read && cqe.status().is_success() {
+                    let mut block = [0; 512];
+                    self.ram.read_at(data_at(cid), &mut block).expect("inside");
+                    assert!(block == [mark(self.tenant); 512], "tenant {}: another tenant's data", self.tenant);
+                }
+                assert!(queue > 0 || cqe.status().is_success(), "tenant {}: {cqe:?}", self.tenant);
+                pair.head = (pair.head + 1) % ENTRIES;
+                pair.phase ^= pair.head == 0;
+                pair.seen += 1;
+                assert!(pair.seen < ENTRIES, "tenant {}: queue {queue} overflowed", self.tenant);
+            }
+        }
+    }
+
+    /// Gives the completion entries back to the device.
+    pub fn consume(&mut self) {
+        for (queue, pair) in self.pairs.iter_mut().enumerate() {
+            pair.seen = 0;
+            self.bells.write_at(8 * queue as u64 + 4, &u32::from(pair.head).to_le_bytes()).expect("inside");
+        }
+    }
+
+    /// Whether nothing is open.
+    pub fn is_settled(&self) -> bool {
+        self.pairs.iter().all(|pair| pair.open.is_empty())
+    }
+}
