@@ -313,4 +313,9 @@ fn print(report: &Report, target_us: u64) {
     println!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n");
     println!("{}", table::layout(&heading, &rows));
     println!("bound: what the policy can vouch for on this drive. late: reads over the target.");
+    if report.phases.first().and_then(|phase| phase.tenants.first()).is_some_and(|db| db.p99_us > target_us as f64) {
+        println!(
+            "\nEven alone it was late: this machine's CPUs are busy with something else. Try again when they are idle."
+        );
+    }
 }
