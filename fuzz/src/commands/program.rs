@@ -1,7 +1,7 @@
 //! Programs: what the guest, its VMM and the device do, as the fuzzer chooses it. Most choices are nearly
 //! valid, so that they get past the first check.
 
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Result, Unstructured};
 use bytemuck::Zeroable;
 use nvme_spec::data::{DsmRange, SglDescriptor, psdt, sgl_type};
 use nvme_spec::opcode::{admin, nvm};
@@ -12,19 +12,17 @@ use super::ram::{PAGE_BYTES, Ram, SLOTS};
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// One thing that happens.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Step {
     /// An I/O command is put into a queue.
     Io { queue: u8, io: Io, then: Then },
-    /// Once more, as most of a program should be this.
-    MoreIo { queue: u8, io: Io, then: Then },
     /// An admin command is put into its queue.
     Admin { command: Admin, then: Then },
     /// Anything is put into a queue.
     Raw { queue: u8, sqe: [u8; 64], then: Then },
     /// A doorbell is rung with any value.
     Bell { queue: u8, head: bool, value: u16, loudly: bool },
-    /// The poller fetches.
+    /// The poller fetches, from all queues or from one.
     Poll { queue: Option<u8>, budget: u8 },
     /// The poller fetches without looking at the backlog again.
     FetchBlindly { queue: u8 },
@@ -52,6 +50,34 @@ pub enum Step {
     TakeOver,
 }
 
+impl<'a> Arbitrary<'a> for Step {
+    /// Mostly commands, seldom what ends them all.
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        Ok(match u8::arbitrary(u)? {
+            0..110 => Self::Io { queue: u.arbitrary()?, io: u.arbitrary()?, then: u.arbitrary()? },
+            110..145 => Self::Admin { command: u.arbitrary()?, then: u.arbitrary()? },
+            145..150 => Self::Raw { queue: u.arbitrary()?, sqe: u.arbitrary()?, then: u.arbitrary()? },
+            150..165 => {
+                let (queue, head) = u.arbitrary()?;
+                Self::Bell { queue, head, value: u.arbitrary()?, loudly: u.arbitrary()? }
+            }
+            165..185 => Self::Poll { queue: u.arbitrary()?, budget: u.arbitrary()? },
+            185..190 => Self::FetchBlindly { queue: u.arbitrary()? },
+            190..210 => Self::Finish { which: u.arbitrary()?, answer: u.arbitrary()? },
+            210..222 => Self::Consume { queue: u.arbitrary()? },
+            222..228 => Self::Scribble { at: u.arbitrary()?, words: u.arbitrary()? },
+            228..236 => Self::Map { slot: u.arbitrary()?, elsewhere: u.arbitrary()? },
+            236..241 => Self::Unmap { slot: u.arbitrary()? },
+            241 => Self::UnmapAll,
+            242..245 => Self::Reset(u.arbitrary()?),
+            245..248 => Self::BringUp { entries: u.arbitrary()?, pairs: u.arbitrary()? },
+            248 => Self::Shutdown,
+            249..252 => Self::Sleep(u.arbitrary()?),
+            252..=255 => Self::TakeOver,
+        })
+    }
+}
+
 /// What happens next to a command that was put into a queue.
 #[derive(Debug, Clone, Copy, Arbitrary)]
 pub enum Then {
@@ -73,92 +99,72 @@ pub enum Reset {
 
 /// An address of guest memory.
 #[derive(Debug, Clone, Copy, Arbitrary)]
-pub enum Place {
-    Page {
-        slot: u8,
-        page: u8,
-    },
-    Dword {
-        slot: u8,
-        page: u8,
-        dword: u16,
-    },
-    Byte {
-        slot: u8,
-        offset: u16,
-    },
-    /// A few quadwords before the end of a page, where lists have to go on elsewhere.
-    PageEnd {
-        slot: u8,
-        page: u8,
-        quadwords: u8,
-    },
-    Wild(u64),
+pub struct Place {
+    kind: u8,
+    slot: u8,
+    page: u8,
+    low: u16,
 }
 
+/// Slots that can be written, the largest more often.
+const WRITABLE: [usize; 8] = [0, 1, 1, 1, 2, 4, 6, 1];
+
 impl Place {
+    /// The start of a page.
+    pub fn page(slot: u8, page: u8) -> Self {
+        Self { kind: 255, slot, page, low: 0 }
+    }
+
     pub fn iova(self) -> u64 {
-        let slot_of = |slot: u8| &SLOTS[usize::from(slot) % SLOTS.len()];
-        let page_of = |slot: u8, page: u8| {
-            let slot = slot_of(slot);
-            slot.iova + u64::from(page) * PAGE % slot.len_bytes
-        };
-        match self {
-            Self::Page { slot, page } => page_of(slot, page),
-            Self::Dword { slot, page, dword } => page_of(slot, page) + u64::from(dword % 1024) * 4,
-            Self::PageEnd { slot, page, quadwords } => page_of(slot, page) + PAGE - 8 * u64::from(quadwords % 5 + 1),
-            Self::Byte { slot, offset } => slot_of(slot).iova + u64::from(offset) % slot_of(slot).len_bytes,
-            Self::Wild(iova) => iova,
+        let (low, any) = (u64::from(self.low), usize::from(self.slot) % SLOTS.len());
+        let page_of = |slot: usize| SLOTS[slot].iova + u64::from(self.page) * PAGE % SLOTS[slot].len_bytes;
+        let page = page_of(WRITABLE[usize::from(self.slot) % WRITABLE.len()]);
+        match self.kind {
+            0..180 => page,
+            180..205 => page + low % 1024 * 4,
+            // A few quadwords before the end, where lists have to go on elsewhere.
+            205..220 => page + PAGE - 8 * (low % 5 + 1),
+            220..230 => page + low % PAGE,
+            230..245 => page_of(any) + low % 2 * 2048,
+            245..250 => low << 48 | low << 12,
+            250..254 => u64::MAX - low,
+            254.. => page_of(any),
         }
     }
 }
 
 /// A data pointer.
 #[derive(Debug, Arbitrary)]
-pub enum Data {
-    /// Pages one after the other.
-    Flat {
-        at: Place,
-        list: Place,
-    },
-    /// Any pages.
-    Pages {
-        first: Place,
-        rest: Vec<Place>,
-        list: Place,
-    },
-    /// One SGL data block.
-    Block {
-        at: Place,
-        lie: Option<u32>,
-    },
-    /// SGL segments of data blocks.
-    Sgl {
-        blocks: Vec<(Place, u16)>,
-        at: Place,
-        chain: Option<(u8, Place)>,
-        damage: Option<(u8, u8)>,
-        fit: bool,
-    },
-    Raw([u64; 2]),
+pub struct Data {
+    kind: u8,
+    /// Where the data is.
+    at: Place,
+    /// Where a list is.
+    list: Place,
+    /// Where a list's second part is.
+    chained: Place,
+    /// Where other parts of the data are.
+    more: Vec<Place>,
+    tweak: u8,
+    value: u16,
 }
 
 /// A block address.
 #[derive(Debug, Arbitrary)]
-pub enum Lba {
-    Start(u8),
-    Any(u16),
-    NearEnd(i8),
-    Wild(u64),
+pub struct Lba {
+    kind: u8,
+    value: u16,
 }
 
 impl Lba {
     fn value(&self, blocks: u64) -> u64 {
-        match *self {
-            Self::Start(lba) => u64::from(lba % 16),
-            Self::Any(lba) => u64::from(lba) % blocks.max(1),
-            Self::NearEnd(from_end) => blocks.wrapping_add_signed((from_end % 20).into()),
-            Self::Wild(lba) => lba,
+        let value = u64::from(self.value);
+        match self.kind {
+            0..110 => value % 24,
+            110..210 => value % blocks.max(1),
+            210..250 => blocks.wrapping_add(value % 24).wrapping_sub(20),
+            250..254 => value << 48 | value,
+            254.. => u64::MAX - value % 256,
         }
     }
 }
@@ -172,7 +178,7 @@ pub struct Io {
     nlb: u8,
     data: Data,
     /// Overrides of what should be zero.
-    odd: Option<Odd>,
+    odd: Odd,
 }
 
 #[derive(Debug, Arbitrary)]
@@ -183,17 +189,14 @@ enum IoKind {
     Verify,
     WriteZeroes { long: bool },
     Flush { everywhere: bool },
-    Discard { ranges: Vec<(Lba, u16)>, deallocate: bool, claims: Option<u8> },
+    Discard { ranges: Vec<(Lba, u16)>, deallocate: bool, claims: u8 },
     Opcode(u8),
 }
 
 #[derive(Debug, Arbitrary)]
-enum Odd {
-    Fuse(u8),
-    Psdt(u8),
-    Nsid(u32),
-    Fua,
-    Cdw12(u32),
+struct Odd {
+    kind: u8,
+    value: u16,
 }
 
 /// An admin command.
@@ -249,7 +252,8 @@ impl Driver<'_> {
             IoKind::Discard { ranges, deallocate, claims } => {
                 let blocks = namespace_blocks;
                 list = ranges.iter().take(256).map(|(lba, nlb)| (lba.value(blocks), u32::from(*nlb) % 70)).collect();
-                sqe.cdw10 = u32::from(claims.unwrap_or(list.len().saturating_sub(1) as u8));
+                let honest = list.len().saturating_sub(1) as u32;
+                sqe.cdw10 = if *claims < 230 { honest } else { u32::from(*claims) };
                 sqe.cdw11 = u32::from(*deallocate) << 2;
                 sqe.cdw12 = 0;
                 len_bytes = (u64::from(sqe.cdw10) + 1) * 16;
@@ -259,13 +263,14 @@ impl Driver<'_> {
         };
         self.point(&mut sqe, &io.data, len_bytes);
         self.write_ranges(&sqe, &list);
-        match io.odd {
-            Some(Odd::Fuse(fuse)) => sqe.flags |= fuse & 3,
-            Some(Odd::Psdt(psdt)) => sqe.flags |= psdt << 6,
-            Some(Odd::Nsid(nsid)) => sqe.nsid = nsid,
-            Some(Odd::Fua) => sqe.cdw12 |= 1 << 30,
-            Some(Odd::Cdw12(value)) => sqe.cdw12 = value,
-            None => {}
+        let value = u32::from(io.odd.value);
+        match io.odd.kind {
+            0..230 => {}
+            230..233 => sqe.flags |= io.odd.value as u8 & 3,
+            233..236 => sqe.flags |= (io.odd.value as u8) << 6,
+            236..240 => sqe.nsid = value % 4,
+            240..252 => sqe.cdw12 |= 1 << 30,
+            252.. => sqe.cdw12 = value << 16 | value,
         }
         sqe
     }
@@ -278,28 +283,29 @@ impl Driver<'_> {
     }
 
     fn point(&mut self, sqe: &mut Sqe, data: &Data, len_bytes: u64) {
-        match data {
-            Data::Flat { at, list } => {
-                let first = at.iova();
-                let next = (first & !(PAGE - 1)).wrapping_add(PAGE);
-                let count = (first % PAGE + len_bytes).div_ceil(PAGE).saturating_sub(1);
-                let pages: Vec<u64> = (0..count).map(|page| next.wrapping_add(page * PAGE)).collect();
-                sqe.dptr = [first, self.list(&pages, list.iova())];
+        let first = data.at.iova();
+        let next = (first & !(PAGE - 1)).wrapping_add(PAGE);
+        let count = (first % PAGE + len_bytes).div_ceil(PAGE).saturating_sub(1);
+        let flat = (0..count).map(|page| next.wrapping_add(page * PAGE));
+        match data.kind {
+            // Pages one after the other.
+            0..110 => sqe.dptr = [first, self.list(&flat.collect::<Vec<_>>(), data.list.iova())],
+            // Some of them elsewhere.
+            110..160 => {
+                let others = data.more.iter().map(|place| Some(place.iova())).chain(std::iter::repeat(None));
+                let pages: Vec<u64> = flat.zip(others).map(|(page, other)| other.unwrap_or(page)).collect();
+                sqe.dptr = [first, self.list(&pages, data.list.iova())];
             }
-            Data::Pages { first, rest, list } => {
-                let pages: Vec<u64> = rest.iter().take(40).map(|page| page.iova()).collect();
-                sqe.dptr = [first.iova(), self.list(&pages, list.iova())];
-            }
-            Data::Block { at, lie } => {
+            160..185 => {
                 sqe.flags |= psdt::SGL << 6;
-                let length = lie.unwrap_or(len_bytes as u32);
-                sqe.dptr = bytemuck::cast(SglDescriptor::new(sgl_type::DATA_BLOCK, at.iova(), length));
+                let length = if data.tweak < 230 { len_bytes as u32 } else { data.value.into() };
+                sqe.dptr = bytemuck::cast(SglDescriptor::new(sgl_type::DATA_BLOCK, first, length));
             }
-            Data::Sgl { blocks, at, chain, damage, fit } => {
+            185..250 => {
                 sqe.flags |= psdt::SGL << 6;
-                sqe.dptr = bytemuck::cast(self.sgl(blocks, at.iova(), *chain, *damage, fit.then_some(len_bytes)));
+                sqe.dptr = bytemuck::cast(self.sgl(data, len_bytes));
             }
-            Data::Raw(dptr) => sqe.dptr = *dptr,
+            250.. => sqe.dptr = [first, data.list.iova()],
         }
     }
 
@@ -321,40 +327,38 @@ impl Driver<'_> {
         at
     }
 
-    fn sgl(
-        &mut self,
-        blocks: &[(Place, u16)],
-        at: u64,
-        chain: Option<(u8, Place)>,
-        damage: Option<(u8, u8)>,
-        fit: Option<u64>,
-    ) -> SglDescriptor {
-        let data = |(place, dwords): &(Place, u16)| {
-            SglDescriptor::new(sgl_type::DATA_BLOCK, place.iova(), u32::from(dwords % 4096) * 4)
-        };
-        let mut all: Vec<SglDescriptor> = blocks.iter().take(64).map(data).collect();
-        if let (Some(len_bytes), Some((last, others))) = (fit, all.split_last_mut()) {
-            let before: u64 = others.iter().map(|block| u64::from(block.length)).sum();
-            last.length = len_bytes.saturating_sub(before) as u32;
+    /// One or two segments of data blocks that mostly add up.
+    fn sgl(&mut self, data: &Data, len_bytes: u64) -> SglDescriptor {
+        let share = (u64::from(data.value) % 1024 * 4).min(len_bytes);
+        let mut rest = len_bytes;
+        let mut all = Vec::new();
+        for place in data.more.iter().take(64) {
+            let length = share.min(rest);
+            rest -= length;
+            all.push(SglDescriptor::new(sgl_type::DATA_BLOCK, place.iova(), length as u32));
         }
-        if let Some((which, kind)) = damage
-            && let Some(count) = std::num::NonZeroUsize::new(all.len())
-        {
-            all[usize::from(which) % count].kind = kind;
+        all.push(SglDescriptor::new(sgl_type::DATA_BLOCK, data.at.iova(), rest as u32));
+        let which = usize::from(data.value) % all.len();
+        match data.tweak {
+            0..235 => {}
+            235..242 => all[which].length ^= 4,
+            242..249 => all[which].kind = data.list.page,
+            249.. => all[which].address += 2,
         }
-        let (head, tail) = match chain {
-            Some((split, place)) => {
-                let tail = all.split_off(usize::from(split) % (all.len() + 1));
-                let to = SglDescriptor::new(sgl_type::LAST_SEGMENT, place.iova(), tail.len() as u32 * 16);
-                all.push(to);
-                (sgl_type::SEGMENT, Some((place.iova(), tail)))
+        let mut head = sgl_type::LAST_SEGMENT;
+        if data.tweak & 1 == 0 {
+            let tail = all.split_off(which);
+            let to = SglDescriptor::new(sgl_type::LAST_SEGMENT, data.chained.iova(), tail.len() as u32 * 16);
+            self.ram.poke_at(data.chained.iova(), bytemuck::cast_slice(&tail));
+            all.push(to);
+            head = sgl_type::SEGMENT;
+            // A segment that says that it is the last one, or the other way around.
+            if data.tweak >= 240 {
+                (head, all[which].kind) = (sgl_type::LAST_SEGMENT, sgl_type::DATA_BLOCK << 4);
             }
-            None => (sgl_type::LAST_SEGMENT, None),
-        };
-        self.ram.poke_at(at, bytemuck::cast_slice(&all));
-        if let Some((place, tail)) = tail {
-            self.ram.poke_at(place, bytemuck::cast_slice(&tail));
         }
+        let at = data.list.iova();
+        self.ram.poke_at(at, bytemuck::cast_slice(&all));
         SglDescriptor::new(head, at, all.len() as u32 * 16)
     }
 
@@ -421,7 +425,7 @@ impl Driver<'_> {
     fn point_admin(&mut self, sqe: &mut Sqe, data: &Data, len_bytes: u64) {
         self.point(sqe, data, len_bytes);
         // Most should get past the check that admin commands use PRPs.
-        if !matches!(data, Data::Sgl { .. }) {
+        if data.tweak < 240 {
             sqe.flags = 0;
         }
     }

@@ -140,7 +140,11 @@ impl World {
 
     pub fn step(&mut self, step: Step) {
         match step {
-            Step::Io { queue, io, then } | Step::MoreIo { queue, io, then } => {
+            Step::Io { queue, io, then } => {
+                // A driver notices that its device was reset, if not at once.
+                if self.model.sqs.is_empty() && queue & 1 == 0 {
+                    self.bring_up(queue, queue / 2);
+                }
                 let Some(qid) = self.pick_sq(queue) else { return };
                 let sqe = self.driver().io(&io);
                 self.push(qid, sqe);
@@ -353,7 +357,7 @@ impl World {
         self.set32(Reg::Cc, Cc::enable_nvm().0);
         for pair in 0..=pairs % 3 {
             let (qid, size) = (pair + 1, u16::from(pairs / 3 % 32) + 2);
-            let at = |page| Place::Page { slot: 1, page: 2 * pair + page };
+            let at = |page| Place::page(1, 2 * pair + page);
             for command in [
                 Admin::CreateCq { qid, entries: size, at: at(0), vector: qid, flags: 0 },
                 Admin::CreateSq { qid, cqid: qid, entries: size, at: at(1), flags: 0 },

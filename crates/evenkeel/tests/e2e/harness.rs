@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::guest::Guest;
 
 /// Nothing that works takes this long.
-pub const HANG: Duration = Duration::from_secs(10);
+pub const HANG: Duration = Duration::from_secs(60);
 
 /// A host's directories, for any number of daemons, one after another or at once.
 pub struct Home {
