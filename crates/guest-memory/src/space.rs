@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{IoBuf, MappedRange, Mapping, sigbus};
 
 /// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page.
-pub const MAX_RANGES: usize = 8192;
+pub const MAX_RANGES: usize = 2048;
 
 /// Direction of an access, as the device sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

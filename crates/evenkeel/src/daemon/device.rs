@@ -128,7 +128,7 @@ fn controller_config(tenant: &Tenant, placement: &Placement, drive: &Facts, door
         namespace: NamespaceConfig {
             base_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
-            lba_bytes: placement.lba_bytes.max(drive.block_bytes),
+            lba_bytes: placement.lba_bytes,
             lba_sizes,
             discard: drive.discard,
             write_zeroes: true,

@@ -18,10 +18,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use backend_memory::{MemoryDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
-use config::{Config, DeviceLock, LayoutFile, Placement, Prepared};
+use config::{Change, Config, DeviceLock, LayoutFile, Placement, Prepared};
 use io_model::{Nanos, TenantId};
 use policy::Class;
 use poller::{Board, Poller, Probe};
@@ -56,9 +56,14 @@ impl Daemon {
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(prepared: Prepared, sink: vfio_user::Sink) -> Result<Self> {
+        let is_new = |change: &Change| match change {
+            Change::Placed(placement) => Some(placement.name.clone()),
+            _ => None,
+        };
+        let new_tenants: Vec<String> = prepared.changes.iter().filter_map(is_new).collect();
         let (config, layout, lock) = prepared.commit()?;
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let builder = Builder::new(&config, sink)?;
+        let builder = Builder::new(&config, new_tenants, sink)?;
         match &config.device.backend {
             config::Backend::Null => builder.build(&NullDrive::new(size_bytes), layout, lock),
             config::Backend::Memory => {
@@ -96,6 +101,7 @@ impl Daemon {
 /// Everything that does not depend on the type of the drive.
 struct Builder<'a> {
     config: &'a Config,
+    new_tenants: Vec<String>,
     server: Server,
     sink: vfio_user::Sink,
     board: Arc<Board>,
@@ -103,13 +109,14 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(config: &'a Config, sink: vfio_user::Sink) -> Result<Self> {
+    fn new(config: &'a Config, new_tenants: Vec<String>, sink: vfio_user::Sink) -> Result<Self> {
         guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
         let server = Server::new(Arc::clone(&sink)).context("can't start the vfio-user server")?;
-        Ok(Self { config, server, sink, board: Arc::default(), clock: Clock::start() })
+        Ok(Self { config, new_tenants, server, sink, board: Arc::default(), clock: Clock::start() })
     }
 
-    fn build<D: Drive>(self, drive: &D, layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
+    fn build<D: Drive>(self, drive: &D, mut layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
+        self.fit_blocks(&mut layout, drive.facts().block_bytes)?;
         std::fs::create_dir_all(&self.config.runtime_dir)
             .with_context(|| format!("can't create {}", self.config.runtime_dir.display()))?;
         let names: Arc<[String]> = self.config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
@@ -140,6 +147,26 @@ impl<'a> Builder<'a> {
                 Err(error)
             }
         }
+    }
+
+    /// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed
+    /// before has data in blocks of its own, and is refused.
+    fn fit_blocks(&self, layout: &mut LayoutFile, block_bytes: u32) -> Result<()> {
+        let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
+        let served = |placement: &&Placement| self.config.tenants.iter().any(|tenant| tenant.name == placement.name);
+        for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
+            let Placement { name, lba_bytes, .. } = placement;
+            if !self.new_tenants.contains(name) {
+                bail!(
+                    "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
+                     back to a file system or device with smaller blocks"
+                );
+            }
+            layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
+            let line = format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has");
+            (self.sink)(Level::Info, &line);
+        }
+        Ok(())
     }
 
     fn start_threads<D: Drive>(
