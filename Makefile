@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo check test guest-test bench fuzz clean
+.PHONY: build demo check test fuzz-seeds guest-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel
@@ -19,7 +19,13 @@ check:
 
 test: check
 	$(CARGO) test --workspace --quiet
+	$(MAKE) fuzz-seeds
 	$(MAKE) guest-test
+
+# The fuzz targets' harnesses over fixed seeds, on the stable toolchain. libFuzzer itself needs a C++ compiler.
+fuzz-seeds:
+	@if command -v c++ >/dev/null; then cd fuzz && $(CARGO) test --quiet; \
+	else echo "fuzz-seeds: skipped, there is no C++ compiler (c++)"; test -z "$$CI"; fi
 
 guest-test: build
 	$(CARGO) xtask guest-test

@@ -23,8 +23,24 @@ pub fn run(args: &[String]) -> Result<()> {
     for target in &targets {
         eprintln!("fuzzing {target} for {seconds} s …");
         let limit = format!("-max_total_time={seconds}");
+        // What is new goes beside the build outputs, so that a run leaves the kept corpus as it is.
+        let (found, kept) = (format!("fuzz/target/corpus/{target}"), format!("fuzz/corpus/{target}"));
+        for folder in [&found, &kept] {
+            std::fs::create_dir_all(folder).with_context(|| format!("can't create {folder}"))?;
+        }
         let status = Command::new("cargo")
-            .args(["+nightly", "fuzz", "run", target, "--", &limit, "-timeout=10", "-print_final_stats=1"])
+            .args([
+                "+nightly",
+                "fuzz",
+                "run",
+                target,
+                &found,
+                &kept,
+                "--",
+                &limit,
+                "-timeout=10",
+                "-print_final_stats=1",
+            ])
             // Programs need length to get anywhere; do not grow up to it slowly.
             .args(["-max_len=4096", "-len_control=0"])
             .status()
