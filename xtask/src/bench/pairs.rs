@@ -63,21 +63,25 @@ fn spdk_perf(dir: &Path, socket: &Path, depth: u32, seconds: u64) -> Result<f64>
     }
 }
 
-/// What `lpns` costs beside `passthrough`: a lone best-effort tenant, and a lone guaranteed one.
+/// What `lpns` costs beside `passthrough`: a lone best-effort tenant, and a lone guaranteed one. `null` shows the
+/// worst case, a drive that costs nothing; `memory` one that costs a copy.
 pub fn policies(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (who, class) in [("best-effort", BEST_EFFORT), ("guaranteed", GUARANTEED)] {
-        for depth in [1, 128] {
+        for (backend, depth) in [("null", 1), ("null", 128), ("memory", 128)] {
             let mut ratios = Vec::new();
             for _ in 0..options.rounds {
                 let mut iops = Vec::new();
                 for policy in ["passthrough", "lpns"] {
-                    let server = Server::start("null", policy, &tenant("a", class))?;
+                    let server = Server::start(backend, policy, &tenant("a", class))?;
+                    if backend == "memory" {
+                        fill(&server.socket("a"))?;
+                    }
                     iops.push(load(&server.socket("a"), depth, options.seconds)?.iops);
                 }
                 ratios.push(100.0 * iops[1] / iops[0]);
             }
-            let name = format!("lpns / passthrough, {who} tenant, null, QD {depth}");
+            let name = format!("lpns / passthrough, {who} tenant, {backend}, QD {depth}");
             figures.push(Figure::of(name, ratios, "%", Some(Goal::AtLeast(97.0)))?);
         }
     }

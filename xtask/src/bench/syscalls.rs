@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::server::{Server, load, tenant};
 use super::{Figure, Goal, Options};
@@ -26,13 +26,16 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         .context("can't run strace")?;
     let run = client.join().map_err(|_| anyhow::anyhow!("the client's thread failed"))??;
     let table = String::from_utf8_lossy(&trace.stderr).into_owned();
-    let calls: f64 = table
+    if !table.contains("attached") {
+        bail!("strace did not attach: {}", table.trim());
+    }
+    let calls: u64 = table
         .lines()
         .filter(|line| !line.contains("total") && line.split_whitespace().count() >= 5)
-        .filter_map(|line| line.split_whitespace().nth(3)?.parse::<f64>().ok())
+        .filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok())
         .sum();
     notes.push(format!("strace counted {calls} system calls in 2 s of about {:.0} commands per second", run.iops));
-    let per_million = calls / (run.iops * 2.0) * 1e6;
+    let per_million = calls as f64 / (run.iops * 2.0) * 1e6;
     Ok(vec![Figure::of(
         "system calls per million commands, busy poller",
         vec![per_million],
