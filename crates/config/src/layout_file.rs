@@ -18,6 +18,9 @@ use crate::layout::{DeviceIdentity, Layout};
 /// 1024 tenants need a tenth of this.
 const FILE_MAX_BYTES: u64 = 4 << 20;
 
+/// The last line, by which a file that was cut short is known.
+const END: &str = "# end of the layout";
+
 const HEAD: &str = "\
 # Where each tenant's data lies on the drive. Evenkeel writes this file; keep it with the drive's backups.
 # A tenant's range stays reserved after the tenant left the configuration. To free it, stop the daemon and remove
@@ -202,12 +205,16 @@ fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
             e.span().map_or(1, |span| text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1));
         damaged(format!("line {line}: {}", e.message()))
     })?;
+    if text.trim_end().lines().last() != Some(END) {
+        // A file that lost its tail may still be good TOML, with fewer tenants.
+        return Err(damaged(format!("its last line is not {END:?}: it was cut short")));
+    }
     layout.validate().map_err(damaged)?;
     Ok(Some(layout))
 }
 
 fn render(layout: &Layout) -> Result<String, toml::ser::Error> {
-    Ok(format!("{HEAD}{}", toml::to_string(layout)?))
+    Ok(format!("{HEAD}{}{END}\n", toml::to_string(layout)?))
 }
 
 fn directory_of(path: &Path) -> &Path {

@@ -41,15 +41,27 @@ impl Prepared {
         warnings.extend(host.warnings.iter().cloned());
         if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {
             let what = format!("{} holds data, and no layout file says whose", host.device.path);
-            let remedy = format!(
-                "if Evenkeel used it before, restore {} first; else the tenants see what is there",
-                path.display()
-            );
-            warnings.push(Problem {
-                place: config.marks.path.as_ref().map(|mark| config.text.place(mark)),
-                what,
-                remedy,
-            });
+            let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
+            if config.tenants.iter().any(|tenant| tenant.offset.is_none()) {
+                let remedy = format!(
+                    "if Evenkeel used it before, restore {}; to serve what is there, write offset = \"…\" in each \
+                     [[tenant]]; else use an empty drive",
+                    path.display()
+                );
+                let problems = vec![Problem { place, what, remedy }];
+                return Err(ConfigErrors { file: config.file().to_owned(), problems });
+            }
+            let remedy = "the tenants see what is there, at the offsets that the configuration gives".to_owned();
+            warnings.push(Problem { place, what, remedy });
+        }
+        if let Some(path) = file.path().filter(|_| host.to_create)
+            && let Some(first) = file.layout().and_then(|layout| layout.placements().first())
+        {
+            let what = format!("the image is missing, but its layout says that tenant {:?} has data in it", first.name);
+            let remedy = format!("restore the image, or remove {} to start with an empty one", path.display());
+            let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
+            let problems = vec![Problem { place, what, remedy }];
+            return Err(ConfigErrors { file: config.file().to_owned(), problems });
         }
         Ok(Self { config, host, layout, changes, warnings, file })
     }
@@ -81,8 +93,12 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     if file.metadata()?.len() != 0 {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not empty any more"));
     }
-    file.set_len(size_bytes)?;
-    file.sync_all()?;
+    let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());
+    if let Err(error) = sized {
+        // Nothing may stay behind of an image that could not be made.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 

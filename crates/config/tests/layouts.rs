@@ -364,15 +364,49 @@ fn what_is_wrong_with_a_drive_is_told() {
 }
 
 #[test]
-fn data_without_a_layout_file_is_a_warning() {
+fn data_without_a_layout_file_is_served_only_at_given_offsets() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let image = dir.path().join("drive.img");
     fs::write(&image, vec![7; 8 * MIB as usize]).expect("an image with data");
-    let prepared = Prepared::new(image_config(dir.path(), "", &["a"])).unwrap_or_else(|e| panic!("{e}"));
+    let refused = Prepared::new(image_config(dir.path(), "", &["a"])).expect_err("nobody knows whose data this is");
+    assert!(refused.to_string().contains("holds data, and no layout file says whose"), "{refused}");
+    let placed = || {
+        let text = format!(
+            "runtime_dir = \"{0}\"\n[device]\nbackend = \"file\"\npath = \"{0}/drive.img\"\n\
+             [[tenant]]\nname = \"a\"\nsize = \"1MiB\"\noffset = \"0\"\n",
+            dir.path().display()
+        );
+        Prepared::new(Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}")))
+    };
+    let prepared = placed().unwrap_or_else(|e| panic!("{e}"));
     assert!(prepared.warnings.iter().any(|w| w.what.contains("holds data, and no layout file says whose")));
     prepared.commit().unwrap_or_else(|e| panic!("{e}"));
-    let prepared = Prepared::new(image_config(dir.path(), "", &["a"])).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(prepared.warnings, []);
+    let prepared = placed().unwrap_or_else(|e| panic!("{e}"));
+    assert!(prepared.warnings.iter().all(|w| !w.what.contains("holds data")));
+}
+
+#[test]
+fn a_layout_whose_image_is_missing_is_not_served_from_an_empty_one() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let config = || image_config(dir.path(), "size = \"8MiB\"\ncreate = true\n", &["a"]);
+    let prepared = Prepared::new(config()).unwrap_or_else(|e| panic!("{e}"));
+    drop(prepared.commit().unwrap_or_else(|e| panic!("{e}")));
+    fs::remove_file(dir.path().join("drive.img")).expect("the image is there");
+    let refused = Prepared::new(config()).expect_err("the data is gone");
+    assert!(refused.to_string().contains("the image is missing"), "{refused}");
+}
+
+#[test]
+fn a_layout_file_that_lost_its_tail_is_damaged() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let config = |tenants: &[&str]| image_config(dir.path(), "size = \"8MiB\"\ncreate = true\n", tenants);
+    drop(Prepared::new(config(&["a", "b"])).and_then(Prepared::commit).unwrap_or_else(|e| panic!("{e}")));
+    let path = dir.path().join("drive.img.layout.toml");
+    let whole = fs::read_to_string(&path).expect("the layout was recorded");
+    let second = whole.rfind("[[tenant]]").expect("two tenants");
+    fs::write(&path, &whole[..second]).expect("cut at a table's border");
+    let refused = Prepared::new(config(&["a", "b"])).expect_err("a tenant's range is lost");
+    assert!(refused.to_string().contains("cut short"), "{refused}");
 }
 
 #[test]

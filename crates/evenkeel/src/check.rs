@@ -1,5 +1,6 @@
 //! `evenkeel check`: what `serve` would do, without doing it.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -20,10 +21,11 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let prepared = Prepared::new(Config::load(&args.config)?)?;
     let summary = Summary::new(&prepared);
+    let mut out = std::io::stdout().lock();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
     } else {
-        print!("{summary}");
+        write!(out, "{summary}")?;
     }
-    Ok(())
+    Ok(out.flush()?)
 }

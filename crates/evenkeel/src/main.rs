@@ -8,10 +8,12 @@
 mod check;
 mod daemon;
 mod demo;
+mod log;
 mod serve;
 mod stats;
 mod table;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evenkeel: {error:#}");
+            // Not eprintln: it panics where standard error can't be written.
+            let _ = writeln!(std::io::stderr(), "evenkeel: {error:#}");
             ExitCode::from(if is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
         }
     }

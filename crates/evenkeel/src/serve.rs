@@ -1,5 +1,6 @@
 //! `evenkeel serve`: the daemon in the foreground, as service managers want it.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::daemon::Daemon;
+use crate::log::Log;
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0.
 #[derive(Debug, clap::Args)]
@@ -43,16 +45,23 @@ pub fn run(args: &Args) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
     let prepared = Prepared::new(Config::load(&args.config)?)?;
     let summary = Summary::new(&prepared);
-    let daemon = Daemon::start(prepared, Arc::new(|_, line| eprintln!("evenkeel: {line}")))?;
+    let log = Log::start().context("can't start the log")?;
+    let sink = log.clone();
+    let daemon = Daemon::start(prepared, Arc::new(move |_, line| sink.line(line)))?;
     // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
-        eprintln!("evenkeel: warning: {warning}");
+        log.line(&format!("warning: {warning}"));
     }
-    announce(&summary, args.json)?;
+    if let Err(error) = announce(&summary, args.json) {
+        // Tenants are served all the same.
+        log.line(&format!("can't print what is served: {error:#}"));
+    }
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
-    eprintln!("evenkeel: {name}: completing what is in flight");
-    match daemon.stop() {
+    log.line(&format!("{name}: completing what is in flight"));
+    let lost = daemon.stop();
+    log.flush();
+    match lost {
         0 => Ok(()),
         lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
     }
@@ -71,16 +80,17 @@ fn announce(summary: &Summary, json: bool) -> Result<()> {
         ],
     });
     let serving = Serving { pid: std::process::id(), summary, qemu: qemu.collect() };
+    let mut out = std::io::stdout().lock();
     if json {
-        println!("{}", serde_json::to_string(&serving)?);
-        return Ok(());
+        writeln!(out, "{}", serde_json::to_string(&serving)?)?;
+        return Ok(out.flush()?);
     }
-    print!("{summary}");
-    println!("\nto attach a tenant, add to QEMU's arguments (10.1 or later; guest memory must be shared:");
-    println!("  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):");
+    write!(out, "{summary}")?;
+    writeln!(out, "\nto attach a tenant, add to QEMU's arguments (10.1 or later; guest memory must be shared:")?;
+    writeln!(out, "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):")?;
     for tenant in &serving.qemu {
-        println!("  {}: {} '{}'", tenant.tenant, tenant.arguments[0], tenant.arguments[1]);
+        writeln!(out, "  {}: {} '{}'", tenant.tenant, tenant.arguments[0], tenant.arguments[1])?;
     }
-    println!("\nserving; stop with SIGTERM");
-    Ok(())
+    writeln!(out, "\nserving; stop with SIGTERM")?;
+    Ok(out.flush()?)
 }

@@ -156,6 +156,12 @@ pub trait Source {
     /// leaves may still have commands in flight; their tokens stay valid.
     fn live_vqs(&self) -> u128;
 
+    /// Executes a few waiting commands that need no device (an NVMe admin queue's), and returns how many. The
+    /// policy has no say: a tenant that it holds back must still be able to bring its driver up.
+    fn service(&mut self) -> u32 {
+        0
+    }
+
     /// Commands waiting in a VQ, as far as its doorbell (read anew at each call) tells.
     fn backlog(&mut self, vq: u16) -> u32;
 

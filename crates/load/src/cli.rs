@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -159,6 +159,10 @@ pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     let text = if args.json { format!("{:#}\n", report::json(&results, version)) } else { report::table(&results) };
     io::stdout().write_all(text.as_bytes()).map_err(|error| Error::System(format!("can't print results: {error}")))?;
     let clean = results.iter().all(|result| result.is_clean());
+    if spec.verify && stop.load(Ordering::Relaxed) {
+        eprintln!("interrupted: what was not read back is not verified");
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -8,10 +8,25 @@ use crate::Controller;
 use crate::admin::Format;
 use crate::msix::Interrupts;
 
+/// Admin commands executed per look: one tenant's flood of them must not hold up its poller's other tenants.
+const ADMIN_BURST: u32 = 4;
+
 impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
         if self.stopped { 0 } else { self.queues.live }
+    }
+
+    #[inline]
+    fn service(&mut self) -> u32 {
+        let mut done = 0;
+        while done < ADMIN_BURST && !self.stopped && self.admin_waiting() > 0 {
+            if !matches!(self.fetch_admin_command(), Fetch::Handled) {
+                break;
+            }
+            done += 1;
+        }
+        done
     }
 
     /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or

@@ -187,7 +187,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// One iteration.
     pub fn step(&mut self, now: Nanos) -> Progress {
         let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
-        self.look(now);
+        progress.handled = self.look(now);
         self.dispatch(now, &mut progress);
         // Always: a back end may have queued the next part of a command while it was reaped.
         self.backend.kick();
@@ -236,10 +236,14 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         completed
     }
 
-    /// Looks at every doorbell, and at which VQs there are.
-    fn look(&mut self, now: Nanos) {
+    /// Looks at every doorbell, and at which VQs there are. Returns the commands that needed no device.
+    fn look(&mut self, now: Nanos) -> u32 {
+        let mut serviced = 0;
         for at in 0..self.tenants.len() {
             let Some(tenant) = &mut self.tenants[at] else { continue };
+            let count = tenant.source.service();
+            tenant.touched |= count > 0;
+            serviced += count;
             let live = tenant.source.live_vqs();
             if live != tenant.live {
                 self.set_live(at, live, now);
@@ -258,6 +262,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 }
             }
         }
+        serviced
     }
 
     /// Attaches and detaches VQs so that the policy knows exactly those in `live`.

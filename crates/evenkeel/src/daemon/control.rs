@@ -21,6 +21,9 @@ const MAX_REQUEST_BYTES: u64 = 4096;
 /// Spans that a client may ask for; a client that goes away holds a thread no longer than this.
 const MAX_SPAN_MS: u64 = 60_000;
 
+/// A daemon that takes longer than this to answer is stopped or stuck.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
 /// What can be asked.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -154,7 +157,9 @@ impl Client {
     pub fn stats(&mut self, span_ms: u64) -> Result<Snapshot> {
         let mut request = serde_json::to_vec(&Ask::Stats { span_ms })?;
         request.push(b'\n');
-        let gone = || format!("the daemon at {} went away", self.path.display());
+        let limit = Duration::from_millis(span_ms) + ANSWER_LIMIT;
+        self.stream.get_ref().set_read_timeout(Some(limit))?;
+        let gone = || format!("the daemon at {} went away, or did not answer in {limit:?}", self.path.display());
         self.stream.get_mut().write_all(&request).with_context(gone)?;
         let mut line = String::new();
         if self.stream.read_line(&mut line).with_context(gone)? == 0 {

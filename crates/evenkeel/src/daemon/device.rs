@@ -274,6 +274,11 @@ impl Source for Device {
     }
 
     #[inline]
+    fn service(&mut self) -> u32 {
+        self.controller.service()
+    }
+
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         self.controller.backlog(vq)
     }

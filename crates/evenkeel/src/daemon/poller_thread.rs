@@ -1,6 +1,7 @@
 //! The thread around a poller: mail, sleep, and the answers that must wait for the drive.
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -332,6 +333,7 @@ fn pin(cpu: u32) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu as usize);
     if let Err(errno) = rustix::thread::sched_setaffinity(None, &set) {
-        eprintln!("evenkeel: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
+        // Not eprintln: it panics where standard error can't be written.
+        let _ = writeln!(std::io::stderr(), "evenkeel: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
     }
 }

@@ -41,6 +41,11 @@ impl<I: Interrupts> Controller<I> {
         if let Some(chunk) = self.next_format_chunk() {
             return chunk;
         }
+        self.fetch_admin_command()
+    }
+
+    /// Executes the next admin command, unless there is none or no room for its completion.
+    pub(crate) fn fetch_admin_command(&mut self) -> Fetch {
         self.deliver_events();
         if self.admin_waiting() == 0 {
             return Fetch::Empty;
