@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::check::{Draft, TenantDraft};
-use crate::config::{Backend, Class, Policy, PollerLayout};
+use crate::config::{Backend, Class, LpnsVariant, Policy, PollerLayout};
 use crate::problem::{Problem, Sink};
 use crate::units::Size;
 use crate::{RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
@@ -175,6 +175,11 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
             );
             warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
         }
+    }
+    if any && matches!(policy, Policy::Lpns(lpns) if lpns.variant == LpnsVariant::Published) {
+        let what = "the published rule suspends all best-effort tenants while a guaranteed one is idle";
+        let remedy = "write variant = \"corrected\", unless you compare with the paper";
+        warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
     match policy {
         Policy::Passthrough if any => {
