@@ -10,9 +10,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::sigbus::Guard;
 
-/// Memory from this size on is worth huge pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 /// `f_type` of hugetlbfs (statfs(2)), whose files can only be mapped in whole huge pages.
 const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 
@@ -109,12 +106,6 @@ impl Mapping {
         // SAFETY: a new anonymous mapping aliases nothing.
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len_bytes, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
-        if len_bytes >= HUGE_PAGE_BYTES {
-            // A random 4 KiB of a large drive misses every level of the TLB: huge pages halve a copy's time. Only
-            // advice: without them it works the same.
-            // SAFETY: the range is the mapping just made; advice changes no content.
-            let _ = unsafe { madvise(base, len_bytes, Advice::LinuxHugepage) };
-        }
         Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
     }
 
