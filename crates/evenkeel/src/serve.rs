@@ -52,6 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
     for warning in &summary.warnings {
         log.line(&format!("warning: {warning}"));
     }
+    // Whoever waits for the announcement finds them in the log.
+    log.flush();
     if let Err(error) = announce(&summary, args.json) {
         // Tenants are served all the same.
         log.line(&format!("can't print what is served: {error:#}"));

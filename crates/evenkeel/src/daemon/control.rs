@@ -1,7 +1,7 @@
 //! The control socket: one JSON request per line, one JSON answer per line.
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -159,11 +159,16 @@ impl Client {
         request.push(b'\n');
         let limit = Duration::from_millis(span_ms) + ANSWER_LIMIT;
         self.stream.get_ref().set_read_timeout(Some(limit))?;
-        let gone = || format!("the daemon at {} went away, or did not answer in {limit:?}", self.path.display());
+        let gone = || format!("the daemon at {} went away", self.path.display());
         self.stream.get_mut().write_all(&request).with_context(gone)?;
         let mut line = String::new();
-        if self.stream.read_line(&mut line).with_context(gone)? == 0 {
-            bail!(gone());
+        match self.stream.read_line(&mut line) {
+            Ok(0) => bail!(gone()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                bail!("the daemon at {} did not answer in {limit:?}: it is stopped or stuck", self.path.display())
+            }
+            Err(error) => return Err(error).with_context(gone),
         }
         match serde_json::from_str(&line).with_context(gone)? {
             Answer::Stats(snapshot) => Ok(snapshot),

@@ -245,11 +245,8 @@ fn clients_that_come_and_go() {
     for round in 0..300 {
         match round % 3 {
             0 => drop(siege.connect()),
-            1 => drop(siege.ready()),
-            _ => {
-                let raw = siege.connect();
-                raw.send(&version("{}"), &[]);
-            }
+            1 => siege.connect().knock(true),
+            _ => siege.connect().knock(false),
         }
     }
     // The last of them may not have been noticed: but then the next one is let in.

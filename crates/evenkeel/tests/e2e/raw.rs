@@ -3,7 +3,7 @@
 #[path = "../../../vfio-user/tests/common/message.rs"]
 pub mod message;
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -47,6 +47,15 @@ impl Raw {
     pub fn ask(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
         self.send(bytes, fds);
         self.answer()
+    }
+
+    /// Says hello and, if asked to, takes whatever comes: being refused is an answer too. (A process that another
+    /// test is just starting may hold the client before this one open for an instant.)
+    pub fn knock(mut self, wait: bool) {
+        let _ = self.0.write(&version("{}"));
+        if wait {
+            let _ = self.0.read(&mut [0; 64]);
+        }
     }
 
     /// Reads the payload of the next reply.
