@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use crate::harness::wait_for;
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, Namespace, QueuePair, Status, VfioUserDevice};
 use nvme_spec::Sqe;
 use nvme_spec::data::DsmRange;
@@ -22,8 +23,10 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// A process that another test is just starting may hold the client before this one open for an instant, and
+    /// this one is then refused: so it tries again.
     pub fn attach(directory: &Path) -> Self {
-        Self::on(VfioUserDevice::connect(directory).unwrap())
+        Self::on(wait_for("a place at the tenant's socket", || VfioUserDevice::connect(directory).ok()))
     }
 
     pub fn on(device: VfioUserDevice) -> Self {

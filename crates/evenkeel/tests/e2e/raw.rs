@@ -30,9 +30,16 @@ impl Raw {
 
     /// A client that agreed on a version.
     pub fn ready(directory: &Path) -> Self {
-        let mut raw = Self::connect(directory);
-        raw.ask(&version("{}"), &[]).unwrap();
-        raw
+        wait_for("a place at the tenant's socket", || {
+            let mut raw = Self::connect(directory);
+            raw.send(&version("{}"), &[]);
+            // Refused: as with `Guest::attach`.
+            let mut header = [0; 16];
+            raw.0.read_exact(&mut header).ok()?;
+            let rest = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) as usize - header.len();
+            raw.0.read_exact(&mut vec![0; rest]).ok()?;
+            Some(raw)
+        })
     }
 
     /// Sends; the server may have closed the connection by now.
