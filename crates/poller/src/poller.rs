@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
+use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, VqId};
 use policy::{Class, Next, Policy, TenantReport, VqSlot};
 
 use crate::flights::{Flight, Flights};
@@ -354,10 +354,5 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             // We slept through some intervals; they were idle.
             self.next_interval = now + INTERVAL;
         }
-    }
-
-    /// Tenants by identifier, for tests and logs.
-    pub fn tenant_ids(&self) -> impl Iterator<Item = TenantId> {
-        self.tenants.iter().flatten().map(|tenant| tenant.probe.tenant())
     }
 }

@@ -35,6 +35,16 @@ pub enum Mail {
     Drain,
 }
 
+impl Mail {
+    /// The device that it is about.
+    fn tenant(&self) -> Option<TenantSlot> {
+        match self {
+            Self::Connected(tenant, _) | Self::Request(tenant, ..) | Self::Disconnected(tenant) => Some(*tenant),
+            Self::Drain => None,
+        }
+    }
+}
+
 /// How a poller's thread behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Manners {
@@ -167,10 +177,7 @@ impl<B: Backend> Runner<B> {
     /// Handles all mail. `true`: asked to drain.
     fn read_mail(&mut self) -> bool {
         while let Ok(mail) = self.receiver.try_recv() {
-            let tenant = match &mail {
-                Mail::Connected(tenant, _) | Mail::Request(tenant, ..) | Mail::Disconnected(tenant) => *tenant,
-                Mail::Drain => return true,
-            };
+            let Some(tenant) = mail.tenant() else { return true };
             if self.is_winding_up(tenant) {
                 self.held.push_back(mail);
             } else {
@@ -260,13 +267,10 @@ impl<B: Backend> Runner<B> {
     fn read_held(&mut self) {
         for _ in 0..self.held.len() {
             let Some(mail) = self.held.pop_front() else { break };
-            match &mail {
-                Mail::Connected(tenant, _) | Mail::Request(tenant, ..) | Mail::Disconnected(tenant)
-                    if self.is_winding_up(*tenant) =>
-                {
-                    self.held.push_back(mail);
-                }
-                _ => self.handle(mail),
+            if mail.tenant().is_some_and(|tenant| self.is_winding_up(tenant)) {
+                self.held.push_back(mail);
+            } else {
+                self.handle(mail);
             }
         }
     }
