@@ -1,0 +1,221 @@
+//! A sample of each format says what it should, and is recognized.
+
+use io_model::Op;
+use trace::{Entry, Format, Limits, Trace, TraceError};
+
+const FIU: &str = include_str!("samples/fiu.txt");
+const MSR: &str = include_str!("samples/msr.csv");
+const CLOUDPHYSICS: &str = include_str!("samples/cloudphysics.csv");
+const FIO_V2: &str = include_str!("samples/fio-v2.log");
+const FIO_V3: &str = include_str!("samples/fio-v3.log");
+const BLKPARSE: &str = include_str!("samples/blkparse.txt");
+const BLKPARSE_ISSUED: &str = include_str!("samples/blkparse-issued.txt");
+
+fn read(text: &str) -> Trace {
+    trace::read(text.as_bytes(), "sample", None, Limits::default()).expect("the sample is well formed")
+}
+
+fn entry(time_ns: u64, op: Op, offset_bytes: u64, len_bytes: u32) -> Entry {
+    Entry { time_ns, offset_bytes, len_bytes, op }
+}
+
+#[test]
+fn each_sample_is_recognized() {
+    let samples = [
+        (FIU, Format::Fiu),
+        (MSR, Format::Msr),
+        (CLOUDPHYSICS, Format::CloudPhysics),
+        (FIO_V2, Format::FioIolog),
+        (FIO_V3, Format::FioIolog),
+        (BLKPARSE, Format::Blkparse),
+        (BLKPARSE_ISSUED, Format::Blkparse),
+    ];
+    for (text, format) in samples {
+        let found = read(text);
+        assert_eq!(found.format(), format);
+        let named = trace::read(text.as_bytes(), "sample", Some(format), Limits::default()).unwrap();
+        assert_eq!(found, named, "{format}");
+    }
+}
+
+#[test]
+fn data_lines_are_recognized_without_their_heading() {
+    for (text, format) in [(MSR, Format::Msr), (CLOUDPHYSICS, Format::CloudPhysics)] {
+        let (_, data) = text.split_once('\n').unwrap();
+        assert_eq!(read(data).format(), format);
+        assert_eq!(read(data).entries(), read(text).entries());
+    }
+}
+
+#[test]
+fn fiu() {
+    let trace = read(FIU);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Write, 731_004_160 * 512, 4096),
+            entry(23_441, Op::Write, 731_004_168 * 512, 4096),
+            entry(1_999_000, Op::Read, 1024 * 512, 8192),
+            // Its process is named with a blank, and it has no digest.
+            entry(2_000_000, Op::Read, 2048 * 512, 4096),
+            // One digest for each block.
+            entry(3_000_000, Op::Write, 4096 * 512, 1024),
+        ]
+    );
+    assert_eq!(trace.counts().other_devices, 1);
+}
+
+#[test]
+fn msr() {
+    let trace = read(MSR);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Read, 8_192, 4096),
+            entry(13_700, Op::Write, 1_048_576, 65_536),
+            entry(1_000_000_000, Op::Read, 107_374_182_400, 512),
+        ]
+    );
+    assert_eq!((trace.counts().comments, trace.counts().other_devices), (1, 1));
+}
+
+#[test]
+fn cloudphysics() {
+    let mut trace = read(CLOUDPHYSICS);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Write, 40_000 * 512, 512),
+            entry(0, Op::Write, 40_001 * 512, 6656),
+            entry(0, Op::Read, 7 * 512, 4096),
+            entry(0, Op::Read, 15 * 512, 4096),
+            entry(1_000_000_000, Op::Flush, 0, 0),
+            entry(7_200_000_000_000, Op::Write, 1 << 41, 65_536),
+        ]
+    );
+    assert_eq!(trace.counts().skipped, 2, "TEST UNIT READY and UNMAP");
+
+    trace.spread_ticks();
+    let times_ns: Vec<u64> = trace.entries().iter().map(|entry| entry.time_ns).collect();
+    assert_eq!(times_ns, [0, 250_000_000, 500_000_000, 750_000_000, 1_000_000_000, 7_200_000_000_000]);
+    assert_eq!(trace.counts().spread, 3);
+}
+
+#[test]
+fn cloudphysics_knows_each_length_of_command() {
+    for (codes, op) in [
+        (["08", "28", "a8", "88"], Op::Read),
+        (["0a", "2a", "aa", "8a"], Op::Write),
+        (["8", "0x28", "A8", "88"], Op::Read),
+    ] {
+        for code in codes {
+            assert_eq!(read(&format!("1,5,{code},512,3\n")).entries(), [entry(0, op, 1536, 512)], "{code}");
+        }
+    }
+}
+
+#[test]
+fn fio_version_2_waits() {
+    let trace = read(FIO_V2);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Read, 0, 4096),
+            entry(0, Op::Write, 8192, 4096),
+            entry(1_500_000, Op::Flush, 0, 0),
+            // The wait of 50 µs counts too.
+            entry(1_550_000, Op::Discard, 1 << 30, 1 << 20),
+            entry(1_550_000, Op::Flush, 0, 0),
+        ]
+    );
+    assert_eq!(trace.counts().skipped, 5);
+}
+
+#[test]
+fn fio_version_3_has_microseconds() {
+    let trace = read(FIO_V3);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Write, 0, 16_384),
+            entry(10_000, Op::Read, 16_384, 4096),
+            entry(11_000, Op::Discard, 1 << 20, 4096),
+            entry(12_000, Op::Flush, 0, 0),
+            entry(13_000, Op::Read, 0, 512),
+        ]
+    );
+    assert_eq!((trace.counts().skipped, trace.counts().other_devices), (4, 1));
+}
+
+#[test]
+fn blkparse_takes_queued_requests() {
+    let trace = read(BLKPARSE);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Read, 0, 4096),
+            entry(1_027_448, Op::Write, 5_120_008 * 512, 4096),
+            // FWFS: a flush before it, forced to media.
+            entry(2_000_000, Op::Flush, 0, 0),
+            entry(2_000_000, Op::Write, 64 * 512, 8192),
+            entry(3_000_000, Op::Flush, 0, 0),
+            entry(4_000_000, Op::Discard, 2048 * 512, 1 << 20),
+            entry(5_000_000, Op::WriteZeroes, 4096 * 512, 4096),
+            entry(6_000_000, Op::Flush, 0, 0),
+        ]
+    );
+}
+
+#[test]
+fn blkparse_without_queued_requests_takes_issued_ones() {
+    let trace = read(BLKPARSE_ISSUED);
+    assert_eq!(trace.entries(), [entry(0, Op::Read, 4096, 4096), entry(500_000, Op::Write, 8192, 4096)]);
+    assert_eq!(trace.counts().skipped, 3, "a completion, a packet command, a zone reset");
+}
+
+#[test]
+fn a_late_queued_request_drops_the_issued_ones_before() {
+    let text = "8,0 0 1 1.000000000 7 D R 8 + 8 [a]\n8,0 0 2 2.000000000 7 Q R 9 + 1 [a]\n\
+                8,0 0 3 2.100000000 7 D R 9 + 1 [a]\n";
+    let trace = read(text);
+    assert_eq!(trace.entries(), [entry(0, Op::Read, 9 * 512, 512)]);
+    assert_eq!((trace.counts().lines, trace.counts().skipped), (3, 2));
+}
+
+#[test]
+fn summary_adds_up() {
+    let summary = read(MSR).summary();
+    assert_eq!((summary.entries, summary.reads, summary.writes, summary.others), (3, 2, 1, 0));
+    assert_eq!((summary.read_bytes, summary.written_bytes), (4608, 65_536));
+    assert_eq!((summary.end_bytes, summary.span_ns), (107_374_182_912, 1_000_000_000));
+    assert!((summary.mean_iops - 3.0).abs() < 1e-9);
+    assert_eq!(
+        summary.to_string(),
+        "3 requests over 1.000 s (3.0 IOPS): 2 reads of 0.0 MiB, 1 writes of 0.1 MiB, 0 others, \
+         on the first 102400.0 MiB"
+    );
+    assert_eq!(read("1,5,28,512,0\n").summary().mean_iops, 0.0, "one entry spans no time");
+}
+
+#[test]
+fn formats_have_names() {
+    for (format, name) in Format::ALL.into_iter().zip(Format::NAMES) {
+        assert_eq!(name.parse(), Ok(format));
+        assert_eq!(format.to_string(), name);
+    }
+    let error = "blktrace".parse::<Format>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "expected a trace format (fio, cloudphysics, msr, blkparse, fiu), found \"blktrace\""
+    );
+}
+
+#[test]
+fn a_file_is_read_by_its_path() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/samples/msr.csv");
+    let trace = trace::read_file(path.as_ref(), None, Limits::default()).unwrap();
+    assert_eq!(trace, read(MSR));
+    let error = trace::read_file("/nonexistent/a.csv".as_ref(), None, Limits::default()).unwrap_err();
+    assert!(matches!(error, TraceError::Io { line: 1, .. }), "{error}");
+    assert!(error.to_string().starts_with("/nonexistent/a.csv: expected to read line 1: "), "{error}");
+}
