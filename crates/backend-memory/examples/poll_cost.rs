@@ -16,7 +16,7 @@ const DEPTH: u32 = 32;
 
 fn main() {
     let (null, memory) = (NullDrive::new(SIZE_BYTES), MemoryDrive::new(SIZE_BYTES).expect("memory"));
-    let model = ModelDrive::without_content(Profile::P5800X, SIZE_BYTES);
+    let model = ModelDrive::without_content(Profile::p5800x(), SIZE_BYTES);
     report("null", cost_ns(&mut null.open_queues(1, DEPTH)));
     report("memory", cost_ns(&mut memory.open_queues(1, DEPTH)));
     report("model, no content, virtual time", cost_ns(&mut model.open_queues(1, DEPTH).expect("a queue")));

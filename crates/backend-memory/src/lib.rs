@@ -4,7 +4,8 @@
 //!   the buffer held before. It measures the path around a drive, and nothing should be stored on it.
 //! - [`MemoryDrive`] / [`Memory`]: a drive in anonymous memory, as fast as a copy. Pages are populated when
 //!   first written, so a large empty drive costs nothing. Its content goes with the process.
-//! - [`ModelDrive`] / [`Model`]: the timing of a real drive, by [`ssd_model`], over memory or over nothing.
+//! - [`ModelDrive`] / [`Model`]: the timing of a real drive, by [`ssd_model`], over memory or over nothing. Its queues
+//!   can have arbitration classes.
 //!
 //! A `…Drive` is the handle that all pollers share; each poller opens queues of its own from it.
 //!

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use guest_memory::MapError;
-use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome};
-use ssd_model::{Kind, MAX_HWQS, Profile, Request};
+use io_model::{Backend, DeviceError, Done, HwqClass, HwqId, Io, Nanos, Op, Outcome, WrrWeights};
+use ssd_model::{Kind, MAX_QUEUES, Profile, Request};
 
 use crate::MemoryDrive;
 use crate::ready::Ready;
@@ -13,7 +13,7 @@ use crate::shared_model::{Pending, SharedModel};
 
 /// The drive has no more queues to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the drive model has {MAX_HWQS} queues for all pollers together, and fewer than {wanted} are left in a row")]
+#[error("the drive model has {MAX_QUEUES} queues for all pollers together, and fewer than {wanted} are left in a row")]
 pub struct NoQueues {
     /// How many were asked for.
     pub wanted: u16,
@@ -47,10 +47,30 @@ impl ModelDrive {
         self.size_bytes
     }
 
-    /// `hwqs` queues of `depth` commands each, for one poller. They go back to the drive with the value.
+    /// `hwqs` queues of `depth` commands each, for one poller, of the class medium. They go back to the drive with the
+    /// value.
     pub fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Model, NoQueues> {
+        self.open(hwqs, depth, |_| HwqClass::Medium)
+    }
+
+    /// Like [`ModelDrive::open_queues`], one queue for each class named; and the drive, for all pollers, fetches by
+    /// weighted round robin from now on.
+    pub fn open_weighted_queues(
+        &self,
+        classes: &[HwqClass],
+        weights: WrrWeights,
+        depth: u32,
+    ) -> Result<Model, NoQueues> {
+        let hwqs = u16::try_from(classes.len()).unwrap_or(u16::MAX);
+        let class_of = |hwq: u16| classes.get(usize::from(hwq)).copied().unwrap_or(HwqClass::Medium);
+        let model = self.open(hwqs, depth, class_of)?;
+        self.model.set_weights(weights);
+        Ok(model)
+    }
+
+    fn open(&self, hwqs: u16, depth: u32, class_of: impl Fn(u16) -> HwqClass) -> Result<Model, NoQueues> {
         let finished = Arc::new(AtomicBool::new(false));
-        let first_hwq = self.model.claim(hwqs, depth, &finished).ok_or(NoQueues { wanted: hwqs })?;
+        let first_hwq = self.model.claim(hwqs, depth, &finished, class_of).ok_or(NoQueues { wanted: hwqs })?;
         let capacity = u32::from(hwqs).saturating_mul(depth);
         Ok(Model {
             drive: self.clone(),
@@ -62,6 +82,12 @@ impl ModelDrive {
             pending: Vec::with_capacity(capacity as usize),
             tags: Vec::with_capacity(capacity as usize),
         })
+    }
+
+    /// Makes the drive fetch by weighted round robin with these weights. Seldom enough for a lock: a policy changes
+    /// them every 10 ms at most.
+    pub fn set_weights(&self, weights: WrrWeights) {
+        self.model.set_weights(weights);
     }
 
     fn execute(&self, io: &Io) -> Outcome {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use ssd_model::{Drive, MAX_HWQS, Profile, Request};
+use io_model::{HwqClass, WrrWeights};
+use ssd_model::{Arbitration, Drive, MAX_QUEUES, Profile, Request};
 
 /// A command on its way into the drive: when, and the drive's queue.
 pub(crate) type Pending = (u64, u16, Request);
@@ -38,8 +39,8 @@ struct Queue {
 
 impl SharedModel {
     pub(crate) fn new(profile: Profile) -> Self {
-        let queues = (0..MAX_HWQS).map(|_| Queue::default()).collect();
-        let state = Mutex::new(State { drive: Drive::new(profile, MAX_HWQS), queues });
+        let queues = (0..MAX_QUEUES).map(|_| Queue::default()).collect();
+        let state = Mutex::new(State { drive: Drive::new(profile, MAX_QUEUES), queues });
         Self { state, next_event_ns: AtomicU64::new(u64::MAX) }
     }
 
@@ -51,18 +52,37 @@ impl SharedModel {
         }
     }
 
-    /// Takes `hwqs` neighbouring queues that nobody owns and where nothing is left in flight; returns the
-    /// first one. Not for the polling path.
-    pub(crate) fn claim(&self, hwqs: u16, depth: u32, owner: &Arc<AtomicBool>) -> Option<u16> {
+    /// Takes `hwqs` neighbouring queues that nobody owns and where nothing is left in flight, and puts each into its
+    /// class; returns the first one. Not for the polling path.
+    pub(crate) fn claim(
+        &self,
+        hwqs: u16,
+        depth: u32,
+        owner: &Arc<AtomicBool>,
+        class_of: impl Fn(u16) -> HwqClass,
+    ) -> Option<u16> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |queue: &Queue| queue.owner.is_none() && queue.in_flight == 0;
         let wanted = usize::from(hwqs.max(1));
         let first = state.queues.windows(wanted).position(|queues| queues.iter().all(free))?;
-        for queue in &mut state.queues[first..first + usize::from(hwqs)] {
+        let State { drive, queues } = &mut *state;
+        for (hwq, queue) in queues.iter_mut().skip(first).take(usize::from(hwqs)).enumerate() {
             queue.owner = Some(Arc::clone(owner));
             queue.finished.reserve(depth as usize);
+            // The drive has as many queues as this list.
+            let _ = drive.set_class((first + hwq) as u16, class_of(hwq as u16));
         }
         Some(first as u16)
+    }
+
+    /// Makes the drive fetch by weighted round robin; the burst stays the drive's. Not for the polling path.
+    pub(crate) fn set_weights(&self, weights: WrrWeights) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let burst = match state.drive.arbitration() {
+            Arbitration::RoundRobin { burst } | Arbitration::WeightedRoundRobin { burst, .. } => burst,
+            Arbitration::DeficitRoundRobin { .. } => 1,
+        };
+        state.drive.set_arbitration(Arbitration::WeightedRoundRobin { burst, weights });
     }
 
     /// Gives queues back. What is in flight there ends unseen, in its own time.

@@ -31,10 +31,10 @@ fn a_large_empty_memory_drive_costs_nothing() {
 
 #[test]
 fn every_drive_model_conforms() {
-    for profile in Profile::ALL {
-        let drive = ModelDrive::over_memory(profile, SIZE_BYTES).unwrap();
+    for profile in Profile::built_in() {
+        let drive = ModelDrive::over_memory(profile.clone(), SIZE_BYTES).unwrap();
         conformance::check(device(true), |hwqs, depth| drive.open_queues(hwqs, depth).unwrap());
     }
-    let drive = ModelDrive::without_content(Profile::PM1735, SIZE_BYTES);
+    let drive = ModelDrive::without_content(Profile::pm1735(), SIZE_BYTES);
     conformance::check(device(false), |hwqs, depth| drive.open_queues(hwqs, depth).unwrap());
 }

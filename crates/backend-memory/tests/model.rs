@@ -5,8 +5,8 @@ use std::thread;
 
 use backend_memory::{Model, ModelDrive};
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Backend, Command, HwqId, Io, Nanos, Op};
-use ssd_model::{MAX_HWQS, Profile};
+use io_model::{Backend, Command, HwqClass, HwqId, Io, Nanos, Op, WrrWeights};
+use ssd_model::{MAX_QUEUES, Profile};
 
 const SIZE_BYTES: u64 = 1 << 30;
 
@@ -21,7 +21,10 @@ struct Reader {
 
 impl Reader {
     fn new(drive: &ModelDrive, depth: u32) -> Self {
-        let queues = drive.open_queues(1, depth).expect("a free queue");
+        Self::over(drive.open_queues(1, depth).expect("a free queue"), depth)
+    }
+
+    fn over(queues: Model, depth: u32) -> Self {
         let memory = Mapping::anonymous(4096 * depth as usize).expect("memory");
         let started = vec![Nanos(0); depth as usize];
         let mut reader = Self { queues, memory, started, latencies_ns: Vec::new(), random: u64::from(depth) };
@@ -61,7 +64,7 @@ impl Reader {
 #[test]
 fn pollers_disturb_each_other_through_the_drive() {
     let mean_ns = |neighbour_depth: Option<u32>| {
-        let drive = ModelDrive::without_content(Profile::P5800X, SIZE_BYTES);
+        let drive = ModelDrive::without_content(Profile::p5800x(), SIZE_BYTES);
         let mut light = Reader::new(&drive, 1);
         let mut heavy = neighbour_depth.map(|depth| Reader::new(&drive, depth));
         for step in 1..200_000 {
@@ -78,7 +81,7 @@ fn pollers_disturb_each_other_through_the_drive() {
 
 #[test]
 fn nothing_finishes_before_its_time() {
-    let drive = ModelDrive::without_content(Profile::PM1735, SIZE_BYTES);
+    let drive = ModelDrive::without_content(Profile::pm1735(), SIZE_BYTES);
     let mut reader = Reader::new(&drive, 1);
     let due = |reader: &Reader| reader.queues.next_event().expect("a command is in the drive");
     let mut now = Nanos(0);
@@ -95,26 +98,26 @@ fn nothing_finishes_before_its_time() {
 
 #[test]
 fn queues_run_out_and_come_back() {
-    let drive = ModelDrive::without_content(Profile::P5800X, SIZE_BYTES);
-    let half = drive.open_queues(MAX_HWQS / 2, 4).unwrap();
-    let rest = drive.open_queues(MAX_HWQS / 2, 4).unwrap();
+    let drive = ModelDrive::without_content(Profile::p5800x(), SIZE_BYTES);
+    let half = drive.open_queues(MAX_QUEUES / 2, 4).unwrap();
+    let rest = drive.open_queues(MAX_QUEUES / 2, 4).unwrap();
     assert!(drive.open_queues(1, 4).is_err());
     drop(half);
-    assert!(drive.open_queues(MAX_HWQS, 4).is_err(), "the other half is still in use");
+    assert!(drive.open_queues(MAX_QUEUES, 4).is_err(), "the other half is still in use");
     drop(rest);
     let mut reader = Reader::new(&drive, 4);
     reader.poll(Nanos(10));
     drop(reader);
-    assert!(drive.open_queues(MAX_HWQS, 4).is_err(), "commands are left in flight in one of them");
+    assert!(drive.open_queues(MAX_QUEUES, 4).is_err(), "commands are left in flight in one of them");
     let mut idle = drive.open_queues(1, 1).unwrap();
     idle.reap(Nanos(1_000_000), &mut |_, done| panic!("{done:?} is not of this poller"));
     drop(idle);
-    assert_eq!(drive.open_queues(MAX_HWQS, 4).unwrap().hwqs(), MAX_HWQS);
+    assert_eq!(drive.open_queues(MAX_QUEUES, 4).unwrap().hwqs(), MAX_QUEUES);
 }
 
 #[test]
 fn pollers_on_threads_lose_nothing() {
-    let drive = ModelDrive::over_memory(Profile::P5800X, SIZE_BYTES).unwrap();
+    let drive = ModelDrive::over_memory(Profile::p5800x(), SIZE_BYTES).unwrap();
     thread::scope(|scope| {
         for depth in [1, 7, 32] {
             let drive = &drive;
@@ -128,4 +131,21 @@ fn pollers_on_threads_lose_nothing() {
             });
         }
     });
+}
+
+#[test]
+fn weighted_queues_share_the_drive_by_their_class() {
+    let drive = ModelDrive::without_content(Profile { window: 4, ..Profile::p5800x() }, SIZE_BYTES);
+    let weights = WrrWeights { high: 3, medium: 2, low: 1 };
+    let open = |class| drive.open_weighted_queues(&[class], weights, 64).expect("a free queue");
+    let mut readers = [HwqClass::High, HwqClass::Low].map(|class| Reader::over(open(class), 64));
+    for step in 1..100_000 {
+        readers.iter_mut().for_each(|reader| reader.poll(Nanos(step * 100)));
+    }
+    let [high, low] = readers.each_ref().map(|reader| reader.latencies_ns.len() as f64);
+    assert!((high / low / 3.0 - 1.0).abs() < 0.02, "{high} and {low} reads");
+    drop(readers);
+    let plain = drive.open_queues(MAX_QUEUES / 2, 1).expect("free queues");
+    assert!(drive.open_weighted_queues(&[HwqClass::Urgent; MAX_QUEUES as usize], weights, 1).is_err());
+    assert_eq!(plain.hwqs(), MAX_QUEUES / 2);
 }

@@ -85,6 +85,31 @@ pub struct VqId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HwqId(pub u16);
 
+/// The arbitration class of an HWQ on a drive that fetches by weighted round robin with urgent priority class
+/// (NVMe base specification, "Command Arbitration"); the order is the drive's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HwqClass {
+    /// Before all weighted classes, without limit.
+    Urgent,
+    /// Weighted by [`WrrWeights::high`].
+    High,
+    /// Weighted by [`WrrWeights::medium`].
+    Medium,
+    /// Weighted by [`WrrWeights::low`].
+    Low,
+}
+
+/// Commands that the drive fetches from each weighted class in one round: 1 to 256 (NVMe stores 0 to 255).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WrrWeights {
+    /// Of [`HwqClass::High`].
+    pub high: u16,
+    /// Of [`HwqClass::Medium`].
+    pub medium: u16,
+    /// Of [`HwqClass::Low`].
+    pub low: u16,
+}
+
 /// What a command does to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {

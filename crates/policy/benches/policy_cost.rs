@@ -9,7 +9,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, Variant, VqSlot};
+use policy::{
+    AnyPolicy, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig, Next,
+    Policy, PolicyConfig, PollerShape, TenantReport, Variant, VqSlot,
+};
 
 const VQS_PER_TENANT: u16 = 4;
 const IN_FLIGHT: usize = 64;
@@ -66,6 +69,7 @@ impl Load {
         let (vq, hwq) = loop {
             match policy.next(self.now) {
                 Next::Send { vq, hwq } => break (vq, hwq),
+                Next::WaitUntil(Nanos::MAX) => panic!("the policy holds fewer commands in flight than the bench"),
                 Next::WaitUntil(later) => self.now = later,
                 Next::Idle => unreachable!("every VQ has a backlog"),
             }
@@ -107,20 +111,45 @@ fn measure<P: Policy>(make: impl Fn() -> P, tenants: u16, guaranteed: bool) -> f
     (0..RUNS).map(|_| load.run(&mut policy)).fold(f64::INFINITY, f64::min)
 }
 
-fn lpns(variant: Variant) -> Lpns {
-    // A drive large enough that the throttle is asked every time but seldom says no.
-    let config = LpnsConfig { variant, r_iops: 4_000_000.0, parallelism: 64, ..LpnsConfig::p5800x() };
-    Lpns::new(config.with_hwqs(16, 0, 256)).expect("a valid preset")
+/// Every policy by the name of its row, and whether the first tenant is guaranteed.
+fn policies() -> Vec<(&'static str, PolicyConfig, bool)> {
+    // A drive large enough that the throttles are asked every time but seldom say no.
+    let lpns = |variant| {
+        let config = LpnsConfig { variant, r_iops: 4_000_000.0, parallelism: 64, ..LpnsConfig::p5800x() };
+        PolicyConfig::Lpns(config)
+    };
+    let fair = |variant| PolicyConfig::Fair(FairConfig { variant, parallel_units: 256, ..FairConfig::p5800x() });
+    let limits = Limits {
+        rw_ios_per_sec: 100_000_000,
+        rw_mbytes_per_sec: 100_000,
+        r_mbytes_per_sec: 100_000,
+        w_mbytes_per_sec: 100_000,
+    };
+    vec![
+        ("passthrough", PolicyConfig::Passthrough, false),
+        ("lpns, nobody guaranteed", lpns(Variant::Corrected), false),
+        ("lpns, one guaranteed", lpns(Variant::Corrected), true),
+        ("lpns as published", lpns(Variant::Published), false),
+        ("fair", fair(FairVariant::Corrected), false),
+        ("fair as published", fair(FairVariant::Published), false),
+        ("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 }), false),
+        ("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() }), false),
+        ("d2fq", PolicyConfig::D2fq(D2fqConfig::default()), false),
+        ("caps", PolicyConfig::Caps(CapsConfig { limits: vec![limits; 1024] }), false),
+    ]
+}
+
+fn build(config: &PolicyConfig) -> AnyPolicy {
+    config.build(&PollerShape { hwqs: 16, hwq_depth: 256, guaranteed_vqs: 0 }).expect("valid settings")
 }
 
 fn main() {
     let json = std::env::args().any(|argument| argument == "--json");
     let mut rows = Vec::new();
     for tenants in [1, 16, 1024] {
-        rows.push(("passthrough", tenants, measure(|| Passthrough::new(16, 256), tenants, false)));
-        rows.push(("lpns, nobody guaranteed", tenants, measure(|| lpns(Variant::Corrected), tenants, false)));
-        rows.push(("lpns, one guaranteed", tenants, measure(|| lpns(Variant::Corrected), tenants, true)));
-        rows.push(("lpns as published", tenants, measure(|| lpns(Variant::Published), tenants, false)));
+        for (name, config, guaranteed) in policies() {
+            rows.push((name, tenants, measure(|| build(&config), tenants, guaranteed)));
+        }
     }
     if json {
         let row = |(policy, tenants, ns): &(&str, u16, f64)| {

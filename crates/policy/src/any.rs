@@ -1,8 +1,10 @@
 //! One of the policies, chosen at run time without a virtual call per command.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
 
-use crate::{Bound, Class, Lpns, Next, Passthrough, Policy, TenantReport, ThrottleState, VqSlot};
+use crate::{
+    Bound, Caps, Class, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport, ThrottleState, VqSlot,
+};
 
 /// Any policy of this crate.
 #[derive(Debug)]
@@ -11,6 +13,16 @@ pub enum AnyPolicy {
     Passthrough(Passthrough),
     /// Predictable latency.
     Lpns(Box<Lpns>),
+    /// Fair slowdowns by time budgets.
+    Fair(Box<FairNvme>),
+    /// A cap on all commands with the drive, guaranteed tenants first.
+    K2(Box<K2>),
+    /// Fair queueing with a bounded gap.
+    Mqfq(Box<Mqfq>),
+    /// Fair queueing by the drive's weighted round robin.
+    D2fq(Box<D2fq>),
+    /// A limit for each tenant.
+    Caps(Box<Caps>),
 }
 
 impl From<Passthrough> for AnyPolicy {
@@ -19,11 +31,18 @@ impl From<Passthrough> for AnyPolicy {
     }
 }
 
-impl From<Lpns> for AnyPolicy {
-    fn from(policy: Lpns) -> Self {
-        Self::Lpns(Box::new(policy))
-    }
+/// `From` for the boxed variants: an enum as large as its largest one would be moved about at start for nothing.
+macro_rules! boxed {
+    ($($policy:ident => $variant:ident),*) => {
+        $(impl From<$policy> for AnyPolicy {
+            fn from(policy: $policy) -> Self {
+                Self::$variant(Box::new(policy))
+            }
+        })*
+    };
 }
+
+boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps);
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {
@@ -31,6 +50,11 @@ macro_rules! each {
         match $self {
             Self::Passthrough($policy) => $call,
             Self::Lpns($policy) => $call,
+            Self::Fair($policy) => $call,
+            Self::K2($policy) => $call,
+            Self::Mqfq($policy) => $call,
+            Self::D2fq($policy) => $call,
+            Self::Caps($policy) => $call,
         }
     };
 }
@@ -41,6 +65,11 @@ impl AnyPolicy {
         match self {
             Self::Passthrough(_) => "passthrough",
             Self::Lpns(_) => "lpns",
+            Self::Fair(_) => "fair",
+            Self::K2(_) => "k2",
+            Self::Mqfq(_) => "mqfq",
+            Self::D2fq(_) => "d2fq",
+            Self::Caps(_) => "caps",
         }
     }
 
@@ -52,24 +81,24 @@ impl AnyPolicy {
     /// Whether a VQ sends through a backup until the HWQ meant for it is empty.
     pub fn is_switching(&self, slot: VqSlot) -> bool {
         match self {
-            Self::Passthrough(_) => false,
             Self::Lpns(policy) => policy.is_switching(slot),
+            _ => false,
         }
     }
 
     /// How often a VQ moved to an exclusive HWQ since the start.
     pub fn switches(&self) -> u64 {
         match self {
-            Self::Passthrough(_) => 0,
             Self::Lpns(policy) => policy.switches(),
+            _ => 0,
         }
     }
 
     /// What the throttle allows now, if there is one.
     pub fn throttle_state(&self) -> Option<ThrottleState> {
         match self {
-            Self::Passthrough(_) => None,
             Self::Lpns(policy) => Some(policy.throttle_state()),
+            _ => None,
         }
     }
 }
@@ -123,5 +152,9 @@ impl Policy for AnyPolicy {
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {
         each!(self, policy => policy.bound(tenant))
+    }
+
+    fn wrr_weights(&self) -> Option<WrrWeights> {
+        each!(self, policy => policy.wrr_weights())
     }
 }

@@ -6,35 +6,48 @@
 //! at most an eighth of their distance when they were put in, so one may go that much early, and pays it
 //! back since its next tag starts from the exact one.
 
-use crate::cost::MAX_COST;
-use crate::ready::{Links, List, NONE};
-
-/// Levels of the calendar; widths grow by [`STEP_BITS`]. The last spans 2^30 ticks, over twice the highest charge.
-const LEVELS: usize = 9;
-const STEP_BITS: u32 = 3;
-const BUCKETS: u32 = 64;
-const FARTHEST: u64 = (BUCKETS as u64 - 2) << (STEP_BITS * (LEVELS as u32 - 1));
+use crate::calendar::{Calendar, FARTHEST};
+use crate::cost::{COST_UNIT, MAX_COST};
+use crate::ready::NONE;
 
 /// Ticks that one unit of cost is worth at weight 1: enough for an exact start at the highest weight, and
 /// centuries before virtual time wraps.
 const TICKS_PER_COST: u32 = 256;
 
+/// The same for a reference command.
+pub(crate) const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
+
+/// A weight, and virtual time by it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    weight: u32,
+    /// What the last division left over, so that rounding never adds up.
+    rest: u32,
+}
+
+impl Share {
+    pub(crate) const ONE: Self = Self { weight: 1, rest: 0 };
+
+    /// A weight, 1 to 10000.
+    pub(crate) fn new(weight: u32) -> Self {
+        Self { weight: weight.clamp(1, 10_000), rest: 0 }
+    }
+
+    /// Ticks that a command of this cost takes.
+    #[inline]
+    pub(crate) fn ticks(&mut self, cost: u32) -> u64 {
+        // At most 2^20 × 2^8 + 10^4: narrow enough for the fast division.
+        let due = cost.min(MAX_COST) * TICKS_PER_COST + self.rest;
+        self.rest = due % self.weight;
+        u64::from(due / self.weight)
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// When it may start, in virtual ticks.
     tag: u64,
-    weight: u32,
-    /// What the last division left over, so that rounding never adds up.
-    rest: u32,
-    /// Level × 64 + bucket, or [`NONE`].
-    place: u16,
-}
-
-#[derive(Debug)]
-struct Level {
-    /// Bit `i`: bucket `i` is not empty.
-    filled: u64,
-    buckets: [List; BUCKETS as usize],
+    share: Share,
 }
 
 /// The waiting tenants in virtual time.
@@ -42,45 +55,32 @@ struct Level {
 pub(crate) struct Fair {
     /// Virtual time: no waiting bucket starts before it.
     clock: u64,
-    levels: [Level; LEVELS],
-    /// Bit `i`: level `i` is not empty.
-    filled: u32,
+    calendar: Calendar,
     /// The only one waiting, or [`NONE`]; it needs no calendar.
     alone: u16,
     entries: Vec<Entry>,
-    links: Links,
 }
 
 impl Fair {
     pub(crate) fn new() -> Self {
-        let level = || Level { filled: 0, buckets: [List::default(); BUCKETS as usize] };
-        Self {
-            clock: 0,
-            levels: std::array::from_fn(|_| level()),
-            filled: 0,
-            alone: NONE,
-            entries: Vec::new(),
-            links: Links::default(),
-        }
+        Self { clock: 0, calendar: Calendar::new(), alone: NONE, entries: Vec::new() }
     }
 
     /// Makes room for identifiers below `ids`.
     pub(crate) fn grow(&mut self, ids: usize) {
         if self.entries.len() < ids {
-            self.entries.resize(ids, Entry { tag: 0, weight: 1, rest: 0, place: NONE });
-            self.links.grow(ids);
+            self.entries.resize(ids, Entry { tag: 0, share: Share::ONE });
+            self.calendar.grow(ids);
         }
     }
 
     /// Sets a weight, 1 to 10000; from the next charge on.
     pub(crate) fn set_weight(&mut self, id: u16, weight: u32) {
-        let entry = &mut self.entries[usize::from(id)];
-        entry.weight = weight.clamp(1, 10_000);
-        entry.rest = 0;
+        self.entries[usize::from(id)].share = Share::new(weight);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.filled == 0 && self.alone == NONE
+        self.calendar.is_empty() && self.alone == NONE
     }
 
     /// Starts to wait. What it overdrew before still counts, what it left unused does not.
@@ -101,20 +101,7 @@ impl Fair {
     fn place(&mut self, id: u16) {
         let entry = &mut self.entries[usize::from(id)];
         entry.tag = entry.tag.clamp(self.clock, self.clock + FARTHEST);
-        let (tag, clock) = (entry.tag, self.clock);
-        let far = (tag - clock) / u64::from(BUCKETS);
-        let mut level = if far == 0 { 0 } else { far.ilog2() / STEP_BITS + 1 };
-        let index = |level: u32, time: u64| time >> (STEP_BITS * level);
-        // The clock may stand anywhere in its own bucket, which makes the distance one longer.
-        if index(level, tag) - index(level, clock) >= u64::from(BUCKETS) {
-            level += 1;
-        }
-        let bucket = index(level, tag) % u64::from(BUCKETS);
-        entry.place = (level * BUCKETS) as u16 + bucket as u16;
-        let level = level as usize;
-        self.levels[level].buckets[bucket as usize].push_back(&mut self.links, id);
-        self.levels[level].filled |= 1 << bucket;
-        self.filled |= 1 << level;
+        self.calendar.insert(id, entry.tag, self.clock);
     }
 
     /// Stops to wait. Nothing happens if it didn't.
@@ -123,22 +110,7 @@ impl Fair {
         if self.alone == id {
             self.alone = NONE;
         } else {
-            self.unplace(id);
-        }
-    }
-
-    fn unplace(&mut self, id: u16) {
-        let place = std::mem::replace(&mut self.entries[usize::from(id)].place, NONE);
-        if place == NONE {
-            return;
-        }
-        let (level, bucket) = (usize::from(place) / BUCKETS as usize, usize::from(place) % BUCKETS as usize);
-        self.levels[level].buckets[bucket].remove(&mut self.links, id);
-        if self.levels[level].buckets[bucket].is_empty() {
-            self.levels[level].filled &= !(1 << bucket);
-            if self.levels[level].filled == 0 {
-                self.filled &= !(1 << level);
-            }
+            self.calendar.remove(id);
         }
     }
 
@@ -149,38 +121,16 @@ impl Fair {
             self.clock = self.clock.max(self.entries[usize::from(self.alone)].tag);
             return Some(self.alone);
         }
-        self.earliest()
-    }
-
-    fn earliest(&mut self) -> Option<u16> {
-        let mut rest = self.filled;
-        let mut best: Option<(u64, List)> = None;
-        while rest != 0 {
-            let level = rest.trailing_zeros();
-            rest &= rest - 1;
-            let shift = STEP_BITS * level;
-            let now = self.clock >> shift;
-            let turned = self.levels[level as usize].filled.rotate_right((now % u64::from(BUCKETS)) as u32);
-            let index = now + u64::from(turned.trailing_zeros());
-            let start = index << shift;
-            if best.is_none_or(|(earliest, _)| start < earliest) {
-                best = Some((start, self.levels[level as usize].buckets[(index % u64::from(BUCKETS)) as usize]));
-            }
-        }
-        let (start, bucket) = best?;
+        let (start, id) = self.calendar.first(self.clock)?;
         self.clock = self.clock.max(start);
-        bucket.front()
+        Some(id)
     }
 
     /// It was served at this cost. It keeps waiting if it did.
     pub(crate) fn charge(&mut self, id: u16, cost: u32) {
         let entry = &mut self.entries[usize::from(id)];
-        // At most 2^20 × 2^8 + 10^4: narrow enough for the fast division.
-        let due = cost.min(MAX_COST) * TICKS_PER_COST + entry.rest;
-        entry.rest = due % entry.weight;
-        entry.tag = entry.tag.max(self.clock) + u64::from(due / entry.weight);
-        if entry.place != NONE {
-            self.unplace(id);
+        entry.tag = entry.tag.max(self.clock) + entry.share.ticks(cost);
+        if self.calendar.remove(id) {
             self.place(id);
         }
     }
@@ -189,7 +139,6 @@ impl Fair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::COST_UNIT;
 
     /// Serves `rounds` times with each one's own cost; the work that each got.
     fn work(tenants: &[(u32, u32)], rounds: usize) -> Vec<u64> {

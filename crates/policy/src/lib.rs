@@ -6,33 +6,54 @@
 //! | module | what |
 //! | --- | --- |
 //! | here | the contract: [`Policy`], [`Class`], [`Next`], [`TenantReport`] |
+//! | `config` | [`PolicyConfig`]: which policy, with which settings; builds one for a poller |
+//! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
 //! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
-//! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
+//! | `fairnvme` | [`FairNvme`]: fair slowdowns by tenant states and time budgets |
+//! | `k2` | [`K2`]: a cap on all commands with the drive, guaranteed tenants first |
+//! | `mqfq` | [`Mqfq`]: weighted shares, nobody further ahead than a gap |
+//! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
+//! | `caps` | [`Caps`]: commands and bytes per second for each tenant |
 //! | `netcalc` | curves and bounds of network calculus |
 //! | `cost` | what a command costs by opcode and length |
-//! | `fair`, `hwq_pool`, `ready` | weighted sharing, HWQ bindings, lists: O(1) per command, no allocation after attach |
+//! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! Slot and tenant identifier 65535 are reserved; VQs under them are ignored. Not implemented: fair sharing as a policy
-//! of its own, admission of promises before they are made, queue priorities of the drive (WRR).
+//! Slot and tenant identifier 65535 are reserved; VQs under them are ignored. Not implemented: admission of promises before
+//! they are made; one policy's state shared by several pollers (each has its own, but for what
+//! [`interval`](Policy::interval) reports).
 
 #![forbid(unsafe_code)]
 
 mod any;
+mod calendar;
+mod caps;
+mod config;
 mod cost;
+mod d2fq;
 mod fair;
+mod fairnvme;
+mod flows;
 mod hwq_pool;
+mod k2;
 mod lpns;
+mod mqfq;
 pub mod netcalc;
 mod passthrough;
 mod ready;
 
 pub use any::AnyPolicy;
+pub use caps::{Caps, CapsConfig, Limits};
+pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
-pub use lpns::{Bound, ConfigError, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant};
+pub use d2fq::{D2fq, D2fqConfig};
+pub use fairnvme::{FairConfig, FairNvme, FairState, FairVariant, TenantState};
+pub use k2::{K2, K2Config};
+pub use lpns::{Bound, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant};
+pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
 
 /// What a tenant was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +154,12 @@ pub trait Policy {
 
     /// The latency that this tenant can count on now, with what it rests on, if the policy gives one.
     fn bound(&self, _tenant: TenantId) -> Option<Bound> {
+        None
+    }
+
+    /// The weights that the drive's arbitration should have now, if the policy relies on them. They change at
+    /// [`interval`](Policy::interval) alone; whoever runs the policy sets them at the drive.
+    fn wrr_weights(&self) -> Option<WrrWeights> {
         None
     }
 }

@@ -58,6 +58,30 @@ impl Histogram {
     pub fn counts(&self) -> Vec<u64> {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect()
     }
+
+    /// For each of these shares (0 to 1, rising) the smallest value that at least this share of all values does not
+    /// exceed; zeros if nothing was counted.
+    pub fn values_at<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
+        values_at(shares, self.buckets.len(), |bucket| self.buckets[bucket].load(Ordering::Relaxed))
+    }
+}
+
+fn values_at<const N: usize>(shares: [f64; N], buckets: usize, count: impl Fn(usize) -> u64) -> [u64; N] {
+    let total: u64 = (0..buckets).map(&count).sum();
+    let mut values = [0; N];
+    if total == 0 {
+        return values;
+    }
+    let ranks = shares.map(|share| ((total as f64 * share).ceil() as u64).clamp(1, total));
+    let (mut seen, mut next) = (0, 0);
+    for bucket in 0..buckets {
+        seen += count(bucket);
+        while next < N && seen >= ranks[next] {
+            values[next] = upper_ns(bucket);
+            next += 1;
+        }
+    }
+    values
 }
 
 /// Percentiles of a set of counts, in nanoseconds.
@@ -79,25 +103,8 @@ impl Percentiles {
     /// Of what was counted in `new` and not yet in `old` (empty: since the start). Zeros if nothing was.
     pub fn between(old: &[u64], new: &[u64]) -> Self {
         let delta = |i: usize| new[i].saturating_sub(old.get(i).copied().unwrap_or(0));
-        let total: u64 = (0..new.len()).map(delta).sum();
-        let mut out = Self::default();
-        if total == 0 {
-            return out;
-        }
-        // The smallest value that at least this share of all values does not exceed.
-        let rank = |share: f64| ((total as f64 * share).ceil() as u64).clamp(1, total);
-        let ranks = [rank(0.5), rank(0.99), rank(0.999), rank(0.9999), total];
-        let mut values = [0; 5];
-        let (mut seen, mut next) = (0, 0);
-        for bucket in 0..new.len() {
-            seen += delta(bucket);
-            while next < ranks.len() && seen >= ranks[next] {
-                values[next] = upper_ns(bucket);
-                next += 1;
-            }
-        }
-        [out.p50_ns, out.p99_ns, out.p999_ns, out.p9999_ns, out.max_ns] = values;
-        out
+        let [p50_ns, p99_ns, p999_ns, p9999_ns, max_ns] = values_at([0.5, 0.99, 0.999, 0.9999, 1.0], new.len(), delta);
+        Self { p50_ns, p99_ns, p999_ns, p9999_ns, max_ns }
     }
 }
 

@@ -9,7 +9,7 @@ use policy::{Class, Next, Policy, TenantReport, VqSlot};
 use crate::flights::{Flight, Flights};
 use crate::{Board, INTERVAL, Probe};
 
-/// Commands sent per iteration at most, so that completions never wait behind a long burst.
+/// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
 
 /// A tenant's place in a poller's table.
@@ -98,6 +98,7 @@ pub struct Poller<S, B, P> {
     last_progress: Nanos,
     wait_until: Nanos,
     unknown_completions: u64,
+    send_budget: u32,
 }
 
 impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
@@ -116,7 +117,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             last_progress: now,
             wait_until: Nanos::MAX,
             unknown_completions: 0,
+            send_budget: SEND_BUDGET,
         }
+    }
+
+    /// Sends at most so many commands per iteration, instead of 64.
+    pub fn set_send_budget(&mut self, commands: u32) {
+        self.send_budget = commands.max(1);
     }
 
     /// Takes a tenant on. Its probe should be on the board too.
@@ -289,7 +296,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
 
     fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {
         self.wait_until = Nanos::MAX;
-        while progress.sent + progress.handled < SEND_BUDGET {
+        while progress.sent + progress.handled < self.send_budget {
             match self.policy.next(now) {
                 Next::Send { vq, hwq } => self.send(vq, hwq, now, progress),
                 Next::WaitUntil(at) => {

@@ -6,17 +6,19 @@
 //! A command's way through the drive:
 //!
 //! ```text
-//!  HWQ 0 ─┐                    ┌─ unit 0 ─┐
-//!  HWQ 1 ─┤ fetch: round robin ├─ unit 1 ─┤ link (read) ── pipeline ── finished
-//!  ...    ├─ burst, window ────┤   ...    │ link (write, in place)
-//!  HWQ n ─┘  + controller      └─ unit m ─┘
-//!                              └─ link (write) ── buffer ── acknowledged     (buffered writes)
-//!                                                  └─ drains at its own rate
+//!  HWQ 0 ─┐                     ┌─ unit 0 ─┐
+//!  HWQ 1 ─┤ fetch: arbitration, ├─ unit 1 ─┤ link (read) ── pipeline ── finished
+//!  ...    ├─ window ────────────┤   ...    │ link (write, in place)
+//!  HWQ n ─┘  + controller       └─ unit m ─┘
+//!                               └─ link (write) ── buffer ── acknowledged     (buffered writes)
+//!                                                   ├─ drains at its own rate
+//!                                                   └─ or programs pages into the dies that reads use
 //! ```
 //!
-//! - **Fetch** ([`Profile::burst`], [`Profile::window`]): up to `burst` commands from one HWQ, then the next
-//!   one that has any; at most `window` commands are inside of the drive at a time, the others wait in
-//!   their HWQ. The **controller** takes [`Profile::controller_ns`] for each command, one after another.
+//! - **Fetch** ([`Profile::arbitration`], [`Profile::window`]): the [`Arbiter`] picks the next HWQ by round robin,
+//!   by weighted round robin with an urgent class, or by deficit round robin; at most `window` commands are inside of
+//!   the drive at a time, the others wait in their HWQ. The **controller** takes [`Profile::controller_ns`] for
+//!   each command, one after another.
 //! - **Units**: parallel servers, each first in, first out. A command is cut at multiples of
 //!   [`Profile::stripe_bytes`]; each piece occupies one unit for [`Profile::read_ns`] (its first 4 KiB) plus
 //!   [`Profile::further_ns`] for every further 4 KiB. Consecutive stripes go to different units
@@ -25,22 +27,34 @@
 //! - **Link**: one for each direction. It streams while the units work, so it adds nothing to a lone small
 //!   command, but never carries more than its rate.
 //! - **Writes** ([`Writes`]): in place, through the units like reads; or into a buffer, which acknowledges
-//!   them and drains behind. A full buffer holds writes back, first in, first out, and they keep their place
-//!   in the window meanwhile.
+//!   them in their order. A full buffer holds writes back, first in, first out, and they keep their place in the window
+//!   meanwhile. It drains at a known rate beside the reads, or page by page into flash.
+//! - **Flash** ([`Nand`]): the units are dies on channels that carry one page at a time. A die senses, programs or erases;
+//!   reads wait for a program, or suspend it. Pages go to the dies in turn, whatever their address.
+//! - **Garbage collection** ([`Gc`], off in every built-in profile): copies and erasures paced with the host's
+//!   writes, as many as a closed form for random overwrites says. In flash they occupy dies and channels; a plain buffer
+//!   just drains more slowly.
 //! - Flush, discard and write zeroes cost the controller and the pipeline only: the drives described here
-//!   have power-loss protection, and the other two change a map.
+//!   have power-loss protection or are taken as if, and the other two change a map.
 //!
-//! Not implemented: garbage collection, reads delayed by the draining of writes to the same unit, weighted
-//! arbitration.
+//! The drives are TOML files that say where their numbers come from: [`Profile`].
+//!
+//! Not implemented: a map of the flash (so no effect of the order of writing on reads, and no write amplification that
+//! depends on the workload), bursts of garbage collection, a read cache, reads served out of the write buffer, wear,
+//! errors, thermal throttling; draining of a plain buffer does not delay reads.
 
 #![forbid(unsafe_code)]
 
+mod arbiter;
 mod drive;
 mod fetch;
+mod link;
+mod nand;
 mod profile;
 mod units;
 mod write_buffer;
 
-pub use drive::{Drive, Kind, Request, UnknownQueue};
-pub use fetch::MAX_HWQS;
-pub use profile::{Placement, Profile, Writes};
+pub use arbiter::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
+pub use drive::{Drive, Kind, MAX_COMMAND_BYTES, Request, UnknownQueue};
+pub use nand::READS_PER_PROGRAM;
+pub use profile::{Basis, Gc, Nand, Placement, Profile, ProfileError, Writes};

@@ -7,6 +7,29 @@ use crate::{Placement, Profile};
 
 const BLOCK_BYTES: u64 = 4096;
 
+/// The part of a command that lies on one stripe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) stripe: u64,
+    pub(crate) len_bytes: u64,
+}
+
+/// Cuts a command at multiples of `stripe_bytes`. One without data still is somewhere.
+pub(crate) fn pieces(stripe_bytes: u64, offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = Piece> {
+    let end = offset_bytes.saturating_add(len_bytes.max(1));
+    let mut at = offset_bytes;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let stripe = at / stripe_bytes;
+        let piece_end = (stripe + 1).saturating_mul(stripe_bytes).min(end);
+        let len_bytes = piece_end - at;
+        at = piece_end;
+        Some(Piece { stripe, len_bytes })
+    })
+}
+
 /// When each unit is free again. Work reaches the units in the order in which the controller hands it
 /// out, and each is first in, first out: so a piece's end is known when it arrives, without an event.
 #[derive(Debug)]
@@ -42,31 +65,27 @@ impl Units {
 
     /// Occupies units for a command that arrives at `now_ns`.
     pub(crate) fn occupy(&mut self, now_ns: u64, offset_bytes: u64, len_bytes: u64, first_ns: u64) -> Through {
-        let end = offset_bytes.saturating_add(len_bytes.max(1));
         let mut through = Through { first_ns: u64::MAX, last_ns: now_ns };
-        let mut at = offset_bytes;
-        let mut stripe = offset_bytes / self.stripe_bytes;
-        while at < end {
-            let piece_end = (stripe + 1).saturating_mul(self.stripe_bytes).min(end);
-            let further = (piece_end - at).div_ceil(BLOCK_BYTES) - 1;
-            let done_ns = self.piece(now_ns, stripe, first_ns + further * self.further_ns);
+        for Piece { stripe, len_bytes } in pieces(self.stripe_bytes, offset_bytes, len_bytes) {
+            let further = len_bytes.div_ceil(BLOCK_BYTES) - 1;
+            let done_ns = self.free_at.piece(now_ns, stripe, first_ns + further * self.further_ns);
             through.first_ns = through.first_ns.min(done_ns);
             through.last_ns = through.last_ns.max(done_ns);
-            at = piece_end;
-            stripe += 1;
         }
         through
     }
+}
 
+impl FreeAt {
     fn piece(&mut self, now_ns: u64, stripe: u64, service_ns: u64) -> u64 {
-        match &mut self.free_at {
-            FreeAt::Hashed(free_at) => {
+        match self {
+            Self::Hashed(free_at) => {
                 let unit = unit_of(stripe, free_at.len() as u64);
                 let free_at = &mut free_at[unit];
                 *free_at = now_ns.max(*free_at) + service_ns;
                 *free_at
             }
-            FreeAt::Pooled(free_at) => {
+            Self::Pooled(free_at) => {
                 let soonest = free_at.pop().map_or(0, |Reverse(at)| at);
                 let done_ns = now_ns.max(soonest) + service_ns;
                 free_at.push(Reverse(done_ns));
@@ -116,8 +135,8 @@ mod tests {
     #[test]
     fn a_unit_is_first_in_first_out_and_units_work_side_by_side() {
         for placement in [Placement::Hashed, Placement::Pooled] {
-            let mut units = Units::new(&Profile { placement, units: 4, ..Profile::P5800X });
-            let stripe = Profile::P5800X.stripe_bytes;
+            let mut units = Units::new(&Profile { placement, units: 4, ..Profile::p5800x() });
+            let stripe = Profile::p5800x().stripe_bytes;
             let ends: Vec<u64> = (0..8).map(|step| units.occupy(100, step % 4 * stripe, 4096, 7_200).last_ns).collect();
             assert_eq!(ends, [7_300, 7_300, 7_300, 7_300, 14_500, 14_500, 14_500, 14_500], "{placement:?}");
         }
@@ -125,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_large_command_occupies_a_unit_per_stripe() {
-        let mut units = Units::new(&Profile { further_ns: 1_000, units: 4, ..Profile::P5800X });
+        let mut units = Units::new(&Profile { further_ns: 1_000, units: 4, ..Profile::p5800x() });
         // 8 KiB of the first stripe, one whole stripe, 512 bytes of a third.
         let through = units.occupy(0, 8 << 10, (24 << 10) + 512, 7_000);
         assert_eq!(through, Through { first_ns: 7_000, last_ns: 10_000 });

@@ -2,6 +2,7 @@
 
 use io_model::Nanos;
 
+use crate::ConfigError;
 use crate::cost::{Cost, Curve};
 use crate::netcalc::ServiceCurve;
 
@@ -53,16 +54,6 @@ pub struct LpnsConfig {
     pub miss_budget_permille: u32,
     /// What commands cost in reference commands.
     pub cost: Cost,
-}
-
-/// A setting that can't work. Nothing was built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {remedy}")]
-pub struct ConfigError {
-    /// The field of [`LpnsConfig`].
-    pub field: &'static str,
-    /// What it must be.
-    pub remedy: &'static str,
 }
 
 impl LpnsConfig {

@@ -30,7 +30,7 @@ mod throttle;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 
 pub use self::bound::{Bound, RestsOn};
-pub use self::config::{ConfigError, LpnsConfig, Variant};
+pub use self::config::{LpnsConfig, Variant};
 pub use self::throttle::ThrottleState;
 
 use self::detector::{Detector, Observed};
@@ -38,7 +38,7 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{Class, Next, Policy, TenantReport, VqSlot};
+use crate::{Class, ConfigError, Next, Policy, TenantReport, VqSlot};
 
 /// Guaranteed commands in a row after which a best-effort one has its turn, if the throttle lets it go.
 const GUARANTEED_RUN: u32 = 16;

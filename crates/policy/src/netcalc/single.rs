@@ -1,13 +1,14 @@
-//! The arithmetic of deterministic network calculus, as far as one drive needs it.
+//! One token bucket at one rate-latency server, in closed form: what the policies use while they run, since nothing is
+//! allocated.
 //!
-//! Work is counted in reference commands (4 KiB random writes), rates in commands per second. The
-//! published rule (LPNS, Eq. 1 to 5) is [`published_rate`], [`published_burst`] and [`published_bound`]; its service curve
-//! β(t) = R·t + L_h serves work before it arrives, so the bound that really holds is kept apart:
-//! [`delay_bound`], with a rate-latency curve, and only where the arrivals don't outrun the drive.
+//! The published rule (LPNS, Eq. 1 to 5) is [`published_rate`], [`published_burst`] and [`published_bound`]; its
+//! service curve β(t) = R·t + L_h serves work before it arrives, so the bound that really holds is kept apart:
+//! [`delay_bound`], with a rate-latency curve, and only where the arrivals don't outrun the drive. The property tests hold
+//! [`delay_bound`] and [`backlog_bound`] against the general [`Envelope`](super::Envelope).
 
 use io_model::Nanos;
 
-const NANOS_PER_SECOND: f64 = 1e9;
+use super::NANOS_PER_SECOND;
 
 /// What the sources may send: α(t) = v·t + b in any span t.
 #[derive(Debug, Clone, Copy, PartialEq)]

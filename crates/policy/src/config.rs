@@ -1,0 +1,118 @@
+//! Which policy, with which settings: what the daemon and the simulator build a poller's policy from.
+
+use io_model::{HwqClass, WrrWeights};
+
+use crate::{
+    AnyPolicy, Caps, CapsConfig, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns, LpnsConfig, Mqfq,
+    MqfqConfig, Passthrough, d2fq,
+};
+
+/// A setting that can't work. Nothing was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {remedy}")]
+pub struct ConfigError {
+    /// The field of the policy's configuration.
+    pub field: &'static str,
+    /// What it must be.
+    pub remedy: &'static str,
+}
+
+impl ConfigError {
+    /// # Errors
+    /// The rule does not hold.
+    pub(crate) fn check(holds: bool, field: &'static str, remedy: &'static str) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self { field, remedy }) }
+    }
+}
+
+/// What one poller has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PollerShape {
+    /// HWQs of its back end, 1 or more.
+    pub hwqs: u16,
+    /// Commands that one HWQ holds, 1 or more.
+    pub hwq_depth: u32,
+    /// VQs of guaranteed tenants that it is expected to serve.
+    pub guaranteed_vqs: u16,
+}
+
+impl PollerShape {
+    /// # Errors
+    /// No HWQ, or none that holds a command.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        ConfigError::check((1..=4096).contains(&self.hwqs), "hwqs", "must be from 1 to 4096")?;
+        ConfigError::check(self.hwq_depth >= 1, "hwq_depth", "must be at least 1")
+    }
+}
+
+/// A policy and its settings.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PolicyConfig {
+    /// Round robin, no throttle.
+    Passthrough,
+    /// Predictable latency. Its HWQ counts and depth are replaced by the poller's.
+    Lpns(LpnsConfig),
+    /// Fair slowdowns by time budgets.
+    Fair(FairConfig),
+    /// A cap on all commands in flight, guaranteed tenants first.
+    K2(K2Config),
+    /// Fair queueing with a bounded gap.
+    Mqfq(MqfqConfig),
+    /// Fair queueing by the drive's weighted round robin.
+    D2fq(D2fqConfig),
+    /// A limit for each tenant.
+    Caps(CapsConfig),
+}
+
+impl PolicyConfig {
+    /// The names that a configuration uses.
+    pub const NAMES: [&'static str; 7] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"];
+
+    /// The name that a configuration uses; one of [`NAMES`](Self::NAMES).
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Lpns(_) => "lpns",
+            Self::Fair(_) => "fair",
+            Self::K2(_) => "k2",
+            Self::Mqfq(_) => "mqfq",
+            Self::D2fq(_) => "d2fq",
+            Self::Caps(_) => "caps",
+        }
+    }
+
+    /// The policy of one poller.
+    ///
+    /// # Errors
+    /// A setting out of its range, or a shape without HWQs or depth.
+    pub fn build(&self, shape: &PollerShape) -> Result<AnyPolicy, ConfigError> {
+        shape.validate()?;
+        let PollerShape { hwqs, hwq_depth, guaranteed_vqs } = *shape;
+        Ok(match self {
+            Self::Passthrough => Passthrough::new(hwqs, hwq_depth).into(),
+            Self::Lpns(config) => Lpns::new(config.clone().with_hwqs(hwqs, guaranteed_vqs, hwq_depth))?.into(),
+            Self::Fair(config) => FairNvme::new(config.clone(), hwqs, hwq_depth)?.into(),
+            Self::K2(config) => K2::new(config, shape)?.into(),
+            Self::Mqfq(config) => Mqfq::new(config, shape)?.into(),
+            Self::D2fq(config) => D2fq::new(config, shape)?.into(),
+            Self::Caps(config) => Caps::new(config, shape)?.into(),
+        })
+    }
+
+    /// The arbitration class that each of a poller's `hwqs` HWQs must have, if the policy wants the drive's weighted
+    /// round robin. `None`: any arbitration will do.
+    pub fn hwq_classes(&self, hwqs: u16) -> Option<Vec<HwqClass>> {
+        match self {
+            Self::D2fq(_) => Some((0..hwqs).map(d2fq::class_of).collect()),
+            _ => None,
+        }
+    }
+
+    /// The weights of those classes at the start; later ones are [`AnyPolicy::wrr_weights`].
+    pub fn wrr_weights(&self) -> Option<WrrWeights> {
+        match self {
+            Self::D2fq(config) => Some(d2fq::weights_of(config.ratio)),
+            _ => None,
+        }
+    }
+}

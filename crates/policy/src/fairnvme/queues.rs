@@ -1,0 +1,163 @@
+//! Who waits where: [`Flows`] by tenant, with what FairNVMe needs to know of each tenant's queues.
+
+use io_model::HwqId;
+
+use crate::fair::Fair;
+use crate::flows::{Flows, Standing, Turns};
+use crate::{Class, Next, VqSlot};
+
+/// Tenants that could send, in the order that the corrected variant wants.
+#[derive(Debug)]
+pub(super) struct Waiting(Fair);
+
+impl Turns for Waiting {
+    fn attach(&mut self, tenant: u16, class: Class) {
+        self.0.grow(usize::from(tenant) + 1);
+        self.0.set_weight(tenant, weight_of(class));
+    }
+
+    fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
+        if from == Standing::Ready {
+            self.0.remove(tenant);
+        }
+        if to == Standing::Ready {
+            self.0.insert(tenant);
+        }
+    }
+}
+
+/// The weight that a class gives; a guaranteed tenant has none of its own.
+pub(super) fn weight_of(class: Class) -> u32 {
+    match class {
+        Class::BestEffort { weight } => weight.clamp(1, 10_000),
+        Class::Guaranteed { .. } => 1,
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tenant {
+    vqs: u16,
+    /// Commands in its VQs.
+    backlog: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Queues {
+    flows: Flows<Waiting>,
+    tenants: Vec<Tenant>,
+    /// Commands in each VQ, by slot.
+    backlogs: Vec<u32>,
+}
+
+impl Queues {
+    pub(super) fn new(hwqs: u16, hwq_depth: u32) -> Self {
+        let flows = Flows::new(Waiting(Fair::new()), hwqs, hwq_depth);
+        Self { flows, tenants: Vec::new(), backlogs: Vec::new() }
+    }
+
+    /// The slot is not attached, and neither identifier is reserved.
+    pub(super) fn attach(&mut self, slot: VqSlot, tenant: u16, class: Class) {
+        if self.tenants.len() <= usize::from(tenant) {
+            self.tenants.resize(usize::from(tenant) + 1, Tenant::default());
+        }
+        if self.backlogs.len() <= usize::from(slot.0) {
+            self.backlogs.resize(usize::from(slot.0) + 1, 0);
+        }
+        self.tenants[usize::from(tenant)].vqs += 1;
+        self.flows.attach(slot, tenant, class);
+    }
+
+    /// The slot is this tenant's.
+    pub(super) fn detach(&mut self, slot: VqSlot, tenant: u16) {
+        self.count(slot, tenant, 0);
+        self.tenants[usize::from(tenant)].vqs -= 1;
+        self.flows.detach(slot);
+    }
+
+    /// The tenant of an attached slot.
+    #[inline]
+    pub(super) fn tenant_of(&self, slot: VqSlot) -> Option<u16> {
+        self.flows.flow_of(slot)
+    }
+
+    pub(super) fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.flows.hwq_of(slot)
+    }
+
+    /// Whether this tenant has VQs here.
+    pub(super) fn serves(&self, tenant: u16) -> bool {
+        self.tenants.get(usize::from(tenant)).is_some_and(|tenant| tenant.vqs > 0)
+    }
+
+    /// Identifiers of the tenants that were ever attached here are below this.
+    pub(super) fn tenants(&self) -> u16 {
+        self.tenants.len() as u16
+    }
+
+    /// Commands in the tenant's VQs.
+    #[inline]
+    pub(super) fn backlog_of(&self, tenant: u16) -> u64 {
+        self.tenants.get(usize::from(tenant)).map_or(0, |tenant| tenant.backlog)
+    }
+
+    /// Commands wait somewhere.
+    #[inline]
+    pub(super) fn any_backlog(&self) -> bool {
+        self.flows.any_backlog()
+    }
+
+    /// The tenant has a command whose HWQ was not found full.
+    pub(super) fn is_ready(&self, tenant: u16) -> bool {
+        self.flows.is_ready(tenant)
+    }
+
+    /// The ready tenant that had least for its weight.
+    #[inline]
+    pub(super) fn front(&mut self) -> Option<u16> {
+        self.flows.turns.0.front()
+    }
+
+    /// The tenant was served at this cost.
+    #[inline]
+    pub(super) fn charge(&mut self, tenant: u16, cost: u32) {
+        self.flows.turns.0.charge(tenant, cost);
+    }
+
+    /// The tenant's next command whose HWQ has room. A tenant without any is ready no more.
+    #[inline]
+    pub(super) fn pick(&mut self, tenant: u16) -> Option<Next> {
+        self.flows.pick(tenant)
+    }
+
+    #[inline]
+    fn count(&mut self, slot: VqSlot, tenant: u16, backlog: u32) {
+        let before = std::mem::replace(&mut self.backlogs[usize::from(slot.0)], backlog);
+        let tenant = &mut self.tenants[usize::from(tenant)];
+        tenant.backlog = tenant.backlog - u64::from(before) + u64::from(backlog);
+    }
+
+    /// The slot is this tenant's, and so it is in the functions below.
+    #[inline]
+    pub(super) fn arrived(&mut self, slot: VqSlot, tenant: u16, backlog: u32) {
+        self.count(slot, tenant, backlog);
+        self.flows.arrived(slot, backlog);
+    }
+
+    #[inline]
+    pub(super) fn sent(&mut self, slot: VqSlot, tenant: u16, hwq: HwqId) {
+        self.count(slot, tenant, self.backlogs[usize::from(slot.0)].saturating_sub(1));
+        self.flows.sent(slot, hwq);
+    }
+
+    pub(super) fn refused(&mut self, slot: VqSlot, tenant: u16, consumed: bool) {
+        let left = if consumed { self.backlogs[usize::from(slot.0)].saturating_sub(1) } else { 0 };
+        self.count(slot, tenant, left);
+        self.flows.refused(slot, consumed);
+    }
+
+    /// A command came back, whoever's it was.
+    #[inline]
+    pub(super) fn completed(&mut self, hwq: HwqId) {
+        self.flows.completed(hwq);
+    }
+}

@@ -1,0 +1,333 @@
+//! VQs with work, grouped into flows, and the HWQs that they wait for: what K2, MQFQ, D2FQ and the caps have in common.
+//!
+//! A flow is a tenant (or a single VQ, where a policy knows no tenants). Its VQs take turns. Which flow goes next is the
+//! policy's part, told through [`Turns`]. A VQ whose HWQ is full is parked there; room wakes one VQ, which hands on
+//! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command
+//! causes a bounded number of them.
+
+use io_model::HwqId;
+
+use crate::hwq_pool::HwqPool;
+use crate::ready::{Links, List, NONE};
+use crate::{Class, Next, VqSlot};
+
+/// What a flow could do if it were its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Has no commands.
+    Idle,
+    /// Has commands, but every HWQ that they tried is full.
+    Blocked,
+    /// Could send.
+    Ready,
+}
+
+/// The order among flows.
+pub(crate) trait Turns {
+    /// Makes room for this flow, and tells its class. It is not ready now.
+    fn attach(&mut self, flow: u16, class: Class);
+
+    /// Its standing changed.
+    fn moved(&mut self, flow: u16, from: Standing, to: Standing);
+
+    /// Whether a ready flow may not go now, by the policy's own rule.
+    fn holds(&self, _flow: u16) -> bool {
+        false
+    }
+
+    /// Whether its VQs go before others that wait for the same HWQ.
+    fn goes_first(&self, _flow: u16) -> bool {
+        false
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Detached,
+    Idle,
+    Ready,
+    Parked,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Vq {
+    state: State,
+    flow: u16,
+    backlog: u32,
+    /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
+    hwq: u16,
+}
+
+const NO_VQ: Vq = Vq { state: State::Detached, flow: NONE, backlog: 0, hwq: NONE };
+
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    standing: Standing,
+    /// Those woken for room first.
+    ready: List,
+    /// VQs with a backlog, ready or parked.
+    backlogged: u16,
+}
+
+/// The VQs of one poller.
+#[derive(Debug)]
+pub(crate) struct Flows<T> {
+    pub(crate) turns: T,
+    pool: HwqPool,
+    vqs: Vec<Vq>,
+    links: Links,
+    flows: Vec<Flow>,
+    /// VQs that wait for room, by HWQ.
+    parked: Vec<List>,
+    /// VQs with a backlog.
+    backlogged: u32,
+    /// Commands with the drive.
+    in_flight: u32,
+}
+
+impl<T: Turns> Flows<T> {
+    /// Over `hwqs` HWQs (at least 1) that hold `depth` commands each.
+    pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
+        let pool = HwqPool::new(0, hwqs, depth);
+        let parked = vec![List::default(); usize::from(pool.len())];
+        let (vqs, links, flows) = (Vec::new(), Links::default(), Vec::new());
+        Self { turns, pool, vqs, links, flows, parked, backlogged: 0, in_flight: 0 }
+    }
+
+    pub(crate) fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.pool.hwq_of(slot)
+    }
+
+    /// Whether a flow is ready.
+    #[inline]
+    pub(crate) fn is_ready(&self, flow: u16) -> bool {
+        self.flows.get(usize::from(flow)).is_some_and(|flow| flow.standing == Standing::Ready)
+    }
+
+    pub(crate) fn any_backlog(&self) -> bool {
+        self.backlogged > 0
+    }
+
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// A VQ of `flow` appears. Slot and flow 65535 are ignored.
+    pub(crate) fn attach(&mut self, slot: VqSlot, flow: u16, class: Class) {
+        if slot.0 == NONE || flow == NONE {
+            return;
+        }
+        self.detach(slot);
+        if self.vqs.len() <= usize::from(slot.0) {
+            self.vqs.resize(usize::from(slot.0) + 1, NO_VQ);
+            self.links.grow(self.vqs.len());
+        }
+        if self.flows.len() <= usize::from(flow) {
+            let none = Flow { standing: Standing::Idle, ready: List::default(), backlogged: 0 };
+            self.flows.resize(usize::from(flow) + 1, none);
+        }
+        let standing = self.flows[usize::from(flow)].standing;
+        if standing == Standing::Idle {
+            self.turns.attach(flow, class);
+        } else {
+            // Its class may have changed, and with it the list that it belongs to.
+            self.turns.moved(flow, standing, Standing::Idle);
+            self.turns.attach(flow, class);
+            self.turns.moved(flow, Standing::Idle, standing);
+        }
+        self.vqs[usize::from(slot.0)] = Vq { state: State::Idle, flow, ..NO_VQ };
+        self.pool.attach(slot.0, false, &mut Vec::new());
+    }
+
+    pub(crate) fn detach(&mut self, slot: VqSlot) {
+        if self.flow_of(slot).is_some() {
+            self.rest(slot.0);
+            self.vqs[usize::from(slot.0)] = NO_VQ;
+            self.pool.detach(slot.0);
+        }
+    }
+
+    /// The flow of an attached VQ.
+    #[inline]
+    pub(crate) fn flow_of(&self, slot: VqSlot) -> Option<u16> {
+        let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.state != State::Detached)?;
+        Some(vq.flow)
+    }
+
+    #[inline]
+    pub(crate) fn arrived(&mut self, slot: VqSlot, backlog: u32) {
+        if self.flow_of(slot).is_none() {
+            return;
+        }
+        let vq = &mut self.vqs[usize::from(slot.0)];
+        vq.backlog = backlog;
+        match (vq.state, backlog) {
+            (State::Idle, 1..) => {
+                let flow = vq.flow;
+                self.backlogged += 1;
+                self.flows[usize::from(flow)].backlogged += 1;
+                self.ready(slot.0, NONE);
+            }
+            (_, 0) => self.rest(slot.0),
+            _ => {}
+        }
+    }
+
+    /// The flow's next VQ whose HWQ has room. VQs without are parked; a flow without any is not ready any more.
+    #[inline]
+    pub(crate) fn pick(&mut self, flow: u16) -> Option<Next> {
+        self.pick_at(flow, Self::bound_to)
+    }
+
+    fn bound_to(&self, slot: u16) -> u16 {
+        self.pool.at(slot)
+    }
+
+    /// The same where the policy chooses the HWQ (`0..hwqs`) of a slot.
+    #[inline]
+    pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
+        while let Some(slot) = self.flows[usize::from(flow)].ready.front() {
+            let hwq = hwq_of(self, slot);
+            if self.pool.has_room(hwq, false) {
+                return Some(Next::Send { vq: VqSlot(slot), hwq: HwqId(hwq) });
+            }
+            self.park(slot, hwq);
+        }
+        None
+    }
+
+    /// The `Send` happened.
+    #[inline]
+    pub(crate) fn sent(&mut self, slot: VqSlot, hwq: HwqId) {
+        self.in_flight += 1;
+        self.pool.sent(hwq);
+        self.took(slot);
+        self.wake(hwq.0);
+    }
+
+    /// The `Send` found nothing to submit.
+    pub(crate) fn refused(&mut self, slot: VqSlot, consumed: bool) {
+        if consumed {
+            self.took(slot);
+        } else {
+            self.arrived(slot, 0);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn completed(&mut self, hwq: HwqId) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.pool.completed(hwq);
+        self.wake(hwq.0);
+    }
+
+    /// The policy holds a ready flow back: room that its VQs were woken for goes to others.
+    pub(crate) fn pass_on(&mut self, flow: u16) {
+        let mut rest = self.flows[usize::from(flow)].ready.front();
+        while let Some(slot) = rest {
+            let hwq = std::mem::replace(&mut self.vqs[usize::from(slot)].hwq, NONE);
+            if hwq == NONE {
+                return;
+            }
+            rest = self.links.after(slot);
+            self.wake(hwq);
+        }
+    }
+
+    /// One command left the VQ: the next VQ of its flow has its turn.
+    fn took(&mut self, slot: VqSlot) {
+        let Some(flow) = self.flow_of(slot) else { return };
+        let vq = &mut self.vqs[usize::from(slot.0)];
+        vq.backlog = vq.backlog.saturating_sub(1);
+        match (vq.backlog, vq.state) {
+            (0, _) => self.rest(slot.0),
+            (_, State::Ready) => {
+                let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+                self.flows[usize::from(flow)].ready.rotate(&mut self.links, slot.0);
+                self.wake(woken_for);
+            }
+            _ => {}
+        }
+        if self.turns.holds(flow) {
+            self.pass_on(flow);
+        }
+    }
+
+    /// Takes a VQ out of whatever list it is in.
+    fn rest(&mut self, slot: u16) {
+        let Vq { state, flow, hwq, .. } = self.vqs[usize::from(slot)];
+        match state {
+            State::Ready => self.flows[usize::from(flow)].ready.remove(&mut self.links, slot),
+            State::Parked => self.parked[usize::from(hwq)].remove(&mut self.links, slot),
+            State::Idle | State::Detached => return,
+        }
+        let vq = &mut self.vqs[usize::from(slot)];
+        (vq.state, vq.hwq) = (State::Idle, NONE);
+        self.backlogged -= 1;
+        self.flows[usize::from(flow)].backlogged -= 1;
+        self.settle(flow);
+        if state == State::Ready {
+            self.wake(hwq);
+        }
+    }
+
+    fn park(&mut self, slot: u16, hwq: u16) {
+        let vq = &mut self.vqs[usize::from(slot)];
+        let (flow, woken_for) = (vq.flow, vq.hwq);
+        (vq.state, vq.hwq) = (State::Parked, hwq);
+        self.flows[usize::from(flow)].ready.remove(&mut self.links, slot);
+        let list = &mut self.parked[usize::from(hwq)];
+        if self.turns.goes_first(flow) {
+            list.push_front(&mut self.links, slot);
+        } else {
+            list.push_back(&mut self.links, slot);
+        }
+        self.settle(flow);
+        self.wake(woken_for);
+    }
+
+    /// Puts a VQ with backlog into its flow's list.
+    fn ready(&mut self, slot: u16, woken_for: u16) {
+        let vq = &mut self.vqs[usize::from(slot)];
+        (vq.state, vq.hwq) = (State::Ready, woken_for);
+        let flow = vq.flow;
+        let list = &mut self.flows[usize::from(flow)].ready;
+        if woken_for == NONE {
+            list.push_back(&mut self.links, slot);
+        } else {
+            list.push_front(&mut self.links, slot);
+        }
+        self.settle(flow);
+    }
+
+    /// Lets VQs that wait for this HWQ try again, up to one that may go. Called whenever room came up, or a VQ that
+    /// was woken for it did not use it.
+    fn wake(&mut self, hwq: u16) {
+        if usize::from(hwq) >= self.parked.len() || !self.pool.has_room(hwq, false) {
+            return;
+        }
+        while let Some(slot) = self.parked[usize::from(hwq)].pop_front(&mut self.links) {
+            let flow = self.vqs[usize::from(slot)].flow;
+            self.ready(slot, hwq);
+            if !self.turns.holds(flow) {
+                return;
+            }
+            self.vqs[usize::from(slot)].hwq = NONE;
+        }
+    }
+
+    /// Tells the policy if the flow's standing changed.
+    fn settle(&mut self, flow: u16) {
+        let state = &mut self.flows[usize::from(flow)];
+        let now = match (state.ready.is_empty(), state.backlogged) {
+            (false, _) => Standing::Ready,
+            (true, 1..) => Standing::Blocked,
+            (true, 0) => Standing::Idle,
+        };
+        let before = std::mem::replace(&mut state.standing, now);
+        if before != now {
+            self.turns.moved(flow, before, now);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! K2: few commands with the drive at a time, real-time ones first ("K2: Work-Constraining Scheduling of NVMe-Attached
+//! Storage", Miemietz et al., RTSS '19).
+//!
+//! A guaranteed tenant is K2's real-time class: whenever the drive has room under the cap, its commands go first, without
+//! limit, so it can starve the others, as published. Within a class VQs take turns and each VQ is first in, first out;
+//! the published scheduler has one list per class, which we can't have, since commands stay in the guests' queues.
+//! The cap counts this poller's commands: K2 stands for one lock around one drive, so give it one poller.
+//!
+//! Not implemented: the levels within the real-time class, and a cap in bytes (a later variant).
+
+use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+
+use crate::flows::{Flows, Standing, Turns};
+use crate::ready::{Links, List};
+use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+
+/// Settings of [`K2`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct K2Config {
+    /// Commands that all tenants may have with the drive together, 1 or more. Published: 32; LPNS compares 8, 16 and 32.
+    pub max_in_flight: u32,
+}
+
+impl Default for K2Config {
+    fn default() -> Self {
+        Self { max_in_flight: 32 }
+    }
+}
+
+/// Ready VQs by class.
+#[derive(Debug, Default)]
+struct Classes {
+    real_time: List,
+    best_effort: List,
+    links: Links,
+    is_real_time: Vec<bool>,
+}
+
+impl Classes {
+    fn list(&mut self, flow: u16) -> (&mut List, &mut Links) {
+        let list = if self.is_real_time[usize::from(flow)] { &mut self.real_time } else { &mut self.best_effort };
+        (list, &mut self.links)
+    }
+
+    fn front(&self) -> Option<u16> {
+        self.real_time.front().or(self.best_effort.front())
+    }
+}
+
+impl Turns for Classes {
+    fn attach(&mut self, flow: u16, class: Class) {
+        if self.is_real_time.len() <= usize::from(flow) {
+            self.is_real_time.resize(usize::from(flow) + 1, false);
+            self.links.grow(self.is_real_time.len());
+        }
+        self.is_real_time[usize::from(flow)] = matches!(class, Class::Guaranteed { .. });
+    }
+
+    fn moved(&mut self, flow: u16, from: Standing, to: Standing) {
+        let (list, links) = self.list(flow);
+        if from == Standing::Ready {
+            list.remove(links, flow);
+        }
+        if to == Standing::Ready {
+            list.push_back(links, flow);
+        }
+    }
+
+    fn goes_first(&self, flow: u16) -> bool {
+        self.is_real_time[usize::from(flow)]
+    }
+}
+
+/// The K2 policy of one poller.
+#[derive(Debug)]
+pub struct K2 {
+    max_in_flight: u32,
+    /// Each VQ is a flow of its own.
+    flows: Flows<Classes>,
+}
+
+impl K2 {
+    /// A policy without VQs.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(config: &K2Config, shape: &PollerShape) -> Result<Self, ConfigError> {
+        shape.validate()?;
+        ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
+        let flows = Flows::new(Classes::default(), shape.hwqs, shape.hwq_depth);
+        Ok(Self { max_in_flight: config.max_in_flight, flows })
+    }
+
+    /// The HWQ of a VQ.
+    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.flows.hwq_of(slot)
+    }
+
+    /// The command of a VQ went: the next VQ of its class has its turn.
+    fn rotate(&mut self, slot: VqSlot) {
+        if self.flows.is_ready(slot.0) {
+            let (list, links) = self.flows.turns.list(slot.0);
+            list.rotate(links, slot.0);
+        }
+    }
+}
+
+impl Policy for K2 {
+    fn attach(&mut self, slot: VqSlot, _: VqId, class: Class, _: Nanos) {
+        self.flows.attach(slot, slot.0, class);
+    }
+
+    fn detach(&mut self, slot: VqSlot, _: Nanos) {
+        self.flows.detach(slot);
+    }
+
+    #[inline]
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
+        self.flows.arrived(slot, backlog);
+    }
+
+    #[inline]
+    fn next(&mut self, _: Nanos) -> Next {
+        if !self.flows.any_backlog() {
+            return Next::Idle;
+        }
+        while self.flows.in_flight() < self.max_in_flight
+            && let Some(flow) = self.flows.turns.front()
+        {
+            if let Some(send) = self.flows.pick(flow) {
+                return send;
+            }
+        }
+        // The cap or a full HWQ: commands are with the drive, and one will complete.
+        Next::WaitUntil(Nanos::MAX)
+    }
+
+    #[inline]
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, _: Op, _: u64, _: Nanos) {
+        self.flows.sent(slot, hwq);
+        self.rotate(slot);
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
+        self.flows.refused(slot, consumed);
+        self.rotate(slot);
+    }
+
+    #[inline]
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
+        self.flows.completed(hwq);
+    }
+
+    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Nanos = Nanos(0);
+    const WAIT: Next = Next::WaitUntil(Nanos::MAX);
+
+    /// VQ 0 is guaranteed, 1 and 2 are not.
+    fn policy(max_in_flight: u32) -> K2 {
+        let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 1 };
+        let mut policy = K2::new(&K2Config { max_in_flight }, &shape).unwrap();
+        for slot in 0..3 {
+            let class = if slot == 0 {
+                Class::Guaranteed { latency_target: None }
+            } else {
+                Class::BestEffort { weight: u32::from(slot) * 100 }
+            };
+            policy.attach(VqSlot(slot), VqId { tenant: TenantId(slot), index: 1 }, class, T0);
+        }
+        policy
+    }
+
+    fn send(policy: &mut K2) -> Option<u16> {
+        let Next::Send { vq, hwq } = policy.next(T0) else { return None };
+        policy.sent(vq, hwq, Op::Read, 4096, T0);
+        Some(vq.0)
+    }
+
+    #[test]
+    fn the_cap_counts_everyone_and_the_guaranteed_tenant_gets_the_next_room() {
+        let mut policy = policy(4);
+        policy.arrived(VqSlot(1), 10, T0);
+        policy.arrived(VqSlot(2), 10, T0);
+        let order: Vec<_> = std::iter::from_fn(|| send(&mut policy)).collect();
+        assert_eq!(order, [1, 2, 1, 2]);
+        policy.arrived(VqSlot(0), 2, T0);
+        assert_eq!(policy.next(T0), WAIT);
+        for expected in [0, 0, 1] {
+            policy.completed(VqSlot(1), HwqId(1), TenantId(1), Op::Read, 4096, T0, T0);
+            assert_eq!(send(&mut policy), Some(expected));
+            assert_eq!(policy.next(T0), WAIT);
+        }
+    }
+
+    #[test]
+    fn no_room_at_all_is_refused() {
+        let shape = PollerShape { hwqs: 1, hwq_depth: 1, guaranteed_vqs: 0 };
+        assert_eq!(K2::new(&K2Config { max_in_flight: 0 }, &shape).unwrap_err().field, "max_in_flight");
+        let shape = PollerShape { hwqs: 0, ..shape };
+        assert_eq!(K2::new(&K2Config::default(), &shape).unwrap_err().field, "hwqs");
+    }
+}
