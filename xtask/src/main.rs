@@ -6,6 +6,8 @@ mod bench;
 mod check;
 mod fuzz;
 mod guest;
+mod order;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -17,7 +19,11 @@ usage: cargo xtask COMMAND
   guest-test [OPTIONS]  boot stock Linux guests against the daemon
   guest-bench           what a guaranteed guest sees beside a noisy one, with and without a policy
   bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
-  fuzz [OPTIONS]        run each fuzz target for a while";
+  fuzz [OPTIONS]        run each fuzz target for a while
+  order [OPTIONS]       the policies by a guaranteed tenant's p99, in the daemon and in the simulator: --json
+                        --seconds N --rounds N
+  sweep [OPTIONS]       simulate whole scenarios drawn from seeds and check them: --seeds N --seed FIRST
+                        --jobs J --canaries";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +35,8 @@ fn main() -> ExitCode {
         "guest-bench" => guest::bench(rest),
         "guest-prepare" => guest::prepare(rest),
         "guest-test" => guest::run(rest),
+        "order" => order::run(rest),
+        "sweep" => sweep::run(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

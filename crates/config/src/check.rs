@@ -7,29 +7,25 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
-use crate::config::{
-    Backend, Class, Config, Device, Doorbells, Frontend, Lpns, LpnsVariant, Marks, Policy, PollerLayout, Pollers,
-    Profile, Tenant, TenantMarks,
-};
+use crate::class::{Class, Limits, read_class, read_limits};
+use crate::config::{Backend, Config, Device, Doorbells, Frontend, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::policy::{self, Policy};
 use crate::problem::{ConfigErrors, Sink, Text};
+use crate::profile::{Profile, profile};
 use crate::rules;
-use crate::section::{self, Section, Wrong, boolean, choice, integer, integers, rate, size, span, span_in, text};
+use crate::section::{
+    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integer, integers, or, size, span_in, text,
+};
 use crate::units::{Size, TimeSpan};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 const STATE_DIR: &str = "/var/lib/evenkeel";
 
-/// A target above this is no promise worth a poller.
-const TARGET_MAX: TimeSpan = TimeSpan(1_000_000_000);
-
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
 const PATROL_MIN: TimeSpan = TimeSpan(10_000);
 
 pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
-    let (document, errors) = DeTable::parse_recoverable(&source.text);
-    if !errors.is_empty() {
-        return Err(syntax_problems(&source, &errors));
-    }
+    let document = parse_document(&source)?;
     let mut sink = Sink::new(&source);
     let draft = read(&mut sink, document.get_ref());
     let warnings = rules::check(&mut sink, &draft);
@@ -39,6 +35,12 @@ pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
         return Err(ConfigErrors::one(&source.file, "can't be used, and no check says why", remedy));
     };
     Ok(Config { warnings, text: source, ..config })
+}
+
+/// The tables of a text, with their places.
+pub(crate) fn parse_document(source: &Text) -> Result<Spanned<DeTable<'_>>, ConfigErrors> {
+    let (document, errors) = DeTable::parse_recoverable(&source.text);
+    if errors.is_empty() { Ok(document) } else { Err(syntax_problems(source, &errors)) }
 }
 
 /// A broken file is not read further: what a parser guesses behind an error would only mislead.
@@ -81,6 +83,7 @@ pub(crate) struct Draft {
     pub tenants: Vec<TenantDraft>,
     pub marks: Marks,
     pub policy_mark: Option<Range<usize>>,
+    pub layout_mark: Option<Range<usize>>,
 }
 
 /// A tenant as far as it could be read.
@@ -91,6 +94,7 @@ pub(crate) struct TenantDraft {
     pub offset: Option<Spanned<Size>>,
     pub frontend: Option<Frontend>,
     pub class: Option<Class>,
+    pub limits: Option<Limits>,
     pub target_mark: Option<Range<usize>>,
     pub lba_bytes: Option<u32>,
     pub doorbells: Option<Doorbells>,
@@ -124,6 +128,7 @@ impl TenantDraft {
             offset: self.offset.map(Spanned::into_inner),
             frontend: self.frontend?,
             class: self.class?,
+            limits: self.limits?,
             lba_bytes: self.lba_bytes?,
             doorbells: self.doorbells?,
             queues: self.queues?,
@@ -133,22 +138,23 @@ impl TenantDraft {
 }
 
 fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
-    let top = Section::new(section::THE_TOP, section::TOP, None, Some(document));
+    let top = Section::new(DAEMON, section::THE_TOP, section::TOP, None, Some(document));
     top.reject_unknown(sink);
     let mut marks = Marks::default();
     let runtime_dir = directory(sink, &top, "runtime_dir", RUNTIME_DIR, &mut marks.runtime_dir);
     let state_dir = directory(sink, &top, "state_dir", STATE_DIR, &mut marks.state_dir);
-    let device_section = table(sink, &top, "device", section::DEVICE);
+    let device_section = top.table(sink, "device", section::DEVICE);
     if top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
     }
     let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
-    let policy_section = table(sink, &top, "policy", section::POLICY);
-    let profile = device.as_ref().map_or(Profile::P5800x, |device| device.profile);
-    let policy = read_policy(sink, &policy_section, profile);
-    let pollers_section = table(sink, &top, "pollers", section::POLLERS);
+    let policy_section = top.table(sink, "policy", section::POLICY);
+    let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
+    let policy = policy::read(sink, &policy_section, &profile);
+    let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = matches!(device, Some(Device { backend: Backend::Model, .. })) || device_section.has("profile");
+    let limits_kept = policy.is_none_or(|policy| policy == Policy::Caps);
     Draft {
         runtime_dir,
         state_dir,
@@ -156,27 +162,11 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
         device,
         policy,
         pollers,
-        tenants: read_tenants(sink, &top),
+        tenants: read_tenants(sink, &top, limits_kept),
         marks,
         policy_mark: policy_section.span,
+        layout_mark: pollers_section.entry("layout").map(|(_, value)| value.span()),
     }
-}
-
-/// The section under `key`; an empty one where it is missing or (with a problem noted) no table.
-fn table<'t, 'i>(
-    sink: &mut Sink<'_>,
-    top: &Section<'t, 'i>,
-    key: &str,
-    known: &'static [&'static str],
-) -> Section<'t, 'i> {
-    let label = format!("[{key}]");
-    let Some((name, value)) = top.entry(key) else { return Section::new(&label, known, None, None) };
-    if let DeValue::Table(found) = value.get_ref() {
-        return Section::new(&label, known, Some(name.span()), Some(found));
-    }
-    let what = format!("`{key}` is {}, not a section", section::kind(value.get_ref()));
-    sink.at(&name.span(), what, format!("write it once, as a heading of its own: {label}"));
-    Section::new(&label, known, None, None)
 }
 
 fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
@@ -206,30 +196,6 @@ fn directory(
     Some(found.into_inner())
 }
 
-/// `key`'s value, `default` where it is missing, `None` where it can't be used.
-fn or<T>(
-    sink: &mut Sink<'_>,
-    section: &Section<'_, '_>,
-    key: &str,
-    default: T,
-    read: impl FnOnce(&DeValue<'_>) -> Result<T, Wrong>,
-) -> Option<T> {
-    if !section.has(key) {
-        return Some(default);
-    }
-    section.get(sink, key, read).map(Spanned::into_inner)
-}
-
-/// Like [`or`] for a count that has no default.
-fn count(
-    sink: &mut Sink<'_>,
-    section: &Section<'_, '_>,
-    key: &str,
-    range: std::ops::RangeInclusive<u32>,
-) -> Option<Option<u16>> {
-    or(sink, section, key, None, |value| integer(range)(value).map(|n| u16::try_from(n).ok()))
-}
-
 #[derive(Clone, Copy)]
 enum BackendWord {
     File,
@@ -255,13 +221,15 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let device_size = section.get(sink, "size", size);
     marks.size = device_size.as_ref().map(Spanned::span);
     let backend = word.and_then(|word| read_backend(sink, section, word, marks));
-    let profile = or(sink, section, "profile", Profile::P5800x, choice(&Profile::ALL, &[]));
+    let file = sink.text.file.clone();
+    let drive = or(sink, section, "profile", Profile::DEFAULT, profile(&file));
+    marks.profile = section.entry("profile").map(|(_, value)| value.span());
     let queues = count(sink, section, "queues", 1..=1024);
     let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
     Some(Device {
         backend: backend?,
         size: device_size.map(Spanned::into_inner),
-        profile: profile?,
+        profile: drive?,
         queues: queues?,
         queue_depth: queue_depth?,
     })
@@ -308,39 +276,6 @@ fn read_backend(
     }
 }
 
-fn read_policy(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: Profile) -> Option<Policy> {
-    section.reject_unknown(sink);
-    let later = "use \"lpns\" or \"passthrough\"";
-    let absent = [("fair", later), ("fairnvme", later), ("k2", later), ("drr", later), ("wrr", later)];
-    if !or(sink, section, "name", true, choice(&[("lpns", true), ("passthrough", false)], &absent))? {
-        for key in section::POLICY.iter().filter(|key| **key != "name") {
-            section.forbid(sink, key, "passthrough has no parameters", "remove it, or write name = \"lpns\"");
-        }
-        return Some(Policy::Passthrough);
-    }
-    let variants = [("published", LpnsVariant::Published), ("corrected", LpnsVariant::Corrected)];
-    let variant = or(sink, section, "variant", LpnsVariant::Corrected, choice(&variants, &[]));
-    let omega = or(sink, section, "omega", profile.omega(), integer(1..=1_000_000));
-    let rate_iops = or(sink, section, "rate_iops", profile.rate_iops(), |value| {
-        let found = rate(value)?;
-        let sane = (1_000..=100_000_000).contains(&found.0);
-        let remedy = "write what the drive sustains, from \"1k\" to \"100M\"";
-        sane.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
-    });
-    let latencies = TimeSpan(100)..=TimeSpan(100_000_000);
-    let min_latency = or(sink, section, "min_latency", profile.min_latency(), span_in(latencies));
-    let exclusive_queues = count(sink, section, "exclusive_queues", 0..=1024);
-    let shared_queues = count(sink, section, "shared_queues", 1..=1024);
-    Some(Policy::Lpns(Lpns {
-        variant: variant?,
-        omega: omega?,
-        rate_iops: rate_iops?,
-        min_latency: min_latency?,
-        exclusive_queues: exclusive_queues?,
-        shared_queues: shared_queues?,
-    }))
-}
-
 fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {
     section.reject_unknown(sink);
     let layouts = [("per-guaranteed", PollerLayout::PerGuaranteed), ("shared", PollerLayout::Shared)];
@@ -358,44 +293,23 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     })
 }
 
-fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>) -> Vec<TenantDraft> {
-    let Some((name, value)) = top.entry("tenant") else {
-        if top.lacks("tenant") {
-            sink.whole(
-                "there is no [[tenant]] section",
-                "add one for each virtual disk: [[tenant]] with name and size",
-            );
-        }
-        return Vec::new();
+fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, limits_kept: bool) -> Vec<TenantDraft> {
+    if top.lacks("tenant") {
+        sink.whole("there is no [[tenant]] section", "add one for each virtual disk: [[tenant]] with name and size");
+    }
+    let words = Items {
+        one: "tenant",
+        each: "each virtual disk",
+        keys: "name and size",
+        most: TENANTS_MAX,
+        why: "can share a drive",
     };
-    let DeValue::Array(items) = value.get_ref() else {
-        let remedy = "write a heading with two brackets for each tenant: [[tenant]]";
-        sink.at(&name.span(), "tenants are a list of sections", remedy);
-        return Vec::new();
-    };
-    if items.len() > TENANTS_MAX {
-        let what = format!("there are {} tenants", items.len());
-        sink.at(&name.span(), what, format!("at most {TENANTS_MAX} can share a drive"));
-        return Vec::new();
-    }
-    if items.is_empty() {
-        sink.at(&name.span(), "the list of tenants is empty", "write a [[tenant]] section for each virtual disk");
-    }
-    let mut drafts = Vec::with_capacity(items.len());
-    for item in items.iter() {
-        match item.get_ref() {
-            DeValue::Table(table) => drafts.push(read_tenant(sink, item.span(), table)),
-            other => {
-                let what = format!("a tenant is {}, not a section", section::kind(other));
-                sink.at(&item.span(), what, "write [[tenant]] with name and size under it");
-            }
-        }
-    }
-    drafts
+    let items = top.tables(sink, "tenant", &words);
+    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, limits_kept)).collect()
 }
 
-fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>) -> TenantDraft {
-    let mut section = Section::new("[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
+fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, limits_kept: bool) -> TenantDraft {
+    let mut section = Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
     let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
     if let Some(name) = &name {
         section.label = format!("tenant {:?}", name.get_ref());
@@ -413,29 +327,12 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>) -> 
     let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
     let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
     let class = read_class(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, class, target_mark, lba_bytes, doorbells, queues }
+    let limits = read_limits(sink, &section, limits_kept);
+    TenantDraft { span, name, size, offset, frontend, class, limits, target_mark, lba_bytes, doorbells, queues }
 }
 
-fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
-    if or(sink, section, "class", false, choice(&[("guaranteed", true), ("best-effort", false)], &[]))? {
-        let why = "a guaranteed tenant has a latency target instead of a weight";
-        section.forbid(sink, "weight", why, "remove it, or write class = \"best-effort\"");
-        let target = section.require(sink, "latency_target", "add latency_target = \"50us\"", |value| {
-            let found = span(value)?;
-            if found == TimeSpan(0) || found > TARGET_MAX {
-                let remedy = format!("write a time above 0 and up to {TARGET_MAX}, such as \"50us\"");
-                return Err(Wrong { what: format!("is {found}"), remedy });
-            }
-            Ok(found)
-        })?;
-        return Some(Class::Guaranteed { latency_target: target.into_inner() });
-    }
-    let why = "only a guaranteed tenant has a target";
-    section.forbid(sink, "latency_target", why, "add class = \"guaranteed\", or remove the target");
-    Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
-}
-
-fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
+/// A tenant's name.
+pub(crate) fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
     let shown: String = found.chars().take(80).collect();
     // The control socket has this name in the directory where each tenant has its own.

@@ -5,8 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::check;
-use crate::problem::{ConfigErrors, Problem, Text};
-use crate::units::{Rate, Size, TimeSpan};
+use crate::class::{Class, Limits};
+use crate::policy::Policy;
+use crate::problem::{ConfigErrors, Problem, Sink, Text};
+use crate::profile::Profile;
+use crate::units::{Size, TimeSpan};
 
 /// A file is a few lines for each tenant; much more is some other file.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -39,6 +42,7 @@ pub(crate) struct Marks {
     pub state_dir: Option<Range<usize>>,
     pub device: Option<Range<usize>>,
     pub path: Option<Range<usize>>,
+    pub profile: Option<Range<usize>>,
     pub size: Option<Range<usize>>,
     pub cpus: Option<Range<usize>>,
 }
@@ -80,50 +84,6 @@ pub enum Backend {
     Null,
     /// A drive model in real time over memory.
     Model,
-}
-
-/// A drive with known figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Profile {
-    /// Intel Optane P5800X.
-    P5800x,
-    /// Samsung PM1735.
-    Pm1735,
-}
-
-/// Who may send next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// Round robin, no promise.
-    Passthrough,
-    /// Latency promises by throttling the best-effort tenants.
-    Lpns(Lpns),
-}
-
-/// The parameters of LPNS (Peng et al., USENIX ATC 2023), defaults filled in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lpns {
-    /// Which rules.
-    pub variant: LpnsVariant,
-    /// Ω, the burst that a scheduling period allows, in commands. 1 to 1000000.
-    pub omega: u32,
-    /// R of Eq. 4: 4 KiB random writes per second that the drive sustains.
-    pub rate_iops: Rate,
-    /// L_h of Eq. 4: a command's latency on the idle drive.
-    pub min_latency: TimeSpan,
-    /// HWQs that serve one VQ each (1-1); `None`: the policy's choice.
-    pub exclusive_queues: Option<u16>,
-    /// HWQs that serve many VQs (1-N), at least 1; `None`: the policy's choice.
-    pub shared_queues: Option<u16>,
-}
-
-/// Which rules of LPNS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LpnsVariant {
-    /// As printed, to compare with the paper's figures.
-    Published,
-    /// With the gaps of the printed rules closed.
-    Corrected,
 }
 
 /// The threads that move commands.
@@ -170,6 +130,8 @@ pub struct Tenant {
     pub frontend: Frontend,
     /// What it is promised.
     pub class: Class,
+    /// What it may do at most; empty unless the policy is `caps`.
+    pub limits: Limits,
     /// LBA size of a new tenant's namespace: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
     /// How its doorbells reach us.
@@ -194,21 +156,6 @@ pub enum Frontend {
     VfioUser,
 }
 
-/// What a tenant is promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// A latency.
-    Guaranteed {
-        /// The target: above 0, at most 1 s.
-        latency_target: TimeSpan,
-    },
-    /// A share of what is left.
-    BestEffort {
-        /// 1 to 10000.
-        weight: u32,
-    },
-}
-
 /// How a tenant's doorbells reach us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Doorbells {
@@ -224,20 +171,7 @@ impl Config {
     /// # Errors
     /// Everything that is wrong in the file, or that it can't be read.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let mut bytes = Vec::new();
-        let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes));
-        if let Err(e) = read {
-            let remedy = "give the path of a configuration file that this user may read";
-            return Err(ConfigErrors::one(path, format!("can't read the configuration: {e}"), remedy));
-        }
-        if bytes.len() as u64 > FILE_MAX_BYTES {
-            let remedy = "give the path of a configuration file";
-            return Err(ConfigErrors::one(path, format!("is larger than {}", Size(FILE_MAX_BYTES)), remedy));
-        }
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(path, &text),
-            Err(_) => Err(ConfigErrors::one(path, "is not a text in UTF-8", "save it as UTF-8")),
-        }
+        read_text(path, "a configuration file").and_then(|text| Self::parse(path, &text))
     }
 
     /// Checks a file's text. `file` is its name for messages; nothing is read.
@@ -246,6 +180,14 @@ impl Config {
     /// Everything that is wrong in the text.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigErrors> {
         check::check(Text { file: file.to_owned(), text: text.to_owned() })
+    }
+
+    /// The error for a profile that can't be had.
+    pub fn no_profile(&self, why: impl std::fmt::Display) -> ConfigErrors {
+        let mut sink = Sink::new(&self.text);
+        let remedy = "give the path of a drive profile, from the directory of this file";
+        sink.maybe_at(self.marks.profile.as_ref(), format!("can't use the profile: {why}"), remedy);
+        ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }
 
     /// The file's name, as given.
@@ -264,11 +206,12 @@ impl Config {
     }
 
     /// The pollers that will run: those of the guaranteed tenants first, in the file's order, then the
-    /// shared one. With fewer CPUs than pollers, CPUs are used again from the first.
+    /// shared one; one for all where the policy must see all tenants. With fewer CPUs than pollers, CPUs are used again from the first.
     pub fn poller_plan(&self) -> Vec<Poller> {
         let guaranteed = |index: &usize| self.tenants.get(*index).is_some_and(Tenant::is_guaranteed);
         let all = 0..self.tenants.len();
         let groups: Vec<Vec<usize>> = match self.pollers.layout {
+            _ if self.policy.needs_one_poller() => vec![all.collect()],
             PollerLayout::Shared => vec![all.collect()],
             PollerLayout::PerGuaranteed => {
                 let (own, rest): (Vec<usize>, Vec<usize>) = all.partition(guaranteed);
@@ -284,7 +227,7 @@ impl Config {
 impl Tenant {
     /// Whether it has a latency target.
     pub fn is_guaranteed(&self) -> bool {
-        matches!(self.class, Class::Guaranteed { .. })
+        self.class.is_guaranteed()
     }
 }
 
@@ -309,67 +252,20 @@ impl Backend {
     }
 }
 
-impl Profile {
-    pub(crate) const ALL: [(&'static str, Self); 2] = [("p5800x", Self::P5800x), ("pm1735", Self::Pm1735)];
-
-    /// As the file names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::P5800x => "p5800x",
-            Self::Pm1735 => "pm1735",
-        }
+/// The text of a file, if it is one that a person may have written.
+///
+/// # Errors
+/// It can't be read, is too large, or is no UTF-8. `what` names it in messages: "a configuration file".
+pub fn read_text(path: &Path, what: &str) -> Result<String, ConfigErrors> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes));
+    if let Err(e) = read {
+        let remedy = format!("give the path of {what} that this user may read");
+        return Err(ConfigErrors::one(path, format!("can't be read: {e}"), remedy));
     }
-
-    /// Ω as chosen for this drive (LPNS §5.1).
-    pub fn omega(self) -> u32 {
-        match self {
-            Self::P5800x => 190,
-            Self::Pm1735 => 100,
-        }
+    if bytes.len() as u64 > FILE_MAX_BYTES {
+        let what = format!("give the path of {what}");
+        return Err(ConfigErrors::one(path, format!("is larger than {}", Size(FILE_MAX_BYTES)), what));
     }
-
-    /// R: 4 KiB random writes per second (P5800X: LPNS §5.5; PM1735: what its buffer drains).
-    pub fn rate_iops(self) -> Rate {
-        match self {
-            Self::P5800x => Rate(800_000),
-            Self::Pm1735 => Rate(200_000),
-        }
-    }
-
-    /// L_h: a command's latency on the idle drive (P5800X: LPNS §5.5; PM1735: its 4 KiB read, Fig. 2).
-    pub fn min_latency(self) -> TimeSpan {
-        match self {
-            Self::P5800x => TimeSpan(11_050),
-            Self::Pm1735 => TimeSpan(71_900),
-        }
-    }
-
-    /// What a guest alone on the drive sees for a 4 KiB read at queue depth 1 (LPNS Fig. 2, MDev). No target
-    /// below it can be kept.
-    pub fn alone_latency(self) -> TimeSpan {
-        match self {
-            Self::P5800x => TimeSpan(11_900),
-            Self::Pm1735 => TimeSpan(71_900),
-        }
-    }
-}
-
-impl Policy {
-    /// As the file names it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Passthrough => "passthrough",
-            Self::Lpns(_) => "lpns",
-        }
-    }
-}
-
-impl LpnsVariant {
-    /// As the file names it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Published => "published",
-            Self::Corrected => "corrected",
-        }
-    }
+    String::from_utf8(bytes).map_err(|_| ConfigErrors::one(path, "is not a text in UTF-8", "save it as UTF-8"))
 }

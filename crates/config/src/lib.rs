@@ -1,4 +1,4 @@
-//! The configuration file: what an operator wrote, checked; and the layout file, which keeps each
+//! The configuration file and scenario files: what an operator wrote, checked; and the layout file, which keeps each
 //! tenant's place on the drive.
 //!
 //! * [`Config::load`] reads the TOML file and reports *every* problem in it, each with its line and its
@@ -9,6 +9,7 @@
 //!   [`LayoutFile`] keeps that record on disk.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
 //! * [`Summary`] is what `evenkeel check` prints.
+//! * [`Scenario::load`] reads a simulation's file in the same way.
 //!
 //! | module | |
 //! | --- | --- |
@@ -16,6 +17,8 @@
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
+//! | `policy`, `class`, `profile` | sections that the daemon's file and scenarios share |
+//! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
 //! | `layout`, `layout_file` | who is where on the drive; its file |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
@@ -28,30 +31,35 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod class;
 mod config;
 mod host;
 mod layout;
 mod layout_file;
 mod nearest;
+mod policy;
 mod prepare;
 mod problem;
+mod profile;
 mod rules;
+pub mod scenario;
 mod section;
 mod sockets;
 mod summary;
 mod units;
 
-pub use config::{
-    Backend, Class, Config, Device, Doorbells, Frontend, Lpns, LpnsVariant, Policy, Poller, PollerLayout, Pollers,
-    Profile, Tenant,
-};
+pub use class::{Class, Limits};
+pub use config::{Backend, Config, Device, Doorbells, Frontend, Poller, PollerLayout, Pollers, Tenant, read_text};
 pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
+pub use policy::{D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
+pub use profile::{BuiltIn, Figures, Profile};
+pub use scenario::Scenario;
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
-pub use units::{Rate, Size, TimeSpan, UnitError};
+pub use units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// Tenants in one file, at most.
 pub const TENANTS_MAX: usize = 1024;

@@ -9,7 +9,11 @@ pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     }
     let ranked = known.iter().map(|candidate| (distance(word, candidate), *candidate));
     let (edits, candidate) = ranked.min_by_key(|(edits, _)| *edits)?;
-    let allowed = if candidate.len() < 4 { 1 } else { (candidate.len() / 3).max(2) };
+    let allowed = match candidate.len() {
+        0..2 => 0,
+        2..4 => 1,
+        len => (len / 3).max(2),
+    };
     (edits <= allowed).then_some(candidate)
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::check::{Draft, TenantDraft};
-use crate::config::{Backend, Class, LpnsVariant, Policy, PollerLayout};
+use crate::class::Class;
+use crate::config::{Backend, PollerLayout};
+use crate::policy::{Policy, Variant};
 use crate::problem::{Problem, Sink};
 use crate::units::Size;
 use crate::{RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
@@ -17,8 +19,11 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     overlaps(sink, &draft.tenants);
     sockets(sink, draft);
     queues(sink, draft);
+    weighted_queues(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
+    one_poller(&mut warnings, draft);
+    limits(&mut warnings, draft);
     cpus(&mut warnings, draft);
     warnings.into_problems()
 }
@@ -134,6 +139,7 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 fn poller_count(draft: &Draft) -> Option<usize> {
     let guaranteed = draft.tenants.iter().filter(|t| matches!(t.class, Some(Class::Guaranteed { .. }))).count();
     match draft.pollers.as_ref()?.layout {
+        _ if draft.policy.is_some_and(|policy| policy.needs_one_poller()) => Some(1),
         PollerLayout::Shared => Some(1),
         PollerLayout::PerGuaranteed => Some(guaranteed + usize::from(guaranteed < draft.tenants.len())),
     }
@@ -166,9 +172,9 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
         any = true;
         // Memory and null have no latency to compare with.
         let real = !matches!(device.backend, Backend::Memory | Backend::Null);
-        let alone = device.profile.alone_latency();
         let assumed = if draft.drive_assumed { ", taken as the drive," } else { "" };
-        if real && target < alone {
+        let alone = device.profile.figures().map(|figures| figures.alone_latency);
+        if let Some(alone) = alone.filter(|alone| real && target < *alone) {
             let what = format!(
                 "the target {target} is below what a {}{assumed} gives a guest that has it alone ({alone})",
                 device.profile.name()
@@ -176,27 +182,52 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
             warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
         }
     }
-    if any && matches!(policy, Policy::Lpns(lpns) if lpns.variant == LpnsVariant::Published) {
+    if any && matches!(policy, Policy::Lpns(lpns) if lpns.variant == Variant::Published) {
         let what = "the published rule suspends all best-effort tenants while a guaranteed one is idle";
         let remedy = "write variant = \"corrected\", unless you compare with the paper";
         warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
-    match policy {
-        Policy::Passthrough if any => {
-            let remedy = "write name = \"lpns\" under [policy] to have them kept";
-            warnings.maybe_at(draft.policy_mark.as_ref(), "passthrough keeps no latency target", remedy);
-        }
-        Policy::Lpns(lpns) if any && draft.drive_assumed => {
-            let what = format!(
-                "lpns takes the drive for a {} ({} commands/s, {})",
-                device.profile.name(),
-                lpns.rate_iops,
-                lpns.min_latency
-            );
-            let remedy = "set rate_iops and min_latency under [policy] to the drive's own";
-            warnings.maybe_at(draft.marks.device.as_ref(), what, remedy);
-        }
-        Policy::Lpns(_) | Policy::Passthrough => {}
+    if any && !policy.keeps_targets() {
+        let what = format!("{} keeps no latency target", policy.name());
+        let remedy = "write name = \"lpns\" under [policy] to have them kept";
+        warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
+    }
+    if let (Policy::Lpns(lpns), true) = (policy, any && draft.drive_assumed)
+        && let (Some(rate), Some(latency)) = (lpns.rate_iops, lpns.min_latency)
+    {
+        let what = format!("lpns takes the drive for a {} ({rate} commands/s, {latency})", device.profile.name());
+        let remedy = "set rate_iops and min_latency under [policy] to the drive's own";
+        warnings.maybe_at(draft.marks.device.as_ref(), what, remedy);
+    }
+}
+
+/// D2FQ shares by the drive's own arbitration, which the kernel does not pass on.
+fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
+    let (Some(device), Some(Policy::D2fq(_))) = (&draft.device, &draft.policy) else { return };
+    if device.backend != Backend::Model {
+        let what = format!(
+            "d2fq needs a drive with weighted round robin, and {:?} gives none: only the drive model has it today",
+            device.backend.name()
+        );
+        let remedy = "write backend = \"model\", or share by weights with name = \"mqfq\"";
+        sink.maybe_at(draft.policy_mark.as_ref(), what, remedy);
+    }
+}
+
+/// Policies that must see all tenants have one poller, whatever the layout says.
+fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
+    let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.layout_mark) else { return };
+    if policy.needs_one_poller() && pollers.layout == PollerLayout::PerGuaranteed {
+        let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
+        warnings.at(mark, what, "write layout = \"shared\", or remove the line");
+    }
+}
+
+fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
+    let limited = |tenant: &TenantDraft| tenant.limits.is_none_or(|limits| !limits.is_empty());
+    if draft.policy == Some(Policy::Caps) && !draft.tenants.iter().any(limited) {
+        let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
+        warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
 }
 

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::nearest::nearest;
 use crate::problem::Sink;
-use crate::units::{Rate, Size, TimeSpan, UnitError};
+use crate::units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// A value that can't be used: what is wrong, what to do.
 pub(crate) struct Wrong {
@@ -24,35 +24,89 @@ impl Wrong {
 /// The label of what stands above all headings.
 pub(crate) const THE_TOP: &str = "the top of the file";
 
-/// Every section's keys, to tell where a misplaced key belongs.
-const ALL: [(&str, &[&str]); 5] =
-    [(THE_TOP, TOP), ("[device]", DEVICE), ("[policy]", POLICY), ("[pollers]", POLLERS), ("[[tenant]]", TENANT)];
+/// Every section of one kind of file with its keys, to tell where a misplaced key belongs.
+pub(crate) type Schema = &'static [(&'static str, &'static [&'static str])];
+
+/// The daemon's file.
+pub(crate) const DAEMON: Schema =
+    &[(THE_TOP, TOP), ("[device]", DEVICE), ("[policy]", POLICY), ("[pollers]", POLLERS), ("[[tenant]]", TENANT)];
 pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "device", "policy", "pollers", "tenant"];
 pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
-pub(crate) const POLICY: &[&str] =
-    &["name", "variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues"];
+pub(crate) const POLICY: &[&str] = &[
+    "name",
+    "variant",
+    "omega",
+    "rate_iops",
+    "min_latency",
+    "max_latency",
+    "epoch",
+    "exclusive_queues",
+    "shared_queues",
+    "max_in_flight",
+    "throttle_gap",
+    "guaranteed_weight",
+    "medium_gap",
+    "low_gap",
+    "ratio",
+    "adaptive",
+];
 pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "patrol"];
-pub(crate) const TENANT: &[&str] =
-    &["name", "size", "offset", "frontend", "class", "latency_target", "weight", "lba_size", "doorbells", "queues"];
+pub(crate) const TENANT: &[&str] = &[
+    "name",
+    "size",
+    "offset",
+    "frontend",
+    "class",
+    "latency_target",
+    "weight",
+    "rw_iops",
+    "rw_bandwidth",
+    "r_bandwidth",
+    "w_bandwidth",
+    "lba_size",
+    "doorbells",
+    "queues",
+];
 
 /// One table, or its absence (then every key is missing).
 pub(crate) struct Section<'t, 'i> {
     /// For messages: `[device]`.
     pub label: String,
-    known: &'static [&'static str],
+    schema: Schema,
+    pub known: &'static [&'static str],
     /// Where a problem with the section as a whole is shown; `None` where the file has no such section.
     pub span: Option<Range<usize>>,
     table: Option<&'t DeTable<'i>>,
 }
 
+/// What a list of sections holds, for messages.
+pub(crate) struct Items {
+    /// "tenant".
+    pub one: &'static str,
+    /// "each virtual disk".
+    pub each: &'static str,
+    /// "name and size".
+    pub keys: &'static str,
+    /// How many there may be.
+    pub most: usize,
+    /// "can share a drive".
+    pub why: &'static str,
+}
+
 impl<'t, 'i> Section<'t, 'i> {
     pub fn new(
+        schema: Schema,
         label: &str,
         known: &'static [&'static str],
         span: Option<Range<usize>>,
         table: Option<&'t DeTable<'i>>,
     ) -> Self {
-        Self { label: label.to_owned(), known, span, table }
+        Self { label: label.to_owned(), schema, known, span, table }
+    }
+
+    /// A section that the file does not have.
+    pub fn missing(label: &str) -> Self {
+        Self::new(&[], label, &[], None, None)
     }
 
     /// "`key` in [device]".
@@ -106,6 +160,48 @@ impl<'t, 'i> Section<'t, 'i> {
         self.get(sink, key, read)
     }
 
+    /// The section under `key`; an empty one where it is missing or (with a problem noted) no table.
+    pub fn table(&self, sink: &mut Sink<'_>, key: &str, known: &'static [&'static str]) -> Self {
+        let label = format!("[{key}]");
+        let Some((name, value)) = self.entry(key) else { return Self::missing(&label) };
+        if let DeValue::Table(found) = value.get_ref() {
+            return Self::new(self.schema, &label, known, Some(name.span()), Some(found));
+        }
+        let what = format!("`{key}` is {}, not a section", kind(value.get_ref()));
+        sink.at(&name.span(), what, format!("write it once, as a heading of its own: {label}"));
+        Self::missing(&label)
+    }
+
+    /// The tables of the list under `key`; none where it is missing or (with a problem noted) something else.
+    pub fn tables(&self, sink: &mut Sink<'_>, key: &str, words: &Items) -> Vec<(Range<usize>, &'t DeTable<'i>)> {
+        let Items { one, each, keys, most, why } = words;
+        let Some((name, value)) = self.entry(key) else { return Vec::new() };
+        let DeValue::Array(items) = value.get_ref() else {
+            let remedy = format!("write a heading with two brackets for each {one}: [[{key}]]");
+            sink.at(&name.span(), format!("{one}s are a list of sections"), remedy);
+            return Vec::new();
+        };
+        if items.len() > *most {
+            sink.at(&name.span(), format!("there are {} {one}s", items.len()), format!("at most {most} {why}"));
+            return Vec::new();
+        }
+        if items.is_empty() {
+            let remedy = format!("write a [[{key}]] section for {each}");
+            sink.at(&name.span(), format!("the list of {one}s is empty"), remedy);
+        }
+        let mut tables = Vec::with_capacity(items.len());
+        for item in items.iter() {
+            match item.get_ref() {
+                DeValue::Table(table) => tables.push((item.span(), table)),
+                other => {
+                    let what = format!("a {one} is {}, not a section", kind(other));
+                    sink.at(&item.span(), what, format!("write [[{key}]] with {keys} under it"));
+                }
+            }
+        }
+        tables
+    }
+
     /// The key must not stand here, for a reason.
     pub fn forbid(&self, sink: &mut Sink<'_>, key: &str, why: &str, remedy: &str) {
         if let Some((name, _)) = self.entry(key) {
@@ -121,7 +217,7 @@ impl<'t, 'i> Section<'t, 'i> {
             if known.contains(&name) {
                 continue;
             }
-            let elsewhere = ALL.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
+            let elsewhere = self.schema.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
             let remedy = match (nearest(name, known), elsewhere) {
                 (_, Some(section)) => format!("it belongs under {section}"),
                 (Some(meant), None) => format!("did you mean `{meant}`?"),
@@ -131,6 +227,30 @@ impl<'t, 'i> Section<'t, 'i> {
             sink.at(&key.span(), format!("unknown key {}", self.title(&shown.escape_debug().to_string())), remedy);
         }
     }
+}
+
+/// `key`'s value, `default` where it is missing, `None` where it can't be used.
+pub(crate) fn or<T>(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    default: T,
+    read: impl FnOnce(&DeValue<'_>) -> Result<T, Wrong>,
+) -> Option<T> {
+    if !section.has(key) {
+        return Some(default);
+    }
+    section.get(sink, key, read).map(Spanned::into_inner)
+}
+
+/// Like [`or`] for a count that has no default.
+pub(crate) fn count(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    key: &str,
+    range: RangeInclusive<u32>,
+) -> Option<Option<u16>> {
+    or(sink, section, key, None, |value| integer(range)(value).map(|n| u16::try_from(n).ok()))
 }
 
 pub(crate) fn text(value: &DeValue<'_>) -> Result<String, Wrong> {
@@ -151,6 +271,25 @@ pub(crate) fn span(value: &DeValue<'_>) -> Result<TimeSpan, Wrong> {
 
 pub(crate) fn rate(value: &DeValue<'_>) -> Result<Rate, Wrong> {
     number_with_unit(value, "a rate in commands per second such as \"800k\" or 800000")
+}
+
+/// Whole MiB per second: policies count in them, as SPDK's limits do.
+pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
+    const MIB: u64 = 1 << 20;
+    let found: Bandwidth = number_with_unit(value, "a bandwidth such as \"200MiB/s\"")?;
+    if found.0 == 0 {
+        let remedy = "write at least \"1MiB/s\", or remove the line: no limit";
+        return Err(Wrong { what: "is 0".into(), remedy: remedy.into() });
+    }
+    if found.0 > 1_000_000 * MIB {
+        let remedy = "write at most \"1000000MiB/s\", or remove the line: no limit";
+        return Err(Wrong { what: format!("is {found}"), remedy: remedy.into() });
+    }
+    if !found.0.is_multiple_of(MIB) {
+        let remedy = format!("write \"{}MiB/s\"", found.0.div_ceil(MIB));
+        return Err(Wrong { what: format!("is {found}, which is no whole number of MiB/s"), remedy });
+    }
+    Ok(found)
 }
 
 /// A span within bounds.
@@ -183,6 +322,33 @@ pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Re
             _ => {
                 Err(Wrong { what: format!("is {}", clip(&number.to_string())), remedy: format!("expected {expected}") })
             }
+        }
+    }
+}
+
+/// A seed of random numbers.
+pub(crate) fn seed(value: &DeValue<'_>) -> Result<u64, Wrong> {
+    const EXPECTED: &str = "a whole number from 0 to 2^64 - 1";
+    let DeValue::Integer(number) = value else { return Err(Wrong::expected(EXPECTED, value)) };
+    u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| Wrong {
+        what: format!("is {}", clip(&number.to_string())),
+        remedy: format!("expected {EXPECTED}"),
+    })
+}
+
+/// A number with or without a point.
+pub(crate) fn fraction(range: RangeInclusive<f64>) -> impl FnOnce(&DeValue<'_>) -> Result<f64, Wrong> {
+    move |value| {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        let text = match value {
+            DeValue::Float(number) => number.as_str(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+            _ => return Err(Wrong::expected(&expected, value)),
+        };
+        // Infinities and NaN are in no range.
+        match text.parse::<f64>() {
+            Ok(found) if range.contains(&found) => Ok(found),
+            _ => Err(Wrong { what: format!("is {}", clip(text)), remedy: format!("expected {expected}") }),
         }
     }
 }
@@ -250,6 +416,6 @@ pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn clip(text: &str) -> String {
+pub(crate) fn clip(text: &str) -> String {
     text.chars().take(64).collect()
 }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::{Class, Doorbells, Policy};
+use crate::class::Class;
+use crate::config::Doorbells;
 use crate::layout::{Change, Placement};
+use crate::policy::Policy;
 use crate::prepare::Prepared;
 use crate::units::{Size, TimeSpan};
 
@@ -49,26 +51,38 @@ pub struct DeviceSummary {
     /// The file will be created.
     pub to_create: bool,
     /// What it is or is taken for.
-    pub profile: &'static str,
+    pub profile: String,
     /// HWQs, if the file says.
     pub queues: Option<u16>,
     /// Entries of each HWQ.
     pub queue_depth: u16,
 }
 
-/// The policy and its parameters; those of `lpns` are missing for `passthrough`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The policy and its parameters; each policy has some of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PolicySummary {
-    /// passthrough or lpns.
+    /// passthrough, lpns, fair, k2, mqfq, d2fq or caps.
     pub name: &'static str,
-    /// published or corrected.
+    /// published or corrected (lpns, fair).
     pub variant: Option<&'static str>,
-    /// Ω, in commands.
+    /// Ω, in commands (lpns). Missing, as the next two, where it follows from the profile's file.
     pub omega: Option<u32>,
-    /// R, in commands per second.
+    /// R, in commands per second (lpns).
     pub rate_iops: Option<u64>,
-    /// L_h.
+    /// L_h (lpns); the lower threshold (fair).
     pub min_latency_us: Option<f64>,
+    /// The upper threshold (fair).
+    pub max_latency_us: Option<f64>,
+    /// Commands in the drive, of all tenants together (k2, mqfq).
+    pub max_in_flight: Option<u32>,
+    /// T, in commands (mqfq).
+    pub throttle_gap: Option<u32>,
+    /// τ_m and τ_l, in commands (d2fq).
+    pub class_gaps: Option<[u32; 2]>,
+    /// R at the start (d2fq).
+    pub ratio: Option<u32>,
+    /// The weight of guaranteed tenants (mqfq, d2fq).
+    pub guaranteed_weight: Option<u32>,
 }
 
 /// One poller.
@@ -91,6 +105,8 @@ pub struct TenantSummary {
     pub latency_target_us: Option<f64>,
     /// The weight of a best-effort tenant.
     pub weight: Option<u32>,
+    /// Its limits under `caps`, in words.
+    pub limits: Option<String>,
     /// Its range's start on the drive.
     pub offset_bytes: u64,
     /// Its range's length.
@@ -146,17 +162,55 @@ impl Summary {
 
 impl PolicySummary {
     fn new(policy: &Policy) -> Self {
-        let lpns = match policy {
-            Policy::Passthrough => None,
-            Policy::Lpns(lpns) => Some(lpns),
-        };
-        Self {
-            name: policy.name(),
-            variant: lpns.map(|lpns| lpns.variant.name()),
-            omega: lpns.map(|lpns| lpns.omega),
-            rate_iops: lpns.map(|lpns| lpns.rate_iops.0),
-            min_latency_us: lpns.map(|lpns| lpns.min_latency.as_micros_f64()),
+        let named = Self { name: policy.name(), ..Self::default() };
+        match policy {
+            Policy::Passthrough | Policy::Caps => named,
+            Policy::Lpns(lpns) => Self {
+                variant: Some(lpns.variant.name()),
+                omega: lpns.omega,
+                rate_iops: lpns.rate_iops.map(|rate| rate.0),
+                min_latency_us: lpns.min_latency.map(TimeSpan::as_micros_f64),
+                ..named
+            },
+            Policy::Fair(fair) => Self {
+                variant: Some(fair.variant.name()),
+                min_latency_us: fair.min_latency.map(TimeSpan::as_micros_f64),
+                max_latency_us: fair.max_latency.map(TimeSpan::as_micros_f64),
+                ..named
+            },
+            Policy::K2(k2) => Self { max_in_flight: Some(k2.max_in_flight), ..named },
+            Policy::Mqfq(mqfq) => Self {
+                max_in_flight: Some(mqfq.max_in_flight),
+                throttle_gap: Some(mqfq.throttle_gap),
+                guaranteed_weight: Some(mqfq.guaranteed_weight),
+                ..named
+            },
+            Policy::D2fq(d2fq) => Self {
+                class_gaps: Some([d2fq.medium_gap, d2fq.low_gap]),
+                ratio: Some(d2fq.ratio),
+                guaranteed_weight: Some(d2fq.guaranteed_weight),
+                ..named
+            },
         }
+    }
+
+    /// The parameters in few words.
+    fn parameters(&self) -> String {
+        let span = |us: f64| TimeSpan((us * 1_000.0).round() as u64);
+        let mut words: Vec<String> = self.variant.map(str::to_owned).into_iter().collect();
+        words.extend(self.omega.map(|omega| format!("omega {omega}")));
+        match (self.rate_iops, self.min_latency_us, self.max_latency_us) {
+            (Some(rate), Some(latency), None) => {
+                words.push(format!("drive {} IOPS, {}", crate::Rate(rate), span(latency)));
+            }
+            (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", span(min), span(max))),
+            _ => {}
+        }
+        words.extend(self.max_in_flight.map(|max| format!("at most {max} in flight")));
+        words.extend(self.throttle_gap.map(|gap| format!("gap {gap} commands")));
+        words.extend(self.class_gaps.map(|[medium, low]| format!("gaps {medium} and {low} commands")));
+        words.extend(self.ratio.map(|ratio| format!("ratio {ratio}")));
+        words.join(", ")
     }
 }
 
@@ -172,6 +226,7 @@ impl TenantSummary {
             class,
             latency_target_us: target,
             weight,
+            limits: tenant.limits.in_words(),
             offset_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
             lba_bytes: placement.lba_bytes,
@@ -185,37 +240,43 @@ impl TenantSummary {
     }
 }
 
+impl TenantSummary {
+    /// What it gets, in few words.
+    fn promise(&self) -> String {
+        let target = self.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
+        target.or_else(|| self.limits.clone()).unwrap_or_else(|| format!("weight {}", self.weight.unwrap_or(1)))
+    }
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device;
-        write!(f, "device   {} {}", device.backend, device.path.as_deref().unwrap_or(device.profile))?;
+        write!(f, "device   {} {}", device.backend, device.path.as_deref().unwrap_or(&device.profile))?;
         writeln!(f, ", {} ({} free)", Size(device.size_bytes), Size(self.free_bytes))?;
         write!(f, "policy   {}", self.policy.name)?;
-        if let (Some(variant), Some(omega)) = (self.policy.variant, self.policy.omega) {
-            let latency = self.policy.min_latency_us.unwrap_or(0.0);
-            let rate = crate::Rate(self.policy.rate_iops.unwrap_or(0));
-            write!(f, " ({variant}, omega {omega}, drive {rate} IOPS, {latency}us)")?;
+        match self.policy.parameters() {
+            parameters if parameters.is_empty() => {}
+            parameters => write!(f, " ({parameters})")?,
         }
         writeln!(f)?;
         for (index, poller) in self.pollers.iter().enumerate() {
             let cpu = poller.cpu.map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
             writeln!(f, "poller {index} {}{cpu}", poller.tenants.join(", "))?;
         }
-        let width = self.tenants.iter().map(|t| t.name.len()).max().unwrap_or(0).max("tenant".len());
+        let promises: Vec<String> = self.tenants.iter().map(TenantSummary::promise).collect();
+        let widest =
+            |heading: &str, cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0).max(heading.len());
+        let names = widest("tenant", &mut self.tenants.iter().map(|tenant| tenant.name.len()));
+        let promised = widest("promise", &mut promises.iter().map(String::len)).max(10);
         let row = |cells: [&str; 6]| {
             let [name, class, promise, size, offset, socket] = cells;
-            format!("{name:<width$}  {class:<11}  {promise:<10}  {size:>9}  {offset:>14}  {socket}")
+            format!("{name:<names$}  {class:<11}  {promise:<promised$}  {size:>9}  {offset:>14}  {socket}")
         };
         writeln!(f, "\n{}", row(["tenant", "class", "promise", "size", "at", "socket"]))?;
-        for tenant in &self.tenants {
-            let target = tenant.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
-            let promise = target.unwrap_or_else(|| format!("weight {}", tenant.weight.unwrap_or(1)));
+        for (tenant, promise) in self.tenants.iter().zip(&promises) {
             let (size, offset) = (Size(tenant.size_bytes).to_string(), Size(tenant.offset_bytes).to_string());
-            writeln!(
-                f,
-                "{}",
-                row([&tenant.name, tenant.class, &promise, &size, &offset, &tenant.socket.to_string_lossy()])
-            )?;
+            let socket = tenant.socket.to_string_lossy();
+            writeln!(f, "{}", row([&tenant.name, tenant.class, promise, &size, &offset, &socket]))?;
         }
         if let Some(file) = &self.layout_file {
             writeln!(f, "\nlayout   {}", file.display())?;

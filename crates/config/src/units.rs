@@ -23,6 +23,10 @@ pub struct TimeSpan(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Rate(pub u64);
 
+/// Bytes per second. Written as a [`Size`] with or without `/s`: `"200MiB/s"`, `"1GB/s"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bandwidth(pub u64);
+
 const IEC: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 const SI: [(&str, u64); 5] =
     [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("KB", 1_000)];
@@ -31,6 +35,7 @@ const RATES: [(&str, u64); 2] = [("M", 1_000_000), ("k", 1_000)];
 
 const SIZE_EXPECTED: &str = "a size such as \"16GiB\", \"512MiB\", \"1TB\" or 4096 (bytes)";
 const SPAN_EXPECTED: &str = "a time such as \"50us\", \"10ms\" or \"1s\"";
+const BANDWIDTH_EXPECTED: &str = "a bandwidth such as \"200MiB/s\" or \"1GiB/s\"";
 const RATE_EXPECTED: &str = "a rate in commands per second such as \"800k\", \"1.2M\" or 800000";
 
 impl FromStr for Size {
@@ -75,6 +80,18 @@ impl FromStr for Rate {
     }
 }
 
+impl FromStr for Bandwidth {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let size = text.trim().strip_suffix("/s").unwrap_or(text).parse::<Size>();
+        size.map(|size| Self(size.0)).map_err(|error| match error.0.strip_prefix("expected") {
+            Some(_) => expected(BANDWIDTH_EXPECTED),
+            None => error,
+        })
+    }
+}
+
 impl Size {
     /// Rounded up to a multiple of `step_bytes`, or `None` past the largest size.
     pub fn round_up(self, step_bytes: u64) -> Option<Self> {
@@ -105,6 +122,12 @@ impl fmt::Display for TimeSpan {
             ns if ns >= 1_000 && ns % 1_000 != 0 && ns < 1_000_000 => write!(f, "{}us", self.as_micros_f64()),
             ns => write_exact(f, ns, SPANS.iter(), "ns"),
         }
+    }
+}
+
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", Size(self.0))
     }
 }
 

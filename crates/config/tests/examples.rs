@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{Backend, Class, Config, DeviceIdentity, Layout, Policy, Profile, Size, TimeSpan};
+use config::scenario::{Arrival, FaultKind, Workload};
+use config::{
+    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Profile, Rate, Scenario, Size, TimeSpan,
+};
 
 fn example(name: &str) -> Config {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
@@ -27,10 +30,54 @@ fn two_tenants() {
 #[test]
 fn model() {
     let config = example("model.toml");
-    assert_eq!(config.device.profile, Profile::Pm1735);
+    assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
     let Policy::Lpns(lpns) = config.policy else { panic!("not lpns") };
-    assert_eq!((lpns.omega, lpns.rate_iops), (100, Profile::Pm1735.rate_iops()));
+    assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
     let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
     let (layout, _) = Layout::plan(&config, &device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);
+}
+
+fn scenario(name: &str) -> Scenario {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios").join(name);
+    let scenario = Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(scenario.warnings, [], "an example has nothing to warn about");
+    scenario
+}
+
+#[test]
+fn six_noisy_neighbours() {
+    let scenario = scenario("six-noisy-neighbours.toml");
+    let names: Vec<&str> = scenario.policies.iter().map(Policy::name).collect();
+    assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
+    let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
+    assert_eq!(scenario.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
+    let Workload::Fio(noise) = &scenario.tenants[6].workload else { panic!("not fio") };
+    assert_eq!((noise.numjobs, noise.iodepth, noise.rw.read_percent, noise.rw.random), (4, 32, 0, true));
+    assert_eq!(scenario.tenants[6].limits.rw_bandwidth, Some(Bandwidth(300 << 20)));
+}
+
+#[test]
+fn mixed_tenants_and_faults() {
+    let mixed = scenario("mixed-tenants.toml");
+    let Workload::Fio(batch) = &mixed.tenants[2].workload else { panic!("not fio") };
+    let sizes: Vec<(u32, u32)> = batch.rw.block_sizes.iter().map(|size| (size.bytes, size.weight)).collect();
+    assert_eq!((sizes, batch.rw.read_percent), (vec![(4096, 60), (65_536, 40)], 30));
+    let Workload::Open(bursts) = &mixed.tenants[3].workload else { panic!("not open") };
+    assert_eq!(bursts.arrival, Arrival::OnOff { on: TimeSpan(50_000_000), off: TimeSpan(150_000_000) });
+
+    let faults = scenario("faults.toml").faults;
+    assert_eq!(faults[0].kind, FaultKind::Error { probability: 0.0001, lasts: None });
+    assert_eq!(faults[4].kind, FaultKind::Leave { tenant: 3 }, "by the name of a copy");
+}
+
+#[test]
+fn paths_begin_at_the_scenarios_directory() {
+    let text = "[drive]\nprofile = \"drives/mine.toml\"\n[[tenant]]\nname = \"a\"\n\
+                [tenant.workload]\nkind = \"trace\"\npath = \"web.csv\"\n";
+    let scenario = Scenario::parse(Path::new("/srv/what-if/a.toml"), text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(scenario.drive.profile, Profile::File("/srv/what-if/drives/mine.toml".into()));
+    let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
+    assert_eq!((trace.path.as_path(), trace.looping), (Path::new("/srv/what-if/web.csv"), true));
 }

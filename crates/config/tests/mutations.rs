@@ -8,9 +8,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::{Random, for_each_seed};
-use config::{Class, Config, DeviceIdentity, Layout, RANGE_STEP_BYTES, TENANTS_MAX};
+use config::scenario::FaultKind;
+use config::{Class, Config, DeviceIdentity, Layout, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
 
 const GOOD: &str = include_str!("../../../examples/two-tenants.toml");
+
+const SCENARIOS: [&str; 3] = [
+    include_str!("../../../examples/scenarios/six-noisy-neighbours.toml"),
+    include_str!("../../../examples/scenarios/mixed-tenants.toml"),
+    include_str!("../../../examples/scenarios/faults.toml"),
+];
 
 /// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.
 const PIECES: &[&str] = &[
@@ -45,6 +52,16 @@ const PIECES: &[&str] = &[
     "size = \"8GiB\"\n",
     "0x7f",
     "nan",
+    "name = \"d2fq\"\n",
+    "max_in_flight = 8\n",
+    "rw_iops = \"1k\"\n",
+    "kind = \"open\"\n",
+    "count = 1024\n",
+    "bssplit = \"4k/10:8k/90\"\n",
+    "[[fault]]\nkind = \"reset\"\nat = \"1ms\"\ntenant = \"db\"\n",
+    "[tenant.workload]\n",
+    "policies = [\"k2\"]\n",
+    "4k/",
 ];
 
 fn mutate(random: &mut Random, text: &str) -> String {
@@ -114,7 +131,7 @@ fn no_mutation_panics_or_loses_a_range() {
             Err(errors) => {
                 assert!(!errors.problems.is_empty());
                 let shown = errors.to_string();
-                assert!(!shown.contains('\u{1b}'), "{shown:?}");
+                assert!(!shown.contains('\u{1b}') && !shown.contains("no check says why"), "{shown:?}");
             }
             Ok(config) => {
                 holds_together(&config);
@@ -129,6 +146,45 @@ fn no_mutation_panics_or_loses_a_range() {
     });
     let planned = planned.into_inner();
     assert!(planned > 500 || std::env::var_os("EVENKEEL_SEED").is_some(), "only {planned} mutations were accepted");
+}
+
+fn scenario_holds_together(scenario: &Scenario) {
+    assert!((1..=TENANTS_MAX).contains(&scenario.tenants.len()));
+    let names: HashSet<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    assert_eq!(names.len(), scenario.tenants.len());
+    assert!(!scenario.policies.is_empty() && scenario.run.duration.0 > 0);
+    let asked: u64 = scenario.tenants.iter().map(|tenant| tenant.size.0).sum();
+    assert!(asked <= scenario.drive.size.0);
+    for tenant in &scenario.tenants {
+        assert!(tenant.vcpus > 0 && (1..=127).contains(&tenant.queues));
+    }
+    for fault in &scenario.faults {
+        if let FaultKind::Reset { tenant } | FaultKind::Leave { tenant } | FaultKind::Rogue { tenant } = fault.kind {
+            assert!(tenant < scenario.tenants.len());
+        }
+    }
+}
+
+#[test]
+fn no_mutation_of_a_scenario_panics() {
+    let accepted = AtomicUsize::new(0);
+    for_each_seed(6_000, |random| {
+        let good = SCENARIOS[random.below(SCENARIOS.len())];
+        let text = if random.below(2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
+        match Scenario::parse(Path::new("mutated.toml"), &text) {
+            Err(errors) => {
+                assert!(!errors.problems.is_empty());
+                let shown = errors.to_string();
+                assert!(!shown.contains('\u{1b}') && !shown.contains("no check says why"), "{shown:?}");
+            }
+            Ok(scenario) => {
+                scenario_holds_together(&scenario);
+                accepted.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let accepted = accepted.into_inner();
+    assert!(accepted > 500 || std::env::var_os("EVENKEEL_SEED").is_some(), "only {accepted} mutations were accepted");
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use config::{Config, Prepared, Summary};
 
+use crate::drive_profile;
+
 /// Check a configuration: report every problem, or show what `serve` would do. Changes nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -19,7 +21,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let prepared = Prepared::new(Config::load(&args.config)?)?;
+    let config = Config::load(&args.config)?;
+    drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+    let prepared = Prepared::new(config)?;
     let summary = Summary::new(&prepared);
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -8,8 +8,12 @@
 mod check;
 mod daemon;
 mod demo;
+mod drive_profile;
 mod log;
+mod policies;
+mod reproduce;
 mod serve;
+mod sim;
 mod stats;
 mod table;
 
@@ -33,6 +37,8 @@ enum Command {
     Check(check::Args),
     Demo(demo::Args),
     Load(load::cli::Args),
+    Reproduce(reproduce::Args),
+    Sim(sim::Args),
     Stats(stats::Args),
 }
 
@@ -48,6 +54,8 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
         },
+        Command::Reproduce(args) => reproduce::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
     };
     match result {
@@ -63,6 +71,8 @@ fn main() -> ExitCode {
 
 fn is_bad_input(error: &anyhow::Error) -> bool {
     error.is::<config::ConfigErrors>()
+        || error.is::<trace::TraceError>()
+        || error.is::<::sim::ScenarioError>()
         || error.is::<vfio_user::BindError>()
         || error.is::<daemon::control::NoDaemon>()
         || error.downcast_ref().is_some_and(load::Error::is_bad_input)

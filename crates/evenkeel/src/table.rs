@@ -45,6 +45,9 @@ pub fn count(n: f64) -> String {
 
 /// What a tenant was promised, in few words.
 pub fn promise(row: &TenantRow) -> String {
+    if let Some(limits) = &row.limits {
+        return format!("≤ {limits}");
+    }
     match (row.latency_target_us, row.weight) {
         (Some(target), _) => format!("≤ {} µs", micros(target)),
         (None, Some(weight)) => format!("weight {weight}"),

@@ -14,7 +14,10 @@ use io_model::{Nanos, TenantId};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
-use policy::{AnyPolicy, Class, Lpns, LpnsConfig, Passthrough};
+use policy::{
+    AnyPolicy, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig,
+    Passthrough, PolicyConfig, PollerShape,
+};
 use poller::{Board, Poller, Probe, TenantSlot};
 
 const DRIVE_BYTES: u64 = 16 << 20;
@@ -230,5 +233,25 @@ fn lpns_allocates_nothing() {
         let config = LpnsConfig::p5800x().with_hwqs(8, 5, 1024);
         let (first, steady) = allocations(Lpns::new(config).unwrap().into(), 8, class);
         assert_eq!(steady, 0, "{class:?}: {first} while warming up");
+    }
+}
+
+#[test]
+fn the_other_policies_allocate_nothing() {
+    let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5 };
+    let limits = vec![Limits { rw_ios_per_sec: 200_000, ..Limits::default() }];
+    let policies = [
+        PolicyConfig::Fair(FairConfig::p5800x()),
+        PolicyConfig::Fair(FairConfig { variant: FairVariant::Published, ..FairConfig::p5800x() }),
+        PolicyConfig::K2(K2Config::default()),
+        PolicyConfig::Mqfq(MqfqConfig::default()),
+        PolicyConfig::D2fq(D2fqConfig::default()),
+        PolicyConfig::Caps(CapsConfig { limits }),
+    ];
+    for config in policies {
+        for class in [Class::BestEffort { weight: 1 }, Class::Guaranteed { latency_target: Some(Nanos(50_000)) }] {
+            let (first, steady) = allocations(config.build(&shape).unwrap(), shape.hwqs, class);
+            assert_eq!(steady, 0, "{} {class:?}: {first} while warming up", config.name());
+        }
     }
 }

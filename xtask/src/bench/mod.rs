@@ -6,7 +6,7 @@
 
 mod idle;
 mod pairs;
-mod server;
+pub mod server;
 mod syscalls;
 
 use std::path::PathBuf;

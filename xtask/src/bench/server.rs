@@ -30,16 +30,20 @@ impl Server {
 
     /// As [`Server::start`], with another layout of pollers.
     pub fn start_with(backend: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
+        let text = format!(
+            "[device]\nbackend = \"{backend}\"\nsize = \"64GiB\"\n[policy]\nname = \"{policy}\"\n\
+             [pollers]\nlayout = \"{layout}\"\ncpus = [{DAEMON_CPU}]\n{tenants}"
+        );
+        Self::serve(&evenkeel(), &text)
+    }
+
+    /// Starts the daemon `binary` with a configuration that names no directories.
+    pub fn serve(binary: &Path, sections: &str) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let config = dir.join("config.toml");
-        let text = format!(
-            "runtime_dir = \"{0}\"\nstate_dir = \"{0}\"\n[device]\nbackend = \"{backend}\"\nsize = \"64GiB\"\n\
-             [policy]\nname = \"{policy}\"\n[pollers]\nlayout = \"{layout}\"\ncpus = [{DAEMON_CPU}]\n{tenants}",
-            dir.display()
-        );
-        std::fs::write(&config, text)?;
-        let mut child = Command::new(evenkeel())
+        std::fs::write(&config, format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{sections}"))?;
+        let mut child = Command::new(binary)
             .arg("serve")
             .arg(&config)
             .arg("--json")

@@ -13,7 +13,7 @@
 
 mod agent;
 mod apt;
-mod daemon;
+pub mod daemon;
 mod initramfs;
 mod lab;
 mod mirror;

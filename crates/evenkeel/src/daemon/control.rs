@@ -52,6 +52,8 @@ pub struct View {
     pub board: Arc<Board>,
     /// Names by tenant.
     pub names: Arc<[String]>,
+    /// What each may do at most, in words, by tenant.
+    pub limits: Arc<[Option<String>]>,
     /// The policy in force.
     pub policy: String,
     /// The pollers' clock.
@@ -126,7 +128,7 @@ fn stats(view: &View, span_ms: u64) -> Snapshot {
         std::thread::sleep(Duration::from_millis(span_ms));
         mark
     };
-    mark.until(view.clock.now(), &view.names, &view.policy)
+    mark.until(view.clock.now(), &view.names, &view.limits, &view.policy)
 }
 
 /// Nobody serves the control socket.

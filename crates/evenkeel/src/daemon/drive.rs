@@ -4,7 +4,7 @@ use anyhow::Result;
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
 use backend_uring::{Uring, UringDrive};
 use config::Config;
-use io_model::Backend;
+use io_model::{Backend, HwqClass, WrrWeights};
 use ssd_model::Profile;
 
 /// What a drive can do, as far as a controller must know.
@@ -28,7 +28,26 @@ pub trait Drive {
 
     /// `hwqs` queues of `depth` commands each, for one poller.
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Self::Queues>;
+
+    /// The same with an arbitration class for each queue, on a drive that can fetch by weighted round robin. `None`:
+    /// it can't.
+    fn open_weighted_queues(
+        &self,
+        _classes: &[HwqClass],
+        _weights: WrrWeights,
+        _depth: u32,
+    ) -> Option<Result<Self::Queues>> {
+        None
+    }
+
+    /// What changes the weights of those classes later.
+    fn weights(&self) -> Option<SetWeights> {
+        None
+    }
 }
+
+/// Sets the weights of a drive's arbitration classes.
+pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
 const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true };
 
@@ -66,6 +85,15 @@ impl Drive for ModelDrive {
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Model> {
         Ok(self.open_queues(hwqs, depth)?)
     }
+
+    fn open_weighted_queues(&self, classes: &[HwqClass], weights: WrrWeights, depth: u32) -> Option<Result<Model>> {
+        Some(self.open_weighted_queues(classes, weights, depth).map_err(Into::into))
+    }
+
+    fn weights(&self) -> Option<SetWeights> {
+        let drive = self.clone();
+        Some(Box::new(move |weights| drive.set_weights(weights)))
+    }
 }
 
 impl Drive for UringDrive {
@@ -81,11 +109,7 @@ impl Drive for UringDrive {
     }
 }
 
-/// The drive model that the configuration names.
-pub fn model(config: &Config, size_bytes: u64) -> Result<ModelDrive> {
-    let profile = match config.device.profile {
-        config::Profile::P5800x => Profile::P5800X,
-        config::Profile::Pm1735 => Profile::PM1735,
-    };
+/// A drive model with that profile.
+pub fn model(config: &Config, profile: Profile, size_bytes: u64) -> Result<ModelDrive> {
     Ok(ModelDrive::over_memory(profile, size_bytes).map_err(|error| config.no_memory(error))?)
 }

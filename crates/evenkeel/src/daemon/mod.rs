@@ -7,8 +7,8 @@ mod doorman;
 mod drive;
 mod handler;
 mod patrol;
-mod policies;
 mod poller_thread;
+mod queues;
 pub mod snapshot;
 
 use std::collections::HashMap;
@@ -23,17 +23,19 @@ use backend_memory::{MemoryDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
 use config::{Change, Config, DeviceLock, LayoutFile, Placement, Prepared};
 use io_model::{Nanos, TenantId};
-use policy::Class;
+use policy::{Class, PolicyConfig, PollerShape};
 use poller::{Board, Poller, Probe};
+use ssd_model::Profile;
 use vfio_user::{DeviceId, Level, Server, ServerHandle};
 
 use self::clock::Clock;
 use self::control::{ControlSocket, View};
 use self::device::Device;
-use self::drive::Drive;
+use self::drive::{Drive, SetWeights};
 use self::handler::{Route, Router};
 use self::patrol::Patrol;
 use self::poller_thread::{Mail, Mailbox, Manners};
+use crate::{drive_profile, policies};
 
 /// A tenant's guest formatted its namespace; the layout file must remember.
 struct Formatted {
@@ -63,14 +65,15 @@ impl Daemon {
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(is_new).collect();
         let (config, layout, lock) = prepared.commit()?;
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let builder = Builder::new(&config, new_tenants, sink)?;
+        let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+        let builder = Builder::new(&config, &profile, new_tenants, sink)?;
         match &config.device.backend {
             config::Backend::Null => builder.build(&NullDrive::new(size_bytes), layout, lock),
             config::Backend::Memory => {
                 let drive = MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error))?;
                 builder.build(&drive, layout, lock)
             }
-            config::Backend::Model => builder.build(&drive::model(&config, size_bytes)?, layout, lock),
+            config::Backend::Model => builder.build(&drive::model(&config, profile.clone(), size_bytes)?, layout, lock),
             config::Backend::File { path, .. } => {
                 builder.build(&UringDrive::open(path, Kind::File, None)?, layout, lock)
             }
@@ -101,6 +104,7 @@ impl Daemon {
 /// Everything that does not depend on the type of the drive.
 struct Builder<'a> {
     config: &'a Config,
+    policy: PolicyConfig,
     new_tenants: Vec<String>,
     server: Server,
     sink: vfio_user::Sink,
@@ -109,10 +113,15 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(config: &'a Config, new_tenants: Vec<String>, sink: vfio_user::Sink) -> Result<Self> {
+    fn new(config: &'a Config, profile: &Profile, new_tenants: Vec<String>, sink: vfio_user::Sink) -> Result<Self> {
         guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
         let server = Server::new(Arc::clone(&sink)).context("can't start the vfio-user server")?;
-        Ok(Self { config, new_tenants, server, sink, board: Arc::default(), clock: Clock::start() })
+        let limits = config.tenants.iter().map(|tenant| tenant.limits);
+        let policy = policies::configure(&config.policy, profile, limits);
+        if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
+            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
+        }
+        Ok(Self { config, policy, new_tenants, server, sink, board: Arc::default(), clock: Clock::start() })
     }
 
     fn build<D: Drive>(self, drive: &D, mut layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
@@ -123,6 +132,7 @@ impl<'a> Builder<'a> {
         let view = View {
             board: Arc::clone(&self.board),
             names: Arc::clone(&names),
+            limits: self.config.tenants.iter().map(|tenant| tenant.limits.in_words()).collect(),
             policy: self.config.policy.name().into(),
             clock: self.clock,
         };
@@ -183,10 +193,10 @@ impl<'a> Builder<'a> {
         let plan = self.config.poller_plan();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for (number, planned) in plan.iter().enumerate() {
-            let (hwqs, depth) = policies::queues(self.config, plan.len(), planned);
-            let policy = policies::build(self.config, planned, hwqs, depth)?;
-            let mut poller =
-                Poller::new(drive.open_queues(hwqs, depth)?, policy, Arc::clone(&self.board), self.clock.now());
+            let shape = queues::shape(self.config, plan.len(), planned);
+            let policy = policies::build(&self.config.policy, &self.policy, &shape).context("[policy]")?;
+            let (queues, weights) = self.open_queues(drive, &shape)?;
+            let mut poller = Poller::new(queues, policy, Arc::clone(&self.board), self.clock.now());
             let mut added = Vec::new();
             for &index in &planned.tenants {
                 let (device, spec, doorbells) = self.device(index, drive, placements, formatted.clone())?;
@@ -199,8 +209,9 @@ impl<'a> Builder<'a> {
                 cpu: planned.cpu,
             };
             let server = self.server.handle();
-            let (mailbox, thread) = poller_thread::start(number, poller, manners, self.clock, server, patrol.clone())
-                .with_context(|| format!("can't start poller {number}"))?;
+            let (mailbox, thread) =
+                poller_thread::start(number, poller, weights, manners, self.clock, server, patrol.clone())
+                    .with_context(|| format!("can't start poller {number}"))?;
             routes.extend(
                 added
                     .into_iter()
@@ -210,6 +221,17 @@ impl<'a> Builder<'a> {
         }
         daemon.server = Some(self.serve(routes)?);
         Ok(())
+    }
+
+    /// A poller's queues, and what sets their weights where the policy relies on them.
+    fn open_queues<D: Drive>(&self, drive: &D, shape: &PollerShape) -> Result<(D::Queues, Option<SetWeights>)> {
+        let (Some(classes), Some(weights)) = (self.policy.hwq_classes(shape.hwqs), self.policy.wrr_weights()) else {
+            return Ok((drive.open_queues(shape.hwqs, shape.hwq_depth)?, None));
+        };
+        // The configuration was checked; this is for whoever adds a back end.
+        let none = || anyhow!("{} needs a drive with weighted round robin", self.policy.name());
+        let queues = drive.open_weighted_queues(&classes, weights, shape.hwq_depth).ok_or_else(none)??;
+        Ok((queues, drive.weights()))
     }
 
     fn probe(&self, index: usize) -> Probe {

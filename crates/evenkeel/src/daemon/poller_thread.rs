@@ -7,14 +7,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use io_model::{Backend, Nanos};
-use policy::AnyPolicy;
-use poller::{Poller, TenantSlot};
+use io_model::{Backend, Nanos, WrrWeights};
+use policy::{AnyPolicy, Policy};
+use poller::{INTERVAL, Poller, TenantSlot};
 use vfio_user::{Reply, ReplyTo, Request, ServerHandle, Session};
 
 use super::clock::Clock;
 use super::device::Device;
 use super::doorman::Doorman;
+use super::drive::SetWeights;
 use super::patrol::{Doorbells, Patrol};
 
 /// How often a running poller looks for clients whose memory went away.
@@ -85,6 +86,7 @@ pub type Thread = JoinHandle<u32>;
 pub fn start<B: Backend + Send + 'static>(
     number: usize,
     poller: Poller<Device, B, AnyPolicy>,
+    weights: Option<SetWeights>,
     manners: Manners,
     clock: Clock,
     server: ServerHandle,
@@ -96,6 +98,8 @@ pub fn start<B: Backend + Send + 'static>(
     let runner = Runner {
         number,
         poller,
+        set_weights: weights,
+        weights: None,
         manners,
         clock,
         doorman,
@@ -105,6 +109,7 @@ pub fn start<B: Backend + Send + 'static>(
         waiting: Vec::new(),
         held: VecDeque::new(),
         next_health: Nanos(0),
+        next_weights: Nanos(0),
     };
     let thread = std::thread::Builder::new().name(format!("poller-{number}")).spawn(move || runner.run())?;
     Ok((mailbox, thread))
@@ -148,6 +153,11 @@ struct Runner<B> {
     /// Mail for devices that still wind up after a reset or their former client.
     held: VecDeque<Mail>,
     next_health: Nanos,
+    /// For a policy that relies on the drive's arbitration, with the weights that were set last and the time to look
+    /// again.
+    set_weights: Option<SetWeights>,
+    weights: Option<WrrWeights>,
+    next_weights: Nanos,
 }
 
 impl<B: Backend> Runner<B> {
@@ -168,9 +178,25 @@ impl<B: Backend> Runner<B> {
                 self.next_health = now + HEALTH_PERIOD;
                 self.cut_off_poisoned();
             }
+            if self.set_weights.is_some() && now >= self.next_weights {
+                self.next_weights = now + INTERVAL;
+                self.follow_weights();
+            }
             if !progress.any() {
                 self.rest(now);
             }
+        }
+    }
+
+    /// Gives the drive the weights that the policy wants now. They change at the end of an interval, if at all, so
+    /// the lock or the admin command behind it is not paid per command.
+    fn follow_weights(&mut self) {
+        let wanted = self.poller.policy().wrr_weights();
+        if let (Some(set), Some(weights)) = (&mut self.set_weights, wanted)
+            && self.weights != wanted
+        {
+            set(weights);
+            self.weights = wanted;
         }
     }
 

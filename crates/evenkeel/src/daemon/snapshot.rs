@@ -29,6 +29,8 @@ pub struct TenantRow {
     pub weight: Option<u32>,
     /// The promise to a guaranteed tenant.
     pub latency_target_us: Option<f64>,
+    /// What it may do at most under `caps`, in words.
+    pub limits: Option<String>,
     /// Completions per second.
     pub iops: f64,
     /// Bytes read and written per second.
@@ -123,12 +125,14 @@ impl Mark {
         Self { at: Nanos(0), probes }
     }
 
-    /// What happened from the mark until `now`. `names` are indexed by tenant.
-    pub fn until(&self, now: Nanos, names: &[String], policy: &str) -> Snapshot {
+    /// What happened from the mark until `now`. `names` and `limits` are indexed by tenant.
+    pub fn until(&self, now: Nanos, names: &[String], limits: &[Option<String>], policy: &str) -> Snapshot {
         let span = now - self.at;
         let row = |(probe, counters, counts): &(Arc<Probe>, Counters, Vec<u64>)| {
-            let name = names.get(usize::from(probe.tenant().0)).cloned().unwrap_or_default();
-            row(name, probe, counters, counts, span)
+            let tenant = usize::from(probe.tenant().0);
+            let name = names.get(tenant).cloned().unwrap_or_default();
+            let limits = limits.get(tenant).cloned().flatten();
+            TenantRow { limits, ..row(name, probe, counters, counts, span) }
         };
         let tenants = self.probes.iter().map(row).collect();
         Snapshot { policy: policy.to_owned(), span_ms: span.0 / 1_000_000, tenants }
@@ -153,6 +157,7 @@ fn row(name: String, probe: &Probe, old: &Counters, old_counts: &[u64], span: Na
         class: class.into(),
         weight,
         latency_target_us: target.map(Nanos::as_micros_f64),
+        limits: None,
         iops: completed as f64 / seconds,
         bw_bytes: bytes as f64 / seconds,
         mean_us: us(mean_ns),

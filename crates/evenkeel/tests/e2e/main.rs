@@ -16,6 +16,8 @@ mod format;
 mod guest;
 mod harness;
 mod hostile;
+mod policies;
 mod raw;
 mod shutdown;
+mod sim;
 mod stats;

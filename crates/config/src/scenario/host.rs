@@ -1,0 +1,109 @@
+//! `[host]`: who moves commands, and what that costs.
+
+use crate::problem::Sink;
+use crate::section::{Section, choice, or, span_in};
+use crate::units::TimeSpan;
+
+use super::Host;
+
+/// The virtualization system: who shares a poller, and whose costs it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostLayout {
+    /// A poller for each guaranteed tenant, one for all others.
+    Evenkeel,
+    /// One poller for all, mediated passthrough: MDev-NVMe.
+    Mdev,
+    /// One reactor for all: SPDK vhost.
+    Spdk,
+    /// An event loop for each tenant: QEMU's virtio-blk.
+    Virtio,
+    /// A queue of the drive for each tenant, nobody in between.
+    SrIov,
+    /// Host processes under one scheduler with one lock: K2.
+    K2,
+}
+
+impl HostLayout {
+    const ALL: [(&'static str, Self); 6] = [
+        ("evenkeel", Self::Evenkeel),
+        ("mdev", Self::Mdev),
+        ("spdk", Self::Spdk),
+        ("virtio", Self::Virtio),
+        ("sr-iov", Self::SrIov),
+        ("k2", Self::K2),
+    ];
+}
+
+/// Costs of the host that a scenario sets itself; `None`: the layout's own. Each 0 to 1 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostCosts {
+    /// The application between one I/O and the next; not part of a latency.
+    pub guest_app: Option<TimeSpan>,
+    /// From the start of an I/O to its doorbell.
+    pub guest_submit: Option<TimeSpan>,
+    /// Taking an interrupt.
+    pub guest_irq: Option<TimeSpan>,
+    /// Handling one completion.
+    pub guest_complete: Option<TimeSpan>,
+    /// One look of the poller at the doorbells.
+    pub poller_pass: Option<TimeSpan>,
+    /// Fetching, translating and submitting one command.
+    pub poller_fetch: Option<TimeSpan>,
+    /// Reaping and posting one completion.
+    pub poller_complete: Option<TimeSpan>,
+    /// Ringing one HWQ's doorbell.
+    pub poller_doorbell: Option<TimeSpan>,
+    /// Raising one interrupt.
+    pub poller_interrupt: Option<TimeSpan>,
+    /// From the raised interrupt until the guest's CPU takes it.
+    pub delivery: Option<TimeSpan>,
+    /// From an event until a sleeping loop runs; 0: it polls.
+    pub wake: Option<TimeSpan>,
+    /// A lock that every submission and every completion takes.
+    pub lock: Option<TimeSpan>,
+}
+
+pub(super) const KEYS: &[&str] = &[
+    "layout",
+    "guest_app",
+    "guest_submit",
+    "guest_irq",
+    "guest_complete",
+    "poller_pass",
+    "poller_fetch",
+    "poller_complete",
+    "poller_doorbell",
+    "poller_interrupt",
+    "delivery",
+    "wake",
+    "lock",
+];
+
+pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Host> {
+    section.reject_unknown(sink);
+    let absent = [
+        ("native", "write \"sr-iov\": a queue of the drive for each tenant, and nobody in between"),
+        ("vhost", "write \"spdk\""),
+        ("qemu", "write \"virtio\""),
+    ];
+    let layout = or(sink, section, "layout", HostLayout::Evenkeel, choice(&HostLayout::ALL, &absent));
+    let mut cost = |key| {
+        let range = TimeSpan(0)..=TimeSpan(1_000_000_000);
+        or(sink, section, key, None, |value| span_in(range)(value).map(Some))
+    };
+    let costs = HostCosts {
+        guest_app: cost("guest_app")?,
+        guest_submit: cost("guest_submit")?,
+        guest_irq: cost("guest_irq")?,
+        guest_complete: cost("guest_complete")?,
+        poller_pass: cost("poller_pass")?,
+        poller_fetch: cost("poller_fetch")?,
+        poller_complete: cost("poller_complete")?,
+        poller_doorbell: cost("poller_doorbell")?,
+        poller_interrupt: cost("poller_interrupt")?,
+        delivery: cost("delivery")?,
+        wake: cost("wake")?,
+        lock: cost("lock")?,
+    };
+    Some(Host { layout: layout?, costs })
+}

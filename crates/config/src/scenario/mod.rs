@@ -1,0 +1,145 @@
+//! A scenario file: drive, host, policies, tenants and faults of a simulation, checked.
+//!
+//! Reading one reports every problem with its line and its remedy, as for the daemon's file, and looks at nothing else:
+//! traces and drive profiles are paths here.
+
+mod fault;
+mod host;
+mod read;
+mod rules;
+mod workload;
+
+use std::ops::Range;
+use std::path::Path;
+
+pub use fault::{Fault, FaultKind};
+pub use host::{HostCosts, HostLayout};
+pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
+
+use crate::class::{Class, Limits};
+use crate::config::read_text;
+use crate::policy::Policy;
+use crate::problem::{ConfigErrors, Problem, Sink, Text};
+use crate::profile::Profile;
+use crate::units::{Size, TimeSpan};
+
+/// A scenario that holds together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// The modelled drive.
+    pub drive: Drive,
+    /// Who shares a poller, and what its code costs.
+    pub host: Host,
+    /// The policies to run, one after another; at least one, no two the same.
+    pub policies: Vec<Policy>,
+    /// How long, and from which seed.
+    pub run: Run,
+    /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
+    pub tenants: Vec<ScenarioTenant>,
+    /// What goes wrong, in the file's order.
+    pub faults: Vec<Fault>,
+    /// What is allowed but probably not meant.
+    pub warnings: Vec<Problem>,
+    text: Text,
+}
+
+/// The modelled drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drive {
+    /// Which.
+    pub profile: Profile,
+    /// Its size; tenants' disks follow one another on it.
+    pub size: Size,
+    /// HWQs in all, 1 to 1024; `None`: as many as the pollers want.
+    pub queues: Option<u16>,
+    /// Entries of each HWQ, 2 to 4096.
+    pub queue_depth: u16,
+    profile_mark: Option<Range<usize>>,
+}
+
+/// Who shares a poller, and what its code costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Host {
+    /// The virtualization system.
+    pub layout: HostLayout,
+    /// Costs that differ from the layout's own.
+    pub costs: HostCosts,
+}
+
+/// How long, and from which seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Not measured.
+    pub warmup: TimeSpan,
+    /// Measured; above 0.
+    pub duration: TimeSpan,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Run each tenant alone too, for its slowdown.
+    pub alone: bool,
+}
+
+/// One consumer with its own virtual disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScenarioTenant {
+    /// As a tenant of the daemon; copies are `name-1`, `name-2`, …
+    pub name: String,
+    /// What it is promised.
+    pub class: Class,
+    /// What it may do at most under `caps`.
+    pub limits: Limits,
+    /// CPUs of the guest, 1 to 1024.
+    pub vcpus: u16,
+    /// Its queues, 1 to 127.
+    pub queues: u16,
+    /// Its disk: a multiple of [`RANGE_STEP_BYTES`](crate::RANGE_STEP_BYTES), above 0.
+    pub size: Size,
+    /// What it does.
+    pub workload: Workload,
+    /// Copies have their first's place in the file.
+    mark: Range<usize>,
+}
+
+impl Scenario {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the file, or that it can't be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        read_text(path, "a scenario file").and_then(|text| Self::parse(path, &text))
+    }
+
+    /// Checks a file's text. `file` is its name for messages, and paths in it begin at its directory; nothing is
+    /// read.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the text.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigErrors> {
+        read::check(Text { file: file.to_owned(), text: text.to_owned() })
+    }
+
+    /// The file's name, as given.
+    pub fn file(&self) -> &Path {
+        &self.text.file
+    }
+
+    /// The error for a profile that can't be had.
+    pub fn no_profile(&self, why: impl std::fmt::Display) -> ConfigErrors {
+        let remedy = "give the path of a drive profile, from the directory of this file";
+        self.problem(self.drive.profile_mark.as_ref(), format!("can't use the profile: {why}"), remedy)
+    }
+
+    /// The error for a tenant whose workload can't run, or whose trace can't be had.
+    pub fn bad_tenant(&self, index: usize, why: impl std::fmt::Display) -> ConfigErrors {
+        let tenant = self.tenants.get(index);
+        let name = tenant.map_or("", |tenant| &tenant.name);
+        let remedy = "change its workload, or its size";
+        self.problem(tenant.map(|tenant| &tenant.mark), format!("tenant {name:?} can't run: {why}"), remedy)
+    }
+
+    fn problem(&self, mark: Option<&Range<usize>>, what: String, remedy: &str) -> ConfigErrors {
+        let mut sink = Sink::new(&self.text);
+        sink.maybe_at(mark, what, remedy);
+        ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
+    }
+}

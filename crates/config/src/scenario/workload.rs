@@ -1,0 +1,401 @@
+//! `[tenant.workload]`: what a tenant's application does. Words and units are fio's where fio has them.
+
+use std::path::PathBuf;
+
+use toml::de::DeValue;
+
+use crate::problem::Sink;
+use crate::profile::beside;
+use crate::section::{Section, Wrong, boolean, choice, clip, fraction, integer, list, or, rate, span_in, text};
+use crate::units::{Rate, Size, TimeSpan};
+
+/// What a tenant's application does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// A closed loop: each I/O that ends is followed by another.
+    Fio(Fio),
+    /// An open loop: arrivals come whether or not the last I/O ended.
+    Open(Open),
+    /// A key-value store.
+    Ycsb(Ycsb),
+    /// A block trace.
+    Trace(TraceReplay),
+    /// A synthetic stand-in for the *webusers* trace.
+    Webuser {
+        /// Its mean rate.
+        rate_iops: Rate,
+    },
+    /// A file server or a web server.
+    Filebench {
+        /// Which.
+        personality: Personality,
+        /// Its threads, 1 to 1024.
+        threads: u32,
+    },
+    /// Nothing.
+    Idle,
+}
+
+/// Which operation, where and how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rw {
+    /// Reads in 100 I/Os.
+    pub read_percent: u8,
+    /// Anywhere, or one after another.
+    pub random: bool,
+    /// At least one.
+    pub block_sizes: Vec<BlockSize>,
+    /// The part of the disk that is used, from its start; `None`: all.
+    pub working_set: Option<Size>,
+}
+
+/// One of the block sizes of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSize {
+    /// A multiple of 512, up to 16 MiB.
+    pub bytes: u32,
+    /// Its part of the I/Os, relative to the others; 1 to 100.
+    pub weight: u32,
+}
+
+/// A closed loop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fio {
+    /// Threads, 1 to 1024.
+    pub numjobs: u32,
+    /// I/Os that each keeps outstanding, 1 to 65536.
+    pub iodepth: u32,
+    /// What.
+    pub rw: Rw,
+}
+
+/// An open loop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// Threads that share the arrivals, 1 to 1024.
+    pub numjobs: u32,
+    /// I/Os that each may have outstanding before arrivals wait, 1 to 65536.
+    pub iodepth: u32,
+    /// The mean rate; of bursts: while they last.
+    pub rate_iops: Rate,
+    /// When.
+    pub arrival: Arrival,
+    /// What.
+    pub rw: Rw,
+}
+
+/// When I/Os arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Independent of each other.
+    Poisson,
+    /// At equal gaps.
+    Constant,
+    /// Poisson arrivals in bursts.
+    OnOff {
+        /// How long a burst lasts; above 0.
+        on: TimeSpan,
+        /// How long the pause after it.
+        off: TimeSpan,
+    },
+}
+
+/// A key-value store under YCSB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ycsb {
+    /// Which of its mixes.
+    pub mix: YcsbMix,
+    /// Client threads, 1 to 1024.
+    pub threads: u32,
+    /// Records of 1 KB; `None`: as many as the model of the store takes by default.
+    pub records: Option<u32>,
+}
+
+/// YCSB's core workloads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum YcsbMix {
+    /// Half reads, half updates.
+    A,
+    /// 95 % reads.
+    B,
+    /// Reads alone.
+    C,
+    /// Reads of the latest.
+    D,
+    /// Short ranges.
+    E,
+    /// Read, modify, write.
+    F,
+}
+
+/// A block trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceReplay {
+    /// The file, from the current directory or absolute.
+    pub path: PathBuf,
+    /// Its form; `None`: found out by its first lines.
+    pub format: Option<TraceFormat>,
+    /// How much faster than it was recorded, 0.000001 to 1000000.
+    pub speed: f64,
+    /// Begin again at the end.
+    pub looping: bool,
+}
+
+/// A form of block trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TraceFormat {
+    /// Text of Florida International University.
+    Fiu,
+    /// CSV of Microsoft Research Cambridge.
+    Msr,
+    /// CSV of CloudPhysics.
+    CloudPhysics,
+    /// fio's `write_iolog`.
+    Fio,
+    /// `blkparse`'s text.
+    Blkparse,
+}
+
+/// Which of Filebench's personalities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Personality {
+    /// Mostly reads of whole files.
+    Webserver,
+    /// Writes, appends and reads.
+    Fileserver,
+}
+
+/// Which keys each kind has.
+const KINDS: [(&str, &[&str]); 7] = [
+    ("fio", &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
+    ("open", &["rate_iops", "arrival", "on", "off", "rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "size"]),
+    ("ycsb", &["workload", "threads", "records"]),
+    ("trace", &["path", "format", "speed", "loop"]),
+    ("webuser", &["rate_iops"]),
+    ("filebench", &["personality", "threads"]),
+    ("idle", &[]),
+];
+
+pub(super) const KEYS: &[&str] = &[
+    "kind",
+    "rw",
+    "rwmixread",
+    "bs",
+    "bssplit",
+    "numjobs",
+    "iodepth",
+    "size",
+    "rate_iops",
+    "arrival",
+    "on",
+    "off",
+    "workload",
+    "threads",
+    "records",
+    "path",
+    "format",
+    "speed",
+    "loop",
+    "personality",
+];
+
+const BLOCK_MAX_BYTES: u64 = 16 << 20;
+const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
+const THREADS: std::ops::RangeInclusive<u32> = 1..=1024;
+
+/// `vcpus`: an open loop has a thread for each, unless it says otherwise.
+pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Workload> {
+    section.reject_unknown(sink);
+    let words = KINDS.map(|(kind, _)| (kind, kind));
+    let names: Vec<&str> = KINDS.iter().skip(1).map(|(kind, _)| *kind).collect();
+    let remedy = format!("add kind = {:?} (or {})", KINDS[0].0, list(&names));
+    let kind = section.require(sink, "kind", &remedy, choice(&words, &[]))?.into_inner();
+    let own = KINDS.iter().find(|(name, _)| *name == kind).map_or(&[][..], |(_, keys)| keys);
+    for key in section.known.iter().filter(|key| **key != "kind" && !own.contains(key)) {
+        section.forbid(sink, key, &format!("a workload of kind {kind:?} has none"), "remove it, or change the kind");
+    }
+    match kind {
+        "fio" => read_fio(sink, section).map(Workload::Fio),
+        "open" => read_open(sink, section, vcpus).map(Workload::Open),
+        "ycsb" => read_ycsb(sink, section).map(Workload::Ycsb),
+        "trace" => read_trace(sink, section).map(Workload::Trace),
+        "webuser" => Some(Workload::Webuser { rate_iops: or(sink, section, "rate_iops", Rate(4_000), arrivals)? }),
+        "filebench" => {
+            let words = [("webserver", Personality::Webserver), ("fileserver", Personality::Fileserver)];
+            let remedy = "add personality = \"webserver\" or \"fileserver\"";
+            let personality = section.require(sink, "personality", remedy, choice(&words, &[]));
+            let threads = or(sink, section, "threads", 8, integer(THREADS));
+            Some(Workload::Filebench { personality: personality?.into_inner(), threads: threads? })
+        }
+        _ => Some(Workload::Idle),
+    }
+}
+
+fn read_fio(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fio> {
+    let rw = read_rw(sink, section);
+    let numjobs = or(sink, section, "numjobs", 1, integer(THREADS));
+    let iodepth = or(sink, section, "iodepth", 1, integer(DEPTHS));
+    Some(Fio { numjobs: numjobs?, iodepth: iodepth?, rw: rw? })
+}
+
+fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Open> {
+    let rw = read_rw(sink, section);
+    let numjobs = or(sink, section, "numjobs", vcpus.into(), integer(THREADS));
+    let iodepth = or(sink, section, "iodepth", 4096, integer(DEPTHS));
+    let rate_iops = section.require(sink, "rate_iops", "add rate_iops = \"10k\" (arrivals per second)", arrivals);
+    let words = [("poisson", 0), ("constant", 1), ("on-off", 2)];
+    let arrival = or(sink, section, "arrival", 0, choice(&words, &[]))?;
+    if arrival != 2 {
+        for key in ["on", "off"] {
+            section.forbid(sink, key, "only on-off arrivals have bursts", "add arrival = \"on-off\", or remove it");
+        }
+    }
+    let arrival = match arrival {
+        0 => Arrival::Poisson,
+        1 => Arrival::Constant,
+        _ => {
+            let spans = |min| span_in(TimeSpan(min)..=TimeSpan(3_600_000_000_000));
+            let on = section.require(sink, "on", "add on = \"100ms\" (how long a burst lasts)", spans(1_000));
+            let off = section.require(sink, "off", "add off = \"400ms\" (how long the pause after it)", spans(0));
+            Arrival::OnOff { on: on?.into_inner(), off: off?.into_inner() }
+        }
+    };
+    let rate_iops = rate_iops?.into_inner();
+    Some(Open { numjobs: numjobs?, iodepth: iodepth?, rate_iops, arrival, rw: rw? })
+}
+
+fn read_ycsb(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Ycsb> {
+    let words = [
+        ("a", YcsbMix::A),
+        ("b", YcsbMix::B),
+        ("c", YcsbMix::C),
+        ("d", YcsbMix::D),
+        ("e", YcsbMix::E),
+        ("f", YcsbMix::F),
+    ];
+    let mix = section.require(sink, "workload", "add workload = \"a\" (to \"f\")", choice(&words, &[]));
+    let threads = or(sink, section, "threads", 4, integer(THREADS));
+    let records = or(sink, section, "records", None, |v| integer(1_000..=1_000_000_000)(v).map(Some));
+    Some(Ycsb { mix: mix?.into_inner(), threads: threads?, records: records? })
+}
+
+fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceReplay> {
+    let file = sink.text.file.clone();
+    let remedy = "add path = \"traces/web.csv\", from the directory of this file";
+    let path = section.require(sink, "path", remedy, |value| beside(&file, &text(value)?));
+    let words = [
+        ("auto", None),
+        ("fiu", Some(TraceFormat::Fiu)),
+        ("msr", Some(TraceFormat::Msr)),
+        ("cloudphysics", Some(TraceFormat::CloudPhysics)),
+        ("fio", Some(TraceFormat::Fio)),
+        ("blkparse", Some(TraceFormat::Blkparse)),
+    ];
+    let format = or(sink, section, "format", None, choice(&words, &[]));
+    let speed = or(sink, section, "speed", 1.0, fraction(0.000_001..=1_000_000.0));
+    let looping = or(sink, section, "loop", true, boolean);
+    Some(TraceReplay { path: path?.into_inner(), format: format?, speed: speed?, looping: looping? })
+}
+
+fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
+    // Reads in 100 (`None`: as rwmixread says), and whether they go anywhere.
+    let words = [
+        ("read", (Some(100), false)),
+        ("write", (Some(0), false)),
+        ("randread", (Some(100), true)),
+        ("randwrite", (Some(0), true)),
+        ("rw", (None, false)),
+        ("readwrite", (None, false)),
+        ("randrw", (None, true)),
+    ];
+    let remedy = "add rw = \"randread\" (read, write, randread, randwrite, rw or randrw)";
+    let rw = section.require(sink, "rw", remedy, choice(&words, &[]));
+    let mixed = rw.as_ref().is_none_or(|rw| rw.get_ref().0.is_none());
+    if !mixed {
+        let why = "only rw and randrw mix reads and writes";
+        section.forbid(sink, "rwmixread", why, "remove it, or write rw = \"randrw\"");
+    }
+    let mix = or(sink, section, "rwmixread", 50, integer(0..=100));
+    if section.has("bs") {
+        section.forbid(sink, "bssplit", "bs gives the block size already", "remove one of the two");
+    }
+    let default = vec![BlockSize { bytes: 4096, weight: 1 }];
+    let block_sizes = if section.has("bssplit") {
+        or(sink, section, "bssplit", default, split)
+    } else {
+        or(sink, section, "bs", default, |value| {
+            Ok(vec![BlockSize { bytes: block(&text_or_number(value)?)?, weight: 1 }])
+        })
+    };
+    let working_set = or(sink, section, "size", None, |value| fio_size(&text_or_number(value)?).map(Some));
+    let (read_percent, random) = rw?.into_inner();
+    let read_percent = read_percent.unwrap_or(mix?) as u8;
+    Some(Rw { read_percent, random, block_sizes: block_sizes?, working_set: working_set? })
+}
+
+fn arrivals(value: &DeValue<'_>) -> Result<Rate, Wrong> {
+    let found = rate(value)?;
+    let sane = (1..=100_000_000).contains(&found.0);
+    let remedy = "write arrivals per second, from 1 to \"100M\"";
+    sane.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
+}
+
+fn text_or_number(value: &DeValue<'_>) -> Result<String, Wrong> {
+    match value {
+        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+        _ => text(value),
+    }
+}
+
+/// `4k/60:64k/40`; a size without a share gets an equal part of what the others leave of 100.
+fn split(value: &DeValue<'_>) -> Result<Vec<BlockSize>, Wrong> {
+    let found = text(value)?;
+    let wrong =
+        |what: String| Wrong { what, remedy: "expected sizes with their percent, such as \"4k/60:64k/40\"".into() };
+    let mut parts: Vec<(u32, Option<u32>)> = Vec::new();
+    for part in found.split(':') {
+        let (size, percent) = part.split_once('/').map_or((part, None), |(size, percent)| (size, Some(percent)));
+        let percent = percent.map(str::trim).filter(|percent| !percent.is_empty());
+        let percent = match percent.map(|percent| percent.parse::<u32>().ok().filter(|p| (1..=100).contains(p))) {
+            Some(None) => return Err(wrong(format!("has {:?}, which is no percent", clip(part)))),
+            Some(percent) => percent,
+            None => None,
+        };
+        if size.trim().is_empty() {
+            return Err(wrong(format!("is {:?}, which has an empty part", clip(&found))));
+        }
+        parts.push((block(size.trim())?, percent));
+        if parts.len() > 64 {
+            return Err(wrong("has more than 64 sizes".into()));
+        }
+    }
+    let given: u32 = parts.iter().filter_map(|(_, percent)| *percent).sum();
+    let open = parts.iter().filter(|(_, percent)| percent.is_none()).count() as u32;
+    let rest = 100_u32.checked_sub(given).filter(|rest| if open == 0 { *rest == 0 } else { *rest >= open });
+    let Some(rest) = rest else { return Err(wrong(format!("is {:?}, which does not make 100 percent", clip(&found)))) };
+    let equal = rest.checked_div(open).unwrap_or(0);
+    Ok(parts.into_iter().map(|(bytes, percent)| BlockSize { bytes, weight: percent.unwrap_or(equal) }).collect())
+}
+
+fn block(found: &str) -> Result<u32, Wrong> {
+    let size = fio_size(found)?;
+    let fits = (512..=BLOCK_MAX_BYTES).contains(&size.0) && size.0.is_multiple_of(512);
+    let remedy = "expected a multiple of 512 bytes up to 16MiB, such as \"4k\"";
+    u32::try_from(size.0)
+        .ok()
+        .filter(|_| fits)
+        .ok_or_else(|| Wrong { what: format!("is {:?}", clip(found)), remedy: remedy.into() })
+}
+
+/// A size as fio reads it: k, m, g and t are steps of 1024. The units of other sections work too.
+fn fio_size(found: &str) -> Result<Size, Wrong> {
+    let letter = found.chars().last().filter(|c| "kKmMgGtT".contains(*c));
+    let text = letter.map_or_else(
+        || found.to_owned(),
+        |c| format!("{}{}iB", found.strip_suffix(c).unwrap_or(found), c.to_ascii_uppercase()),
+    );
+    text.parse().map_err(|_| Wrong {
+        what: format!("is {:?}", clip(found)),
+        remedy: "expected a size such as \"4k\", \"16m\" or \"2GiB\" (k, m and g are steps of 1024, as in fio)".into(),
+    })
+}

@@ -1,0 +1,96 @@
+//! From a policy as configured to the policy that runs, for the daemon and the simulator alike.
+
+use config::{Limits, Policy, Variant};
+use io_model::Nanos;
+use policy::{
+    AnyPolicy, CapsConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns, LpnsConfig, MqfqConfig,
+    PolicyConfig, PollerShape,
+};
+use ssd_model::Profile;
+
+use crate::drive_profile;
+
+/// The policy for a drive. `limits` are the tenants', in the order of their identifiers.
+pub fn configure(policy: &Policy, profile: &Profile, limits: impl Iterator<Item = Limits>) -> PolicyConfig {
+    match policy {
+        Policy::Passthrough => PolicyConfig::Passthrough,
+        Policy::Lpns(settings) => PolicyConfig::Lpns(lpns(settings, profile)),
+        Policy::Fair(settings) => PolicyConfig::Fair(fair(settings, profile)),
+        Policy::K2(settings) => PolicyConfig::K2(K2Config { max_in_flight: settings.max_in_flight }),
+        Policy::Mqfq(settings) => PolicyConfig::Mqfq(MqfqConfig {
+            gap_commands: settings.throttle_gap,
+            max_in_flight: settings.max_in_flight,
+            guaranteed_weight: settings.guaranteed_weight,
+            cost: drive_profile::lpns(profile).cost,
+        }),
+        Policy::D2fq(settings) => PolicyConfig::D2fq(D2fqConfig {
+            medium_gap_commands: settings.medium_gap,
+            low_gap_commands: settings.low_gap,
+            ratio: settings.ratio,
+            adaptive: settings.adaptive,
+            guaranteed_weight: settings.guaranteed_weight,
+            cost: drive_profile::lpns(profile).cost,
+        }),
+        Policy::Caps => PolicyConfig::Caps(CapsConfig { limits: limits.map(caps).collect() }),
+    }
+}
+
+/// One poller's policy: `configured` is [`configure`]'s of `policy`.
+///
+/// # Errors
+/// A setting out of its range.
+pub fn build(policy: &Policy, configured: &PolicyConfig, shape: &PollerShape) -> Result<AnyPolicy, ConfigError> {
+    let (Policy::Lpns(settings), PolicyConfig::Lpns(lpns)) = (policy, configured) else {
+        return configured.build(shape);
+    };
+    let PollerShape { hwqs, hwq_depth, guaranteed_vqs } = *shape;
+    let mut lpns = lpns.clone().with_hwqs(hwqs, guaranteed_vqs, hwq_depth);
+    if let Some(exclusive) = settings.exclusive_queues {
+        lpns.hwqs_exclusive = exclusive.min(hwqs.saturating_sub(1));
+        lpns.hwqs_shared = hwqs - lpns.hwqs_exclusive;
+    }
+    if let Some(shared) = settings.shared_queues {
+        lpns.hwqs_shared = shared.min(hwqs - lpns.hwqs_exclusive).max(1);
+    }
+    Ok(Lpns::new(lpns)?.into())
+}
+
+fn lpns(settings: &config::Lpns, profile: &Profile) -> LpnsConfig {
+    let drive = drive_profile::lpns(profile);
+    LpnsConfig {
+        variant: match settings.variant {
+            Variant::Published => policy::Variant::Published,
+            Variant::Corrected => policy::Variant::Corrected,
+        },
+        omega: settings.omega.map_or(drive.omega, f64::from),
+        r_iops: settings.rate_iops.map_or(drive.r_iops, |rate| rate.0 as f64),
+        l_h: settings.min_latency.map_or(drive.l_h, |latency| Nanos(latency.0)),
+        ..drive
+    }
+}
+
+fn fair(settings: &config::Fair, profile: &Profile) -> FairConfig {
+    let drive = drive_profile::fair(profile);
+    let or = |own: Option<config::TimeSpan>, drive: Nanos| own.map_or(drive, |span| Nanos(span.0));
+    FairConfig {
+        variant: match settings.variant {
+            Variant::Published => FairVariant::Published,
+            Variant::Corrected => FairVariant::Corrected,
+        },
+        thresh_min: or(settings.min_latency, drive.thresh_min),
+        thresh_max: or(settings.max_latency, drive.thresh_max),
+        epoch: or(settings.epoch, drive.epoch),
+        ..drive
+    }
+}
+
+/// 0: no limit, as in SPDK.
+fn caps(limits: Limits) -> policy::Limits {
+    let mib = |bandwidth: Option<config::Bandwidth>| bandwidth.map_or(0, |bandwidth| bandwidth.0 >> 20);
+    policy::Limits {
+        rw_ios_per_sec: limits.rw_iops.map_or(0, |rate| rate.0),
+        rw_mbytes_per_sec: mib(limits.rw_bandwidth),
+        r_mbytes_per_sec: mib(limits.r_bandwidth),
+        w_mbytes_per_sec: mib(limits.w_bandwidth),
+    }
+}

@@ -1,0 +1,140 @@
+//! `evenkeel reproduce`: the papers' figures from our own code, and how they compare.
+
+use std::io::{IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Result;
+use reproduce::report::{Figure, Output, Report};
+use reproduce::{Options, Paper, Progress};
+use signal_hook::consts::SIGINT;
+
+use crate::table;
+
+/// Run the experiments of the papers behind Evenkeel in the simulator, and compare.
+///
+/// Writes report.html (with plots), report.json and report.csv. The same seed gives the same report.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Whose experiments.
+    #[arg(default_value = "all", value_parser = ["lpns", "fairnvme", "qos", "vbmq", "cloud", "all"])]
+    paper: String,
+
+    /// The directory for the report; made if it is missing.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// What every random choice comes from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Print report.json instead of the summary.
+    #[arg(long)]
+    json: bool,
+
+    /// Cut the experiments short: rough numbers, soon.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let output = Output::prepare(&args.out)?;
+    let papers: Vec<Paper> =
+        Paper::ALL.into_iter().filter(|paper| args.paper == "all" || args.paper == paper.key()).collect();
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let options = Options { seed: args.seed, quick: args.quick, threads };
+    let screen = Screen { is_terminal: std::io::stderr().is_terminal(), filled: AtomicUsize::new(0) };
+    let report = reproduce::run(&papers, options, &|progress| screen.show(progress));
+    screen.clear();
+    let report = report?;
+
+    // Until here an interrupt ends us with nothing written; from here it waits until the files belong together.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, interrupted.clone())?;
+    let [page, ..] = output.write(&report)?;
+    if interrupted.load(Ordering::Relaxed) {
+        signal_hook::low_level::emulate_default_handler(SIGINT)?;
+    }
+
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        out.write_all(report.json().as_bytes())?;
+    } else {
+        write!(out, "{}", summary(&report))?;
+        writeln!(out, "\n{}", page.display())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// One line per figure, and what was missed.
+fn summary(report: &Report) -> String {
+    let of = |(good, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{good} of {all}") };
+    let heading = ["figure", "criteria met", "rows that agree", ""];
+    let row = |figure: &Figure| {
+        vec![
+            format!("{} {}: {}", figure.paper.key(), figure.id, figure.title),
+            of(figure.criteria_met()),
+            of(figure.rows_good()),
+            state(figure).to_owned(),
+        ]
+    };
+    let mut text = table::layout(&heading, &report.figures.iter().map(row).collect::<Vec<_>>());
+    for one in &report.uncovered {
+        text += &format!("{}: {}: not covered, {}\n", one.paper.key(), one.figure, one.why);
+    }
+    for figure in &report.figures {
+        for missed in figure.criteria.iter().filter(|criterion| !criterion.met) {
+            text += &format!("missed: {} {}: {}: {}\n", figure.paper.key(), figure.id, missed.text, missed.saw);
+        }
+    }
+    text
+}
+
+fn state(figure: &Figure) -> &'static str {
+    match figure.is_good() {
+        false => "see the report",
+        true if figure.criteria.is_empty() && figure.rows_good().1 == 0 => "shown",
+        true => "ok",
+    }
+}
+
+/// Where progress goes: a bar on a terminal, else a line per experiment.
+struct Screen {
+    is_terminal: bool,
+    /// Cells of the bar. An experiment may find that it has more to run; the bar does not go back for it.
+    filled: AtomicUsize,
+}
+
+/// Cells of the bar.
+const BAR: usize = 24;
+
+impl Screen {
+    fn show(&self, progress: &Progress) {
+        let (done, all) = progress.experiments;
+        let (runs_done, runs) = progress.runs;
+        let name = format!("{}: {}", progress.paper.key(), progress.experiment);
+        let mut err = std::io::stderr().lock();
+        // Progress that can't be shown is no reason to stop.
+        let _ = if self.is_terminal {
+            let part = if runs == 0 { 0.0 } else { runs_done as f64 / runs as f64 };
+            let now = ((done as f64 + part) / all.max(1) as f64 * BAR as f64) as usize;
+            let filled = self.filled.fetch_max(now, Ordering::Relaxed).max(now);
+            let bar = "█".repeat(filled) + &"░".repeat(BAR.saturating_sub(filled));
+            write!(err, "\r\x1b[K{bar} {}/{all} {runs_done}/{runs}  {name}", done + 1)
+        } else if runs == 0 {
+            writeln!(err, "{}/{all}  {name}", done + 1)
+        } else {
+            Ok(())
+        };
+        let _ = err.flush();
+    }
+
+    fn clear(&self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `evenkeel sim`: what would happen on a drive, under each policy, in virtual time.
+
+mod plan;
+mod show;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ::sim::{Report, ScenarioError};
+use anyhow::{Result, bail};
+use config::Scenario;
+use io_model::Nanos;
+use serde::Serialize;
+
+use self::plan::{Plan, Run};
+
+/// Try a promise before making it: simulate a scenario under its policies. The same file and seed give the same
+/// figures, whatever the machine.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The scenario: drive, host, policies, tenants, workloads, faults (see examples/scenarios).
+    scenario: PathBuf,
+
+    /// What every random choice comes from, instead of the scenario's seed.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    scenario: &'a std::path::Path,
+    seed: u64,
+    /// What the figures take for granted.
+    notes: &'a [String],
+    warnings: Vec<String>,
+    /// Each tenant's mean latency alone on the drive, if the scenario asks for it; nothing for one without I/O.
+    alone_mean_ns: Option<Vec<Option<f64>>>,
+    /// One for each policy, in the scenario's order.
+    runs: &'a [Report],
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let scenario = Scenario::load(&args.scenario)?;
+    let seed = args.seed.unwrap_or(scenario.run.seed);
+    let plan = plan::make(&scenario, seed)?;
+    let alone = if scenario.run.alone { play_all(&plan.alone)? } else { Vec::new() };
+    let mut runs = play_all(&plan.runs)?;
+    let alone = (!alone.is_empty()).then(|| means_alone(&plan, &alone));
+    if let Some(alone) = &alone {
+        let alone: Vec<Nanos> = alone.iter().map(|mean| Nanos(mean.unwrap_or(0.0).round() as u64)).collect();
+        runs.iter_mut().for_each(|report| report.compare_alone(&alone));
+    }
+    let warnings = scenario.warnings.iter().map(|warning| warning.in_file(scenario.file())).collect();
+    let outcome =
+        Outcome { scenario: scenario.file(), seed, notes: &plan.notes, warnings, alone_mean_ns: alone, runs: &runs };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&outcome)?)?;
+    } else {
+        write!(out, "{}", show::text(&scenario, &outcome))?;
+    }
+    out.flush()?;
+    match runs.iter().map(|report| report.violations).sum::<u64>() {
+        0 => Ok(()),
+        broken => bail!("{broken} times a rule was broken that must hold in every run"),
+    }
+}
+
+/// The means of the runs alone; copies of a tenant share a run.
+fn means_alone(plan: &Plan, alone: &[Report]) -> Vec<Option<f64>> {
+    let report = |index: &usize| alone.get(*index)?.tenants.first();
+    let mean = |index| report(index).filter(|tenant| tenant.latency.count > 0).map(|tenant| tenant.latency.mean_ns);
+    plan.alone_of.iter().map(mean).collect()
+}
+
+/// Plays independent runs, as many at once as there are cores.
+fn play_all(runs: &[Run]) -> Result<Vec<Report>, ScenarioError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let progress = std::io::stderr().is_terminal();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = run.play();
+                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    done.push((run.number, report));
+                    if progress {
+                        eprint!("\r\x1b[K{} of {} runs", done.len(), runs.len());
+                    }
+                }
+            });
+        }
+    });
+    if progress {
+        eprint!("\r\x1b[K");
+    }
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, report)| report).collect()
+}

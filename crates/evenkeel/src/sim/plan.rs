@@ -1,0 +1,337 @@
+//! From a scenario file to the simulator's runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ::sim::workload::{self, Access, Arrivals, Pattern};
+use ::sim::{self, Layout, Report, ScenarioError};
+use anyhow::Result;
+use config::scenario::{self as file, FaultKind, HostLayout, Workload};
+use config::{Class, Policy, Scenario};
+use io_model::Nanos;
+use policy::PolicyConfig;
+use ssd_model::Profile;
+use trace::Trace;
+
+use crate::{drive_profile, policies};
+
+/// Everything that will be played.
+pub struct Plan {
+    /// One for each policy.
+    pub runs: Vec<Run>,
+    /// Each kind of tenant alone, without a policy.
+    pub alone: Vec<Run>,
+    /// Which of these is each tenant's.
+    pub alone_of: Vec<usize>,
+    /// What the figures take for granted.
+    pub notes: Vec<String>,
+}
+
+/// One run.
+pub struct Run {
+    /// Its place among the others.
+    pub number: usize,
+    policy: Policy,
+    scenario: sim::Scenario,
+}
+
+impl Run {
+    /// Plays it.
+    pub fn play(&self) -> Result<Report, ScenarioError> {
+        sim::run_with(&self.scenario, &mut |shape| Ok(policies::build(&self.policy, &self.scenario.policy, shape)?))
+    }
+}
+
+/// Reads what the scenario names (profile and traces) and checks what can be checked without playing it.
+///
+/// # Errors
+/// A profile or trace that can't be used, a workload that does not fit its disk, a setting out of its range.
+pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
+    let profile = drive_profile::load(&scenario.drive.profile, |why| scenario.no_profile(why))?;
+    let mut notes = Vec::new();
+    let tenants = tenants(scenario, &mut notes)?;
+    let limits = || scenario.tenants.iter().map(|tenant| tenant.limits);
+    let mut runs = Vec::new();
+    for policy in &scenario.policies {
+        let configured = policies::configure(policy, &profile, limits());
+        let layout = layout(scenario.host.layout, policy);
+        if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
+            notes.push(drive_profile::assumed(&profile.name, lpns));
+        }
+        let run = base(scenario, seed, &profile, layout, configured, tenants.clone());
+        run.validate()?;
+        runs.push(Run { number: runs.len(), policy: *policy, scenario: run });
+    }
+    let plain = layout(scenario.host.layout, &Policy::Passthrough);
+    let together: Vec<&str> =
+        runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.policy.name()).collect();
+    if !together.is_empty() {
+        let names = together.join(", ");
+        notes.push(format!("one poller for all tenants (layout mdev), whom the policy must see together: {names}"));
+    }
+    let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, tenants);
+    let (alone, alone_of) = alone(scenario, &whole);
+    Ok(Plan { runs, alone, alone_of, notes })
+}
+
+/// One run for each kind of tenant: copies are alike.
+fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
+    let mut runs: Vec<(usize, Run)> = Vec::new();
+    let mut alone_of = Vec::new();
+    let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
+        (one.class, one.vcpus, one.queues, one.size) == (other.class, other.vcpus, other.queues, other.size)
+            && one.workload == other.workload
+    };
+    for (index, tenant) in scenario.tenants.iter().enumerate() {
+        let known = runs.iter().position(|(first, _)| alike(&scenario.tenants[*first], tenant));
+        alone_of.push(known.unwrap_or_else(|| {
+            let number = runs.len();
+            runs.push((index, Run { number, policy: Policy::Passthrough, scenario: whole.alone(index) }));
+            number
+        }));
+    }
+    (runs.into_iter().map(|(_, run)| run).collect(), alone_of)
+}
+
+/// Policies that must see all tenants have one poller, as in the daemon.
+fn layout(host: HostLayout, policy: &Policy) -> Layout {
+    match host {
+        HostLayout::Evenkeel if policy.needs_one_poller() => Layout::Mdev,
+        HostLayout::Evenkeel => Layout::Evenkeel,
+        HostLayout::Mdev => Layout::Mdev,
+        HostLayout::Spdk => Layout::Spdk,
+        HostLayout::Virtio => Layout::Virtio,
+        HostLayout::SrIov => Layout::SrIov,
+        HostLayout::K2 => Layout::K2,
+    }
+}
+
+fn base(
+    scenario: &Scenario,
+    seed: u64,
+    profile: &Profile,
+    layout: Layout,
+    policy: PolicyConfig,
+    tenants: Vec<sim::Tenant>,
+) -> sim::Scenario {
+    let defaults = sim::Scenario::new(profile.clone());
+    let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.class.is_guaranteed()).collect();
+    let pollers = layout.pollers(&guaranteed).len().max(1);
+    let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
+    sim::Scenario {
+        drive_bytes: scenario.drive.size.0,
+        costs: costs(&scenario.host, layout),
+        layout,
+        policy,
+        hwqs_own: share.unwrap_or(defaults.hwqs_own),
+        hwqs_shared: share.unwrap_or(defaults.hwqs_shared),
+        hwq_depth: u32::from(scenario.drive.queue_depth),
+        tenants,
+        warmup: Nanos(scenario.run.warmup.0),
+        duration: Nanos(scenario.run.duration.0),
+        seed,
+        faults: scenario.faults.iter().map(|fault| self::fault(fault, scenario)).collect(),
+        ..defaults
+    }
+}
+
+fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
+    let mut costs = sim::HostCosts::default();
+    let own = &host.costs;
+    let set = |cost: &mut u64, own: Option<config::TimeSpan>| *cost = own.map_or(*cost, |span| span.0);
+    set(&mut costs.guest.app_ns, own.guest_app);
+    set(&mut costs.guest.submit_ns, own.guest_submit);
+    set(&mut costs.guest.irq_ns, own.guest_irq);
+    set(&mut costs.guest.complete_ns, own.guest_complete);
+    let path = match layout {
+        Layout::Evenkeel | Layout::Mdev => &mut costs.mediated,
+        Layout::Spdk => &mut costs.spdk,
+        Layout::Virtio => &mut costs.virtio,
+        Layout::SrIov => &mut costs.direct,
+        Layout::K2 => &mut costs.k2,
+    };
+    set(&mut path.pass_ns, own.poller_pass);
+    set(&mut path.fetch_ns, own.poller_fetch);
+    set(&mut path.complete_ns, own.poller_complete);
+    set(&mut path.doorbell_ns, own.poller_doorbell);
+    set(&mut path.interrupt_ns, own.poller_interrupt);
+    set(&mut path.delivery_ns, own.delivery);
+    set(&mut path.wake_ns, own.wake);
+    set(&mut path.lock_ns, own.lock);
+    costs
+}
+
+fn fault(fault: &file::Fault, scenario: &Scenario) -> sim::Fault {
+    let end = scenario.run.warmup.0.saturating_add(scenario.run.duration.0);
+    let kind = match fault.kind {
+        FaultKind::Error { probability, lasts } => sim::FaultKind::Errors {
+            ppm: (probability * 1e6).round() as u32,
+            lasts: Nanos(lasts.map_or(end, |span| span.0)),
+        },
+        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts: Nanos(lasts.0) },
+        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout: Nanos(timeout.0) },
+        FaultKind::Reset { tenant } => sim::FaultKind::Reset { tenant },
+        FaultKind::Leave { tenant } => sim::FaultKind::Leave { tenant },
+        FaultKind::Rogue { tenant } => sim::FaultKind::Rogue { tenant },
+    };
+    sim::Fault { at: Nanos(fault.at.0), kind }
+}
+
+fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
+    let mut traces = Traces::default();
+    let mut tenants = Vec::with_capacity(scenario.tenants.len());
+    for (index, tenant) in scenario.tenants.iter().enumerate() {
+        let workload = match &tenant.workload {
+            Workload::Trace(replay) => {
+                let trace = traces.get(replay, tenant.size.0, notes, |why| scenario.bad_tenant(index, why))?;
+                workload::Workload::Replay(workload::Replay {
+                    speed: replay.speed,
+                    looping: replay.looping,
+                    jobs: u32::from(tenant.vcpus),
+                    ..workload::Replay::new(trace)
+                })
+            }
+            other => simple(other, tenant.vcpus, notes),
+        };
+        workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
+        let class = match tenant.class {
+            Class::Guaranteed { latency_target } => {
+                policy::Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
+            }
+            Class::BestEffort { weight } => policy::Class::BestEffort { weight },
+        };
+        tenants.push(sim::Tenant {
+            name: tenant.name.clone(),
+            class,
+            vcpus: tenant.vcpus,
+            vqs: tenant.queues,
+            size_bytes: tenant.size.0,
+            workload,
+        });
+    }
+    Ok(tenants)
+}
+
+/// Traces that were read, by what they were read and fitted for: copies of a tenant share one.
+#[derive(Default)]
+struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), Arc<Trace>>);
+
+impl Traces {
+    fn get(
+        &mut self,
+        replay: &file::TraceReplay,
+        disk_bytes: u64,
+        notes: &mut Vec<String>,
+        unfit: impl FnOnce(trace::DiskTooSmall) -> config::ConfigErrors,
+    ) -> Result<Arc<Trace>> {
+        let format = replay.format.map(|format| match format {
+            file::TraceFormat::Fiu => trace::Format::Fiu,
+            file::TraceFormat::Msr => trace::Format::Msr,
+            file::TraceFormat::CloudPhysics => trace::Format::CloudPhysics,
+            file::TraceFormat::Fio => trace::Format::FioIolog,
+            file::TraceFormat::Blkparse => trace::Format::Blkparse,
+        });
+        let key = (replay.path.clone(), format, disk_bytes);
+        if let Some(trace) = self.0.get(&key) {
+            return Ok(Arc::clone(trace));
+        }
+        let mut trace = trace::read_file(&replay.path, format, trace::Limits::default())?;
+        trace.fit(disk_bytes).map_err(unfit)?;
+        notes.push(format!("{}: {}", replay.path.display(), trace.summary()));
+        notes.push(format!("{}: {}", replay.path.display(), irregular(trace.counts())));
+        let trace = Arc::new(trace);
+        self.0.insert(key, Arc::clone(&trace));
+        Ok(trace)
+    }
+}
+
+/// What was not as a trace should be, and was handled by a rule.
+fn irregular(counts: trace::Counts) -> String {
+    let kinds = [
+        (counts.jumps_back, "where time jumped back"),
+        (counts.zero_length, "of no length"),
+        (counts.unaligned, "not of whole blocks"),
+        (counts.split, "split"),
+        (counts.other_devices, "to other devices"),
+        (counts.moved, "moved onto the disk"),
+        (counts.shortened, "shortened"),
+    ];
+    let found: Vec<String> =
+        kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
+    if found.is_empty() { "nothing irregular in it".into() } else { format!("requests {}", found.join(", ")) }
+}
+
+fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload::Workload {
+    match workload {
+        Workload::Fio(fio) => {
+            workload::Workload::Fio(workload::Fio { jobs: fio.numjobs, iodepth: fio.iodepth, access: access(&fio.rw) })
+        }
+        Workload::Open(open) => {
+            let iops = open.rate_iops.0 as f64;
+            let arrivals = match open.arrival {
+                file::Arrival::Poisson => Arrivals::Poisson { iops },
+                file::Arrival::Constant => Arrivals::Constant { iops },
+                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: Nanos(on.0), off: Nanos(off.0) },
+            };
+            workload::Workload::Open(workload::Open {
+                jobs: open.numjobs,
+                arrivals,
+                access: access(&open.rw),
+                max_outstanding: open.iodepth,
+            })
+        }
+        Workload::Ycsb(ycsb) => {
+            assume(notes, "ycsb", &workload::Ycsb::ASSUMPTIONS);
+            workload::Workload::Ycsb(self::ycsb(ycsb, vcpus))
+        }
+        Workload::Webuser { rate_iops } => {
+            assume(notes, "webuser", &workload::Webuser::ASSUMPTIONS[..1]);
+            let jobs = u32::from(vcpus);
+            let mean_iops = rate_iops.0 as f64;
+            workload::Workload::Webuser(workload::Webuser { jobs, mean_iops, ..workload::Webuser::default() })
+        }
+        Workload::Filebench { personality, threads } => {
+            assume(notes, "filebench", &workload::Filebench::ASSUMPTIONS);
+            let personality = match personality {
+                file::Personality::Webserver => workload::Personality::Webserver,
+                file::Personality::Fileserver => workload::Personality::Fileserver,
+            };
+            let whole = workload::Filebench::new(personality);
+            workload::Workload::Filebench(workload::Filebench { threads: *threads, ..whole })
+        }
+        Workload::Trace(_) | Workload::Idle => workload::Workload::Idle,
+    }
+}
+
+fn assume(notes: &mut Vec<String>, kind: &str, assumptions: &[&str]) {
+    for assumption in assumptions {
+        let note = format!("{kind}: {assumption}");
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+}
+
+fn ycsb(ycsb: &file::Ycsb, vcpus: u16) -> workload::Ycsb {
+    let core = match ycsb.mix {
+        file::YcsbMix::A => workload::Core::A,
+        file::YcsbMix::B => workload::Core::B,
+        file::YcsbMix::C => workload::Core::C,
+        file::YcsbMix::D => workload::Core::D,
+        file::YcsbMix::E => workload::Core::E,
+        file::YcsbMix::F => workload::Core::F,
+    };
+    let whole = workload::Ycsb::new(core);
+    let records = ycsb.records.map_or(whole.records, u64::from);
+    workload::Ycsb { threads: ycsb.threads, vcpus: u32::from(vcpus), records, ..whole }
+}
+
+fn access(rw: &file::Rw) -> Access {
+    let size = |size: &file::BlockSize| workload::BlockSize { bytes: size.bytes, weight: size.weight };
+    Access {
+        read_percent: rw.read_percent,
+        pattern: if rw.random { Pattern::Random } else { Pattern::Sequential },
+        block_sizes: rw.block_sizes.iter().map(size).collect(),
+        working_set_bytes: rw.working_set.map(|size| size.0),
+    }
+}

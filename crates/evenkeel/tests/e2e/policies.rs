@@ -1,0 +1,119 @@
+//! Every policy serves I/O through the binary, on the drive model.
+
+use serde_json::Value;
+
+use crate::harness::{Home, errors, run};
+
+const TENANTS: &str = "[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
+                       [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\nweight = 3\n";
+
+fn model(policy: &str, tenants: &str) -> String {
+    format!("[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"16MiB\"\n[policy]\n{policy}\n{tenants}")
+}
+
+fn stats(home: &Home) -> Value {
+    let runtime_dir = home.runtime_dir();
+    let arguments = ["stats", "--once", "--json", "--interval", "0", "--runtime-dir", runtime_dir.to_str().unwrap()];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Both tenants write and read back at once under the policy; nothing is lost, and `stats` says who did it.
+fn serves(name: &str, policy: &str, tenants: &str) {
+    let home = Home::new();
+    home.configure(&model(&format!("name = \"{name}\"\n{policy}"), tenants));
+    let daemon = home.serve();
+    assert_eq!(daemon.ready["policy"]["name"], name);
+    let job = "--rw randrw --bssplit 4k/50:64k/50 --iodepth 16 --verify";
+    let loads = ["db", "batch"].map(|tenant| home.load(tenant, job));
+    for load in loads {
+        let report = load.expect_clean();
+        assert!(report["jobs"][0]["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report}");
+    }
+    let stats = stats(&home);
+    assert_eq!(stats["policy"], name);
+    for (row, tenant) in stats["tenants"].as_array().unwrap().iter().zip(["db", "batch"]) {
+        assert_eq!((&row["name"], &row["errors"]), (&tenant.into(), &0.into()));
+        assert!(row["iops"].as_f64().unwrap() > 0.0 && row["p99_us"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let limits = (name == "caps").then_some("20k IOPS, reads 500MiB/s, writes 500MiB/s");
+    assert_eq!(stats["tenants"][1]["limits"].as_str(), limits);
+    let pollers = daemon.ready["pollers"].as_array().unwrap().len();
+    assert_eq!(pollers, if matches!(name, "lpns" | "passthrough") { 2 } else { 1 });
+    daemon.stop();
+}
+
+#[test]
+fn passthrough() {
+    serves("passthrough", "", TENANTS);
+}
+
+#[test]
+fn lpns() {
+    serves("lpns", "variant = \"corrected\"", TENANTS);
+}
+
+#[test]
+fn fair() {
+    serves("fair", "", TENANTS);
+    serves("fair", "variant = \"published\"\nmin_latency = \"50us\"\nmax_latency = \"1ms\"\nepoch = \"2ms\"", TENANTS);
+}
+
+#[test]
+fn k2() {
+    serves("k2", "max_in_flight = 8", TENANTS);
+}
+
+#[test]
+fn mqfq() {
+    serves("mqfq", "throttle_gap = 16\nmax_in_flight = 32", TENANTS);
+}
+
+#[test]
+fn d2fq() {
+    serves("d2fq", "medium_gap = 4\nlow_gap = 16\nratio = 9", TENANTS);
+}
+
+#[test]
+fn caps() {
+    let tenants = format!("{TENANTS}rw_iops = \"20k\"\nr_bandwidth = \"500MiB/s\"\nw_bandwidth = \"500MiB/s\"\n");
+    serves("caps", "", &tenants);
+}
+
+#[test]
+fn d2fq_is_refused_where_no_drive_weighs_queues() {
+    let home = Home::new();
+    let text = format!("[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n[policy]\nname = \"d2fq\"\n{TENANTS}");
+    let config = home.configure(&text);
+    for command in ["check", "serve"] {
+        let output = run(&[command, config.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        let errors = errors(&output);
+        assert!(errors.contains("d2fq needs a drive with weighted round robin"), "{errors}");
+    }
+}
+
+#[test]
+fn a_profile_of_ones_own_is_served_and_its_mistakes_are_told() {
+    let home = Home::new();
+    let built_in = include_str!("../../../ssd-model/profiles/p3520.toml");
+    home.write_config("mine.toml", built_in);
+    let text = model("name = \"lpns\"", TENANTS).replace("\"p5800x\"", "\"./mine.toml\"");
+    let config = home.configure(&text);
+    let daemon = home.serve();
+    home.load("db", "--rw randread --bs 4k --size 1m").expect_clean();
+    daemon.stop();
+
+    let profile = home.write_config("mine.toml", &built_in.replace("units = 36", "units = \"many\""));
+    let output = run(&["check", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = errors(&output);
+    assert!(told.contains(&format!("{}:", profile.display())) && told.contains("units = \"many\""), "{told}");
+
+    std::fs::remove_file(&profile).unwrap();
+    let output = run(&["check", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = errors(&output);
+    assert!(told.contains("can't use the profile") && told.contains("profile = \"./mine.toml\""), "{told}");
+}

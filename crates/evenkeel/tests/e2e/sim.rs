@@ -1,0 +1,135 @@
+//! `evenkeel sim`: the examples run, figures can be had again, and bad input is told with its line.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::harness::{Home, errors, run};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios")
+}
+
+/// An example with other settings of `[run]`: enough to see everything work.
+fn shortened(home: &Home, name: &str, warmup: &str, duration: &str) -> PathBuf {
+    let text = std::fs::read_to_string(examples().join(name)).unwrap();
+    let lines = text.lines().map(|line| match line {
+        _ if line.starts_with("warmup") => format!("warmup = \"{warmup}\"\n"),
+        _ if line.starts_with("duration") => format!("duration = \"{duration}\"\n"),
+        _ => format!("{line}\n"),
+    });
+    home.write_config(name, &lines.collect::<String>())
+}
+
+fn simulate(scenario: &Path, arguments: &[&str]) -> Value {
+    let output = run(&[&["sim", "--json", scenario.to_str().unwrap()], arguments].concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn six_noisy_neighbours_under_every_policy() {
+    let home = Home::new();
+    let scenario = shortened(&home, "six-noisy-neighbours.toml", "150ms", "100ms");
+    let outcome = simulate(&scenario, &[]);
+    let runs = outcome["runs"].as_array().unwrap();
+    let policies: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
+    for run in runs {
+        assert_eq!(run["violations"], 0, "{run}");
+        let tenants = run["tenants"].as_array().unwrap();
+        assert_eq!(tenants.len(), 7);
+        assert!(tenants.iter().all(|tenant| tenant["iops"].as_f64().unwrap() > 0.0), "{run}");
+        assert!(tenants.iter().all(|tenant| tenant["slowdown"].as_f64().unwrap() >= 0.9), "{run}");
+    }
+    let mean = |run: &Value| run["tenants"][0]["latency"]["mean_ns"].as_f64().unwrap();
+    assert!(mean(&runs[1]) <= mean(&runs[0]), "lpns protects the database");
+    // Seven tenants, of two kinds.
+    let alone = outcome["alone_mean_ns"].as_array().unwrap();
+    assert!(alone.len() == 7 && alone[1] == alone[6] && alone[0] != alone[1], "{alone:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
+    let home = Home::new();
+    let scenario = shortened(&home, "mixed-tenants.toml", "20ms", "60ms");
+    let bytes = |seed: &str| run(&["sim", "--json", scenario.to_str().unwrap(), "--seed", seed]).stdout;
+    assert_eq!(bytes("7"), bytes("7"));
+    assert_ne!(bytes("7"), bytes("8"));
+    let outcome = simulate(&scenario, &["--seed", "7"]);
+    assert_eq!((&outcome["seed"], &outcome["runs"][0]["seed"]), (&7.into(), &7.into()));
+    let [store, quiet] = [1, 4].map(|index| &outcome["runs"][0]["tenants"][index]);
+    assert!(store["operations"]["update"]["count"].as_u64().unwrap() > 0, "{store}");
+    assert_eq!((&quiet["reads"]["count"], &quiet["slowdown"]), (&0.into(), &Value::Null));
+    let notes = outcome["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note.as_str().unwrap().contains("synthetic")), "{notes:?}");
+}
+
+#[test]
+fn faults_strike_and_every_rule_holds() {
+    let outcome = simulate(&examples().join("faults.toml"), &[]);
+    let run = &outcome["runs"][0];
+    assert_eq!((&run["violations"], &outcome["alone_mean_ns"]), (&0.into(), &Value::Null));
+    let failed: u64 = run["tenants"].as_array().unwrap().iter().map(|row| row["errors"].as_u64().unwrap()).sum();
+    assert!(failed > 0, "{run}");
+}
+
+#[test]
+fn people_get_tables() {
+    let home = Home::new();
+    let scenario = shortened(&home, "six-noisy-neighbours.toml", "10ms", "20ms");
+    let output = run(&["sim", scenario.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for words in ["lpns on p5800x", "≤ 50.0 µs", "checks: all held", "worst p99 of a promise", "fairness index"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+}
+
+const TRACE: &str = "[drive]\nprofile = \"p5800x\"\n[policy]\nname = \"lpns\"\n[run]\nwarmup = \"1ms\"\nduration = \"50ms\"\n\
+                     [[tenant]]\nname = \"vm\"\nclass = \"guaranteed\"\nlatency_target = \"50us\"\nsize = \"1GiB\"\n\
+                     [tenant.workload]\nkind = \"trace\"\npath = \"vm.csv\"\nformat = \"msr\"\n\
+                     [[tenant]]\nname = \"noisy\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randwrite\"\niodepth = 32\n";
+
+#[test]
+fn a_trace_beside_the_scenario_is_replayed() {
+    let home = Home::new();
+    let scenario = home.write_config("trace.toml", TRACE);
+    let line = |number: u64| {
+        let (ticks, kind) =
+            (128_166_372_000_000_000 + number * 1_000, if number.is_multiple_of(3) { "Write" } else { "Read" });
+        format!("{ticks},src1,0,{kind},{},4096,100\n", number * 8192)
+    };
+    home.write_config("vm.csv", &(0..100).map(line).collect::<String>());
+    let outcome = simulate(&scenario, &[]);
+    let vm = &outcome["runs"][0]["tenants"][0];
+    assert!(vm["reads"]["count"].as_u64().unwrap() > vm["writes"]["count"].as_u64().unwrap(), "{vm}");
+    assert!(outcome["notes"].to_string().contains("100 requests over"), "{}", outcome["notes"]);
+
+    let broken = (0..5).map(line).chain(["not,a,line\n".to_owned()]).collect::<String>();
+    let trace = home.write_config("vm.csv", &broken);
+    let output = run(&["sim", scenario.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains(&format!("{}:6: expected", trace.display())), "{}", errors(&output));
+}
+
+#[test]
+fn bad_scenarios_are_told_with_their_lines() {
+    let home = Home::new();
+    let refused = |text: &str, place: &str| {
+        let scenario = home.write_config("bad.toml", text);
+        let output = run(&["sim", scenario.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        let told = errors(&output);
+        assert!(told.contains(&format!("{}{place}", scenario.display())), "{place} in {told}");
+    };
+    refused("[drive]\nprofile = \"p5800y\"\n", ":2:11: ");
+    let tenant =
+        "[[tenant]]\nname = \"a\"\nsize = \"4KiB\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"read\"\nbs = \"64k\"\n";
+    refused(&format!("[drive]\nprofile = \"p5800x\"\n{tenant}"), ":4:8: tenant \"a\" can't run: ");
+    let idle = "[[tenant]]\nname = \"a\"\nworkload = { kind = \"idle\" }\n";
+    refused(&format!("[drive]\nprofile = \"./none.toml\"\n{idle}"), ":2:11: can't use the profile: ");
+
+    let output = run(&["sim", "/nonexistent/scenario.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("/nonexistent/scenario.toml: can't be read"), "{}", errors(&output));
+}

@@ -1,0 +1,156 @@
+//! A figure of a paper, repeated.
+
+use serde::Serialize;
+
+use super::plot::Plot;
+use super::row::{Row, Verdict, X};
+use crate::paper::Paper;
+
+/// Something that the figure must show, and whether it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Criterion {
+    /// The demand in words: `LPNS ≤ 50 µs beside 1 to 6 noisy VMs`.
+    pub text: String,
+    /// Whether it is met.
+    pub met: bool,
+    /// What was seen: `31.2 to 44.0 µs`.
+    pub saw: String,
+}
+
+/// A figure or a table of a paper, with our numbers.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Whose.
+    pub paper: Paper,
+    /// Which: `fig7a`, `table2`, …
+    pub id: &'static str,
+    /// What it is about.
+    pub title: &'static str,
+    /// What it shows, in a sentence or two.
+    pub shows: String,
+    /// What we ask of ourselves, with the tolerance.
+    pub goal: String,
+    /// What had to be assumed to get these numbers.
+    pub assumptions: Vec<String>,
+    /// The numbers.
+    pub rows: Vec<Row>,
+    /// The demands.
+    pub criteria: Vec<Criterion>,
+    /// How to draw the numbers.
+    pub plots: Vec<Plot>,
+    /// Where we deviate: why, and which assumption would have to change.
+    pub deviation: Option<String>,
+}
+
+impl Figure {
+    /// An empty one.
+    pub fn new(paper: Paper, id: &'static str, title: &'static str) -> Self {
+        Self {
+            paper,
+            id,
+            title,
+            shows: String::new(),
+            goal: String::new(),
+            assumptions: Vec::new(),
+            rows: Vec::new(),
+            criteria: Vec::new(),
+            plots: Vec::new(),
+            deviation: None,
+        }
+    }
+
+    /// Adds a number.
+    pub fn push(&mut self, row: Row) {
+        self.rows.push(Row { paper: self.paper, figure: self.id.to_owned(), ..row });
+    }
+
+    /// Adds an assumption.
+    pub fn assume(&mut self, text: impl Into<String>) {
+        self.assumptions.push(text.into());
+    }
+
+    /// Adds a demand and what was seen.
+    pub fn demand(&mut self, text: impl Into<String>, met: bool, saw: impl Into<String>) {
+        self.criteria.push(Criterion { text: text.into(), met, saw: saw.into() });
+    }
+
+    /// Our number there; `None` where there is no such row or nothing was measured.
+    pub fn ours(&self, series: &str, x: &X, metric: &str) -> Option<f64> {
+        let is_it = |row: &&Row| row.series == series && row.x == *x && row.metric == metric;
+        self.rows.iter().find(is_it).map(|row| row.ours).filter(|ours| ours.is_finite())
+    }
+
+    /// Checks that the series at `x` do not fall in the order given, smallest first, and marks those rows that
+    /// have no verdict yet. A step down of up to `slack` (a fraction) is a tie. Says whether the order is kept.
+    pub fn judge_order(&mut self, metric: &str, x: impl Into<X>, ascending: &[&str], slack: f64) -> bool {
+        let x = x.into();
+        let ours: Option<Vec<f64>> = ascending.iter().map(|series| self.ours(series, &x, metric)).collect();
+        let kept = ours
+            .is_some_and(|ours| ours.iter().zip(ours.iter().skip(1)).all(|(low, high)| *high >= low * (1.0 - slack)));
+        let verdict = if kept { Verdict::OrderKept } else { Verdict::OrderBroken };
+        for row in &mut self.rows {
+            let concerned = row.x == x && row.metric == metric && ascending.contains(&row.series.as_str());
+            if concerned && row.verdict == Verdict::Shown {
+                row.verdict = verdict;
+            }
+        }
+        kept
+    }
+
+    /// Demands met, and demands.
+    pub fn criteria_met(&self) -> (usize, usize) {
+        (self.criteria.iter().filter(|criterion| criterion.met).count(), self.criteria.len())
+    }
+
+    /// Rows that agree with the paper, and rows that were judged.
+    pub fn rows_good(&self) -> (usize, usize) {
+        let judged = || self.rows.iter().filter_map(|row| row.verdict.is_good());
+        (judged().filter(|good| *good).count(), judged().count())
+    }
+
+    /// Whether nothing is missed.
+    pub fn is_good(&self) -> bool {
+        let (met, demands) = self.criteria_met();
+        let (good, judged) = self.rows_good();
+        met == demands && good == judged
+    }
+
+    /// A name for links, unique in a report.
+    pub fn anchor(&self) -> String {
+        format!("{}-{}", self.paper.key(), self.id)
+    }
+}
+
+/// Something of a paper that the present code can't measure.
+#[derive(Debug, Clone, Serialize)]
+pub struct Uncovered {
+    /// Whose.
+    pub paper: Paper,
+    /// Which figure or table.
+    pub figure: String,
+    /// What would be needed.
+    pub why: String,
+    /// What the paper prints, in words.
+    pub printed: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_judged_only_where_nothing_else_was() {
+        let mut figure = Figure::new(Paper::Lpns, "fig7a", "");
+        for (series, ours) in [("LPNS", 12.0), ("MDev", 15.0), ("SPDK", 14.9)] {
+            figure.push(Row::new(series, "n2d1", "mean", ours));
+        }
+        figure.push(Row::new("MDev", "n2d1", "bandwidth", 1.0));
+        assert!(figure.judge_order("mean", "n2d1", &["LPNS", "MDev", "SPDK"], 0.02));
+        assert!(!figure.judge_order("mean", "n2d1", &["MDev", "LPNS"], 0.02));
+        assert!(!figure.judge_order("mean", "n2d1", &["LPNS", "K2"], 0.02));
+        let verdicts: Vec<Verdict> = figure.rows.iter().map(|row| row.verdict).collect();
+        assert_eq!(verdicts[..3], [Verdict::OrderKept; 3]);
+        assert_eq!(verdicts[3], Verdict::Shown);
+        assert_eq!((figure.rows_good(), figure.is_good()), ((3, 3), true));
+    }
+}

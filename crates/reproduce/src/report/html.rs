@@ -1,0 +1,202 @@
+//! One page for people: no script, nothing loaded from anywhere, well-formed as XML too.
+
+use super::Report;
+use super::figure::{Criterion, Figure, Uncovered};
+use super::number::{percent, short};
+use super::plot::{Drawing, colour};
+use super::row::Row;
+use crate::paper::{Mark, Paper};
+
+const STYLE: &str = include_str!("page.css");
+
+/// Text that may stand in an element or an attribute.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            // Not allowed in XML in any form.
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+impl Report {
+    /// The page.
+    pub fn html(&self) -> String {
+        let mut page = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+             <title>Evenkeel: the papers' figures</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        );
+        page += &self.introduction();
+        page += &self.summary();
+        for paper in Paper::ALL {
+            let figures: Vec<&Figure> = self.figures.iter().filter(|figure| figure.paper == paper).collect();
+            let uncovered: Vec<&Uncovered> = self.uncovered.iter().filter(|one| one.paper == paper).collect();
+            if figures.is_empty() && uncovered.is_empty() {
+                continue;
+            }
+            page += &format!("<h2>{}</h2>\n<p class=\"cite\">{}</p>\n", escape(paper.name()), escape(paper.citation()));
+            figures.iter().for_each(|figure| page += &section(figure));
+            uncovered.iter().for_each(|one| page += &not_covered(one));
+        }
+        page + "</main>\n</body>\n</html>\n"
+    }
+
+    fn introduction(&self) -> String {
+        let quick = if self.quick {
+            "<aside>A quick run: the virtual time of each experiment was cut short, so the numbers are rough.</aside>\n"
+        } else {
+            ""
+        };
+        format!(
+            "<h1>The papers’ figures, from Evenkeel’s own code</h1>\n\
+             <p>Every number here comes out of the simulator, which runs the daemon’s pollers and policies in virtual \
+             time on a model of the drive. One profile per drive and one table of host costs serve all figures. \
+             In the plots what is ours is solid; hollow circles are what the paper prints.</p>\n\
+             <p class=\"soft\">Seed {}. In the tables, <em>derived</em> marks a value that follows from what the paper \
+             prints, and <em>doubtful</em> one that was hard to read; the latter is shown and not judged \
+             against.</p>\n{quick}",
+            self.seed
+        )
+    }
+
+    fn summary(&self) -> String {
+        let mut table = String::from(
+            "<div class=\"wide\"><table>\n<tr><th>paper</th><th>figure</th><th class=\"n\">criteria met</th>\
+             <th class=\"n\">rows that agree</th></tr>\n",
+        );
+        for figure in &self.figures {
+            table += &format!(
+                "<tr><td>{}</td><td><a href=\"#{}\">{}</a></td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+                escape(figure.paper.name()),
+                escape(&figure.anchor()),
+                escape(figure.title),
+                tally(figure.criteria_met()),
+                tally(figure.rows_good()),
+            );
+        }
+        for one in &self.uncovered {
+            table += &format!(
+                "<tr><td>{}</td><td>{}</td><td colspan=\"2\" class=\"n soft\">not covered</td></tr>\n",
+                escape(one.paper.name()),
+                escape(&one.figure)
+            );
+        }
+        table + "</table></div>\n"
+    }
+}
+
+fn tally((good, all): (usize, usize)) -> String {
+    match all {
+        0 => "<span class=\"soft\">–</span>".to_owned(),
+        _ if good == all => format!("<span class=\"good\">{good} of {all} ✓</span>"),
+        _ => format!("<span class=\"bad\">{good} of {all}</span>"),
+    }
+}
+
+fn section(figure: &Figure) -> String {
+    let mut html = format!(
+        "<section id=\"{}\">\n<h3>{} <span class=\"soft\">({})</span></h3>\n<p>{}</p>\n",
+        escape(&figure.anchor()),
+        escape(figure.title),
+        escape(figure.id),
+        escape(&figure.shows)
+    );
+    if !figure.goal.is_empty() {
+        html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
+    }
+    html += &criteria(&figure.criteria);
+    figure.plots.iter().filter_map(|plot| plot.draw(figure)).for_each(|drawing| html += &picture(&drawing));
+    if let Some(deviation) = &figure.deviation {
+        html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(deviation));
+    }
+    if !figure.assumptions.is_empty() {
+        html += "<details open=\"open\"><summary>Assumptions</summary>\n<ul>\n";
+        figure.assumptions.iter().for_each(|text| html += &format!("<li>{}</li>\n", escape(text)));
+        html += "</ul></details>\n";
+    }
+    html + &rows(&figure.rows) + "</section>\n"
+}
+
+fn criteria(criteria: &[Criterion]) -> String {
+    if criteria.is_empty() {
+        return String::new();
+    }
+    let item = |criterion: &Criterion| {
+        let (class, sign, word) = if criterion.met { ("good", "✓", "met") } else { ("bad", "✗", "missed") };
+        format!(
+            "<li><span class=\"sign {class}\" title=\"{word}\">{sign}</span>{} <span class=\"soft\">{}</span></li>\n",
+            escape(&criterion.text),
+            escape(&criterion.saw)
+        )
+    };
+    format!("<ul class=\"criteria\">\n{}</ul>\n", criteria.iter().map(item).collect::<String>())
+}
+
+fn picture(drawing: &Drawing) -> String {
+    let mut legend = String::new();
+    for (i, series) in drawing.series.iter().enumerate() {
+        legend += &format!("<li><i class=\"{}\"></i>{}</li>", colour(i), escape(series));
+    }
+    if drawing.has_printed {
+        legend += "<li><i class=\"hollow\"></i>printed</li>";
+    }
+    format!("<figure>\n<div class=\"wide\">{}</div>\n<ul class=\"legend\">{legend}</ul>\n</figure>\n", drawing.svg)
+}
+
+fn rows(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let mut html = format!(
+        "<details><summary>All {} numbers</summary>\n<div class=\"wide\"><table>\n<tr><th>metric</th><th>case</th>\
+         <th>series</th><th class=\"n\">printed</th><th class=\"n\">ours</th><th class=\"n\">deviation</th>\
+         <th>verdict</th></tr>\n",
+        rows.len()
+    );
+    for row in rows {
+        let class = match row.verdict.is_good() {
+            Some(true) => "good",
+            Some(false) => "bad",
+            None => "soft",
+        };
+        html += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"{class}\">{}</td></tr>\n",
+            escape(&row.metric),
+            escape(&row.x.to_string()),
+            escape(&row.series),
+            row.printed.map_or(String::new(), |value| short(value) + mark(row)),
+            short(row.ours),
+            row.deviation.map_or(String::new(), percent),
+            row.verdict.name(),
+        );
+    }
+    html + "</table></div></details>\n"
+}
+
+fn mark(row: &Row) -> &'static str {
+    match row.mark {
+        Some(Mark::Derived) => " <span class=\"soft\">derived</span>",
+        Some(Mark::Doubtful) => " <span class=\"soft\">doubtful</span>",
+        _ => "",
+    }
+}
+
+fn not_covered(one: &Uncovered) -> String {
+    let items: String = one.printed.iter().map(|text| format!("<li>{}</li>\n", escape(text))).collect();
+    format!(
+        "<section>\n<h3>{}</h3>\n<p>Not covered by the present code: {}. The paper prints:</p>\n<ul>\n{items}</ul>\n\
+         </section>\n",
+        escape(&one.figure),
+        escape(&one.why)
+    )
+}

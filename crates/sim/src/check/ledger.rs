@@ -1,0 +1,181 @@
+//! Every command's way from its VQ to the drive and back.
+
+use io_model::{Command, Op};
+use policy::Cost;
+
+use super::{Book, Rule, Served, Violation};
+
+/// What one tenant got. Commands count when they are fetched: that is what a policy decides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Service {
+    pub(crate) commands: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    /// As the policy reckons it; 0 if it does not.
+    pub(crate) cost: u64,
+    /// The dearest command so far, and the longest.
+    pub(crate) most_cost: u64,
+    pub(crate) most_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Account {
+    start_bytes: u64,
+    end_bytes: u64,
+    service: Service,
+    completed: u64,
+}
+
+/// A command that was fetched and not submitted yet.
+#[derive(Debug)]
+struct InHand {
+    tenant: u16,
+    serial: u64,
+    command: Command,
+}
+
+/// What every command's way is checked against. Each fetched command has a serial number, which goes to the drive and
+/// comes back beside the poller's own tag.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    now_ns: u64,
+    accounts: Vec<Account>,
+    cost: Option<Cost>,
+    serial: u64,
+    in_hand: Option<InHand>,
+    /// The drive just gave this one back to a poller, which must complete it before the next.
+    returned: Option<u64>,
+    /// All tenants together.
+    served: Served,
+    book: Book,
+}
+
+impl Ledger {
+    /// `cost` is what commands cost to the policy, if its shares are to be checked.
+    pub(crate) fn new(cost: Option<Cost>) -> Self {
+        Self {
+            now_ns: 0,
+            accounts: Vec::new(),
+            cost,
+            serial: 0,
+            in_hand: None,
+            returned: None,
+            served: Served::default(),
+            book: Book::default(),
+        }
+    }
+
+    pub(crate) fn add_tenant(&mut self, start_bytes: u64, size_bytes: u64) {
+        let end_bytes = start_bytes.saturating_add(size_bytes);
+        self.accounts.push(Account { start_bytes, end_bytes, service: Service::default(), completed: 0 });
+    }
+
+    pub(crate) fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    pub(crate) fn violate(&mut self, rule: Rule, what: impl FnOnce() -> String) {
+        self.book.write(self.now_ns, rule, what);
+    }
+
+    pub(crate) fn service(&self, tenant: u16) -> Service {
+        self.accounts[usize::from(tenant)].service
+    }
+
+    /// What all tenants were served.
+    pub(crate) fn served(&self) -> Served {
+        self.served
+    }
+
+    /// A poller fetched a command. Returns its serial number.
+    pub(crate) fn fetched(&mut self, tenant: u16, command: &Command) -> u64 {
+        self.serial += 1;
+        let account = &mut self.accounts[usize::from(tenant)];
+        let service = &mut account.service;
+        service.commands += 1;
+        service.most_bytes = service.most_bytes.max(command.len_bytes);
+        match command.op {
+            Op::Read => service.read_bytes += command.len_bytes,
+            Op::Write | Op::WriteZeroes => service.written_bytes += command.len_bytes,
+            Op::Flush | Op::Discard => {}
+        }
+        if let Some(cost) = &self.cost {
+            let cost = u64::from(cost.of(command.op, command.len_bytes));
+            service.cost += cost;
+            service.most_cost = service.most_cost.max(cost);
+        }
+        self.served.commands += 1;
+        self.served.blocks += (command.len_bytes >> 12).max(1);
+        let in_hand = InHand { tenant, serial: self.serial, command: *command };
+        if let Some(lost) = self.in_hand.replace(in_hand) {
+            let what = || format!("tenant {}: {:?} was fetched and not submitted", lost.tenant, lost.command);
+            self.violate(Rule::ExactlyOnce, what);
+        }
+        self.serial
+    }
+
+    /// A command reaches the drive: it must be the one just fetched, inside its tenant's range. Returns its serial
+    /// number.
+    pub(crate) fn submitted(&mut self, command: &Command) -> u64 {
+        let Some(InHand { tenant, serial, command: fetched }) = self.in_hand.take() else {
+            self.violate(Rule::ExactlyOnce, || format!("{command:?} was submitted and never fetched"));
+            return 0;
+        };
+        if fetched != *command {
+            let what = || format!("tenant {tenant}: {fetched:?} was fetched, {command:?} submitted");
+            self.violate(Rule::ExactlyOnce, what);
+        }
+        let Account { start_bytes, end_bytes, .. } = self.accounts[usize::from(tenant)];
+        let end = command.offset_bytes.checked_add(command.len_bytes);
+        let inside = command.offset_bytes >= start_bytes && end.is_some_and(|end| end <= end_bytes);
+        if command.len_bytes > 0 && !inside {
+            let what = || format!("tenant {tenant}: {command:?} is outside of {start_bytes}..{end_bytes}");
+            self.violate(Rule::InBounds, what);
+        }
+        serial
+    }
+
+    /// The drive gives a command back to its poller.
+    pub(crate) fn returned(&mut self, serial: u64) {
+        if let Some(serial) = self.returned.replace(serial) {
+            self.violate(Rule::ExactlyOnce, || format!("command {serial} came back and was completed for nobody"));
+        }
+    }
+
+    /// A tenant's queue gets a completion for one of its commands in flight.
+    pub(crate) fn completed(&mut self, tenant: u16, serial: u64) {
+        self.accounts[usize::from(tenant)].completed += 1;
+        let returned = self.returned.take();
+        if returned != Some(serial) {
+            let what =
+                || format!("tenant {tenant}: command {serial} completed when the drive had given back {returned:?}");
+            self.violate(Rule::ExactlyOnce, what);
+        }
+    }
+
+    /// A tenant's queue gets a completion that it does not expect.
+    pub(crate) fn wrong_completion(&mut self, tenant: u16, vq: u16, id: u32) {
+        self.returned = None;
+        let what =
+            || format!("tenant {tenant}: VQ {vq} got a completion for command {id}, which is not in flight there");
+        self.violate(Rule::ExactlyOnce, what);
+    }
+
+    /// At the end of a run, with nothing in flight.
+    pub(crate) fn close(&mut self) {
+        if let Some(serial) = self.returned.take() {
+            self.violate(Rule::ExactlyOnce, || format!("command {serial} came back and was completed for nobody"));
+        }
+        for tenant in 0..self.accounts.len() {
+            let Account { service: Service { commands, .. }, completed, .. } = self.accounts[tenant];
+            if commands != completed {
+                let what = || format!("tenant {tenant}: {commands} commands fetched, {completed} completed");
+                self.violate(Rule::ExactlyOnce, what);
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> (u64, Vec<Violation>) {
+        (self.book.count, std::mem::take(&mut self.book.kept))
+    }
+}

@@ -1,0 +1,70 @@
+//! What must be true in every run, whatever the scenario, the policy and the faults.
+//!
+//! | module | rules |
+//! | --- | --- |
+//! | here | [`Rule`], [`Violation`], and the book that they are written into |
+//! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
+//! | `watch` | who waits while others are served |
+//! | `shares` | weights and caps over the measured time |
+//!
+//! Some policies are known to starve tenants: K2 serves guaranteed tenants without limit, LPNS as printed suspends the
+//! others. It is reported all the same; [`sweep`](crate::sweep) says whom it forgives what, and why.
+
+mod ledger;
+mod shares;
+mod watch;
+
+use serde::Serialize;
+
+pub(crate) use ledger::{Ledger, Service};
+pub(crate) use shares::{Contender, Shares};
+pub(crate) use watch::{Queue, Served, Watch};
+
+/// Violations of one rule kept with their text; the rest is only counted.
+const KEPT: usize = 16;
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// When, in ns from the start.
+    pub at_ns: u64,
+    /// Which rule.
+    pub rule: Rule,
+    /// Who and what.
+    pub what: String,
+}
+
+/// The rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// Each fetched command completes exactly once, to the queue it came from.
+    ExactlyOnce,
+    /// A command stays within its tenant's range of the drive.
+    InBounds,
+    /// A queue with commands waiting is served: not held for longer than the scenario's limit while others are
+    /// served many times its turn.
+    NoStarvation,
+    /// Tenants that always have work get what their weights say (`mqfq`, `fair`).
+    Shares,
+    /// Nobody gets more than its cap (`caps`).
+    Caps,
+    /// Time goes on: a poller does not spin on one instant.
+    Progress,
+}
+
+/// The broken rules of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    kept: Vec<Violation>,
+    count: u64,
+}
+
+impl Book {
+    pub(crate) fn write(&mut self, at_ns: u64, rule: Rule, what: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.kept.iter().filter(|kept| kept.rule == rule).count() < KEPT {
+            self.kept.push(Violation { at_ns, rule, what: what() });
+        }
+    }
+}

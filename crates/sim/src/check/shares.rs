@@ -1,0 +1,125 @@
+//! Weights and caps over the measured time.
+
+use policy::{COST_UNIT, Class, Limits, PolicyConfig};
+
+use super::Rule;
+use super::ledger::Service;
+
+/// A limit of `caps` is enforced in slices this long.
+const SLICE_NS: u64 = 1_000_000;
+/// `fair` moves weights between tenants by up to 4 either way as their latencies drift, and adds up to the configured
+/// ones only over all: over a measured time two tenants that always have work get their shares within this factor.
+const FAIR_FACTOR: f64 = 4.0;
+/// Below this much measured time `fair`, which reckons in epochs, is not judged …
+const FAIR_EPOCHS: u64 = 5;
+/// … nor with HWQs that hold so little that their room, not the policy, decides who goes.
+const FAIR_HWQ_DEPTH: u32 = 64;
+
+/// One tenant over the measured time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contender {
+    pub(crate) tenant: u16,
+    pub(crate) class: Class,
+    /// It had work waiting all the time, as far as its poller knew, and behaved.
+    pub(crate) always_waiting: bool,
+    /// Tenants with the same number here have the same guests and workloads.
+    pub(crate) kind: usize,
+    /// What it had at the start of the time and at its end.
+    pub(crate) from: Service,
+    pub(crate) to: Service,
+}
+
+impl Contender {
+    fn weight(&self, guaranteed_weight: u32) -> f64 {
+        match self.class {
+            Class::Guaranteed { .. } => guaranteed_weight.into(),
+            Class::BestEffort { weight } => weight.into(),
+        }
+    }
+
+    /// Cost per weight.
+    fn share(&self, guaranteed_weight: u32) -> f64 {
+        (self.to.cost - self.from.cost) as f64 / self.weight(guaranteed_weight)
+    }
+}
+
+/// What a policy's settings promise.
+#[derive(Debug)]
+pub(crate) struct Shares<'a> {
+    pub(crate) policy: &'a PolicyConfig,
+    /// The measured time.
+    pub(crate) span_ns: u64,
+    /// What an HWQ holds.
+    pub(crate) hwq_depth: u32,
+}
+
+impl Shares<'_> {
+    /// Checks the tenants of one poller.
+    pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, String)) {
+        if let PolicyConfig::Caps(caps) = self.policy {
+            for contender in contenders {
+                if let Some(limits) = caps.limits.get(usize::from(contender.tenant)) {
+                    self.check_caps(contender, limits, violate);
+                }
+            }
+        }
+        let busy: Vec<_> = contenders.iter().filter(|contender| contender.always_waiting).collect();
+        for (at, one) in busy.iter().enumerate() {
+            for other in &busy[at + 1..] {
+                if let Some(what) = self.unequal(one, other) {
+                    violate(Rule::Shares, format!("tenants {} and {}: {what}", one.tenant, other.tenant));
+                }
+            }
+        }
+    }
+
+    /// In no span more than the limit, a quota for the slice that the span begins in and for the one that it ends in, and one
+    /// command that overdraws.
+    fn check_caps(&self, contender: &Contender, limits: &Limits, violate: &mut dyn FnMut(Rule, String)) {
+        let Contender { tenant, from, to, .. } = contender;
+        let read = to.read_bytes - from.read_bytes;
+        let written = to.written_bytes - from.written_bytes;
+        let most_bytes = u128::from(to.most_bytes);
+        let mib = |mib: u64| mib << 20;
+        let rules = [
+            ("commands", to.commands - from.commands, limits.rw_ios_per_sec, 1),
+            ("bytes", read + written, mib(limits.rw_mbytes_per_sec), most_bytes),
+            ("bytes read", read, mib(limits.r_mbytes_per_sec), most_bytes),
+            ("bytes written", written, mib(limits.w_mbytes_per_sec), most_bytes),
+        ];
+        for (name, got, per_second, most) in rules {
+            let allowed = u128::from(per_second) * u128::from(self.span_ns + 2 * SLICE_NS) / 1_000_000_000;
+            if per_second > 0 && u128::from(got) > allowed + most + 1 {
+                violate(Rule::Caps, format!("tenant {tenant}: {got} {name} in {} ns, {allowed} allowed", self.span_ns));
+            }
+        }
+    }
+
+    /// What is wrong with the shares of two tenants that always had work.
+    fn unequal(&self, one: &Contender, other: &Contender) -> Option<String> {
+        let (shares, most_apart) = match self.policy {
+            PolicyConfig::Mqfq(config) => {
+                let weight = config.guaranteed_weight;
+                // Start tags are never further apart than the gap and one command: at the start and at the end.
+                let command = |tenant: &Contender| tenant.to.most_cost as f64 / tenant.weight(weight);
+                let gap = f64::from(config.gap_commands * COST_UNIT);
+                ([one.share(weight), other.share(weight)], 2.0 * (gap + command(one) + command(other)))
+            }
+            PolicyConfig::Fair(config)
+                if config.variant == policy::FairVariant::Corrected
+                    && one.kind == other.kind
+                    && self.hwq_depth >= FAIR_HWQ_DEPTH
+                    && self.span_ns >= FAIR_EPOCHS * config.epoch.0 =>
+            {
+                let shares = [one.share(1), other.share(1)];
+                let command = |tenant: &Contender| tenant.to.most_cost as f64 / tenant.weight(1);
+                let least = shares[0].min(shares[1]);
+                (shares, least * (FAIR_FACTOR - 1.0) + 8.0 * (command(one) + command(other)))
+            }
+            _ => return None,
+        };
+        let apart = (shares[0] - shares[1]).abs();
+        (apart > most_apart)
+            .then(|| format!("cost per weight {:.0} and {:.0}, at most {most_apart:.0} apart", shares[0], shares[1]))
+    }
+}

@@ -1,0 +1,561 @@
+//! The event loop: guests, pollers and the drive in the order of their time.
+
+mod faults;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io_model::{Nanos, TenantId};
+use policy::{Class, Policy, PolicyConfig, PollerShape};
+use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
+use ssd_model::Drive;
+
+use crate::check::{Contender, Ledger, Rule, Service, Shares, Watch};
+use crate::device::{SimBackend, SimDrive};
+use crate::guest::{Ask, Guest, HostLock};
+use crate::measure::Tally;
+use crate::port::{Meter, Port, SimSource};
+use crate::report::{Report, TenantReport};
+use crate::sabotage::Sabotage;
+use crate::scenario::{Scenario, ScenarioError};
+
+/// How long a run may go on after its end for what is in flight.
+const DRAIN_NS: u64 = 10_000_000_000;
+/// A poller that wants its next step at once without having moved anything comes back this much later …
+const SPIN_NS: u64 = 1_000;
+/// … and so many times in a row are a fault of its policy.
+const SPINS: u32 = 1_000;
+/// So many events at one instant are a fault of somebody: time does not go on.
+const EVENTS_AT_ONCE: u64 = 1_000_000;
+/// Looks at who waits within the starvation limit.
+const LOOKS: u64 = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A poller's kick happens.
+    Flush {
+        poller: u16,
+    },
+    Poll {
+        poller: u16,
+    },
+    Vcpu {
+        tenant: u16,
+        vcpu: u16,
+    },
+    Timer {
+        tenant: u16,
+        thread: u32,
+    },
+    Interval,
+    /// The measured time begins.
+    Measure,
+    /// Somebody looks at who waits.
+    Look,
+    Fault {
+        fault: u16,
+    },
+    FaultEnds {
+        fault: u16,
+    },
+}
+
+struct Node<P> {
+    poller: Poller<SimSource, SimBackend, P>,
+    /// Tenants and their places in the poller; `None` when one left.
+    tenants: Vec<(u16, Option<TenantSlot>)>,
+    busy_until_ns: u64,
+    /// When its next step is; `u64::MAX`: when somebody pokes it.
+    wake_ns: u64,
+    wake_cost_ns: u64,
+    pass_ns: u64,
+    worked_ns: u64,
+    spins: u32,
+}
+
+/// A run in progress.
+pub(crate) struct Engine<'a, P> {
+    scenario: &'a Scenario,
+    now_ns: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+    drive: Rc<RefCell<SimDrive>>,
+    meter: Rc<Meter>,
+    ledger: Rc<RefCell<Ledger>>,
+    lock: HostLock,
+    nodes: Vec<Node<P>>,
+    guests: Vec<Guest>,
+    probes: Vec<Arc<Probe>>,
+    node_of: Vec<u16>,
+    watches: Vec<Watch>,
+    /// Each tenant's, when the measured time began.
+    measured_from: Vec<Service>,
+    events_at_once: u64,
+    /// Scratch.
+    woken: Vec<u16>,
+    asks: Vec<Ask>,
+}
+
+impl<'a, P: Policy> Engine<'a, P> {
+    /// Everything in its place at time 0. `build` makes each poller's policy.
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
+        sabotage: Sabotage,
+    ) -> Result<Self, ScenarioError> {
+        scenario.validate()?;
+        let cost = match &scenario.policy {
+            PolicyConfig::Mqfq(config) => Some(config.cost),
+            PolicyConfig::Fair(config) => Some(config.cost),
+            _ => None,
+        };
+        let ledger = Rc::new(RefCell::new(Ledger::new(cost)));
+        let path = scenario.layout.path(&scenario.costs);
+        let hwqs = scenario.poller_hwqs();
+        let drive = Drive::new(scenario.profile.clone(), hwqs.iter().sum());
+        let seed = scenario.seed ^ 0xD01E;
+        let drive = SimDrive::new(drive, scenario.drive_bytes, seed, Rc::clone(&ledger), sabotage);
+        let mut engine = Self {
+            scenario,
+            now_ns: 0,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            drive: Rc::new(RefCell::new(drive)),
+            meter: Rc::default(),
+            ledger,
+            lock: HostLock::new(path.lock_ns),
+            nodes: Vec::new(),
+            guests: Vec::new(),
+            probes: Vec::new(),
+            node_of: vec![0; scenario.tenants.len()],
+            watches: Vec::new(),
+            measured_from: vec![Service::default(); scenario.tenants.len()],
+            events_at_once: 0,
+            woken: Vec::new(),
+            asks: Vec::new(),
+        };
+        engine.add_guests();
+        engine.add_pollers(&hwqs, build, sabotage)?;
+        Ok(engine)
+    }
+
+    fn add_guests(&mut self) {
+        let scenario = self.scenario;
+        let mut start_bytes = 0;
+        let mut seeds = fastrand::Rng::with_seed(scenario.seed);
+        let weights: Vec<(u64, u64)> =
+            scenario.tenants.iter().map(|tenant| (weight(tenant.class), tenant.vqs.into())).collect();
+        for (at, tenant) in scenario.tenants.iter().enumerate() {
+            self.ledger.borrow_mut().add_tenant(start_bytes, tenant.size_bytes);
+            self.watches.push(Watch::new(scenario.starvation_limit.0, &weights, at));
+            start_bytes += tenant.size_bytes;
+            let port = Rc::new(RefCell::new(Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth)));
+            let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
+            let tally = Tally::with_windows(scenario.window);
+            let mut guest = Guest::new(port, scenario.costs.guest, tenant.vcpus, jobs, tally, seeds.u64(..));
+            guest.measure_from_ns = scenario.warmup.0;
+            if let Class::Guaranteed { latency_target: Some(target) } = tenant.class {
+                guest.target_ns = target.0;
+            }
+            self.guests.push(guest);
+            self.probes.push(Arc::new(Probe::new(TenantId(at as u16), tenant.class)));
+        }
+    }
+
+    fn add_pollers(
+        &mut self,
+        hwqs: &[u16],
+        build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
+        sabotage: Sabotage,
+    ) -> Result<(), ScenarioError> {
+        let scenario = self.scenario;
+        let costs = scenario.layout.path(&scenario.costs);
+        let board = Arc::new(Board::default());
+        self.probes.iter().for_each(|probe| board.add(Arc::clone(probe)));
+        let starts: Vec<u64> = scenario
+            .tenants
+            .iter()
+            .scan(0, |next, tenant| Some(std::mem::replace(next, *next + tenant.size_bytes)))
+            .collect();
+        let mut first_hwq = 0;
+        for (number, tenants) in scenario.pollers().into_iter().enumerate() {
+            let guaranteed = tenants.iter().map(|&tenant| &scenario.tenants[tenant]);
+            let guaranteed = guaranteed.filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
+            let guaranteed_vqs = guaranteed.map(|tenant| tenant.vqs).sum();
+            let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
+            let policy = build(&shape)?;
+            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), policy.wrr_weights()) {
+                self.drive.borrow_mut().set_classes(first_hwq, &classes, weights);
+            }
+            self.drive.borrow_mut().add_poller(first_hwq);
+            first_hwq += hwqs[number];
+            let backend = SimBackend {
+                shared: Rc::clone(&self.drive),
+                meter: Rc::clone(&self.meter),
+                costs,
+                poller: number as u16,
+                hwqs: hwqs[number],
+                depth: scenario.hwq_depth,
+                touched: 0,
+            };
+            let mut poller = Poller::new(backend, policy, Arc::clone(&board), Nanos(0));
+            poller.set_send_budget(costs.batch);
+            let places = tenants.iter().map(|&tenant| {
+                self.node_of[tenant] = number as u16;
+                let source = SimSource {
+                    port: Rc::clone(&self.guests[tenant].port),
+                    meter: Rc::clone(&self.meter),
+                    ledger: Rc::clone(&self.ledger),
+                    costs,
+                    tenant: tenant as u16,
+                    base_bytes: starts[tenant],
+                    sabotage,
+                };
+                (tenant as u16, Some(poller.add(source, Arc::clone(&self.probes[tenant]))))
+            });
+            let tenants = places.collect();
+            let (wake_cost_ns, pass_ns) = (costs.wake_ns, costs.pass_ns);
+            let node = Node {
+                tenants,
+                busy_until_ns: 0,
+                wake_ns: u64::MAX,
+                wake_cost_ns,
+                pass_ns,
+                worked_ns: 0,
+                spins: 0,
+                poller,
+            };
+            self.nodes.push(node);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, at_ns: u64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((at_ns, self.sequence, event)));
+    }
+
+    /// Runs to the end and tells what was seen.
+    pub(crate) fn run(mut self) -> Report {
+        let end_ns = self.scenario.warmup.0 + self.scenario.duration.0;
+        for tenant in 0..self.guests.len() {
+            for thread in 0..self.guests[tenant].threads() {
+                self.guests[tenant].ready(thread, 0, &mut self.asks);
+            }
+            self.answer(tenant as u16);
+        }
+        for fault in 0..self.scenario.faults.len() {
+            self.push(self.scenario.faults[fault].at.0, Event::Fault { fault: fault as u16 });
+        }
+        self.push(self.scenario.warmup.0, Event::Measure);
+        self.push(INTERVAL.0, Event::Interval);
+        self.push(self.look_every_ns(), Event::Look);
+        while self.advance(end_ns) {}
+        self.now_ns = end_ns;
+        self.check_shares();
+        let report = self.report();
+        self.drain(end_ns + DRAIN_NS);
+        self.finish(report)
+    }
+
+    /// One event, if there is one until then.
+    fn advance(&mut self, until_ns: u64) -> bool {
+        let drive_ns = self.drive.borrow().next_ns();
+        let event_ns = self.events.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
+        let next_ns = drive_ns.min(event_ns).max(self.now_ns);
+        if next_ns > until_ns || next_ns == u64::MAX || self.is_stuck(next_ns) {
+            return false;
+        }
+        if drive_ns <= event_ns {
+            self.now_ns = self.now_ns.max(drive_ns);
+            self.drive.borrow_mut().advance(self.now_ns, &mut self.woken);
+            while let Some(poller) = self.woken.pop() {
+                self.poke(poller);
+            }
+            return true;
+        }
+        let Some(Reverse((at_ns, _, event))) = self.events.pop() else { return false };
+        self.now_ns = at_ns;
+        match event {
+            Event::Flush { poller } => self.drive.borrow_mut().flush(poller, at_ns),
+            Event::Poll { poller } => self.step(poller),
+            Event::Vcpu { tenant, vcpu } => {
+                self.guests[usize::from(tenant)].turn(vcpu, at_ns, &mut self.lock, &mut self.asks);
+                self.answer(tenant);
+            }
+            Event::Timer { tenant, thread } => {
+                self.guests[usize::from(tenant)].timer(thread, at_ns, &mut self.asks);
+                self.answer(tenant);
+            }
+            Event::Interval => self.interval(),
+            Event::Measure => self.measure(),
+            Event::Look => self.look(),
+            Event::Fault { fault } => self.fault(fault),
+            Event::FaultEnds { fault } => self.fault_ends(fault),
+        }
+        true
+    }
+
+    /// Does what a guest asked for.
+    fn answer(&mut self, tenant: u16) {
+        for at in 0..self.asks.len() {
+            match self.asks[at] {
+                Ask::Turn { vcpu, at_ns } => self.push(at_ns, Event::Vcpu { tenant, vcpu }),
+                Ask::Timer { thread, at_ns } => self.push(at_ns, Event::Timer { tenant, thread }),
+                Ask::Ring => self.poke(self.node_of[usize::from(tenant)]),
+            }
+        }
+        self.asks.clear();
+    }
+
+    /// Something happened that a poller will see when it next looks.
+    fn poke(&mut self, poller: u16) {
+        let now_ns = self.now_ns;
+        let node = &self.nodes[usize::from(poller)];
+        // An idle poller is halfway through a look at all doorbells, on average.
+        let notices_ns = now_ns + node.wake_cost_ns + node.pass_ns / 2;
+        let looks_ns = if now_ns >= node.busy_until_ns { notices_ns } else { node.busy_until_ns };
+        self.wake(poller, looks_ns);
+    }
+
+    fn wake(&mut self, poller: u16, at_ns: u64) {
+        let node = &mut self.nodes[usize::from(poller)];
+        if at_ns < node.wake_ns {
+            node.wake_ns = at_ns;
+            self.push(at_ns, Event::Poll { poller });
+        }
+    }
+
+    fn step(&mut self, number: u16) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[usize::from(number)];
+        if node.wake_ns != now_ns {
+            return;
+        }
+        node.wake_ns = u64::MAX;
+        self.meter.set(now_ns);
+        self.ledger.borrow_mut().set_now(now_ns);
+        let progress = node.poller.step(Nanos(now_ns));
+        if let Some(weights) = node.poller.policy().wrr_weights() {
+            self.drive.borrow_mut().set_weights(weights);
+        }
+        node.busy_until_ns = self.meter.now_ns() + node.pass_ns;
+        node.worked_ns += node.busy_until_ns - now_ns;
+        let busy_until_ns = node.busy_until_ns;
+        let wanted_ns = node.poller.next_event().0;
+        node.spins = if !progress.any() && wanted_ns <= now_ns { node.spins + 1 } else { 0 };
+        if node.spins > SPINS {
+            node.spins = 0;
+            self.ledger
+                .borrow_mut()
+                .violate(Rule::Progress, || format!("poller {number} spins without moving anything"));
+        }
+        let earliest_ns = if progress.any() { busy_until_ns } else { busy_until_ns.max(now_ns + SPIN_NS) };
+        let has_finished = self.drive.borrow().has_finished(number);
+        if has_finished {
+            self.wake(number, busy_until_ns);
+        } else if wanted_ns != u64::MAX {
+            self.wake(number, wanted_ns.max(earliest_ns));
+        }
+        let kicked_ns = self.drive.borrow().kicked_ns(number);
+        match kicked_ns {
+            Some(at_ns) if at_ns == now_ns => self.drive.borrow_mut().flush(number, now_ns),
+            Some(at_ns) => self.push(at_ns, Event::Flush { poller: number }),
+            None => {}
+        }
+        self.interrupt(number);
+    }
+
+    /// Delivers the interrupts that a step raised.
+    fn interrupt(&mut self, number: u16) {
+        for at in 0..self.nodes[usize::from(number)].tenants.len() {
+            let tenant = self.nodes[usize::from(number)].tenants[at].0;
+            let guest = &mut self.guests[usize::from(tenant)];
+            let port = Rc::clone(&guest.port);
+            if port.borrow().raised.is_empty() {
+                continue;
+            }
+            for (vcpu, at_ns) in port.borrow_mut().raised.drain(..) {
+                guest.poke(vcpu, at_ns, &mut self.asks);
+            }
+            self.answer(tenant);
+        }
+    }
+
+    /// Every 10 ms each poller's interval ends.
+    fn interval(&mut self) {
+        let now_ns = self.now_ns;
+        self.push(now_ns + INTERVAL.0, Event::Interval);
+        for poller in 0..self.nodes.len() {
+            self.poke(poller as u16);
+        }
+        for tenant in 0..self.guests.len() {
+            let bound = self.probes[tenant].bound().and_then(|bound| bound.corrected);
+            self.guests[tenant].bound_ns = bound.map_or(u64::MAX, |bound| bound.0);
+            self.let_go(tenant);
+        }
+    }
+
+    /// The measured time begins.
+    fn measure(&mut self) {
+        let ledger = self.ledger.borrow();
+        for (tenant, from) in self.measured_from.iter_mut().enumerate() {
+            *from = ledger.service(tenant as u16);
+        }
+    }
+
+    fn look_every_ns(&self) -> u64 {
+        (self.scenario.starvation_limit.0 / LOOKS).max(1)
+    }
+
+    /// Sees who waits.
+    fn look(&mut self) {
+        let now_ns = self.now_ns;
+        self.push(now_ns.saturating_add(self.look_every_ns()), Event::Look);
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.set_now(now_ns);
+        let served = ledger.served();
+        for (tenant, (guest, watch)) in self.guests.iter().zip(&mut self.watches).enumerate() {
+            if let Some((vq, waits_ns)) = watch.look(guest.port.borrow().queues(), now_ns, served) {
+                let what = || format!("tenant {tenant}: VQ {vq} was not served for {waits_ns} ns, others were");
+                ledger.violate(Rule::NoStarvation, what);
+            }
+        }
+    }
+
+    /// Whether time has stopped.
+    fn is_stuck(&mut self, next_ns: u64) -> bool {
+        if next_ns > self.now_ns {
+            self.events_at_once = 0;
+            return false;
+        }
+        self.events_at_once += 1;
+        let stuck = self.events_at_once > EVENTS_AT_ONCE;
+        if stuck {
+            self.ledger.borrow_mut().violate(Rule::Progress, || format!("time does not go on at {next_ns} ns"));
+        }
+        stuck
+    }
+
+    /// What weights and caps promised for the measured time.
+    fn check_shares(&mut self) {
+        let Scenario { policy, warmup, duration, hwq_depth, tenants, .. } = self.scenario;
+        let shares = Shares { policy, span_ns: duration.0, hwq_depth: *hwq_depth };
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.set_now(self.now_ns);
+        for node in &self.nodes {
+            let contenders = node.tenants.iter().map(|&(tenant, _)| {
+                let guest = &self.guests[usize::from(tenant)];
+                let port = guest.port.borrow();
+                let always_waiting = port.seen_since_ns.is_some_and(|since_ns| since_ns <= warmup.0) && !port.rogue;
+                let own = &tenants[usize::from(tenant)];
+                let kind = tenants.iter().position(|other| other.is_like(own)).unwrap_or(usize::from(tenant));
+                let (from, to) = (self.measured_from[usize::from(tenant)], ledger.service(tenant));
+                Contender { tenant, class: own.class, always_waiting, kind, from, to }
+            });
+            let contenders: Vec<Contender> = contenders.collect();
+            shares.check(&contenders, &mut |rule, what| ledger.violate(rule, || what));
+        }
+    }
+
+    /// Takes a tenant that left out of its poller, once nothing of it is with the drive.
+    fn let_go(&mut self, tenant: usize) {
+        if !self.guests[tenant].stopped {
+            return;
+        }
+        let now = Nanos(self.now_ns);
+        let node = &mut self.nodes[usize::from(self.node_of[tenant])];
+        let place = node.tenants.iter_mut().find(|place| usize::from(place.0) == tenant);
+        if let Some((_, place)) = place
+            && let Some(slot) = *place
+            && node.poller.remove(slot, now).is_some()
+        {
+            *place = None;
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        let scenario = self.scenario;
+        let seconds = scenario.duration.0 as f64 / 1e9;
+        let tenants =
+            scenario.tenants.iter().zip(&mut self.guests).zip(&self.probes).map(|((tenant, guest), probe)| {
+                guest.tally.end_window();
+                let tally = &guest.tally;
+                let latency = tally.latencies.finish();
+                let operations = tally.operations.iter().map(|(kind, seen)| ((*kind).to_owned(), seen.finish()));
+                TenantReport {
+                    name: tenant.name.clone(),
+                    iops: latency.count as f64 / seconds,
+                    bandwidth_bytes_s: tally.bytes as f64 / seconds,
+                    reads: tally.reads.moments(),
+                    writes: tally.writes.moments(),
+                    errors: tally.errors,
+                    latency,
+                    window_means_ns: tally.windows_ns.clone(),
+                    operations: operations.collect(),
+                    target_ns: (guest.target_ns != u64::MAX).then_some(guest.target_ns),
+                    over_target: tally.late,
+                    bound: probe.bound().map(Into::into),
+                    over_bound: tally.over_bound,
+                    slowdown: None,
+                }
+            });
+        let elapsed_ns = (scenario.warmup + scenario.duration).0 as f64;
+        Report {
+            policy: scenario.policy.name().to_owned(),
+            layout: scenario.layout.name().to_owned(),
+            drive: scenario.profile.name.to_string(),
+            seed: scenario.seed,
+            duration_ns: scenario.duration.0,
+            tenants: tenants.collect(),
+            poller_utilization: self.nodes.iter().map(|node| node.worked_ns as f64 / elapsed_ns).collect(),
+            fairness_index: None,
+            max_slowdown: None,
+            simulated_ios: 0,
+            violations: 0,
+            broken: Vec::new(),
+        }
+    }
+
+    /// Nothing new; what is in flight ends, and everybody leaves.
+    fn drain(&mut self, until_ns: u64) {
+        (0..self.guests.len()).for_each(|tenant| self.leave(tenant));
+        while self.nodes.iter().any(|node| node.poller.inflight() > 0) && self.advance(until_ns) {}
+        (0..self.guests.len()).for_each(|tenant| self.let_go(tenant));
+    }
+
+    fn finish(self, mut report: Report) -> Report {
+        let mut ledger = self.ledger.borrow_mut();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let (left, unknown) = (node.poller.inflight(), node.poller.unknown_completions());
+            if left > 0 {
+                ledger.violate(Rule::ExactlyOnce, || format!("poller {number}: {left} commands never completed"));
+            }
+            for (tenant, _) in node.tenants.iter().filter(|place| place.1.is_some()) {
+                ledger.violate(Rule::ExactlyOnce, || format!("poller {number}: tenant {tenant} can't leave"));
+            }
+            if unknown > 0 {
+                let what = || format!("poller {number}: {unknown} completions of commands that were not in flight");
+                ledger.violate(Rule::ExactlyOnce, what);
+            }
+        }
+        ledger.close();
+        report.simulated_ios = self.guests.iter().map(|guest| guest.ios).sum();
+        (report.violations, report.broken) = ledger.take();
+        drop(ledger);
+        // What never completed was reported; its tokens need not complain as well.
+        self.nodes.into_iter().filter(|node| node.poller.inflight() > 0).for_each(std::mem::forget);
+        report
+    }
+}
+
+/// What a tenant's commands count beside others' when turns are reckoned.
+fn weight(class: Class) -> u64 {
+    match class {
+        Class::Guaranteed { .. } => 1,
+        Class::BestEffort { weight } => u64::from(weight.max(1)),
+    }
+}

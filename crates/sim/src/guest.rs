@@ -1,0 +1,296 @@
+//! The guests' CPUs: each does one thing after another, completions before submissions.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::host::GuestCosts;
+use crate::job::{Action, Job, Shape};
+use crate::measure::Tally;
+use crate::port::{Io, Port, latency};
+
+/// What a vCPU is busy with.
+#[derive(Debug, Clone, Copy)]
+enum Item {
+    /// Until the doorbell.
+    Submit { job: u32, shape: Shape, since_ns: u64 },
+    /// Holding the host's lock before the doorbell.
+    LockedSubmit { job: u32, shape: Shape, since_ns: u64 },
+    /// Until the application knows.
+    Complete(Io),
+    /// Holding the host's lock for a completion that the application knows of already: Linux ends the I/O first and
+    /// its scheduler's request after that.
+    LockedComplete,
+}
+
+struct Vcpu {
+    item: Option<Item>,
+    /// When its next turn is; `u64::MAX`: when somebody pokes it.
+    wake_ns: u64,
+    /// Jobs that may have something to submit, each once.
+    ready: VecDeque<u32>,
+    in_interrupt: bool,
+}
+
+struct Thread {
+    job: Box<dyn Job>,
+    vcpu: u16,
+    queued: bool,
+    timer_ns: u64,
+}
+
+/// A lock that everyone on the host takes in turn.
+#[derive(Debug)]
+pub(crate) struct HostLock {
+    hold_ns: u64,
+    free_at_ns: u64,
+}
+
+impl HostLock {
+    pub(crate) fn new(hold_ns: u64) -> Self {
+        Self { hold_ns, free_at_ns: 0 }
+    }
+
+    /// When whoever asks now has had it.
+    fn pass(&mut self, now_ns: u64) -> u64 {
+        self.free_at_ns = self.free_at_ns.max(now_ns) + self.hold_ns;
+        self.free_at_ns
+    }
+}
+
+/// What a turn asks the engine for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Another turn of this vCPU.
+    Turn { vcpu: u16, at_ns: u64 },
+    /// A look at this thread.
+    Timer { thread: u32, at_ns: u64 },
+    /// A doorbell rang.
+    Ring,
+}
+
+/// Draws durations around a mean.
+struct Jitter {
+    rng: fastrand::Rng,
+    /// Of the exponential distribution with mean 1, in 1/1024.
+    quantiles: [u32; 256],
+    varies_permille: u64,
+}
+
+impl Jitter {
+    fn new(varies_permille: u64, seed: u64) -> Self {
+        let quantile = |at: usize| (-(1.0 - (at as f64 + 0.5) / 256.0).ln() * 1024.0) as u32;
+        let quantiles = std::array::from_fn(quantile);
+        Self { rng: fastrand::Rng::with_seed(seed), quantiles, varies_permille: varies_permille.min(1000) }
+    }
+
+    fn around(&mut self, mean_ns: u64) -> u64 {
+        if self.varies_permille == 0 {
+            return mean_ns;
+        }
+        let varying_ns = mean_ns * self.varies_permille / 1000;
+        let factor = u64::from(self.quantiles[usize::from(self.rng.u8(..))]);
+        mean_ns - varying_ns + ((varying_ns * factor) >> 10)
+    }
+}
+
+/// One tenant's guest.
+pub(crate) struct Guest {
+    pub(crate) port: Rc<RefCell<Port>>,
+    costs: GuestCosts,
+    jitter: Jitter,
+    vcpus: Vec<Vcpu>,
+    threads: Vec<Thread>,
+    pub(crate) tally: Tally,
+    /// Completions from then on count.
+    pub(crate) measure_from_ns: u64,
+    pub(crate) target_ns: u64,
+    pub(crate) bound_ns: u64,
+    /// Ended I/Os, measured or not.
+    pub(crate) ios: u64,
+    pub(crate) stopped: bool,
+}
+
+impl Guest {
+    pub(crate) fn new(
+        port: Rc<RefCell<Port>>,
+        costs: GuestCosts,
+        vcpus: u16,
+        jobs: Vec<Box<dyn Job>>,
+        tally: Tally,
+        seed: u64,
+    ) -> Self {
+        let vcpu = || Vcpu { item: None, wake_ns: u64::MAX, ready: VecDeque::new(), in_interrupt: false };
+        let jobs = jobs.into_iter().enumerate();
+        Self {
+            port,
+            costs,
+            jitter: Jitter::new(costs.varies_permille, seed),
+            vcpus: (0..vcpus).map(|_| vcpu()).collect(),
+            threads: jobs
+                .map(|(at, job)| Thread { job, vcpu: (at % usize::from(vcpus)) as u16, queued: false, timer_ns: 0 })
+                .collect(),
+            tally,
+            measure_from_ns: 0,
+            target_ns: u64::MAX,
+            bound_ns: u64::MAX,
+            ios: 0,
+            stopped: false,
+        }
+    }
+
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads.len() as u32
+    }
+
+    /// A vCPU should look at its queue at `at_ns`.
+    pub(crate) fn poke(&mut self, vcpu: u16, at_ns: u64, asks: &mut Vec<Ask>) {
+        let cpu = &mut self.vcpus[usize::from(vcpu)];
+        if cpu.item.is_none() && at_ns < cpu.wake_ns {
+            cpu.wake_ns = at_ns;
+            asks.push(Ask::Turn { vcpu, at_ns });
+        }
+    }
+
+    /// A thread may have something to do: it just started, its time came, or an I/O of it ended.
+    pub(crate) fn ready(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) {
+        let place = &mut self.threads[thread as usize];
+        if !std::mem::replace(&mut place.queued, true) {
+            let vcpu = place.vcpu;
+            self.vcpus[usize::from(vcpu)].ready.push_back(thread);
+            self.poke(vcpu, now_ns, asks);
+        }
+    }
+
+    /// A thread's timer rang; an old one does not count.
+    pub(crate) fn timer(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) {
+        if self.threads[thread as usize].timer_ns == now_ns {
+            self.ready(thread, now_ns, asks);
+        }
+    }
+
+    /// A turn of a vCPU: ends what it was busy with, starts the next thing.
+    pub(crate) fn turn(&mut self, vcpu: u16, now_ns: u64, lock: &mut HostLock, asks: &mut Vec<Ask>) {
+        let at = usize::from(vcpu);
+        if self.vcpus[at].wake_ns != now_ns {
+            return;
+        }
+        // Within the turn nobody needs to poke it: it looks at everything before it ends.
+        self.vcpus[at].wake_ns = 0;
+        let ended = self.vcpus[at].item.take();
+        let next = match ended {
+            Some(item) => self.end(item, now_ns, lock, asks),
+            None => None,
+        };
+        if let Some((item, until_ns)) = next.or_else(|| self.start(vcpu, now_ns, asks)) {
+            self.vcpus[at].item = Some(item);
+            self.vcpus[at].wake_ns = until_ns;
+            asks.push(Ask::Turn { vcpu, at_ns: until_ns });
+            return;
+        }
+        self.vcpus[at].wake_ns = u64::MAX;
+        let posted = self.port.borrow().done[at].front().copied();
+        if let Some((at_ns, _)) = posted {
+            self.poke(vcpu, at_ns, asks);
+        }
+    }
+
+    /// Ends one thing; it may lead straight to another.
+    fn end(&mut self, item: Item, now_ns: u64, lock: &mut HostLock, asks: &mut Vec<Ask>) -> Option<(Item, u64)> {
+        match item {
+            Item::Submit { job, shape, since_ns } if lock.hold_ns > 0 => {
+                return Some((Item::LockedSubmit { job, shape, since_ns }, lock.pass(now_ns)));
+            }
+            Item::Submit { job, shape, since_ns } | Item::LockedSubmit { job, shape, since_ns } => {
+                let vcpu = self.threads[job as usize].vcpu;
+                self.port.borrow_mut().submit(vcpu, job, shape, since_ns);
+                asks.push(Ask::Ring);
+            }
+            Item::Complete(io) => {
+                self.ended(&io, now_ns, asks);
+                if lock.hold_ns > 0 {
+                    return Some((Item::LockedComplete, lock.pass(now_ns)));
+                }
+            }
+            Item::LockedComplete => {}
+        }
+        None
+    }
+
+    fn ended(&mut self, io: &Io, now_ns: u64, asks: &mut Vec<Ask>) {
+        let took = latency(io, now_ns);
+        self.ios += 1;
+        let measured = now_ns >= self.measure_from_ns && !self.stopped;
+        if measured {
+            self.tally.io(&io.shape, took, io.outcome.is_err(), now_ns);
+            self.tally.late += u64::from(took.0 > self.target_ns);
+            self.tally.over_bound += u64::from(io.served_ns() > self.bound_ns);
+        }
+        self.threads[io.job as usize].job.completed(&io.shape, took, io_model::Nanos(now_ns));
+        self.follow(io.job, now_ns, asks);
+        self.ready(io.job, now_ns, asks);
+    }
+
+    /// Takes what a thread's last call led to: operations that ended, other threads that can go on.
+    fn follow(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) {
+        while let Some(operation) = self.threads[thread as usize].job.take_operation() {
+            if now_ns >= self.measure_from_ns && !self.stopped {
+                self.tally.operation(operation);
+            }
+        }
+        while let Some(woken) = self.threads[thread as usize].job.take_wake() {
+            if woken < self.threads.len() {
+                self.ready(woken as u32, now_ns, asks);
+            }
+        }
+    }
+
+    /// Finds the next thing to do and when it will be over.
+    fn start(&mut self, vcpu: u16, now_ns: u64, asks: &mut Vec<Ask>) -> Option<(Item, u64)> {
+        let at = usize::from(vcpu);
+        if let Some(io) = self.port.borrow_mut().take_done(vcpu, now_ns) {
+            let entry_ns = if self.vcpus[at].in_interrupt { 0 } else { self.costs.irq_ns };
+            self.vcpus[at].in_interrupt = true;
+            let takes_ns = self.jitter.around(self.costs.complete_ns);
+            return Some((Item::Complete(io), now_ns + entry_ns + takes_ns));
+        }
+        self.vcpus[at].in_interrupt = false;
+        if self.stopped {
+            return None;
+        }
+        while self.port.borrow().has_room(vcpu)
+            && let Some(thread) = self.vcpus[at].ready.pop_front()
+        {
+            if let Some((shape, since)) = self.ask(thread, now_ns, asks) {
+                self.vcpus[at].ready.push_back(thread);
+                let rings_ns = now_ns + self.jitter.around(self.costs.app_ns);
+                let since_ns = since.unwrap_or(rings_ns);
+                let write_ns = if shape.op == io_model::Op::Write { self.costs.write_ns } else { 0 };
+                let item = Item::Submit { job: thread, shape, since_ns };
+                return Some((item, rings_ns + self.costs.submit_ns + write_ns));
+            }
+        }
+        None
+    }
+
+    /// Asks a thread for its next I/O.
+    fn ask(&mut self, thread: u32, now_ns: u64, asks: &mut Vec<Ask>) -> Option<(Shape, Option<u64>)> {
+        let action = self.threads[thread as usize].job.next(io_model::Nanos(now_ns));
+        self.follow(thread, now_ns, asks);
+        let place = &mut self.threads[thread as usize];
+        match action {
+            Action::Submit { shape, since } => return Some((shape, since.map(|since| since.0))),
+            Action::WaitUntil(at) => {
+                // A time that has come is asked for again at the next nanosecond, so that time goes on.
+                let at_ns = at.0.max(now_ns + 1);
+                if place.timer_ns != at_ns {
+                    place.timer_ns = at_ns;
+                    asks.push(Ask::Timer { thread, at_ns });
+                }
+            }
+            Action::WaitCompletion | Action::Done => {}
+        }
+        place.queued = false;
+        None
+    }
+}

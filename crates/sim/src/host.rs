@@ -1,0 +1,200 @@
+//! What a command costs the CPUs on its way: the guest's, the poller's, the event loop's.
+//!
+//! A host's costs are one table for all experiments on that host. What differs between virtualization systems
+//! is their [`Layout`] (who shares a poller) and their [`PathCosts`] (what its code does per command).
+
+use serde::{Deserialize, Serialize};
+
+/// A guest's own work on one vCPU. Times in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestCosts {
+    /// The application and its system calls between one I/O and the next; not part of the I/O's latency.
+    pub app_ns: u64,
+    /// From the start of an I/O to its doorbell.
+    pub submit_ns: u64,
+    /// What a write adds to that: its data are there when it starts.
+    pub write_ns: u64,
+    /// Taking an interrupt, once for all completions found then.
+    pub irq_ns: u64,
+    /// Handling one completion.
+    pub complete_ns: u64,
+    /// How much of `app_ns` and `complete_ns` varies, in 1/1000: that part is exponentially distributed (cache
+    /// misses, the guest's timer, its other work). 0 to 1000.
+    pub varies_permille: u64,
+}
+
+/// What moves commands between guests and the drive. Times in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathCosts {
+    /// One look at all doorbells and queues, beside what is found there.
+    pub pass_ns: u64,
+    /// Fetching, translating and submitting one command.
+    pub fetch_ns: u64,
+    /// What a write adds to that.
+    pub write_ns: u64,
+    /// Commands fetched in one pass, at most.
+    pub batch: u32,
+    /// Reaping and posting one completion.
+    pub complete_ns: u64,
+    /// Ringing one HWQ's doorbell, once per pass.
+    pub doorbell_ns: u64,
+    /// Raising one VQ's interrupt, once per pass.
+    pub interrupt_ns: u64,
+    /// From when an interrupt is raised until the guest's CPU takes it. May be less than `interrupt_ns`: the
+    /// sender is still busy when the receiver starts.
+    pub delivery_ns: u64,
+    /// From an event until a sleeping loop runs. 0: it polls.
+    pub wake_ns: u64,
+    /// A lock that every submission and every completion on the host takes, held this long each time.
+    pub lock_ns: u64,
+}
+
+/// All costs of one host. Times in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostCosts {
+    /// Guests.
+    pub guest: GuestCosts,
+    /// A mediated or vfio-user poller: MDev, LPNS, FairNVMe, Evenkeel.
+    pub mediated: PathCosts,
+    /// SPDK's vhost reactor.
+    pub spdk: PathCosts,
+    /// QEMU's main loop.
+    pub virtio: PathCosts,
+    /// Queues handed to the guest by the drive itself.
+    pub direct: PathCosts,
+    /// The host's own block layer under K2.
+    pub k2: PathCosts,
+}
+
+impl Default for GuestCosts {
+    /// The guests of LPNS's host. Fitted \[F\] to Fig. 7a and 7b: an n1d1 tenant has 61K IOPS at 11.9 µs \[P\], so
+    /// 4.5 µs of each I/O pass outside of its latency, and four busy vCPUs stop at about 570K \[P\], 7 µs each.
+    fn default() -> Self {
+        Self { app_ns: 5_250, submit_ns: 250, write_ns: 400, irq_ns: 400, complete_ns: 1_350, varies_permille: 1_000 }
+    }
+}
+
+/// Costs nothing.
+pub const FREE: PathCosts = PathCosts {
+    pass_ns: 0,
+    fetch_ns: 0,
+    write_ns: 0,
+    batch: 64,
+    complete_ns: 0,
+    doorbell_ns: 0,
+    interrupt_ns: 0,
+    delivery_ns: 0,
+    wake_ns: 0,
+    lock_ns: 0,
+};
+
+impl Default for HostCosts {
+    /// LPNS's host. All of it is fitted \[F\] to what its Fig. 7a and 7b print, once, for all experiments:
+    ///
+    /// - mediated: MDev's shared poller stops at 565K IOPS with one busy neighbour \[P\]: 1.7 µs for each command.
+    ///   Short passes (24 commands) explain why a lone tenant waits 64 µs there and not hundreds.
+    /// - SPDK: about as much work for each command, longer passes, interrupts that take longer to arrive.
+    /// - QEMU's main loop stops at 590 MB/s \[P\], 7 µs for each command; a lone I/O takes 46 µs or more \[P\], so waking
+    ///   the loop takes about 16.
+    /// - SR-IOV: 3 µs more than MDev for a lone I/O \[P\], though no software is in the way: its interrupts arrive late.
+    /// - K2's lock: 270K IOPS \[D\], 3.7 µs for each command, half of it when it is submitted and half when it completes.
+    fn default() -> Self {
+        let mediated = PathCosts {
+            pass_ns: 450,
+            fetch_ns: 790,
+            write_ns: 65,
+            batch: 24,
+            complete_ns: 790,
+            doorbell_ns: 100,
+            interrupt_ns: 30,
+            delivery_ns: 320,
+            ..FREE
+        };
+        let spdk = PathCosts {
+            pass_ns: 40,
+            fetch_ns: 1_120,
+            write_ns: 90,
+            batch: 90,
+            complete_ns: 590,
+            doorbell_ns: 0,
+            interrupt_ns: 40,
+            delivery_ns: 2_100,
+            ..FREE
+        };
+        let virtio = PathCosts {
+            pass_ns: 500,
+            fetch_ns: 4_150,
+            complete_ns: 3_550,
+            interrupt_ns: 1_750,
+            delivery_ns: 1_550,
+            wake_ns: 16_500,
+            ..FREE
+        };
+        let direct = PathCosts { delivery_ns: 4_700, ..FREE };
+        let k2 = PathCosts { lock_ns: 1_850, ..FREE };
+        Self { guest: GuestCosts::default(), mediated, spdk, virtio, direct, k2 }
+    }
+}
+
+/// Who shares a poller, and whose code it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// A poller for each guaranteed tenant, one for all others: LPNS's, and Evenkeel's default.
+    Evenkeel,
+    /// One poller for all: MDev-NVMe.
+    Mdev,
+    /// One reactor for all, with virtio queues: SPDK vhost.
+    Spdk,
+    /// An event loop for each tenant: QEMU's virtio-blk.
+    Virtio,
+    /// A queue of the drive for each tenant, nobody in between: SR-IOV.
+    SrIov,
+    /// Host processes under one scheduler with one lock: K2.
+    K2,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Evenkeel, Self::Mdev, Self::Spdk, Self::Virtio, Self::SrIov, Self::K2];
+
+    /// As a scenario file writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Evenkeel => "evenkeel",
+            Self::Mdev => "mdev",
+            Self::Spdk => "spdk",
+            Self::Virtio => "virtio",
+            Self::SrIov => "sr-iov",
+            Self::K2 => "k2",
+        }
+    }
+
+    /// The costs of its code.
+    pub fn path(self, host: &HostCosts) -> PathCosts {
+        match self {
+            Self::Evenkeel | Self::Mdev => host.mediated,
+            Self::Spdk => host.spdk,
+            Self::Virtio => host.virtio,
+            Self::SrIov => host.direct,
+            Self::K2 => host.k2,
+        }
+    }
+
+    /// Which tenants share a poller, given which of them are guaranteed.
+    pub fn pollers(self, guaranteed: &[bool]) -> Vec<Vec<usize>> {
+        let all = 0..guaranteed.len();
+        match self {
+            Self::Evenkeel => {
+                let own = all.clone().filter(|&tenant| guaranteed[tenant]).map(|tenant| vec![tenant]);
+                let shared: Vec<usize> = all.clone().filter(|&tenant| !guaranteed[tenant]).collect();
+                own.chain((!shared.is_empty()).then_some(shared)).collect()
+            }
+            Self::Mdev | Self::Spdk | Self::K2 => vec![all.collect()],
+            Self::Virtio | Self::SrIov => all.map(|tenant| vec![tenant]).collect(),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The daemon's own pollers and policies in virtual time: try a promise before making it.
+//!
+//! [`run`] plays a [`Scenario`] and returns a [`Report`]. Same scenario and seed, same report, to the last bit.
+//! The pollers ([`poller::Poller::step`]) and the policies are those of the daemon; the drive is `ssd-model`, as behind
+//! the daemon's `model` back end. What the simulator adds is the rest of the host: guests with vCPUs that do one
+//! thing at a time, the time that a poller spends per command, and event loops that sleep.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `scenario` | what is simulated |
+//! | `workload`, `job` | what applications ask for |
+//! | `host` | costs per command; who shares a poller |
+//! | `guest` | vCPUs: submissions, interrupts, completions |
+//! | `port` | the queues between a guest and its poller: an `io_model::Source` |
+//! | `device` | the drive and its faults: an `io_model::Backend` |
+//! | `engine` | the event loop |
+//! | `measure`, `report` | what was seen |
+//! | `check` | what must be true in every run |
+//! | `sweep` | whole scenarios from seeds; broken policies and parts (`sabotage`) that the checks must catch |
+//!
+//! A poll iteration that finds nothing is never simulated: a poller steps when something happened that it would see.
+//! Within a step its operations take their time one after another; what it kicks reaches the drive, and what
+//! it announces reaches the guest, when it would have got there.
+//!
+//! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod device;
+mod engine;
+mod guest;
+mod host;
+mod job;
+mod measure;
+mod port;
+mod report;
+mod sabotage;
+mod scenario;
+pub mod sweep;
+pub mod workload;
+
+pub use check::{Rule, Violation};
+pub use host::{FREE, GuestCosts, HostCosts, Layout, PathCosts};
+pub use job::{Action, Job, Operation, Shape};
+pub use measure::{Latencies, Moments, fairness_index};
+pub use report::{BoundReport, Report, TenantReport};
+pub use scenario::{Fault, FaultKind, Scenario, ScenarioError, Tenant};
+
+use policy::{Policy, PollerShape};
+use sabotage::Sabotage;
+
+/// Plays a scenario under its policy.
+///
+/// # Errors
+/// A scenario that can't be played; nothing was.
+pub fn run(scenario: &Scenario) -> Result<Report, ScenarioError> {
+    let mut build = |shape: &PollerShape| Ok(scenario.policy.build(shape)?);
+    play(scenario, &mut build, Sabotage::None)
+}
+
+/// Plays a scenario under a policy of the caller's, one value for each poller.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<P: Policy>(
+    scenario: &Scenario,
+    build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
+) -> Result<Report, ScenarioError> {
+    play(scenario, build, Sabotage::None)
+}
+
+fn play<P: Policy>(
+    scenario: &Scenario,
+    build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
+    sabotage: Sabotage,
+) -> Result<Report, ScenarioError> {
+    Ok(engine::Engine::new(scenario, build, sabotage)?.run())
+}

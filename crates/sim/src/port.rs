@@ -1,0 +1,321 @@
+//! Where a guest and its poller meet: submission and completion queues in memory that both see.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Source, Token};
+
+use crate::check::{Ledger, Queue};
+use crate::host::PathCosts;
+use crate::job::Shape;
+use crate::sabotage::Sabotage;
+
+/// The time that a poller has spent within the step that it is in: its operations happen one after another.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(Cell<u64>);
+
+impl Meter {
+    pub(crate) fn set(&self, now_ns: u64) {
+        self.0.set(now_ns);
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.0.get()
+    }
+
+    pub(crate) fn spend(&self, cost_ns: u64) {
+        self.0.set(self.0.get() + cost_ns);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Waiting,
+    Fetched,
+    Posted,
+    /// Fetched when the guest's driver reset the controller: it ends with the drive and is told to nobody.
+    Orphaned,
+}
+
+/// One I/O of the guest, from its submission until its completion was handled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Io {
+    pub(crate) shape: Shape,
+    pub(crate) job: u32,
+    pub(crate) vcpu: u16,
+    vq: u16,
+    /// Its number in the ledger, once it is fetched.
+    serial: u64,
+    state: State,
+    pub(crate) since_ns: u64,
+    fetched_ns: u64,
+    posted_ns: u64,
+    pub(crate) outcome: Outcome,
+}
+
+impl Io {
+    /// From its fetch to its completion, as the poller sees it.
+    pub(crate) fn served_ns(&self) -> u64 {
+        self.posted_ns.saturating_sub(self.fetched_ns)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Vq {
+    waiting: VecDeque<u32>,
+    /// Of these, how many the poller knows of.
+    seen: u32,
+    /// Fetched since the start.
+    fetched: u64,
+    /// Commands of this VQ from submission to completion.
+    held: u32,
+    /// Completed in this step, not announced yet.
+    posting: Vec<u32>,
+}
+
+/// One tenant's queues. VQ 0 is the admin queue and is not used here.
+#[derive(Debug)]
+pub(crate) struct Port {
+    vqs: Vec<Vq>,
+    ios: Vec<Io>,
+    free: Vec<u32>,
+    depth: u32,
+    /// What each vCPU will find, and from when.
+    pub(crate) done: Vec<VecDeque<(u64, u32)>>,
+    /// vCPUs that an interrupt was raised for in this step, and when it arrives.
+    pub(crate) raised: Vec<(u16, u64)>,
+    pub(crate) live: bool,
+    /// Rings doorbells for commands that aren't there.
+    pub(crate) rogue: bool,
+    /// Waiting commands that the poller knows of, in all VQs.
+    seen: u32,
+    /// Since when there are any without a break.
+    pub(crate) seen_since_ns: Option<u64>,
+}
+
+impl Port {
+    pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32) -> Self {
+        Self {
+            vqs: (0..=vqs.max(1)).map(|_| Vq::default()).collect(),
+            ios: Vec::new(),
+            free: Vec::new(),
+            depth: depth.max(1),
+            done: vec![VecDeque::new(); usize::from(vcpus.max(1))],
+            raised: Vec::new(),
+            live: true,
+            rogue: false,
+            seen: 0,
+            seen_since_ns: None,
+        }
+    }
+
+    pub(crate) fn vq_of(&self, vcpu: u16) -> u16 {
+        vcpu % (self.vqs.len() as u16 - 1) + 1
+    }
+
+    pub(crate) fn has_room(&self, vcpu: u16) -> bool {
+        self.vqs[usize::from(self.vq_of(vcpu))].held < self.depth
+    }
+
+    /// Puts a command into the vCPU's queue and rings.
+    pub(crate) fn submit(&mut self, vcpu: u16, job: u32, shape: Shape, since_ns: u64) {
+        let vq = self.vq_of(vcpu);
+        let id = self.enter(Io {
+            shape,
+            job,
+            vcpu,
+            vq,
+            serial: 0,
+            state: State::Waiting,
+            since_ns,
+            fetched_ns: 0,
+            posted_ns: 0,
+            outcome: Ok(()),
+        });
+        let queue = &mut self.vqs[usize::from(vq)];
+        queue.waiting.push_back(id);
+        queue.held += 1;
+    }
+
+    fn enter(&mut self, io: Io) -> u32 {
+        if let Some(id) = self.free.pop() {
+            self.ios[id as usize] = io;
+            return id;
+        }
+        self.ios.push(io);
+        (self.ios.len() - 1) as u32
+    }
+
+    /// Takes a completion that the vCPU can see.
+    pub(crate) fn take_done(&mut self, vcpu: u16, now_ns: u64) -> Option<Io> {
+        let queue = &mut self.done[usize::from(vcpu)];
+        let &(at_ns, id) = queue.front()?;
+        if at_ns > now_ns {
+            return None;
+        }
+        queue.pop_front();
+        let io = &mut self.ios[id as usize];
+        io.state = State::Free;
+        self.free.push(id);
+        self.vqs[usize::from(io.vq)].held -= 1;
+        Some(*io)
+    }
+
+    /// Fails everything under way (the guest's driver reset the controller); the guest learns of it at `at_ns`. What
+    /// was fetched goes on, for nobody.
+    pub(crate) fn abort(&mut self, at_ns: u64) {
+        self.forget();
+        let waiting: Vec<u32> = self.vqs.iter_mut().flat_map(|vq| vq.waiting.drain(..)).collect();
+        waiting.into_iter().for_each(|id| self.fail(id, at_ns));
+        for id in 0..self.ios.len() as u32 {
+            let io = self.ios[id as usize];
+            if io.state == State::Fetched {
+                self.ios[id as usize].state = State::Orphaned;
+                let failed = self.enter(io);
+                self.fail(failed, at_ns);
+            }
+        }
+    }
+
+    fn fail(&mut self, id: u32, at_ns: u64) {
+        let io = &mut self.ios[id as usize];
+        io.state = State::Posted;
+        io.outcome = Err(DeviceError::Gone);
+        self.done[usize::from(io.vcpu)].push_back((at_ns, id));
+        self.raised.push((io.vcpu, at_ns));
+    }
+
+    /// The poller forgets what it knew of this tenant's backlog.
+    pub(crate) fn forget(&mut self) {
+        self.vqs.iter_mut().for_each(|vq| vq.seen = 0);
+        self.seen = 0;
+        self.seen_since_ns = None;
+    }
+
+    /// For the one who watches out for starvation.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = Queue> {
+        self.vqs.iter().map(|vq| {
+            let next = vq.waiting.front().filter(|_| self.live).map(|&id| self.ios[id as usize].shape.len_bytes);
+            let next_blocks = next.map_or(0, |len_bytes| u64::from(len_bytes >> 12).max(1));
+            Queue { next_blocks, fetched: vq.fetched }
+        })
+    }
+}
+
+/// The poller's side of a [`Port`].
+#[derive(Debug)]
+pub(crate) struct SimSource {
+    pub(crate) port: Rc<RefCell<Port>>,
+    pub(crate) meter: Rc<Meter>,
+    pub(crate) ledger: Rc<RefCell<Ledger>>,
+    pub(crate) costs: PathCosts,
+    pub(crate) tenant: u16,
+    pub(crate) base_bytes: u64,
+    pub(crate) sabotage: Sabotage,
+}
+
+/// Entries that a rogue's doorbell claims beyond what there is.
+const ROGUE_CLAIM: u32 = 1_000;
+
+impl Source for SimSource {
+    fn live_vqs(&self) -> u128 {
+        let port = self.port.borrow();
+        // One bit for each VQ, none for the admin queue.
+        if port.live { (1 << port.vqs.len()) - 2 } else { 0 }
+    }
+
+    fn backlog(&mut self, vq: u16) -> u32 {
+        let mut port = self.port.borrow_mut();
+        let Port { vqs, seen, seen_since_ns, rogue, .. } = &mut *port;
+        let vq = &mut vqs[usize::from(vq)];
+        let waiting = vq.waiting.len() as u32;
+        if waiting != vq.seen {
+            *seen = *seen - vq.seen + waiting;
+            vq.seen = waiting;
+            seen_since_ns.get_or_insert(self.meter.now_ns());
+        }
+        if *rogue { waiting + ROGUE_CLAIM } else { waiting }
+    }
+
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        let mut port = self.port.borrow_mut();
+        let Port { vqs, ios, seen, seen_since_ns, .. } = &mut *port;
+        let Some(queue) = vqs.get_mut(usize::from(vq)) else { return Fetch::Empty };
+        let Some(id) = queue.waiting.pop_front() else { return Fetch::Empty };
+        queue.fetched += 1;
+        // A policy may fetch what nobody told it of, after a false doorbell.
+        if queue.seen > 0 {
+            queue.seen -= 1;
+            *seen -= 1;
+            if *seen == 0 {
+                *seen_since_ns = None;
+            }
+        }
+        let io = &mut ios[id as usize];
+        let write_ns = if io.shape.op == Op::Write { self.costs.write_ns } else { 0 };
+        self.meter.spend(self.costs.fetch_ns + write_ns);
+        let (offset_bytes, len_bytes) = match io.shape.op {
+            Op::Flush => (0, 0),
+            _ => (self.base_bytes + io.shape.offset_bytes, u64::from(io.shape.len_bytes)),
+        };
+        let mut command = Command { op: io.shape.op, offset_bytes, len_bytes, fua: false };
+        if self.sabotage == Sabotage::ForeignRange && len_bytes > 0 {
+            command.offset_bytes = io.shape.offset_bytes;
+        }
+        io.state = State::Fetched;
+        io.fetched_ns = self.meter.now_ns();
+        io.serial = self.ledger.borrow_mut().fetched(self.tenant, &command);
+        Fetch::Command(command, IoBuf::default(), Token::new(vq, io.serial as u16, id))
+    }
+
+    fn complete(&mut self, token: Token, outcome: Outcome, _: IoBuf) {
+        self.meter.spend(self.costs.complete_ns);
+        let (mut vq, generation, id) = token.spend();
+        if self.sabotage == Sabotage::ForeignVq {
+            vq += 1;
+        }
+        let mut port = self.port.borrow_mut();
+        let Port { vqs, ios, free, .. } = &mut *port;
+        let known = ios.get_mut(id as usize).filter(|io| io.vq == vq && io.serial as u16 == generation);
+        match known {
+            Some(io) if io.state == State::Fetched => {
+                io.state = State::Posted;
+                io.posted_ns = self.meter.now_ns();
+                io.outcome = outcome;
+                self.ledger.borrow_mut().completed(self.tenant, io.serial);
+                vqs[usize::from(vq)].posting.push(id);
+            }
+            Some(io) if io.state == State::Orphaned => {
+                io.state = State::Free;
+                free.push(id);
+                self.ledger.borrow_mut().completed(self.tenant, io.serial);
+            }
+            _ => self.ledger.borrow_mut().wrong_completion(self.tenant, vq, id),
+        }
+    }
+
+    fn notify(&mut self) {
+        let mut port = self.port.borrow_mut();
+        let Port { vqs, ios, done, raised, .. } = &mut *port;
+        for vq in vqs.iter_mut().filter(|vq| !vq.posting.is_empty()) {
+            let at_ns = self.meter.now_ns() + self.costs.delivery_ns;
+            self.meter.spend(self.costs.interrupt_ns);
+            for id in vq.posting.drain(..) {
+                let vcpu = ios[id as usize].vcpu;
+                done[usize::from(vcpu)].push_back((at_ns, id));
+                if raised.last() != Some(&(vcpu, at_ns)) {
+                    raised.push((vcpu, at_ns));
+                }
+            }
+        }
+    }
+
+    fn set_wakeup(&mut self, _: bool) {}
+}
+
+/// Latency of an I/O that is over at `now_ns`.
+pub(crate) fn latency(io: &Io, now_ns: u64) -> Nanos {
+    Nanos(now_ns.saturating_sub(io.since_ns))
+}

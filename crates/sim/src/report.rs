@@ -1,0 +1,113 @@
+//! What a run showed.
+
+use std::collections::BTreeMap;
+
+use io_model::Nanos;
+use policy::Bound;
+use serde::Serialize;
+
+use crate::check::Violation;
+use crate::measure::{Latencies, Moments, fairness_index};
+
+/// A latency that a policy vouches for. Times in ns, with the drive: from the fetch of a command to its completion.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BoundReport {
+    /// By the formula as published (LPNS Eq. 5).
+    pub published_ns: u64,
+    /// By the formula that holds, while its conditions do.
+    pub corrected_ns: Option<u64>,
+}
+
+impl From<Bound> for BoundReport {
+    fn from(bound: Bound) -> Self {
+        Self { published_ns: bound.published.0, corrected_ns: bound.corrected.map(|bound| bound.0) }
+    }
+}
+
+/// One tenant while it was measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TenantReport {
+    /// Its name.
+    pub name: String,
+    /// I/Os per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bandwidth_bytes_s: f64,
+    /// Reads that ended.
+    pub reads: Moments,
+    /// Writes that ended.
+    pub writes: Moments,
+    /// Of all, how many failed.
+    pub errors: u64,
+    /// As the guest's application sees them.
+    pub latency: Latencies,
+    /// Mean latency in each window, if the scenario asked for windows.
+    pub window_means_ns: Vec<f64>,
+    /// Operations of applications that have them, by kind.
+    pub operations: BTreeMap<String, Latencies>,
+    /// Target of a guaranteed tenant.
+    pub target_ns: Option<u64>,
+    /// I/Os that took longer than the target, as the guest sees them.
+    pub over_target: u64,
+    /// The policy's bound at the end, if it gives one.
+    pub bound: Option<BoundReport>,
+    /// I/Os that took longer with the drive than the corrected bound that was in force.
+    pub over_bound: u64,
+    /// Mean latency over the mean latency alone, if that is known.
+    pub slowdown: Option<f64>,
+}
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The policy's name.
+    pub policy: String,
+    /// The layout's name.
+    pub layout: String,
+    /// The drive's name.
+    pub drive: String,
+    /// The seed.
+    pub seed: u64,
+    /// The measured time.
+    pub duration_ns: u64,
+    /// In the scenario's order.
+    pub tenants: Vec<TenantReport>,
+    /// Each poller's share of its CPU, 0 to 1.
+    pub poller_utilization: Vec<f64>,
+    /// Smallest slowdown over largest, if slowdowns are known.
+    pub fairness_index: Option<f64>,
+    /// Largest slowdown, if slowdowns are known.
+    pub max_slowdown: Option<f64>,
+    /// I/Os that were simulated, warm-up included.
+    pub simulated_ios: u64,
+    /// Rules that were broken.
+    pub violations: u64,
+    /// The first of them.
+    pub broken: Vec<Violation>,
+}
+
+impl Report {
+    /// I/Os per second of all tenants.
+    pub fn total_iops(&self) -> f64 {
+        self.tenants.iter().map(|tenant| tenant.iops).sum()
+    }
+
+    /// Bytes per second of all tenants.
+    pub fn total_bandwidth_bytes_s(&self) -> f64 {
+        self.tenants.iter().map(|tenant| tenant.bandwidth_bytes_s).sum()
+    }
+
+    /// Fills in slowdowns from each tenant's mean latency alone. Tenants without I/O have none.
+    pub fn compare_alone(&mut self, alone: &[Nanos]) {
+        let mut slowdowns = Vec::new();
+        for (tenant, alone) in self.tenants.iter_mut().zip(alone) {
+            if alone.0 > 0 && tenant.latency.count > 0 {
+                let slowdown = tenant.latency.mean_ns / alone.0 as f64;
+                tenant.slowdown = Some(slowdown);
+                slowdowns.push(slowdown);
+            }
+        }
+        self.fairness_index = (!slowdowns.is_empty()).then(|| fairness_index(&slowdowns));
+        self.max_slowdown = slowdowns.iter().copied().reduce(f64::max);
+    }
+}

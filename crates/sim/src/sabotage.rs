@@ -1,0 +1,20 @@
+//! Parts that are broken on purpose, to see that the checkers see it.
+
+/// What is broken. A policy can't do these: it never holds a command, and tokens and types keep pollers from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Sabotage {
+    /// Nothing.
+    #[default]
+    None,
+    /// The drive gives a command back a second time, when its tag may belong to another one.
+    DeliverTwice,
+    /// The drive forgets a command.
+    Lose,
+    /// A tenant's commands go to the range of the first one.
+    ForeignRange,
+    /// Completions go to the queue beside the one that they belong to.
+    ForeignVq,
+}
+
+/// The command that a drive delivers twice or loses, by its serial number.
+pub(crate) const VICTIM: u64 = 100;

@@ -1,0 +1,256 @@
+//! What is simulated: a drive, a host, a policy, tenants, faults.
+
+use io_model::Nanos;
+use policy::{Class, PolicyConfig};
+use ssd_model::Profile;
+
+use crate::host::{HostCosts, Layout};
+use crate::workload::Workload;
+
+/// One consumer with its own virtual disk.
+#[derive(Debug, Clone)]
+pub struct Tenant {
+    /// For reports.
+    pub name: String,
+    /// The promise or the weight.
+    pub class: Class,
+    /// CPUs of the guest; jobs are spread over them. At least 1.
+    pub vcpus: u16,
+    /// Its VQs; vCPUs share them if there are fewer. 1 to 127.
+    pub vqs: u16,
+    /// Its disk.
+    pub size_bytes: u64,
+    /// What it does.
+    pub workload: Workload,
+}
+
+impl Tenant {
+    /// Whether two guests do the same all the time: only closed loops are compared.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        match (&self.workload, &other.workload) {
+            (Workload::Fio(own), Workload::Fio(others)) => {
+                own == others && (self.vcpus, self.vqs) == (other.vcpus, other.vqs)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// When, from the start of the run (warm-up included).
+    pub at: Nanos,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The drive fails commands with a medium error.
+    Errors {
+        /// How many in a million.
+        ppm: u32,
+        /// For how long.
+        lasts: Nanos,
+    },
+    /// The drive finishes nothing.
+    Stall {
+        /// For how long.
+        lasts: Nanos,
+    },
+    /// Completions of one of the drive's HWQs never come; the host gives their commands up.
+    LoseHwq {
+        /// Which, counted over all pollers.
+        hwq: u16,
+        /// How long the host waits for each command.
+        timeout: Nanos,
+    },
+    /// The tenant's driver resets its controller; what was not fetched fails and its jobs go on after 1 ms.
+    Reset {
+        /// Index into the tenants.
+        tenant: usize,
+    },
+    /// The tenant goes away with commands in flight.
+    Leave {
+        /// Index into the tenants.
+        tenant: usize,
+    },
+    /// The tenant rings its doorbells for commands that aren't there, from then on.
+    Rogue {
+        /// Index into the tenants.
+        tenant: usize,
+    },
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The drive.
+    pub profile: Profile,
+    /// Its size; tenants' disks follow one another on it.
+    pub drive_bytes: u64,
+    /// What CPUs pay.
+    pub costs: HostCosts,
+    /// Who shares a poller.
+    pub layout: Layout,
+    /// How pollers choose.
+    pub policy: PolicyConfig,
+    /// HWQs of a poller that serves one tenant alone.
+    pub hwqs_own: u16,
+    /// HWQs of a poller that several tenants share.
+    pub hwqs_shared: u16,
+    /// Commands that an HWQ holds.
+    pub hwq_depth: u32,
+    /// 1 to 1024 of them.
+    pub tenants: Vec<Tenant>,
+    /// Not measured.
+    pub warmup: Nanos,
+    /// Measured.
+    pub duration: Nanos,
+    /// Mean latencies are also kept for every span of this length; 0 for none.
+    pub window: Nanos,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// A tenant whose oldest command waits longer than this counts as starved.
+    pub starvation_limit: Nanos,
+}
+
+impl Scenario {
+    /// Nobody on a healthy drive of 400 GB under `passthrough`: a start to change.
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            profile,
+            drive_bytes: 400_000_000_000,
+            costs: HostCosts::default(),
+            layout: Layout::Evenkeel,
+            policy: PolicyConfig::Passthrough,
+            hwqs_own: 6,
+            hwqs_shared: 8,
+            hwq_depth: 1_024,
+            tenants: Vec::new(),
+            warmup: Nanos::from_millis(200),
+            duration: Nanos::from_millis(1_000),
+            window: Nanos(0),
+            seed: 1,
+            faults: Vec::new(),
+            starvation_limit: Nanos::from_millis(1_000),
+        }
+    }
+
+    /// The same with one tenant only, for its slowdown. Faults that name tenants are left out.
+    pub fn alone(&self, tenant: usize) -> Self {
+        let tenants = self.tenants.get(tenant).cloned().into_iter().collect();
+        Self { tenants, faults: Vec::new(), ..self.clone() }
+    }
+
+    /// # Errors
+    /// What can't be simulated.
+    pub fn validate(&self) -> Result<(), ScenarioError> {
+        let tenants = self.tenants.len();
+        if tenants == 0 || tenants > 1024 {
+            return Err(ScenarioError::Tenants { found: tenants });
+        }
+        let mut start_bytes = 0_u64;
+        for tenant in &self.tenants {
+            let name = || tenant.name.clone();
+            start_bytes = start_bytes.saturating_add(tenant.size_bytes);
+            if start_bytes > self.drive_bytes {
+                return Err(ScenarioError::DriveFull { name: name(), drive_bytes: self.drive_bytes });
+            }
+            if tenant.vcpus == 0 || tenant.vcpus > 1024 || tenant.vqs == 0 || tenant.vqs > 127 {
+                return Err(ScenarioError::Queues { name: name() });
+            }
+            let valid = tenant.workload.validate(tenant.size_bytes);
+            valid.map_err(|error| ScenarioError::Workload { name: name(), error: error.to_string() })?;
+        }
+        let hwqs = self.poller_hwqs().iter().map(|&hwqs| usize::from(hwqs)).sum::<usize>();
+        if hwqs > usize::from(ssd_model::MAX_QUEUES)
+            || self.hwq_depth == 0
+            || self.hwqs_own == 0
+            || self.hwqs_shared == 0
+        {
+            return Err(ScenarioError::Hwqs { wanted: hwqs });
+        }
+        for fault in &self.faults {
+            if let FaultKind::Reset { tenant } | FaultKind::Leave { tenant } | FaultKind::Rogue { tenant } = fault.kind
+                && tenant >= tenants
+            {
+                return Err(ScenarioError::NoSuchTenant { tenant });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each tenant is guaranteed.
+    fn guaranteed(&self) -> Vec<bool> {
+        self.tenants.iter().map(|tenant| matches!(tenant.class, Class::Guaranteed { .. })).collect()
+    }
+
+    /// The tenants of each poller.
+    pub fn pollers(&self) -> Vec<Vec<usize>> {
+        self.layout.pollers(&self.guaranteed())
+    }
+
+    /// The HWQs of each poller, in their order.
+    pub fn poller_hwqs(&self) -> Vec<u16> {
+        let hwqs = |tenants: &Vec<usize>| match (self.layout, tenants.len()) {
+            // A queue for each virtual function (LPNS §5: SR-IOV), a queue for each main loop.
+            (Layout::SrIov | Layout::Virtio, _) => 1,
+            (_, 1) => self.hwqs_own,
+            _ => self.hwqs_shared,
+        };
+        self.pollers().iter().map(hwqs).collect()
+    }
+}
+
+/// Why a scenario can't be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// None, or too many.
+    #[error("a scenario has 1 to 1024 tenants, this one has {found}")]
+    Tenants {
+        /// How many there are.
+        found: usize,
+    },
+    /// The disks don't fit.
+    #[error("the drive of {drive_bytes} bytes is full before tenant {name:?}: make disks smaller or the drive larger")]
+    DriveFull {
+        /// The first that does not fit.
+        name: String,
+        /// The drive's size.
+        drive_bytes: u64,
+    },
+    /// Too few or too many.
+    #[error("tenant {name:?} needs 1 to 1024 vCPUs and 1 to 127 queues")]
+    Queues {
+        /// Whose.
+        name: String,
+    },
+    /// A workload that can't run.
+    #[error("tenant {name:?}: {error}")]
+    Workload {
+        /// Whose.
+        name: String,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// More than a drive has.
+    #[error("all pollers together need {wanted} queues of the drive: it has 1 to {}", ssd_model::MAX_QUEUES)]
+    Hwqs {
+        /// How many.
+        wanted: usize,
+    },
+    /// A fault names it.
+    #[error("a fault names tenant {tenant}, which is not there")]
+    NoSuchTenant {
+        /// Index.
+        tenant: usize,
+    },
+    /// The policy refuses its settings.
+    #[error("policy: {0}")]
+    Policy(#[from] policy::ConfigError),
+}

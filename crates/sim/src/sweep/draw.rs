@@ -1,0 +1,281 @@
+//! A scenario from a seed.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use io_model::Nanos;
+use policy::{
+    CapsConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig,
+    PolicyConfig, Variant,
+};
+use ssd_model::{Arbitration, Gc, Placement, Profile, QuantaKib, Writes};
+
+use crate::workload::{
+    Access, Arrivals, BlockSize, Core, Filebench, Fio, Open, Pattern, Personality, Replay, Webuser, Workload, Ycsb,
+};
+use crate::{Fault, FaultKind, Layout, Scenario, Tenant};
+
+const MIB: u64 = 1 << 20;
+/// A command that waits for longer, while others are served, starves.
+const STARVATION: Nanos = Nanos::from_millis(3);
+
+/// The scenario of a seed: always one that can be played.
+pub fn draw(seed: u64) -> Scenario {
+    let mut rng = Rng::with_seed(seed);
+    let mut tenants: Vec<Tenant> = (0..rng.usize(1..=12)).map(|at| tenant(&mut rng, at)).collect();
+    if rng.u8(..4) == 0 {
+        // Tenants that differ in nothing but their class, so that their shares can be compared.
+        let access = Access { block_sizes: vec![BlockSize { bytes: 4_096, weight: 1 }], ..access(&mut rng) };
+        let workload = Workload::Fio(Fio { jobs: 4, iodepth: 32, access });
+        for tenant in &mut tenants {
+            *tenant = Tenant { vcpus: 4, vqs: 4, workload: workload.clone(), ..tenant.clone() };
+        }
+    }
+    let span_ms = if rng.u8(..20) == 0 { 50 } else { rng.u64(3..=30) };
+    let warmup_ms = rng.u64(0..span_ms);
+    let mut scenario = Scenario {
+        layout: *choose(&mut rng, &Layout::ALL),
+        policy: policy(&mut rng, tenants.len()),
+        hwqs_own: rng.u16(1..=8),
+        hwqs_shared: rng.u16(1..=16),
+        hwq_depth: *choose(&mut rng, &[1, 2, 8, 64, 1024]),
+        tenants,
+        warmup: Nanos::from_millis(warmup_ms),
+        duration: Nanos::from_millis(span_ms - warmup_ms),
+        window: Nanos::from_millis(rng.u64(0..2)),
+        seed,
+        starvation_limit: STARVATION,
+        ..Scenario::new(profile(&mut rng))
+    };
+    if let PolicyConfig::D2fq(_) = scenario.policy {
+        // It needs an HWQ of each class.
+        scenario.hwqs_own = scenario.hwqs_own.max(3);
+        scenario.hwqs_shared = scenario.hwqs_shared.max(3);
+        scenario.layout = *choose(&mut rng, &[Layout::Evenkeel, Layout::Mdev, Layout::Spdk, Layout::K2]);
+    }
+    costs(&mut rng, &mut scenario);
+    if rng.bool() {
+        let faults = 0..rng.usize(1..=3);
+        scenario.faults = faults.map(|_| fault(&mut rng, &scenario)).collect();
+    }
+    scenario
+}
+
+fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[rng.usize(..from.len())]
+}
+
+/// Now and then a host with other costs.
+fn costs(rng: &mut Rng, scenario: &mut Scenario) {
+    let guest = &mut scenario.costs.guest;
+    if rng.bool() {
+        guest.app_ns = rng.u64(0..10_000);
+        guest.complete_ns = rng.u64(0..3_000);
+        guest.varies_permille = rng.u64(0..=1_000);
+    }
+    if rng.bool() {
+        let mediated = &mut scenario.costs.mediated;
+        mediated.batch = rng.u32(1..=64);
+        mediated.fetch_ns = rng.u64(0..2_000);
+        mediated.complete_ns = rng.u64(0..2_000);
+        mediated.wake_ns = *choose(rng, &[0, 0, 5_000]);
+        mediated.lock_ns = *choose(rng, &[0, 0, 1_000]);
+    }
+}
+
+fn profile(rng: &mut Rng) -> Profile {
+    let known = Profile::built_in();
+    let mut profile = choose(rng, known).clone();
+    if rng.bool() {
+        return profile;
+    }
+    profile.units = rng.u32(1..=64);
+    profile.placement = *choose(rng, &[Placement::Hashed, Placement::Pooled]);
+    profile.read_ns = rng.u64(2_000..=120_000);
+    profile.further_ns = rng.u64(0..=2_000);
+    profile.controller_ns = rng.u64(0..=2_000);
+    profile.pipeline_ns = rng.u64(0..=10_000);
+    profile.window = *choose(rng, &[1, 4, 64, 256, 1024]);
+    profile.writes = match rng.u8(..3) {
+        0 => Writes::InPlace { write_ns: rng.u64(2_000..=200_000), ack_ns: rng.u64(0..=20_000) },
+        1 => Writes::Buffered {
+            ack_ns: rng.u64(0..=20_000),
+            buffer_bytes: rng.u64(1..=16) * MIB,
+            drain_ns: rng.u64(500..=20_000),
+        },
+        _ => profile.writes,
+    };
+    profile.gc = rng.bool().then(|| Gc {
+        enabled: rng.bool(),
+        over_provisioning_percent: rng.u32(7..=50),
+        utilization_percent: rng.u32(10..=100),
+    });
+    let burst = rng.u32(1..=8);
+    let mut weight = || rng.u16(1..=16);
+    let weights = io_model::WrrWeights { high: weight(), medium: weight(), low: weight() };
+    profile.arbitration = match rng.u8(..3) {
+        0 => Arbitration::RoundRobin { burst },
+        1 => Arbitration::WeightedRoundRobin { burst, weights },
+        _ => Arbitration::DeficitRoundRobin { quanta: QuantaKib { high: 256, medium: 64, low: 16 } },
+    };
+    profile
+}
+
+fn policy(rng: &mut Rng, tenants: usize) -> PolicyConfig {
+    let cost = if rng.bool() { Cost::default() } else { Cost { read: Curve::linear(13), ..Cost::default() } };
+    match rng.u8(..8) {
+        0 => PolicyConfig::Passthrough,
+        1 | 2 => PolicyConfig::Lpns(lpns(rng)),
+        3 => PolicyConfig::Fair(fair(rng)),
+        4 => PolicyConfig::K2(K2Config { max_in_flight: *choose(rng, &[1, 8, 16, 32, 1_000]) }),
+        5 => PolicyConfig::Mqfq(MqfqConfig {
+            gap_commands: *choose(rng, &[1, 12, 100]),
+            max_in_flight: *choose(rng, &[1, 8, 64, 1_000]),
+            guaranteed_weight: rng.u32(1..=10),
+            cost,
+        }),
+        6 => PolicyConfig::D2fq(D2fqConfig {
+            medium_gap_commands: rng.u32(1..=3),
+            low_gap_commands: rng.u32(3..=20),
+            ratio: rng.u32(3..=256),
+            adaptive: rng.bool(),
+            guaranteed_weight: rng.u32(1..=10),
+            cost,
+        }),
+        _ => PolicyConfig::Caps(CapsConfig { limits: (0..rng.usize(0..=tenants)).map(|_| limits(rng)).collect() }),
+    }
+}
+
+fn lpns(rng: &mut Rng) -> LpnsConfig {
+    let preset = if rng.bool() { LpnsConfig::p5800x() } else { LpnsConfig::pm1735() };
+    if rng.bool() {
+        return preset;
+    }
+    LpnsConfig {
+        variant: *choose(rng, &[Variant::Corrected, Variant::Corrected, Variant::Published]),
+        omega: rng.f64() * 400.0 + 1.0,
+        r_iops: rng.f64() * 1e6 + 50_000.0,
+        depth: rng.u32(1..=32),
+        parallelism: rng.u32(1..=128),
+        saturation_factor: rng.u32(4..=64),
+        floor_in_flight: rng.u32(1..=8),
+        floor_rate_permille: rng.u32(100..=1_000),
+        miss_budget_permille: rng.u32(1..=1_000),
+        ..preset
+    }
+}
+
+fn fair(rng: &mut Rng) -> FairConfig {
+    let presets = [FairConfig::p3520(), FairConfig::pm1735(), FairConfig::p5800x()];
+    let preset = choose(rng, &presets).clone();
+    FairConfig {
+        variant: *choose(rng, &[FairVariant::Corrected, FairVariant::Corrected, FairVariant::Published]),
+        beta: rng.f64(),
+        epoch: Nanos::from_micros(*choose(rng, &[100, 1_000, 1_000, 5_000])),
+        ..preset
+    }
+}
+
+/// Limits under which a tenant is still served every millisecond or two.
+fn limits(rng: &mut Rng) -> Limits {
+    let mut maybe = |limit: u64| if rng.u8(..3) == 0 { limit } else { 0 };
+    Limits {
+        rw_ios_per_sec: maybe(5_000),
+        rw_mbytes_per_sec: maybe(500),
+        r_mbytes_per_sec: maybe(400),
+        w_mbytes_per_sec: maybe(300),
+    }
+}
+
+fn tenant(rng: &mut Rng, at: usize) -> Tenant {
+    let class = if rng.u8(..3) == 0 {
+        Class::Guaranteed { latency_target: rng.bool().then(|| Nanos::from_micros(rng.u64(20..=500))) }
+    } else {
+        Class::BestEffort { weight: *choose(rng, &[1, 1, 1, 2, 4, 8, 100]) }
+    };
+    let size_bytes = rng.u64(64..=1_024) * MIB;
+    let drawn = workload(rng, size_bytes);
+    let workload = if drawn.validate(size_bytes).is_ok() { drawn } else { Workload::Fio(Fio::random_4k(1, 1, 100)) };
+    let vqs = if rng.u8(..32) == 0 { 127 } else { rng.u16(1..=8) };
+    Tenant { name: format!("t{at}"), class, vcpus: rng.u16(1..=8), vqs, size_bytes, workload }
+}
+
+fn workload(rng: &mut Rng, size_bytes: u64) -> Workload {
+    match rng.u8(..16) {
+        0..7 => {
+            Workload::Fio(Fio { jobs: rng.u32(1..=8), iodepth: *choose(rng, &[1, 1, 4, 32, 128]), access: access(rng) })
+        }
+        7..10 => Workload::Open(Open {
+            jobs: rng.u32(1..=4),
+            arrivals: arrivals(rng),
+            access: access(rng),
+            max_outstanding: rng.u32(1..=4096),
+        }),
+        10 => Workload::Webuser(Webuser { mean_iops: rng.f64() * 50_000.0 + 100.0, ..Webuser::default() }),
+        11 => Workload::Replay(replay(rng, size_bytes)),
+        12 | 13 => {
+            let cores = [Core::A, Core::B, Core::C, Core::D, Core::E, Core::F];
+            Workload::Ycsb(Ycsb::new(*choose(rng, &cores)).scaled_down(1 << rng.u32(8..=12)))
+        }
+        14 => Workload::Filebench(Filebench::new(*choose(rng, &[Personality::Webserver, Personality::Fileserver]))),
+        _ => Workload::Idle,
+    }
+}
+
+fn access(rng: &mut Rng) -> Access {
+    let sizes = [512, 4_096, 4_096, 4_096, 16_384, 131_072];
+    let mut block = || BlockSize { bytes: *choose(rng, &sizes), weight: rng.u32(1..=4) };
+    let mut block_sizes = vec![block()];
+    if rng.bool() {
+        block_sizes.push(BlockSize { bytes: *choose(rng, &sizes), weight: rng.u32(1..=4) });
+    }
+    Access {
+        read_percent: *choose(rng, &[0, 50, 70, 100, 100]),
+        pattern: *choose(rng, &[Pattern::Random, Pattern::Random, Pattern::Sequential]),
+        block_sizes,
+        working_set_bytes: rng.bool().then(|| rng.u64(8..=64) * MIB),
+    }
+}
+
+fn arrivals(rng: &mut Rng) -> Arrivals {
+    let iops = 10_f64.powf(2.0 + rng.f64() * 3.5);
+    match rng.u8(..3) {
+        0 => Arrivals::Poisson { iops },
+        1 => Arrivals::Constant { iops },
+        _ => Arrivals::Bursts { iops, on: Nanos(rng.u64(1_000..2_000_000)), off: Nanos(rng.u64(0..2_000_000)) },
+    }
+}
+
+/// A made-up trace in the form of Microsoft Research's.
+fn replay(rng: &mut Rng, size_bytes: u64) -> Replay {
+    let mut text = String::new();
+    let mut filetime = 128_166_372_000_000_000_u64;
+    for _ in 0..rng.u32(1..=200) {
+        filetime += rng.u64(0..2_000);
+        let (offset, len) = (rng.u64(0..size_bytes / 2), rng.u64(0..65_536));
+        let op = choose(rng, &["Read", "Write"]);
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{filetime},host,0,{op},{offset},{len},100");
+    }
+    let limits = trace::Limits::default();
+    let read = trace::read(text.as_bytes(), "drawn", Some(trace::Format::Msr), limits);
+    let trace = Arc::new(read.expect("a drawn trace is well-formed"));
+    Replay { speed: 0.5 + rng.f64() * 4.0, looping: rng.bool(), jobs: rng.u32(1..=4), ..Replay::new(trace) }
+}
+
+fn fault(rng: &mut Rng, scenario: &Scenario) -> Fault {
+    let tenant = rng.usize(..scenario.tenants.len());
+    let lasts = Nanos(rng.u64(10_000..3_000_000));
+    let hwqs: u16 = scenario.poller_hwqs().iter().sum();
+    let kind = match rng.u8(..6) {
+        0 => FaultKind::Errors { ppm: rng.u32(1..=1_000_000), lasts },
+        1 => FaultKind::Stall { lasts },
+        2 => FaultKind::LoseHwq { hwq: rng.u16(..hwqs), timeout: lasts },
+        3 => FaultKind::Reset { tenant },
+        4 => FaultKind::Leave { tenant },
+        _ => FaultKind::Rogue { tenant },
+    };
+    let end_ns = (scenario.warmup + scenario.duration).0;
+    Fault { at: Nanos(rng.u64(0..end_ns)), kind }
+}
