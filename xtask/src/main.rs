@@ -21,7 +21,7 @@ usage: cargo xtask COMMAND
   bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
   fuzz [OPTIONS]        run each fuzz target for a while
   order [OPTIONS]       the policies by a guaranteed tenant's p99, in the daemon and in the simulator: --json
-                        --seconds N --rounds N
+                        --seconds N --rounds N --drive PROFILE
   sweep [OPTIONS]       simulate whole scenarios drawn from seeds and check them: --seeds N --seed FIRST
                         --jobs J --canaries";
 

@@ -15,7 +15,7 @@ use crate::table;
 
 /// Run the experiments of the papers behind Evenkeel in the simulator, and compare.
 ///
-/// Writes report.html (with plots), report.json and report.csv. The same seed gives the same report.
+/// Writes report.html (with plots), report.md (its short form), report.json and report.csv. The same seed gives the same report.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Whose experiments.

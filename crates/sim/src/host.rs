@@ -73,7 +73,7 @@ impl Default for GuestCosts {
     /// The guests of LPNS's host. Fitted \[F\] to Fig. 7a and 7b: an n1d1 tenant has 61K IOPS at 11.9 µs \[P\], so
     /// 4.5 µs of each I/O pass outside of its latency, and four busy vCPUs stop at about 570K \[P\], 7 µs each.
     fn default() -> Self {
-        Self { app_ns: 5_250, submit_ns: 250, write_ns: 400, irq_ns: 400, complete_ns: 1_350, varies_permille: 1_000 }
+        Self { app_ns: 5_250, submit_ns: 250, write_ns: 530, irq_ns: 250, complete_ns: 1_380, varies_permille: 1_000 }
     }
 }
 
@@ -103,20 +103,20 @@ impl Default for HostCosts {
     /// - K2's lock: 270K IOPS \[D\], 3.7 µs for each command, half of it when it is submitted and half when it completes.
     fn default() -> Self {
         let mediated = PathCosts {
-            pass_ns: 450,
-            fetch_ns: 790,
-            write_ns: 65,
+            pass_ns: 340,
+            fetch_ns: 760,
+            write_ns: 95,
             batch: 24,
-            complete_ns: 790,
+            complete_ns: 830,
             doorbell_ns: 100,
-            interrupt_ns: 30,
-            delivery_ns: 320,
+            interrupt_ns: 10,
+            delivery_ns: 500,
             ..FREE
         };
         let spdk = PathCosts {
             pass_ns: 40,
-            fetch_ns: 1_120,
-            write_ns: 90,
+            fetch_ns: 1_130,
+            write_ns: 112,
             batch: 90,
             complete_ns: 590,
             doorbell_ns: 0,

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::compare::{Outcome, Verdict, median};
 use self::setting::{GUARANTEED, Machine, NOISY, POLICIES};
-use self::sides::Seen;
+use self::sides::{Bench, Seen};
 use crate::guest::daemon::binary;
 
 /// Standing in line for longer than this share of the time reaches a p99.
@@ -26,6 +26,7 @@ const NOISE_MIN: f64 = 0.85;
 
 struct Options {
     json: bool,
+    drive: String,
     runtime: Duration,
     rounds: usize,
 }
@@ -98,9 +99,13 @@ fn again_optimized(args: &[String]) -> Result<()> {
 }
 
 fn parse(args: &[String]) -> Result<Options> {
-    let (mut json, mut seconds, mut rounds) = (false, 2, 5);
+    let (mut json, mut drive, mut seconds, mut rounds) = (false, "p5800x".to_owned(), 2, 5);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
+        if arg == "--drive" {
+            drive.clone_from(args.next().context("--drive needs a profile")?);
+            continue;
+        }
         let mut number = || -> Result<usize> {
             let value = args.next().with_context(|| format!("{arg} needs a number"))?;
             value.parse().with_context(|| format!("{arg} {value}: not a number"))
@@ -109,28 +114,29 @@ fn parse(args: &[String]) -> Result<Options> {
             "--json" => json = true,
             "--seconds" => seconds = number()?,
             "--rounds" => rounds = number()?,
-            _ => bail!("{arg}: no such option; there are --json, --seconds N, --rounds N"),
+            _ => bail!("{arg}: no such option; there are --json, --seconds N, --rounds N, --drive PROFILE"),
         }
     }
     if !(1..=600).contains(&seconds) || !(1..=1000).contains(&rounds) {
         bail!("--seconds must be from 1 to 600, --rounds from 1 to 1000");
     }
-    Ok(Options { json, runtime: Duration::from_secs(seconds as u64), rounds })
+    Ok(Options { json, drive, runtime: Duration::from_secs(seconds as u64), rounds })
 }
 
 fn report(options: &Options, machine: Machine) -> Result<Report> {
     let binary = binary()?;
+    let bench = Bench { binary: &binary, drive: &options.drive, machine };
     eprintln!("simulating {} policies …", POLICIES.len());
-    let simulated = sides::simulate(&binary, machine)?;
+    let simulated = sides::simulate(&bench)?;
     let everyone: Vec<&str> = [GUARANTEED].into_iter().chain(NOISY).collect();
     let mut alone = Vec::new();
     let mut seen: Vec<Vec<Seen>> = POLICIES.iter().map(|_| Vec::new()).collect();
     for round in 0..options.rounds {
         eprintln!("round {} of {} …", round + 1, options.rounds);
-        alone.push(sides::measure(&binary, "passthrough", &[GUARANTEED], machine, options.runtime)?.mean_us);
+        alone.push(sides::measure(&bench, "passthrough", &[GUARANTEED], options.runtime)?.mean_us);
         for turn in 0..POLICIES.len() {
             let policy = (round + turn) % POLICIES.len();
-            let run = sides::measure(&binary, POLICIES[policy], &everyone, machine, options.runtime);
+            let run = sides::measure(&bench, POLICIES[policy], &everyone, options.runtime);
             seen[policy].push(run.with_context(|| POLICIES[policy])?);
         }
     }
@@ -151,7 +157,7 @@ fn report(options: &Options, machine: Machine) -> Result<Report> {
     });
     let policies: Vec<Row> = rows.collect();
     Ok(Report {
-        setting: setting::in_words(machine),
+        setting: setting::in_words(&options.drive, machine),
         rounds: options.rounds,
         seconds: options.runtime.as_secs(),
         costs_ns: setting::COSTS_NS.to_vec(),
@@ -178,15 +184,17 @@ fn notes(policies: &[Row], waited: f64) -> Vec<String> {
             waited * 100.0
         ));
     }
-    for row in policies {
-        let noise = median(&noise(&row.daemon_rounds));
-        if noise < NOISE_MIN * row.simulator.noise_iops {
-            notes.push(format!(
-                "{}: the neighbours got {:.0} % of what the simulator gives them: a core was saturated, not the drive",
-                row.policy,
-                100.0 * noise / row.simulator.noise_iops
-            ));
-        }
+    let share = |row: &&Row| median(&noise(&row.daemon_rounds)) / row.simulator.noise_iops;
+    let held_back: Vec<String> = policies
+        .iter()
+        .filter(|row| share(row) < NOISE_MIN)
+        .map(|row| format!("{} {:.0} %", row.policy, share(&row) * 100.0))
+        .collect();
+    if !held_back.is_empty() {
+        notes.push(format!(
+            "a core was saturated, not the drive, where the neighbours got much less than in the simulator: {}",
+            held_back.join(", ")
+        ));
     }
     notes
 }

@@ -69,10 +69,10 @@ impl Machine {
 }
 
 /// The daemon's configuration, but for its directories.
-pub fn daemon(policy: &str, machine: Machine) -> String {
+pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
     let layout = if machine.has_two_pollers() { "per-guaranteed" } else { "shared" };
     let mut text = format!(
-        "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"1GiB\"\n[policy]\nname = {policy:?}\n\
+        "[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n[policy]\nname = {policy:?}\n\
          [pollers]\nlayout = {layout:?}\ncpus = {:?}\n",
         machine.poller_cpus
     );
@@ -87,10 +87,10 @@ pub fn daemon(policy: &str, machine: Machine) -> String {
 }
 
 /// The simulator's scenario: every policy, and the guaranteed tenant alone.
-pub fn scenario(machine: Machine) -> String {
+pub fn scenario(drive: &str, machine: Machine) -> String {
     let layout = if machine.has_two_pollers() { "evenkeel" } else { "mdev" };
     let mut text = format!(
-        "policies = {POLICIES:?}\n[drive]\nprofile = \"p5800x\"\nsize = \"1GiB\"\n[run]\nwarmup = \"500ms\"\n\
+        "policies = {POLICIES:?}\n[drive]\nprofile = {drive:?}\nsize = \"1GiB\"\n[run]\nwarmup = \"500ms\"\n\
          duration = \"4s\"\n[host]\nlayout = {layout:?}\n"
     );
     for (cost, ns) in COSTS_NS {
@@ -139,7 +139,7 @@ pub fn job(name: &str, ramp: Duration, runtime: Duration) -> JobSpec {
 }
 
 /// The setting in a sentence.
-pub fn in_words(machine: Machine) -> String {
+pub fn in_words(drive: &str, machine: Machine) -> String {
     let pollers = if machine.has_two_pollers() {
         "a poller for the guaranteed tenant and one for the others under passthrough and lpns, one for all elsewhere"
     } else {
@@ -147,7 +147,7 @@ pub fn in_words(machine: Machine) -> String {
     };
     format!(
         "{GUARANTEED}: 4 KiB random reads, one at a time, promised {TARGET}; beside it {} tenants with {NOISY_DEPTH} random \
-         reads and writes of {} KiB in flight each ({NOISY_CAP} IOPS each under caps); model of a P5800X; {pollers}",
+         reads and writes of {} KiB in flight each ({NOISY_CAP} IOPS each under caps); model of a {drive}; {pollers}",
         NOISY.len(),
         NOISY_BLOCK_BYTES >> 10
     )

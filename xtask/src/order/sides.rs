@@ -19,6 +19,16 @@ use crate::bench::server::Server;
 /// Before anything counts: queues fill, policies settle, memory gets its pages.
 const RAMP: Duration = Duration::from_secs(1);
 
+/// What all runs have in common.
+pub struct Bench<'a> {
+    /// The daemon's program, which is the simulator's as well.
+    pub binary: &'a Path,
+    /// The modelled drive: a built-in profile's name or a profile's path.
+    pub drive: &'a str,
+    /// Who runs where.
+    pub machine: Machine,
+}
+
 /// What one run showed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Seen {
@@ -33,8 +43,9 @@ pub struct Seen {
 }
 
 /// Runs the daemon under `policy` with `tenants` for so long.
-pub fn measure(binary: &Path, policy: &str, tenants: &[&str], machine: Machine, runtime: Duration) -> Result<Seen> {
-    let server = Server::serve(binary, &setting::daemon(policy, machine))?;
+pub fn measure(bench: &Bench<'_>, policy: &str, tenants: &[&str], runtime: Duration) -> Result<Seen> {
+    let Bench { binary, drive, machine } = *bench;
+    let server = Server::serve(binary, &setting::daemon(policy, drive, machine))?;
     let mut clients: Vec<Vec<Target<VfioUserDevice>>> = machine.client_cpus.iter().map(|_| Vec::new()).collect();
     for name in tenants {
         let client = if *name == GUARANTEED { 0 } else { clients.len() - 1 };
@@ -45,7 +56,7 @@ pub fn measure(binary: &Path, policy: &str, tenants: &[&str], machine: Machine, 
             .into_iter()
             .zip(machine.client_cpus)
             .filter(|(targets, _)| !targets.is_empty())
-            .map(|(targets, cpu)| scope.spawn(|| drive(targets, *cpu)))
+            .map(|(targets, cpu)| scope.spawn(|| client(targets, *cpu)))
             .collect();
         thread::sleep(RAMP);
         let (before, start) = (stood_in_line(server.pid())?, Instant::now());
@@ -69,7 +80,7 @@ pub fn measure(binary: &Path, policy: &str, tenants: &[&str], machine: Machine, 
 }
 
 /// One client: a thread that polls for all of `targets`.
-fn drive(targets: Vec<Target<VfioUserDevice>>, cpu: u32) -> Result<Vec<JobResult>> {
+fn client(targets: Vec<Target<VfioUserDevice>>, cpu: u32) -> Result<Vec<JobResult>> {
     let mut set = CpuSet::new();
     set.set(cpu as usize);
     sched_setaffinity(None, &set).with_context(|| format!("can't run a client on CPU {cpu}"))?;
@@ -108,10 +119,11 @@ pub struct Simulated {
 }
 
 /// Plays the scenario.
-pub fn simulate(binary: &Path, machine: Machine) -> Result<Simulated> {
+pub fn simulate(bench: &Bench<'_>) -> Result<Simulated> {
+    let Bench { binary, drive, machine } = *bench;
     let dir = tempfile::tempdir().context("no temporary directory")?;
     let file: PathBuf = dir.path().join("order.toml");
-    std::fs::write(&file, setting::scenario(machine))?;
+    std::fs::write(&file, setting::scenario(drive, machine))?;
     let output =
         Command::new(binary).arg("sim").arg(&file).arg("--json").output().context("can't start evenkeel sim")?;
     if !output.status.success() {

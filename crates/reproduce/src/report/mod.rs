@@ -1,12 +1,13 @@
 //! The report: what was asked of each figure, what came out, and how they compare.
 //!
-//! A [`Report`] is data. Its three forms ([`Report::html`], [`Report::json`], [`Report::csv`]) hold no time
+//! A [`Report`] is data. Its forms ([`Report::html`], [`Report::markdown`], [`Report::json`], [`Report::csv`]) hold no time
 //! stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
 mod csv;
 mod figure;
 mod html;
 mod json;
+mod markdown;
 mod number;
 mod plot;
 mod row;

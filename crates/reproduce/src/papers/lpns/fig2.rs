@@ -152,9 +152,8 @@ fn table1(context: &Context<'_>) -> Result<Figure, Error> {
 const REASONS: &[(&str, &str)] = &[
     (
         "SPDK's worst",
-        "SPDK: beside one VM the guests' four CPUs are as busy as the reactor, so VM2's I/Os wait in the guest and VM1 does not \
-         see them. In print half of VM2's 256 outstanding I/Os are ahead of VM1's. A reactor that takes a few percent longer per \
-         command than the guests do would show that.",
+        "VM1 waits for the part of VM2's outstanding writes that is at the reactor; the guests' CPUs hold the rest. A reactor that takes \
+         a few percent longer per command than the guests do would hold nearly all (see Fig. 7b).",
     ),
     (
         "SR-IOV's worst",

@@ -126,8 +126,8 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "K2 (32): VM1's mean",
-        "K2's lock is taken in turn by every CPU that submits or completes, so VM1 waits for all of the twelve jobs twice; its cap \
-         of commands in flight is never reached. A lock that real-time jobs pass first would bring VM1 below 50 µs.",
+        "K2's lock is taken in turn by every CPU that submits or completes, so VM1 waits for all of the twelve jobs; its cap of \
+         commands in flight is never reached. A lock that real-time jobs pass first would bring VM1 below 50 µs.",
     ),
     ("K2 (32) better", "See K2's lock in Fig. 10."),
 ];
