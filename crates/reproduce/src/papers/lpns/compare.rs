@@ -67,12 +67,15 @@ pub fn ends(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     (low, high)
 }
 
-/// Why a figure misses what it misses: of the reasons, those whose criterion (by the start of its text) is not met,
+/// Why a figure misses what it misses: of the reasons, those whose criterion (by the start of its text) is not met or
+/// whose row (by the start of its place on the axis) is off,
 /// each once.
 pub fn deviation(figure: &Figure, reasons: &[(&str, &str)]) -> Option<String> {
     let mut found: Vec<&str> = Vec::new();
     for (start, reason) in reasons {
         let missed = figure.criteria.iter().any(|criterion| !criterion.met && criterion.text.starts_with(start));
+        let bad = |row: &Row| row.verdict.is_good() == Some(false);
+        let missed = missed || figure.rows.iter().any(|row| bad(row) && row.x.to_string().starts_with(start));
         if missed && !found.contains(reason) {
             found.push(reason);
         }

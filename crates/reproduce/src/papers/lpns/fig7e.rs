@@ -115,8 +115,15 @@ fn gains(figure: &mut Figure, part: &Part, printed: Option<Printed>) {
     }
 }
 
-const REASONS: &[(&str, &str)] = &[(
-    "LPNS",
-    "Beside a VM1 that keeps one I/O outstanding the published rule allows more than the drive serves (VM1's rate times Ω), so \
+const REASONS: &[(&str, &str)] = &[
+    (
+        "over SR-IOV",
+        "The modelled PM1735 takes all outstanding writes into one line before its buffer (see Fig. 2), so without a policy VM1 waits \
+         for the writes of all seven neighbours.",
+    ),
+    (
+        "LPNS:",
+        "Beside a VM1 that keeps one I/O outstanding the published rule allows more than the drive serves (VM1's rate times Ω), so \
      nothing but the order in which the drive takes commands protects VM1.",
-)];
+    ),
+];
