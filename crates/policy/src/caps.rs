@@ -446,7 +446,35 @@ mod tests {
         }
         // Both were woken, but one command is all that is left of the slice.
         order = std::iter::from_fn(|| send(&mut policy)).collect();
-        assert_eq!(order, [(1, 1), (2, 0)]);
+        assert_eq!(order, [(0, 0), (3, 1)]);
+    }
+
+    #[test]
+    fn vqs_of_a_held_tenant_take_turns_at_full_hwqs() {
+        let shape = PollerShape { hwqs: 1, hwq_depth: 2, guaranteed_vqs: 0 };
+        let limits = vec![Limits { rw_ios_per_sec: 3_000, ..Limits::default() }];
+        let mut policy = Caps::new(&CapsConfig { limits }, &shape).unwrap();
+        for slot in 0..5 {
+            let vq = VqId { tenant: TenantId(0), index: slot + 1 };
+            policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, Nanos(0));
+            policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
+        }
+        let mut sent = [0; 5];
+        for slice in 0..100 {
+            let now = Nanos(slice * SLICE.0);
+            for _ in 0..2 {
+                let mut flying = 0;
+                while let Next::Send { vq, hwq } = policy.next(now) {
+                    policy.sent(vq, hwq, Op::Read, 4096, now);
+                    sent[usize::from(vq.0)] += 1;
+                    flying += 1;
+                }
+                for _ in 0..flying {
+                    policy.completed(VqSlot(0), HwqId(0), TenantId(0), Op::Read, 4096, Nanos(0), now);
+                }
+            }
+        }
+        assert!(sent.iter().all(|count| (59..=61).contains(count)), "{sent:?}");
     }
 
     #[test]

@@ -56,17 +56,33 @@ struct Vq {
     backlog: u32,
     /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
     hwq: u16,
+    /// Parked: among those that go first.
+    first: bool,
 }
 
-const NO_VQ: Vq = Vq { state: State::Detached, flow: NONE, backlog: 0, hwq: NONE };
+const NO_VQ: Vq = Vq { state: State::Detached, flow: NONE, backlog: 0, hwq: NONE, first: false };
 
 #[derive(Debug, Clone, Copy)]
 struct Flow {
     standing: Standing,
-    /// Those woken for room first.
+    /// VQs woken for room: they go before the other ready ones. Empty while the flow is held.
+    woken: List,
     ready: List,
     /// VQs with a backlog, ready or parked.
     backlogged: u16,
+}
+
+/// VQs that wait for room at one HWQ.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parked {
+    first: List,
+    others: List,
+}
+
+impl Parked {
+    fn list(&mut self, first: bool) -> &mut List {
+        if first { &mut self.first } else { &mut self.others }
+    }
 }
 
 /// The VQs of one poller.
@@ -77,8 +93,8 @@ pub(crate) struct Flows<T> {
     vqs: Vec<Vq>,
     links: Links,
     flows: Vec<Flow>,
-    /// VQs that wait for room, by HWQ.
-    parked: Vec<List>,
+    /// By HWQ.
+    parked: Vec<Parked>,
     /// VQs with a backlog.
     backlogged: u32,
     /// Commands with the drive.
@@ -89,7 +105,7 @@ impl<T: Turns> Flows<T> {
     /// Over `hwqs` HWQs (at least 1) that hold `depth` commands each.
     pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
         let pool = HwqPool::new(0, hwqs, depth);
-        let parked = vec![List::default(); usize::from(pool.len())];
+        let parked = vec![Parked::default(); usize::from(pool.len())];
         let (vqs, links, flows) = (Vec::new(), Links::default(), Vec::new());
         Self { turns, pool, vqs, links, flows, parked, backlogged: 0, in_flight: 0 }
     }
@@ -124,7 +140,7 @@ impl<T: Turns> Flows<T> {
             self.links.grow(self.vqs.len());
         }
         if self.flows.len() <= usize::from(flow) {
-            let none = Flow { standing: Standing::Idle, ready: List::default(), backlogged: 0 };
+            let none = Flow { standing: Standing::Idle, woken: List::default(), ready: List::default(), backlogged: 0 };
             self.flows.resize(usize::from(flow) + 1, none);
         }
         let standing = self.flows[usize::from(flow)].standing;
@@ -187,7 +203,7 @@ impl<T: Turns> Flows<T> {
     /// The same where the policy chooses the HWQ (`0..hwqs`) of a slot.
     #[inline]
     pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
-        while let Some(slot) = self.flows[usize::from(flow)].ready.front() {
+        while let Some(slot) = self.front_of(flow) {
             let hwq = hwq_of(self, slot);
             if self.pool.has_room(hwq, false) {
                 return Some(Next::Send { vq: VqSlot(slot), hwq: HwqId(hwq) });
@@ -195,6 +211,12 @@ impl<T: Turns> Flows<T> {
             self.park(slot, hwq);
         }
         None
+    }
+
+    #[inline]
+    fn front_of(&self, flow: u16) -> Option<u16> {
+        let flow = &self.flows[usize::from(flow)];
+        flow.woken.front().or(flow.ready.front())
     }
 
     /// The `Send` happened.
@@ -224,15 +246,30 @@ impl<T: Turns> Flows<T> {
 
     /// The policy holds a ready flow back: room that its VQs were woken for goes to others.
     pub(crate) fn pass_on(&mut self, flow: u16) {
-        let mut rest = self.flows[usize::from(flow)].ready.front();
-        while let Some(slot) = rest {
-            let hwq = std::mem::replace(&mut self.vqs[usize::from(slot)].hwq, NONE);
-            if hwq == NONE {
-                return;
-            }
-            rest = self.links.after(slot);
+        while let Some(slot) = self.flows[usize::from(flow)].woken.front() {
+            let hwq = self.move_to_back(slot);
             self.wake(hwq);
         }
+    }
+
+    /// Puts a ready VQ behind all others of its flow. Returns the HWQ whose room it was woken for.
+    #[inline]
+    fn move_to_back(&mut self, slot: u16) -> u16 {
+        let woken_for = self.unlist(slot);
+        let flow = self.vqs[usize::from(slot)].flow;
+        self.flows[usize::from(flow)].ready.push_back(&mut self.links, slot);
+        woken_for
+    }
+
+    /// Takes a ready VQ out of its list. Returns the HWQ whose room it was woken for.
+    #[inline]
+    fn unlist(&mut self, slot: u16) -> u16 {
+        let vq = &mut self.vqs[usize::from(slot)];
+        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+        let flow = &mut self.flows[usize::from(vq.flow)];
+        let list = if woken_for == NONE { &mut flow.ready } else { &mut flow.woken };
+        list.remove(&mut self.links, slot);
+        woken_for
     }
 
     /// One command left the VQ: the next VQ of its flow has its turn.
@@ -243,8 +280,7 @@ impl<T: Turns> Flows<T> {
         match (vq.backlog, vq.state) {
             (0, _) => self.rest(slot.0),
             (_, State::Ready) => {
-                let woken_for = std::mem::replace(&mut vq.hwq, NONE);
-                self.flows[usize::from(flow)].ready.rotate(&mut self.links, slot.0);
+                let woken_for = self.move_to_back(slot.0);
                 self.wake(woken_for);
             }
             _ => {}
@@ -256,10 +292,10 @@ impl<T: Turns> Flows<T> {
 
     /// Takes a VQ out of whatever list it is in.
     fn rest(&mut self, slot: u16) {
-        let Vq { state, flow, hwq, .. } = self.vqs[usize::from(slot)];
+        let Vq { state, flow, hwq, first, .. } = self.vqs[usize::from(slot)];
         match state {
-            State::Ready => self.flows[usize::from(flow)].ready.remove(&mut self.links, slot),
-            State::Parked => self.parked[usize::from(hwq)].remove(&mut self.links, slot),
+            State::Ready => _ = self.unlist(slot),
+            State::Parked => self.parked[usize::from(hwq)].list(first).remove(&mut self.links, slot),
             State::Idle | State::Detached => return,
         }
         let vq = &mut self.vqs[usize::from(slot)];
@@ -273,12 +309,13 @@ impl<T: Turns> Flows<T> {
     }
 
     fn park(&mut self, slot: u16, hwq: u16) {
+        let woken_for = self.unlist(slot);
         let vq = &mut self.vqs[usize::from(slot)];
-        let (flow, woken_for) = (vq.flow, vq.hwq);
-        (vq.state, vq.hwq) = (State::Parked, hwq);
-        self.flows[usize::from(flow)].ready.remove(&mut self.links, slot);
-        let list = &mut self.parked[usize::from(hwq)];
-        if self.turns.goes_first(flow) {
+        let flow = vq.flow;
+        (vq.state, vq.hwq, vq.first) = (State::Parked, hwq, self.turns.goes_first(flow));
+        let list = self.parked[usize::from(hwq)].list(vq.first);
+        if woken_for == hwq {
+            // Another flow took the room that it was woken for: it keeps its place.
             list.push_front(&mut self.links, slot);
         } else {
             list.push_back(&mut self.links, slot);
@@ -292,12 +329,9 @@ impl<T: Turns> Flows<T> {
         let vq = &mut self.vqs[usize::from(slot)];
         (vq.state, vq.hwq) = (State::Ready, woken_for);
         let flow = vq.flow;
-        let list = &mut self.flows[usize::from(flow)].ready;
-        if woken_for == NONE {
-            list.push_back(&mut self.links, slot);
-        } else {
-            list.push_front(&mut self.links, slot);
-        }
+        let state = &mut self.flows[usize::from(flow)];
+        let list = if woken_for == NONE { &mut state.ready } else { &mut state.woken };
+        list.push_back(&mut self.links, slot);
         self.settle(flow);
     }
 
@@ -307,20 +341,22 @@ impl<T: Turns> Flows<T> {
         if usize::from(hwq) >= self.parked.len() || !self.pool.has_room(hwq, false) {
             return;
         }
-        while let Some(slot) = self.parked[usize::from(hwq)].pop_front(&mut self.links) {
-            let flow = self.vqs[usize::from(slot)].flow;
+        loop {
+            let parked = &mut self.parked[usize::from(hwq)];
+            let next = parked.first.pop_front(&mut self.links).or_else(|| parked.others.pop_front(&mut self.links));
+            let Some(slot) = next else { return };
             self.ready(slot, hwq);
-            if !self.turns.holds(flow) {
+            if !self.turns.holds(self.vqs[usize::from(slot)].flow) {
                 return;
             }
-            self.vqs[usize::from(slot)].hwq = NONE;
+            self.move_to_back(slot);
         }
     }
 
     /// Tells the policy if the flow's standing changed.
     fn settle(&mut self, flow: u16) {
         let state = &mut self.flows[usize::from(flow)];
-        let now = match (state.ready.is_empty(), state.backlogged) {
+        let now = match (state.woken.is_empty() && state.ready.is_empty(), state.backlogged) {
             (false, _) => Standing::Ready,
             (true, 1..) => Standing::Blocked,
             (true, 0) => Standing::Idle,

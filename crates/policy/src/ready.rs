@@ -20,12 +20,6 @@ impl Links {
             self.0.resize(slots, Link { next: NONE, prev: NONE });
         }
     }
-
-    /// The slot behind this one in its list.
-    pub(crate) fn after(&self, slot: u16) -> Option<u16> {
-        let next = self.0[usize::from(slot)].next;
-        (next != NONE).then_some(next)
-    }
 }
 
 /// A first-in first-out list; every operation is O(1).

@@ -437,3 +437,26 @@ fn both_variants_keep_the_contract_with_full_queues() {
         calls.drain();
     });
 }
+
+#[test]
+fn vqs_of_one_tenant_take_turns_at_a_shallow_hwq() {
+    let mut policy = FairNvme::new(FairConfig::p5800x(), 1, 2).expect("a valid preset");
+    for slot in 0..4 {
+        let vq = VqId { tenant: TenantId(0), index: slot + 1 };
+        policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, Nanos(0));
+        policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
+    }
+    let mut order = Vec::new();
+    for round in 0..10 {
+        let now = Nanos(round * 10_000);
+        while let Next::Send { vq, hwq } = policy.next(now) {
+            policy.sent(vq, hwq, Op::Read, 4_096, now);
+            order.push(vq.0);
+        }
+        // Both at once: several VQs are woken.
+        for _ in 0..2 {
+            policy.completed(VqSlot(0), HwqId(0), TenantId(0), Op::Read, 4_096, Nanos(10_000), now);
+        }
+    }
+    assert!(order.windows(6).all(|span| (0..4).all(|slot| span.contains(&slot))), "{order:?}");
+}

@@ -85,6 +85,9 @@ fn grown(now: u64, before: u64) -> u64 {
 pub(super) struct Detector {
     seen: Vec<Seen>,
     last: Option<Nanos>,
+    /// The last one of an interval with best-effort tenants here: one that comes back between two intervals must
+    /// not find a share of nothing.
+    share: Option<f64>,
 }
 
 /// Sums over best-effort tenants: those active, and all.
@@ -105,11 +108,11 @@ impl Weights {
         self.own_active += if active && own { weight } else { 0 };
     }
 
-    /// A poller whose tenants are all idle keeps its full claim: they may start at any moment.
-    fn share(&self) -> f64 {
+    /// A poller whose tenants are all idle keeps its full claim: they may start at any moment. `None`: it has none.
+    fn share(&self) -> Option<f64> {
         let own = if self.own_active > 0 { self.own_active } else { self.own };
         let all = self.active - self.own_active + own;
-        if all == 0 { 1.0 } else { own as f64 / all as f64 }
+        (own > 0).then(|| own as f64 / all as f64)
     }
 }
 
@@ -185,7 +188,8 @@ impl Detector {
             }
         }
         seen_all.slowest_iops = seen_all.slowest.unwrap_or(0) as f64 * 1e9 / elapsed.0 as f64;
-        seen_all.share = weights.share();
+        self.share = weights.share().or(self.share);
+        seen_all.share = self.share.unwrap_or(1.0);
         seen_all
     }
 
@@ -328,6 +332,19 @@ mod tests {
         assert_eq!(observe(&mut detector, 3, &[narrow]).verdict, Verdict::Kept);
         let late = TenantReport { mean_latency: Nanos::from_micros(51), ..deep(2040, 900) };
         assert_eq!(observe(&mut detector, 4, &[late]).verdict, Verdict::Missed);
+    }
+
+    #[test]
+    fn a_poller_without_tenants_for_a_moment_keeps_its_share() {
+        let config = LpnsConfig::p5800x();
+        let mut detector = Detector::default();
+        let mut share = |here: bool, at_ms| {
+            let own = |tenant: TenantId| (here && tenant.0 == 0).then_some(Own { backlogged: true });
+            let reports = [best_effort(0, at_ms, 1), best_effort(1, at_ms, 3)];
+            detector.observe(&reports, own, &config, u64::MAX, false, Nanos::from_millis(at_ms)).share
+        };
+        share(true, 10);
+        assert_eq!((share(true, 20), share(false, 30), share(true, 40)), (0.25, 0.25, 0.25));
     }
 
     #[test]

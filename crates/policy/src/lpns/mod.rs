@@ -40,7 +40,8 @@ use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
 use crate::{Class, ConfigError, Next, Policy, TenantReport, VqSlot};
 
-/// Guaranteed commands in a row after which a best-effort one has its turn, if the throttle lets it go.
+/// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
+/// throttle lets it go.
 const GUARANTEED_RUN: u32 = 16;
 
 /// The LPNS policy of one poller.
@@ -129,6 +130,14 @@ impl Lpns {
         None
     }
 
+    /// Best effort's turn at a full HWQ, if the throttle lets it go.
+    #[inline]
+    fn next_due(&mut self, now: Nanos) -> Option<Next> {
+        let (tenant, vq, hwq) = self.queues.next_due()?;
+        let admitted = self.throttle.admits(self.queues.best_effort_in_flight(), now).is_ok();
+        (admitted && self.throttle.allows(self.queues.sent_by(tenant))).then_some(Next::Send { vq, hwq })
+    }
+
     /// `Err`: when to ask again, if the throttle knows.
     fn next_best_effort(&mut self, now: Nanos) -> Result<Next, Option<Nanos>> {
         while let Some(tenant) = self.queues.front_best_effort() {
@@ -170,6 +179,9 @@ impl Policy for Lpns {
     fn next(&mut self, now: Nanos) -> Next {
         if !self.queues.any_backlog() {
             return Next::Idle;
+        }
+        if let Some(next) = self.next_due(now) {
+            return next;
         }
         let others_turn = self.run >= GUARANTEED_RUN && self.queues.best_effort_waits();
         if !others_turn && let Some(next) = self.next_guaranteed() {

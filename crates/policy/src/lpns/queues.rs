@@ -6,6 +6,7 @@
 
 use io_model::{HwqId, Nanos, TenantId};
 
+use super::GUARANTEED_RUN;
 use super::detector::Own;
 use crate::fair::Fair;
 use crate::hwq_pool::{HwqPool, Moved, Want};
@@ -28,10 +29,22 @@ struct Vq {
     tenant: u16,
     /// Where it is parked.
     parked_at: u16,
+    /// In which of the lists there.
+    parked_first: bool,
+    /// Ready, since room came up where it was parked.
+    woken: bool,
     backlog: u32,
 }
 
-const NO_VQ: Vq = Vq { state: VqState::Detached, used: false, tenant: NONE, parked_at: NONE, backlog: 0 };
+const NO_VQ: Vq = Vq {
+    state: VqState::Detached,
+    used: false,
+    tenant: NONE,
+    parked_at: NONE,
+    parked_first: false,
+    woken: false,
+    backlog: 0,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -72,6 +85,28 @@ impl Default for Tenant {
     }
 }
 
+/// VQs that wait for room at one HWQ.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parked {
+    guaranteed: List,
+    best_effort: List,
+    /// Guaranteed commands that went here since the last best-effort one.
+    run: u32,
+    /// It is in the list of HWQs that owe a turn.
+    owes: bool,
+}
+
+impl Parked {
+    fn list(&mut self, guaranteed: bool) -> &mut List {
+        if guaranteed { &mut self.guaranteed } else { &mut self.best_effort }
+    }
+
+    /// A best-effort VQ was passed over often enough.
+    fn is_due(&self) -> bool {
+        self.run >= GUARANTEED_RUN && !self.best_effort.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) pool: HwqPool,
@@ -82,8 +117,11 @@ pub(super) struct Queues {
     guaranteed: List,
     best_effort: Fair,
     held: List,
-    /// VQs that wait for room, by HWQ.
-    parked: Vec<List>,
+    /// By HWQ.
+    parked: Vec<Parked>,
+    /// HWQs where room came up while a best-effort VQ was due.
+    owing: List,
+    hwq_links: Links,
     /// VQs with a backlog.
     backlogged: u32,
     /// Cost ticks of best-effort commands with the drive.
@@ -94,7 +132,9 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(pool: HwqPool) -> Self {
-        let parked = vec![List::default(); usize::from(pool.len())];
+        let parked = vec![Parked::default(); usize::from(pool.len())];
+        let mut hwq_links = Links::default();
+        hwq_links.grow(parked.len());
         Self {
             pool,
             vqs: Vec::new(),
@@ -105,6 +145,8 @@ impl Queues {
             best_effort: Fair::new(),
             held: List::default(),
             parked,
+            owing: List::default(),
+            hwq_links,
             backlogged: 0,
             best_effort_in_flight: 0,
             moved: Vec::new(),
@@ -233,13 +275,36 @@ impl Queues {
         None
     }
 
-    fn park(&mut self, slot: u16, hwq: u16, first: bool) {
+    /// A best-effort VQ whose turn at a full HWQ it is, guaranteed ones having gone there many times in a row, and its
+    /// tenant. It may use all of the room that is left there, and stays parked.
+    #[inline]
+    pub(super) fn next_due(&mut self) -> Option<(u16, VqSlot, HwqId)> {
+        while let Some(hwq) = self.owing.front() {
+            let parked = &mut self.parked[usize::from(hwq)];
+            if let Some(slot) = parked.best_effort.front().filter(|_| parked.is_due())
+                && self.pool.has_room(hwq, true)
+            {
+                return Some((self.vqs[usize::from(slot)].tenant, VqSlot(slot), HwqId(hwq)));
+            }
+            parked.owes = false;
+            self.owing.remove(&mut self.hwq_links, hwq);
+        }
+        None
+    }
+
+    /// First in, first out within each class.
+    fn park(&mut self, slot: u16, hwq: u16, guaranteed: bool) {
         self.unready(slot);
         let vq = &mut self.vqs[usize::from(slot)];
-        (vq.state, vq.parked_at) = (VqState::Parked, hwq);
-        let list = &mut self.parked[usize::from(hwq)];
-        // Guaranteed VQs go first here too; they also have room that the others don't.
-        if first { list.push_front(&mut self.vq_links, slot) } else { list.push_back(&mut self.vq_links, slot) }
+        (vq.state, vq.parked_at, vq.parked_first) = (VqState::Parked, hwq, guaranteed);
+        let list = self.parked[usize::from(hwq)].list(guaranteed);
+        // Another took the room that it was woken for: it keeps its place.
+        if vq.woken { list.push_front(&mut self.vq_links, slot) } else { list.push_back(&mut self.vq_links, slot) }
+    }
+
+    fn unpark(&mut self, slot: u16) {
+        let Vq { parked_at, parked_first, .. } = self.vqs[usize::from(slot)];
+        self.parked[usize::from(parked_at)].list(parked_first).remove(&mut self.vq_links, slot);
     }
 
     /// The VQ's backlog is this now.
@@ -260,7 +325,7 @@ impl Queues {
         let tenant = vq.tenant;
         self.backlogged += 1;
         self.tenants[usize::from(tenant)].backlogged += 1;
-        self.ready(slot);
+        self.ready(slot, false);
         if self.tenants[usize::from(tenant)].guaranteed {
             self.pool.claim(slot, &mut self.moved);
             self.settle();
@@ -268,11 +333,11 @@ impl Queues {
     }
 
     fn rest(&mut self, slot: u16) {
-        let Vq { state, tenant, parked_at, .. } = self.vqs[usize::from(slot)];
+        let Vq { state, tenant, .. } = self.vqs[usize::from(slot)];
         self.backlogged -= 1;
         self.tenants[usize::from(tenant)].backlogged -= 1;
         if state == VqState::Parked {
-            self.parked[usize::from(parked_at)].remove(&mut self.vq_links, slot);
+            self.unpark(slot);
         } else {
             self.unready(slot);
             // It may have been woken for room that it leaves to the next now.
@@ -282,9 +347,9 @@ impl Queues {
     }
 
     /// Puts a VQ with backlog into its tenant's list.
-    fn ready(&mut self, slot: u16) {
+    fn ready(&mut self, slot: u16, woken: bool) {
         let vq = &mut self.vqs[usize::from(slot)];
-        vq.state = VqState::Ready;
+        (vq.state, vq.woken) = (VqState::Ready, woken);
         let tenant = vq.tenant;
         self.tenants[usize::from(tenant)].ready.push_back(&mut self.vq_links, slot);
         if self.tenants[usize::from(tenant)].place == Place::Nowhere {
@@ -341,11 +406,13 @@ impl Queues {
     /// want it, so that room and a waiting VQ never stay apart.
     #[inline]
     fn wake_parked(&mut self, hwq: u16) {
-        let Some(slot) = self.parked.get(usize::from(hwq)).and_then(List::front) else { return };
+        let Some(parked) = self.parked.get(usize::from(hwq)) else { return };
+        // Guaranteed VQs go first here too; they also have room that the others don't.
+        let Some(slot) = parked.guaranteed.front().or(parked.best_effort.front()) else { return };
         let tenant = self.vqs[usize::from(slot)].tenant;
         if self.pool.has_room(hwq, self.tenants[usize::from(tenant)].guaranteed) {
-            self.parked[usize::from(hwq)].remove(&mut self.vq_links, slot);
-            self.ready(slot);
+            self.unpark(slot);
+            self.ready(slot, true);
         }
     }
 
@@ -355,11 +422,13 @@ impl Queues {
         while let Some(Moved { slot, from }) = self.moved.pop() {
             match self.vqs[usize::from(slot)].state {
                 VqState::Parked => {
-                    let parked_at = self.vqs[usize::from(slot)].parked_at;
-                    self.parked[usize::from(parked_at)].remove(&mut self.vq_links, slot);
-                    self.ready(slot);
+                    self.unpark(slot);
+                    self.ready(slot, false);
                 }
-                VqState::Ready => self.wake_parked(from),
+                VqState::Ready => {
+                    self.vqs[usize::from(slot)].woken = false;
+                    self.wake_parked(from);
+                }
                 VqState::Idle | VqState::Detached => {}
             }
         }
@@ -376,6 +445,9 @@ impl Queues {
         if !state.guaranteed {
             self.best_effort_in_flight += u64::from(cost);
         }
+        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
+            parked.run = if state.guaranteed { parked.run.saturating_add(1) } else { 0 };
+        }
         self.took(slot, cost);
         self.wake_parked(hwq.0);
     }
@@ -383,10 +455,15 @@ impl Queues {
     /// A command left the VQ: the VQ's and the tenant's turn is over.
     #[inline]
     pub(super) fn took(&mut self, slot: u16, cost: u32) {
-        let Vq { state, tenant, backlog, .. } = self.vqs[usize::from(slot)];
+        let Vq { state, tenant, parked_at, parked_first, backlog, .. } = self.vqs[usize::from(slot)];
+        self.vqs[usize::from(slot)].woken = false;
         let owner = &mut self.tenants[usize::from(tenant)];
-        if state == VqState::Ready {
-            owner.ready.rotate(&mut self.vq_links, slot);
+        match state {
+            VqState::Ready => owner.ready.rotate(&mut self.vq_links, slot),
+            VqState::Parked => {
+                self.parked[usize::from(parked_at)].list(parked_first).rotate(&mut self.vq_links, slot);
+            }
+            VqState::Idle | VqState::Detached => {}
         }
         if !owner.guaranteed {
             self.best_effort.charge(tenant, cost);
@@ -413,6 +490,13 @@ impl Queues {
             self.moved.push(moved);
             self.settle();
         }
+        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0))
+            && parked.is_due()
+            && !parked.owes
+        {
+            parked.owes = true;
+            self.owing.push_back(&mut self.hwq_links, hwq.0);
+        }
         self.wake_parked(hwq.0);
     }
 
@@ -432,5 +516,71 @@ impl Queues {
         pool.schedule(want, moved);
         self.vqs.iter_mut().for_each(|vq| vq.used = false);
         self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// VQs of one tenant for each class, on one HWQ, all with more commands than are ever sent.
+    fn queues(depth: u32, classes: &[(Class, u16)]) -> Queues {
+        let mut queues = Queues::new(HwqPool::new(0, 1, depth));
+        let mut slot = 0;
+        for (tenant, (class, vqs)) in (0..).zip(classes) {
+            for _ in 0..*vqs {
+                queues.attach(slot, TenantId(tenant), *class, true);
+                queues.set_backlog(slot, u32::MAX);
+                slot += 1;
+            }
+        }
+        queues
+    }
+
+    const GUARANTEED: Class = Class::Guaranteed { latency_target: None };
+
+    #[test]
+    fn guaranteed_vqs_take_turns_at_a_full_hwq() {
+        let mut queues = queues(2, &[(GUARANTEED, 5)]);
+        let mut order = Vec::new();
+        for _ in 0..20 {
+            while let Some(tenant) = queues.front_guaranteed() {
+                let Some((vq, hwq)) = queues.next_vq(tenant) else { continue };
+                queues.sent(vq.0, hwq, 1);
+                order.push(vq.0);
+            }
+            queues.completed(HwqId(0), TenantId(0), 1);
+        }
+        assert!(order.iter().enumerate().all(|(at, slot)| usize::from(*slot) == at % 5), "{order:?}");
+    }
+
+    #[test]
+    fn a_full_hwq_owes_best_effort_a_turn() {
+        let mut queues = queues(2, &[(GUARANTEED, 2), (Class::BestEffort { weight: 1 }, 2)]);
+        let send_guaranteed = |queues: &mut Queues| {
+            while let Some(tenant) = queues.front_guaranteed() {
+                if let Some((vq, hwq)) = queues.next_vq(tenant) {
+                    queues.sent(vq.0, hwq, 1);
+                }
+            }
+            while let Some(tenant) = queues.front_best_effort() {
+                assert_eq!(queues.next_vq(tenant), None, "there is no room");
+            }
+        };
+        send_guaranteed(&mut queues);
+        for _ in 2..GUARANTEED_RUN {
+            queues.completed(HwqId(0), TenantId(0), 1);
+            assert_eq!(queues.next_due(), None);
+            send_guaranteed(&mut queues);
+        }
+        queues.completed(HwqId(0), TenantId(0), 1);
+        assert_eq!(queues.next_due(), Some((1, VqSlot(2), HwqId(0))));
+        queues.sent(2, HwqId(0), 1);
+        assert_eq!(queues.next_due(), None, "its turn is over");
+        queues.completed(HwqId(0), TenantId(0), 1);
+        assert_eq!(
+            queues.front_guaranteed().and_then(|tenant| queues.next_vq(tenant)).map(|next| next.1),
+            Some(HwqId(0))
+        );
     }
 }
