@@ -8,6 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+const USAGE: &str = "\
+usage: cargo xtask sweep [OPTIONS]
+
+  --seeds N     how many scenarios, 1 or more (1000; none with --canaries alone)
+  --seed FIRST  the first seed; alone: this one only (0)
+  --jobs J      threads, 1 to 256 (one for each core)
+  --canaries    also run the broken policies and parts that the checks must catch";
+
 /// Failing seeds that are printed; the rest is counted.
 const SHOWN: usize = 20;
 
@@ -30,6 +38,10 @@ struct Tally {
 
 /// Runs the seeds, and the canaries if asked for; prints each seed that fails and how to run it again.
 pub fn run(args: &[String]) -> Result<()> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
     let options = parse(args)?;
     if cfg!(debug_assertions) {
         eprintln!("note: `cargo run --release -p xtask -- sweep` is several times faster");
@@ -51,21 +63,28 @@ fn parse(args: &[String]) -> Result<Options> {
     while let Some(arg) = args.next() {
         let mut number = || -> Result<u64> {
             let value = args.next().with_context(|| format!("{arg} needs a number"))?;
-            value.parse().with_context(|| format!("{arg} {value}: not a number"))
+            value.parse().with_context(|| format!("{arg} {value}: not a whole number from 0 to {}", u64::MAX))
         };
         match arg.as_str() {
-            "--seeds" => asked = Some(number()?),
+            "--seeds" => asked = Some(within("--seeds", number()?, u64::MAX)?),
             "--seed" => {
                 options.first = number()?;
                 asked = asked.or(Some(1));
             }
-            "--jobs" => options.jobs = number()?.clamp(1, 256) as usize,
+            "--jobs" => options.jobs = within("--jobs", number()?, 256)? as usize,
             "--canaries" => options.canaries = true,
-            _ => bail!("{arg}: no such option; there are --seeds N, --seed FIRST, --jobs J and --canaries"),
+            _ => bail!("{arg}: no such option\n{USAGE}"),
         }
     }
     options.seeds = asked.unwrap_or(if options.canaries { 0 } else { 1_000 });
     Ok(options)
+}
+
+fn within(option: &str, number: u64, most: u64) -> Result<u64> {
+    if number == 0 || number > most {
+        bail!("{option} {number}: expected a number from 1 to {most}");
+    }
+    Ok(number)
 }
 
 fn canaries() -> Result<()> {
@@ -146,5 +165,23 @@ fn show_progress(options: &Options, tally: &Tally) {
             return;
         }
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(args: &[&str]) -> String {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        parse(&args).map(|_| ()).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        assert_eq!(refusal(&["--seeds", "0"]), format!("--seeds 0: expected a number from 1 to {}", u64::MAX));
+        assert_eq!(refusal(&["--jobs", "0"]), "--jobs 0: expected a number from 1 to 256");
+        assert_eq!(refusal(&["--seed", "-1"]), format!("--seed -1: not a whole number from 0 to {}", u64::MAX));
+        assert_eq!(refusal(&["--seeds"]), "--seeds needs a number");
     }
 }

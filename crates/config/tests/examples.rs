@@ -73,11 +73,19 @@ fn mixed_tenants_and_faults() {
 }
 
 #[test]
+fn trace_beside_noise() {
+    let scenario = scenario("trace-beside-noise.toml");
+    assert!(scenario.tenants[0].class.is_guaranteed() && scenario.tenants.len() == 4);
+    let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
+    assert!(trace.path.is_file(), "{}", trace.path.display());
+}
+
+#[test]
 fn paths_begin_at_the_scenarios_directory() {
     let text = "[drive]\nprofile = \"drives/mine.toml\"\n[[tenant]]\nname = \"a\"\n\
                 [tenant.workload]\nkind = \"trace\"\npath = \"web.csv\"\n";
     let scenario = Scenario::parse(Path::new("/srv/what-if/a.toml"), text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(scenario.drive.profile, Profile::File("/srv/what-if/drives/mine.toml".into()));
     let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
-    assert_eq!((trace.path.as_path(), trace.looping), (Path::new("/srv/what-if/web.csv"), true));
+    assert_eq!((trace.path.as_path(), trace.looping), (Path::new("/srv/what-if/web.csv"), None));
 }

@@ -13,10 +13,11 @@ use config::{Class, Config, DeviceIdentity, Layout, RANGE_STEP_BYTES, Scenario, 
 
 const GOOD: &str = include_str!("../../../examples/two-tenants.toml");
 
-const SCENARIOS: [&str; 3] = [
+const SCENARIOS: [&str; 4] = [
     include_str!("../../../examples/scenarios/six-noisy-neighbours.toml"),
     include_str!("../../../examples/scenarios/mixed-tenants.toml"),
     include_str!("../../../examples/scenarios/faults.toml"),
+    include_str!("../../../examples/scenarios/trace-beside-noise.toml"),
 ];
 
 /// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.

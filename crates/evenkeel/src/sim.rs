@@ -24,12 +24,16 @@ pub struct Args {
     scenario: PathBuf,
 
     /// What every random choice comes from, instead of the scenario's seed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     seed: Option<u64>,
 
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
 /// What `--json` prints.
@@ -51,8 +55,8 @@ pub fn run(args: &Args) -> Result<()> {
     let scenario = Scenario::load(&args.scenario)?;
     let seed = args.seed.unwrap_or(scenario.run.seed);
     let plan = plan::make(&scenario, seed)?;
-    let alone = if scenario.run.alone { play_all(&plan.alone)? } else { Vec::new() };
-    let mut runs = play_all(&plan.runs)?;
+    let alone = if scenario.run.alone { play_all("tenants alone", &plan.alone)? } else { Vec::new() };
+    let mut runs = play_all("policies", &plan.runs)?;
     let alone = (!alone.is_empty()).then(|| means_alone(&plan, &alone));
     if let Some(alone) = &alone {
         let alone: Vec<Nanos> = alone.iter().map(|mean| Nanos(mean.unwrap_or(0.0).round() as u64)).collect();
@@ -81,11 +85,16 @@ fn means_alone(plan: &Plan, alone: &[Report]) -> Vec<Option<f64>> {
     plan.alone_of.iter().map(mean).collect()
 }
 
-/// Plays independent runs, as many at once as there are cores.
-fn play_all(runs: &[Run]) -> Result<Vec<Report>, ScenarioError> {
+/// Plays independent runs, as many at once as there are cores, and says on standard error how far it is.
+fn play_all(what: &str, runs: &[Run]) -> Result<Vec<Report>, ScenarioError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let progress = std::io::stderr().is_terminal();
+    let terminal = std::io::stderr().is_terminal();
+    // Where standard error can't be written, nobody waits for it.
+    let tell = |text: &str| drop(std::io::stderr().write_all(text.as_bytes()));
+    if terminal {
+        tell(&format!("\r\x1b[K0 of {} {what}", runs.len()));
+    }
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -93,15 +102,14 @@ fn play_all(runs: &[Run]) -> Result<Vec<Report>, ScenarioError> {
                     let report = run.play();
                     let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     done.push((run.number, report));
-                    if progress {
-                        eprint!("\r\x1b[K{} of {} runs", done.len(), runs.len());
-                    }
+                    let far = format!("{} of {} {what}", done.len(), runs.len());
+                    tell(&if terminal { format!("\r\x1b[K{far}") } else { format!("simulated {far}\n") });
                 }
             });
         }
     });
-    if progress {
-        eprint!("\r\x1b[K");
+    if terminal {
+        tell("\r\x1b[K");
     }
     let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(number, _)| *number);

@@ -33,6 +33,11 @@ pub fn micros(us: f64) -> String {
     }
 }
 
+/// A time with its unit: nanoseconds where microseconds would show none of it.
+pub fn span(us: f64) -> String {
+    if us < 1.0 { format!("{:.0} ns", us * 1e3) } else { format!("{} µs", micros(us)) }
+}
+
 /// A count with a unit prefix.
 pub fn count(n: f64) -> String {
     match n {
@@ -49,7 +54,7 @@ pub fn promise(row: &TenantRow) -> String {
         return format!("≤ {limits}");
     }
     match (row.latency_target_us, row.weight) {
-        (Some(target), _) => format!("≤ {} µs", micros(target)),
+        (Some(target), _) => format!("≤ {}", span(target)),
         (None, Some(weight)) => format!("weight {weight}"),
         (None, None) => "-".into(),
     }
@@ -117,6 +122,7 @@ mod tests {
             (micros(12.34), micros(1234.5), micros(2_000_000.0)),
             ("12.3".into(), "1234".into(), "2000k".into())
         );
+        assert_eq!((span(0.001), span(0.5), span(50.0)), ("1 ns".into(), "500 ns".into(), "50.0 µs".into()));
         assert_eq!(
             (count(12.0), count(4_210.0), count(825_000.0), count(1_500_000.0)),
             ("12".into(), "4.2k".into(), "825k".into(), "1.50M".into())

@@ -108,7 +108,7 @@ impl PolicyConfig {
         }
     }
 
-    /// The weights of those classes at the start; later ones are [`AnyPolicy::wrr_weights`].
+    /// The weights of those classes at the start; later ones are [`Policy::wrr_weights`](crate::Policy::wrr_weights).
     pub fn wrr_weights(&self) -> Option<WrrWeights> {
         match self {
             Self::D2fq(config) => Some(d2fq::weights_of(config.ratio)),

@@ -13,9 +13,9 @@ use crate::host::PathCosts;
 use crate::port::Meter;
 use crate::sabotage::{Sabotage, VICTIM};
 
-/// A command with the drive.
+/// A command with the drive. Only its tag is kept of the poller's request: simulated commands have no data.
 struct Flight {
-    io: Io,
+    tag: u32,
     serial: u64,
     poller: u16,
     /// The poller's HWQ, and the drive's.
@@ -41,8 +41,15 @@ struct Share {
     pending: Vec<(u16, Request)>,
     /// When the kick happens; the poller was still at work when it asked for it.
     kicked_ns: Option<u64>,
-    /// With the command's serial number.
-    finished: VecDeque<(HwqId, Done, u64)>,
+    finished: VecDeque<Finished>,
+}
+
+/// A command that its poller has not reaped yet.
+struct Finished {
+    hwq: HwqId,
+    tag: u32,
+    outcome: Outcome,
+    serial: u64,
 }
 
 /// What is going to happen to a command that a fault holds.
@@ -95,16 +102,16 @@ impl Table {
     }
 
     fn hand_over(&mut self, flight: Flight, outcome: Outcome, woken: &mut Vec<u16>) {
-        let Flight { io, serial, poller, hwq, .. } = flight;
+        let Flight { tag, serial, poller, hwq, .. } = flight;
+        let hwq = HwqId(hwq);
         let share = &mut self.shares[usize::from(poller)];
         if share.finished.is_empty() {
             woken.push(poller);
         }
         if self.sabotage == Sabotage::DeliverTwice && serial == VICTIM {
-            let again = Done { tag: io.tag, outcome, buf: IoBuf::default() };
-            share.finished.push_back((HwqId(hwq), again, serial));
+            share.finished.push_back(Finished { hwq, tag, outcome, serial });
         }
-        share.finished.push_back((HwqId(hwq), io.done(outcome), serial));
+        share.finished.push_back(Finished { hwq, tag, outcome, serial });
     }
 }
 
@@ -144,6 +151,8 @@ pub(crate) struct SimDrive {
     rng: fastrand::Rng,
     size_bytes: u64,
     ledger: Rc<RefCell<Ledger>>,
+    /// When something may have finished; kept because the engine asks before every event.
+    next_ns: u64,
 }
 
 impl SimDrive {
@@ -161,6 +170,7 @@ impl SimDrive {
             rng: fastrand::Rng::with_seed(seed),
             size_bytes,
             ledger,
+            next_ns: u64::MAX,
         }
     }
 
@@ -211,11 +221,16 @@ impl SimDrive {
                 faults.hold(until_ns, tag as u32, Fate::GiveUp { serial: flight.serial });
             }
         }
+        self.reckon();
     }
 
     /// When something may have finished.
     pub(crate) fn next_ns(&self) -> u64 {
-        self.drive.next_finish().unwrap_or(u64::MAX).min(self.faults.next_ns())
+        self.next_ns
+    }
+
+    fn reckon(&mut self) {
+        self.next_ns = self.drive.next_finish().unwrap_or(u64::MAX).min(self.faults.next_ns());
     }
 
     /// Lets the drive work until `now_ns`; tells the pollers that something finished for.
@@ -244,6 +259,7 @@ impl SimDrive {
                 Fate::GiveUp { serial } => table.give_up(tag, serial, woken),
             }
         }
+        self.reckon();
     }
 
     /// When the poller's kick happens.
@@ -271,6 +287,7 @@ impl SimDrive {
             // Queues were given out within the drive's number.
             let _ = drive.submit(now_ns, queue, request);
         }
+        self.reckon();
     }
 
     /// Whether a poller has something to reap.
@@ -284,7 +301,8 @@ impl SimDrive {
         let share = &mut self.table.shares[usize::from(poller)];
         if command.offset_bytes.checked_add(command.len_bytes).is_none_or(|end_bytes| end_bytes > self.size_bytes) {
             self.ledger.borrow_mut().violate(Rule::InBounds, || format!("{command:?} is beyond the drive's end"));
-            return share.finished.push_back((hwq, io.done(Err(DeviceError::OutOfRange)), serial));
+            let outcome = Err(DeviceError::OutOfRange);
+            return share.finished.push_back(Finished { hwq, tag: io.tag, outcome, serial });
         }
         let kind = match command.op {
             Op::Read => Kind::Read,
@@ -292,15 +310,15 @@ impl SimDrive {
             Op::Flush | Op::WriteZeroes | Op::Discard => Kind::Control,
         };
         let queue = share.first_hwq + hwq.0;
-        let tag = self.table.enter(Flight { io, serial, poller, hwq: hwq.0, queue, sent_ns: u64::MAX });
+        let tag = self.table.enter(Flight { tag: io.tag, serial, poller, hwq: hwq.0, queue, sent_ns: u64::MAX });
         let request = Request { tag, kind, offset_bytes: command.offset_bytes, len_bytes: command.len_bytes };
         self.table.shares[usize::from(poller)].pending.push((queue, request));
     }
 
     fn take_finished(&mut self, poller: u16) -> Option<(HwqId, Done)> {
-        let (hwq, done, serial) = self.table.shares[usize::from(poller)].finished.pop_front()?;
+        let Finished { hwq, tag, outcome, serial } = self.table.shares[usize::from(poller)].finished.pop_front()?;
         self.ledger.borrow_mut().returned(serial);
-        Some((hwq, done))
+        Some((hwq, Done { tag, outcome, buf: IoBuf::default() }))
     }
 }
 

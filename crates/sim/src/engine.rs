@@ -1,20 +1,20 @@
 //! The event loop: guests, pollers and the drive in the order of their time.
 
+mod events;
 mod faults;
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{Nanos, TenantId};
+use io_model::{Nanos, TenantId, WrrWeights};
 use policy::{Class, Policy, PolicyConfig, PollerShape};
 use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
 use ssd_model::Drive;
 
 use crate::check::{Contender, Ledger, Rule, Service, Shares, Watch};
 use crate::device::{SimBackend, SimDrive};
+use crate::engine::events::{Event, Events};
 use crate::guest::{Ask, Guest, HostLock};
 use crate::measure::Tally;
 use crate::port::{Meter, Port, SimSource};
@@ -33,40 +33,12 @@ const EVENTS_AT_ONCE: u64 = 1_000_000;
 /// Looks at who waits within the starvation limit.
 const LOOKS: u64 = 4;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A poller's kick happens.
-    Flush {
-        poller: u16,
-    },
-    Poll {
-        poller: u16,
-    },
-    Vcpu {
-        tenant: u16,
-        vcpu: u16,
-    },
-    Timer {
-        tenant: u16,
-        thread: u32,
-    },
-    Interval,
-    /// The measured time begins.
-    Measure,
-    /// Somebody looks at who waits.
-    Look,
-    Fault {
-        fault: u16,
-    },
-    FaultEnds {
-        fault: u16,
-    },
-}
-
 struct Node<P> {
     poller: Poller<SimSource, SimBackend, P>,
     /// Tenants and their places in the poller; `None` when one left.
     tenants: Vec<(u16, Option<TenantSlot>)>,
+    /// What its policy last had the drive fetch by.
+    weights: Option<WrrWeights>,
     busy_until_ns: u64,
     /// When its next step is; `u64::MAX`: when somebody pokes it.
     wake_ns: u64,
@@ -80,8 +52,7 @@ struct Node<P> {
 pub(crate) struct Engine<'a, P> {
     scenario: &'a Scenario,
     now_ns: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    sequence: u64,
+    events: Events,
     drive: Rc<RefCell<SimDrive>>,
     meter: Rc<Meter>,
     ledger: Rc<RefCell<Ledger>>,
@@ -121,8 +92,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         let mut engine = Self {
             scenario,
             now_ns: 0,
-            events: BinaryHeap::new(),
-            sequence: 0,
+            events: Events::default(),
             drive: Rc::new(RefCell::new(drive)),
             meter: Rc::default(),
             ledger,
@@ -187,7 +157,8 @@ impl<'a, P: Policy> Engine<'a, P> {
             let guaranteed_vqs = guaranteed.map(|tenant| tenant.vqs).sum();
             let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
             let policy = build(&shape)?;
-            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), policy.wrr_weights()) {
+            let weights = policy.wrr_weights();
+            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), weights) {
                 self.drive.borrow_mut().set_classes(first_hwq, &classes, weights);
             }
             self.drive.borrow_mut().add_poller(first_hwq);
@@ -207,6 +178,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                 self.node_of[tenant] = number as u16;
                 let source = SimSource {
                     port: Rc::clone(&self.guests[tenant].port),
+                    doorbells: Rc::clone(&self.guests[tenant].port.borrow().doorbells),
                     meter: Rc::clone(&self.meter),
                     ledger: Rc::clone(&self.ledger),
                     costs,
@@ -220,6 +192,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             let (wake_cost_ns, pass_ns) = (costs.wake_ns, costs.pass_ns);
             let node = Node {
                 tenants,
+                weights,
                 busy_until_ns: 0,
                 wake_ns: u64::MAX,
                 wake_cost_ns,
@@ -234,8 +207,7 @@ impl<'a, P: Policy> Engine<'a, P> {
     }
 
     fn push(&mut self, at_ns: u64, event: Event) {
-        self.sequence += 1;
-        self.events.push(Reverse((at_ns, self.sequence, event)));
+        self.events.push(at_ns, event);
     }
 
     /// Runs to the end and tells what was seen.
@@ -264,7 +236,7 @@ impl<'a, P: Policy> Engine<'a, P> {
     /// One event, if there is one until then.
     fn advance(&mut self, until_ns: u64) -> bool {
         let drive_ns = self.drive.borrow().next_ns();
-        let event_ns = self.events.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
+        let event_ns = self.events.next_ns();
         let next_ns = drive_ns.min(event_ns).max(self.now_ns);
         if next_ns > until_ns || next_ns == u64::MAX || self.is_stuck(next_ns) {
             return false;
@@ -277,7 +249,8 @@ impl<'a, P: Policy> Engine<'a, P> {
             }
             return true;
         }
-        let Some(Reverse((at_ns, _, event))) = self.events.pop() else { return false };
+        let Some(event) = self.events.take() else { return false };
+        let at_ns = event_ns;
         self.now_ns = at_ns;
         match event {
             Event::Flush { poller } => self.drive.borrow_mut().flush(poller, at_ns),
@@ -339,7 +312,9 @@ impl<'a, P: Policy> Engine<'a, P> {
         self.meter.set(now_ns);
         self.ledger.borrow_mut().set_now(now_ns);
         let progress = node.poller.step(Nanos(now_ns));
-        if let Some(weights) = node.poller.policy().wrr_weights() {
+        let wanted = node.poller.policy().wrr_weights();
+        if let Some(weights) = wanted.filter(|_| node.weights != wanted) {
+            node.weights = wanted;
             self.drive.borrow_mut().set_weights(weights);
         }
         node.busy_until_ns = self.meter.now_ns() + node.pass_ns;
@@ -373,15 +348,9 @@ impl<'a, P: Policy> Engine<'a, P> {
     fn interrupt(&mut self, number: u16) {
         for at in 0..self.nodes[usize::from(number)].tenants.len() {
             let tenant = self.nodes[usize::from(number)].tenants[at].0;
-            let guest = &mut self.guests[usize::from(tenant)];
-            let port = Rc::clone(&guest.port);
-            if port.borrow().raised.is_empty() {
-                continue;
+            if self.guests[usize::from(tenant)].interrupt(&mut self.asks) {
+                self.answer(tenant);
             }
-            for (vcpu, at_ns) in port.borrow_mut().raised.drain(..) {
-                guest.poke(vcpu, at_ns, &mut self.asks);
-            }
-            self.answer(tenant);
         }
     }
 
@@ -393,7 +362,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             self.poke(poller as u16);
         }
         for tenant in 0..self.guests.len() {
-            let bound = self.probes[tenant].bound().and_then(|bound| bound.corrected);
+            let bound = self.probes[tenant].bound().and_then(|bound| bound.vouched);
             self.guests[tenant].bound_ns = bound.map_or(u64::MAX, |bound| bound.0);
             self.let_go(tenant);
         }
@@ -483,6 +452,8 @@ impl<'a, P: Policy> Engine<'a, P> {
         let tenants =
             scenario.tenants.iter().zip(&mut self.guests).zip(&self.probes).map(|((tenant, guest), probe)| {
                 guest.tally.end_window();
+                // Who still waits at the end is late too.
+                let overdue = guest.port.borrow().overdue(guest.target_ns, self.now_ns);
                 let tally = &guest.tally;
                 let latency = tally.latencies.finish();
                 let operations = tally.operations.iter().map(|(kind, seen)| ((*kind).to_owned(), seen.finish()));
@@ -497,7 +468,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                     window_means_ns: tally.windows_ns.clone(),
                     operations: operations.collect(),
                     target_ns: (guest.target_ns != u64::MAX).then_some(guest.target_ns),
-                    over_target: tally.late,
+                    over_target: tally.late + overdue,
                     bound: probe.bound().map(Into::into),
                     over_bound: tally.over_bound,
                     slowdown: None,

@@ -32,6 +32,16 @@ struct Vcpu {
     in_interrupt: bool,
 }
 
+impl Vcpu {
+    /// It should look at its queue at `at_ns`. `vcpu` is its own number.
+    fn poke(&mut self, vcpu: u16, at_ns: u64, asks: &mut Vec<Ask>) {
+        if self.item.is_none() && at_ns < self.wake_ns {
+            self.wake_ns = at_ns;
+            asks.push(Ask::Turn { vcpu, at_ns });
+        }
+    }
+}
+
 struct Thread {
     job: Box<dyn Job>,
     vcpu: u16,
@@ -143,13 +153,14 @@ impl Guest {
         self.threads.len() as u32
     }
 
-    /// A vCPU should look at its queue at `at_ns`.
-    pub(crate) fn poke(&mut self, vcpu: u16, at_ns: u64, asks: &mut Vec<Ask>) {
-        let cpu = &mut self.vcpus[usize::from(vcpu)];
-        if cpu.item.is_none() && at_ns < cpu.wake_ns {
-            cpu.wake_ns = at_ns;
-            asks.push(Ask::Turn { vcpu, at_ns });
+    /// Takes the interrupts that were raised. `false`: there are none.
+    pub(crate) fn interrupt(&mut self, asks: &mut Vec<Ask>) -> bool {
+        let raised = &mut self.port.borrow_mut().raised;
+        let any = !raised.is_empty();
+        for (vcpu, at_ns) in raised.drain(..) {
+            self.vcpus[usize::from(vcpu)].poke(vcpu, at_ns, asks);
         }
+        any
     }
 
     /// A thread may have something to do: it just started, its time came, or an I/O of it ended.
@@ -157,8 +168,9 @@ impl Guest {
         let place = &mut self.threads[thread as usize];
         if !std::mem::replace(&mut place.queued, true) {
             let vcpu = place.vcpu;
-            self.vcpus[usize::from(vcpu)].ready.push_back(thread);
-            self.poke(vcpu, now_ns, asks);
+            let cpu = &mut self.vcpus[usize::from(vcpu)];
+            cpu.ready.push_back(thread);
+            cpu.poke(vcpu, now_ns, asks);
         }
     }
 
@@ -191,7 +203,7 @@ impl Guest {
         self.vcpus[at].wake_ns = u64::MAX;
         let posted = self.port.borrow().done[at].front().copied();
         if let Some((at_ns, _)) = posted {
-            self.poke(vcpu, at_ns, asks);
+            self.vcpus[at].poke(vcpu, at_ns, asks);
         }
     }
 

@@ -128,7 +128,9 @@ impl Tally {
 
     pub(crate) fn io(&mut self, shape: &Shape, latency: Nanos, failed: bool, now_ns: u64) {
         self.latencies.add(latency);
-        self.bytes += u64::from(shape.len_bytes);
+        if !failed {
+            self.bytes += u64::from(shape.len_bytes);
+        }
         match shape.op {
             Op::Read => self.reads.add(latency),
             Op::Write => self.writes.add(latency),

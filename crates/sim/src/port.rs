@@ -62,11 +62,20 @@ impl Io {
     }
 }
 
+/// What a poller looks at in every step, for every VQ: beside the port, whose borrow would cost more than the look.
+#[derive(Debug, Default)]
+pub(crate) struct Doorbell {
+    /// Commands that wait in the VQ.
+    waiting: Cell<u32>,
+    /// Of these, how many the poller knows of.
+    seen: Cell<u32>,
+    /// Commands that aren't there and that a rogue rings for.
+    claimed: Cell<u32>,
+}
+
 #[derive(Debug, Default)]
 struct Vq {
     waiting: VecDeque<u32>,
-    /// Of these, how many the poller knows of.
-    seen: u32,
     /// Fetched since the start.
     fetched: u64,
     /// Commands of this VQ from submission to completion.
@@ -79,6 +88,10 @@ struct Vq {
 #[derive(Debug)]
 pub(crate) struct Port {
     vqs: Vec<Vq>,
+    /// Each VQ's.
+    pub(crate) doorbells: Rc<[Doorbell]>,
+    /// Each vCPU's.
+    vq_of: Vec<u16>,
     ios: Vec<Io>,
     free: Vec<u32>,
     depth: u32,
@@ -97,12 +110,15 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32) -> Self {
+        let (vcpus, vqs) = (vcpus.max(1), vqs.max(1));
         Self {
-            vqs: (0..=vqs.max(1)).map(|_| Vq::default()).collect(),
+            vqs: (0..=vqs).map(|_| Vq::default()).collect(),
+            doorbells: (0..=vqs).map(|_| Doorbell::default()).collect(),
+            vq_of: (0..vcpus).map(|vcpu| vcpu % vqs + 1).collect(),
             ios: Vec::new(),
             free: Vec::new(),
             depth: depth.max(1),
-            done: vec![VecDeque::new(); usize::from(vcpus.max(1))],
+            done: vec![VecDeque::new(); usize::from(vcpus)],
             raised: Vec::new(),
             live: true,
             rogue: false,
@@ -111,17 +127,13 @@ impl Port {
         }
     }
 
-    pub(crate) fn vq_of(&self, vcpu: u16) -> u16 {
-        vcpu % (self.vqs.len() as u16 - 1) + 1
-    }
-
     pub(crate) fn has_room(&self, vcpu: u16) -> bool {
-        self.vqs[usize::from(self.vq_of(vcpu))].held < self.depth
+        self.vqs[usize::from(self.vq_of[usize::from(vcpu)])].held < self.depth
     }
 
     /// Puts a command into the vCPU's queue and rings.
     pub(crate) fn submit(&mut self, vcpu: u16, job: u32, shape: Shape, since_ns: u64) {
-        let vq = self.vq_of(vcpu);
+        let vq = self.vq_of[usize::from(vcpu)];
         let id = self.enter(Io {
             shape,
             job,
@@ -137,6 +149,7 @@ impl Port {
         let queue = &mut self.vqs[usize::from(vq)];
         queue.waiting.push_back(id);
         queue.held += 1;
+        self.doorbells[usize::from(vq)].waiting.set(queue.waiting.len() as u32);
     }
 
     fn enter(&mut self, io: Io) -> u32 {
@@ -168,6 +181,7 @@ impl Port {
     pub(crate) fn abort(&mut self, at_ns: u64) {
         self.forget();
         let waiting: Vec<u32> = self.vqs.iter_mut().flat_map(|vq| vq.waiting.drain(..)).collect();
+        self.doorbells.iter().for_each(|doorbell| doorbell.waiting.set(0));
         waiting.into_iter().for_each(|id| self.fail(id, at_ns));
         for id in 0..self.ios.len() as u32 {
             let io = self.ios[id as usize];
@@ -189,9 +203,21 @@ impl Port {
 
     /// The poller forgets what it knew of this tenant's backlog.
     pub(crate) fn forget(&mut self) {
-        self.vqs.iter_mut().for_each(|vq| vq.seen = 0);
+        self.doorbells.iter().for_each(|doorbell| doorbell.seen.set(0));
         self.seen = 0;
         self.seen_since_ns = None;
+    }
+
+    /// From now on this tenant rings its doorbells for commands that aren't there.
+    pub(crate) fn turn_rogue(&mut self) {
+        self.rogue = true;
+        self.doorbells.iter().for_each(|doorbell| doorbell.claimed.set(ROGUE_CLAIM));
+    }
+
+    /// I/Os under way for longer than `limit_ns`.
+    pub(crate) fn overdue(&self, limit_ns: u64, now_ns: u64) -> u64 {
+        let late = |io: &&Io| io.state != State::Free && now_ns.saturating_sub(io.since_ns) > limit_ns;
+        self.ios.iter().filter(late).count() as u64
     }
 
     /// For the one who watches out for starvation.
@@ -208,6 +234,7 @@ impl Port {
 #[derive(Debug)]
 pub(crate) struct SimSource {
     pub(crate) port: Rc<RefCell<Port>>,
+    pub(crate) doorbells: Rc<[Doorbell]>,
     pub(crate) meter: Rc<Meter>,
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     pub(crate) costs: PathCosts,
@@ -223,31 +250,31 @@ impl Source for SimSource {
     fn live_vqs(&self) -> u128 {
         let port = self.port.borrow();
         // One bit for each VQ, none for the admin queue.
-        if port.live { (1 << port.vqs.len()) - 2 } else { 0 }
+        if port.live { u128::MAX >> (128 - port.vqs.len()) & !1 } else { 0 }
     }
 
     fn backlog(&mut self, vq: u16) -> u32 {
-        let mut port = self.port.borrow_mut();
-        let Port { vqs, seen, seen_since_ns, rogue, .. } = &mut *port;
-        let vq = &mut vqs[usize::from(vq)];
-        let waiting = vq.waiting.len() as u32;
-        if waiting != vq.seen {
-            *seen = *seen - vq.seen + waiting;
-            vq.seen = waiting;
-            seen_since_ns.get_or_insert(self.meter.now_ns());
+        let Doorbell { waiting, seen, claimed } = &self.doorbells[usize::from(vq)];
+        if waiting != seen {
+            let mut port = self.port.borrow_mut();
+            port.seen = port.seen - seen.get() + waiting.get();
+            port.seen_since_ns.get_or_insert(self.meter.now_ns());
+            seen.set(waiting.get());
         }
-        if *rogue { waiting + ROGUE_CLAIM } else { waiting }
+        waiting.get() + claimed.get()
     }
 
     fn fetch(&mut self, vq: u16) -> Fetch {
         let mut port = self.port.borrow_mut();
-        let Port { vqs, ios, seen, seen_since_ns, .. } = &mut *port;
+        let Port { vqs, ios, doorbells, seen, seen_since_ns, .. } = &mut *port;
         let Some(queue) = vqs.get_mut(usize::from(vq)) else { return Fetch::Empty };
         let Some(id) = queue.waiting.pop_front() else { return Fetch::Empty };
         queue.fetched += 1;
+        let doorbell = &doorbells[usize::from(vq)];
+        doorbell.waiting.set(queue.waiting.len() as u32);
         // A policy may fetch what nobody told it of, after a false doorbell.
-        if queue.seen > 0 {
-            queue.seen -= 1;
+        if doorbell.seen.get() > 0 {
+            doorbell.seen.set(doorbell.seen.get() - 1);
             *seen -= 1;
             if *seen == 0 {
                 *seen_since_ns = None;

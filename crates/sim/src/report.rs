@@ -16,11 +16,17 @@ pub struct BoundReport {
     pub published_ns: u64,
     /// By the formula that holds, while its conditions do.
     pub corrected_ns: Option<u64>,
+    /// The one that the policy vouches for, if it does.
+    pub vouched_ns: Option<u64>,
 }
 
 impl From<Bound> for BoundReport {
     fn from(bound: Bound) -> Self {
-        Self { published_ns: bound.published.0, corrected_ns: bound.corrected.map(|bound| bound.0) }
+        Self {
+            published_ns: bound.published.0,
+            corrected_ns: bound.corrected.map(|bound| bound.0),
+            vouched_ns: bound.vouched.map(|bound| bound.0),
+        }
     }
 }
 
@@ -47,11 +53,11 @@ pub struct TenantReport {
     pub operations: BTreeMap<String, Latencies>,
     /// Target of a guaranteed tenant.
     pub target_ns: Option<u64>,
-    /// I/Os that took longer than the target, as the guest sees them.
+    /// I/Os that took longer than the target, as the guest sees them, and those under way at the end that already have.
     pub over_target: u64,
     /// The policy's bound at the end, if it gives one.
     pub bound: Option<BoundReport>,
-    /// I/Os that took longer with the drive than the corrected bound that was in force.
+    /// I/Os that took longer with the drive than the bound that the policy vouched for then.
     pub over_bound: u64,
     /// Mean latency over the mean latency alone, if that is known.
     pub slowdown: Option<f64>,

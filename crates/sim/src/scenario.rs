@@ -251,6 +251,13 @@ pub enum ScenarioError {
         tenant: usize,
     },
     /// The policy refuses its settings.
+    // Not a source: the message has it, and a chain of causes would tell it twice.
     #[error("policy: {0}")]
-    Policy(#[from] policy::ConfigError),
+    Policy(policy::ConfigError),
+}
+
+impl From<policy::ConfigError> for ScenarioError {
+    fn from(error: policy::ConfigError) -> Self {
+        Self::Policy(error)
+    }
 }

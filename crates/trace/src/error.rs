@@ -71,7 +71,7 @@ impl TraceError {
             line,
             expected: format!("{expected} ({format})"),
             found,
-            remedy: "mend or remove the line, name the trace's format if it is another one, or read it leniently",
+            remedy: "mend or remove the line, or name the trace's format if it is another one",
         }
     }
 }

@@ -26,7 +26,7 @@ fn the_message_says_it_all() {
     assert_eq!(
         error("1,5,28,512,3\n1,5,zz,512,3\n", None).to_string(),
         "a.trace:2: expected a SCSI operation code in hexadecimal (cloudphysics), found \"zz\"; mend or remove the \
-         line, name the trace's format if it is another one, or read it leniently"
+         line, or name the trace's format if it is another one"
     );
 }
 
@@ -119,7 +119,7 @@ fn fio() {
     assert_eq!(
         error("0, 0, 4096\n", Some(Format::FioIolog)).to_string(),
         "a.trace:1: expected \"fio version 2 iolog\" or \"fio version 3 iolog\" first (fio), found \"0, 0, 4096\"; \
-         mend or remove the line, name the trace's format if it is another one, or read it leniently"
+         mend or remove the line, or name the trace's format if it is another one"
     );
 }
 

@@ -40,6 +40,9 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Problem>,
+    policy_mark: Option<Range<usize>>,
+    /// One for each fault.
+    fault_marks: Vec<Range<usize>>,
     text: Text,
 }
 
@@ -135,6 +138,24 @@ impl Scenario {
         let name = tenant.map_or("", |tenant| &tenant.name);
         let remedy = "change its workload, or its size";
         self.problem(tenant.map(|tenant| &tenant.mark), format!("tenant {name:?} can't run: {why}"), remedy)
+    }
+
+    /// The error for a tenant whose trace can't be read.
+    pub fn no_trace(&self, index: usize, why: impl std::fmt::Display) -> ConfigErrors {
+        let tenant = self.tenants.get(index);
+        let name = tenant.map_or("", |tenant| &tenant.name);
+        let remedy = "give the path of a trace that may be read, from the directory of this file";
+        self.problem(tenant.map(|tenant| &tenant.mark), format!("tenant {name:?} has no trace: {why}"), remedy)
+    }
+
+    /// The error for a policy that can't work on this drive and host.
+    pub fn bad_policy(&self, why: impl std::fmt::Display, remedy: &str) -> ConfigErrors {
+        self.problem(self.policy_mark.as_ref(), why.to_string(), remedy)
+    }
+
+    /// The error for a fault that can't happen.
+    pub fn bad_fault(&self, index: usize, why: impl std::fmt::Display, remedy: &str) -> ConfigErrors {
+        self.problem(self.fault_marks.get(index), why.to_string(), remedy)
     }
 
     fn problem(&self, mark: Option<&Range<usize>>, what: String, remedy: &str) -> ConfigErrors {

@@ -98,7 +98,9 @@ pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let asked = tenants.iter().map(|tenant| tenant.size.0).fold(0, u64::saturating_add);
     let default = Size(DRIVE_DEFAULT.0.max(asked));
     let drive = Drive { size: draft.drive_size.map_or(default, Spanned::into_inner), ..drive };
-    Ok(Scenario { drive, host, policies, run, tenants, faults, warnings, text: source })
+    let fault_marks = draft.faults.into_iter().map(|fault| fault.span).collect();
+    let policy_mark = draft.policy_mark;
+    Ok(Scenario { drive, host, policies, run, tenants, faults, warnings, policy_mark, fault_marks, text: source })
 }
 
 /// A section that must be there.

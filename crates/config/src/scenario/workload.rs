@@ -137,8 +137,8 @@ pub struct TraceReplay {
     pub format: Option<TraceFormat>,
     /// How much faster than it was recorded, 0.000001 to 1000000.
     pub speed: f64,
-    /// Begin again at the end.
-    pub looping: bool,
+    /// Begin again at the end; `None`: yes, if the trace spans any time.
+    pub looping: Option<bool>,
 }
 
 /// A form of block trace.
@@ -293,7 +293,7 @@ fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceRep
     ];
     let format = or(sink, section, "format", None, choice(&words, &[]));
     let speed = or(sink, section, "speed", 1.0, fraction(0.000_001..=1_000_000.0));
-    let looping = or(sink, section, "loop", true, boolean);
+    let looping = or(sink, section, "loop", None, |value| boolean(value).map(Some));
     Some(TraceReplay { path: path?.into_inner(), format: format?, speed: speed?, looping: looping? })
 }
 

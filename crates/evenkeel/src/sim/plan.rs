@@ -60,6 +60,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         }
         let run = base(scenario, seed, &profile, layout, configured, tenants.clone());
         run.validate()?;
+        fits(scenario, policy, &run)?;
         runs.push(Run { number: runs.len(), policy: *policy, scenario: run });
     }
     let plain = layout(scenario.host.layout, &Policy::Passthrough);
@@ -69,9 +70,43 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
         let names = together.join(", ");
         notes.push(format!("one poller for all tenants (layout mdev), whom the policy must see together: {names}"));
     }
+    let apart: Vec<&str> = runs.iter().filter(|run| sees_one_only(run)).map(|run| run.policy.name()).collect();
+    if !apart.is_empty() {
+        let (layout, names) = (plain.name(), apart.join(", "));
+        notes.push(format!(
+            "layout {layout} serves each tenant by itself, so nothing is weighed against others by {names}"
+        ));
+    }
     let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, tenants);
     let (alone, alone_of) = alone(scenario, &whole);
     Ok(Plan { runs, alone, alone_of, notes })
+}
+
+/// A policy that weighs tenants against each other has none to weigh.
+fn sees_one_only(run: &Run) -> bool {
+    matches!(run.policy, Policy::Fair(_) | Policy::K2(_) | Policy::Mqfq(_)) && run.scenario.pollers().len() > 1
+}
+
+/// What a policy and the faults need of the drive's queues.
+fn fits(scenario: &Scenario, policy: &Policy, run: &sim::Scenario) -> Result<(), config::ConfigErrors> {
+    let (hwqs, layout) = (run.poller_hwqs(), run.layout.name());
+    let fewest = hwqs.iter().copied().min().unwrap_or(0);
+    if matches!(policy, Policy::D2fq(_)) && fewest < 3 {
+        let why = format!("d2fq needs 3 queues of the drive for a poller, under layout {layout} one has {fewest}");
+        let remedy =
+            "write layout = \"evenkeel\", \"mdev\", \"spdk\" or \"k2\", and at least 3 queues if you limit them";
+        return Err(scenario.bad_policy(why, remedy));
+    }
+    let all: u32 = hwqs.into_iter().map(u32::from).sum();
+    for (index, fault) in scenario.faults.iter().enumerate() {
+        let FaultKind::LoseHwq { hwq, .. } = fault.kind else { continue };
+        if u32::from(hwq) >= all {
+            let name = policy.name();
+            let why = format!("there is no hwq {hwq} under {name}, layout {layout}: its pollers have {all} in all");
+            return Err(scenario.bad_fault(index, why, &format!("write hwq = 0 to {}", all.saturating_sub(1))));
+        }
+    }
+    Ok(())
 }
 
 /// One run for each kind of tenant: copies are alike.
@@ -131,8 +166,14 @@ fn base(
         duration: Nanos(scenario.run.duration.0),
         seed,
         faults: scenario.faults.iter().map(|fault| self::fault(fault, scenario)).collect(),
+        starvation_limit: starvation_limit(Nanos(scenario.run.warmup.0) + Nanos(scenario.run.duration.0)),
         ..defaults
     }
+}
+
+/// A tenth of the run, so that a short one can tell starvation too; at least two intervals of the policies.
+fn starvation_limit(span: Nanos) -> Nanos {
+    Nanos(span.0 / 10).clamp(Nanos::from_millis(20), Nanos::from_millis(1_000))
 }
 
 fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
@@ -183,10 +224,15 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
     for (index, tenant) in scenario.tenants.iter().enumerate() {
         let workload = match &tenant.workload {
             Workload::Trace(replay) => {
-                let trace = traces.get(replay, tenant.size.0, notes, |why| scenario.bad_tenant(index, why))?;
+                let trace = traces.get(scenario, index, replay, notes)?;
+                let spans = trace.entries().last().is_some_and(|last| last.time_ns > 0);
+                if !spans && replay.looping.is_none() {
+                    let path = replay.path.display();
+                    note(notes, format!("{path}: spans no time, so it is played once and not again from its start"));
+                }
                 workload::Workload::Replay(workload::Replay {
                     speed: replay.speed,
-                    looping: replay.looping,
+                    looping: replay.looping.unwrap_or(spans),
                     jobs: u32::from(tenant.vcpus),
                     ..workload::Replay::new(trace)
                 })
@@ -219,11 +265,12 @@ struct Traces(HashMap<(std::path::PathBuf, Option<trace::Format>, u64), Arc<Trac
 impl Traces {
     fn get(
         &mut self,
+        scenario: &Scenario,
+        tenant: usize,
         replay: &file::TraceReplay,
-        disk_bytes: u64,
         notes: &mut Vec<String>,
-        unfit: impl FnOnce(trace::DiskTooSmall) -> config::ConfigErrors,
     ) -> Result<Arc<Trace>> {
+        let disk_bytes = scenario.tenants.get(tenant).map_or(0, |tenant| tenant.size.0);
         let format = replay.format.map(|format| match format {
             file::TraceFormat::Fiu => trace::Format::Fiu,
             file::TraceFormat::Msr => trace::Format::Msr,
@@ -235,8 +282,13 @@ impl Traces {
         if let Some(trace) = self.0.get(&key) {
             return Ok(Arc::clone(trace));
         }
-        let mut trace = trace::read_file(&replay.path, format, trace::Limits::default())?;
-        trace.fit(disk_bytes).map_err(unfit)?;
+        let mut trace = match trace::read_file(&replay.path, format, trace::Limits::default()) {
+            Err(trace::TraceError::Io { file, source, .. }) => {
+                return Err(scenario.no_trace(tenant, format!("{file} can't be read: {source}")).into());
+            }
+            read => read?,
+        };
+        trace.fit(disk_bytes).map_err(|why| scenario.bad_tenant(tenant, why))?;
         notes.push(format!("{}: {}", replay.path.display(), trace.summary()));
         notes.push(format!("{}: {}", replay.path.display(), irregular(trace.counts())));
         let trace = Arc::new(trace);
@@ -247,18 +299,39 @@ impl Traces {
 
 /// What was not as a trace should be, and was handled by a rule.
 fn irregular(counts: trace::Counts) -> String {
+    // Named one by one, so that no later count is left out. Blank lines and comments are as they should be.
+    let trace::Counts {
+        lines: _,
+        blank: _,
+        comments: _,
+        skipped,
+        malformed,
+        out_of_order,
+        jumps_back,
+        zero_length,
+        unaligned,
+        split,
+        other_devices,
+        spread,
+        moved,
+        shortened,
+    } = counts;
     let kinds = [
-        (counts.jumps_back, "where time jumped back"),
-        (counts.zero_length, "of no length"),
-        (counts.unaligned, "not of whole blocks"),
-        (counts.split, "split"),
-        (counts.other_devices, "to other devices"),
-        (counts.moved, "moved onto the disk"),
-        (counts.shortened, "shortened"),
+        (skipped, "lines that move no data, skipped"),
+        (malformed, "malformed lines, left out"),
+        (out_of_order, "requests logged late, set to the latest time before"),
+        (jumps_back, "requests where time jumped back"),
+        (zero_length, "requests of no length"),
+        (unaligned, "requests not of whole blocks"),
+        (split, "requests split"),
+        (other_devices, "requests to other devices"),
+        (spread, "requests spread over a tick of its clock"),
+        (moved, "requests moved onto the disk"),
+        (shortened, "requests shortened"),
     ];
     let found: Vec<String> =
         kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
-    if found.is_empty() { "nothing irregular in it".into() } else { format!("requests {}", found.join(", ")) }
+    if found.is_empty() { "nothing irregular in it".into() } else { found.join("; ") }
 }
 
 fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload::Workload {
@@ -305,10 +378,13 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
 
 fn assume(notes: &mut Vec<String>, kind: &str, assumptions: &[&str]) {
     for assumption in assumptions {
-        let note = format!("{kind}: {assumption}");
-        if !notes.contains(&note) {
-            notes.push(note);
-        }
+        note(notes, format!("{kind}: {assumption}"));
+    }
+}
+
+fn note(notes: &mut Vec<String>, note: String) {
+    if !notes.contains(&note) {
+        notes.push(note);
     }
 }
 

@@ -80,7 +80,9 @@ fn people_get_tables() {
     let scenario = shortened(&home, "six-noisy-neighbours.toml", "10ms", "20ms");
     let output = run(&["sim", scenario.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for words in ["lpns on p5800x", "≤ 50.0 µs", "checks: all held", "worst p99 of a promise", "fairness index"] {
+    for words in
+        ["lpns on p5800x", "≤ 50.0 µs", "checks: all held", "worst p99 of a promise", "fairness index", "  over  "]
+    {
         assert!(text.contains(words), "{words} in {text}");
     }
 }
@@ -110,6 +112,87 @@ fn a_trace_beside_the_scenario_is_replayed() {
     let output = run(&["sim", scenario.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains(&format!("{}:6: expected", trace.display())), "{}", errors(&output));
+}
+
+#[test]
+fn a_trace_that_spans_no_time_is_played_once_and_a_missing_one_is_told_with_its_tenant() {
+    let home = Home::new();
+    let scenario = home.write_config("trace.toml", &TRACE.replace("format = \"msr\"\n", ""));
+    let output = run(&["sim", scenario.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = errors(&output);
+    assert!(told.contains(&format!("{}:9:8: tenant \"vm\" has no trace: ", scenario.display())), "{told}");
+    assert_eq!(told.matches("No such file").count(), 1, "{told}");
+
+    home.write_config("vm.csv", "fio version 2 iolog\nd add\nd open\nd read 0 4096\nd read 8192 4096\nd close\n");
+    // Both requests come at the start, so that is what must be measured.
+    let text = TRACE.replace("format = \"msr\"\n", "").replace("1ms", "0ms");
+    let outcome = simulate(&home.write_config("trace.toml", &text), &[]);
+    assert_eq!(outcome["runs"][0]["tenants"][0]["reads"]["count"], 2);
+    assert!(outcome["notes"].to_string().contains("spans no time, so it is played once"), "{}", outcome["notes"]);
+    assert!(outcome["notes"].to_string().contains("3 lines that move no data, skipped"), "{}", outcome["notes"]);
+
+    let asked = home.write_config("asked.toml", &text.replace("\"vm.csv\"\n", "\"vm.csv\"\nloop = true\n"));
+    let output = run(&["sim", asked.to_str().unwrap()]);
+    assert!(errors(&output).contains("the trace spans no time, so it can't be looped"), "{}", errors(&output));
+}
+
+#[test]
+fn a_trace_beside_noise() {
+    let home = Home::new();
+    let name = "trace-beside-noise.csv";
+    home.write_config(name, &std::fs::read_to_string(examples().join(name)).unwrap());
+    let scenario = shortened(&home, "trace-beside-noise.toml", "10ms", "50ms");
+    let outcome = simulate(&scenario, &[]);
+    for run in outcome["runs"].as_array().unwrap() {
+        assert_eq!(run["violations"], 0, "{run}");
+        let web = &run["tenants"][0];
+        assert!(web["reads"]["count"].as_u64() > web["writes"]["count"].as_u64(), "{web}");
+    }
+    assert!(outcome["notes"].to_string().contains("500 requests over"), "{}", outcome["notes"]);
+}
+
+#[test]
+fn what_a_layout_can_not_do_is_told() {
+    let home = Home::new();
+    let scenario = |layout: &str, policies: &str, fault: &str| {
+        let text = format!(
+            "policies = [{policies}]\n[drive]\nprofile = \"p5800x\"\n[host]\nlayout = \"{layout}\"\n[run]\n\
+             warmup = \"1ms\"\nduration = \"5ms\"\n[[tenant]]\nname = \"a\"\ncount = 2\n[tenant.workload]\n\
+             kind = \"fio\"\nrw = \"randread\"\n{fault}"
+        );
+        home.write_config("layout.toml", &text)
+    };
+    let output = run(&["sim", scenario("virtio", "\"d2fq\"", "").to_str().unwrap()]);
+    let told = errors(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    let why = "layout.toml:1:1: d2fq needs 3 queues of the drive for a poller, under layout virtio one has 1; write \
+               layout = \"evenkeel\", ";
+    assert!(told.contains(why), "{told}");
+
+    let outcome = simulate(&scenario("sr-iov", "\"passthrough\", \"mqfq\", \"k2\"", ""), &[]);
+    let notes = outcome["notes"].to_string();
+    assert!(notes.contains("nothing is weighed against others by mqfq, k2"), "{notes}");
+
+    let fault = "[[fault]]\nkind = \"lose-hwq\"\nat = \"2ms\"\nhwq = 8\n";
+    let output = run(&["sim", scenario("mdev", "\"passthrough\"", fault).to_str().unwrap()]);
+    let told = errors(&output);
+    assert!(told.contains(":15:1: there is no hwq 8 under passthrough, layout mdev: its pollers have 8"), "{told}");
+    assert!(told.contains("; write hwq = 0 to 7"), "{told}");
+}
+
+#[test]
+fn an_impossible_seed_is_told_and_progress_goes_to_standard_error() {
+    let scenario = examples().join("faults.toml");
+    let output = run(&["sim", scenario.to_str().unwrap(), "--seed", "-1"]);
+    assert_eq!(output.status.code(), Some(2));
+    let why = "invalid value '-1' for '--seed <N>': a seed is a whole number from 0 to 18446744073709551615";
+    assert!(errors(&output).contains(why), "{}", errors(&output));
+
+    let home = Home::new();
+    let short = shortened(&home, "faults.toml", "1ms", "5ms");
+    let output = run(&["sim", short.to_str().unwrap()]);
+    assert!(errors(&output).contains("simulated 1 of 1 policies\n"), "{}", errors(&output));
 }
 
 #[test]

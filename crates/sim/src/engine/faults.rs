@@ -39,7 +39,7 @@ impl<P: Policy> Engine<'_, P> {
                 None
             }
             FaultKind::Rogue { tenant } => {
-                self.guests[tenant].port.borrow_mut().rogue = true;
+                self.guests[tenant].port.borrow_mut().turn_rogue();
                 self.poke(self.node_of[tenant]);
                 None
             }

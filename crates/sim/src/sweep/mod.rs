@@ -19,13 +19,14 @@ use policy::{Class, FairVariant, PolicyConfig, Variant};
 pub use canary::{Canary, canaries};
 pub use draw::draw;
 
+use crate::workload::Workload;
 use crate::{FaultKind, Report, Rule, Scenario, ScenarioError, Violation, run};
 
 /// Each so many seeds one runs twice, to see that nothing but the scenario decides.
 const TWICE: u64 = 16;
 
-/// Commands that an HWQ of next to no depth holds.
-const SHALLOW: u32 = 2;
+/// Commands of guaranteed tenants in flight that may saturate a drive.
+const SATURATING: u32 = 128;
 /// The speed of D2FQ's high class against its low one up to which the low one is not starved.
 const PATIENT_RATIO: u32 = 32;
 
@@ -124,18 +125,27 @@ fn excused(scenario: &Scenario, rule: Rule) -> bool {
     let starves = match &scenario.policy {
         // Guaranteed tenants first, without limit.
         PolicyConfig::K2(_) => guaranteed(),
-        // As published it suspends every best-effort tenant beside an idle guaranteed one; corrected, it still lets
-        // guaranteed VQs into a full HWQ first, the one that came last before the others.
-        PolicyConfig::Lpns(config) => config.variant == Variant::Published || guaranteed(),
-        // As published the first tenant goes first, and who asks most gets most; corrected, the VQs of a tenant don't
-        // take turns at an HWQ of next to no depth.
-        PolicyConfig::Fair(config) => config.variant == FairVariant::Published || scenario.hwq_depth <= SHALLOW,
+        // As published it suspends every best-effort tenant beside an idle guaranteed one; corrected, guaranteed ones
+        // with much in flight leave best effort only its floor, a command or two that wait for all of theirs.
+        PolicyConfig::Lpns(config) => config.variant == Variant::Published || guaranteed_depth(scenario) >= SATURATING,
+        // As published the first tenant goes first, and who asks most gets most.
+        PolicyConfig::Fair(config) => config.variant == FairVariant::Published,
         // The drive fetches from its low class once for so many of its high one.
         PolicyConfig::D2fq(config) => config.adaptive || config.ratio > PATIENT_RATIO,
         _ => false,
     };
     let lost = scenario.faults.iter().any(|fault| matches!(fault.kind, FaultKind::LoseHwq { .. }));
     rule == Rule::NoStarvation && (starves || lost)
+}
+
+/// Commands that all guaranteed tenants of a closed loop keep in flight together.
+fn guaranteed_depth(scenario: &Scenario) -> u32 {
+    let guaranteed = scenario.tenants.iter().filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
+    let depths = guaranteed.map(|tenant| match &tenant.workload {
+        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth),
+        _ => 0,
+    });
+    depths.fold(0, u32::saturating_add)
 }
 
 #[cfg(test)]

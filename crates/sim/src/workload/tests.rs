@@ -130,9 +130,9 @@ fn webuser_wanders_around_its_mean() {
         tenths[(io.at.0 / 100_000_000).min(599) as usize] += 10.0;
     }
     let (least, most) = tenths.iter().fold((f64::MAX, 0f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
-    // The bounds of the rate, with room for a Poisson count of 160 to 640 in each tenth of a second.
-    assert!((1_100.0..2_800.0).contains(&least), "{least}");
-    assert!((5_200.0..7_400.0).contains(&most), "{most}");
+    // The rate goes from nothing to twice the mean; half a slow period, a tenth of a second, sees nearly all of that.
+    assert!(least < 2_000.0, "{least}");
+    assert!((6_000.0..8_600.0).contains(&most), "{most}");
 }
 
 fn sample_trace() -> Arc<trace::Trace> {
