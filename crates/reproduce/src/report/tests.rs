@@ -129,7 +129,7 @@ fn files_are_replaced_whole_and_a_bad_directory_is_told_early() {
     let out = dir.path().join("a/b");
     for _ in 0..2 {
         let files = Output::prepare(&out).unwrap().write(&report()).unwrap();
-        assert_eq!(std::fs::read_to_string(&files[1]).unwrap(), report().json());
+        assert_eq!(std::fs::read_to_string(&files[2]).unwrap(), report().json());
     }
     let mut names: Vec<_> =
         std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
