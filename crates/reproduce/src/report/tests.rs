@@ -134,7 +134,7 @@ fn files_are_replaced_whole_and_a_bad_directory_is_told_early() {
     let mut names: Vec<_> =
         std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    assert_eq!(names, ["report.csv", "report.html", "report.json"]);
+    assert_eq!(names, ["report.csv", "report.html", "report.json", "report.md"]);
 
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
