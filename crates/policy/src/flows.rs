@@ -5,7 +5,7 @@
 //! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command
 //! causes a bounded number of them.
 
-use io_model::HwqId;
+use io_model::{HwqId, Nanos};
 
 use crate::hwq_pool::HwqPool;
 use crate::ready::{Links, List, NONE};
@@ -194,6 +194,24 @@ impl<T: Turns> Flows<T> {
     #[inline]
     pub(crate) fn pick(&mut self, flow: u16) -> Option<Next> {
         self.pick_at(flow, Self::bound_to)
+    }
+
+    /// What goes next where no more than `max_in_flight` commands may be with the drive together. `front`: the flow
+    /// whose turn it is; one whose HWQs are all full is not ready after [`pick`](Self::pick) and does not come again.
+    #[inline]
+    pub(crate) fn next_within(&mut self, max_in_flight: u32, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+        if !self.any_backlog() {
+            return Next::Idle;
+        }
+        while self.in_flight() < max_in_flight
+            && let Some(flow) = front(&mut self.turns)
+        {
+            if let Some(send) = self.pick(flow) {
+                return send;
+            }
+        }
+        // The cap or a full HWQ: commands are with the drive, and one will complete.
+        Next::WaitUntil(Nanos::MAX)
     }
 
     fn bound_to(&self, slot: u16) -> u16 {

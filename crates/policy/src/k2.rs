@@ -121,18 +121,7 @@ impl Policy for K2 {
 
     #[inline]
     fn next(&mut self, _: Nanos) -> Next {
-        if !self.flows.any_backlog() {
-            return Next::Idle;
-        }
-        while self.flows.in_flight() < self.max_in_flight
-            && let Some(flow) = self.flows.turns.front()
-        {
-            if let Some(send) = self.flows.pick(flow) {
-                return send;
-            }
-        }
-        // The cap or a full HWQ: commands are with the drive, and one will complete.
-        Next::WaitUntil(Nanos::MAX)
+        self.flows.next_within(self.max_in_flight, |turns| turns.front())
     }
 
     #[inline]

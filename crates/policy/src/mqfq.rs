@@ -221,18 +221,8 @@ impl Policy for Mqfq {
 
     #[inline]
     fn next(&mut self, _: Nanos) -> Next {
-        if !self.flows.any_backlog() {
-            return Next::Idle;
-        }
-        while self.flows.in_flight() < self.max_in_flight
-            && let Some(flow) = self.flows.turns.front()
-        {
-            if let Some(send) = self.flows.pick(flow) {
-                return send;
-            }
-        }
-        // Commands are with the drive: D of them, or so many that the slowest flow's HWQs are full, or it could go.
-        Next::WaitUntil(Nanos::MAX)
+        // Where it waits, commands are with the drive: D of them, or the slowest flow's HWQs are full, or it could go.
+        self.flows.next_within(self.max_in_flight, |turns| turns.front())
     }
 
     #[inline]

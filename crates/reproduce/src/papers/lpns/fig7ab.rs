@@ -4,7 +4,7 @@ use io_model::Nanos;
 
 use super::compare::{Cells, deviation};
 use super::printed::{LOADS, OverLoads, VM1_READ_US, VM1_WRITE_US, VM2_READ_MB_S, VM2_WRITE_MB_S};
-use super::systems::{Drive, System, assumptions, fio, guaranteed, mb_s_from, noisy, run, scenario, vm1_us};
+use super::systems::{Drive, System, assumptions, mb_s_from, over_loads, vm1_us};
 use crate::paper::{Mark, Paper, Printed};
 use crate::report::{Figure, Plot, Row, X};
 use crate::runner::{Context, Error};
@@ -73,17 +73,8 @@ fn one(context: &Context<'_>, half: &Half) -> Result<Figure, Error> {
                    printed order and within 25 %"
             .into();
     figure.assumptions = assumptions(Drive::P5800X);
-    let runs: Vec<(usize, System)> = (0..LOADS.len()).flat_map(|load| SYSTEMS.map(|system| (load, system))).collect();
-    let seen = context.all(
-        &runs,
-        |(load, system)| format!("{} beside {}", system.name(), LOADS[*load].0),
-        |(load, system)| {
-            let (_, jobs, depth) = LOADS[*load];
-            let vms = [guaranteed(fio(1, 1, half.read_percent)), noisy(fio(jobs, depth, half.read_percent))];
-            run(&scenario(context, *system, Drive::P5800X, &vms, DURATION))
-        },
-    )?;
-    for ((load, system), report) in runs.iter().zip(&seen) {
+    let seen = over_loads(context, Drive::P5800X, &SYSTEMS, half.read_percent, DURATION)?;
+    for (load, system, report) in &seen {
         let (name, (latency, bandwidth)) = (system.name(), tolerances(*system));
         let x = LOADS[*load].0;
         let vm1 = Row::new(&name, x, LATENCY, vm1_us(report));

@@ -4,7 +4,7 @@ use io_model::Nanos;
 
 use super::compare::deviation;
 use super::printed::{LOADS, PM1735_LOSS};
-use super::systems::{Drive, System, assumptions, fio, guaranteed, mb_s_from, noisy, run, scenario, vm1_us};
+use super::systems::{Drive, System, assumptions, mb_s_from, over_loads, vm1_us};
 use crate::paper::{Paper, Printed, printed};
 use crate::report::{Figure, Plot, Row};
 use crate::runner::{Context, Error};
@@ -60,17 +60,8 @@ fn one(context: &Context<'_>, half: &Half) -> Result<Figure, Error> {
     figure.goal =
         "LPNS's VM1 never slower than MDev's or SR-IOV's; VM2's loss at most what is printed and 5 points".into();
     figure.assumptions = assumptions(Drive::Pm1735);
-    let runs: Vec<(usize, System)> = (0..LOADS.len()).flat_map(|load| SYSTEMS.map(|system| (load, system))).collect();
-    let seen = context.all(
-        &runs,
-        |(load, system)| format!("{} beside {}", system.name(), LOADS[*load].0),
-        |(load, system)| {
-            let (_, jobs, depth) = LOADS[*load];
-            let vms = [guaranteed(fio(1, 1, half.read_percent)), noisy(fio(jobs, depth, half.read_percent))];
-            run(&scenario(context, *system, Drive::Pm1735, &vms, DURATION))
-        },
-    )?;
-    for ((load, system), report) in runs.iter().zip(&seen) {
+    let seen = over_loads(context, Drive::Pm1735, &SYSTEMS, half.read_percent, DURATION)?;
+    for (load, system, report) in &seen {
         let x = LOADS[*load].0;
         figure.push(Row::new(&system.name(), x, LATENCY, vm1_us(report)));
         figure.push(Row::new(&system.name(), x, BANDWIDTH, mb_s_from(report, 1)));

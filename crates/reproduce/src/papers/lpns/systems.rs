@@ -6,7 +6,8 @@ use sim::workload::{Fio, Webuser, Workload};
 use sim::{HostCosts, Layout, Scenario, Tenant, TenantReport};
 use ssd_model::Profile;
 
-use crate::runner::Context;
+use super::printed::LOADS;
+use crate::runner::{Context, Error};
 
 /// A way to share the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,6 +196,29 @@ pub fn scenario(context: &Context<'_>, system: System, drive: Drive, vms: &[Vm],
         seed: context.seed(),
         ..Scenario::new(drive.profile())
     }
+}
+
+/// VM1 with one 4K I/O outstanding beside VM2 with each of the paper's loads, under each system: Fig. 7a to 7d. The
+/// load's place in [`LOADS`] and the system stand beside each report.
+pub fn over_loads(
+    context: &Context<'_>,
+    drive: Drive,
+    systems: &[System],
+    read_percent: u8,
+    duration: Nanos,
+) -> Result<Vec<(usize, System, sim::Report)>, Error> {
+    let runs: Vec<(usize, System)> =
+        (0..LOADS.len()).flat_map(|load| systems.iter().map(move |system| (load, *system))).collect();
+    let seen = context.all(
+        &runs,
+        |(load, system)| format!("{} beside {}", system.name(), LOADS[*load].0),
+        |(load, system)| {
+            let (_, jobs, depth) = LOADS[*load];
+            let vms = [guaranteed(fio(1, 1, read_percent)), noisy(fio(jobs, depth, read_percent))];
+            run(&scenario(context, *system, drive, &vms, duration))
+        },
+    )?;
+    Ok(runs.into_iter().zip(seen).map(|((load, system), report)| (load, system, report)).collect())
 }
 
 /// Runs a scenario; a broken rule is an error.
