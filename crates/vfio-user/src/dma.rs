@@ -1,18 +1,13 @@
 //! Maps what a client shares, and checks that what it passes is what it should be.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
+use client_socket::descriptor;
 use guest_memory::{MapError, Mapping};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
 
 use crate::request::{IrqChange, Request};
 use crate::wire::DmaMap;
-
-/// File systems whose pages are memory (magic numbers of statfs(2)). Others are refused: reading a
-/// page of a FUSE or network file may wait for its server, that is, for whoever the client likes.
-const TMPFS_MAGIC: u32 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 
 /// Maps the file behind a DMA map, if there is one.
 ///
@@ -41,9 +36,11 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>) -> Result<Request, (Errno, Strin
         Some(_) if !writable && flags & DmaMap::READABLE == 0 => return Ok(hole),
         Some(fd) => fd,
     };
-    match fstatfs(&fd).map(|stat| stat.f_type as u32) {
-        Ok(TMPFS_MAGIC | HUGETLBFS_MAGIC) => {}
-        Ok(_) => return refuse(Errno::NOTSUP, "guest memory must be a memfd or a file on tmpfs or hugetlbfs"),
+    match descriptor::check_memory(&fd) {
+        Ok(()) => {}
+        Err(Errno::NOTSUP) => {
+            return refuse(Errno::NOTSUP, "guest memory must be a memfd or a file on tmpfs or hugetlbfs");
+        }
         Err(errno) => return refuse(errno, "statfs failed"),
     }
     match Mapping::shared(fd.as_fd(), offset_bytes, len_bytes, writable) {
@@ -55,20 +52,12 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>) -> Result<Request, (Errno, Strin
     }
 }
 
-/// Checks that what a client wants to be signalled through are eventfds, and makes them non-blocking:
-/// a write to a pipe, a file or a full counter would stop the thread that raises the interrupt.
+/// Checks that what a client wants to be signalled through are eventfds.
 ///
 /// # Errors
 /// `EINVAL`: something else than an eventfd.
 pub fn admit_eventfds(request: &Request) -> Result<(), Errno> {
     let Request::SetIrqs(irqs) = request else { return Ok(()) };
     let IrqChange::Assign(eventfds) = &irqs.change else { return Ok(()) };
-    for eventfd in eventfds {
-        let target = std::fs::read_link(format!("/proc/self/fd/{}", eventfd.as_raw_fd())).map_err(|_| Errno::INVAL)?;
-        if target.as_os_str() != "anon_inode:[eventfd]" {
-            return Err(Errno::INVAL);
-        }
-        fcntl_setfl(eventfd, fcntl_getfl(eventfd)? | OFlags::NONBLOCK)?;
-    }
-    Ok(())
+    eventfds.iter().try_for_each(descriptor::admit_eventfd)
 }

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   client's socket
-//!     │  socket::receive      no more bytes than the message needs, so that descriptors
+//!     │  client_socket::receive, no more bytes than the message needs, so that descriptors
 //!     ▼                       can't be taken for another message's
 //!   Connection::feed          header, length, VERSION first; payload (wire), JSON (version)
 //!     ├── describes itself ─▶ DEVICE_GET_INFO, _REGION_INFO, _IRQ_INFO: answered from the DeviceSpec
@@ -18,7 +18,7 @@
 //!   Handler::request ─▶ Some(Reply)                at once
 //!                    └▶ None … ServerHandle::reply  later, from any thread, in any order
 //!     ▼
-//!   Connection::reply ─▶ output ─▶ socket::send
+//!   Connection::reply ─▶ output ─▶ client_socket::send
 //! ```
 //!
 //! [`Connection`] does no I/O: a test or a fuzzer feeds it bytes. [`Server`] owns the sockets and calls
@@ -41,18 +41,15 @@
 mod connection;
 mod device;
 mod dma;
-mod log;
 mod request;
 mod served;
 mod server;
-mod socket;
 mod version;
 pub mod wire;
 
+pub use client_socket::{BindError, Level, Sink};
 pub use connection::{Asked, Closed, Connection};
 pub use device::{DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
-pub use log::{Level, Sink};
 pub use request::{DeviceId, IrqChange, Reply, ReplyTo, Request, Session, SetIrqs, Ticket};
 pub use rustix::io::Errno;
 pub use server::{Handler, Server, ServerHandle};
-pub use socket::BindError;

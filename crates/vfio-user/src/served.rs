@@ -4,16 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use client_socket::{Listener, Log, Received, receive, send};
 use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::connection::{Asked, Closed, Connection};
 use crate::device::DeviceSpec;
-use crate::log::Log;
 use crate::request::{DeviceId, Reply, ReplyTo, Session, Ticket};
 use crate::server::Handler;
-use crate::socket::{Listener, Received, receive, send};
 use crate::{dma, wire};
 
 /// Messages taken from one client before the others get their turn.
@@ -162,13 +160,6 @@ impl Client {
         flags.set(EventFlags::IN, !self.connection.is_full());
         flags.set(EventFlags::OUT, self.connection.output().is_some());
         flags
-    }
-
-    /// Whether the other side is closed altogether.
-    pub fn has_hung_up(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Why it is to be closed if nothing moved for `limit`: the rest of a message (or its first one) did

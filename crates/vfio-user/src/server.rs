@@ -1,24 +1,23 @@
 //! The control thread: one epoll over the listeners and clients of all devices.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use std::{fs, io};
 
+use client_socket::{BindError, Level, Listener, Log, Sink, has_hung_up};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use crate::connection::Closed;
 use crate::device::DeviceSpec;
-use crate::log::{Log, Sink};
 use crate::request::{DeviceId, Reply, ReplyTo, Request, Session};
 use crate::served::{BUFFER_BYTES, Served};
-use crate::socket::{BindError, Listener};
 
 const WAKER: u64 = u64::MAX;
 /// Events taken from the kernel at a time.
@@ -107,8 +106,6 @@ pub struct Server {
     devices: BTreeMap<DeviceId, Served>,
     sink: Sink,
     buffer: Vec<u8>,
-    /// Given up for a moment to refuse a client when the daemon has no descriptor left.
-    spare: Option<fs::File>,
     stall_limit: Duration,
 }
 
@@ -129,7 +126,6 @@ impl Server {
             devices: BTreeMap::new(),
             sink,
             buffer: vec![0; BUFFER_BYTES],
-            spare: spare(),
             stall_limit: STALL_LIMIT,
         })
     }
@@ -197,7 +193,7 @@ impl Server {
             Order::Add(id, spec, listener) => {
                 let token = Token::Listener(id).data();
                 if let Err(errno) = epoll::add(&self.epoll, &listener, token, EventFlags::IN) {
-                    (self.sink)(crate::Level::Warn, &format!("{}: can't be served: {errno}", spec.name));
+                    (self.sink)(Level::Warn, &format!("{}: can't be served: {errno}", spec.name));
                     return;
                 }
                 let mut served = Served::new(id, spec, listener, Log::new(Arc::clone(&self.sink)));
@@ -265,17 +261,13 @@ impl Server {
                 served
                     .log
                     .warn(&format!("{}: client refused: too many open files; raise LimitNOFILE", served.spec.name));
-                // Without this the client would stay in the queue and wake us again and again.
-                self.spare = None;
-                drop(served.listener.accept());
-                self.spare = spare();
                 return;
             }
             // The client changed its mind, or another error of its own.
             Err(_) => return,
         };
         if let Some(client) = &served.client {
-            if !client.has_hung_up() {
+            if !has_hung_up(&client.socket) {
                 served.log.warn(&format!("{}: client refused: another one is attached", served.spec.name));
                 return;
             }
@@ -328,8 +320,4 @@ impl From<u64> for Token {
 fn drain(waker: impl AsFd) {
     // Non-blocking; one read takes the whole counter.
     let _ = rustix::io::read(waker, &mut [0u8; 8]);
-}
-
-fn spare() -> Option<fs::File> {
-    fs::File::open("/dev/null").ok()
 }

@@ -1,7 +1,5 @@
-//! The listening socket of one device, and sending and receiving with file descriptors.
+//! The listening socket of one device.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -9,12 +7,8 @@ use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recvmsg, sendmsg, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
-
-use crate::wire::MAX_MSG_FDS;
 
 /// Room in `sockaddr_un` for a path and its NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -44,6 +38,8 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the socket file, so that we never remove someone else's.
     identity: Option<(u64, u64)>,
+    /// Given up for a moment to refuse a client when the daemon has no descriptor left.
+    spare: Option<fs::File>,
 }
 
 impl Listener {
@@ -60,7 +56,7 @@ impl Listener {
         remove_stale(path, &address)?;
         let fd = stream_socket().map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
-        let mut listener = Self { fd, path: path.to_owned(), identity: None };
+        let mut listener = Self { fd, path: path.to_owned(), identity: None, spare: spare() };
         listener.identity = identity(path);
         // Nobody can connect before `listen`, so the mode is right from the first moment that counts.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(os("set the mode of"))?;
@@ -68,9 +64,19 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next client's socket, if one waits.
-    pub fn accept(&self) -> Result<OwnedFd, Errno> {
-        accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    /// The next client's socket, if one waits; it is non-blocking.
+    ///
+    /// # Errors
+    /// `EMFILE` or `ENFILE`: the daemon has no descriptor left, and the client was sent away (else it would
+    /// stay in the queue and wake us again and again). Other errors are the client's own.
+    pub fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        let accepted = accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        if let Err(Errno::MFILE | Errno::NFILE) = accepted {
+            self.spare = None;
+            drop(accept_with(&self.fd, SocketFlags::CLOEXEC));
+            self.spare = spare();
+        }
+        accepted
     }
 
     /// Where it listens.
@@ -92,6 +98,10 @@ impl Drop for Listener {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+fn spare() -> Option<fs::File> {
+    fs::File::open("/dev/null").ok()
 }
 
 fn stream_socket() -> io::Result<OwnedFd> {
@@ -121,54 +131,5 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> 
         // Somebody listens; AGAIN says that their queue of new clients is full.
         Ok(()) | Err(Errno::AGAIN) => Err(BindError::InUse { path: path.to_owned() }),
         Err(errno) => Err(os("connect to")(errno.into())),
-    }
-}
-
-/// What [`receive`] got.
-pub enum Received {
-    /// So many bytes, with these descriptors.
-    Bytes(usize, Vec<OwnedFd>),
-    /// Nothing now.
-    Nothing,
-    /// The peer closed its side.
-    End,
-    /// More descriptors came than a message may carry, or than we can open; all are closed.
-    TooManyFds,
-}
-
-/// Receives into `buffer` without waiting.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MSG_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-        Ok(got) => got,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-        Err(errno) => return Err(errno),
-    };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    Ok(match got.bytes {
-        _ if got.flags.contains(ReturnFlags::CTRUNC) => Received::TooManyFds,
-        0 => Received::End,
-        bytes => Received::Bytes(bytes, fds),
-    })
-}
-
-/// Sends without waiting; returns how many bytes went, 0 if none can go now.
-pub fn send(socket: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-        other => other,
     }
 }

@@ -12,14 +12,14 @@ pub enum Level {
     Warn,
 }
 
-/// Where log lines go. Called on the thread that runs the server.
+/// Where log lines go. Called on the thread that serves the client.
 pub type Sink = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 /// Lines per device and period; a client that reconnects in a loop would write without end.
 const LINES: u32 = 30;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// One device's log.
+/// One device's log: at most 30 lines in 10 s.
 pub struct Log {
     sink: Sink,
     period_start: Instant,
@@ -27,14 +27,17 @@ pub struct Log {
 }
 
 impl Log {
+    /// A log that writes to `sink`.
     pub fn new(sink: Sink) -> Self {
         Self { sink, period_start: Instant::now(), lines: 0 }
     }
 
+    /// Something happened as it should.
     pub fn info(&mut self, line: &str) {
         self.write(Level::Info, line);
     }
 
+    /// Somebody did something wrong.
     pub fn warn(&mut self, line: &str) {
         self.write(Level::Warn, line);
     }
