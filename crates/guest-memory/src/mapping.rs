@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -52,6 +52,8 @@ pub struct Mapping {
     area_bytes: usize,
     /// For memory that a peer can take away.
     guard: Option<Guard>,
+    /// Whose memory this is, if it is another one's: see [`Mapping::alias`].
+    owner: Option<Arc<Mapping>>,
 }
 
 // SAFETY: the mapping is plain memory that stays valid until drop; all access goes through raw
@@ -117,15 +119,25 @@ impl Mapping {
         Ok((Self::shared(fd.as_fd(), 0, len_bytes as u64, true)?, fd))
     }
 
+    /// The same memory under a count of its own: threads that pin it per command would otherwise all write to
+    /// one counter's cache line.
+    pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
+        let Self { base, len_bytes, writable, area, area_bytes, .. } = **owner;
+        Arc::new(Self { base, len_bytes, writable, area, area_bytes, guard: None, owner: Some(Arc::clone(owner)) })
+    }
+
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, MapError> {
         let base = NonNull::new(base).ok_or(MapError::Os(rustix::io::Errno::NOMEM))?;
-        Ok(Self { base, len_bytes, writable, area: base, area_bytes: len_bytes, guard: None })
+        Ok(Self { base, len_bytes, writable, area: base, area_bytes: len_bytes, guard: None, owner: None })
     }
 
     /// Whether the peer took the memory away: it reads as zeros now, and what is written goes nowhere.
     /// Needs [`sigbus::install`](crate::sigbus::install).
     pub fn is_poisoned(&self) -> bool {
-        self.guard.as_ref().is_some_and(Guard::is_poisoned)
+        match &self.owner {
+            Some(owner) => owner.is_poisoned(),
+            None => self.guard.as_ref().is_some_and(Guard::is_poisoned),
+        }
     }
 
     /// Length in bytes.
@@ -204,6 +216,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.owner.is_some() {
+            return;
+        }
         // Out of the table first: from the unmapping on the addresses may be somebody else's.
         self.guard = None;
         // SAFETY: the mapping is ours and this was its last user. Failure would only leak it.
@@ -327,6 +342,91 @@ impl MappedRange {
             (*at).store(low.to_le(), Ordering::Relaxed);
             (*at.add(1)).store(high.to_le(), Ordering::Release);
         }
+        Some(())
+    }
+
+    /// The address of `T` at `offset`. `None`: not all inside, or not aligned.
+    #[inline]
+    fn aligned<T>(&self, offset: u64) -> Option<NonNull<T>> {
+        if offset.checked_add(size_of::<T>() as u64)? > self.len_bytes {
+            return None;
+        }
+        // SAFETY: inside the range by the check above.
+        let at = unsafe { self.start.add(offset as usize) }.cast::<T>();
+        at.is_aligned().then_some(at)
+    }
+
+    /// As [`MappedRange::aligned`], for a store: `None` also for a read-only mapping.
+    #[inline]
+    fn aligned_mut<T>(&self, offset: u64) -> Option<NonNull<T>> {
+        if self.keep.writable { self.aligned(offset) } else { None }
+    }
+
+    /// Loads a byte, with acquire ordering. `None`: outside.
+    #[inline]
+    pub fn load_u8(&self, offset: u64) -> Option<u8> {
+        let at = self.aligned::<AtomicU8>(offset)?;
+        // SAFETY: inside the kept mapping; atomic.
+        Some(unsafe { at.as_ref() }.load(Ordering::Acquire))
+    }
+
+    /// Loads a little-endian value, with acquire ordering. `None`: outside, or not aligned to 2 bytes.
+    #[inline]
+    pub fn load_u16(&self, offset: u64) -> Option<u16> {
+        let at = self.aligned::<AtomicU16>(offset)?;
+        // SAFETY: aligned, inside the kept mapping; atomic.
+        Some(u16::from_le(unsafe { at.as_ref() }.load(Ordering::Acquire)))
+    }
+
+    /// Loads a little-endian value, with acquire ordering. `None`: outside, or not aligned to 8 bytes.
+    #[inline]
+    pub fn load_u64(&self, offset: u64) -> Option<u64> {
+        let at = self.aligned::<AtomicU64>(offset)?;
+        // SAFETY: aligned, inside the kept mapping; atomic.
+        Some(u64::from_le(unsafe { at.as_ref() }.load(Ordering::Acquire)))
+    }
+
+    /// Stores a byte, with release ordering. `None`: outside, or read-only.
+    #[inline]
+    pub fn store_u8(&self, offset: u64, value: u8) -> Option<()> {
+        let at = self.aligned_mut::<AtomicU8>(offset)?;
+        // SAFETY: inside the kept, writable mapping; atomic.
+        unsafe { at.as_ref() }.store(value, Ordering::Release);
+        Some(())
+    }
+
+    /// Stores a little-endian value, with release ordering. `None`: outside, not aligned to 2 bytes, or read-only.
+    #[inline]
+    pub fn store_u16(&self, offset: u64, value: u16) -> Option<()> {
+        let at = self.aligned_mut::<AtomicU16>(offset)?;
+        // SAFETY: aligned, inside the kept, writable mapping; atomic.
+        unsafe { at.as_ref() }.store(value.to_le(), Ordering::Release);
+        Some(())
+    }
+
+    /// Stores a little-endian value, with release ordering. `None`: outside, not aligned to 8 bytes, or read-only.
+    #[inline]
+    pub fn store_u64(&self, offset: u64, value: u64) -> Option<()> {
+        let at = self.aligned_mut::<AtomicU64>(offset)?;
+        // SAFETY: aligned, inside the kept, writable mapping; atomic.
+        unsafe { at.as_ref() }.store(value.to_le(), Ordering::Release);
+        Some(())
+    }
+
+    /// Reads a 16-byte descriptor at `offset`, once; any mix of bytes if the peer writes meanwhile. `None`: outside.
+    #[inline]
+    pub fn read_16(&self, offset: u64) -> Option<[u8; 16]> {
+        let at = self.aligned::<[u8; 16]>(offset)?;
+        // SAFETY: inside the kept mapping; bytes need no alignment.
+        Some(unsafe { at.read() })
+    }
+
+    /// Writes 8 bytes at `offset`, to be published by a store after it. `None`: outside, or read-only.
+    #[inline]
+    pub fn write_8(&self, offset: u64, value: [u8; 8]) -> Option<()> {
+        let at = self.aligned_mut::<[u8; 8]>(offset)?;
+        // SAFETY: inside the kept, writable mapping; bytes need no alignment.
+        unsafe { at.write(value) };
         Some(())
     }
 }

@@ -192,6 +192,24 @@ impl GuestMemory {
         MappedRange::new(mapping, offset, len_bytes).ok_or(Fault { iova })
     }
 
+    /// Whether all of `len_bytes` at `iova` can be reached; empty ranges can.
+    #[inline]
+    pub fn check(&mut self, mut iova: u64, mut len_bytes: u64, access: Access) -> Result<(), Fault> {
+        while len_bytes > 0 {
+            let (_, _, left) = self.find(iova, access)?;
+            let n = len_bytes.min(left);
+            len_bytes -= n;
+            iova = iova.checked_add(n).ok_or(Fault { iova })?;
+        }
+        Ok(())
+    }
+
+    /// The same address space for another thread, which pins its mappings under counts of its own.
+    pub fn replica(&self) -> Self {
+        let copy = |range: &Range| Range { mapping: range.mapping.as_ref().map(Mapping::alias), ..*range };
+        Self { ranges: self.ranges.iter().map(copy).collect(), last: self.last }
+    }
+
     /// Whether the tenant took away memory that it had mapped (see [`sigbus`](crate::sigbus)). Looks at
     /// every range once it happened to anybody; ask now and then, not per command.
     pub fn any_poisoned(&self) -> bool {

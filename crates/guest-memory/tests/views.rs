@@ -1,0 +1,81 @@
+//! Views of mapped ranges, and address spaces for several threads.
+
+use std::sync::Arc;
+
+use guest_memory::{Access, Fault, GuestMemory, IoBuf, MappedRange, Mapping};
+
+fn range() -> MappedRange {
+    let mapping = Mapping::anonymous(4096).expect("memory");
+    MappedRange::new(&mapping, 16, 64).expect("inside")
+}
+
+#[test]
+fn values_are_little_endian_and_in_place() {
+    let range = range();
+    range.store_u64(0, 0x0807_0605_0403_0201).expect("inside");
+    range.store_u16(8, 0x0a09).expect("inside");
+    range.store_u8(10, 0x0b).expect("inside");
+    range.write_8(11, [0xc; 8]).expect("inside, and bytes need no alignment");
+    let mut expected = [0xc; 16];
+    expected[..11].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    assert_eq!(range.read_16(0), Some(expected));
+    assert_eq!((range.load_u64(0), range.load_u16(8)), (Some(0x0807_0605_0403_0201), Some(0x0a09)));
+    assert_eq!(range.load_u8(18), Some(0xc));
+    assert_eq!(range.read_16(3).map(|bytes| bytes[0]), Some(4));
+}
+
+#[test]
+fn what_is_outside_or_not_aligned_is_not_touched() {
+    let range = range();
+    for offset in [1, 57, 63, 64, u64::MAX - 3, u64::MAX] {
+        assert_eq!((range.load_u64(offset), range.store_u64(offset, 1)), (None, None), "{offset}");
+    }
+    for offset in [1, 63, 64, u64::MAX] {
+        assert_eq!((range.load_u16(offset), range.store_u16(offset, 1)), (None, None), "{offset}");
+    }
+    assert_eq!((range.load_u8(64), range.store_u8(64, 1)), (None, None));
+    assert_eq!((range.read_16(49), range.write_8(57, [1; 8])), (None, None));
+    assert!((0..64).all(|offset| range.load_u8(offset) == Some(0)));
+    assert!(range.read_16(48).is_some() && range.write_8(56, [0; 8]).is_some());
+}
+
+#[test]
+fn a_read_only_mapping_is_not_written() {
+    let (_, fd) = Mapping::memfd("views", 4096).expect("a memfd");
+    let mapping = Mapping::shared(std::os::fd::AsFd::as_fd(&fd), 0, 4096, false).expect("mappable");
+    let range = MappedRange::new(&mapping, 0, 64).expect("inside");
+    assert_eq!((range.store_u8(0, 1), range.store_u16(0, 1), range.store_u64(0, 1)), (None, None, None));
+    assert_eq!((range.write_8(0, [1; 8]), range.read_16(0)), (None, Some([0; 16])));
+}
+
+#[test]
+fn a_check_is_what_an_access_would_be() {
+    let mut memory = GuestMemory::default();
+    for at in [0x1000, 0x2000] {
+        memory.map(at, 0x1000, Some(Mapping::anonymous(0x1000).expect("memory"))).expect("free");
+    }
+    memory.map(0x3000, 0x1000, None).expect("free");
+    assert_eq!(memory.check(0x1800, 0x1800, Access::Write), Ok(()));
+    assert_eq!(memory.check(0x1800, 0x1801, Access::Write), Err(Fault { iova: 0x3000 }));
+    assert_eq!(memory.check(0xfff, 1, Access::Read), Err(Fault { iova: 0xfff }));
+    assert_eq!(memory.check(u64::MAX, 2, Access::Read), Err(Fault { iova: u64::MAX }));
+    assert_eq!(memory.check(0, 0, Access::Read), Ok(()));
+}
+
+/// A replica reaches the same memory, keeps it mapped, and does not count on the original's counter.
+#[test]
+fn a_replica_pins_by_itself() {
+    let mapping = Mapping::anonymous(4096).expect("memory");
+    let mut memory = GuestMemory::default();
+    memory.map(0x1000, 4096, Some(Arc::clone(&mapping))).expect("free");
+    let mut replica = memory.replica();
+    let pins = Arc::strong_count(&mapping);
+    memory.write(0x1000, b"shared").expect("mapped");
+    let mut buf = IoBuf::default();
+    replica.translate(0x1000, 6, Access::Read, &mut buf).expect("mapped");
+    assert_eq!(Arc::strong_count(&mapping), pins, "the pin is the replica's own");
+    drop((memory, mapping, replica));
+    let mut out = [0; 6];
+    buf.copy_to(&mut out);
+    assert_eq!(&out, b"shared");
+}
