@@ -1,0 +1,107 @@
+//! What one disk is to look like.
+
+use crate::spec::SECTOR_BYTES;
+
+/// The most virtqueues of one disk.
+pub const MAX_QUEUES: u16 = 64;
+
+/// The largest ring, in descriptors; also the largest indirect table.
+pub const MAX_RING_SIZE: u16 = 1024;
+
+/// Data segments of one request at most (`seg_max`): a ring of 128 holds it with header and status.
+pub(crate) const SEG_MAX: u32 = 126;
+
+/// Bytes of one segment at most (`size_max`). With [`SEG_MAX`] it bounds a request.
+pub(crate) const SIZE_MAX: u32 = 128 << 10;
+
+/// Data of one request at most, in bytes.
+pub const MAX_REQUEST_BYTES: u64 = SEG_MAX as u64 * SIZE_MAX as u64;
+
+/// Ranges of one discard or write zeroes at most.
+pub(crate) const MAX_RANGES: usize = 32;
+
+/// Sectors of one range to discard at most: 1 GiB.
+pub(crate) const MAX_DISCARD_SECTORS: u32 = 1 << 21;
+
+/// Sectors of one range to zero at most: 64 MiB, which a drive may have to write.
+pub(crate) const MAX_ZEROES_SECTORS: u32 = 1 << 17;
+
+/// Room for the serial number (`VIRTIO_BLK_T_GET_ID`), in bytes.
+pub const SERIAL_BYTES: usize = 20;
+
+/// One tenant's disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Where it starts on the device.
+    pub base_bytes: u64,
+    /// How long it is.
+    pub size_bytes: u64,
+    /// Block size: 512 or 4096. Requests must be whole blocks.
+    pub block_bytes: u32,
+    /// Serial number: at most [`SERIAL_BYTES`] printable ASCII characters.
+    pub serial: String,
+    /// Virtqueues: 1 to [`MAX_QUEUES`].
+    pub queues: u16,
+    /// Writes fail.
+    pub read_only: bool,
+    /// The device can discard: DISCARD is offered.
+    pub discard: bool,
+    /// The device has a volatile write cache, so that FLUSH and `writeback` mean something.
+    pub write_cache: bool,
+}
+
+/// Why a configuration was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The serial number is too long or not printable.
+    #[error("serial must be at most {SERIAL_BYTES} printable ASCII characters")]
+    Serial,
+    /// Neither 512 nor 4096.
+    #[error("block_bytes must be 512 or 4096")]
+    BlockBytes,
+    /// None or too many.
+    #[error("queues must be 1 to {MAX_QUEUES}")]
+    Queues,
+    /// Empty, wrapping around, or not whole blocks.
+    #[error("the disk must be at least one block, and start and end on a block")]
+    Place,
+}
+
+impl DiskConfig {
+    /// Checks every limit that the fields' documentation names.
+    ///
+    /// # Errors
+    /// The first limit that is not kept.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let printable = self.serial.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+        if self.serial.len() > SERIAL_BYTES || !printable {
+            return Err(ConfigError::Serial);
+        }
+        if ![512, 4096].contains(&self.block_bytes) {
+            return Err(ConfigError::BlockBytes);
+        }
+        if !(1..=MAX_QUEUES).contains(&self.queues) {
+            return Err(ConfigError::Queues);
+        }
+        let whole = |bytes: u64| bytes.is_multiple_of(u64::from(self.block_bytes));
+        let fits = self.base_bytes.checked_add(self.size_bytes).is_some();
+        if self.size_bytes == 0 || !fits || !whole(self.base_bytes) || !whole(self.size_bytes) {
+            return Err(ConfigError::Place);
+        }
+        Ok(())
+    }
+
+    /// Where `sectors` from `sector` lie on the device: offset and length in bytes. `None`: not whole blocks, or not
+    /// all inside of the disk.
+    #[inline]
+    pub(crate) fn range(&self, sector: u64, len_bytes: u64) -> Option<(u64, u64)> {
+        let start_bytes = sector.checked_mul(SECTOR_BYTES)?;
+        let end_bytes = start_bytes.checked_add(len_bytes)?;
+        // block_bytes is a power of two.
+        let mask = u64::from(self.block_bytes) - 1;
+        if (start_bytes | len_bytes) & mask != 0 || end_bytes > self.size_bytes {
+            return None;
+        }
+        Some((self.base_bytes + start_bytes, len_bytes))
+    }
+}

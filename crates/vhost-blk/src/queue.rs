@@ -1,0 +1,308 @@
+//! One virtqueue: its ring, its requests in flight, its log, and its event descriptors.
+
+use std::os::fd::OwnedFd;
+
+use guest_memory::{GuestMemory, MappedRange};
+
+use crate::config::MAX_RING_SIZE;
+use crate::event;
+use crate::fault::{FaultKind, StartError};
+use crate::inflight::{Indexes, Log};
+use crate::kill;
+use crate::request::{Ranges, Status};
+use crate::ring::{Place, Ring};
+use crate::spec::feature;
+
+/// What a client says of a virtqueue before it starts.
+#[derive(Debug)]
+pub struct RingSetup {
+    /// Descriptors: a power of two, 1 to [`MAX_RING_SIZE`](crate::MAX_RING_SIZE).
+    pub size: u16,
+    /// Guest address of the descriptor table.
+    pub desc: u64,
+    /// Guest address of the available ring.
+    pub avail: u64,
+    /// Guest address of the used ring.
+    pub used: u64,
+    /// The available entry to start from, modulo 2^16; ignored if the log was in use before.
+    pub next_avail: u16,
+    /// Features that the driver acknowledged.
+    pub features: u64,
+    /// Where to interrupt the driver. `None`: it polls.
+    pub call: Option<OwnedFd>,
+    /// Where to say that the ring stopped by a fault.
+    pub err: Option<OwnedFd>,
+    /// The virtqueue's region of the log; see [`inflight_region`](crate::inflight_region).
+    pub inflight: Option<MappedRange>,
+}
+
+/// How a ring started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// The used index of the ring: how many requests it has completed, modulo 2^16.
+    pub used_idx: u16,
+    /// Whether an earlier process or client left a log. Otherwise there is none, or a new one.
+    pub resumed: bool,
+    /// Requests that were fetched but not completed then; they are done again.
+    pub resubmitted: u16,
+}
+
+/// One request in flight; its place in the table is its head.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    busy: bool,
+    /// First error.
+    status: Status,
+    /// Device commands that have not come back, and ranges not handed out.
+    pending: u16,
+    /// Bytes written, for the used element: of a success, and of a failure.
+    written: (u32, u32),
+    /// Guest address of the status byte.
+    status_address: u64,
+}
+
+const FREE: Slot = Slot { busy: false, status: Status::Ok, pending: 0, written: (0, 0), status_address: 0 };
+
+/// A request that is done, until its used element is published.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    head: u16,
+    written: u32,
+}
+
+/// A virtqueue that was started.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub ring: Ring,
+    pub features: u64,
+    pub call: Option<OwnedFd>,
+    pub err: Option<OwnedFd>,
+    /// Tells this ring's tokens from those of an earlier one.
+    pub generation: u16,
+    pub enabled: bool,
+    /// Nothing new is fetched.
+    pub stopping: bool,
+    /// Device commands that have not come back.
+    pub in_flight: u32,
+    /// The ranges of the request at `ranges_head` that are being handed out.
+    pub ranges: Ranges,
+    ranges_head: u16,
+    /// Requests to do again; the next one is last.
+    resubmit: Vec<u16>,
+    log: Option<Log>,
+    slots: Box<[Slot]>,
+    done: Vec<Used>,
+}
+
+impl Queue {
+    /// Checks what the client says, and takes over what the log says.
+    pub fn start(
+        setup: RingSetup,
+        memory: &mut GuestMemory,
+        generation: u16,
+        awake: bool,
+    ) -> Result<(Self, Started), StartError> {
+        let RingSetup { size, desc, avail, used, next_avail, features, call, err, inflight } = setup;
+        if !size.is_power_of_two() || size > MAX_RING_SIZE {
+            return Err(StartError::Size { size });
+        }
+        let place = Place { size, desc, avail, used, event_idx: features & feature::EVENT_IDX != 0 };
+        let view = place.view(memory)?;
+        let indexes = Indexes { avail: view.avail_idx(), used: view.used_idx(), next_avail };
+        let opened = inflight.map(|range| Log::open(range, size, indexes)).transpose()?;
+        let (log, resubmit, resumed) = match opened {
+            Some(opened) => (Some(opened.log), opened.inflight, opened.resumed),
+            None => (None, Vec::new(), false),
+        };
+        let resubmitted = resubmit.len() as u16;
+        let next_avail = if resumed { indexes.used.wrapping_add(resubmitted) } else { next_avail };
+        if indexes.avail.wrapping_sub(next_avail) > size {
+            return Err(StartError::Avail { avail: indexes.avail, next_avail, size });
+        }
+        [&call, &err].into_iter().flatten().for_each(event::prepare);
+        let queue = Self {
+            ring: Ring::new(place, view, next_avail),
+            features,
+            call,
+            err,
+            generation,
+            enabled: false,
+            stopping: false,
+            in_flight: 0,
+            ranges: Ranges::NONE,
+            ranges_head: 0,
+            resubmit,
+            log,
+            slots: vec![FREE; usize::from(size)].into(),
+            done: Vec::with_capacity(usize::from(size)),
+        };
+        queue.ring.set_wakeup(!awake);
+        // An interrupt for what was published last may have died with whoever published it.
+        queue.interrupt();
+        Ok((queue, Started { used_idx: indexes.used, resumed, resubmitted }))
+    }
+
+    /// Whether requests that were fetched before still have to leave.
+    pub fn is_draining(&self) -> bool {
+        self.ranges_left() > 0 || !self.resubmit.is_empty()
+    }
+
+    /// Whether commands can be fetched.
+    pub fn is_live(&self) -> bool {
+        self.ring.view.is_some() && (self.is_draining() || self.enabled && !self.stopping)
+    }
+
+    /// Whether nothing is left to do for requests that were fetched.
+    pub fn is_quiet(&self) -> bool {
+        let can_go_on = self.ring.view.is_some();
+        self.in_flight == 0 && !(can_go_on && (self.is_draining() || !self.done.is_empty()))
+    }
+
+    #[inline]
+    pub fn ranges_left(&self) -> u32 {
+        self.ranges.left().into()
+    }
+
+    /// Commands waiting, as far as the driver tells.
+    #[inline]
+    pub fn backlog(&mut self) -> Result<u32, FaultKind> {
+        self.publish();
+        let before = self.ranges_left() + self.resubmit.len() as u32;
+        if self.stopping || !self.enabled {
+            return Ok(before);
+        }
+        Ok(before + u32::from(self.ring.waiting()?))
+    }
+
+    /// The head of the next request, which stays where it is, and whether it was fetched by an earlier life.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<(u16, bool)>, FaultKind> {
+        let next = match self.resubmit.last() {
+            Some(head) => Some((*head, true)),
+            None if self.stopping || !self.enabled => None,
+            None => self.ring.peek()?.map(|head| (head, false)),
+        };
+        match next {
+            // Its used element could have no place in the ring.
+            Some((head, _)) if self.slots.get(usize::from(head)).is_none_or(|slot| slot.busy) => {
+                Err(FaultKind::HeadTwice { head })
+            }
+            next => Ok(next),
+        }
+    }
+
+    /// The request that was peeked at is in flight from now on.
+    #[inline]
+    pub fn take(&mut self, head: u16, again: bool, status_address: u64, written: (u32, u32)) {
+        if again {
+            self.resubmit.pop();
+        } else {
+            if let Some(log) = &mut self.log {
+                log.fetched(head);
+            }
+            self.ring.advance();
+        }
+        if let Some(slot) = self.slots.get_mut(usize::from(head)) {
+            *slot = Slot { busy: true, status: Status::Ok, pending: 1, written, status_address };
+        }
+    }
+
+    /// The request at `head` is done by the ranges, one command each.
+    pub fn start_ranges(&mut self, head: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(head)) {
+            slot.pending = self.ranges.left();
+        }
+        self.ranges_head = head;
+    }
+
+    /// The next command of the request whose ranges are being handed out, and that request's head.
+    pub fn next_range(&mut self) -> Option<(u16, io_model::Command)> {
+        let command = self.ranges.next_command()?;
+        Some((self.ranges_head, command))
+    }
+
+    /// How many bytes a success wrote, where that is known only after the fetch.
+    pub fn set_written(&mut self, head: u16, written: u32) {
+        if let Some(slot) = self.slots.get_mut(usize::from(head)) {
+            slot.written.0 = written;
+        }
+    }
+
+    /// Ends one part of a request; with its last part, the request. The used element waits for
+    /// [`Queue::publish`].
+    #[inline]
+    pub fn end_part(&mut self, head: u16, status: Status, memory: &mut GuestMemory) -> Result<(), FaultKind> {
+        let Some(slot) = self.slots.get_mut(usize::from(head)) else { return Ok(()) };
+        if slot.status == Status::Ok {
+            slot.status = status;
+        }
+        slot.pending = slot.pending.saturating_sub(1);
+        if slot.pending > 0 {
+            return Ok(());
+        }
+        let address = slot.status_address;
+        let written = if slot.status == Status::Ok { slot.written.0 } else { slot.written.1 };
+        if kill::is_alive() && memory.write(address, &[slot.status as u8]).is_err() {
+            return Err(FaultKind::StatusMemory { head, address });
+        }
+        self.done.push(Used { head, written });
+        Ok(())
+    }
+
+    /// Publishes every request that is done, if the ring can be reached.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.done.is_empty() || self.ring.view.is_none() {
+            return;
+        }
+        for (ahead, used) in (0..).zip(&self.done) {
+            self.ring.put_used(ahead, used.head, used.written);
+            if let Some(log) = &mut self.log {
+                log.join_batch(used.head);
+            }
+        }
+        self.ring.publish(self.done.len() as u16);
+        for used in &self.done {
+            if let Some(log) = &self.log {
+                log.clear(used.head);
+            }
+            if let Some(slot) = self.slots.get_mut(usize::from(used.head)) {
+                slot.busy = false;
+            }
+        }
+        if let Some(log) = &self.log {
+            log.end_batch(self.ring.used);
+        }
+        self.done.clear();
+    }
+
+    /// Whether the driver had the write cache on, as an earlier life noted it.
+    pub fn noted_write_cache(&self) -> Option<bool> {
+        self.log.as_ref()?.write_cache()
+    }
+
+    /// Notes whether the driver has the write cache on.
+    pub fn note_write_cache(&self, on: bool) {
+        if let Some(log) = &self.log {
+            log.note_write_cache(on);
+        }
+    }
+
+    /// Interrupts the driver. Returns whether there is a way to.
+    pub fn interrupt(&self) -> bool {
+        match &self.call {
+            Some(call) => {
+                event::raise(call);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Pins the ring in new guest memory. `false`: it is not there.
+    pub fn attach(&mut self, memory: &mut GuestMemory, awake: bool) -> bool {
+        self.ring.view = self.ring.place.view(memory).ok();
+        self.ring.set_wakeup(!awake);
+        self.ring.view.is_some()
+    }
+}

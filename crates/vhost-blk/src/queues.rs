@@ -1,0 +1,393 @@
+//! One poller's part of a disk.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use guest_memory::{Access, GuestMemory};
+use io_model::{Command, Fetch, IoBuf, Outcome, Token};
+
+use crate::chain::Chain;
+use crate::disk::Disk;
+use crate::event;
+use crate::fault::{Fault, FaultKind, StartError};
+use crate::queue::{Queue, RingSetup, Started};
+use crate::request::{Admitted, Pool, Rules, Status};
+use crate::spec::feature;
+use crate::stats::Stats;
+
+/// Some of a disk's virtqueues and the guest's memory, owned by one poller. See the crate's documentation.
+///
+/// `queue` is always the index of a virtqueue in the whole disk.
+///
+/// A client that comes back after its commands were resubmitted from the log must not find old ones still on their
+/// way to the drive. So before any ring of a new client starts, every `Queues` of the disk must be
+/// [idle](Queues::is_idle); [`Queues::start`] refuses for those of its own.
+#[derive(Debug)]
+pub struct Queues {
+    disk: Arc<Disk>,
+    first: u16,
+    // Boxed: a poller's part may be 64 virtqueues that no guest uses.
+    queues: Box<[Option<Box<Queue>>]>,
+    memory: GuestMemory,
+    /// Kept, so that a walk does not allocate.
+    chain: Chain,
+    pool: Pool,
+    /// VQs that may be fetched from.
+    live: u128,
+    /// VQs with requests done since the last interrupts.
+    dirty: u128,
+    awake: bool,
+    generation: u16,
+    /// Device commands whose ring is gone.
+    orphans: u32,
+    fault: Option<Fault>,
+    stats: Stats,
+}
+
+impl Queues {
+    /// The virtqueues `queues` of the disk, none of them started. What lies past the disk's last is left out.
+    pub fn new(disk: Arc<Disk>, queues: Range<u16>) -> Self {
+        let end = queues.end.min(disk.config().queues);
+        Self {
+            first: queues.start,
+            queues: (queues.start..end).map(|_| None).collect(),
+            disk,
+            memory: GuestMemory::default(),
+            chain: Chain::default(),
+            pool: Pool::default(),
+            live: 0,
+            dirty: 0,
+            awake: true,
+            generation: 0,
+            orphans: 0,
+            fault: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// The disk that these are queues of.
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// Indexes of the virtqueues here.
+    pub fn range(&self) -> Range<u16> {
+        self.first..self.first + self.queues.len() as u16
+    }
+
+    #[inline]
+    fn queue(&mut self, queue: u16) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(queue.checked_sub(self.first)?))?.as_deref_mut()
+    }
+
+    fn queue_ref(&self, queue: u16) -> Option<&Queue> {
+        self.queues.get(usize::from(queue.checked_sub(self.first)?))?.as_deref()
+    }
+
+    fn started(&mut self) -> impl Iterator<Item = (u16, &mut Queue)> {
+        let queues = (self.first..).zip(&mut self.queues);
+        queues.filter_map(|(index, queue)| Some((index, queue.as_deref_mut()?)))
+    }
+
+    /// Replaces the guest's memory; a [replica](GuestMemory::replica) for each poller is best. Commands in flight
+    /// keep what they use mapped. A ring that is not in the new memory is served no more, and says so
+    /// ([`Queues::take_fault`]), until it is in it again.
+    pub fn set_memory(&mut self, memory: GuestMemory) {
+        self.memory = memory;
+        let awake = self.awake;
+        for index in self.range() {
+            let Some(queue) = self.queues[usize::from(index - self.first)].as_deref_mut() else { continue };
+            if !queue.attach(&mut self.memory, awake) {
+                self.fail(index, FaultKind::RingMemory);
+            }
+            self.look_again(index);
+            self.dirty |= bit(index);
+        }
+        // What was completed while a ring was out of reach.
+        self.announce();
+    }
+
+    /// Whether the client took memory away that it had shared (see `guest_memory::sigbus`).
+    pub fn any_poisoned(&self) -> bool {
+        self.memory.any_poisoned()
+    }
+
+    /// Starts a ring that is not running; it is fetched from once it is [enabled](Queues::enable). Its driver is
+    /// interrupted once, in case that an interrupt was lost with an earlier process. The write cache is as the driver of
+    /// an earlier process left it: no VMM tells us again.
+    ///
+    /// # Errors
+    /// See [`StartError`]; the virtqueue is then as before.
+    pub fn start(&mut self, queue: u16, setup: RingSetup) -> Result<Started, StartError> {
+        if !self.range().contains(&queue) {
+            return Err(StartError::NoQueue);
+        }
+        let is_stopped = self.queue_ref(queue).is_none_or(|ring| ring.stopping);
+        if !is_stopped || !self.is_quiet(queue) || self.orphans > 0 {
+            return Err(StartError::Busy);
+        }
+        let generation = self.generation.wrapping_add(1);
+        let (ring, started) = Queue::start(setup, &mut self.memory, generation, self.awake)?;
+        self.generation = generation;
+        if let Some(on) = ring.noted_write_cache() {
+            self.disk.set_writeback(on);
+        }
+        ring.note_write_cache(self.disk.writeback());
+        self.queues[usize::from(queue - self.first)] = Some(Box::new(ring));
+        self.disk.ring_started();
+        self.look_again(queue);
+        Ok(started)
+    }
+
+    /// Lets a started ring be fetched from, or not (VHOST_USER_SET_VRING_ENABLE).
+    pub fn enable(&mut self, queue: u16, enabled: bool) {
+        if let Some(ring) = self.queue(queue) {
+            ring.enabled = enabled;
+            self.look_again(queue);
+        }
+    }
+
+    /// Fetches nothing new from a ring. What was fetched before still completes: see [`Queues::is_quiet`].
+    pub fn stop(&mut self, queue: u16) {
+        if let Some(ring) = self.queue(queue)
+            && !ring.stopping
+        {
+            ring.stopping = true;
+            self.disk.ring_stopped();
+            self.look_again(queue);
+        }
+    }
+
+    /// Whether everything that was fetched from a ring is completed and published. True for one that was never started.
+    pub fn is_quiet(&self, queue: u16) -> bool {
+        self.queue_ref(queue).is_none_or(|ring| ring.in_flight == 0 && (ring.is_quiet() || self.disk.is_broken()))
+    }
+
+    /// Whether no command of any ring here is with the drive, those of a client that is gone included.
+    pub fn is_idle(&self) -> bool {
+        self.orphans == 0 && self.queues.iter().flatten().all(|queue| queue.in_flight == 0)
+    }
+
+    /// The next available entry that would be fetched, modulo 2^16 (VHOST_USER_GET_VRING_BASE). `None`: never started.
+    pub fn next_avail(&self, queue: u16) -> Option<u16> {
+        Some(self.queue_ref(queue)?.ring.next_avail)
+    }
+
+    /// The used index of a started ring: how many requests it has completed, modulo 2^16.
+    pub fn used_idx(&self, queue: u16) -> Option<u16> {
+        Some(self.queue_ref(queue)?.ring.used)
+    }
+
+    /// Changes where a ring interrupts its driver, and does so once: an interrupt may have been lost in between.
+    pub fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) {
+        if let Some(ring) = self.queue(queue) {
+            call.iter().for_each(event::prepare);
+            ring.call = call;
+            ring.interrupt();
+        }
+    }
+
+    /// Changes where a ring says that it stopped by a fault.
+    pub fn set_err(&mut self, queue: u16, err: Option<OwnedFd>) {
+        if let Some(ring) = self.queue(queue) {
+            err.iter().for_each(event::prepare);
+            ring.err = err;
+        }
+    }
+
+    /// Notes in the logs whether the driver has the write cache on, so that the next process knows it
+    /// ([`Disk::write_config`]).
+    pub fn note_write_cache(&mut self) {
+        let on = self.disk.writeback();
+        self.started().for_each(|(_, ring)| ring.note_write_cache(on));
+    }
+
+    /// The client is gone: rings, descriptors and guest memory are dropped. Commands with the drive keep what they use
+    /// until they come back, and complete to nobody; their requests are in the log.
+    pub fn client_gone(&mut self) {
+        for queue in self.queues.iter_mut().filter_map(Option::take) {
+            self.orphans += queue.in_flight;
+            if !queue.stopping {
+                self.disk.ring_stopped();
+            }
+        }
+        self.memory = GuestMemory::default();
+        self.live = 0;
+        self.dirty = 0;
+        self.fault = None;
+    }
+
+    /// What stopped a ring or the device since the last call, once.
+    pub fn take_fault(&mut self) -> Option<Fault> {
+        self.fault.take()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Whether a VQ is live may have changed.
+    fn look_again(&mut self, queue: u16) {
+        let live = self.queue_ref(queue).is_some_and(Queue::is_live);
+        self.live = self.live & !bit(queue) | if live { bit(queue) } else { 0 };
+    }
+
+    fn fail(&mut self, queue: u16, kind: FaultKind) {
+        self.fault.get_or_insert(Fault { queue, kind });
+        if kind.breaks_device() {
+            self.disk.set_broken();
+        }
+        if let Some(err) = self.queue(queue).and_then(|ring| ring.err.as_ref()) {
+            event::raise(err);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn live(&self) -> u128 {
+        if self.disk.is_broken() { 0 } else { self.live }
+    }
+
+    #[inline]
+    pub(crate) fn waiting(&mut self, queue: u16) -> u32 {
+        let Some(ring) = self.queue(queue) else { return 0 };
+        match ring.backlog() {
+            Ok(backlog) => backlog,
+            Err(kind) => {
+                self.fail(queue, kind);
+                0
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn fetch_from(&mut self, queue: u16) -> Fetch {
+        if self.live() & bit(queue) == 0 {
+            return Fetch::Empty;
+        }
+        let fetched = self.next_request(queue);
+        if self.queue_ref(queue).is_some_and(|ring| ring.stopping || !ring.enabled) {
+            self.look_again(queue);
+        }
+        match fetched {
+            Ok(fetch) => fetch,
+            Err(kind) => {
+                self.fail(queue, kind);
+                Fetch::Empty
+            }
+        }
+    }
+
+    /// Fetches a request and checks it. On an error it stays in its ring: a driver that is told may take it back.
+    #[inline]
+    fn next_request(&mut self, queue: u16) -> Result<Fetch, FaultKind> {
+        let at = usize::from(queue - self.first);
+        let Self { queues, memory, chain, pool, disk, stats, .. } = self;
+        let Some(ring) = queues.get_mut(at).and_then(Option::as_deref_mut) else { return Ok(Fetch::Empty) };
+        if ring.ranges_left() > 0 {
+            return Ok(next_range(ring, queue));
+        }
+        let Some((head, again)) = ring.peek()? else { return Ok(Fetch::Empty) };
+        let Some(view) = &ring.ring.view else { return Ok(Fetch::Empty) };
+        let indirect = ring.features & feature::INDIRECT_DESC != 0;
+        chain.walk(&view.desc, ring.ring.place.size, head, indirect, memory)?;
+        let address = chain.status.ok_or(FaultKind::NoStatus { head })?;
+        memory.check(address, 1, Access::Write).map_err(|_| FaultKind::StatusMemory { head, address })?;
+        // The status is the last byte: bytes before it count only if all of them were written.
+        let only_status = u32::from(chain.write_bytes == 1);
+        ring.take(head, again, address, (only_status, only_status));
+        stats.requests += 1;
+        let writethrough = ring.features & (feature::FLUSH | feature::CONFIG_WCE) == 0;
+        match (Rules { disk, writethrough }).admit(chain, memory, pool, &mut ring.ranges) {
+            Ok(Admitted::Device(command, buf)) => {
+                if command.op == io_model::Op::Read {
+                    ring.set_written(head, chain.write_bytes as u32);
+                }
+                Ok(hand_out(ring, queue, head, command, buf))
+            }
+            Ok(Admitted::Ranges) => {
+                ring.start_ranges(head);
+                Ok(next_range(ring, queue))
+            }
+            Ok(Admitted::Done { written }) => {
+                let all = u64::from(written) + 1 == chain.write_bytes;
+                ring.set_written(head, written + u32::from(all));
+                self.answer(queue, head, Status::Ok)
+            }
+            Err(status) => {
+                stats.rejected += 1;
+                self.answer(queue, head, status)
+            }
+        }
+    }
+
+    /// Ends a request that needs no device.
+    fn answer(&mut self, queue: u16, head: u16, status: Status) -> Result<Fetch, FaultKind> {
+        let at = usize::from(queue - self.first);
+        if let Some(ring) = self.queues.get_mut(at).and_then(Option::as_deref_mut) {
+            ring.end_part(head, status, &mut self.memory)?;
+        }
+        self.dirty |= bit(queue);
+        Ok(Fetch::Handled)
+    }
+
+    #[inline]
+    pub(crate) fn end(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        let (vq, generation, head) = token.spend();
+        self.pool.give(buf);
+        let Some(queue) = vq.checked_sub(1) else { return };
+        let at = usize::from(queue.wrapping_sub(self.first));
+        let Some(ring) = self.queues.get_mut(at).and_then(Option::as_deref_mut) else {
+            self.orphans = self.orphans.saturating_sub(1);
+            return;
+        };
+        if ring.generation != generation {
+            self.orphans = self.orphans.saturating_sub(1);
+            return;
+        }
+        ring.in_flight -= 1;
+        let status = outcome.map_or_else(Status::from, |()| Status::Ok);
+        let ended = ring.end_part(head as u16, status, &mut self.memory);
+        self.dirty |= bit(queue);
+        if let Err(kind) = ended {
+            self.fail(queue, kind);
+        }
+    }
+
+    pub(crate) fn announce(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        while dirty != 0 {
+            let queue = dirty.trailing_zeros() as u16 - 1;
+            dirty &= dirty - 1;
+            let Some(ring) = self.queue(queue) else { continue };
+            ring.publish();
+            if ring.ring.wants_interrupt() && ring.interrupt() {
+                self.stats.interrupts += 1;
+            }
+        }
+    }
+
+    pub(crate) fn arm(&mut self, wanted: bool) {
+        self.awake = !wanted;
+        self.started().for_each(|(_, ring)| ring.ring.set_wakeup(wanted));
+    }
+}
+
+/// A virtqueue's bit: VQ `n + 1` is virtqueue `n`.
+#[inline]
+fn bit(queue: u16) -> u128 {
+    2 << queue
+}
+
+fn hand_out(ring: &mut Queue, queue: u16, head: u16, command: Command, buf: IoBuf) -> Fetch {
+    ring.in_flight += 1;
+    Fetch::Command(command, buf, Token::new(queue + 1, ring.generation, head.into()))
+}
+
+fn next_range(ring: &mut Queue, queue: u16) -> Fetch {
+    match ring.next_range() {
+        Some((head, command)) => hand_out(ring, queue, head, command, IoBuf::default()),
+        None => Fetch::Empty,
+    }
+}

@@ -1,0 +1,11 @@
+//! The disk as a guest sees it.
+
+mod config;
+mod guest;
+mod hostile;
+mod library;
+mod lifecycle;
+mod log;
+mod no_allocation;
+mod notifications;
+mod requests;
