@@ -1,0 +1,338 @@
+//! What a client did so far, and what it may do next.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use client_socket::{descriptor, send};
+
+use crate::device::{Device, DeviceSpec};
+use crate::inflight::Inflight;
+use crate::memory::{MAX_REGIONS, Memory, Region};
+use crate::ring::Ring;
+use crate::wire::{
+    self, ConfigRange, MemoryRequest, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature,
+};
+
+/// What the server has of the protocol.
+const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
+    | protocol_feature::REPLY_ACK
+    | protocol_feature::BACKEND_REQ
+    | protocol_feature::CONFIG
+    | protocol_feature::INFLIGHT_SHMFD
+    | protocol_feature::RESET_DEVICE
+    | protocol_feature::CONFIGURE_MEM_SLOTS;
+
+/// How a request went.
+#[derive(Debug)]
+pub enum Answer {
+    /// It was done; only a client that asks for an acknowledgement gets one.
+    Done,
+    /// It was done; this is the payload of its reply.
+    Reply(Vec<u8>),
+    /// As before, with a descriptor.
+    ReplyWithFd(Vec<u8>, OwnedFd),
+}
+
+fn number(value: u64) -> Answer {
+    Answer::Reply(value.to_ne_bytes().to_vec())
+}
+
+/// The state of one client's connection.
+#[derive(Debug)]
+pub struct FrontEnd {
+    spec: Arc<DeviceSpec>,
+    owned: bool,
+    /// As SET_FEATURES said, with vhost-user's own bit.
+    features: Option<u64>,
+    protocol_features: u64,
+    memory: Memory,
+    rings: Vec<Ring>,
+    inflight: Option<Inflight>,
+    /// Where we may send requests of our own.
+    backend_channel: Option<OwnedFd>,
+    /// The log of requests in flight was made in this session, not kept from an earlier one.
+    has_new_log: bool,
+    config_change_due: bool,
+}
+
+impl FrontEnd {
+    pub fn new(spec: Arc<DeviceSpec>) -> Self {
+        let rings = (0..spec.queues).map(|_| Ring::default()).collect();
+        Self {
+            spec,
+            owned: false,
+            features: None,
+            protocol_features: 0,
+            memory: Memory::default(),
+            rings,
+            inflight: None,
+            backend_channel: None,
+            has_new_log: false,
+            config_change_due: false,
+        }
+    }
+
+    /// Whether the client is told how its requests went if it asks.
+    pub fn acknowledges(&self) -> bool {
+        self.protocol_features & protocol_feature::REPLY_ACK != 0
+    }
+
+    /// Whether a ring of an earlier session was taken up again since the last call: the device may not be
+    /// what it was then.
+    pub fn take_config_change_due(&mut self) -> bool {
+        std::mem::take(&mut self.config_change_due)
+    }
+
+    /// Tells the client to read configuration space again, if it wants to be told such things.
+    pub fn send_config_change(&self) {
+        if let Some(channel) = &self.backend_channel {
+            // A client that leaves its channel full or closed misses it.
+            let _ = send(channel, &wire::config_change(), None);
+        }
+    }
+
+    /// Does what the client asks.
+    ///
+    /// # Errors
+    /// Why not, for the log; nothing changed.
+    pub fn handle(&mut self, request: Request, device: &mut dyn Device) -> Result<Answer, String> {
+        match request {
+            Request::GetFeatures => return Ok(number(self.spec.features | VHOST_USER_F_PROTOCOL_FEATURES)),
+            Request::SetFeatures(features) => self.set_features(features, device)?,
+            Request::GetProtocolFeatures => return Ok(number(PROTOCOL_FEATURES)),
+            Request::SetProtocolFeatures(features) => self.set_protocol_features(features)?,
+            Request::SetOwner if self.owned => return Err("it has an owner".into()),
+            Request::SetOwner => self.owned = true,
+            Request::ResetOwner => self.reset_owner(device),
+            Request::ResetDevice => self.reset_device(device)?,
+            Request::GetQueueNum => {
+                self.negotiated(protocol_feature::MQ)?;
+                return Ok(number(self.spec.queues.into()));
+            }
+            Request::SetBackendReqFd(fd) => self.set_backend_channel(fd)?,
+            Request::GetConfig(range) => return self.get_config(range, device),
+            Request::SetConfig(range, data) => {
+                self.negotiated(protocol_feature::CONFIG)?;
+                device.set_config(range.offset_bytes, &data)?;
+            }
+            Request::GetMaxMemSlots => {
+                self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
+                return Ok(number(MAX_REGIONS as u64));
+            }
+            Request::Memory(request) => self.change_memory(request, device)?,
+            Request::GetInflightFd(asked) => {
+                self.negotiated(protocol_feature::INFLIGHT_SHMFD)?;
+                let (made, file) = Inflight::create(&self.spec, &asked)?;
+                self.has_new_log = true;
+                return Ok(Answer::ReplyWithFd(made.encode(), file));
+            }
+            Request::SetInflightFd(given, file) => {
+                self.negotiated(protocol_feature::INFLIGHT_SHMFD)?;
+                self.no_ring_runs()?;
+                self.inflight = Some(Inflight::map(&self.spec, &given, &file)?);
+            }
+            Request::SetVring { ring, setting } => self.set_ring(ring, setting, device)?,
+            Request::SetVringKick { ring, fd } => self.start(ring, fd, device)?,
+            Request::GetVringBase { ring } => return self.stop(ring, device),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn set_ring(&mut self, index: u32, setting: RingSetting, device: &mut dyn Device) -> Result<(), String> {
+        let (index, ring) = find(&mut self.rings, index)?;
+        match setting {
+            RingSetting::Num(size) => ring.set_size(size, self.spec.max_queue_size),
+            RingSetting::Addr(addresses) => ring.set_addresses(addresses),
+            RingSetting::Base(next_avail) => ring.set_next_avail(next_avail),
+            RingSetting::Call(fd) => {
+                check_eventfd(fd.as_ref())?;
+                if ring.is_running() {
+                    device.set_call(index, fd)
+                } else {
+                    ring.call = fd
+                }
+                Ok(())
+            }
+            RingSetting::Err(fd) => {
+                check_eventfd(fd.as_ref())?;
+                if ring.is_running() {
+                    device.set_err(index, fd)
+                } else {
+                    ring.err = fd
+                }
+                Ok(())
+            }
+            RingSetting::Enable(value) => {
+                if self.features.is_none_or(|features| features & VHOST_USER_F_PROTOCOL_FEATURES == 0) {
+                    return Err("the feature bit of protocol features was not acknowledged".into());
+                }
+                match value {
+                    0 | 1 => enable(index, ring, value == 1, device),
+                    other => return Err(format!("{other} is neither 0 nor 1")),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn negotiated(&self, feature: u64) -> Result<(), String> {
+        if self.protocol_features & feature != 0 {
+            return Ok(());
+        }
+        Err(format!("its protocol feature (bit {}) was not acknowledged", feature.trailing_zeros()))
+    }
+
+    fn no_ring_runs(&self) -> Result<(), String> {
+        match self.rings.iter().position(Ring::is_running) {
+            Some(ring) => Err(format!("ring {ring} is running")),
+            None => Ok(()),
+        }
+    }
+
+    fn set_features(&mut self, features: u64, device: &mut dyn Device) -> Result<(), String> {
+        let unknown = features & !(self.spec.features | VHOST_USER_F_PROTOCOL_FEATURES);
+        if unknown != 0 {
+            return Err(format!("features {unknown:#x} were not offered"));
+        }
+        if self.features != Some(features) {
+            self.no_ring_runs()?;
+            self.features = Some(features);
+            device.features_acked(features & !VHOST_USER_F_PROTOCOL_FEATURES);
+        }
+        if features & VHOST_USER_F_PROTOCOL_FEATURES == 0 {
+            // Such a client has no message to enable a ring with.
+            self.enable_all(true, device);
+        }
+        Ok(())
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<(), String> {
+        let unknown = features & !PROTOCOL_FEATURES;
+        if unknown != 0 {
+            return Err(format!("protocol features {unknown:#x} were not offered"));
+        }
+        self.protocol_features = features;
+        Ok(())
+    }
+
+    fn enable_all(&mut self, enabled: bool, device: &mut dyn Device) {
+        for (index, ring) in (0..).zip(&mut self.rings) {
+            enable(index, ring, enabled, device);
+        }
+    }
+
+    /// Not used any more; the specification wants rings disabled and nothing else forgotten.
+    fn reset_owner(&mut self, device: &mut dyn Device) {
+        self.owned = false;
+        self.enable_all(false, device);
+    }
+
+    /// Back to where a new client starts, but for the owner, memory and protocol features: QEMU tells memory
+    /// only when it changes.
+    fn reset_device(&mut self, device: &mut dyn Device) -> Result<(), String> {
+        self.negotiated(protocol_feature::RESET_DEVICE)?;
+        for (index, ring) in (0..).zip(&mut self.rings) {
+            if ring.is_running() {
+                device.stop(index)?;
+            }
+            *ring = Ring::default();
+        }
+        self.features = None;
+        self.inflight = None;
+        device.reset();
+        Ok(())
+    }
+
+    fn set_backend_channel(&mut self, fd: OwnedFd) -> Result<(), String> {
+        use rustix::net::sockopt::{socket_domain, socket_type};
+        use rustix::net::{AddressFamily, SocketType};
+
+        self.negotiated(protocol_feature::BACKEND_REQ)?;
+        if socket_domain(&fd) != Ok(AddressFamily::UNIX) || socket_type(&fd) != Ok(SocketType::STREAM) {
+            return Err("the descriptor is not a Unix stream socket".into());
+        }
+        self.backend_channel = Some(fd);
+        Ok(())
+    }
+
+    fn get_config(&self, range: ConfigRange, device: &mut dyn Device) -> Result<Answer, String> {
+        self.negotiated(protocol_feature::CONFIG)?;
+        let config = device.config();
+        // Newer clients know more fields than the device has: those read as zeros.
+        let bytes = config.into_iter().chain(std::iter::repeat(0));
+        let data: Vec<u8> = bytes.skip(range.offset_bytes as usize).take(range.len_bytes as usize).collect();
+        Ok(Answer::Reply(range.encode(&data)))
+    }
+
+    fn change_memory(&mut self, request: MemoryRequest, device: &mut dyn Device) -> Result<(), String> {
+        let mut memory = self.memory.clone();
+        match request {
+            MemoryRequest::SetMemTable(regions) => {
+                memory = Memory::default();
+                for (payload, file) in regions {
+                    memory.add(Region::map(&payload, &file)?)?;
+                }
+            }
+            MemoryRequest::AddMemReg(payload, file) => {
+                self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
+                memory.add(Region::map(&payload, &file)?)?;
+            }
+            MemoryRequest::RemMemReg(payload) => {
+                self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
+                memory.remove(&payload)?;
+            }
+        }
+        if let Some(ring) = self.rings.iter().position(|ring| !ring.stays_in(&memory)) {
+            return Err(format!("it would take the memory of ring {ring} away, which is running"));
+        }
+        device.memory(&memory)?;
+        self.memory = memory;
+        Ok(())
+    }
+
+    /// A ring runs from its kick descriptor on; the specification wants no kick to be waited for.
+    fn start(&mut self, index: u32, kick: Option<OwnedFd>, device: &mut dyn Device) -> Result<(), String> {
+        check_eventfd(kick.as_ref())?;
+        let features = self.features.ok_or("features were not acknowledged")? & !VHOST_USER_F_PROTOCOL_FEATURES;
+        let (index, ring) = find(&mut self.rings, index)?;
+        let log = self.inflight.as_ref().and_then(|inflight| inflight.part(index));
+        let resumes = log.is_some() && !self.has_new_log;
+        let setup = ring.start(&self.memory, features, log, kick)?;
+        let next_avail = setup.next_avail;
+        if let Err(why) = device.start(index, setup) {
+            ring.stopped(next_avail);
+            return Err(why);
+        }
+        self.config_change_due |= resumes;
+        Ok(())
+    }
+
+    fn stop(&mut self, index: u32, device: &mut dyn Device) -> Result<Answer, String> {
+        let (at, ring) = find(&mut self.rings, index)?;
+        if ring.is_running() {
+            let next_avail = device.stop(at)?;
+            ring.stopped(next_avail);
+        }
+        let words = [index, u32::from(ring.next_avail())];
+        Ok(Answer::Reply(words.iter().flat_map(|word| word.to_ne_bytes()).collect()))
+    }
+}
+
+fn find(rings: &mut [Ring], index: u32) -> Result<(u16, &mut Ring), String> {
+    let queues = rings.len();
+    let found = u16::try_from(index).ok().and_then(|at| Some((at, rings.get_mut(usize::from(at))?)));
+    found.ok_or_else(|| format!("there is no ring {index}; {queues} were offered"))
+}
+
+fn enable(index: u16, ring: &mut Ring, enabled: bool, device: &mut dyn Device) {
+    if std::mem::replace(&mut ring.enabled, enabled) != enabled && ring.is_running() {
+        device.enable(index, enabled);
+    }
+}
+
+fn check_eventfd(fd: Option<&OwnedFd>) -> Result<(), String> {
+    match fd.map(descriptor::admit_eventfd) {
+        None | Some(Ok(())) => Ok(()),
+        Some(Err(_)) => Err("the descriptor is not an eventfd".into()),
+    }
+}

@@ -1,0 +1,58 @@
+//! A vhost-user server (the protocol's back end): devices on Unix sockets, one client each.
+//!
+//! The protocol is that of QEMU's `docs/interop/vhost-user.rst`; QEMU, libblkio and the `vhost` crate are
+//! its clients (its front ends). The crate knows queues and memory, and nothing of what a device does with
+//! them.
+//!
+//! # A message's way
+//!
+//! ```text
+//!   client's socket
+//!     │  client_socket::receive, no more bytes than the message needs, so that descriptors
+//!     ▼                          can't be taken for another message's
+//!   Connection::feed             header and length; payload and number of descriptors (wire)
+//!     │
+//!     ▼
+//!   FrontEnd::handle             what was negotiated, the order of messages, each ring's state (front_end, ring),
+//!     │                          memory regions (memory), the log of requests in flight (inflight)
+//!     ▼
+//!   Device                       memory, start, stop, set_call …: blocks until it is done
+//!     │
+//!     ▼
+//!   Connection::output ─▶ client_socket::send
+//! ```
+//!
+//! [`Connection`] does no I/O of its own: a test or a fuzzer feeds it bytes. [`Server`] is a device on its
+//! socket with a thread of its own, so that a device may wait for its queues' threads, and a client that
+//! stops in the middle of a message keeps nobody else from anything.
+//!
+//! # What a hostile client can do
+//!
+//! End its own connection. Lengths, indices, ranges and descriptors are checked before use; regions are
+//! memory, notifiers are eventfds; a client that stops in the middle of a message, or stops to read its
+//! replies, is disconnected after 5 s. A message out of order is refused: with an error if the client asked
+//! for an acknowledgement, else by ending the connection; either way a log line names message and reason.
+//!
+//! # Not implemented
+//!
+//! Packed rings, dirty page logging and so live migration, postcopy, an IOMMU, in-band notifications, shared
+//! objects, device state transfer; guest memory in files that are not on tmpfs or hugetlbfs.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod device;
+mod front_end;
+mod inflight;
+mod memory;
+mod ring;
+mod server;
+mod session;
+pub mod wire;
+
+pub use client_socket::{BindError, Level, Sink};
+pub use connection::{Closed, Connection};
+pub use device::{Device, DeviceSpec, RingSetup};
+pub use memory::{MAX_REGIONS, Memory, Region};
+pub use server::Server;
+pub use session::Session;

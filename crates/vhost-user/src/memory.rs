@@ -1,0 +1,120 @@
+//! The memory that a client shares, as a table of regions.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use client_socket::descriptor;
+use guest_memory::{GuestMemory, Mapping};
+
+use crate::wire::RegionPayload;
+
+/// Regions that a client may share at a time, told to it as the number of memory slots. QEMU has 509 slots on
+/// most machines; each region costs the daemon a mapping.
+pub const MAX_REGIONS: usize = 509;
+
+/// One region of guest memory.
+#[derive(Debug, Clone)]
+pub struct Region {
+    /// Guest physical address of its first byte.
+    pub guest_addr: u64,
+    /// Its address in the client, which is how messages name rings.
+    pub user_addr: u64,
+    /// Its length in bytes; not 0. Neither address range wraps around.
+    pub len_bytes: u64,
+    /// Its bytes, from the first one on.
+    pub mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Maps what a client shares. The text says what is wrong with it.
+    pub(crate) fn map(payload: &RegionPayload, file: &OwnedFd) -> Result<Self, String> {
+        let RegionPayload { guest_addr, len_bytes, user_addr, offset_bytes } = *payload;
+        let refuse = |why: &str| Err(format!("the memory region {payload}: {why}"));
+        if len_bytes == 0 {
+            return refuse("it is empty");
+        }
+        if guest_addr.checked_add(len_bytes).is_none() || user_addr.checked_add(len_bytes).is_none() {
+            return refuse("it wraps around");
+        }
+        if let Err(errno) = descriptor::check_memory(file) {
+            return refuse(&format!("its file is not a memfd or a file on tmpfs or hugetlbfs ({errno})"));
+        }
+        match Mapping::shared(file.as_fd(), offset_bytes, len_bytes, true) {
+            Ok(mapping) => Ok(Self { guest_addr, user_addr, len_bytes, mapping }),
+            Err(error) => refuse(&error.to_string()),
+        }
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        // Ends don't wrap around, `map` saw to that.
+        let overlap = |a: u64, b: u64| a < b + other.len_bytes && b < a + self.len_bytes;
+        overlap(self.guest_addr, other.guest_addr) || overlap(self.user_addr, other.user_addr)
+    }
+}
+
+/// All memory that a client shares; no two regions overlap, neither in the guest nor in the client.
+/// A clone shares the mappings.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    regions: Vec<Region>,
+}
+
+impl Memory {
+    /// The regions, in the order in which the client named them.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The guest's physical address space; make one for each thread that needs it.
+    pub fn guest_memory(&self) -> GuestMemory {
+        let mut memory = GuestMemory::default();
+        for region in &self.regions {
+            let mapped = memory.map(region.guest_addr, region.len_bytes, Some(Arc::clone(&region.mapping)));
+            debug_assert!(mapped.is_ok(), "regions were checked when they were added");
+        }
+        memory
+    }
+
+    /// Whether the client took away memory that it had shared (see [`guest_memory::sigbus`]).
+    pub fn any_poisoned(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_poisoned())
+    }
+
+    /// The guest physical address of `len_bytes` at an address of the client's, if they are in one region and
+    /// aligned to `align` both in the guest and in our mapping of it.
+    pub(crate) fn guest_addr(&self, user_addr: u64, len_bytes: u64, align: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = user_addr.checked_sub(region.user_addr)?;
+            let end = offset.checked_add(len_bytes)?;
+            let guest_addr = region.guest_addr.checked_add(offset)?;
+            let aligned = offset.is_multiple_of(align) && guest_addr.is_multiple_of(align);
+            (end <= region.len_bytes && aligned).then_some(guest_addr)
+        })
+    }
+
+    /// Adds a region. The text says why not.
+    pub(crate) fn add(&mut self, region: Region) -> Result<(), String> {
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(format!("more than {MAX_REGIONS} memory regions"));
+        }
+        if let Some(other) = self.regions.iter().find(|other| other.overlaps(&region)) {
+            return Err(format!(
+                "the memory region {:#x}+{:#x} overlaps {:#x}+{:#x}, in the guest or in the client",
+                region.guest_addr, region.len_bytes, other.guest_addr, other.len_bytes
+            ));
+        }
+        self.regions.push(region);
+        Ok(())
+    }
+
+    /// Takes out the region with exactly these addresses and this length.
+    pub(crate) fn remove(&mut self, payload: &RegionPayload) -> Result<(), String> {
+        let same = |region: &Region| {
+            (region.guest_addr, region.user_addr, region.len_bytes)
+                == (payload.guest_addr, payload.user_addr, payload.len_bytes)
+        };
+        let at = self.regions.iter().position(same).ok_or_else(|| format!("there is no memory region {payload}"))?;
+        self.regions.remove(at);
+        Ok(())
+    }
+}
