@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
 use crate::class::{Class, Limits, read_class, read_limits};
-use crate::config::{Backend, Config, Device, Doorbells, Frontend, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::frontend::{FrontendDraft, read_frontend};
 use crate::policy::{self, Policy};
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
@@ -92,12 +93,11 @@ pub(crate) struct TenantDraft {
     pub name: Option<Spanned<String>>,
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
-    pub frontend: Option<Frontend>,
+    pub frontend: FrontendDraft,
     pub class: Option<Class>,
     pub limits: Option<Limits>,
     pub target_mark: Option<Range<usize>>,
     pub lba_bytes: Option<u32>,
-    pub doorbells: Option<Doorbells>,
     pub queues: Option<u16>,
 }
 
@@ -120,17 +120,18 @@ impl Draft {
 impl TenantDraft {
     fn finish(self) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
-        let marks =
-            TenantMarks { name: name.span(), size: size.span(), offset: self.offset.as_ref().map(Spanned::span) };
+        let FrontendDraft { frontend, doorbells, marks } = self.frontend;
+        let offset = self.offset.as_ref().map(Spanned::span);
+        let marks = TenantMarks { name: name.span(), size: size.span(), offset, frontend: marks };
         Some(Tenant {
             name: name.into_inner(),
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
-            frontend: self.frontend?,
+            frontend: frontend?,
             class: self.class?,
             limits: self.limits?,
             lba_bytes: self.lba_bytes?,
-            doorbells: self.doorbells?,
+            doorbells: doorbells?,
             queues: self.queues?,
             marks,
         })
@@ -318,17 +319,13 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, lim
     section.reject_unknown(sink);
     let size = section.require(sink, "size", "add size = \"16GiB\"", size);
     let offset = section.get(sink, "offset", size_or_zero);
-    let absent = [("vhost-user-blk", "use \"vfio-user\": the guest sees an NVMe drive")];
-    let frontend =
-        or(sink, &section, "frontend", Frontend::VfioUser, choice(&[("vfio-user", Frontend::VfioUser)], &absent));
+    let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
-    let doorbells = [("mapped", Doorbells::Mapped), ("trapped", Doorbells::Trapped)];
-    let doorbells = or(sink, &section, "doorbells", Doorbells::Mapped, choice(&doorbells, &[]));
     let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
     let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
     let class = read_class(sink, &section);
     let limits = read_limits(sink, &section, limits_kept);
-    TenantDraft { span, name, size, offset, frontend, class, limits, target_mark, lba_bytes, doorbells, queues }
+    TenantDraft { span, name, size, offset, frontend, class, limits, target_mark, lba_bytes, queues }
 }
 
 /// A tenant's name.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::check;
 use crate::class::{Class, Limits};
+use crate::frontend::{Frontend, FrontendMarks};
 use crate::policy::Policy;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
@@ -17,7 +18,7 @@ const FILE_MAX_BYTES: u64 = 4 << 20;
 /// A configuration file that holds together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Sockets: `<runtime_dir>/<tenant>/cntrl` for each tenant and `<runtime_dir>/control`. Absolute.
+    /// Sockets: each tenant's ([`Config::socket_path`]) and `<runtime_dir>/control`. Absolute.
     pub runtime_dir: PathBuf,
     /// Where the layout of a block device is kept. Absolute.
     pub state_dir: PathBuf,
@@ -91,7 +92,7 @@ pub enum Backend {
 pub struct Pollers {
     /// How tenants are shared out to pollers.
     pub layout: PollerLayout,
-    /// The CPU of each poller, in the order of [`Config::poller_plan`]; empty: not pinned.
+    /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
     /// A poller sleeps after this long without I/O.
     pub idle_after: TimeSpan,
@@ -106,15 +107,6 @@ pub enum PollerLayout {
     PerGuaranteed,
     /// One for all.
     Shared,
-}
-
-/// One poller that will run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Poller {
-    /// Indexes into [`Config::tenants`]; never empty.
-    pub tenants: Vec<usize>,
-    /// The CPU it is pinned to.
-    pub cpu: Option<u32>,
 }
 
 /// One consumer with its own virtual disk.
@@ -132,9 +124,9 @@ pub struct Tenant {
     pub class: Class,
     /// What it may do at most; empty unless the policy is `caps`.
     pub limits: Limits,
-    /// LBA size of a new tenant's namespace: 512 or 4096. The layout file has the present one.
+    /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
-    /// How its doorbells reach us.
+    /// How the doorbells of an NVMe controller reach us; of no meaning for vhost-user-blk.
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
     pub queues: u16,
@@ -147,13 +139,7 @@ pub(crate) struct TenantMarks {
     pub name: Range<usize>,
     pub size: Range<usize>,
     pub offset: Option<Range<usize>>,
-}
-
-/// What the guest sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Frontend {
-    /// An NVMe controller over vfio-user.
-    VfioUser,
+    pub frontend: FrontendMarks,
 }
 
 /// How a tenant's doorbells reach us.
@@ -196,31 +182,15 @@ impl Config {
     }
 
     /// The socket of a tenant.
-    pub fn socket_path(&self, tenant: &str) -> PathBuf {
-        self.runtime_dir.join(tenant).join("cntrl")
+    ///
+    /// `<runtime_dir>/<name>/cntrl` for vfio-user, `<runtime_dir>/<name>/vhost.sock` for vhost-user-blk.
+    pub fn socket_path(&self, tenant: &Tenant) -> PathBuf {
+        self.runtime_dir.join(&tenant.name).join(tenant.frontend.socket_name())
     }
 
     /// The socket that the command line talks to.
     pub fn control_path(&self) -> PathBuf {
         self.runtime_dir.join("control")
-    }
-
-    /// The pollers that will run: those of the guaranteed tenants first, in the file's order, then the
-    /// shared one; one for all where the policy must see all tenants. With fewer CPUs than pollers, CPUs are used again from the first.
-    pub fn poller_plan(&self) -> Vec<Poller> {
-        let guaranteed = |index: &usize| self.tenants.get(*index).is_some_and(Tenant::is_guaranteed);
-        let all = 0..self.tenants.len();
-        let groups: Vec<Vec<usize>> = match self.pollers.layout {
-            _ if self.policy.needs_one_poller() => vec![all.collect()],
-            PollerLayout::Shared => vec![all.collect()],
-            PollerLayout::PerGuaranteed => {
-                let (own, rest): (Vec<usize>, Vec<usize>) = all.partition(guaranteed);
-                own.into_iter().map(|index| vec![index]).chain([rest]).collect()
-            }
-        };
-        let cpus = self.pollers.cpus.iter().copied().map(Some).cycle().chain(std::iter::repeat(None));
-        let groups = groups.into_iter().filter(|tenants| !tenants.is_empty());
-        groups.zip(cpus).map(|(tenants, cpu)| Poller { tenants, cpu }).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rustix::fs::{Access, OFlags, access, major, minor};
 
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
+use crate::frontend::Mode;
 use crate::layout::DeviceIdentity;
 use crate::problem::{ConfigErrors, Problem, Sink};
 use crate::units::Size;
@@ -78,7 +80,7 @@ impl Config {
         if matches!(self.device.backend, Backend::Block { .. }) {
             directory(&mut sink, "state_dir", &self.state_dir, self.marks.state_dir.as_ref());
         }
-        self.check_cpus(&mut sink);
+        self.check_cpus(&mut sink, &mut warnings);
         self.check_sockets(&mut sink, &mut warnings);
         sink.finish()?;
         let warnings = warnings.into_problems();
@@ -282,13 +284,29 @@ impl Config {
         }
     }
 
-    fn check_cpus(&self, sink: &mut Sink<'_>) {
+    fn check_cpus(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>) {
         let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
         let Some(allowed) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) else { return };
-        let allowed = allowed.trim();
-        for cpu in self.pollers.cpus.iter().filter(|cpu| !in_list(allowed, **cpu)) {
-            let what = format!("CPU {cpu} is not one that this process may use");
-            sink.maybe_at(self.marks.cpus.as_ref(), what, format!("choose from {allowed}"));
+        self.check_allowed_cpus(sink, warnings, allowed.trim());
+    }
+
+    fn check_allowed_cpus(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>, allowed: &str) {
+        let shared = (&self.pollers.cpus[..], self.marks.cpus.as_ref());
+        let own = self.tenants.iter().map(|tenant| (tenant.frontend.cpus(), tenant.marks.frontend.cpus.as_ref()));
+        for (cpus, mark) in std::iter::once(shared).chain(own) {
+            for cpu in cpus.iter().filter(|cpu| !in_list(allowed, **cpu)) {
+                let what = format!("CPU {cpu} is not one that this process may use");
+                sink.maybe_at(mark, what, format!("choose from {allowed}"));
+            }
+        }
+        let polling = self.poller_plan().iter().filter(|poller| poller.mode == Mode::Polling).count();
+        let cpus = len_of_list(allowed);
+        if polling > cpus {
+            let what =
+                format!("{polling} pollers never sleep (mode = \"polling\"), and this process may use {cpus} CPUs");
+            let first = self.tenants.iter().find(|tenant| tenant.frontend.mode() == Mode::Polling);
+            let mark = first.and_then(|tenant| tenant.marks.frontend.mode.as_ref());
+            warnings.maybe_at(mark, what, "write mode = \"adaptive\", or let tenants share threads");
         }
     }
 }
@@ -387,12 +405,20 @@ fn drive_id(sys: &Path) -> Option<String> {
     Some(id + part.as_deref().unwrap_or(""))
 }
 
-/// Whether `list` (such as `0-3,8`) has `cpu`.
-fn in_list(list: &str, cpu: u32) -> bool {
-    list.split(',').any(|range| {
+/// The ranges of `list`, which is such as `0-3,8`.
+fn ranges(list: &str) -> impl Iterator<Item = RangeInclusive<u32>> {
+    list.split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&cpu))
+        Some(first.parse().ok()?..=last.parse().ok()?)
     })
+}
+
+fn in_list(list: &str, cpu: u32) -> bool {
+    ranges(list).any(|range| range.contains(&cpu))
+}
+
+fn len_of_list(list: &str) -> usize {
+    ranges(list).map(Iterator::count).sum()
 }
 
 #[cfg(test)]
@@ -418,6 +444,29 @@ mod tests {
             assert!(!in_list("0,2-3,8", cpu), "{cpu}");
         }
         assert!(!in_list("", 0));
+        assert_eq!((len_of_list("0,2-3,8"), len_of_list("")), (4, 0));
+    }
+
+    #[test]
+    fn threads_have_cpus_that_this_process_may_use() {
+        let text = "[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"passthrough\"\n\
+                    [pollers]\ncpus = [3]\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n\
+                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\nqueues = 3\n\
+                    threads = \"per-queue\"\nmode = \"polling\"\ncpus = [0, 1, 2]\n";
+        let config = Config::parse(Path::new("ek.toml"), text).unwrap_or_else(|e| panic!("{e}"));
+        let told = |allowed: &str| {
+            let (mut sink, mut warnings) = (Sink::new(&config.text), Sink::new(&config.text));
+            config.check_allowed_cpus(&mut sink, &mut warnings, allowed);
+            let lines = |sink: Sink<'_>| -> Vec<String> {
+                let told = |problem: Problem| format!("{}: {}", problem.place.map_or(0, |at| at.line), problem.what);
+                sink.into_problems().into_iter().map(told).collect()
+            };
+            (lines(sink), lines(warnings))
+        };
+        assert_eq!(told("0-3"), (vec![], vec![]));
+        let missing = |line, cpu| format!("{line}: CPU {cpu} is not one that this process may use");
+        let crowded = "17: 3 pollers never sleep (mode = \"polling\"), and this process may use 2 CPUs";
+        assert_eq!(told("0,2"), (vec![missing(7, 3), missing(18, 1)], vec![crowded.to_owned()]));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
+//! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy`, `class`, `profile` | sections that the daemon's file and scenarios share |
 //! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
@@ -33,10 +34,12 @@
 mod check;
 mod class;
 mod config;
+mod frontend;
 mod host;
 mod layout;
 mod layout_file;
 mod nearest;
+mod plan;
 mod policy;
 mod prepare;
 mod problem;
@@ -49,10 +52,12 @@ mod summary;
 mod units;
 
 pub use class::{Class, Limits};
-pub use config::{Backend, Config, Device, Doorbells, Frontend, Poller, PollerLayout, Pollers, Tenant, read_text};
+pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
+pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
+pub use plan::{Poller, Serves};
 pub use policy::{D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
@@ -66,6 +71,9 @@ pub const TENANTS_MAX: usize = 1024;
 
 /// The longest path of a Unix socket in bytes: `sun_path` less its end mark (unix(7)).
 pub const SOCKET_PATH_MAX_BYTES: usize = 107;
+
+/// Pollers that one file may ask for, at most: a thread for each queue of each tenant adds up.
+pub const POLLERS_MAX: usize = 1024;
 
 /// Sizes and places on the drive are multiples of this: the larger of the two LBA sizes.
 pub const RANGE_STEP_BYTES: u64 = 4096;

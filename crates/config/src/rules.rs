@@ -6,10 +6,12 @@ use std::ops::Range;
 use crate::check::{Draft, TenantDraft};
 use crate::class::Class;
 use crate::config::{Backend, PollerLayout};
+use crate::frontend::{Frontend, Mode, Threads};
+use crate::plan::{self, Load, Poller};
 use crate::policy::{Policy, Variant};
 use crate::problem::{Problem, Sink};
 use crate::units::Size;
-use crate::{RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
+use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.
 pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
@@ -18,13 +20,19 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     room(sink, draft);
     overlaps(sink, &draft.tenants);
     sockets(sink, draft);
-    queues(sink, draft);
+    own_threads(sink, draft);
+    let plan = pollers(draft).unwrap_or_default();
+    let few = poller_total(sink, &plan);
+    queues(sink, draft, &plan);
     weighted_queues(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
     one_poller(&mut warnings, draft);
     limits(&mut warnings, draft);
-    cpus(&mut warnings, draft);
+    if few {
+        cpus(&mut warnings, draft, &plan);
+        modes(&mut warnings, draft, &plan);
+    }
     warnings.into_problems()
 }
 
@@ -124,8 +132,9 @@ fn overlaps(sink: &mut Sink<'_>, tenants: &[TenantDraft]) {
 
 fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
     let Some(runtime_dir) = &draft.runtime_dir else { return };
-    for name in draft.tenants.iter().filter_map(|tenant| tenant.name.as_ref()) {
-        let path = runtime_dir.join(name.get_ref()).join("cntrl");
+    for tenant in &draft.tenants {
+        let (Some(name), Some(frontend)) = (&tenant.name, &tenant.frontend.frontend) else { continue };
+        let path = runtime_dir.join(name.get_ref()).join(frontend.socket_name());
         let len = path.as_os_str().len();
         if len > SOCKET_PATH_MAX_BYTES {
             let what =
@@ -136,21 +145,59 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 }
 
 /// The pollers that will run, as far as it can be said.
-fn poller_count(draft: &Draft) -> Option<usize> {
-    let guaranteed = draft.tenants.iter().filter(|t| matches!(t.class, Some(Class::Guaranteed { .. }))).count();
-    match draft.pollers.as_ref()?.layout {
-        _ if draft.policy.is_some_and(|policy| policy.needs_one_poller()) => Some(1),
-        PollerLayout::Shared => Some(1),
-        PollerLayout::PerGuaranteed => Some(guaranteed + usize::from(guaranteed < draft.tenants.len())),
+fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
+    let loads = draft.tenants.iter().map(|tenant| Load {
+        guaranteed: matches!(tenant.class, Some(Class::Guaranteed { .. })),
+        frontend: tenant.frontend.frontend.as_ref().unwrap_or(&Frontend::VfioUser),
+        queues: tenant.queues.unwrap_or(1),
+    });
+    Some(plan::plan(draft.policy.as_ref(), draft.pollers.as_ref()?, &loads.collect::<Vec<_>>()))
+}
+
+/// Whether a tenant has threads to itself.
+fn has_own_threads(tenant: &TenantDraft) -> bool {
+    tenant.frontend.frontend.as_ref().is_some_and(|frontend| frontend.threads() != Threads::Shared)
+}
+
+/// What is decided on one poller can't be had by tenants on several.
+fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
+    let Some(policy) = &draft.policy else { return };
+    for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
+        let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
+        let best_effort = matches!(tenant.class, Some(Class::BestEffort { .. }));
+        if policy.needs_one_poller() {
+            let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
+            let remedy = "write threads = \"shared\", or name = \"passthrough\" under [policy]";
+            sink.at(mark, what, remedy);
+        } else if best_effort && matches!(policy, Policy::Lpns(_)) {
+            let what = "lpns throttles best-effort tenants, and one poller does that for all of them";
+            let remedy = "write threads = \"shared\", or class = \"guaranteed\" with a latency_target";
+            sink.at(mark, what, remedy);
+        }
     }
 }
 
-fn queues(sink: &mut Sink<'_>, draft: &Draft) {
+/// Whether the pollers are few enough to look at each beside each.
+fn poller_total(sink: &mut Sink<'_>, plan: &[Poller]) -> bool {
+    let few = plan.len() <= POLLERS_MAX;
+    if !few {
+        let what = format!("the tenants' threads add up to {}, {POLLERS_MAX} is the most", plan.len());
+        sink.whole(what, "write threads = \"shared\" or \"dedicated\" for some, or fewer queues");
+    }
+    few
+}
+
+fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
     let Some(total) = draft.device.as_ref().and_then(|device| device.queues) else { return };
-    if let Some(pollers) = poller_count(draft).filter(|pollers| *pollers > usize::from(total)) {
+    let pollers = plan.len();
+    if pollers > usize::from(total) {
         let what =
             format!("queues = {total} is less than the {pollers} pollers, each of which needs a queue of its own");
-        let remedy = format!("write queues = {pollers} or more under [device], or layout = \"shared\" under [pollers]");
+        let fewer = match draft.tenants.iter().any(has_own_threads) {
+            true => "threads = \"shared\" in [[tenant]] sections",
+            false => "layout = \"shared\" under [pollers]",
+        };
+        let remedy = format!("write queues = {pollers} or more under [device], or {fewer}");
         sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
     }
     let Some(Policy::Lpns(lpns)) = draft.policy else { return };
@@ -231,19 +278,55 @@ fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
     }
 }
 
-fn cpus(warnings: &mut Sink<'_>, draft: &Draft) {
-    let (Some(mark), Some(pollers), Some(count)) = (&draft.marks.cpus, &draft.pollers, poller_count(draft)) else {
-        return;
+/// CPUs that `[pollers]` and tenants name, against the threads that there are for them.
+fn cpus(warnings: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
+    let own = |poller: &Poller| {
+        let tenant = poller.serves.first().and_then(|serves| draft.tenants.get(serves.tenant));
+        tenant.filter(|tenant| has_own_threads(tenant))
     };
-    let given = pollers.cpus.len();
-    if (1..count).contains(&given) {
-        let what = format!("{count} pollers share {given} CPUs, and a poller that waits for its CPU keeps no promise");
-        warnings.at(mark, what, format!("name {count} CPUs"));
-    } else if given > count {
-        warnings.at(
-            mark,
-            format!("{given} CPUs are named, the pollers need {count}"),
-            "remove those that are not meant",
-        );
+    if let (Some(mark), Some(pollers)) = (&draft.marks.cpus, &draft.pollers) {
+        let (given, count) = (pollers.cpus.len(), plan.iter().filter(|poller| own(poller).is_none()).count());
+        if (1..count).contains(&given) {
+            let what =
+                format!("{count} pollers share {given} CPUs, and a poller that waits for its CPU keeps no promise");
+            warnings.at(mark, what, format!("name {count} CPUs"));
+        }
+        spare_cpus(warnings, mark, given, count);
+    }
+    for (at, tenant) in draft.tenants.iter().enumerate().filter(|(_, tenant)| has_own_threads(tenant)) {
+        let (Some(mark), Some(frontend)) = (&tenant.frontend.marks.cpus, &tenant.frontend.frontend) else { continue };
+        let its = |poller: &&Poller| poller.serves.iter().any(|serves| serves.tenant == at);
+        spare_cpus(warnings, mark, frontend.cpus().len(), plan.iter().filter(its).count());
+        let crowded = |poller: &&Poller| {
+            let beside = plan.iter().filter(|other| other.cpu == poller.cpu).count();
+            poller.mode == Mode::Polling && poller.cpu.is_some() && beside > 1
+        };
+        if let Some(cpu) = plan.iter().filter(its).find(crowded).and_then(|poller| poller.cpu) {
+            let what = format!("several pollers share CPU {cpu}, and one with mode = \"polling\" never leaves it");
+            warnings.at(mark, what, "name a CPU for each, or write mode = \"adaptive\"");
+        }
+    }
+}
+
+fn spare_cpus(warnings: &mut Sink<'_>, mark: &Range<usize>, given: usize, count: usize) {
+    if given > count {
+        let what = format!("{given} CPUs are named, the pollers need {count}");
+        warnings.at(mark, what, "remove those that are not meant");
+    }
+}
+
+/// A mode is the poller's: a neighbour may ask for a more eager one.
+fn modes(warnings: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
+    for poller in plan {
+        for tenant in poller.serves.iter().filter_map(|serves| draft.tenants.get(serves.tenant)) {
+            let (Some(mark), Some(frontend)) = (&tenant.frontend.marks.mode, &tenant.frontend.frontend) else {
+                continue;
+            };
+            if frontend.mode() < poller.mode {
+                let what = format!("the tenant's poller is {}, as others that it serves want it", poller.mode.name());
+                let remedy = "remove the line, or write threads = \"dedicated\" where the policy allows it";
+                warnings.at(mark, what, remedy);
+            }
+        }
     }
 }

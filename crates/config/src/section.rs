@@ -66,6 +66,10 @@ pub(crate) const TENANT: &[&str] = &[
     "lba_size",
     "doorbells",
     "queues",
+    "threads",
+    "mode",
+    "cpus",
+    "read_only",
 ];
 
 /// One table, or its absence (then every key is missing).

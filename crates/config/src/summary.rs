@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::class::Class;
-use crate::config::Doorbells;
+use crate::config::{Config, Doorbells};
+use crate::frontend::{Frontend, Threads};
 use crate::layout::{Change, Placement};
+use crate::plan::{Poller, Serves};
 use crate::policy::Policy;
 use crate::prepare::Prepared;
 use crate::units::{Size, TimeSpan};
@@ -21,7 +23,7 @@ pub struct Summary {
     pub device: DeviceSummary,
     /// The policy and its parameters.
     pub policy: PolicySummary,
-    /// The pollers that will run.
+    /// The pollers that will run; each is a thread.
     pub pollers: Vec<PollerSummary>,
     /// In the file's order.
     pub tenants: Vec<TenantSummary>,
@@ -90,6 +92,10 @@ pub struct PolicySummary {
 pub struct PollerSummary {
     /// Whom it serves.
     pub tenants: Vec<String>,
+    /// The queue that it serves, where each has a poller of its own; none: all of its tenants'.
+    pub queue: Option<u16>,
+    /// polling, adaptive or event.
+    pub mode: &'static str,
     /// The CPU it is pinned to.
     pub cpu: Option<u32>,
 }
@@ -111,12 +117,20 @@ pub struct TenantSummary {
     pub offset_bytes: u64,
     /// Its range's length.
     pub size_bytes: u64,
-    /// LBA size of its namespace.
+    /// LBA size of its disk.
     pub lba_bytes: u32,
-    /// mapped or trapped.
-    pub doorbells: &'static str,
+    /// vfio-user or vhost-user-blk.
+    pub frontend: &'static str,
+    /// mapped or trapped; none for vhost-user-blk.
+    pub doorbells: Option<&'static str>,
     /// I/O queues offered.
     pub queues: u16,
+    /// shared, dedicated or per-queue.
+    pub threads: &'static str,
+    /// polling, adaptive or event, as far as it is up to this tenant.
+    pub mode: &'static str,
+    /// The guest can't write.
+    pub read_only: bool,
     /// The socket that its VMM connects to.
     pub socket: PathBuf,
 }
@@ -125,8 +139,7 @@ impl Summary {
     /// What `prepared` will do.
     pub fn new(prepared: &Prepared) -> Self {
         let Prepared { config, host, layout, .. } = prepared;
-        let name = |index: &usize| config.tenants.get(*index).map(|tenant| tenant.name.clone());
-        let pollers = config.poller_plan().into_iter();
+        let pollers = config.poller_plan();
         let reserved = prepared.changes.iter().filter_map(|change| match change {
             Change::Reserved(placement) => Some(placement.clone()),
             _ => None,
@@ -144,12 +157,7 @@ impl Summary {
                 queue_depth: config.device.queue_depth,
             },
             policy: PolicySummary::new(&config.policy),
-            pollers: pollers
-                .map(|poller| PollerSummary {
-                    tenants: poller.tenants.iter().filter_map(name).collect(),
-                    cpu: poller.cpu,
-                })
-                .collect(),
+            pollers: pollers.iter().map(|poller| PollerSummary::new(config, poller)).collect(),
             tenants: config.tenants.iter().filter_map(|tenant| TenantSummary::new(prepared, tenant)).collect(),
             reserved: reserved.collect(),
             free_bytes: layout.free_bytes(),
@@ -214,6 +222,23 @@ impl PolicySummary {
     }
 }
 
+impl PollerSummary {
+    fn new(config: &Config, poller: &Poller) -> Self {
+        let served = |serves: &Serves| config.tenants.get(serves.tenant);
+        let tenants = poller.serves.iter().filter_map(served).map(|tenant| tenant.name.clone());
+        let queue = poller
+            .serves
+            .iter()
+            .find(|serves| served(serves).is_some_and(|tenant| tenant.frontend.threads() == Threads::PerQueue));
+        Self {
+            tenants: tenants.collect(),
+            queue: queue.map(|serves| serves.queues.start),
+            mode: poller.mode.name(),
+            cpu: poller.cpu,
+        }
+    }
+}
+
 impl TenantSummary {
     fn new(prepared: &Prepared, tenant: &crate::Tenant) -> Option<Self> {
         let placement = prepared.layout.find(&tenant.name)?;
@@ -230,17 +255,42 @@ impl TenantSummary {
             offset_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
             lba_bytes: placement.lba_bytes,
-            doorbells: match tenant.doorbells {
-                Doorbells::Mapped => "mapped",
-                Doorbells::Trapped => "trapped",
+            frontend: tenant.frontend.name(),
+            doorbells: match (&tenant.frontend, tenant.doorbells) {
+                (Frontend::VhostUserBlk(_), _) => None,
+                (Frontend::VfioUser, Doorbells::Mapped) => Some("mapped"),
+                (Frontend::VfioUser, Doorbells::Trapped) => Some("trapped"),
             },
             queues: tenant.queues,
-            socket: prepared.config.socket_path(&tenant.name),
+            threads: tenant.frontend.threads().name(),
+            mode: tenant.frontend.mode().name(),
+            read_only: tenant.frontend.vhost().is_some_and(|vhost| vhost.read_only),
+            socket: prepared.config.socket_path(tenant),
         })
     }
 }
 
+/// Columns of numbers, which stand to the right.
+const SIZE: usize = 3;
+const AT: usize = 4;
+
 impl TenantSummary {
+    /// Its row in the table.
+    fn cells(&self) -> [String; 9] {
+        let frontend = if self.read_only { format!("{}, read-only", self.frontend) } else { self.frontend.to_owned() };
+        [
+            self.name.clone(),
+            self.class.to_owned(),
+            self.promise(),
+            Size(self.size_bytes).to_string(),
+            Size(self.offset_bytes).to_string(),
+            frontend,
+            self.threads.to_owned(),
+            self.mode.to_owned(),
+            self.socket.to_string_lossy().into_owned(),
+        ]
+    }
+
     /// What it gets, in few words.
     fn promise(&self) -> String {
         let target = self.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
@@ -259,25 +309,8 @@ impl fmt::Display for Summary {
             parameters => write!(f, " ({parameters})")?,
         }
         writeln!(f)?;
-        for (index, poller) in self.pollers.iter().enumerate() {
-            let cpu = poller.cpu.map_or(String::new(), |cpu| format!(" on CPU {cpu}"));
-            writeln!(f, "poller {index} {}{cpu}", poller.tenants.join(", "))?;
-        }
-        let promises: Vec<String> = self.tenants.iter().map(TenantSummary::promise).collect();
-        let widest =
-            |heading: &str, cells: &mut dyn Iterator<Item = usize>| cells.max().unwrap_or(0).max(heading.len());
-        let names = widest("tenant", &mut self.tenants.iter().map(|tenant| tenant.name.len()));
-        let promised = widest("promise", &mut promises.iter().map(String::len)).max(10);
-        let row = |cells: [&str; 6]| {
-            let [name, class, promise, size, offset, socket] = cells;
-            format!("{name:<names$}  {class:<11}  {promise:<promised$}  {size:>9}  {offset:>14}  {socket}")
-        };
-        writeln!(f, "\n{}", row(["tenant", "class", "promise", "size", "at", "socket"]))?;
-        for (tenant, promise) in self.tenants.iter().zip(&promises) {
-            let (size, offset) = (Size(tenant.size_bytes).to_string(), Size(tenant.offset_bytes).to_string());
-            let socket = tenant.socket.to_string_lossy();
-            writeln!(f, "{}", row([&tenant.name, tenant.class, promise, &size, &offset, &socket]))?;
-        }
+        self.write_pollers(f)?;
+        self.write_tenants(f)?;
         if let Some(file) = &self.layout_file {
             writeln!(f, "\nlayout   {}", file.display())?;
         }
@@ -286,6 +319,55 @@ impl fmt::Display for Summary {
         }
         for warning in &self.warnings {
             writeln!(f, "warning  {}", warning.replace('\n', "\n         "))?;
+        }
+        Ok(())
+    }
+}
+
+impl Summary {
+    /// How many threads, and a line for each poller; one for all where the queues of a tenant have one each.
+    fn write_pollers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |mode: &str| self.pollers.iter().filter(|poller| poller.mode == mode).count();
+        let modes = ["polling", "adaptive", "event"].map(|mode| (of(mode), mode));
+        let modes: Vec<String> =
+            modes.iter().filter(|(count, _)| *count > 0).map(|(count, mode)| format!("{count} {mode}")).collect();
+        writeln!(f, "threads  {} to move commands: {}", self.pollers.len(), modes.join(", "))?;
+        let same =
+            |a: &PollerSummary, b: &PollerSummary| a.queue.is_some() && b.queue.is_some() && a.tenants == b.tenants;
+        let mut index = 0;
+        for group in self.pollers.chunk_by(same) {
+            let Some(poller) = group.first() else { continue };
+            let last = index + group.len() - 1;
+            let (title, each) = match poller.queue {
+                Some(_) if last > index => (format!("pollers {index} to {last}"), " (a queue each)"),
+                _ => (format!("poller {index}"), ""),
+            };
+            let cpus: Vec<String> = group.iter().filter_map(|poller| poller.cpu).map(|cpu| cpu.to_string()).collect();
+            let cpus = match cpus.len() {
+                0 => String::new(),
+                1 => format!(", on CPU {}", cpus.join("")),
+                _ => format!(", on CPUs {}", cpus.join(", ")),
+            };
+            writeln!(f, "{title} {}{each}: {}{cpus}", poller.tenants.join(", "), poller.mode)?;
+            index = last + 1;
+        }
+        Ok(())
+    }
+
+    fn write_tenants(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HEADINGS: [&str; 9] =
+            ["tenant", "class", "promise", "size", "at", "front end", "threads", "mode", "socket"];
+        let rows: Vec<[String; 9]> = self.tenants.iter().map(TenantSummary::cells).collect();
+        let widths: Vec<usize> = (0..HEADINGS.len())
+            .map(|column| rows.iter().map(|row| row[column].len()).chain([HEADINGS[column].len()]).max().unwrap_or(0))
+            .collect();
+        writeln!(f)?;
+        for row in std::iter::once(HEADINGS.map(str::to_owned)).chain(rows) {
+            let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+                SIZE | AT => format!("{cell:>width$}"),
+                _ => format!("{cell:<width$}"),
+            });
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
     }

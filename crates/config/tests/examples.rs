@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
 use config::{
-    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Profile, Rate, Scenario, Size, TimeSpan,
+    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Profile, Rate, Scenario, Serves, Size,
+    TimeSpan,
 };
 
 fn example(name: &str) -> Config {
@@ -22,9 +23,9 @@ fn two_tenants() {
     assert_eq!(config.device.size, Some(Size(64 << 30)));
     assert_eq!(config.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
     assert_eq!((config.tenants[1].lba_bytes, config.tenants[1].queues), (4096, 8));
-    let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.tenants).collect();
-    assert_eq!(pollers, [[0], [1]]);
-    assert_eq!(config.socket_path("db"), Path::new("/run/evenkeel/db/cntrl"));
+    let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
+    assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);
+    assert_eq!(config.socket_path(&config.tenants[0]), Path::new("/run/evenkeel/db/cntrl"));
 }
 
 #[test]

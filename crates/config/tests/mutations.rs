@@ -9,9 +9,35 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::{Random, for_each_seed};
 use config::scenario::FaultKind;
-use config::{Class, Config, DeviceIdentity, Layout, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use config::{Class, Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
 
 const GOOD: &str = include_str!("../../../examples/two-tenants.toml");
+
+const GOOD_VHOST: &str = r#"
+[device]
+backend = "file"
+path = "/srv/evenkeel/drive.img"
+[policy]
+name = "passthrough"
+[pollers]
+cpus = [0]
+[[tenant]]
+name = "db"
+size = "16GiB"
+frontend = "vhost-user-blk"
+queues = 4
+threads = "per-queue"
+mode = "polling"
+cpus = [1, 2, 3, 4]
+[[tenant]]
+name = "batch"
+size = "16GiB"
+frontend = "vhost-user-blk"
+threads = "dedicated"
+mode = "event"
+lba_size = 4096
+read_only = true
+"#;
 
 const SCENARIOS: [&str; 4] = [
     include_str!("../../../examples/scenarios/six-noisy-neighbours.toml"),
@@ -37,6 +63,10 @@ const PIECES: &[&str] = &[
     "name = \"db\"\n",
     "offset = \"1MiB\"\n",
     "weight = 3\n",
+    "frontend = \"vhost-user-blk\"\n",
+    "threads = \"per-queue\"\n",
+    "mode = \"polling\"\n",
+    "read_only = true\n",
     "class = \"guaranteed\"\n",
     "{",
     "[",
@@ -107,12 +137,19 @@ fn holds_together(config: &Config) {
     assert!((1..=TENANTS_MAX).contains(&config.tenants.len()));
     let names: HashSet<&str> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(names.len(), config.tenants.len());
-    let polled: usize = config.poller_plan().iter().map(|poller| poller.tenants.len()).sum();
-    assert_eq!(polled, config.tenants.len());
+    let plan = config.poller_plan();
+    assert!(plan.len() <= POLLERS_MAX && plan.iter().all(|poller| !poller.serves.is_empty()));
+    let polled: Vec<(usize, u16)> = plan
+        .iter()
+        .flat_map(|poller| &poller.serves)
+        .flat_map(|serves| serves.queues.clone().map(|queue| (serves.tenant, queue)))
+        .collect();
+    let queues: usize = config.tenants.iter().map(|tenant| usize::from(tenant.queues)).sum();
+    assert_eq!((polled.len(), polled.iter().collect::<HashSet<_>>().len()), (queues, queues), "each queue once");
     for tenant in &config.tenants {
         assert!(tenant.size.0 > 0 && tenant.size.0.is_multiple_of(RANGE_STEP_BYTES));
         assert!((1..=64).contains(&tenant.queues));
-        assert!(config.socket_path(&tenant.name).as_os_str().len() <= config::SOCKET_PATH_MAX_BYTES);
+        assert!(config.socket_path(tenant).as_os_str().len() <= config::SOCKET_PATH_MAX_BYTES);
         match tenant.class {
             Class::Guaranteed { latency_target } => assert!(latency_target.0 > 0),
             Class::BestEffort { weight } => assert!((1..=10_000).contains(&weight)),
@@ -127,7 +164,8 @@ fn no_mutation_panics_or_loses_a_range() {
     let (recorded, _) = Layout::plan(&good, &device, None).expect("room for both");
     let planned = AtomicUsize::new(0);
     for_each_seed(6_000, |random| {
-        let text = if random.below(2) == 0 { mutate(random, GOOD) } else { mutate_lines(random, GOOD) };
+        let good = [GOOD, GOOD_VHOST][random.below(2)];
+        let text = if random.below(2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
         match Config::parse(Path::new("mutated.toml"), &text) {
             Err(errors) => {
                 assert!(!errors.problems.is_empty());

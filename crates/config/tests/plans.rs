@@ -1,0 +1,106 @@
+//! Which pollers a configuration gives, whom each serves, on which CPU and how eagerly.
+
+use std::path::Path;
+
+use config::{Config, ConfigErrors, Mode, Threads};
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(Path::new("ek.toml"), &format!("[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n{text}"))
+}
+
+fn tenant(name: &str, keys: &str) -> String {
+    format!("[[tenant]]\nname = \"{name}\"\nsize = \"4MiB\"\nqueues = 2\n{}\n", keys.replace("; ", "\n"))
+}
+
+const GUARANTEED: &str = "class = \"guaranteed\"; latency_target = \"50us\"; ";
+const VHOST: &str = "frontend = \"vhost-user-blk\"; ";
+const PASSTHROUGH: &str = "[policy]\nname = \"passthrough\"\n";
+
+/// A line for each poller: tenant and queues, mode, CPU.
+fn plan(text: &str) -> Vec<String> {
+    let config = parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let serves = |serves: &config::Serves| format!("{}[{:?}]", config.tenants[serves.tenant].name, serves.queues);
+    let line = |poller: &config::Poller| {
+        let serves: Vec<String> = poller.serves.iter().map(serves).collect();
+        let cpu = poller.cpu.map_or(String::new(), |cpu| format!(" on {cpu}"));
+        format!("{} {}{cpu}", serves.join("+"), poller.mode.name())
+    };
+    config.poller_plan().iter().map(line).collect()
+}
+
+#[test]
+fn defaults_of_a_virtio_disk() {
+    let config = parse(&tenant("a", VHOST)).expect("good");
+    let vhost = config.tenants[0].frontend.vhost().expect("virtio-blk");
+    assert_eq!((vhost.threads, vhost.mode), (Threads::Shared, Mode::Adaptive));
+    assert!(vhost.cpus.is_empty() && !vhost.read_only);
+    assert_eq!(config.socket_path(&config.tenants[0]), Path::new("/run/evenkeel/a/vhost.sock"));
+    let config = parse("[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n").expect("good");
+    assert_eq!((config.tenants[0].queues, config.tenants[0].lba_bytes), (64, 512));
+}
+
+#[test]
+fn every_key_of_a_virtio_disk_is_read() {
+    let keys = "lba_size = 4096; threads = \"dedicated\"; mode = \"polling\"; cpus = [3]; read_only = true";
+    let config = parse(&(PASSTHROUGH.to_owned() + &tenant("a", &(VHOST.to_owned() + keys)))).expect("good");
+    let vhost = config.tenants[0].frontend.vhost().expect("virtio-blk");
+    assert_eq!((vhost.threads, vhost.mode, &vhost.cpus[..]), (Threads::Dedicated, Mode::Polling, &[3][..]));
+    assert!(vhost.read_only && config.tenants[0].lba_bytes == 4096);
+}
+
+#[test]
+fn shared_threads_serve_both_front_ends() {
+    let tenants = [
+        tenant("nvme", ""),
+        tenant("db", &format!("{GUARANTEED}{VHOST}mode = \"event\"")),
+        tenant("web", VHOST),
+        tenant("old", GUARANTEED),
+    ]
+    .concat();
+    let pollers = "[pollers]\ncpus = [5, 6]\n";
+    let expected = ["db[0..2] event on 5", "old[0..2] adaptive on 6", "nvme[0..2]+web[0..2] adaptive on 5"];
+    assert_eq!(plan(&format!("{pollers}{tenants}")), expected);
+    let expected = ["nvme[0..2]+db[0..2]+web[0..2]+old[0..2] adaptive"];
+    assert_eq!(plan(&format!("[pollers]\nlayout = \"shared\"\n{tenants}")), expected);
+    assert_eq!(plan(&format!("[policy]\nname = \"fair\"\n{tenants}")), expected);
+}
+
+#[test]
+fn own_threads_come_behind_the_shared_ones() {
+    let text = [
+        "[pollers]\ncpus = [7]\n".to_owned(),
+        tenant("each", &format!("{GUARANTEED}{VHOST}threads = \"per-queue\"; mode = \"event\"; cpus = [2, 3]")),
+        tenant("batch", ""),
+        tenant("one", &format!("{GUARANTEED}{VHOST}threads = \"dedicated\"; mode = \"polling\"")),
+    ]
+    .concat();
+    let expected = ["batch[0..2] adaptive on 7", "each[0..1] event on 2", "each[1..2] event on 3", "one[0..2] polling"];
+    assert_eq!(plan(&text), expected);
+    let alone = tenant("a", &format!("{VHOST}threads = \"per-queue\"; cpus = [4]; mode = \"event\""));
+    assert_eq!(plan(&(PASSTHROUGH.to_owned() + &alone)), ["a[0..1] event on 4", "a[1..2] event on 4"]);
+}
+
+#[test]
+fn the_most_eager_tenant_decides_how_a_poller_waits() {
+    let disk = |name, mode| tenant(name, &format!("{VHOST}mode = \"{mode}\""));
+    for (text, mode) in [
+        (disk("a", "event") + &disk("b", "event"), "event"),
+        (disk("a", "event") + &tenant("b", ""), "adaptive"),
+        (disk("a", "event") + &disk("b", "polling"), "polling"),
+        (disk("a", "polling") + &tenant("b", ""), "polling"),
+    ] {
+        assert_eq!(plan(&text), [format!("a[0..2]+b[0..2] {mode}")]);
+    }
+}
+
+#[test]
+fn threads_of_a_file_have_an_end() {
+    let keys = format!("{VHOST}threads = \"per-queue\"").replace("; ", "\n");
+    let many = |count: usize| {
+        let tenant = |n| format!("[[tenant]]\nname = \"t{n}\"\nsize = \"4MiB\"\n{keys}\n");
+        PASSTHROUGH.to_owned() + &(0..count).map(tenant).collect::<String>()
+    };
+    assert_eq!(plan(&many(16)).len(), 1024);
+    let told = parse(&many(17)).expect_err("too many").to_string();
+    assert!(told.contains("the tenants' threads add up to 1088, 1024 is the most"), "{told}");
+}
