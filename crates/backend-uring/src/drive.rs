@@ -1,6 +1,7 @@
 //! Opening a drive and finding out what it is.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,8 +16,8 @@ use rustix::io::Errno;
 
 use crate::uring::Uring;
 
-/// How often, and after which pause, a drive that is in use is tried again: one second in all.
-const IN_USE_TRIES: u32 = 50;
+/// How often, and after which pause, a drive that is in use is tried again: five seconds in all.
+const IN_USE_TRIES: u32 = 250;
 const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a path should be.
@@ -49,8 +50,12 @@ pub enum OpenError {
         /// What it should be.
         wanted: &'static str,
     },
-    /// Another process or the kernel itself has the block device.
-    #[error("{} is in use: mounted, or held by another process", path.display())]
+    /// Another process or the kernel itself has the drive.
+    #[error(
+        "{} is in use: mounted, held by another process, or still written to for a daemon that was killed; \
+         try again once that is over",
+        path.display()
+    )]
     InUse {
         /// What.
         path: PathBuf,
@@ -104,8 +109,10 @@ impl UringDrive {
     /// Opens `path`. A missing file is created with `create_size_bytes`, sparse, if that is given; a file or
     /// device that is there must have at least that size, and is not changed.
     ///
-    /// `O_DIRECT` is used where the file system has it; [`UringDrive::is_direct`] tells. A block
-    /// device is opened exclusively; files are for the caller to lock.
+    /// `O_DIRECT` is used where the file system has it; [`UringDrive::is_direct`] tells.
+    ///
+    /// A drive that is in use is waited for, five seconds at most: until the last command that another `UringDrive`
+    /// started is over, even if the process behind it is gone. See `claim`.
     pub fn open(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Result<Self, OpenError> {
         let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
         let (file, created) = open_or_create(path, kind, create_size_bytes)?;
@@ -207,8 +214,14 @@ impl Opened {
     /// A drive of 1 MiB with blocks of 512 bytes, for the tests of what needs no file behind it.
     #[cfg(test)]
     pub(crate) fn pretended() -> Self {
+        Self::pretended_over(File::open("/dev/null").expect("/dev/null"))
+    }
+
+    /// The same with a file that the test chooses.
+    #[cfg(test)]
+    pub(crate) fn pretended_over(file: File) -> Self {
         Self {
-            file: File::open("/dev/null").expect("/dev/null"),
+            file,
             path: PathBuf::new(),
             size_bytes: 1 << 20,
             block_bytes: 512,
@@ -265,7 +278,9 @@ fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Re
     let exclusive = if kind == Kind::Block || found.is_none() { OFlags::EXCL } else { OFlags::empty() };
     let create = if found.is_none() { OFlags::CREATE } else { OFlags::empty() };
     let flags = OFlags::RDWR | OFlags::CLOEXEC | exclusive | create;
-    let file = match open_unused(path, flags) {
+    let claimed = patiently(IN_USE_TRIES, || open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from))
+        .and_then(|file| patiently(IN_USE_TRIES, || claim(&file)).map(|()| file));
+    let file = match claimed {
         Ok(file) => file,
         Err(Errno::BUSY) => return Err(OpenError::InUse { path: path.to_owned() }),
         Err(source) => return Err(os(if found.is_none() { "create" } else { "open" })(source)),
@@ -279,17 +294,46 @@ fn open_or_create(path: &Path, kind: Kind, create_size_bytes: Option<u64>) -> Re
     Ok((file, found.is_none()))
 }
 
-/// Opens. A process that was killed has its rings taken apart, and so its block devices released, a little
-/// after it is gone: whoever restarts the daemon at once shall not be told that the drive is in use.
-fn open_unused(path: &Path, flags: OFlags) -> Result<File, Errno> {
-    let mut tries_left = IN_USE_TRIES;
+/// Repeats what fails because the drive is in use. A process that was killed has its rings taken apart, and so its
+/// drives released, a little after it is gone: whoever restarts the daemon at once shall not be told that.
+fn patiently<T>(mut tries_left: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
-        let opened = open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from);
-        if opened.is_ok() || tries_left == 0 || !matches!(opened, Err(Errno::BUSY)) {
-            return opened;
+        let outcome = attempt();
+        if tries_left == 0 || !matches!(outcome, Err(Errno::BUSY)) {
+            return outcome;
         }
         tries_left -= 1;
         thread::sleep(IN_USE_PAUSE);
+    }
+}
+
+/// Keeps a file for this open file description, the one that all I/O goes through. `BUSY`: another one has it.
+///
+/// A write that a killed daemon started may reach the file after the daemon is gone. The kernel holds the description
+/// for it until then, and the lock lives as long as the description; a lock of the daemon's on a description of
+/// its own would be gone at once. For block devices `O_EXCL` does the same. The lock is of the kind that belongs to
+/// descriptions (`F_OFD_SETLK`, fcntl(2)), so that the caller's `flock` does not stand in the way.
+fn claim(file: &File) -> Result<(), Errno> {
+    let is_file = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile;
+    // NFS makes a lock of this kind out of the caller's flock.
+    if !is_file || rustix::fs::fstatfs(file)?.f_type == rustix::fs::NFS_SUPER_MAGIC {
+        return Ok(());
+    }
+    let whole = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: `whole` is a valid `struct flock`, which the call only reads; the descriptor is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const whole) } == 0 {
+        return Ok(());
+    }
+    match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        Some(Errno::AGAIN | Errno::ACCESS) => Err(Errno::BUSY),
+        // A file system without locks has none to take.
+        _ => Ok(()),
     }
 }
 
@@ -318,4 +362,27 @@ fn device_discards(stat: &Statx) -> bool {
         text.trim().parse::<u64>().ok()
     });
     limit.is_none_or(|limit| limit > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_free_when_the_description_that_io_goes_through_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("drive");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let open = || open(&path, OFlags::RDWR, Mode::empty()).map(File::from).unwrap();
+        let first = open();
+        claim(&first).unwrap();
+        // What the kernel holds while a request is under way, after the process closed its own.
+        let under_way = first.try_clone().unwrap();
+        drop(first);
+        let second = open();
+        assert_eq!(claim(&second), Err(Errno::BUSY));
+        drop(under_way);
+        assert_eq!(claim(&second), Ok(()));
+        second.try_lock().expect("the caller's own lock is of another kind");
+    }
 }

@@ -13,7 +13,8 @@
 //! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with anything queued, and
 //! one per [`reap`](io_model::Backend::reap) and ring where the kernel says that completions wait to be
 //! posted. A poll that finds nothing makes none. Why that is the cheapest way, and why guest memory is not
-//! registered: `docs/decisions/0003-io-uring-buffers.md`.
+//! registered: `docs/decisions/0003-io-uring-buffers.md`. A poller that would rather sleep gets an eventfd
+//! ([`wake_fd`](io_model::Backend::wake_fd)), which costs the kernel a signal per completion from then on.
 //!
 //! Not implemented: kernel-side polling (`IORING_SETUP_SQPOLL` costs a core per ring; `IORING_SETUP_IOPOLL` takes
 //! only reads and writes and needs poll queues in the driver), registered buffers, ranges smaller than the

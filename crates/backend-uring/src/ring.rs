@@ -1,7 +1,7 @@
 //! One HWQ: an io_uring and the commands in it.
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use guest_memory::IoBuf;
@@ -70,6 +70,11 @@ impl Ring {
             enabled: false,
             broken: false,
         })
+    }
+
+    /// Has the kernel signal an eventfd whenever there is something to reap.
+    pub(crate) fn signal(&self, wake: &OwnedFd) -> std::io::Result<()> {
+        self.uring.submitter().register_eventfd(wake.as_raw_fd())
     }
 
     /// Takes a command in, or says how it ended already.

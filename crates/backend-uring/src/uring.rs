@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::drive::{OpenError, Opened};
 use crate::ring::Ring;
@@ -26,6 +29,8 @@ pub struct Uring {
     bounces: Vec<IoBuf>,
     /// Refused commands.
     ready: VecDeque<(HwqId, Done)>,
+    /// Signalled by every ring, once somebody asked for it.
+    wake: Option<OwnedFd>,
 }
 
 impl Uring {
@@ -38,7 +43,15 @@ impl Uring {
             buf
         };
         let bounces = (0..BOUNCES).map(bounce).collect();
-        Ok(Self { rings, depth, bounces, ready: VecDeque::new() })
+        Ok(Self { rings, depth, bounces, ready: VecDeque::new(), wake: None })
+    }
+
+    /// An eventfd that all rings signal. Not the rings' own descriptors: whether those wake a waiter before deferred
+    /// completions are posted depends on the kernel's version, and here there is one to wait for however many rings.
+    fn make_wake(&self) -> io::Result<OwnedFd> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.rings.iter().try_for_each(|ring| ring.signal(&wake))?;
+        Ok(wake)
     }
 }
 
@@ -85,4 +98,15 @@ impl Backend for Uring {
     fn next_event(&self) -> Option<Nanos> {
         (!self.ready.is_empty()).then_some(Nanos(0))
     }
+
+    fn wake_fd(&mut self) -> Option<BorrowedFd<'_>> {
+        if self.wake.is_none() {
+            // Without it the poller goes on looking.
+            self.wake = self.make_wake().ok();
+        }
+        self.wake.as_ref().map(AsFd::as_fd)
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use config::{Config, Prepared, Summary};
+use config::{Config, Prepared, Summary, TenantSummary};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -72,14 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn announce(summary: &Summary, json: bool) -> Result<()> {
     let qemu = summary.tenants.iter().map(|tenant| QemuArguments {
         tenant: tenant.name.clone(),
-        arguments: vec![
-            "-device".into(),
-            serde_json::json!({
-                "driver": "vfio-user-pci",
-                "socket": { "type": "unix", "path": tenant.socket },
-            })
-            .to_string(),
-        ],
+        arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
     });
     let serving = Serving { pid: std::process::id(), summary, qemu: qemu.collect() };
     let mut out = std::io::stdout().lock();
@@ -88,11 +81,36 @@ fn announce(summary: &Summary, json: bool) -> Result<()> {
         return Ok(out.flush()?);
     }
     write!(out, "{summary}")?;
-    writeln!(out, "\nto attach a tenant, add to QEMU's arguments (10.1 or later; guest memory must be shared:")?;
+    writeln!(out, "\nto attach a tenant, add to QEMU's arguments (guest memory must be shared:")?;
     writeln!(out, "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):")?;
     for tenant in &serving.qemu {
-        writeln!(out, "  {}: {} '{}'", tenant.tenant, tenant.arguments[0], tenant.arguments[1])?;
+        let pairs = tenant.arguments.chunks_exact(2).map(|pair| format!("{} '{}'", pair[0], pair[1]));
+        writeln!(out, "  {}: {}", tenant.tenant, pairs.collect::<Vec<_>>().join(" "))?;
+    }
+    if !summary.tenants.iter().all(is_vhost) {
+        writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
+    }
+    if summary.tenants.iter().any(is_vhost) {
+        writeln!(out, "reconnect-ms takes QEMU 9.2 or later: before that, write reconnect=1")?;
     }
     writeln!(out, "\nserving; stop with SIGTERM")?;
     Ok(out.flush()?)
+}
+
+fn is_vhost(tenant: &TenantSummary) -> bool {
+    tenant.frontend == "vhost-user-blk"
+}
+
+fn vfio_user_arguments(tenant: &TenantSummary) -> Vec<String> {
+    let socket = serde_json::json!({ "type": "unix", "path": tenant.socket });
+    vec!["-device".into(), serde_json::json!({ "driver": "vfio-user-pci", "socket": socket }).to_string()]
+}
+
+fn vhost_arguments(tenant: &TenantSummary) -> Vec<String> {
+    // An id begins with a letter, which a tenant's name need not; and a comma ends a path unless it is doubled.
+    let id = format!("evenkeel-{}", tenant.name);
+    let path = tenant.socket.to_string_lossy().replace(',', ",,");
+    let device = serde_json::json!({ "driver": "vhost-user-blk-pci", "chardev": id, "num-queues": tenant.queues });
+    let chardev = format!("socket,id={id},path={path},reconnect-ms=100");
+    vec!["-chardev".into(), chardev, "-device".into(), device.to_string()]
 }

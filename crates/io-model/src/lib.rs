@@ -13,6 +13,7 @@ mod token;
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
+use std::os::fd::BorrowedFd;
 
 pub use guest_memory::IoBuf;
 pub use token::{Token, lost_tokens};
@@ -271,6 +272,13 @@ pub trait Backend {
 
     /// When something can next be reaped, if the back end knows (virtual time). `None`: unknown.
     fn next_event(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Becomes readable when something may be reaped; for a poller that sleeps while commands are in flight, which
+    /// watches it edge-triggered and never reads it. Called by the thread that kicks, and from then on completions may
+    /// cost more. `None`: only [`Backend::next_event`], or looking, can tell.
+    fn wake_fd(&mut self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

@@ -57,6 +57,7 @@ impl Load {
             mean_latency: Nanos::from_micros(20),
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(40),
+            busy_pollers: 1,
         });
         let mut load = Self { reports: reports.collect(), flights: [(VqSlot(0), HwqId(0)); IN_FLIGHT], now };
         for at in 0..IN_FLIGHT {

@@ -19,6 +19,9 @@
 //! | `cost` | what a command costs by opcode and length |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
+//! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and under
+//! [`Lpns`] if it is a guaranteed one; all other policies compare what tenants wait for, and must see all of their VQs.
+//!
 //! Slot and tenant identifier 65535 are reserved; VQs under them are ignored. Not implemented: admission of promises before
 //! they are made; one policy's state shared by several pollers (each has its own, but for what
 //! [`interval`](Policy::interval) reports).
@@ -90,7 +93,7 @@ pub enum Next {
     Idle,
 }
 
-/// One tenant's recent past, as published by whichever poller serves it; see [`Policy::interval`].
+/// One tenant's recent past, as published by the pollers that serve it, added up; see [`Policy::interval`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TenantReport {
     /// Who.
@@ -109,6 +112,8 @@ pub struct TenantReport {
     pub period_mean_latency: Nanos,
     /// Highest latency in the last interval.
     pub max_latency: Nanos,
+    /// Pollers at which it had commands in the last interval or has some in flight; at least 1.
+    pub busy_pollers: u32,
 }
 
 /// The contract between a poller and a policy.

@@ -136,6 +136,7 @@ impl World {
             mean_latency: Nanos::from_micros(20),
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(30),
+            busy_pollers: 1,
         });
         let reports = reports.collect();
         Self {

@@ -3,7 +3,7 @@
 mod support;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Lpns, LpnsConfig, Next, Passthrough, Policy, Variant, VqSlot};
+use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, Variant, VqSlot};
 use support::{INTERVAL, Workload, World};
 
 /// How long is measured.
@@ -275,4 +275,67 @@ fn a_guaranteed_vq_never_waits_for_the_home_that_it_lent() {
     assert!(!policy.is_switching(owner));
     assert_eq!(policy.next(now), Next::Send { vq: owner, hwq: home }, "its command on the backup is still out");
     assert_eq!((policy.in_flight(shared), policy.switches()), (1, 3));
+}
+
+/// Sends from a guaranteed tenant's VQ until the policy won't; returns how many commands went.
+fn fill(policy: &mut Lpns, now: Nanos) -> u32 {
+    policy.arrived(VqSlot(0), 1000, now);
+    let mut sent = 0;
+    while let Next::Send { vq, hwq } = policy.next(now) {
+        policy.sent(vq, hwq, Op::Read, 4096, now);
+        sent += 1;
+    }
+    sent
+}
+
+#[test]
+fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
+    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let report = |tenant, class, submitted, busy_pollers| TenantReport {
+        tenant: TenantId(tenant),
+        class,
+        submitted,
+        completed: submitted,
+        violations: 0,
+        mean_latency: Nanos::from_micros(20),
+        period_mean_latency: Nanos::from_micros(20),
+        max_latency: Nanos::from_micros(30),
+        busy_pollers,
+    };
+    let sent_at_each = |busy_pollers: u32| -> Vec<u32> {
+        let at = |interval| Nanos::from_millis(10 * interval);
+        // Each poller serves one of the tenant's virtqueues, whose indexes count from 1.
+        let poller = |index| {
+            let mut policy = corrected();
+            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, class, at(0));
+            for interval in 1..3 {
+                let best_effort = report(1, Class::BestEffort { weight: 1 }, 1000 * interval, 1);
+                policy.interval(&[report(0, class, 1000 * interval, busy_pollers), best_effort], at(interval));
+            }
+            fill(&mut policy, at(2))
+        };
+        (1..=busy_pollers as u16).map(poller).collect()
+    };
+    let alone = sent_at_each(1);
+    assert!((6..32).contains(&alone[0]), "what the target allows: {alone:?}");
+    for pollers in [2, 4] {
+        let each = sent_at_each(pollers);
+        let all: u32 = each.iter().sum();
+        assert!((alone[0]..alone[0] + pollers).contains(&all), "{each:?} together, {alone:?} alone");
+    }
+    assert_eq!(sent_at_each(64), [1; 64], "everyone may have one at least");
+}
+
+#[test]
+fn the_first_virtqueue_index_is_like_any_other() {
+    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let hwqs: Vec<_> = [0, 1, 64]
+        .map(|index| {
+            let mut policy = corrected();
+            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, class, Nanos(0));
+            policy.arrived(VqSlot(0), 1, Nanos(0));
+            policy.next(Nanos(0))
+        })
+        .into();
+    assert_eq!(hwqs, [Next::Send { vq: VqSlot(0), hwq: HwqId(0) }; 3]);
 }

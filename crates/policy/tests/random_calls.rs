@@ -98,6 +98,7 @@ impl Model {
             mean_latency: Nanos::from_micros(20),
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(30),
+            busy_pollers: 1,
         });
         let reports = reports.collect();
         let generations = 0;

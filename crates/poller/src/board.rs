@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use policy::TenantReport;
+use io_model::{Nanos, TenantId};
+use policy::{Bound, Class, TenantReport};
 
-use crate::Probe;
+use crate::probe::Recent;
+use crate::{Counters, Probe};
 
 /// Where pollers learn of each other's tenants, and `stats` of all of them.
 ///
@@ -12,24 +14,118 @@ use crate::Probe;
 /// 10 ms interval by each poller, never per command.
 #[derive(Debug, Default)]
 pub struct Board {
+    /// By tenant.
     probes: RwLock<Vec<Arc<Probe>>>,
 }
 
 impl Board {
-    /// Adds a tenant's probe.
+    /// Adds a probe of a tenant: one for each poller that serves it.
     pub fn add(&self, probe: Arc<Probe>) {
-        self.probes.write().unwrap_or_else(PoisonError::into_inner).push(probe);
+        let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
+        let at = probes.partition_point(|other| other.tenant() <= probe.tenant());
+        probes.insert(at, probe);
     }
 
-    /// All probes.
-    pub fn probes(&self) -> Vec<Arc<Probe>> {
-        self.probes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Every tenant's probes, in the order of their identifiers.
+    pub fn tenants(&self) -> Vec<TenantProbes> {
+        let probes = self.probes.read().unwrap_or_else(PoisonError::into_inner);
+        probes.chunk_by(same_tenant).map(|probes| TenantProbes(probes.to_vec())).collect()
     }
 
     /// Fills `reports` with every tenant's recent past.
     pub(crate) fn reports(&self, reports: &mut Vec<TenantReport>) {
         reports.clear();
         let probes = self.probes.read().unwrap_or_else(PoisonError::into_inner);
-        reports.extend(probes.iter().map(|probe| probe.report()));
+        reports.extend(probes.chunk_by(same_tenant).map(|of_tenant| {
+            let mut sum = Recent::default();
+            of_tenant.iter().for_each(|probe| sum += probe.recent());
+            sum.report(&of_tenant[0])
+        }));
+    }
+}
+
+fn same_tenant(one: &Arc<Probe>, other: &Arc<Probe>) -> bool {
+    one.tenant() == other.tenant()
+}
+
+/// All probes of one tenant, at least one: what it experienced at all of its pollers together.
+#[derive(Debug, Clone)]
+pub struct TenantProbes(Vec<Arc<Probe>>);
+
+impl TenantProbes {
+    /// Whose.
+    pub fn tenant(&self) -> TenantId {
+        self.0[0].tenant()
+    }
+
+    /// The promise or weight.
+    pub fn class(&self) -> Class {
+        self.0[0].class()
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.0.iter().for_each(|probe| sum += probe.counters());
+        sum
+    }
+
+    /// Counts of latencies since the start; see [`Histogram::counts`](crate::Histogram::counts).
+    pub fn latency_counts(&self) -> Vec<u64> {
+        let mut sum = self.0[0].histogram().counts();
+        for probe in &self.0[1..] {
+            sum.iter_mut().zip(probe.histogram().counts()).for_each(|(sum, count)| *sum += count);
+        }
+        sum
+    }
+
+    /// The loosest of the pollers' bounds: it holds wherever a command goes.
+    pub fn bound(&self) -> Option<Bound> {
+        // A poller that vouches for nothing is the loosest.
+        let looseness = |bound: &Bound| bound.vouched.unwrap_or(Nanos::MAX);
+        self.0.iter().filter_map(|probe| probe.bound()).max_by_key(looseness)
+    }
+
+    /// The HWQs used in the last interval, one bit each (the 64th stands for all above). Each poller numbers its own.
+    pub fn hwqs_in_use(&self) -> u64 {
+        self.0.iter().fold(0, |hwqs, probe| hwqs | probe.hwqs_in_use())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_model::Op;
+
+    #[test]
+    fn a_tenant_with_two_pollers_is_reported_once() {
+        let class = Class::Guaranteed { latency_target: Some(Nanos(50)) };
+        let probe = |tenant| Arc::new(Probe::new(TenantId(tenant), class));
+        let (first, other, second) = (probe(3), probe(4), probe(3));
+        let board = Board::default();
+        [&first, &other, &second].into_iter().for_each(|probe| board.add(Arc::clone(probe)));
+        for (probe, latencies_ns) in [(&first, &[20, 30, 40][..]), (&second, &[90])] {
+            for latency_ns in latencies_ns {
+                probe.submitted();
+                probe.completed(Op::Write, 512, Ok(()), Nanos(0), Nanos(*latency_ns));
+            }
+            probe.next_interval();
+        }
+        second.submitted();
+
+        let mut reports = Vec::new();
+        board.reports(&mut reports);
+        let [report, idle] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!((report.tenant, report.submitted, report.completed), (TenantId(3), 5, 4));
+        assert_eq!((report.mean_latency, report.max_latency), (Nanos(45), Nanos(90)), "weighted by commands");
+        assert_eq!((report.violations, report.busy_pollers), (1, 2));
+        assert_eq!((idle.tenant, idle.submitted, idle.busy_pollers), (TenantId(4), 0, 1));
+
+        let [tenant, _] = &board.tenants()[..] else { panic!("two tenants") };
+        assert_eq!((tenant.counters().completed, tenant.counters().write_bytes), (4, 2048));
+        assert_eq!(tenant.latency_counts().iter().sum::<u64>(), 4);
+        first.publish(None, 0b01);
+        second.publish(None, 0b10);
+        assert_eq!(tenant.hwqs_in_use(), 0b11);
     }
 }

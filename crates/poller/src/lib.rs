@@ -6,8 +6,8 @@
 //! thread: the daemon calls it in a loop, the simulator with virtual time.
 //!
 //! - [`Poller`]: the iteration (`poller.rs`), with its table of commands in flight (`flights.rs`);
-//! - [`Probe`]: what one tenant experienced, written by one poller, read by anyone (`probe.rs`);
-//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other.
+//! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
+//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added up.
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
@@ -19,7 +19,7 @@ mod histogram;
 mod poller;
 mod probe;
 
-pub use board::Board;
+pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles};
 pub use poller::{Poller, Progress, TenantSlot};
 pub use probe::{Counters, Probe};

@@ -7,7 +7,7 @@ use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, VqId};
 use policy::{Class, Next, Policy, TenantReport, VqSlot};
 
 use crate::flights::{Flight, Flights};
-use crate::{Board, INTERVAL, Probe};
+use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Probe};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
@@ -170,6 +170,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         &self.backend
     }
 
+    /// The back end, for what wakes a sleeper.
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
     /// Commands with the device.
     pub fn inflight(&self) -> u32 {
         self.flights.live()
@@ -189,6 +194,16 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     pub fn next_event(&self) -> Nanos {
         let device = if self.inflight() > 0 { self.backend.next_event().unwrap_or(Nanos(0)) } else { Nanos::MAX };
         device.min(self.wait_until)
+    }
+
+    /// The same for a caller who sleeps until then, and whom the back end wakes
+    /// ([`wake_fd`](io_model::Backend::wake_fd)): what only the device can tell is left out, and for two periods after
+    /// the last command each interval is ended in time, until the published figures have settled.
+    pub fn next_timer(&self) -> Nanos {
+        let device = if self.inflight() > 0 { self.backend.next_event().unwrap_or(Nanos::MAX) } else { Nanos::MAX };
+        let settled = self.last_progress + Nanos(INTERVAL.0 * 2 * INTERVALS_PER_PERIOD as u64);
+        let interval = if self.next_interval <= settled { self.next_interval } else { Nanos::MAX };
+        device.min(self.wait_until).min(interval)
     }
 
     /// One iteration.

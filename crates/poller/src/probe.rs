@@ -1,9 +1,11 @@
-//! What one tenant experienced.
+//! What one tenant experienced at one poller.
 //!
-//! One poller writes, with plain loads and stores on cache lines of its own; policies, `stats` and other
+//! A tenant whose queues several pollers serve has a probe at each; the [`Board`](crate::Board) adds them up. One
+//! poller writes, with plain loads and stores on cache lines of its own; policies, `stats` and other
 //! pollers read. Latencies of the last periods are kept in two arrays of 10 ms intervals: while the
 //! poller records into one, readers have the finished one (LPNS §4.5's two-phase array).
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -69,7 +71,67 @@ pub struct Counters {
     pub latency_sum_ns: u64,
 }
 
-/// One tenant's measurements; aligned so that two pollers never write one cache line.
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.submitted += other.submitted;
+        self.completed += other.completed;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.read_bytes += other.read_bytes;
+        self.write_bytes += other.write_bytes;
+        self.errors += other.errors;
+        self.violations += other.violations;
+        self.latency_sum_ns += other.latency_sum_ns;
+    }
+}
+
+/// What a [`TenantReport`] is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recent {
+    submitted: u64,
+    completed: u64,
+    violations: u64,
+    count: u64,
+    sum_ns: u64,
+    max_ns: u64,
+    period_count: u64,
+    period_sum_ns: u64,
+    busy_pollers: u32,
+}
+
+impl AddAssign for Recent {
+    fn add_assign(&mut self, other: Self) {
+        self.submitted += other.submitted;
+        self.completed += other.completed;
+        self.violations += other.violations;
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.period_count += other.period_count;
+        self.period_sum_ns += other.period_sum_ns;
+        self.busy_pollers += other.busy_pollers;
+    }
+}
+
+impl Recent {
+    /// For the tenant that `probe` is one of.
+    pub(crate) fn report(&self, probe: &Probe) -> TenantReport {
+        let mean = |sum_ns: u64, count: u64| Nanos(sum_ns.checked_div(count).unwrap_or(0));
+        TenantReport {
+            tenant: probe.tenant,
+            class: probe.class,
+            submitted: self.submitted,
+            completed: self.completed,
+            violations: self.violations,
+            mean_latency: mean(self.sum_ns, self.count),
+            period_mean_latency: mean(self.period_sum_ns, self.period_count),
+            max_latency: Nanos(self.max_ns),
+            busy_pollers: self.busy_pollers.max(1),
+        }
+    }
+}
+
+/// One tenant's measurements at one poller; aligned so that two pollers never write one cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Probe {
@@ -179,20 +241,26 @@ impl Probe {
 
     /// What a policy needs to know: totals, and latencies of the last finished interval and period.
     pub fn report(&self) -> TenantReport {
+        self.recent().report(self)
+    }
+
+    /// The same as sums, which add up over the probes of one tenant.
+    pub(crate) fn recent(&self) -> Recent {
         let now = self.interval.load(Ordering::Acquire);
         let last = self.cell(now.wrapping_sub(1));
         let finished = &self.phases[(now as usize / INTERVALS_PER_PERIOD + 1) % 2];
-        let mean = |sum_ns: u64, count: u64| Nanos(sum_ns.checked_div(count).unwrap_or(0));
         let sum = |field: fn(&Interval) -> &Count| finished.iter().map(|cell| field(cell).get()).sum::<u64>();
-        TenantReport {
-            tenant: self.tenant,
-            class: self.class,
-            submitted: self.submitted.get(),
-            completed: self.completed.get(),
+        let (submitted, completed, count) = (self.submitted.get(), self.completed.get(), last.count.get());
+        Recent {
+            submitted,
+            completed,
             violations: self.violations.get(),
-            mean_latency: mean(last.sum_ns.get(), last.count.get()),
-            period_mean_latency: mean(sum(|cell| &cell.sum_ns), sum(|cell| &cell.count)),
-            max_latency: Nanos(last.max_ns.get()),
+            count,
+            sum_ns: last.sum_ns.get(),
+            max_ns: last.max_ns.get(),
+            period_count: sum(|cell| &cell.count),
+            period_sum_ns: sum(|cell| &cell.sum_ns),
+            busy_pollers: u32::from(count > 0 || submitted > completed),
         }
     }
 

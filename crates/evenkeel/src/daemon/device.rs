@@ -154,6 +154,11 @@ impl Device {
         self.controller.client_gone();
     }
 
+    /// Whether a client is attached.
+    pub fn has_client(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// Starts a reset; over when [`Device::is_idle`].
     pub fn reset(&mut self) {
         self.controller.reset();

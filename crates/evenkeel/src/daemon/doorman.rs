@@ -1,16 +1,28 @@
 //! How a poller falls asleep and who wakes it.
 //!
-//! A poller that found nothing to do for a while announces that it sleeps, looks once more, and waits on
-//! an eventfd. Whoever leaves something for it (mail, a trapped doorbell) stores that first and then asks
-//! [`Doorman::wake`]. Both sides put a full fence between their store and their load, so one of them sees
-//! the other: no wake-up is lost. Doorbells that guests store into mapped memory wake nobody; for these
-//! the sleeper looks by itself every patrol interval.
+//! A poller that found nothing to do announces that it sleeps, looks once more, and waits on an epoll. Whoever leaves
+//! something for it (mail, a trapped doorbell) stores that first and then asks [`Doorman::wake`], which rings an
+//! eventfd. Both sides put a full fence between their store and their load, so one of them sees the other: no wake-up
+//! is lost. Virtqueues' kicks and the drive's completions come as eventfds of their own: [`Doorman::watch`].
+//! Doorbells that guests store into mapped memory wake nobody; for these there is the patrol.
+//!
+//! Every eventfd is watched edge-triggered: each write to it wakes the sleeper once, and none of them is ever read.
+//! That saves a system call per wake-up; and a descriptor that a hostile client keeps readable wakes nobody, it has to
+//! be written to each time, as with honest kicks. What was signalled while the poller was awake ends its next sleep at
+//! once, for nothing.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+
+/// Wake-ups taken in at once. Further ones end the next sleep.
+const EVENTS: usize = 64;
 
 /// One poller's bed and bell.
 #[derive(Debug)]
@@ -18,21 +30,49 @@ pub struct Doorman {
     sleeping: AtomicBool,
     mail: AtomicBool,
     bell: OwnedFd,
+    epoll: OwnedFd,
+}
+
+/// An eventfd whose writers wake the poller. Dropping it ends that, and then closes it.
+#[derive(Debug)]
+pub struct Watch {
+    doorman: Arc<Doorman>,
+    fd: OwnedFd,
 }
 
 impl Doorman {
     /// A poller that is awake.
     pub fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { sleeping: AtomicBool::new(false), mail: AtomicBool::new(false), bell })
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let doorman = Self { sleeping: AtomicBool::new(false), mail: AtomicBool::new(false), bell, epoll };
+        doorman.add(&doorman.bell)?;
+        Ok(doorman)
+    }
+
+    fn add(&self, fd: impl AsFd) -> std::io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
+    }
+
+    /// Has whoever writes to `fd` wake the poller too, from any thread.
+    ///
+    /// # Errors
+    /// Not an eventfd: of other files some would block whoever waits for them (FUSE asks its server). Or the system
+    /// has no memory left.
+    pub fn watch(self: &Arc<Self>, fd: OwnedFd) -> std::io::Result<Watch> {
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(Errno::INVAL.into());
+        }
+        self.add(&fd)?;
+        Ok(Watch { doorman: Arc::clone(self), fd })
     }
 
     /// Wakes the poller if it sleeps. Call after storing what it should find.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleeping.swap(false, Ordering::Relaxed) {
-            // The counter can't overflow: it is read at each wake-up. A failed write only delays until
-            // the next patrol.
+            // Nobody reads the counter: it is full after 2^64 wake-ups.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
@@ -65,25 +105,29 @@ impl Doorman {
         self.mail.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until woken, or for `timeout` at most.
-    pub fn sleep(&self, timeout: Option<Duration>) {
+    /// Sleeps until woken, or for `timeout` at most. Returns whether somebody woke it.
+    pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        let mut fds = [PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
-        // Interrupted or failed: the caller looks around and sleeps again.
-        if poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0) {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.bell, &mut count);
-        }
+        let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
+        // Interrupted or failed: the caller looks around and sleeps again. Who woke it does not matter: it looks
+        // everywhere.
+        epoll::wait(&self.epoll, &mut events, timeout.as_ref()).is_ok_and(|(woken, _)| !woken.is_empty())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Before it is closed: a client that kept a copy of it could go on waking the poller.
+        let _ = epoll::delete(&self.doorman.epoll, &self.fd);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn a_post_is_never_lost() {
@@ -110,5 +154,72 @@ mod tests {
         }
         thread.join().unwrap();
         assert_eq!(taken, rounds);
+    }
+
+    fn kick() -> (OwnedFd, OwnedFd) {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        (fd.try_clone().unwrap(), fd)
+    }
+
+    fn write(fd: &OwnedFd) {
+        rustix::io::write(fd, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Whether something ends a sleep at once.
+    fn is_woken(doorman: &Doorman) -> bool {
+        doorman.sleep(Some(Duration::ZERO))
+    }
+
+    #[test]
+    fn every_kick_wakes_once_and_none_is_read() {
+        let doorman = Arc::new(Doorman::new().unwrap());
+        let (guest, ours) = kick();
+        write(&guest);
+        let watch = doorman.watch(ours).unwrap();
+        assert!(is_woken(&doorman), "a kick from before it was watched");
+        for _ in 0..3 {
+            assert!(!is_woken(&doorman), "readable all the time, but nobody kicked");
+            write(&guest);
+            // Without a timeout: a lost kick would hang the test.
+            doorman.sleep(None);
+        }
+        drop(watch);
+        write(&guest);
+        assert!(!is_woken(&doorman), "watched after its queue stopped");
+    }
+
+    #[test]
+    fn kicks_race_with_falling_asleep_and_none_is_lost() {
+        let doorman = Arc::new(Doorman::new().unwrap());
+        let (guest, ours) = kick();
+        let _watch = doorman.watch(ours).unwrap();
+        let (rung, seen) = (AtomicBool::new(false), AtomicBool::new(true));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..20_000 {
+                    while !seen.swap(false, Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                    rung.store(true, Ordering::Release);
+                    write(&guest);
+                }
+            });
+            for _ in 0..20_000 {
+                while !rung.swap(false, Ordering::Acquire) {
+                    doorman.sleep(None);
+                }
+                seen.store(true, Ordering::Release);
+            }
+        });
+    }
+
+    #[test]
+    fn only_eventfds_are_watched() {
+        let doorman = Arc::new(Doorman::new().unwrap());
+        let (pipe, _) = rustix::pipe::pipe().unwrap();
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        for fd in [pipe, zero.into(), epoll::create(CreateFlags::CLOEXEC).unwrap()] {
+            assert_eq!(doorman.watch(fd).unwrap_err().raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        }
     }
 }

@@ -1,17 +1,21 @@
-//! The daemon: a drive, pollers on it, and a controller for each tenant behind a vfio-user socket.
+//! The daemon: a drive, pollers on it, and for each tenant an NVMe controller behind a vfio-user socket or a virtio-blk
+//! disk behind a vhost-user one.
 
 pub mod clock;
 pub mod control;
 mod device;
+mod disk;
+mod disk_client;
 mod doorman;
 mod drive;
 mod handler;
 mod patrol;
 mod poller_thread;
 mod queues;
+mod served;
 pub mod snapshot;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -21,20 +25,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use backend_memory::{MemoryDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
-use config::{Change, Config, DeviceLock, LayoutFile, Placement, Prepared};
+use client_socket::Log;
+use config::{Change, Config, DeviceLock, LayoutFile, Placement, Prepared, Tenant};
 use io_model::{Nanos, TenantId};
 use policy::{Class, PolicyConfig, PollerShape};
 use poller::{Board, Poller, Probe};
 use ssd_model::Profile;
 use vfio_user::{DeviceId, Level, Server, ServerHandle};
+use vhost_blk::{Disk, Queues};
 
 use self::clock::Clock;
 use self::control::{ControlSocket, View};
 use self::device::Device;
+use self::disk::DiskQueues;
+use self::disk_client::{DiskClient, Part};
 use self::drive::{Drive, SetWeights};
 use self::handler::{Route, Router};
 use self::patrol::Patrol;
 use self::poller_thread::{Mail, Mailbox, Manners};
+use self::served::Served;
 use crate::{drive_profile, policies};
 
 /// A tenant's guest formatted its namespace; the layout file must remember.
@@ -47,6 +56,7 @@ struct Formatted {
 pub struct Daemon {
     pollers: Vec<(Mailbox, poller_thread::Thread)>,
     server: Option<(JoinHandle<()>, ServerHandle, Arc<AtomicBool>)>,
+    disks: Vec<vhost_user::Server>,
     layout_keeper: Option<JoinHandle<()>>,
     _control: ControlSocket,
     _lock: DeviceLock,
@@ -83,6 +93,8 @@ impl Daemon {
 
     /// Completes what is in flight and ends. Returns the commands that the drive never answered.
     pub fn stop(mut self) -> u32 {
+        // Their threads may be waiting for pollers, so they are joined after these.
+        self.disks.iter().for_each(vhost_user::Server::stop);
         for (mailbox, _) in &self.pollers {
             mailbox.send(Mail::Drain);
         }
@@ -93,6 +105,7 @@ impl Daemon {
             handle.wake();
             let _ = thread.join();
         }
+        self.disks.clear();
         // Ends when the devices are gone, which the pollers took with them; what it was told by then is written.
         if let Some(thread) = self.layout_keeper.take() {
             let _ = thread.join();
@@ -139,18 +152,15 @@ impl<'a> Builder<'a> {
         let control = ControlSocket::serve(&self.config.control_path(), view)?;
         let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
         let (formatted, layout_keeper) = keep_layout(layout, names, Arc::clone(&self.sink))?;
-        let probes: Vec<Arc<Probe>> = (0..self.config.tenants.len()).map(|index| Arc::new(self.probe(index))).collect();
-        for probe in &probes {
-            self.board.add(Arc::clone(probe));
-        }
         let mut daemon = Daemon {
             pollers: Vec::new(),
             server: None,
+            disks: Vec::new(),
             layout_keeper: Some(layout_keeper),
             _control: control,
             _lock: lock,
         };
-        match self.start_threads(drive, &placements, &probes, formatted, &mut daemon) {
+        match self.start_threads(drive, &placements, formatted, &mut daemon) {
             Ok(()) => Ok(daemon),
             Err(error) => {
                 daemon.stop();
@@ -183,11 +193,11 @@ impl<'a> Builder<'a> {
         self,
         drive: &D,
         placements: &[Placement],
-        probes: &[Arc<Probe>],
         formatted: Sender<Formatted>,
         daemon: &mut Daemon,
     ) -> Result<()> {
         let mut routes = HashMap::new();
+        let mut disks = self.disks(drive, placements)?;
         let patrol =
             Patrol::start(Duration::from_nanos(self.config.pollers.patrol.0)).context("can't start the patrol")?;
         let plan = self.config.poller_plan();
@@ -197,13 +207,25 @@ impl<'a> Builder<'a> {
             let policy = policies::build(&self.config.policy, &self.policy, &shape).context("[policy]")?;
             let (queues, weights) = self.open_queues(drive, &shape)?;
             let mut poller = Poller::new(queues, policy, Arc::clone(&self.board), self.clock.now());
-            let mut added = Vec::new();
-            for &index in &planned.tenants {
-                let (device, spec, doorbells) = self.device(index, drive, placements, formatted.clone())?;
-                let id = self.server.handle().add_device(spec)?;
-                added.push((id, poller.add(device, Arc::clone(&probes[index])), doorbells));
+            let (mut controllers, mut parts) = (Vec::new(), Vec::new());
+            for config::Serves { tenant, queues } in &planned.serves {
+                if let Some(made) = disks.get(tenant) {
+                    let disk = DiskQueues::new(
+                        Arc::clone(&made.name),
+                        Queues::new(Arc::clone(&made.disk), queues.clone()),
+                        Log::new(Arc::clone(&self.sink)),
+                    );
+                    let slot = poller.add(Served::Disk(Box::new(disk)), self.probe(*tenant));
+                    parts.push((*tenant, queues.clone(), slot));
+                } else {
+                    let (device, spec, doorbells) = self.device(*tenant, drive, placements, formatted.clone())?;
+                    let id = self.server.handle().add_device(spec)?;
+                    let slot = poller.add(Served::Nvme(Box::new(device)), self.probe(*tenant));
+                    controllers.push((id, slot, doorbells));
+                }
             }
             let manners = Manners {
+                mode: planned.mode,
                 idle_after: Nanos(self.config.pollers.idle_after.0),
                 yields: plan.len() >= cores,
                 cpu: planned.cpu,
@@ -213,14 +235,36 @@ impl<'a> Builder<'a> {
                 poller_thread::start(number, poller, weights, manners, self.clock, server, patrol.clone())
                     .with_context(|| format!("can't start poller {number}"))?;
             routes.extend(
-                added
+                controllers
                     .into_iter()
                     .map(|(id, slot, doorbells)| (id, Route { mailbox: mailbox.clone(), slot, doorbells })),
             );
+            for (tenant, queues, slot) in parts {
+                let part = Part { queues, mailbox: mailbox.clone(), slot };
+                disks.entry(tenant).and_modify(|made| made.parts.push(part));
+            }
             daemon.pollers.push((mailbox, thread));
+        }
+        for (tenant, MadeDisk { name, disk, parts }) in disks {
+            let client = DiskClient::new(name, disk, parts, Log::new(Arc::clone(&self.sink)));
+            let spec = client.spec(self.config.socket_path(&self.config.tenants[tenant]));
+            daemon.disks.push(vhost_user::Server::start(spec, Box::new(client), Arc::clone(&self.sink))?);
         }
         daemon.server = Some(self.serve(routes)?);
         Ok(())
+    }
+
+    /// The disks of the tenants with a vhost-user front end, by tenant.
+    fn disks<D: Drive>(&self, drive: &D, placements: &[Placement]) -> Result<BTreeMap<usize, MadeDisk>> {
+        let tenants = self.config.tenants.iter().enumerate();
+        let with_disk = tenants.filter(|(_, tenant)| tenant.frontend.vhost().is_some());
+        with_disk
+            .map(|(index, tenant)| {
+                let disk = disk_client::disk(tenant, placement(tenant, placements)?, &drive.facts());
+                let disk = Arc::new(disk.with_context(|| format!("tenant {}", tenant.name))?);
+                Ok((index, MadeDisk { name: tenant.name.as_str().into(), disk, parts: Vec::new() }))
+            })
+            .collect()
     }
 
     /// A poller's queues, and what sets their weights where the policy relies on them.
@@ -234,14 +278,17 @@ impl<'a> Builder<'a> {
         Ok((queues, drive.weights()))
     }
 
-    fn probe(&self, index: usize) -> Probe {
+    /// What measures a tenant at one poller; on the board.
+    fn probe(&self, index: usize) -> Arc<Probe> {
         let class = match self.config.tenants[index].class {
             config::Class::Guaranteed { latency_target } => {
                 Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
             }
             config::Class::BestEffort { weight } => Class::BestEffort { weight },
         };
-        Probe::new(TenantId(index as u16), class)
+        let probe = Arc::new(Probe::new(TenantId(index as u16), class));
+        self.board.add(Arc::clone(&probe));
+        probe
     }
 
     fn device<D: Drive>(
@@ -252,13 +299,12 @@ impl<'a> Builder<'a> {
         formatted: Sender<Formatted>,
     ) -> Result<(Device, vfio_user::DeviceSpec, Arc<guest_memory::Mapping>)> {
         let tenant = &self.config.tenants[index];
-        let placement = placements.iter().find(|placement| placement.name == tenant.name);
-        let placement = placement.with_context(|| format!("tenant {} has no place on the drive", tenant.name))?;
+        let placement = placement(tenant, placements)?;
         let on_format = move |lba_bytes| {
             // The receiver lives as long as the daemon.
             let _ = formatted.send(Formatted { tenant: index, lba_bytes });
         };
-        device::build(tenant, placement, &drive.facts(), self.config.socket_path(&tenant.name), Box::new(on_format))
+        device::build(tenant, placement, &drive.facts(), self.config.socket_path(tenant), Box::new(on_format))
             .with_context(|| format!("tenant {}", tenant.name))
     }
 
@@ -273,6 +319,18 @@ impl<'a> Builder<'a> {
         })?;
         Ok((thread, handle, stop))
     }
+}
+
+/// A tenant's disk, until its parts are at their pollers.
+struct MadeDisk {
+    name: Arc<str>,
+    disk: Arc<Disk>,
+    parts: Vec<Part>,
+}
+
+fn placement<'a>(tenant: &Tenant, placements: &'a [Placement]) -> Result<&'a Placement> {
+    let placement = placements.iter().find(|placement| placement.name == tenant.name);
+    placement.with_context(|| format!("tenant {} has no place on the drive", tenant.name))
 }
 
 /// A thread that writes the layout file when a guest formats: pollers must not wait for a disk.

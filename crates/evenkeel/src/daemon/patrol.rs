@@ -77,15 +77,14 @@ impl Patrol {
         Ok(Self { shared })
     }
 
-    /// Wakes `doorman` when one of these moves, until [`Patrol::forget`].
+    /// Wakes `doorman` when one of these moves, until [`Patrol::forget`]. Not for pollers without mapped doorbells: they
+    /// sleep and wake per command, and would meet at the lock.
     pub fn watch(&self, poller: usize, doorman: &Arc<Doorman>, doorbells: Doorbells) {
-        if !doorbells.is_empty() {
-            let mut rounds = self.shared.rounds();
-            rounds.of.push(Round { poller, doorman: Arc::clone(doorman), doorbells });
-            rounds.calm = 0;
-            drop(rounds);
-            self.shared.someone_sleeps.notify_one();
-        }
+        let mut rounds = self.shared.rounds();
+        rounds.of.push(Round { poller, doorman: Arc::clone(doorman), doorbells });
+        rounds.calm = 0;
+        drop(rounds);
+        self.shared.someone_sleeps.notify_one();
     }
 
     /// The poller is awake. Also lets go of its tenants' memory.

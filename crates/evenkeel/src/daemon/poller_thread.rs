@@ -2,27 +2,37 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use config::Mode;
 use io_model::{Backend, Nanos, WrrWeights};
 use policy::{AnyPolicy, Policy};
 use poller::{INTERVAL, Poller, TenantSlot};
 use vfio_user::{Reply, ReplyTo, Request, ServerHandle, Session};
 
 use super::clock::Clock;
-use super::device::Device;
-use super::doorman::Doorman;
+use super::disk::{DiskQueues, Order, Pending};
+use super::doorman::{Doorman, Watch};
 use super::drive::SetWeights;
 use super::patrol::{Doorbells, Patrol};
+use super::served::Served;
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
 
 /// A drive that has not answered for this long at shutdown is given up.
 const DRAIN_LIMIT: Nanos = Nanos::from_millis(10_000);
+
+/// Why a client is cut off.
+const POISONED: &str = "the client shrank a file that it had shared as memory";
+
+/// The kernel takes no timer that ends beyond its clock.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// What the control thread tells a poller.
 pub enum Mail {
@@ -32,6 +42,8 @@ pub enum Mail {
     Request(TenantSlot, Request, ReplyTo),
     /// The device's client is gone.
     Disconnected(TenantSlot),
+    /// What the client of a disk wants.
+    Disk(TenantSlot, Order),
     /// Finish what is in flight and end.
     Drain,
 }
@@ -40,7 +52,10 @@ impl Mail {
     /// The device that it is about.
     fn tenant(&self) -> Option<TenantSlot> {
         match self {
-            Self::Connected(tenant, _) | Self::Request(tenant, ..) | Self::Disconnected(tenant) => Some(*tenant),
+            Self::Connected(tenant, _)
+            | Self::Request(tenant, ..)
+            | Self::Disconnected(tenant)
+            | Self::Disk(tenant, _) => Some(*tenant),
             Self::Drain => None,
         }
     }
@@ -49,7 +64,9 @@ impl Mail {
 /// How a poller's thread behaves.
 #[derive(Debug, Clone, Copy)]
 pub struct Manners {
-    /// Sleep after this long without I/O.
+    /// When to sleep.
+    pub mode: Mode,
+    /// Sleep after this long without I/O, unless the mode says otherwise.
     pub idle_after: Nanos,
     /// Give the CPU away after an empty iteration: for pollers that share a core.
     pub yields: bool,
@@ -77,6 +94,11 @@ impl Mailbox {
     pub fn wake(&self) {
         self.doorman.wake();
     }
+
+    /// Has whoever writes to an eventfd wake the poller, until the [`Watch`] is dropped. See [`Doorman::watch`].
+    pub fn watch(&self, fd: OwnedFd) -> std::io::Result<Watch> {
+        self.doorman.watch(fd)
+    }
 }
 
 /// A poller's thread; ends after [`Mail::Drain`], saying how many commands were still in flight.
@@ -85,7 +107,7 @@ pub type Thread = JoinHandle<u32>;
 /// Starts a thread for `poller`, which is the daemon's `number`th.
 pub fn start<B: Backend + Send + 'static>(
     number: usize,
-    poller: Poller<Device, B, AnyPolicy>,
+    poller: Poller<Served, B, AnyPolicy>,
     weights: Option<SetWeights>,
     manners: Manners,
     clock: Clock,
@@ -109,6 +131,8 @@ pub fn start<B: Backend + Send + 'static>(
         waiting: Vec::new(),
         held: VecDeque::new(),
         next_health: Nanos(0),
+        unchecked: false,
+        drive_watch: None,
         next_weights: Nanos(0),
     };
     let thread = std::thread::Builder::new().name(format!("poller-{number}")).spawn(move || runner.run())?;
@@ -123,12 +147,14 @@ enum Waiting {
     Reset(TenantSlot, ReplyTo),
     /// For commands of a client that left; nobody is told, but the next client's mail is held until then.
     Gone(TenantSlot),
+    /// For commands in flight of a disk.
+    Disk(TenantSlot, Pending),
 }
 
 impl Waiting {
     fn tenant(&self) -> TenantSlot {
         match self {
-            Self::Unmap(tenant, ..) | Self::Reset(tenant, _) | Self::Gone(tenant) => *tenant,
+            Self::Unmap(tenant, ..) | Self::Reset(tenant, _) | Self::Gone(tenant) | Self::Disk(tenant, _) => *tenant,
         }
     }
 }
@@ -136,13 +162,14 @@ impl Waiting {
 fn answer(server: &ServerHandle, waiting: Waiting) {
     match waiting {
         Waiting::Unmap(_, _, reply_to) | Waiting::Reset(_, reply_to) => server.reply(reply_to, Reply::Done),
-        Waiting::Gone(_) => {}
+        // A disk answers for itself.
+        Waiting::Gone(_) | Waiting::Disk(..) => {}
     }
 }
 
 struct Runner<B> {
     number: usize,
-    poller: Poller<Device, B, AnyPolicy>,
+    poller: Poller<Served, B, AnyPolicy>,
     manners: Manners,
     clock: Clock,
     doorman: Arc<Doorman>,
@@ -153,6 +180,10 @@ struct Runner<B> {
     /// Mail for devices that still wind up after a reset or their former client.
     held: VecDeque<Mail>,
     next_health: Nanos,
+    /// Clients' memory was looked at since their health was.
+    unchecked: bool,
+    /// The drive's completions end a sleep.
+    drive_watch: Option<Watch>,
     /// For a policy that relies on the drive's arbitration, with the weights that were set last and the time to look
     /// again.
     set_weights: Option<SetWeights>,
@@ -165,6 +196,9 @@ impl<B: Backend> Runner<B> {
         if let Some(cpu) = self.manners.cpu {
             pin(cpu);
         }
+        // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        self.drive_watch = self.watch_drive();
         loop {
             if self.doorman.take_mail() && self.read_mail() {
                 return self.drain();
@@ -174,10 +208,8 @@ impl<B: Backend> Runner<B> {
             if !self.waiting.is_empty() {
                 self.settle();
             }
-            if now >= self.next_health {
-                self.next_health = now + HEALTH_PERIOD;
-                self.cut_off_poisoned();
-            }
+            self.unchecked = true;
+            self.check_health(now);
             if self.set_weights.is_some() && now >= self.next_weights {
                 self.next_weights = now + INTERVAL;
                 self.follow_weights();
@@ -221,23 +253,28 @@ impl<B: Backend> Runner<B> {
     fn handle(&mut self, mail: Mail) {
         match mail {
             Mail::Connected(tenant, session) => {
-                if let Some(device) = self.poller.source_mut(tenant) {
+                if let Some(device) = self.poller.source_mut(tenant).and_then(Served::nvme) {
                     device.client_here(session);
                 }
             }
             Mail::Request(tenant, request, reply_to) => self.request(tenant, request, reply_to),
             Mail::Disconnected(tenant) => {
-                if let Some(device) = self.poller.source_mut(tenant) {
+                if let Some(device) = self.poller.source_mut(tenant).and_then(Served::nvme) {
                     device.client_gone();
                     self.waiting.push(Waiting::Gone(tenant));
                 }
+            }
+            Mail::Disk(tenant, order) => {
+                let disk = self.poller.source_mut(tenant).and_then(Served::disk);
+                let pending = disk.and_then(|disk| disk.order(order));
+                self.waiting.extend(pending.map(|pending| Waiting::Disk(tenant, pending)));
             }
             Mail::Drain => {}
         }
     }
 
     fn request(&mut self, tenant: TenantSlot, request: Request, reply_to: ReplyTo) {
-        let Some(device) = self.poller.source_mut(tenant) else { return };
+        let Some(device) = self.poller.source_mut(tenant).and_then(Served::nvme) else { return };
         match request {
             Request::DmaUnmap { iova, len_bytes } => match device.dma_unmap(iova, len_bytes) {
                 Ok(()) => self.waiting.push(Waiting::Unmap(tenant, Some((iova, len_bytes)), reply_to)),
@@ -261,7 +298,8 @@ impl<B: Backend> Runner<B> {
     /// Gives the answers whose wait is over.
     fn settle(&mut self) {
         let before = self.waiting.len();
-        for (tenant, device) in self.poller.sources_mut() {
+        for (tenant, served) in self.poller.sources_mut() {
+            let Some(device) = served.nvme() else { continue };
             while let Some(quiet) = device.take_unmapped() {
                 let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(of, range, _) if *of == tenant && *range == Some(quiet));
                 if let Some(at) = self.waiting.iter().position(told) {
@@ -271,12 +309,13 @@ impl<B: Backend> Runner<B> {
         }
         let mut at = 0;
         while let Some(waiting) = self.waiting.get(at) {
-            let Some(device) = self.poller.source_mut(waiting.tenant()) else { return };
-            let over = match waiting {
-                Waiting::Unmap(_, Some(_), _) => false,
-                Waiting::Unmap(_, None, _) => !device.is_unmapping(),
-                Waiting::Reset(..) => device.is_idle(),
-                Waiting::Gone(_) => device.is_idle() && !device.is_unmapping(),
+            let Some(served) = self.poller.source_mut(waiting.tenant()) else { return };
+            let over = match (waiting, served) {
+                (Waiting::Unmap(_, None, _), Served::Nvme(device)) => !device.is_unmapping(),
+                (Waiting::Reset(..), Served::Nvme(device)) => device.is_idle(),
+                (Waiting::Gone(_), Served::Nvme(device)) => device.is_idle() && !device.is_unmapping(),
+                (Waiting::Disk(_, pending), Served::Disk(disk)) => disk.settle(pending),
+                _ => false,
             };
             if over {
                 answer(&self.server, self.waiting.remove(at));
@@ -301,19 +340,30 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Ends the connection of clients that took memory away from under us (see `guest_memory::sigbus`).
-    fn cut_off_poisoned(&mut self) {
-        for (_, device) in self.poller.sources_mut() {
-            if let Some(session) = device.poisoned_session() {
-                self.server.disconnect(session, "the client shrank a file that it had shared as memory");
+    /// Now and then ends the connection of clients that took memory away from under us (see `guest_memory::sigbus`).
+    /// That shows only when the memory is used: a poller that sleeps checks once more after it was last awake, and
+    /// then sleeps on.
+    fn check_health(&mut self, now: Nanos) {
+        if now < self.next_health {
+            return;
+        }
+        self.next_health = now + HEALTH_PERIOD;
+        self.unchecked = false;
+        for (_, served) in self.poller.sources_mut() {
+            match served {
+                Served::Nvme(device) => {
+                    if let Some(session) = device.poisoned_session() {
+                        self.server.disconnect(session, POISONED);
+                    }
+                }
+                Served::Disk(disk) => disk.cut_off_poisoned(POISONED),
             }
         }
     }
 
-    /// After an empty iteration: spin, give way, or sleep.
+    /// After an empty iteration: sleep, give way, or spin.
     fn rest(&mut self, now: Nanos) {
-        let busy = self.poller.inflight() > 0 || !self.waiting.is_empty();
-        if !busy && now - self.poller.last_progress() > self.manners.idle_after {
+        if self.may_sleep(now) {
             self.sleep();
         } else if self.manners.yields {
             std::thread::yield_now();
@@ -322,21 +372,66 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Sleeps until there is something to do: mail, a trapped doorbell, a mapped one that the patrol saw.
+    fn may_sleep(&mut self, now: Nanos) -> bool {
+        let idle = now - self.poller.last_progress() > self.manners.idle_after;
+        self.waiting.is_empty()
+            && self.wakes_in_time()
+            && !self.must_look()
+            && match self.manners.mode {
+                Mode::Event => true,
+                Mode::Adaptive => idle,
+                Mode::Polling => idle && !self.poller.sources_mut().any(|(_, served)| served.has_client()),
+            }
+    }
+
+    /// Whether a client will never kick.
+    fn must_look(&mut self) -> bool {
+        self.poller.sources_mut().any(|(_, served)| served.disk().is_some_and(|disk| disk.is_polled()))
+    }
+
+    /// Whether nothing is in flight, or what is would end a sleep.
+    fn wakes_in_time(&self) -> bool {
+        self.poller.inflight() == 0
+            || self.manners.mode == Mode::Event
+                && (self.drive_watch.is_some() || self.poller.backend().next_event().is_some())
+    }
+
+    /// For a poller that sleeps while commands are in flight. `None`: this drive can't wake it, so it spins or keeps
+    /// to the drive's own forecast.
+    fn watch_drive(&mut self) -> Option<Watch> {
+        if self.manners.mode != Mode::Event {
+            return None;
+        }
+        let fd = self.poller.backend_mut().wake_fd()?.try_clone_to_owned().ok()?;
+        self.doorman.watch(fd).ok()
+    }
+
+    /// Sleeps until there is something to do: mail, a kick, a completion, a trapped doorbell, a mapped one that the
+    /// patrol saw.
     fn sleep(&mut self) {
         self.poller.set_wakeup(true);
         self.doorman.lie_down();
         loop {
             let now = self.clock.now();
-            if self.doorman.has_mail() || self.poller.step(now).any() || self.poller.inflight() > 0 {
+            if self.doorman.has_mail() || self.poller.step(now).any() || !self.wakes_in_time() {
                 break;
             }
+            self.check_health(now);
             let mut doorbells = Doorbells::new();
-            self.poller.sources_mut().for_each(|(_, device)| device.doorbells(&mut doorbells));
-            self.patrol.watch(self.number, &self.doorman, doorbells);
-            let timer = Duration::from_nanos((self.poller.next_event() - now).0);
-            self.doorman.sleep(Some(timer.min(Duration::from_secs(3600))));
-            self.patrol.forget(self.number);
+            self.poller
+                .sources_mut()
+                .filter_map(|(_, served)| served.nvme())
+                .for_each(|device| device.doorbells(&mut doorbells));
+            let patrolled = !doorbells.is_empty();
+            if patrolled {
+                self.patrol.watch(self.number, &self.doorman, doorbells);
+            }
+            let health = if self.unchecked { self.next_health } else { Nanos::MAX };
+            let timer = Duration::from_nanos((self.poller.next_timer().min(health) - now).0);
+            self.unchecked |= self.doorman.sleep(Some(timer.min(LONGEST_SLEEP)));
+            if patrolled {
+                self.patrol.forget(self.number);
+            }
             self.doorman.lie_down();
         }
         self.doorman.get_up();
@@ -355,6 +450,7 @@ impl<B: Backend> Runner<B> {
                 std::thread::yield_now();
             }
         }
+        self.poller.sources_mut().filter_map(|(_, served)| served.disk()).for_each(DiskQueues::let_go);
         self.poller.inflight()
     }
 }

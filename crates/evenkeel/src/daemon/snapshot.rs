@@ -1,10 +1,8 @@
 //! What `evenkeel stats` and `evenkeel demo` show: each tenant over a span of time.
 
-use std::sync::Arc;
-
 use io_model::Nanos;
 use policy::{Bound, Class, RestsOn};
-use poller::{Board, Counters, Percentiles, Probe};
+use poller::{Board, Counters, Percentiles, TenantProbes};
 use serde::{Deserialize, Serialize};
 
 /// All tenants over one span.
@@ -54,7 +52,8 @@ pub struct TenantRow {
     pub violations: u64,
     /// Commands that the drive failed, in this span.
     pub errors: u64,
-    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller.
+    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of
+    /// them used.
     pub hwqs: Vec<u16>,
 }
 
@@ -108,47 +107,49 @@ impl From<Bound> for BoundRow {
 /// A point in time to measure from.
 pub struct Mark {
     at: Nanos,
-    probes: Vec<(Arc<Probe>, Counters, Vec<u64>)>,
+    tenants: Vec<(TenantProbes, Counters, Vec<u64>)>,
 }
 
 impl Mark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
-        let probes = board.probes().into_iter();
-        let probes = probes.map(|probe| (Arc::clone(&probe), probe.counters(), probe.histogram().counts())).collect();
-        Self { at, probes }
+        let counted = |tenant: TenantProbes| {
+            let (counters, counts) = (tenant.counters(), tenant.latency_counts());
+            (tenant, counters, counts)
+        };
+        Self { at, tenants: board.tenants().into_iter().map(counted).collect() }
     }
 
     /// The start of everything.
     pub fn start(board: &Board) -> Self {
-        let probes = board.probes().into_iter().map(|probe| (probe, Counters::default(), Vec::new())).collect();
-        Self { at: Nanos(0), probes }
+        let tenants = board.tenants().into_iter().map(|tenant| (tenant, Counters::default(), Vec::new())).collect();
+        Self { at: Nanos(0), tenants }
     }
 
     /// What happened from the mark until `now`. `names` and `limits` are indexed by tenant.
     pub fn until(&self, now: Nanos, names: &[String], limits: &[Option<String>], policy: &str) -> Snapshot {
         let span = now - self.at;
-        let row = |(probe, counters, counts): &(Arc<Probe>, Counters, Vec<u64>)| {
-            let tenant = usize::from(probe.tenant().0);
+        let row = |(probes, counters, counts): &(TenantProbes, Counters, Vec<u64>)| {
+            let tenant = usize::from(probes.tenant().0);
             let name = names.get(tenant).cloned().unwrap_or_default();
             let limits = limits.get(tenant).cloned().flatten();
-            TenantRow { limits, ..row(name, probe, counters, counts, span) }
+            TenantRow { limits, ..row(name, probes, counters, counts, span) }
         };
-        let tenants = self.probes.iter().map(row).collect();
+        let tenants = self.tenants.iter().map(row).collect();
         Snapshot { policy: policy.to_owned(), span_ms: span.0 / 1_000_000, tenants }
     }
 }
 
-fn row(name: String, probe: &Probe, old: &Counters, old_counts: &[u64], span: Nanos) -> TenantRow {
-    let new = probe.counters();
-    let latencies = Percentiles::between(old_counts, &probe.histogram().counts());
+fn row(name: String, probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -> TenantRow {
+    let new = probes.counters();
+    let latencies = Percentiles::between(old_counts, &probes.latency_counts());
     let seconds = (span.0 as f64 / 1e9).max(1e-9);
     let completed = new.completed - old.completed;
     let bytes = new.read_bytes + new.write_bytes - old.read_bytes - old.write_bytes;
     let mean_ns = (new.latency_sum_ns - old.latency_sum_ns).checked_div(completed).unwrap_or(0);
     let us = |ns: u64| Nanos(ns).as_micros_f64();
-    let (hwqs, bound) = (probe.hwqs_in_use(), probe.bound());
-    let (class, weight, target) = match probe.class() {
+    let (hwqs, bound) = (probes.hwqs_in_use(), probes.bound());
+    let (class, weight, target) = match probes.class() {
         Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
         Class::BestEffort { weight } => ("best-effort", Some(weight), None),
     };

@@ -269,6 +269,7 @@ mod tests {
             mean_latency: Nanos::from_micros(20),
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(60),
+            busy_pollers: 1,
         }
     }
 

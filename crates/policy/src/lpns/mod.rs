@@ -12,6 +12,10 @@
 //! [`interval`](Policy::interval) alone, so a best-effort poller reacts within an interval (10 ms) when a guaranteed
 //! tenant elsewhere starts after a period of silence; in a shared poller it reacts at once.
 //!
+//! A guaranteed tenant's VQs may be with several pollers: reports tell of all of them together, and those that are busy
+//! have equal parts of what it may have in flight. A best-effort tenant's must be with one: the cap is split among
+//! pollers by the tenants that they have.
+//!
 //! With no guaranteed tenant active nothing is throttled, but for a cap at the drive's saturation while several
 //! best-effort tenants compete: with everything in flight at once weights would mean nothing.
 //!
@@ -121,7 +125,7 @@ impl Lpns {
     fn next_guaranteed(&mut self) -> Option<Next> {
         let limit = self.throttle.guaranteed_limit();
         while let Some(tenant) = self.queues.front_guaranteed() {
-            if self.queues.in_flight_of(tenant) >= limit {
+            if self.queues.is_at(limit, tenant) {
                 self.queues.hold(tenant);
             } else if let Some((vq, hwq)) = self.queues.next_vq(tenant) {
                 return Some(Next::Send { vq, hwq });
@@ -238,6 +242,7 @@ impl Policy for Lpns {
         let limit = throttle.guaranteed_limit() / u64::from(COST_UNIT) / 10 * 9;
         let observed = detector.observe(reports, |tenant| queues.own(tenant), config, limit, period_ends, now);
         throttle.observe(config, &observed, now);
+        reports.iter().for_each(|report| queues.set_parts(report.tenant, report.busy_pollers));
         queues.release_all();
         if period_ends {
             self.last_period = Some(now);

@@ -66,6 +66,8 @@ struct Tenant {
     latency_target: Option<Nanos>,
     /// Cost ticks with the drive.
     in_flight: u64,
+    /// Pollers that it is busy at.
+    parts: u64,
     /// Commands sent since the last interval's end.
     sent: u64,
 }
@@ -80,6 +82,7 @@ impl Default for Tenant {
             backlogged: 0,
             latency_target: None,
             in_flight: 0,
+            parts: 1,
             sent: 0,
         }
     }
@@ -251,9 +254,18 @@ impl Queues {
         self.best_effort.front()
     }
 
+    /// Whether a tenant has its part of `limit` cost ticks in flight here.
     #[inline]
-    pub(super) fn in_flight_of(&self, tenant: u16) -> u64 {
-        self.tenants[usize::from(tenant)].in_flight
+    pub(super) fn is_at(&self, limit: u64, tenant: u16) -> bool {
+        let Tenant { in_flight, parts, .. } = self.tenants[usize::from(tenant)];
+        in_flight.saturating_mul(parts) >= limit
+    }
+
+    /// So many pollers share what a tenant may have in flight.
+    pub(super) fn set_parts(&mut self, tenant: TenantId, parts: u32) {
+        if let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) {
+            tenant.parts = u64::from(parts.max(1));
+        }
     }
 
     #[inline]

@@ -273,6 +273,7 @@ impl<P: Policy> World<P> {
             mean_latency: Nanos(mean),
             period_mean_latency: Nanos(mean),
             max_latency: Nanos(max),
+            busy_pollers: 1,
         }
     }
 }
