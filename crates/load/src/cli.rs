@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::attach::Frontend;
 use crate::runner::{Options, Patience, Sample, Target, run};
 use crate::spec::{Arrivals, JobSpec, Rw};
 use crate::stats::JobResult;
@@ -30,9 +31,13 @@ enum Yield {
 /// Drive tenants' disks and measure them, with fio's words. A job runs on every socket named.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Tenants' vfio-user sockets, or the directories that hold them as `cntrl`.
+    /// Tenants' sockets, or the directories that hold them as `cntrl` (vfio-user) or `vhost.sock`
+    /// (vhost-user-blk).
     #[arg(required = true, value_name = "SOCKET")]
     sockets: Vec<PathBuf>,
+    /// What speaks on the sockets, where their names don't tell.
+    #[arg(long, default_value = "auto", value_name = "PROTOCOL")]
+    frontend: Frontend,
     /// Kind and order of commands.
     #[arg(long, default_value = "randread")]
     rw: Rw,
@@ -45,7 +50,7 @@ pub struct Args {
     /// Commands in flight per job.
     #[arg(long, default_value_t = 1, value_name = "N")]
     iodepth: u16,
-    /// Jobs per socket, each with its own queue pair.
+    /// Jobs per socket, each with its own queue.
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
     /// Share of reads in rw and randrw.
@@ -77,7 +82,7 @@ pub struct Args {
     /// randread: check what an earlier run with the same --randseed and --bs wrote.
     #[arg(long)]
     verify: bool,
-    /// Make each write durable before it completes (FUA).
+    /// Make each write durable before it completes (FUA; with vhost-user-blk a flush after each).
     #[arg(long)]
     fua: bool,
     /// Go on after a command failed.
@@ -146,8 +151,8 @@ impl Args {
 pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     let stop = stop_on_signals()?;
     let spec = args.spec();
-    let targets =
-        args.sockets.iter().map(|path| Target::connect(path, vec![spec.clone()])).collect::<Result<Vec<_>, _>>()?;
+    let connect = |path: &PathBuf| Target::connect_as(args.frontend, path, vec![spec.clone()]);
+    let targets = args.sockets.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
     let live = io::stderr().is_terminal();
     let results = run(targets, &args.options(), &stop, &mut |samples| {
         if live {

@@ -1,8 +1,7 @@
 //! One queue's work, as calls of `step(now)`.
 
-use nvme_driver::{Blocks, Completion, Data, DmaMemory, Namespace, QueuePair, Status, SubmitError};
-use nvme_spec::data::DsmRange;
-
+use crate::Error;
+use crate::disk::{Buffers, DiskQueue, Done, Failure, QueueShape, Request};
 use crate::pace::Pace;
 use crate::pattern::{Next, Pattern};
 use crate::rng::{Rng, mix};
@@ -35,7 +34,7 @@ enum Phase {
     Done,
 }
 
-/// A command in flight, by its identifier.
+/// A command in flight, by its tag.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     next: Next,
@@ -50,8 +49,7 @@ struct Core {
     spec: JobSpec,
     range: Range,
     slots: Vec<Slot>,
-    buffers: DmaMemory,
-    buffer_bytes: u64,
+    buffers: Buffers,
     scratch: Vec<u8>,
     phase: Phase,
     pace: Pace,
@@ -66,10 +64,9 @@ struct Core {
     error: Option<String>,
 }
 
-/// A job on one queue pair. It owns no clock and no thread: whoever drives it passes `now_ns`.
-pub struct Job {
-    queue: QueuePair,
-    ns: Namespace,
+/// A job on one queue. It owns no clock and no thread: whoever drives it passes `now_ns`.
+pub struct Job<Q: DiskQueue> {
+    queue: Q,
     pattern: Pattern,
     pending: Option<Next>,
     core: Core,
@@ -78,28 +75,18 @@ pub struct Job {
     end_ns: u64,
 }
 
-impl Job {
-    /// Copy `copy` of `spec` on `queue`, whose depth is the job's. `buffers` has room for one block of
-    /// the largest size per command; `range` is the copy's.
-    pub fn new(
-        spec: &JobSpec,
-        copy: u16,
-        queue: QueuePair,
-        ns: Namespace,
-        range: Range,
-        buffers: DmaMemory,
-    ) -> Result<Self, crate::Error> {
-        let depth = usize::from(queue.depth());
-        let buffer_bytes = buffer_bytes(spec);
-        if buffers.len_bytes() < depth as u64 * buffer_bytes {
-            return Err(crate::Error::Spec("too little memory for the job's buffers".into()));
-        }
+impl<Q: DiskQueue> Job<Q> {
+    /// Copy `copy` of `spec` on `queue`, which has [`shape`] at least; `range` is the copy's.
+    pub fn new(spec: &JobSpec, copy: u16, queue: Q, range: Range) -> Result<Self, Error> {
+        let depth = queue.depth();
+        let buffers = queue.buffers();
         let seed = mix(spec.seed ^ mix(copy.into()));
-        let mut scratch = vec![0; buffer_bytes as usize];
+        let mut scratch = vec![0; shape(spec).buffer_bytes as usize];
         let mut rng = Rng::new(seed ^ 1);
-        for slot in 0..depth as u64 {
+        for tag in 0..depth {
             scratch.as_chunks_mut().0.iter_mut().for_each(|word| *word = rng.next().to_le_bytes());
-            buffers.write(slot * buffer_bytes, &scratch);
+            let filled = buffers.write(tag, &scratch);
+            filled.ok_or_else(|| Error::Spec("too little memory for the job's buffers".into()))?;
         }
         let unit = spec.block_sizes.min_bytes();
         let verifier = spec
@@ -109,9 +96,8 @@ impl Job {
         let slot = Slot { next: nothing, due_ns: 0, submitted_ns: 0, generation: 0, counted: false };
         let core = Core {
             range,
-            slots: vec![slot; depth],
+            slots: vec![slot; depth.into()],
             buffers,
-            buffer_bytes,
             scratch,
             phase: Phase::Run,
             pace: Pace::new(spec.rate_iops, spec.arrivals, 0, seed ^ 2),
@@ -127,7 +113,7 @@ impl Job {
             spec: spec.clone(),
         };
         let pattern = Pattern::new(spec, range, seed);
-        Ok(Self { queue, ns, pattern, pending: None, core, started: false, stopped: false, end_ns: u64::MAX })
+        Ok(Self { queue, pattern, pending: None, core, started: false, stopped: false, end_ns: u64::MAX })
     }
 
     /// Reaps what completed, then sends what may be sent, all with one time stamp: latencies include
@@ -187,11 +173,11 @@ impl Job {
     }
 
     /// Sends what is due and fits; rings once.
-    fn issue(&mut self, now_ns: u64) -> Result<u32, nvme_driver::Error> {
+    fn issue(&mut self, now_ns: u64) -> Result<u32, Error> {
         let mut sent = 0;
-        while let Some(cid) = self.queue.next_cid() {
+        while let Some(tag) = self.queue.next_tag() {
             let Some((next, due_ns)) = self.next(now_ns) else { break };
-            match self.submit(cid, next, due_ns, now_ns) {
+            match self.submit(tag, next, due_ns, now_ns) {
                 Ok(()) => sent += 1,
                 Err(error) => {
                     self.abort(&error.to_string());
@@ -233,31 +219,20 @@ impl Job {
         Some((next, due_ns))
     }
 
-    fn submit(&mut self, cid: u16, next: Next, due_ns: u64, now_ns: u64) -> Result<(), SubmitError> {
+    fn submit(&mut self, tag: u16, next: Next, due_ns: u64, now_ns: u64) -> Result<(), Error> {
         let core = &mut self.core;
-        let block = u64::from(self.ns.block_bytes);
-        let blocks =
-            Blocks { nsid: self.ns.nsid, lba: next.offset_bytes / block, count: (next.len_bytes / block) as u32 };
-        let at = u64::from(cid) * core.buffer_bytes;
-        let data = Data { iova: core.buffers.iova() + at, len_bytes: next.len_bytes };
+        let Next { direction, offset_bytes, len_bytes } = next;
         let mut generation = 0;
-        match next.direction {
-            Direction::Read => self.queue.read(blocks, data)?,
-            Direction::Write => {
-                if let Some(verifier) = &mut core.verifier {
-                    let stamped = &mut core.scratch[..next.len_bytes as usize];
-                    generation = verifier.stamp(next.offset_bytes, stamped);
-                    core.buffers.write(at, stamped);
-                }
-                self.queue.write(blocks, data, core.spec.fua)?
-            }
-            Direction::Trim => {
-                let range = DsmRange { cattr: 0, nlb: blocks.count, slba: blocks.lba };
-                self.queue.deallocate(self.ns.nsid, &[range])?
-            }
-        };
+        if direction == Direction::Write
+            && let Some(verifier) = &mut core.verifier
+        {
+            let stamped = &mut core.scratch[..len_bytes as usize];
+            generation = verifier.stamp(offset_bytes, stamped);
+            core.buffers.write(tag, stamped);
+        }
+        self.queue.send(Request { direction, offset_bytes, len_bytes, durable: core.spec.fua })?;
         let counted = core.phase == Phase::Run && due_ns >= core.measure_from_ns;
-        core.slots[usize::from(cid)] = Slot { next, due_ns, submitted_ns: now_ns, generation, counted };
+        core.slots[usize::from(tag)] = Slot { next, due_ns, submitted_ns: now_ns, generation, counted };
         Ok(())
     }
 
@@ -275,6 +250,11 @@ impl Job {
     /// Takes the counts since the last time, leaving `empty` in their place.
     pub fn swap_interval(&mut self, empty: Box<Totals>) -> Box<Totals> {
         std::mem::replace(&mut self.core.interval, empty)
+    }
+
+    /// What it does.
+    pub fn spec(&self) -> &JobSpec {
+        &self.core.spec
     }
 
     /// Commands in flight.
@@ -317,28 +297,29 @@ impl Job {
         })
     }
 
-    /// Gives the queue pair and the buffers back.
-    pub fn into_parts(self) -> (QueuePair, DmaMemory) {
-        (self.queue, self.core.buffers)
+    /// Gives the queue back.
+    pub fn into_queue(self) -> Q {
+        self.queue
     }
 }
 
-/// Bytes of buffer that one command of `spec` needs: whole pages, so that PRPs have no offset.
-pub fn buffer_bytes(spec: &JobSpec) -> u64 {
-    spec.block_sizes.max_bytes().next_multiple_of(nvme_spec::PAGE_BYTES)
+/// The queue that a copy of `spec` needs. Buffers are whole pages, so that NVMe's PRPs have no offset.
+pub fn shape(spec: &JobSpec) -> QueueShape {
+    let buffer_bytes = spec.block_sizes.max_bytes().next_multiple_of(nvme_spec::PAGE_BYTES);
+    QueueShape { depth: spec.iodepth, buffer_bytes }
 }
 
 impl Core {
     #[inline]
-    fn completed(&mut self, done: Completion, now_ns: u64) {
-        let slot = self.slots[usize::from(done.cid)];
+    fn completed(&mut self, done: Done, now_ns: u64) {
+        let slot = self.slots[usize::from(done.tag)];
         self.completed_ios += 1;
-        let success = done.status.is_success();
-        if !success {
-            self.failed(slot.next, done.status);
+        let success = done.outcome.is_ok();
+        if let Err(failure) = done.outcome {
+            self.failed(slot.next, failure);
         }
         if self.verifier.is_some() {
-            self.verify(done.cid, slot, success);
+            self.verify(done.tag, slot, success);
         }
         if slot.counted && success {
             let lat_ns = self.pace.is_paced().then(|| now_ns.saturating_sub(slot.due_ns));
@@ -352,22 +333,22 @@ impl Core {
     }
 
     #[cold]
-    fn failed(&mut self, next: Next, status: Status) {
+    fn failed(&mut self, next: Next, failure: Failure) {
         self.failed_ios += 1;
         let (kind, at, len) = (next.direction.name(), next.offset_bytes, next.len_bytes);
-        self.error.get_or_insert_with(|| format!("{kind} of {len} bytes at offset {at} failed: {status}"));
+        self.error.get_or_insert_with(|| format!("{kind} of {len} bytes at offset {at} failed: {failure}"));
         if !self.spec.continue_on_error && self.phase == Phase::Run {
             self.phase = Phase::Drain;
         }
     }
 
-    fn verify(&mut self, cid: u16, slot: Slot, success: bool) {
+    fn verify(&mut self, tag: u16, slot: Slot, success: bool) {
         let Some(verifier) = &mut self.verifier else { return };
         let Next { direction, offset_bytes, len_bytes } = slot.next;
         match direction {
             Direction::Read => {
                 let data = &mut self.scratch[..len_bytes as usize];
-                let read = self.buffers.read(u64::from(cid) * self.buffer_bytes, data);
+                let read = self.buffers.read(tag, data);
                 verifier.was_read(offset_bytes, len_bytes, read.filter(|()| success).map(|()| &*data));
             }
             Direction::Write => verifier.written(offset_bytes, len_bytes, success.then_some(slot.generation)),

@@ -1,12 +1,14 @@
-//! A load generator: fio-style jobs over a real NVMe client, and the engine behind `evenkeel load`.
+//! A load generator: fio-style jobs over a real NVMe or virtio-blk client, and the engine behind `evenkeel load`.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`spec`] | [`JobSpec`]: what a job does, and checking it against a namespace |
+//! | [`spec`] | [`JobSpec`]: what a job does, and checking it against a disk |
 //! | [`value`] | sizes, times and shares as operators write them |
 //! | `rng`, `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
 //! | [`verify`] | stamped blocks: finds corrupt, stale and misplaced data |
 //! | [`job`] | [`Job`]: one queue's work, as calls of `step(now)`; no thread, no clock |
+//! | [`disk`] | [`Disk`](disk::Disk): what a job needs of whatever carries its commands |
+//! | `nvme`, `vhost`, `attach` | that over vfio-user, over vhost-user-blk, over either |
 //! | [`stats`] | counts and latency histograms, per interval and summed |
 //! | [`runner`] | threads, the clock, live samples, stopping, noticing that a device is gone |
 //! | [`report`] | JSON with fio's field names, and a table |
@@ -19,8 +21,11 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 pub mod cli;
+pub mod disk;
 pub mod job;
+mod nvme;
 mod pace;
 mod pattern;
 pub mod report;
@@ -30,11 +35,17 @@ pub mod spec;
 pub mod stats;
 pub mod value;
 pub mod verify;
+mod vhost;
 
+pub use attach::{AnyDisk, AnyQueue, Frontend};
 pub use job::{Job, Step};
+pub use nvme::{NvmeDisk, NvmeQueue};
 pub use runner::{Options, Patience, Sample, Target, run};
 pub use spec::{JobSpec, Rw};
 pub use stats::{Direction, JobResult};
+pub use vhost::{Problem, VhostDisk, VhostQueue};
+
+use std::path::PathBuf;
 
 /// Why a run could not start.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -42,6 +53,17 @@ pub enum Error {
     /// The device can't be reached or driven.
     #[error(transparent)]
     Device(#[from] nvme_driver::Error),
+    /// A vhost-user-blk device can't be reached or driven.
+    #[error("{}: {problem}", .path.display())]
+    Vhost {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        problem: Problem,
+    },
+    /// A command was not taken.
+    #[error(transparent)]
+    Submit(#[from] nvme_driver::SubmitError),
     /// A job asks for what the device or the tool can't do.
     #[error("{0}")]
     Spec(String),
@@ -54,6 +76,11 @@ impl Error {
     /// Whether what was asked for is wrong (a path, a parameter), rather than what happened then.
     pub fn is_bad_input(&self) -> bool {
         use nvme_driver::Error::{NoPermission, NoSocket, NobodyListens};
-        matches!(self, Self::Spec(_) | Self::Device(NoSocket { .. } | NobodyListens { .. } | NoPermission { .. }))
+        match self {
+            Self::Spec(_) => true,
+            Self::Device(error) => matches!(error, NoSocket { .. } | NobodyListens { .. } | NoPermission { .. }),
+            Self::Vhost { problem, .. } => problem.is_bad_input(),
+            Self::Submit(_) | Self::System(_) => false,
+        }
     }
 }

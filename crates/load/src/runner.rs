@@ -1,7 +1,7 @@
 //! Drives jobs: threads, the clock, live samples, and an eye on devices that fall silent.
 //!
 //! Worker threads only step jobs. The calling thread sleeps, merges what workers hand over about every
-//! second, reports progress and, when a job gets no completions, asks its controller whether it lives.
+//! second, reports progress and, when a job gets no completions, asks its disk whether it lives.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,16 +10,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nvme_driver::{Controller, PciDevice, VfioUserDevice};
-
 use crate::Error;
-use crate::job::{Job, Step, buffer_bytes};
+use crate::attach::{AnyDisk, Frontend};
+use crate::disk::{Disk, DiskQueue};
+use crate::job::{Job, Step, shape};
 use crate::spec::JobSpec;
 use crate::stats::{JobResult, Totals};
 
 /// How often workers hand counts over and progress is reported.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Without completions for this long, the controller is asked whether it lives.
+/// Without completions for this long, the device is asked whether it lives.
 const SUSPICIOUS: Duration = Duration::from_millis(1500);
 /// Sleeping is imprecise by about this much: shorter waits are spun.
 const SLEEP_SLACK_NS: u64 = 150_000;
@@ -54,23 +54,28 @@ impl Default for Options {
 }
 
 /// A device and the jobs to run against it.
-pub struct Target<D: PciDevice> {
+pub struct Target<D: Disk> {
     /// Its name in results.
     pub name: String,
     /// The device.
-    pub controller: Controller<D>,
+    pub disk: D,
     /// The jobs.
     pub specs: Vec<JobSpec>,
 }
 
-impl Target<VfioUserDevice> {
-    /// Connects to a vfio-user socket, or a directory that holds it as `cntrl`. The target is named after
-    /// the directory.
+impl Target<AnyDisk> {
+    /// Attaches to a tenant's socket, or to the directory that holds it. The target is named after the
+    /// directory.
     pub fn connect(path: &Path, specs: Vec<JobSpec>) -> Result<Self, Error> {
-        let controller = Controller::start(VfioUserDevice::connect(path)?)?;
+        Self::connect_as(Frontend::Auto, path, specs)
+    }
+
+    /// As [`Target::connect`], where the socket's name does not tell what speaks there.
+    pub fn connect_as(frontend: Frontend, path: &Path, specs: Vec<JobSpec>) -> Result<Self, Error> {
+        let disk = AnyDisk::attach(path, frontend)?;
         let directory = if path.is_dir() { Some(path) } else { path.parent() };
         let name = directory.and_then(Path::file_name).unwrap_or(path.as_os_str());
-        Ok(Self { name: name.to_string_lossy().into_owned(), controller, specs })
+        Ok(Self { name: name.to_string_lossy().into_owned(), disk, specs })
     }
 }
 
@@ -100,9 +105,9 @@ pub struct Sample {
 }
 
 /// A job on its way through a worker.
-struct Seat<'a> {
+struct Seat<'a, Q: DiskQueue> {
     index: usize,
-    job: Job,
+    job: Job<Q>,
     /// Set when the job must end at once.
     aborted: &'a OnceLock<String>,
     finished: bool,
@@ -111,9 +116,9 @@ struct Seat<'a> {
 }
 
 /// From a worker to the calling thread.
-enum Report {
+enum Report<Q: DiskQueue> {
     Interval(Interval),
-    Finished { index: usize, job: Box<Job> },
+    Finished { index: usize, job: Box<Job<Q>> },
 }
 
 /// What a job did since its last report.
@@ -128,7 +133,7 @@ struct Interval {
 }
 
 /// One job's books, kept by the calling thread.
-struct Book {
+struct Book<Q: DiskQueue> {
     target: usize,
     name: String,
     spec: JobSpec,
@@ -137,13 +142,13 @@ struct Book {
     sample: Sample,
     seen_ios: u64,
     silent_ns: u64,
-    finished: Option<Box<Job>>,
+    finished: Option<Box<Job<Q>>>,
 }
 
 /// Runs every job of every target to its end, or until `stop` is set; then still drains and reports.
 /// `progress` gets the newest sample of every job about once a second. One result per job and copy, in
 /// order.
-pub fn run<D: PciDevice>(
+pub fn run<D: Disk>(
     mut targets: Vec<Target<D>>,
     options: &Options,
     stop: &AtomicBool,
@@ -152,18 +157,14 @@ pub fn run<D: PciDevice>(
     let mut books = Vec::new();
     let mut jobs = Vec::new();
     for (index, target) in targets.iter_mut().enumerate() {
-        let specs = target.specs.clone();
-        for spec in &specs {
-            // Without copies it is still checked, and refused.
-            for copy in 0..spec.numjobs.max(1) {
-                jobs.push(make_job(target, spec, copy)?);
-                books.push(Book::new(index, target, spec));
-            }
+        for job in make_jobs(target)? {
+            books.push(Book::new(index, target, job.spec()));
+            jobs.push(job);
         }
     }
     let aborts: Vec<OnceLock<String>> = books.iter().map(|_| OnceLock::new()).collect();
     let threads = options.threads.clamp(1, jobs.len().max(1));
-    let mut hands: Vec<Vec<Seat<'_>>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut hands: Vec<Vec<Seat<'_, D::Queue>>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, (job, aborted)) in jobs.into_iter().zip(&aborts).enumerate() {
         hands[index % threads].push(Seat { index, job, aborted, finished: false, measured: false });
     }
@@ -179,28 +180,30 @@ pub fn run<D: PciDevice>(
     Ok(books.into_iter().map(|book| book.close(&mut targets)).collect())
 }
 
-fn make_job<D: PciDevice>(target: &mut Target<D>, spec: &JobSpec, copy: u16) -> Result<Job, Error> {
-    let controller = &mut target.controller;
-    let ns = controller.first_namespace()?;
-    let range = spec.range(&ns, controller.max_transfer_bytes(), copy)?;
-    let limit = controller.max_entries();
-    let entries = spec.iodepth.saturating_add(1);
-    if entries > limit {
-        return Err(Error::Spec(format!("iodepth {} is above the controller's limit of {}", spec.iodepth, limit - 1)));
+/// Every copy of every job of a target, with its queue.
+fn make_jobs<D: Disk>(target: &mut Target<D>) -> Result<Vec<Job<D::Queue>>, Error> {
+    let geometry = target.disk.geometry();
+    let mut copies = Vec::new();
+    for spec in &target.specs {
+        // Without copies it is still checked, and refused.
+        for copy in 0..spec.numjobs.max(1) {
+            copies.push((spec, copy, spec.range(&geometry, copy)?));
+        }
     }
-    let queue = controller.create_queue_pair(entries, None)?;
-    let buffers = controller.allocate_dma((u64::from(spec.iodepth) * buffer_bytes(spec)) as usize)?;
-    Job::new(spec, copy, queue, ns, range, buffers)
+    let shapes: Vec<_> = copies.iter().map(|(spec, ..)| shape(spec)).collect();
+    let queues = target.disk.open_queues(&shapes)?;
+    let jobs = copies.into_iter().zip(queues);
+    jobs.map(|((spec, copy, range), queue)| Job::new(spec, copy, queue, range)).collect()
 }
 
-struct Worker<'a> {
-    seats: Vec<Seat<'a>>,
-    reports: Sender<Report>,
+struct Worker<'a, Q: DiskQueue> {
+    seats: Vec<Seat<'a, Q>>,
+    reports: Sender<Report<Q>>,
     patience: Patience,
     stop: &'a AtomicBool,
 }
 
-impl Worker<'_> {
+impl<Q: DiskQueue> Worker<'_, Q> {
     fn run(mut self) {
         let clock = Instant::now();
         let now_ns = || clock.elapsed().as_nanos() as u64;
@@ -278,9 +281,9 @@ impl Worker<'_> {
 }
 
 /// Takes reports until every worker is gone.
-fn keep_books<D: PciDevice>(
-    received: &Receiver<Report>,
-    books: &mut [Book],
+fn keep_books<D: Disk>(
+    received: &Receiver<Report<D::Queue>>,
+    books: &mut [Book<D::Queue>],
     targets: &mut [Target<D>],
     aborts: &[OnceLock<String>],
     options: &Options,
@@ -313,8 +316,8 @@ fn keep_books<D: PciDevice>(
     }
 }
 
-impl Book {
-    fn new<D: PciDevice>(index: usize, target: &Target<D>, spec: &JobSpec) -> Self {
+impl<Q: DiskQueue> Book<Q> {
+    fn new<D: Disk>(index: usize, target: &Target<D>, spec: &JobSpec) -> Self {
         let name = spec.title(&target.name);
         let sample = Sample { name: name.clone(), target: target.name.clone(), ..Sample::default() };
         Self {
@@ -350,18 +353,18 @@ impl Book {
     }
 
     /// Why the job must be given up, if it must.
-    fn trouble<D: PciDevice>(&self, targets: &mut [Target<D>], timeout: Duration) -> Option<String> {
+    fn trouble<D: Disk>(&self, targets: &mut [Target<D>], timeout: Duration) -> Option<String> {
         let silent = Duration::from_nanos(self.silent_ns);
         if silent < SUSPICIOUS {
             return None;
         }
-        if let Err(error) = targets[self.target].controller.check() {
+        if let Err(error) = targets[self.target].disk.check() {
             return Some(error.to_string());
         }
         (silent >= timeout).then(|| format!("no command completed for {} s: the daemon lost some", silent.as_secs()))
     }
 
-    fn close<D: PciDevice>(self, targets: &mut [Target<D>]) -> JobResult {
+    fn close<D: Disk<Queue = Q>>(self, targets: &mut [Target<D>]) -> JobResult {
         let mut result = JobResult {
             name: self.name,
             target: self.sample.target,
@@ -379,12 +382,9 @@ impl Book {
         result.error = job.error().map(str::to_string);
         result.verify = job.verify_result();
         let quiet = job.in_flight() == 0;
-        let (queue, buffers) = job.into_parts();
-        let controller = &mut targets[self.target].controller;
-        // A controller that is in trouble keeps its queues until it is reset; the job's error says why.
-        if quiet && controller.delete_queue_pair(queue).is_ok() {
-            let released = controller.release_dma(buffers);
-            result.error = result.error.or(released.err().map(|error| error.to_string()));
+        if quiet {
+            let closed = targets[self.target].disk.close_queue(job.into_queue());
+            result.error = result.error.or(closed.err().map(|error| error.to_string()));
         }
         result
     }

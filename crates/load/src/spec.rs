@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use nvme_driver::Namespace;
-
 use crate::Error;
+use crate::disk::Geometry;
 use crate::value::{Amount, BlockSizes};
 
 /// Kinds and order of commands; fio's names.
@@ -14,7 +13,7 @@ pub enum Rw {
     Read,
     /// Sequential writes.
     Write,
-    /// Sequential trims (Dataset Management, deallocate).
+    /// Sequential trims (NVMe's Dataset Management, virtio's discard).
     Trim,
     /// Random reads.
     #[value(name = "randread")]
@@ -53,6 +52,11 @@ impl Rw {
         matches!(self, Self::RandRead | Self::RandWrite | Self::RandTrim | Self::RandRw)
     }
 
+    /// Whether it only trims.
+    pub fn is_trim(self) -> bool {
+        matches!(self, Self::Trim | Self::RandTrim)
+    }
+
     /// Whether it never changes data.
     pub fn is_read_only(self) -> bool {
         matches!(self, Self::Read | Self::RandRead)
@@ -80,9 +84,9 @@ pub struct JobSpec {
     pub rwmixread: u8,
     /// Block sizes.
     pub block_sizes: BlockSizes,
-    /// Commands kept in flight, 1 to the controller's limit.
+    /// Commands kept in flight, 1 to the device's limit.
     pub iodepth: u16,
-    /// Copies of this job, each with its own queue pair. With `verify` they share the range out.
+    /// Copies of this job, each with its own queue. With `verify` they share the range out.
     pub numjobs: u16,
     /// Commands per second and copy, sent when due whatever completes (open loop). `None`: no limit.
     pub rate_iops: Option<u64>,
@@ -101,7 +105,7 @@ pub struct JobSpec {
     /// Stamp what is written, check what is read, and read everything back at the end. A read-only job
     /// checks the stamps that an earlier run with the same seed left.
     pub verify: bool,
-    /// Writes are durable when they complete (FUA).
+    /// Writes are durable when they complete (FUA; with virtio a flush after each).
     pub fua: bool,
     /// Go on after a command failed.
     pub continue_on_error: bool,
@@ -143,21 +147,27 @@ pub struct Range {
 }
 
 impl JobSpec {
-    /// Checks the job against a namespace; returns the range of copy `copy` (below `numjobs`).
-    pub fn range(&self, ns: &Namespace, max_transfer_bytes: u64, copy: u16) -> Result<Range, Error> {
-        let block = u64::from(ns.block_bytes);
+    /// Checks the job against a disk; returns the range of copy `copy` (below `numjobs`).
+    pub fn range(&self, disk: &Geometry, copy: u16) -> Result<Range, Error> {
+        let block = u64::from(disk.block_bytes);
         let wrong = |text: String| Err(Error::Spec(text));
         if self.iodepth == 0 || self.numjobs == 0 || self.rate_iops == Some(0) {
             return wrong("iodepth, numjobs and rate must be at least 1".into());
+        }
+        if self.iodepth > disk.max_depth {
+            return wrong(format!("iodepth {} is above the device's limit of {}", self.iodepth, disk.max_depth));
+        }
+        let limit = if self.rw.is_trim() { disk.max_trim_bytes } else { disk.max_transfer_bytes };
+        if self.rw.is_trim() && limit == 0 {
+            return wrong("the device can't trim".into());
         }
         for &(size, _) in self.block_sizes.shares() {
             if size == 0 || size % block != 0 {
                 return wrong(format!("a block size of {size} bytes is not a multiple of the drive's {block} bytes"));
             }
-            if size > max_transfer_bytes {
-                let limit = max_transfer_bytes;
+            if size > limit {
                 return wrong(format!(
-                    "a block size of {size} bytes is above the controller's limit of {limit} (MDTS)"
+                    "a block size of {size} bytes is above the device's limit of {limit} per command"
                 ));
             }
         }
@@ -165,7 +175,7 @@ impl JobSpec {
         if self.block_sizes.shares().iter().any(|share| share.0 % unit != 0) {
             return wrong("every block size must be a multiple of the smallest".into());
         }
-        let whole = ns.size_bytes();
+        let whole = disk.size_bytes;
         let start = self.offset.of(whole).next_multiple_of(unit);
         let len = self.size.map_or(whole.saturating_sub(start), |size| size.of(whole));
         if start.checked_add(len).is_none_or(|end| end > whole) {

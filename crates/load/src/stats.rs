@@ -15,7 +15,7 @@ pub enum Direction {
     Read,
     /// Write.
     Write,
-    /// Trim: Dataset Management, deallocate.
+    /// Trim: NVMe's Dataset Management (deallocate), virtio's discard.
     Trim,
 }
 

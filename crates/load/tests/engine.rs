@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use load::job::buffer_bytes;
+use load::disk::{Disk, Geometry};
+use load::job::shape;
 use load::spec::Arrivals;
 use load::stats::Totals;
 use load::value::{Amount, BlockSizes};
 use load::verify::Found;
-use load::{Direction, Job, JobSpec, Rw, Step};
+use load::{Direction, Job, JobSpec, NvmeDisk, NvmeQueue, Rw, Step};
+use nvme_driver::Status;
 use nvme_driver::fake::{BLOCK_BYTES, Fake, FakeDevice};
-use nvme_driver::{Controller, Status};
 use nvme_spec::opcode::nvm;
 
 const DISK_BLOCKS: u64 = 2048;
@@ -19,19 +20,16 @@ const MS: u64 = 1_000_000;
 /// A job and what it runs on.
 struct Bench {
     fake: Fake,
-    job: Job,
-    _controller: Controller<FakeDevice>,
+    job: Job<NvmeQueue>,
+    _disk: NvmeDisk<FakeDevice>,
 }
 
 fn bench_on(fake: Fake, spec: &JobSpec) -> Bench {
-    let mut controller = Controller::start(fake.device()).expect("the fake starts");
-    let ns = controller.first_namespace().expect("it has one");
-    let range = spec.range(&ns, controller.max_transfer_bytes(), 0).expect("the job fits the disk");
-    let queue = controller.create_queue_pair(spec.iodepth + 1, None).expect("the fake has queues");
-    let buffers =
-        controller.allocate_dma(usize::from(spec.iodepth) * buffer_bytes(spec) as usize).expect("there is memory");
-    let job = Job::new(spec, 0, queue, ns, range, buffers).expect("the buffers fit");
-    Bench { fake, job, _controller: controller }
+    let mut disk = NvmeDisk::start(fake.device()).expect("the fake starts");
+    let range = spec.range(&disk.geometry(), 0).expect("the job fits the disk");
+    let mut queues = disk.open_queues(&[shape(spec)]).expect("the fake has queues and memory");
+    let job = Job::new(spec, 0, queues.remove(0), range).expect("the buffers fit");
+    Bench { fake, job, _disk: disk }
 }
 
 fn bench(spec: &JobSpec) -> Bench {
@@ -294,16 +292,26 @@ fn the_first_failure_ends_the_job_unless_told_otherwise() {
 
 #[test]
 fn impossible_jobs_are_refused_with_a_reason() {
-    let mut controller = Controller::start(Fake::new(DISK_BLOCKS).device()).unwrap();
-    let ns = controller.first_namespace().unwrap();
-    let refused = |spec: JobSpec| spec.range(&ns, 1 << 20, 0).unwrap_err().to_string();
+    let disk = Geometry {
+        block_bytes: BLOCK_BYTES as u32,
+        size_bytes: DISK_BYTES,
+        max_transfer_bytes: 1 << 20,
+        max_trim_bytes: 1 << 16,
+        max_depth: 64,
+    };
+    let refused_by = |disk: &Geometry, spec: JobSpec| spec.range(disk, 0).unwrap_err().to_string();
+    let refused = |spec| refused_by(&disk, spec);
     let sized = |size_bytes| JobSpec { block_sizes: BlockSizes::fixed(size_bytes), ..JobSpec::default() };
     assert!(refused(sized(100)).contains("multiple"));
-    assert!(refused(sized(2 << 20)).contains("MDTS"));
+    assert!(refused(sized(2 << 20)).contains("limit of 1048576"));
     assert!(refused(sized(0)).contains("multiple"));
     let range = |offset, size| JobSpec { offset, size: Some(size), ..JobSpec::default() };
     assert!(refused(range(Amount::Percent(50), Amount::Percent(60))).contains("beyond"));
     assert!(refused(range(Amount::Bytes(u64::MAX - 4096), Amount::Bytes(8192))).contains("beyond"));
     assert!(refused(range(Amount::Bytes(0), Amount::Bytes(512))).contains("smaller"));
     assert!(refused(JobSpec { iodepth: 0, ..JobSpec::default() }).contains("at least 1"));
+    assert!(refused(JobSpec { iodepth: 65, ..JobSpec::default() }).contains("iodepth 65"));
+    let trim = JobSpec { rw: Rw::Trim, ..sized(1 << 17) };
+    assert!(refused(trim.clone()).contains("limit of 65536"));
+    assert!(refused_by(&Geometry { max_trim_bytes: 0, ..disk }, trim).contains("can't trim"));
 }

@@ -3,18 +3,17 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use load::{JobResult, JobSpec, Options, Patience, Rw, Target, report, run};
-use nvme_driver::Controller;
+use load::{JobResult, JobSpec, NvmeDisk, Options, Patience, Rw, Target, report, run};
 use nvme_driver::fake::{Fake, FakeDevice};
 use serde_json::Value;
 
 const DISK_BLOCKS: u64 = 2048;
 
-fn target(name: &str, fake: &Fake, specs: Vec<JobSpec>) -> Target<FakeDevice> {
-    Target { name: name.into(), controller: Controller::start(fake.device()).expect("the fake starts"), specs }
+fn target(name: &str, fake: &Fake, specs: Vec<JobSpec>) -> Target<NvmeDisk<FakeDevice>> {
+    Target { name: name.into(), disk: NvmeDisk::start(fake.device()).expect("the fake starts"), specs }
 }
 
-fn quietly(targets: Vec<Target<FakeDevice>>, options: &Options) -> Vec<JobResult> {
+fn quietly(targets: Vec<Target<NvmeDisk<FakeDevice>>>, options: &Options) -> Vec<JobResult> {
     run(targets, options, &AtomicBool::new(false), &mut |_| {}).expect("the jobs fit")
 }
 

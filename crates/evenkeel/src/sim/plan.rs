@@ -185,7 +185,7 @@ fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
     set(&mut costs.guest.irq_ns, own.guest_irq);
     set(&mut costs.guest.complete_ns, own.guest_complete);
     let path = match layout {
-        Layout::Evenkeel | Layout::Mdev => &mut costs.mediated,
+        Layout::Evenkeel | Layout::Mdev | Layout::PerQueue => &mut costs.mediated,
         Layout::Spdk => &mut costs.spdk,
         Layout::Virtio => &mut costs.virtio,
         Layout::SrIov => &mut costs.direct,

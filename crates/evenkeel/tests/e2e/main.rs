@@ -7,6 +7,7 @@
 
 mod bad_config;
 mod bad_range;
+mod blkio;
 mod command_line;
 mod demo;
 mod doorbells;

@@ -1,0 +1,190 @@
+//! Attaching to whatever listens on a tenant's socket.
+
+use std::path::{Path, PathBuf};
+
+use nvme_driver::VfioUserDevice;
+
+use crate::Error;
+use crate::disk::{Buffers, Disk, DiskQueue, Done, Geometry, QueueShape, Request};
+use crate::nvme::{NvmeDisk, NvmeQueue};
+use crate::vhost::{VhostDisk, VhostQueue};
+
+/// The socket of a vfio-user tenant, in the tenant's directory.
+const VFIO_USER_SOCKET: &str = "cntrl";
+/// The socket of a vhost-user-blk tenant, in the tenant's directory.
+const VHOST_USER_SOCKET: &str = "vhost.sock";
+
+/// What speaks on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Frontend {
+    /// vhost-user-blk if the socket is called `vhost.sock` or its directory holds that alone, else vfio-user.
+    #[default]
+    Auto,
+    /// An NVMe controller.
+    VfioUser,
+    /// A virtio-blk device.
+    VhostUserBlk,
+}
+
+impl Frontend {
+    /// The socket that `path`, itself one or its directory, stands for, and what speaks there.
+    fn socket(self, path: &Path) -> (PathBuf, bool) {
+        let (vfio, vhost) = (path.join(VFIO_USER_SOCKET), path.join(VHOST_USER_SOCKET));
+        let is_directory = path.is_dir();
+        let is_vhost = match self {
+            Self::VfioUser => false,
+            Self::VhostUserBlk => true,
+            Self::Auto if is_directory => vhost.exists() && !vfio.exists(),
+            Self::Auto => path.file_name().is_some_and(|name| name == VHOST_USER_SOCKET),
+        };
+        let socket = match (is_directory, is_vhost) {
+            (true, true) => vhost,
+            (true, false) => vfio,
+            (false, _) => path.to_path_buf(),
+        };
+        (socket, is_vhost)
+    }
+}
+
+/// A tenant's disk over either protocol.
+pub enum AnyDisk {
+    /// NVMe over vfio-user.
+    Nvme(Box<NvmeDisk<VfioUserDevice>>),
+    /// virtio-blk over vhost-user.
+    Vhost(VhostDisk),
+}
+
+impl AnyDisk {
+    /// Attaches to the socket at `path`, or to the one in the directory `path`.
+    pub fn attach(path: &Path, frontend: Frontend) -> Result<Self, Error> {
+        let (socket, is_vhost) = frontend.socket(path);
+        Ok(if is_vhost {
+            Self::Vhost(VhostDisk::connect(&socket)?)
+        } else {
+            Self::Nvme(Box::new(NvmeDisk::start(VfioUserDevice::connect(&socket)?)?))
+        })
+    }
+}
+
+impl Disk for AnyDisk {
+    type Queue = AnyQueue;
+
+    fn geometry(&self) -> Geometry {
+        match self {
+            Self::Nvme(disk) => disk.geometry(),
+            Self::Vhost(disk) => disk.geometry(),
+        }
+    }
+
+    fn open_queues(&mut self, shapes: &[QueueShape]) -> Result<Vec<AnyQueue>, Error> {
+        Ok(match self {
+            Self::Nvme(disk) => disk.open_queues(shapes)?.into_iter().map(AnyQueue::Nvme).collect(),
+            Self::Vhost(disk) => disk.open_queues(shapes)?.into_iter().map(AnyQueue::Vhost).collect(),
+        })
+    }
+
+    fn close_queue(&mut self, queue: AnyQueue) -> Result<(), Error> {
+        match (self, queue) {
+            (Self::Nvme(disk), AnyQueue::Nvme(queue)) => disk.close_queue(queue),
+            (Self::Vhost(disk), AnyQueue::Vhost(queue)) => disk.close_queue(queue),
+            _ => Err(Error::System("a queue went back to another disk".into())),
+        }
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Nvme(disk) => disk.check(),
+            Self::Vhost(disk) => disk.check(),
+        }
+    }
+}
+
+/// A queue of an [`AnyDisk`]: a branch per call, which a processor predicts.
+pub enum AnyQueue {
+    /// Of an NVMe controller.
+    Nvme(NvmeQueue),
+    /// Of a virtio-blk device.
+    Vhost(VhostQueue),
+}
+
+impl DiskQueue for AnyQueue {
+    fn depth(&self) -> u16 {
+        match self {
+            Self::Nvme(queue) => queue.depth(),
+            Self::Vhost(queue) => queue.depth(),
+        }
+    }
+
+    #[inline]
+    fn in_flight(&self) -> u16 {
+        match self {
+            Self::Nvme(queue) => queue.in_flight(),
+            Self::Vhost(queue) => queue.in_flight(),
+        }
+    }
+
+    #[inline]
+    fn next_tag(&self) -> Option<u16> {
+        match self {
+            Self::Nvme(queue) => queue.next_tag(),
+            Self::Vhost(queue) => queue.next_tag(),
+        }
+    }
+
+    fn buffers(&self) -> Buffers {
+        match self {
+            Self::Nvme(queue) => queue.buffers(),
+            Self::Vhost(queue) => queue.buffers(),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, request: Request) -> Result<(), Error> {
+        match self {
+            Self::Nvme(queue) => queue.send(request),
+            Self::Vhost(queue) => queue.send(request),
+        }
+    }
+
+    #[inline]
+    fn ring(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Nvme(queue) => queue.ring(),
+            Self::Vhost(queue) => queue.ring(),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, done: &mut impl FnMut(Done)) -> Result<u32, Error> {
+        match self {
+            Self::Nvme(queue) => queue.poll(done),
+            Self::Vhost(queue) => queue.poll(done),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::Frontend::{self, Auto, VfioUser, VhostUserBlk};
+
+    #[test]
+    fn the_socket_and_its_protocol_follow_from_names() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let found = |frontend: Frontend, path: &str| {
+            let (socket, is_vhost) = frontend.socket(&root.path().join(path));
+            (socket.strip_prefix(root.path()).expect("it is inside").display().to_string(), is_vhost)
+        };
+        assert_eq!(found(Auto, "db/cntrl"), ("db/cntrl".into(), false));
+        assert_eq!(found(Auto, "db/vhost.sock"), ("db/vhost.sock".into(), true));
+        assert_eq!(found(Auto, "export.sock"), ("export.sock".into(), false));
+        assert_eq!(found(VhostUserBlk, "export.sock"), ("export.sock".into(), true));
+        for (tenant, socket) in [("db", "cntrl"), ("web", "vhost.sock")] {
+            std::fs::create_dir(root.path().join(tenant)).expect("a directory");
+            File::create(root.path().join(tenant).join(socket)).expect("a socket's place");
+            assert_eq!(found(Auto, tenant), (format!("{tenant}/{socket}"), socket == "vhost.sock"));
+        }
+        assert_eq!(found(VfioUser, "web"), ("web/cntrl".into(), false));
+    }
+}

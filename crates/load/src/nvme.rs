@@ -1,0 +1,119 @@
+//! Jobs on an NVMe controller's first namespace.
+
+use nvme_driver::{Blocks, Controller, Data, Namespace, PciDevice, QueuePair, SubmitError};
+use nvme_spec::data::DsmRange;
+
+use crate::Error;
+use crate::disk::{Buffers, Disk, DiskQueue, Done, Failure, Geometry, QueueShape, Request};
+use crate::stats::Direction;
+
+/// The first namespace of a controller.
+pub struct NvmeDisk<D: PciDevice> {
+    controller: Controller<D>,
+    ns: Namespace,
+}
+
+impl<D: PciDevice> NvmeDisk<D> {
+    /// Brings the controller behind `device` up.
+    pub fn start(device: D) -> Result<Self, Error> {
+        let mut controller = Controller::start(device)?;
+        let ns = controller.first_namespace()?;
+        Ok(Self { controller, ns })
+    }
+}
+
+impl<D: PciDevice> Disk for NvmeDisk<D> {
+    type Queue = NvmeQueue;
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            block_bytes: self.ns.block_bytes,
+            size_bytes: self.ns.size_bytes(),
+            max_transfer_bytes: self.controller.max_transfer_bytes(),
+            // A deallocated range counts its blocks in 32 bits.
+            max_trim_bytes: u64::from(u32::MAX) * u64::from(self.ns.block_bytes),
+            max_depth: self.controller.max_entries() - 1,
+        }
+    }
+
+    fn open_queues(&mut self, shapes: &[QueueShape]) -> Result<Vec<NvmeQueue>, Error> {
+        let open = |shape: &QueueShape| {
+            // A full queue has one entry free.
+            let pair = self.controller.create_queue_pair(shape.depth.saturating_add(1), None)?;
+            let memory = self.controller.allocate_dma((u64::from(shape.depth) * shape.buffer_bytes) as usize)?;
+            Ok(NvmeQueue { pair, ns: self.ns, buffers: Buffers::new(memory, shape.buffer_bytes) })
+        };
+        shapes.iter().map(open).collect()
+    }
+
+    fn close_queue(&mut self, queue: NvmeQueue) -> Result<(), Error> {
+        // A controller that is in trouble keeps its queues until it is reset; the job's error says why.
+        if self.controller.delete_queue_pair(queue.pair).is_ok() {
+            self.controller.release_dma(queue.buffers.into_memory())?;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Error> {
+        Ok(self.controller.check()?)
+    }
+}
+
+/// A queue pair with its buffers.
+pub struct NvmeQueue {
+    pair: QueuePair,
+    ns: Namespace,
+    buffers: Buffers,
+}
+
+impl DiskQueue for NvmeQueue {
+    fn depth(&self) -> u16 {
+        self.pair.depth()
+    }
+
+    #[inline]
+    fn in_flight(&self) -> u16 {
+        self.pair.in_flight()
+    }
+
+    #[inline]
+    fn next_tag(&self) -> Option<u16> {
+        self.pair.next_cid()
+    }
+
+    fn buffers(&self) -> Buffers {
+        self.buffers.clone()
+    }
+
+    #[inline]
+    fn send(&mut self, request: Request) -> Result<(), Error> {
+        let tag = self.pair.next_cid().ok_or(SubmitError::Full)?;
+        let (nsid, block) = (self.ns.nsid, u64::from(self.ns.block_bytes));
+        let blocks = Blocks { nsid, lba: request.offset_bytes / block, count: (request.len_bytes / block) as u32 };
+        let data = Data { iova: self.buffers.iova(tag), len_bytes: request.len_bytes };
+        match request.direction {
+            Direction::Read => self.pair.read(blocks, data)?,
+            Direction::Write => self.pair.write(blocks, data, request.durable)?,
+            Direction::Trim => {
+                let range = DsmRange { cattr: 0, nlb: blocks.count, slba: blocks.lba };
+                self.pair.deallocate(nsid, &[range])?
+            }
+        };
+        Ok(())
+    }
+
+    #[inline]
+    fn ring(&mut self) -> Result<(), Error> {
+        Ok(self.pair.ring()?)
+    }
+
+    #[inline]
+    fn poll(&mut self, done: &mut impl FnMut(Done)) -> Result<u32, Error> {
+        let reaped = self.pair.poll(&mut |completion| {
+            let success = completion.status.is_success();
+            let outcome = if success { Ok(()) } else { Err(Failure::Nvme(completion.status)) };
+            done(Done { tag: completion.cid, outcome });
+        })?;
+        Ok(reaped)
+    }
+}
