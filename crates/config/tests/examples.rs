@@ -29,6 +29,19 @@ fn two_tenants() {
 }
 
 #[test]
+fn both_front_ends() {
+    let config = example("both-front-ends.toml");
+    let sockets: Vec<_> = config.tenants.iter().map(|tenant| config.socket_path(tenant)).collect();
+    let expected = ["/run/evenkeel/db/cntrl", "/run/evenkeel/web/vhost.sock", "/run/evenkeel/batch/vhost.sock"];
+    assert_eq!(sockets, expected.map(PathBuf::from));
+    let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
+    let serves = |tenant, queues| [Serves { tenant, queues }];
+    let of_web = (0..4).map(|queue| serves(1, queue..queue + 1));
+    let expected: Vec<_> = [serves(0, 0..64), serves(2, 0..4)].into_iter().chain(of_web).collect();
+    assert_eq!(pollers, expected);
+}
+
+#[test]
 fn model() {
     let config = example("model.toml");
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
