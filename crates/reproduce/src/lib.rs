@@ -9,7 +9,7 @@
 //! - [`report`]: figures, criteria, verdicts, plots, and the three files.
 //!
 //! One profile per drive and one table of host costs serve all figures; an experiment chooses among them and
-//! may not tune them. What is not repeated: VBMq's figures, which need a vhost-user-blk front end.
+//! may not tune them.
 
 #![forbid(unsafe_code)]
 

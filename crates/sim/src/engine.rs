@@ -1,23 +1,27 @@
 //! The event loop: guests, pollers and the drive in the order of their time.
 
+mod build;
 mod events;
 mod faults;
+mod mutex;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{Nanos, TenantId, WrrWeights};
+use io_model::{Nanos, WrrWeights};
 use policy::{Class, Policy, PolicyConfig, PollerShape};
-use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
+use poller::{INTERVAL, Poller, Probe, TenantSlot};
 use ssd_model::Drive;
 
 use crate::check::{Contender, Ledger, Rule, Service, Shares, Watch};
 use crate::device::{SimBackend, SimDrive};
 use crate::engine::events::{Event, Events};
-use crate::guest::{Ask, Guest, HostLock};
-use crate::measure::Tally;
-use crate::port::{Meter, Port, SimSource};
+use crate::guest::{Ask, Guest};
+use crate::host::{Contention, Kick, PathCosts};
+use crate::lock::{Mutex, Spinlock};
+use crate::port::{Meter, SimSource};
 use crate::report::{Report, TenantReport};
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, ScenarioError};
@@ -42,10 +46,20 @@ struct Node<P> {
     busy_until_ns: u64,
     /// When its next step is; `u64::MAX`: when somebody pokes it.
     wake_ns: u64,
-    wake_cost_ns: u64,
-    pass_ns: u64,
     worked_ns: u64,
     spins: u32,
+    /// Whether it has the global mutex, or waits for it.
+    turn: MutexTurn,
+    /// The tenant and vCPU whose CPU it works on.
+    beside: Option<(u16, u16)>,
+}
+
+/// A poller's place at the global mutex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MutexTurn {
+    Away,
+    Waits,
+    Holds,
 }
 
 /// A run in progress.
@@ -56,11 +70,14 @@ pub(crate) struct Engine<'a, P> {
     drive: Rc<RefCell<SimDrive>>,
     meter: Rc<Meter>,
     ledger: Rc<RefCell<Ledger>>,
-    lock: HostLock,
+    path: PathCosts,
+    lock: Spinlock,
+    mutex: Mutex,
     nodes: Vec<Node<P>>,
     guests: Vec<Guest>,
     probes: Vec<Arc<Probe>>,
-    node_of: Vec<u16>,
+    /// Each tenant's: one, or one for each VQ.
+    nodes_of: Vec<Range<u16>>,
     watches: Vec<Watch>,
     /// Each tenant's, when the measured time began.
     measured_from: Vec<Service>,
@@ -96,11 +113,13 @@ impl<'a, P: Policy> Engine<'a, P> {
             drive: Rc::new(RefCell::new(drive)),
             meter: Rc::default(),
             ledger,
-            lock: HostLock::new(path.lock_ns),
+            path,
+            lock: Spinlock::new(Contention { hold_ns: path.lock_ns, handover_ns: 0 }),
+            mutex: Mutex::new(path.mutex),
             nodes: Vec::new(),
             guests: Vec::new(),
             probes: Vec::new(),
-            node_of: vec![0; scenario.tenants.len()],
+            nodes_of: vec![0..0; scenario.tenants.len()],
             watches: Vec::new(),
             measured_from: vec![Service::default(); scenario.tenants.len()],
             events_at_once: 0,
@@ -110,100 +129,6 @@ impl<'a, P: Policy> Engine<'a, P> {
         engine.add_guests();
         engine.add_pollers(&hwqs, build, sabotage)?;
         Ok(engine)
-    }
-
-    fn add_guests(&mut self) {
-        let scenario = self.scenario;
-        let mut start_bytes = 0;
-        let mut seeds = fastrand::Rng::with_seed(scenario.seed);
-        let weights: Vec<(u64, u64)> =
-            scenario.tenants.iter().map(|tenant| (weight(tenant.class), tenant.vqs.into())).collect();
-        for (at, tenant) in scenario.tenants.iter().enumerate() {
-            self.ledger.borrow_mut().add_tenant(start_bytes, tenant.size_bytes);
-            self.watches.push(Watch::new(scenario.starvation_limit.0, &weights, at));
-            start_bytes += tenant.size_bytes;
-            let port = Rc::new(RefCell::new(Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth)));
-            let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
-            let tally = Tally::with_windows(scenario.window);
-            let mut guest = Guest::new(port, scenario.costs.guest, tenant.vcpus, jobs, tally, seeds.u64(..));
-            guest.measure_from_ns = scenario.warmup.0;
-            if let Class::Guaranteed { latency_target: Some(target) } = tenant.class {
-                guest.target_ns = target.0;
-            }
-            self.guests.push(guest);
-            self.probes.push(Arc::new(Probe::new(TenantId(at as u16), tenant.class)));
-        }
-    }
-
-    fn add_pollers(
-        &mut self,
-        hwqs: &[u16],
-        build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
-        sabotage: Sabotage,
-    ) -> Result<(), ScenarioError> {
-        let scenario = self.scenario;
-        let costs = scenario.layout.path(&scenario.costs);
-        let board = Arc::new(Board::default());
-        self.probes.iter().for_each(|probe| board.add(Arc::clone(probe)));
-        let starts: Vec<u64> = scenario
-            .tenants
-            .iter()
-            .scan(0, |next, tenant| Some(std::mem::replace(next, *next + tenant.size_bytes)))
-            .collect();
-        let mut first_hwq = 0;
-        for (number, tenants) in scenario.pollers().into_iter().enumerate() {
-            let guaranteed = tenants.iter().map(|&tenant| &scenario.tenants[tenant]);
-            let guaranteed = guaranteed.filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
-            let guaranteed_vqs = guaranteed.map(|tenant| tenant.vqs).sum();
-            let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
-            let policy = build(&shape)?;
-            let weights = policy.wrr_weights();
-            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), weights) {
-                self.drive.borrow_mut().set_classes(first_hwq, &classes, weights);
-            }
-            self.drive.borrow_mut().add_poller(first_hwq);
-            first_hwq += hwqs[number];
-            let backend = SimBackend {
-                shared: Rc::clone(&self.drive),
-                meter: Rc::clone(&self.meter),
-                costs,
-                poller: number as u16,
-                hwqs: hwqs[number],
-                depth: scenario.hwq_depth,
-                touched: 0,
-            };
-            let mut poller = Poller::new(backend, policy, Arc::clone(&board), Nanos(0));
-            poller.set_send_budget(costs.batch);
-            let places = tenants.iter().map(|&tenant| {
-                self.node_of[tenant] = number as u16;
-                let source = SimSource {
-                    port: Rc::clone(&self.guests[tenant].port),
-                    doorbells: Rc::clone(&self.guests[tenant].port.borrow().doorbells),
-                    meter: Rc::clone(&self.meter),
-                    ledger: Rc::clone(&self.ledger),
-                    costs,
-                    tenant: tenant as u16,
-                    base_bytes: starts[tenant],
-                    sabotage,
-                };
-                (tenant as u16, Some(poller.add(source, Arc::clone(&self.probes[tenant]))))
-            });
-            let tenants = places.collect();
-            let (wake_cost_ns, pass_ns) = (costs.wake_ns, costs.pass_ns);
-            let node = Node {
-                tenants,
-                weights,
-                busy_until_ns: 0,
-                wake_ns: u64::MAX,
-                wake_cost_ns,
-                pass_ns,
-                worked_ns: 0,
-                spins: 0,
-                poller,
-            };
-            self.nodes.push(node);
-        }
-        Ok(())
     }
 
     fn push(&mut self, at_ns: u64, event: Event) {
@@ -263,6 +188,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                 self.guests[usize::from(tenant)].timer(thread, at_ns, &mut self.asks);
                 self.answer(tenant);
             }
+            Event::Release => self.release(),
             Event::Interval => self.interval(),
             Event::Measure => self.measure(),
             Event::Look => self.look(),
@@ -278,10 +204,27 @@ impl<'a, P: Policy> Engine<'a, P> {
             match self.asks[at] {
                 Ask::Turn { vcpu, at_ns } => self.push(at_ns, Event::Vcpu { tenant, vcpu }),
                 Ask::Timer { thread, at_ns } => self.push(at_ns, Event::Timer { tenant, thread }),
-                Ask::Ring => self.poke(self.node_of[usize::from(tenant)]),
+                Ask::Ring { vq, heard } => self.ring(tenant, vq, heard),
+                Ask::Lock { vcpu } => self.lock_for(tenant, vcpu),
+                Ask::Release => self.release(),
             }
         }
         self.asks.clear();
+    }
+
+    /// A doorbell rang. Where it takes an exit to be heard, who sleeps goes on sleeping without one.
+    fn ring(&mut self, tenant: u16, vq: u16, heard: bool) {
+        let nodes = &self.nodes_of[usize::from(tenant)];
+        let number = if nodes.len() > 1 { nodes.start + vq - 1 } else { nodes.start };
+        let node = &self.nodes[usize::from(number)];
+        let sleeps = node.wake_ns == u64::MAX && self.now_ns >= node.busy_until_ns;
+        if heard || self.path.kick == Kick::Never || !sleeps {
+            self.poke(number);
+        }
+    }
+
+    fn poke_all(&mut self, tenant: usize) {
+        self.nodes_of[tenant].clone().for_each(|number| self.poke(number));
     }
 
     /// Something happened that a poller will see when it next looks.
@@ -289,14 +232,18 @@ impl<'a, P: Policy> Engine<'a, P> {
         let now_ns = self.now_ns;
         let node = &self.nodes[usize::from(poller)];
         // An idle poller is halfway through a look at all doorbells, on average.
-        let notices_ns = now_ns + node.wake_cost_ns + node.pass_ns / 2;
+        let notices_ns = now_ns + self.path.wake_ns + self.path.pass_ns / 2;
         let looks_ns = if now_ns >= node.busy_until_ns { notices_ns } else { node.busy_until_ns };
         self.wake(poller, looks_ns);
     }
 
     fn wake(&mut self, poller: u16, at_ns: u64) {
         let node = &mut self.nodes[usize::from(poller)];
-        if at_ns < node.wake_ns {
+        // Who waits for the mutex looks at everything once it has it.
+        if at_ns < node.wake_ns && node.turn != MutexTurn::Waits {
+            if self.path.kick == Kick::Asleep && node.wake_ns == u64::MAX {
+                node.poller.set_wakeup(false);
+            }
             node.wake_ns = at_ns;
             self.push(at_ns, Event::Poll { poller });
         }
@@ -309,6 +256,10 @@ impl<'a, P: Policy> Engine<'a, P> {
             return;
         }
         node.wake_ns = u64::MAX;
+        if self.mutex.is_there() && !self.has_mutex(number) {
+            return;
+        }
+        let node = &mut self.nodes[usize::from(number)];
         self.meter.set(now_ns);
         self.ledger.borrow_mut().set_now(now_ns);
         let progress = node.poller.step(Nanos(now_ns));
@@ -317,7 +268,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             node.weights = wanted;
             self.drive.borrow_mut().set_weights(weights);
         }
-        node.busy_until_ns = self.meter.now_ns() + node.pass_ns;
+        node.busy_until_ns = self.meter.now_ns() + self.path.pass_ns;
         node.worked_ns += node.busy_until_ns - now_ns;
         let busy_until_ns = node.busy_until_ns;
         let wanted_ns = node.poller.next_event().0;
@@ -329,11 +280,17 @@ impl<'a, P: Policy> Engine<'a, P> {
                 .violate(Rule::Progress, || format!("poller {number} spins without moving anything"));
         }
         let earliest_ns = if progress.any() { busy_until_ns } else { busy_until_ns.max(now_ns + SPIN_NS) };
+        self.leave_mutex(number);
+        self.take_cpu(number);
         let has_finished = self.drive.borrow().has_finished(number);
         if has_finished {
             self.wake(number, busy_until_ns);
         } else if wanted_ns != u64::MAX {
             self.wake(number, wanted_ns.max(earliest_ns));
+        }
+        let node = &mut self.nodes[usize::from(number)];
+        if self.path.kick == Kick::Asleep && node.wake_ns == u64::MAX {
+            node.poller.set_wakeup(true);
         }
         let kicked_ns = self.drive.borrow().kicked_ns(number);
         match kicked_ns {
@@ -436,13 +393,15 @@ impl<'a, P: Policy> Engine<'a, P> {
             return;
         }
         let now = Nanos(self.now_ns);
-        let node = &mut self.nodes[usize::from(self.node_of[tenant])];
-        let place = node.tenants.iter_mut().find(|place| usize::from(place.0) == tenant);
-        if let Some((_, place)) = place
-            && let Some(slot) = *place
-            && node.poller.remove(slot, now).is_some()
-        {
-            *place = None;
+        for number in self.nodes_of[tenant].clone() {
+            let node = &mut self.nodes[usize::from(number)];
+            let place = node.tenants.iter_mut().find(|place| usize::from(place.0) == tenant);
+            if let Some((_, place)) = place
+                && let Some(slot) = *place
+                && node.poller.remove(slot, now).is_some()
+            {
+                *place = None;
+            }
         }
     }
 

@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use crate::host::GuestCosts;
+use crate::host::{GuestCosts, PathCosts};
 use crate::job::{Action, Job, Shape};
+use crate::lock::Spinlock;
 use crate::measure::Tally;
 use crate::port::{Io, Port, latency};
 
@@ -14,27 +15,36 @@ use crate::port::{Io, Port, latency};
 enum Item {
     /// Until the doorbell.
     Submit { job: u32, shape: Shape, since_ns: u64 },
-    /// Holding the host's lock before the doorbell.
+    /// Holding the host's or the VQ's lock before the doorbell.
     LockedSubmit { job: u32, shape: Shape, since_ns: u64 },
+    /// Exiting to ring so that the host hears it.
+    Kick,
+    /// The exit waits for the global mutex or holds it.
+    LockedKick,
     /// Until the application knows.
     Complete(Io),
-    /// Holding the host's lock for a completion that the application knows of already: Linux ends the I/O first and
-    /// its scheduler's request after that.
+    /// Holding the host's or the VQ's lock for a completion that the application knows of already: Linux ends the I/O
+    /// first and its scheduler's request after that.
     LockedComplete,
 }
 
 struct Vcpu {
+    /// The VQ that it submits to.
+    vq: u16,
     item: Option<Item>,
     /// When its next turn is; `u64::MAX`: when somebody pokes it.
     wake_ns: u64,
     /// Jobs that may have something to submit, each once.
     ready: VecDeque<u32>,
     in_interrupt: bool,
+    /// Until then its CPU does something else.
+    stolen_until_ns: u64,
 }
 
 impl Vcpu {
     /// It should look at its queue at `at_ns`. `vcpu` is its own number.
     fn poke(&mut self, vcpu: u16, at_ns: u64, asks: &mut Vec<Ask>) {
+        let at_ns = at_ns.max(self.stolen_until_ns);
         if self.item.is_none() && at_ns < self.wake_ns {
             self.wake_ns = at_ns;
             asks.push(Ask::Turn { vcpu, at_ns });
@@ -49,25 +59,6 @@ struct Thread {
     timer_ns: u64,
 }
 
-/// A lock that everyone on the host takes in turn.
-#[derive(Debug)]
-pub(crate) struct HostLock {
-    hold_ns: u64,
-    free_at_ns: u64,
-}
-
-impl HostLock {
-    pub(crate) fn new(hold_ns: u64) -> Self {
-        Self { hold_ns, free_at_ns: 0 }
-    }
-
-    /// When whoever asks now has had it.
-    fn pass(&mut self, now_ns: u64) -> u64 {
-        self.free_at_ns = self.free_at_ns.max(now_ns) + self.hold_ns;
-        self.free_at_ns
-    }
-}
-
 /// What a turn asks the engine for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -75,8 +66,12 @@ pub(crate) enum Ask {
     Turn { vcpu: u16, at_ns: u64 },
     /// A look at this thread.
     Timer { thread: u32, at_ns: u64 },
-    /// A doorbell rang.
-    Ring,
+    /// A VQ's doorbell rang; `heard`: by an exit, which wakes who sleeps.
+    Ring { vq: u16, heard: bool },
+    /// This vCPU wants the global mutex …
+    Lock { vcpu: u16 },
+    /// … or lets it go.
+    Release,
 }
 
 /// Draws durations around a mean.
@@ -108,6 +103,11 @@ impl Jitter {
 pub(crate) struct Guest {
     pub(crate) port: Rc<RefCell<Port>>,
     costs: GuestCosts,
+    kick_ns: u64,
+    /// Whether exits take the global mutex.
+    takes_mutex: bool,
+    /// Each VQ's lock.
+    rings: Vec<Spinlock>,
     jitter: Jitter,
     vcpus: Vec<Vcpu>,
     threads: Vec<Thread>,
@@ -123,23 +123,34 @@ pub(crate) struct Guest {
 
 impl Guest {
     pub(crate) fn new(
-        port: Rc<RefCell<Port>>,
+        port: Port,
         costs: GuestCosts,
-        vcpus: u16,
+        path: &PathCosts,
         jobs: Vec<Box<dyn Job>>,
         tally: Tally,
         seed: u64,
     ) -> Self {
-        let vcpu = || Vcpu { item: None, wake_ns: u64::MAX, ready: VecDeque::new(), in_interrupt: false };
+        let vcpu = |&vq: &u16| Vcpu {
+            vq,
+            item: None,
+            wake_ns: u64::MAX,
+            ready: VecDeque::new(),
+            in_interrupt: false,
+            stolen_until_ns: 0,
+        };
+        let vcpus: Vec<Vcpu> = port.vqs_of_vcpus().iter().map(vcpu).collect();
         let jobs = jobs.into_iter().enumerate();
         Self {
-            port,
             costs,
+            kick_ns: path.kick_ns,
+            takes_mutex: path.mutex.hold_ns > 0,
+            rings: port.doorbells.iter().map(|_| Spinlock::new(path.ring)).collect(),
             jitter: Jitter::new(costs.varies_permille, seed),
-            vcpus: (0..vcpus).map(|_| vcpu()).collect(),
             threads: jobs
-                .map(|(at, job)| Thread { job, vcpu: (at % usize::from(vcpus)) as u16, queued: false, timer_ns: 0 })
+                .map(|(at, job)| Thread { job, vcpu: (at % vcpus.len()) as u16, queued: false, timer_ns: 0 })
                 .collect(),
+            vcpus,
+            port: Rc::new(RefCell::new(port)),
             tally,
             measure_from_ns: 0,
             target_ns: u64::MAX,
@@ -181,8 +192,24 @@ impl Guest {
         }
     }
 
+    /// A vCPU has the global mutex, until `until_ns`.
+    pub(crate) fn granted(&mut self, vcpu: u16, until_ns: u64) {
+        self.vcpus[usize::from(vcpu)].wake_ns = until_ns;
+    }
+
+    /// A vCPU's CPU does something else for so long. When its next turn is now, if that changed.
+    pub(crate) fn steal(&mut self, vcpu: u16, now_ns: u64, until_ns: u64) -> Option<u64> {
+        let cpu = self.vcpus.get_mut(usize::from(vcpu))?;
+        cpu.stolen_until_ns = until_ns;
+        if cpu.wake_ns == u64::MAX {
+            return None;
+        }
+        let turn_ns = if cpu.item.is_some() { cpu.wake_ns + (until_ns - now_ns) } else { cpu.wake_ns.max(until_ns) };
+        (turn_ns != std::mem::replace(&mut cpu.wake_ns, turn_ns)).then_some(turn_ns)
+    }
+
     /// A turn of a vCPU: ends what it was busy with, starts the next thing.
-    pub(crate) fn turn(&mut self, vcpu: u16, now_ns: u64, lock: &mut HostLock, asks: &mut Vec<Ask>) {
+    pub(crate) fn turn(&mut self, vcpu: u16, now_ns: u64, lock: &mut Spinlock, asks: &mut Vec<Ask>) {
         let at = usize::from(vcpu);
         if self.vcpus[at].wake_ns != now_ns {
             return;
@@ -191,13 +218,15 @@ impl Guest {
         self.vcpus[at].wake_ns = 0;
         let ended = self.vcpus[at].item.take();
         let next = match ended {
-            Some(item) => self.end(item, now_ns, lock, asks),
+            Some(item) => self.end(vcpu, item, now_ns, lock, asks),
             None => None,
         };
         if let Some((item, until_ns)) = next.or_else(|| self.start(vcpu, now_ns, asks)) {
             self.vcpus[at].item = Some(item);
             self.vcpus[at].wake_ns = until_ns;
-            asks.push(Ask::Turn { vcpu, at_ns: until_ns });
+            if until_ns != u64::MAX {
+                asks.push(Ask::Turn { vcpu, at_ns: until_ns });
+            }
             return;
         }
         self.vcpus[at].wake_ns = u64::MAX;
@@ -207,22 +236,39 @@ impl Guest {
         }
     }
 
-    /// Ends one thing; it may lead straight to another.
-    fn end(&mut self, item: Item, now_ns: u64, lock: &mut HostLock, asks: &mut Vec<Ask>) -> Option<(Item, u64)> {
+    /// Ends one thing; it may lead straight to another, which is over at a time or, at `u64::MAX`, when somebody says so.
+    fn end(
+        &mut self,
+        vcpu: u16,
+        item: Item,
+        now_ns: u64,
+        lock: &mut Spinlock,
+        asks: &mut Vec<Ask>,
+    ) -> Option<(Item, u64)> {
+        let vq = self.vcpus[usize::from(vcpu)].vq;
+        let lock = if lock.is_there() { lock } else { &mut self.rings[usize::from(vq)] };
         match item {
-            Item::Submit { job, shape, since_ns } if lock.hold_ns > 0 => {
+            Item::Submit { job, shape, since_ns } if lock.is_there() => {
                 return Some((Item::LockedSubmit { job, shape, since_ns }, lock.pass(now_ns)));
             }
             Item::Submit { job, shape, since_ns } | Item::LockedSubmit { job, shape, since_ns } => {
-                let vcpu = self.threads[job as usize].vcpu;
-                self.port.borrow_mut().submit(vcpu, job, shape, since_ns);
-                asks.push(Ask::Ring);
-            }
-            Item::Complete(io) => {
-                self.ended(&io, now_ns, asks);
-                if lock.hold_ns > 0 {
-                    return Some((Item::LockedComplete, lock.pass(now_ns)));
+                let mut port = self.port.borrow_mut();
+                port.submit(vcpu, job, shape, since_ns);
+                if port.doorbells[usize::from(vq)].take_audible(now_ns) {
+                    return Some((Item::Kick, now_ns + self.kick_ns));
                 }
+                asks.push(Ask::Ring { vq, heard: false });
+            }
+            Item::Kick if self.takes_mutex => {
+                asks.push(Ask::Lock { vcpu });
+                return Some((Item::LockedKick, u64::MAX));
+            }
+            Item::Kick => asks.push(Ask::Ring { vq, heard: true }),
+            Item::LockedKick => asks.extend([Ask::Ring { vq, heard: true }, Ask::Release]),
+            Item::Complete(io) => {
+                let locked_until_ns = lock.is_there().then(|| lock.pass(now_ns));
+                self.ended(&io, now_ns, asks);
+                return locked_until_ns.map(|until_ns| (Item::LockedComplete, until_ns));
             }
             Item::LockedComplete => {}
         }

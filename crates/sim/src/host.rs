@@ -24,6 +24,31 @@ pub struct GuestCosts {
     pub varies_permille: u64,
 }
 
+/// A lock that several CPUs want, in turn. Times in ns; all 0: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contention {
+    /// Each holds it so long.
+    pub hold_ns: u64,
+    /// What everyone who waits adds to a hand-over: all of them pull at the lock's cache line, or must be woken.
+    pub handover_ns: u64,
+}
+
+/// No lock.
+const NO_LOCK: Contention = Contention { hold_ns: 0, handover_ns: 0 };
+
+/// When a guest must ring so that the host hears it, which is an exit of its vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kick {
+    /// Never: the doorbell is memory that a poller looks at.
+    Never,
+    /// When the event loop sleeps. The first exit wakes it; who rings until it runs need not.
+    Asleep,
+    /// For every command: the loop never tells the guest to be quiet.
+    Always,
+}
+
 /// What moves commands between guests and the drive. Times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +74,20 @@ pub struct PathCosts {
     pub wake_ns: u64,
     /// A lock that every submission and every completion on the host takes, held this long each time.
     pub lock_ns: u64,
+    /// Which doorbells are exits.
+    pub kick: Kick,
+    /// Such an exit, for the vCPU.
+    pub kick_ns: u64,
+    /// The virtual machine monitor's global mutex. An exit holds it for its time; the loop takes it for each pass and
+    /// holds it as long as the pass takes. Who waits sleeps.
+    pub mutex: Contention,
+    /// A VQ's lock in the guest, taken for each submission and each completion. Who waits spins.
+    pub ring: Contention,
+    /// What a command costs the poller more if another vCPU than the last one's put it into the VQ: its cache lines
+    /// come from elsewhere.
+    pub bounce_ns: u64,
+    /// The thread of a VQ works on the CPU of the VQ's first vCPU, which stands still meanwhile. With a thread for each VQ.
+    pub beside_vcpu: bool,
 }
 
 /// All costs of one host. Times in ns.
@@ -89,6 +128,12 @@ pub const FREE: PathCosts = PathCosts {
     delivery_ns: 0,
     wake_ns: 0,
     lock_ns: 0,
+    kick: Kick::Never,
+    kick_ns: 0,
+    mutex: NO_LOCK,
+    ring: NO_LOCK,
+    bounce_ns: 0,
+    beside_vcpu: false,
 };
 
 impl Default for HostCosts {
@@ -155,11 +200,14 @@ pub enum Layout {
     SrIov,
     /// Host processes under one scheduler with one lock: K2.
     K2,
+    /// A thread and a queue of the drive for each VQ: VBMq, and Evenkeel with `threads = "per-queue"`.
+    PerQueue,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Evenkeel, Self::Mdev, Self::Spdk, Self::Virtio, Self::SrIov, Self::K2];
+    pub const ALL: [Self; 7] =
+        [Self::Evenkeel, Self::Mdev, Self::Spdk, Self::Virtio, Self::SrIov, Self::K2, Self::PerQueue];
 
     /// As a scenario file writes it.
     pub fn name(self) -> &'static str {
@@ -170,13 +218,14 @@ impl Layout {
             Self::Virtio => "virtio",
             Self::SrIov => "sr-iov",
             Self::K2 => "k2",
+            Self::PerQueue => "per-queue",
         }
     }
 
     /// The costs of its code.
     pub fn path(self, host: &HostCosts) -> PathCosts {
         match self {
-            Self::Evenkeel | Self::Mdev => host.mediated,
+            Self::Evenkeel | Self::Mdev | Self::PerQueue => host.mediated,
             Self::Spdk => host.spdk,
             Self::Virtio => host.virtio,
             Self::SrIov => host.direct,
@@ -184,7 +233,8 @@ impl Layout {
         }
     }
 
-    /// Which tenants share a poller, given which of them are guaranteed.
+    /// Which tenants share a poller, given which of them are guaranteed. With [`Layout::PerQueue`] each such poller is one
+    /// for each VQ.
     pub fn pollers(self, guaranteed: &[bool]) -> Vec<Vec<usize>> {
         let all = 0..guaranteed.len();
         match self {
@@ -194,7 +244,7 @@ impl Layout {
                 own.chain((!shared.is_empty()).then_some(shared)).collect()
             }
             Self::Mdev | Self::Spdk | Self::K2 => vec![all.collect()],
-            Self::Virtio | Self::SrIov => all.map(|tenant| vec![tenant]).collect(),
+            Self::Virtio | Self::SrIov | Self::PerQueue => all.map(|tenant| vec![tenant]).collect(),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | `scenario` | what is simulated |
 //! | `workload`, `job` | what applications ask for |
 //! | `host` | costs per command; who shares a poller |
+//! | `lock` | locks that CPUs wait for |
 //! | `guest` | vCPUs: submissions, interrupts, completions |
 //! | `port` | the queues between a guest and its poller: an `io_model::Source` |
 //! | `device` | the drive and its faults: an `io_model::Backend` |
@@ -22,7 +23,7 @@
 //! Within a step its operations take their time one after another; what it kicks reaches the drive, and what
 //! it announces reaches the guest, when it would have got there.
 //!
-//! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs.
+//! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs with anything but a thread of their own queue.
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod engine;
 mod guest;
 mod host;
 mod job;
+mod lock;
 mod measure;
 mod port;
 mod report;
@@ -41,7 +43,7 @@ pub mod sweep;
 pub mod workload;
 
 pub use check::{Rule, Violation};
-pub use host::{FREE, GuestCosts, HostCosts, Layout, PathCosts};
+pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
 pub use measure::{Latencies, Moments, fairness_index};
 pub use report::{BoundReport, Report, TenantReport};

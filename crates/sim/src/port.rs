@@ -2,12 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Source, Token};
 
 use crate::check::{Ledger, Queue};
-use crate::host::PathCosts;
+use crate::host::{Kick, PathCosts};
 use crate::job::Shape;
 use crate::sabotage::Sabotage;
 
@@ -71,6 +72,34 @@ pub(crate) struct Doorbell {
     seen: Cell<u32>,
     /// Commands that aren't there and that a rogue rings for.
     claimed: Cell<u32>,
+    /// From when the guest must ring audibly.
+    audible: Cell<Audible>,
+}
+
+/// From when a doorbell must be an exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Audible {
+    /// The poller sees it by itself.
+    #[default]
+    Never,
+    /// From this time on, once: the poller sleeps until then.
+    Once(u64),
+    Always,
+}
+
+impl Doorbell {
+    /// Whether to ring audibly at `now_ns`; the others need not any more, where once is enough.
+    pub(crate) fn take_audible(&self, now_ns: u64) -> bool {
+        match self.audible.get() {
+            Audible::Never => false,
+            Audible::Always => true,
+            Audible::Once(from_ns) if now_ns >= from_ns => {
+                self.audible.set(Audible::Never);
+                true
+            }
+            Audible::Once(_) => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +111,8 @@ struct Vq {
     held: u32,
     /// Completed in this step, not announced yet.
     posting: Vec<u32>,
+    /// The vCPU of the command that was fetched last.
+    last_vcpu: u16,
 }
 
 /// One tenant's queues. VQ 0 is the admin queue and is not used here.
@@ -109,11 +140,17 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32) -> Self {
+    pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32, kick: Kick) -> Self {
         let (vcpus, vqs) = (vcpus.max(1), vqs.max(1));
+        // A loop sleeps until it is rung for the first time.
+        let audible = match kick {
+            Kick::Never => Audible::Never,
+            Kick::Asleep => Audible::Once(0),
+            Kick::Always => Audible::Always,
+        };
         Self {
             vqs: (0..=vqs).map(|_| Vq::default()).collect(),
-            doorbells: (0..=vqs).map(|_| Doorbell::default()).collect(),
+            doorbells: (0..=vqs).map(|_| Doorbell { audible: Cell::new(audible), ..Doorbell::default() }).collect(),
             vq_of: (0..vcpus).map(|vcpu| vcpu % vqs + 1).collect(),
             ios: Vec::new(),
             free: Vec::new(),
@@ -125,6 +162,11 @@ impl Port {
             seen: 0,
             seen_since_ns: None,
         }
+    }
+
+    /// The VQ that each vCPU submits to.
+    pub(crate) fn vqs_of_vcpus(&self) -> &[u16] {
+        &self.vq_of
     }
 
     pub(crate) fn has_room(&self, vcpu: u16) -> bool {
@@ -239,6 +281,8 @@ pub(crate) struct SimSource {
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     pub(crate) costs: PathCosts,
     pub(crate) tenant: u16,
+    /// The VQs that its poller serves.
+    pub(crate) vqs: RangeInclusive<u16>,
     pub(crate) base_bytes: u64,
     pub(crate) sabotage: Sabotage,
 }
@@ -250,11 +294,12 @@ impl Source for SimSource {
     fn live_vqs(&self) -> u128 {
         let port = self.port.borrow();
         // One bit for each VQ, none for the admin queue.
-        if port.live { u128::MAX >> (128 - port.vqs.len()) & !1 } else { 0 }
+        let up_to = |vq: u16| u128::MAX >> (127 - vq.min(127));
+        if port.live { up_to(*self.vqs.end()) & !up_to(self.vqs.start() - 1) } else { 0 }
     }
 
     fn backlog(&mut self, vq: u16) -> u32 {
-        let Doorbell { waiting, seen, claimed } = &self.doorbells[usize::from(vq)];
+        let Doorbell { waiting, seen, claimed, .. } = &self.doorbells[usize::from(vq)];
         if waiting != seen {
             let mut port = self.port.borrow_mut();
             port.seen = port.seen - seen.get() + waiting.get();
@@ -282,7 +327,9 @@ impl Source for SimSource {
         }
         let io = &mut ios[id as usize];
         let write_ns = if io.shape.op == Op::Write { self.costs.write_ns } else { 0 };
-        self.meter.spend(self.costs.fetch_ns + write_ns);
+        let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.costs.bounce_ns };
+        queue.last_vcpu = io.vcpu;
+        self.meter.spend(self.costs.fetch_ns + write_ns + bounce_ns);
         let (offset_bytes, len_bytes) = match io.shape.op {
             Op::Flush => (0, 0),
             _ => (self.base_bytes + io.shape.offset_bytes, u64::from(io.shape.len_bytes)),
@@ -326,7 +373,8 @@ impl Source for SimSource {
     fn notify(&mut self) {
         let mut port = self.port.borrow_mut();
         let Port { vqs, ios, done, raised, .. } = &mut *port;
-        for vq in vqs.iter_mut().filter(|vq| !vq.posting.is_empty()) {
+        let (first, last) = (usize::from(*self.vqs.start()), usize::from(*self.vqs.end()));
+        for vq in vqs[first..=last].iter_mut().filter(|vq| !vq.posting.is_empty()) {
             let at_ns = self.meter.now_ns() + self.costs.delivery_ns;
             self.meter.spend(self.costs.interrupt_ns);
             for id in vq.posting.drain(..) {
@@ -339,7 +387,14 @@ impl Source for SimSource {
         }
     }
 
-    fn set_wakeup(&mut self, _: bool) {}
+    fn set_wakeup(&mut self, wanted: bool) {
+        // It sleeps once its pass is over.
+        let sleeps_ns = self.meter.now_ns() + self.costs.pass_ns;
+        let audible = if wanted { Audible::Once(sleeps_ns) } else { Audible::Never };
+        for vq in self.vqs.clone() {
+            self.doorbells[usize::from(vq)].audible.set(audible);
+        }
+    }
 }
 
 /// Latency of an I/O that is over at `now_ns`.

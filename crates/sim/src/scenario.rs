@@ -190,16 +190,21 @@ impl Scenario {
         self.tenants.iter().map(|tenant| matches!(tenant.class, Class::Guaranteed { .. })).collect()
     }
 
-    /// The tenants of each poller.
+    /// The tenants of each poller. With a poller for each VQ a tenant has as many as it has VQs, one after another.
     pub fn pollers(&self) -> Vec<Vec<usize>> {
-        self.layout.pollers(&self.guaranteed())
+        let pollers = self.layout.pollers(&self.guaranteed());
+        if self.layout != Layout::PerQueue {
+            return pollers;
+        }
+        let vqs = |tenants: &Vec<usize>| tenants.iter().map(|&at| usize::from(self.tenants[at].vqs)).sum();
+        pollers.into_iter().flat_map(|tenants| std::iter::repeat_n(tenants.clone(), vqs(&tenants))).collect()
     }
 
     /// The HWQs of each poller, in their order.
     pub fn poller_hwqs(&self) -> Vec<u16> {
         let hwqs = |tenants: &Vec<usize>| match (self.layout, tenants.len()) {
-            // A queue for each virtual function (LPNS §5: SR-IOV), a queue for each main loop.
-            (Layout::SrIov | Layout::Virtio, _) => 1,
+            // A queue for each virtual function (LPNS §5: SR-IOV), for each main loop, for each thread.
+            (Layout::SrIov | Layout::Virtio | Layout::PerQueue, _) => 1,
             (_, 1) => self.hwqs_own,
             _ => self.hwqs_shared,
         };

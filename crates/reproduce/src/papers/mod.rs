@@ -16,7 +16,7 @@ pub fn experiments(papers: &[Paper]) -> Vec<Experiment> {
         Paper::Lpns => lpns::EXPERIMENTS,
         Paper::FairNvme => fairnvme::EXPERIMENTS,
         Paper::Qos => qos::EXPERIMENTS,
-        Paper::Vbmq => &[],
+        Paper::Vbmq => vbmq::EXPERIMENTS,
         Paper::Cloud => cloud::EXPERIMENTS,
     };
     Paper::ALL.into_iter().filter(|paper| papers.contains(paper)).flat_map(of).copied().collect()

@@ -14,7 +14,8 @@ impl Report {
              plots, every number and every assumption (`report.html`, `report.json`, `report.csv`). Seed {}; the same seed gives the \
              same bytes.{quick}\n\nEverything runs in the simulator: the daemon's pollers and policies in virtual time, on a model of the \
              drive. One profile per drive ([profiles](../crates/ssd-model/profiles/)) and one table of costs per host \
-             ([HostCosts](../crates/sim/src/host.rs), [how it was fitted](decisions/0006-simulated-host-costs.md)) serve all figures. \
+             ([HostCosts](../crates/sim/src/host.rs), how it was fitted: [0006](decisions/0006-simulated-host-costs.md), \
+             [0008](decisions/0008-vbmq-host-costs.md)) serve all figures. \
              *Evenkeel* in a row is our corrected policy, which the paper has nothing to compare with.\n",
             self.seed
         );

@@ -21,6 +21,8 @@ pub(super) enum Event {
         tenant: u16,
         thread: u32,
     },
+    /// A poller lets go of the global mutex.
+    Release,
     Interval,
     /// The measured time begins.
     Measure,

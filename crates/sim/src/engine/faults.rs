@@ -30,8 +30,8 @@ impl<P: Policy> Engine<'_, P> {
                 port.live = false;
                 port.abort(now_ns + RESET_NS);
                 drop(port);
-                self.interrupt(self.node_of[tenant]);
-                self.poke(self.node_of[tenant]);
+                self.interrupt(self.nodes_of[tenant].start);
+                self.poke_all(tenant);
                 Some(now_ns + RESET_NS)
             }
             FaultKind::Leave { tenant } => {
@@ -40,7 +40,7 @@ impl<P: Policy> Engine<'_, P> {
             }
             FaultKind::Rogue { tenant } => {
                 self.guests[tenant].port.borrow_mut().turn_rogue();
-                self.poke(self.node_of[tenant]);
+                self.poke_all(tenant);
                 None
             }
         };
@@ -57,7 +57,7 @@ impl<P: Policy> Engine<'_, P> {
         port.live = false;
         port.forget();
         drop(port);
-        self.poke(self.node_of[tenant]);
+        self.poke_all(tenant);
     }
 
     pub(super) fn fault_ends(&mut self, number: u16) {
@@ -65,7 +65,7 @@ impl<P: Policy> Engine<'_, P> {
             FaultKind::Errors { .. } => self.drive.borrow_mut().set_errors(0),
             FaultKind::Reset { tenant } if !self.guests[tenant].stopped => {
                 self.guests[tenant].port.borrow_mut().live = true;
-                self.poke(self.node_of[tenant]);
+                self.poke_all(tenant);
             }
             _ => {}
         }

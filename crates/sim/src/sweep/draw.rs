@@ -14,9 +14,11 @@ use ssd_model::{Arbitration, Gc, Placement, Profile, QuantaKib, Writes};
 use crate::workload::{
     Access, Arrivals, BlockSize, Core, Filebench, Fio, Open, Pattern, Personality, Replay, Webuser, Workload, Ycsb,
 };
-use crate::{Fault, FaultKind, Layout, Scenario, Tenant};
+use crate::{Contention, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
 
 const MIB: u64 = 1 << 20;
+/// Layouts whose pollers see all queues of a tenant.
+const WHOLE: [Layout; 6] = [Layout::Evenkeel, Layout::Mdev, Layout::Spdk, Layout::Virtio, Layout::SrIov, Layout::K2];
 /// A command that waits for longer, while others are served, starves.
 const STARVATION: Nanos = Nanos::from_millis(3);
 
@@ -35,7 +37,7 @@ pub fn draw(seed: u64) -> Scenario {
     let span_ms = if rng.u8(..20) == 0 { 50 } else { rng.u64(3..=30) };
     let warmup_ms = rng.u64(0..span_ms);
     let mut scenario = Scenario {
-        layout: *choose(&mut rng, &Layout::ALL),
+        layout: *choose(&mut rng, &WHOLE),
         policy: policy(&mut rng, tenants.len()),
         hwqs_own: rng.u16(1..=8),
         hwqs_shared: rng.u16(1..=16),
@@ -55,6 +57,7 @@ pub fn draw(seed: u64) -> Scenario {
         scenario.layout = *choose(&mut rng, &[Layout::Evenkeel, Layout::Mdev, Layout::Spdk, Layout::K2]);
     }
     costs(&mut rng, &mut scenario);
+    contention(&mut scenario);
     if rng.bool() {
         let faults = 0..rng.usize(1..=3);
         scenario.faults = faults.map(|_| fault(&mut rng, &scenario)).collect();
@@ -82,6 +85,33 @@ fn costs(rng: &mut Rng, scenario: &mut Scenario) {
         mediated.wake_ns = *choose(rng, &[0, 0, 5_000]);
         mediated.lock_ns = *choose(rng, &[0, 0, 1_000]);
     }
+}
+
+/// Now and then a poller for each VQ, or CPUs that wait for each other. From a source of its own, so that a seed's other
+/// draws stay what they are.
+fn contention(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(!scenario.seed);
+    if rng.u8(..3) > 0 {
+        return;
+    }
+    if scenario.policy == PolicyConfig::Passthrough && rng.bool() {
+        scenario.layout = Layout::PerQueue;
+        scenario.tenants.iter_mut().for_each(|tenant| tenant.vqs = tenant.vqs.min(8));
+    }
+    let mut lock = |most_ns| Contention { hold_ns: rng.u64(0..most_ns), handover_ns: rng.u64(0..most_ns / 4) };
+    let (mutex, ring) = (lock(3_000), lock(500));
+    let path = PathCosts {
+        wake_ns: *choose(&mut rng, &[0, 10_000]),
+        kick: *choose(&mut rng, &[Kick::Never, Kick::Asleep, Kick::Always]),
+        kick_ns: rng.u64(0..3_000),
+        mutex: if rng.bool() { mutex } else { FREE.mutex },
+        ring,
+        bounce_ns: rng.u64(0..500),
+        beside_vcpu: rng.bool(),
+        ..scenario.costs.mediated
+    };
+    scenario.costs.mediated = path;
+    scenario.costs.virtio = PathCosts { mutex: path.mutex, kick: path.kick, ring, ..scenario.costs.virtio };
 }
 
 fn profile(rng: &mut Rng) -> Profile {

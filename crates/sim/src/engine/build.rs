@@ -1,0 +1,144 @@
+//! Guests, pollers and what connects them, before the first event.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io_model::{Nanos, TenantId};
+use policy::{Class, Policy, PollerShape};
+use poller::{Board, Poller, Probe};
+
+use super::{Engine, MutexTurn, Node, weight};
+use crate::check::Watch;
+use crate::device::SimBackend;
+use crate::guest::Guest;
+use crate::host::Layout;
+use crate::measure::Tally;
+use crate::port::{Port, SimSource};
+use crate::sabotage::Sabotage;
+use crate::scenario::{ScenarioError, Tenant};
+
+impl<P: Policy> Engine<'_, P> {
+    pub(super) fn add_guests(&mut self) {
+        let scenario = self.scenario;
+        let mut start_bytes = 0;
+        let mut seeds = fastrand::Rng::with_seed(scenario.seed);
+        let weights: Vec<(u64, u64)> =
+            scenario.tenants.iter().map(|tenant| (weight(tenant.class), tenant.vqs.into())).collect();
+        for (at, tenant) in scenario.tenants.iter().enumerate() {
+            self.ledger.borrow_mut().add_tenant(start_bytes, tenant.size_bytes);
+            self.watches.push(Watch::new(scenario.starvation_limit.0, &weights, at));
+            start_bytes += tenant.size_bytes;
+            let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
+            let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
+            let tally = Tally::with_windows(scenario.window);
+            let mut guest = Guest::new(port, scenario.costs.guest, &self.path, jobs, tally, seeds.u64(..));
+            guest.measure_from_ns = scenario.warmup.0;
+            if let Class::Guaranteed { latency_target: Some(target) } = tenant.class {
+                guest.target_ns = target.0;
+            }
+            self.guests.push(guest);
+            self.probes.push(Arc::new(Probe::new(TenantId(at as u16), tenant.class)));
+        }
+    }
+
+    pub(super) fn add_pollers(
+        &mut self,
+        hwqs: &[u16],
+        build: &mut dyn FnMut(&PollerShape) -> Result<P, ScenarioError>,
+        sabotage: Sabotage,
+    ) -> Result<(), ScenarioError> {
+        let scenario = self.scenario;
+        let costs = self.path;
+        let board = Arc::new(Board::default());
+        self.probes.iter().for_each(|probe| board.add(Arc::clone(probe)));
+        let starts: Vec<u64> = scenario
+            .tenants
+            .iter()
+            .scan(0, |next, tenant| Some(std::mem::replace(next, *next + tenant.size_bytes)))
+            .collect();
+        let mut first_hwq = 0;
+        for (number, tenants) in scenario.pollers().into_iter().enumerate() {
+            let guaranteed = tenants.iter().map(|&tenant| &scenario.tenants[tenant]);
+            let guaranteed = guaranteed.filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
+            let per_queue = scenario.layout == Layout::PerQueue;
+            let guaranteed_vqs = guaranteed.map(|tenant| if per_queue { 1 } else { tenant.vqs }).sum();
+            let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
+            let policy = build(&shape)?;
+            let weights = policy.wrr_weights();
+            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), weights) {
+                self.drive.borrow_mut().set_classes(first_hwq, &classes, weights);
+            }
+            self.drive.borrow_mut().add_poller(first_hwq);
+            first_hwq += hwqs[number];
+            let backend = SimBackend {
+                shared: Rc::clone(&self.drive),
+                meter: Rc::clone(&self.meter),
+                costs,
+                poller: number as u16,
+                hwqs: hwqs[number],
+                depth: scenario.hwq_depth,
+                touched: 0,
+            };
+            let mut poller = Poller::new(backend, policy, Arc::clone(&board), Nanos(0));
+            poller.set_send_budget(costs.batch);
+            let mut places = Vec::new();
+            for &tenant in &tenants {
+                let (source, probe) = self.source(number as u16, tenant, starts[tenant], sabotage);
+                if !Arc::ptr_eq(&probe, &self.probes[tenant]) {
+                    board.add(Arc::clone(&probe));
+                }
+                places.push((tenant as u16, Some(poller.add(source, probe))));
+            }
+            let node = Node {
+                tenants: places,
+                weights,
+                busy_until_ns: 0,
+                wake_ns: u64::MAX,
+                worked_ns: 0,
+                spins: 0,
+                turn: MutexTurn::Away,
+                beside: self.beside(&tenants),
+                poller,
+            };
+            self.nodes.push(node);
+        }
+        Ok(())
+    }
+
+    /// What a poller has of a tenant: all of its VQs, or the next one that none has yet.
+    fn source(&mut self, poller: u16, tenant: usize, base_bytes: u64, sabotage: Sabotage) -> (SimSource, Arc<Probe>) {
+        let Tenant { vqs, class, .. } = self.scenario.tenants[tenant];
+        let nodes = &mut self.nodes_of[tenant];
+        if nodes.end == 0 {
+            *nodes = poller..poller;
+        }
+        nodes.end = poller + 1;
+        let vq = nodes.end - nodes.start;
+        // A probe has one writer. What reports ask is the first poller's.
+        let probe = match vq {
+            1 => Arc::clone(&self.probes[tenant]),
+            _ => Arc::new(Probe::new(TenantId(tenant as u16), class)),
+        };
+        let port = &self.guests[tenant].port;
+        let source = SimSource {
+            port: Rc::clone(port),
+            doorbells: Rc::clone(&port.borrow().doorbells),
+            meter: Rc::clone(&self.meter),
+            ledger: Rc::clone(&self.ledger),
+            costs: self.path,
+            tenant: tenant as u16,
+            vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
+            base_bytes,
+            sabotage,
+        };
+        (source, probe)
+    }
+
+    /// The tenant and the vCPU beside which a poller of one VQ works: VQ 1 is vCPU 0's first, and so on.
+    fn beside(&self, tenants: &[usize]) -> Option<(u16, u16)> {
+        let &[tenant] = tenants else { return None };
+        let vq = self.nodes_of[tenant].end - self.nodes_of[tenant].start;
+        let beside = self.path.beside_vcpu && self.scenario.layout == Layout::PerQueue;
+        beside.then_some((tenant as u16, vq - 1))
+    }
+}
