@@ -146,6 +146,13 @@ impl DiskQueues {
         self.polled != 0
     }
 
+    /// Says once what stopped a ring. Its driver has to reset the device.
+    pub fn report_fault(&mut self) {
+        if let Some(fault) = self.queues.take_fault() {
+            self.log.warn(&format!("{}: {fault}; the disk is stopped until the guest's driver resets it", self.name));
+        }
+    }
+
     /// Disconnects a client that took memory away from under us.
     pub fn cut_off_poisoned(&self, why: &str) {
         if let Some(session) = self.session.as_ref().filter(|_| self.queues.any_poisoned()) {

@@ -340,7 +340,8 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Now and then ends the connection of clients that took memory away from under us (see `guest_memory::sigbus`).
+    /// Now and then says what stopped a disk, and ends the connection of clients that took memory away from under us (see
+    /// `guest_memory::sigbus`).
     /// That shows only when the memory is used: a poller that sleeps checks once more after it was last awake, and
     /// then sleeps on.
     fn check_health(&mut self, now: Nanos) {
@@ -356,7 +357,10 @@ impl<B: Backend> Runner<B> {
                         self.server.disconnect(session, POISONED);
                     }
                 }
-                Served::Disk(disk) => disk.cut_off_poisoned(POISONED),
+                Served::Disk(disk) => {
+                    disk.cut_off_poisoned(POISONED);
+                    disk.report_fault();
+                }
             }
         }
     }
