@@ -13,7 +13,8 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use vfio_user::{Asked, Closed, Connection, DeviceSpec, Errno, Reply, Ticket};
 
-use client::{Descriptors, Fd, Message, Sent};
+use crate::descriptors::{Descriptors, Fd};
+use client::{Message, Sent};
 
 /// Steps of one run at most.
 const MAX_STEPS: usize = 256;

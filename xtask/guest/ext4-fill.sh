@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes an ext4 on the drive, fills it with files of many sizes and leaves their checksums beside
+# Makes an ext4 on the drive $1, fills it with files of many sizes and leaves their checksums beside
 # them; stays mounted on /mnt.
 set -e
 # By its path: busybox has a mke2fs too, and its shell prefers its own.
-/usr/sbin/mke2fs -q -F -t ext4 /dev/nvme0n1
-mount -t ext4 /dev/nvme0n1 /mnt
+/usr/sbin/mke2fs -q -F -t ext4 "$1"
+mount -t ext4 "$1" /mnt
 mkdir /mnt/small /mnt/large
 i=0
 while [ $i -lt 200 ]; do

@@ -12,6 +12,8 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
+xzcat /lib/virtio_blk.ko.xz >/run/virtio_blk.ko
+insmod /run/virtio_blk.ko
 
 port=
 while [ -z "$port" ]; do

@@ -17,6 +17,8 @@ usage: cargo xtask COMMAND
   check                 the repository's own rules (file sizes, unsafe rooms, forbidden words)
   guest-prepare         fetch and build what the guest tests need, into a cache outside of the clone
   guest-test [OPTIONS]  boot stock Linux guests against the daemon
+  kill-test [OPTIONS]   kill the daemon under guests that verify: --kills N --seed N --qemu 11.1|7.2 --json FILE
+                        --self-check
   guest-bench           what a guaranteed guest sees beside a noisy one, with and without a policy
   bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
   fuzz [OPTIONS]        run each fuzz target for a while
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         "guest-bench" => guest::bench(rest),
         "guest-prepare" => guest::prepare(rest),
         "guest-test" => guest::run(rest),
+        "kill-test" => guest::kill::run(rest),
         "order" => order::run(rest),
         "sweep" => sweep::run(rest),
         _ => {

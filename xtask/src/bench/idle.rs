@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nvme_driver::{Controller, VfioUserDevice};
 
-use super::server::{Server, tenant};
+use super::server::{Server, cpu_seconds, tenant};
 use super::{Figure, Goal, Options};
 
 const TENANTS: usize = 16;
@@ -54,18 +54,6 @@ fn idle_tenants(class: &str, seconds: u64) -> Result<(f64, f64)> {
     let percent = 100.0 * (cpu_seconds(server.pid())? - before) / seconds as f64;
     let grown = resident_bytes(server.pid())?.saturating_sub(base_bytes);
     Ok((percent, grown as f64 / (TENANTS - 1) as f64 / f64::from(1 << 20)))
-}
-
-/// Time on a CPU of all of a process's threads, from the scheduler's own clock: the times in `/proc/PID/stat` are
-/// sampled by the timer tick, which short wake-ups by timer deceive.
-fn cpu_seconds(pid: u32) -> Result<f64> {
-    let mut total_ns = 0;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let on_cpu_ns: u64 = schedstat.split_whitespace().next().context("unexpected schedstat")?.parse()?;
-        total_ns += on_cpu_ns;
-    }
-    Ok(total_ns as f64 / 1e9)
 }
 
 /// Memory that only this process has.

@@ -7,7 +7,9 @@
 mod idle;
 mod pairs;
 pub mod server;
+mod storage_daemon;
 mod syscalls;
+mod vhost;
 
 use std::path::PathBuf;
 
@@ -62,13 +64,14 @@ impl Figure {
         Ok(Self { median: rounds[rounds.len() / 2], range: (*low, *high), name, unit, goal })
     }
 
-    fn verdict(&self) -> &'static str {
-        match self.goal {
-            None => "",
-            Some(Goal::AtLeast(goal)) if self.median >= goal => "met",
-            Some(Goal::AtMost(goal)) if self.median <= goal => "met",
-            Some(_) => "MISSED",
-        }
+    /// Whether the goal was met, and by how much of it not.
+    fn verdict(&self) -> String {
+        let (goal, met) = match self.goal {
+            None => return String::new(),
+            Some(Goal::AtLeast(goal)) => (goal, self.median >= goal),
+            Some(Goal::AtMost(goal)) => (goal, self.median <= goal),
+        };
+        if met { "met".into() } else { format!("MISSED by {:.0} %", 100.0 * (self.median - goal).abs() / goal) }
     }
 }
 
@@ -96,12 +99,14 @@ pub fn run(args: &[String]) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 5] = [
+    let parts: [(&str, Part); 7] = [
         ("throughput and latency", pairs::throughput),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
         ("idle tenants", idle::measure),
         ("system calls while polling", syscalls::measure),
+        ("vhost-user-blk", vhost::throughput),
+        ("vhost-user-blk, idle", vhost::idle),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

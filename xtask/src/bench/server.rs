@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -30,8 +32,14 @@ impl Server {
 
     /// As [`Server::start`], with another layout of pollers.
     pub fn start_with(backend: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
+        let device = format!("backend = \"{backend}\"\nsize = \"64GiB\"");
+        Self::start_on(&device, policy, layout, tenants)
+    }
+
+    /// As [`Server::start_with`], with the lines of `[device]`.
+    pub fn start_on(device: &str, policy: &str, layout: &str, tenants: &str) -> Result<Self> {
         let text = format!(
-            "[device]\nbackend = \"{backend}\"\nsize = \"64GiB\"\n[policy]\nname = \"{policy}\"\n\
+            "[device]\n{device}\n[policy]\nname = \"{policy}\"\n\
              [pollers]\nlayout = \"{layout}\"\ncpus = [{DAEMON_CPU}]\n{tenants}"
         );
         Self::serve(&evenkeel(), &text)
@@ -39,8 +47,7 @@ impl Server {
 
     /// Starts the daemon `binary` with a configuration that names no directories.
     pub fn serve(binary: &Path, sections: &str) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
+        let dir = new_directory()?;
         let config = dir.join("config.toml");
         std::fs::write(&config, format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{sections}"))?;
         let mut child = Command::new(binary)
@@ -84,6 +91,15 @@ impl Drop for Server {
     }
 }
 
+/// A directory of its own for a server of this process.
+pub fn new_directory() -> Result<PathBuf> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&dir).with_context(|| format!("can't make {}", dir.display()))?;
+    Ok(dir)
+}
+
 /// A tenant in TOML.
 pub fn tenant(name: &str, class: &str) -> String {
     format!("[[tenant]]\nname = \"{name}\"\nsize = \"2GiB\"\n{class}\n")
@@ -108,9 +124,9 @@ pub fn fill(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One run of our load generator against `socket`.
+/// One run of our load generator.
 pub struct Run {
-    /// Reads per second.
+    /// Reads per second, of all queues.
     pub iops: f64,
     /// Mean latency in microseconds.
     pub mean_us: f64,
@@ -118,21 +134,61 @@ pub struct Run {
 
 /// 4 KiB random reads for `seconds` at `depth`, from the client's CPU.
 pub fn load(socket: &Path, depth: u32, seconds: u64) -> Result<Run> {
+    load_with(socket, seconds, &["--iodepth", &depth.to_string()])
+}
+
+/// As [`load`], with options of the caller's.
+fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string()])
         .arg(evenkeel())
         .arg("load")
         .arg(socket)
-        .args(["--rw", "randread", "--bs", "4k", "--iodepth", &depth.to_string(), "--size", &size])
+        .args(["--rw", "randread", "--bs", "4k", "--size", &size])
         .args(["--ramp-time", "500ms", "--runtime", &format!("{seconds}s"), "--json"])
+        .args(options)
         .output()
         .context("can't start the load generator")?;
     if !output.status.success() {
         bail!("the load generator failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).context("the load generator's JSON")?;
-    let read = &report["jobs"][0]["read"];
-    let number = |value: &serde_json::Value| value.as_f64().context("a figure is missing in the load generator's JSON");
-    Ok(Run { iops: number(&read["iops"])?, mean_us: number(&read["lat_ns"]["mean"])? / 1000.0 })
+    let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).context("no jobs in the JSON")?;
+    let sum = |value: &dyn Fn(&serde_json::Value) -> Option<f64>| {
+        let values: Option<Vec<f64>> = jobs.iter().map(|job| value(&job["read"])).collect();
+        Ok::<f64, anyhow::Error>(values.context("a figure is missing in the load generator's JSON")?.iter().sum())
+    };
+    let mean_ns = sum(&|read| read["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
+    Ok(Run { iops: sum(&|read| read["iops"].as_f64())?, mean_us: mean_ns / 1000.0 })
+}
+
+/// As [`load`] on `queues` queues, and the percentage of a core that the server `pid` took meanwhile. The client
+/// never gives its core away: it has one to itself.
+pub fn load_and_cost(socket: &Path, pid: u32, (queues, depth): (u32, u32), seconds: u64) -> Result<(Run, f64)> {
+    // Past connecting and the ramp, and not into the end.
+    const MARGIN: Duration = Duration::from_millis(800);
+    let (queues, depth) = (queues.to_string(), depth.to_string());
+    std::thread::scope(|scope| {
+        let options = ["--iodepth", &depth, "--numjobs", &queues, "--yield", "never"];
+        let run = scope.spawn(move || load_with(socket, seconds, &options));
+        std::thread::sleep(MARGIN);
+        let (before, start) = (cpu_seconds(pid)?, Instant::now());
+        std::thread::sleep(Duration::from_secs(seconds).saturating_sub(MARGIN / 2));
+        let percent = 100.0 * (cpu_seconds(pid)? - before) / start.elapsed().as_secs_f64();
+        let run = run.join().map_err(|_| anyhow::anyhow!("the client's thread failed"))??;
+        Ok((run, percent))
+    })
+}
+
+/// Time on a CPU of all of a process's threads, from the scheduler's own clock: the times in `/proc/PID/stat` are
+/// sampled by the timer tick, which short wake-ups by timer deceive.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let mut total_ns = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let on_cpu_ns: u64 = schedstat.split_whitespace().next().context("unexpected schedstat")?.parse()?;
+        total_ns += on_cpu_ns;
+    }
+    Ok(total_ns as f64 / 1e9)
 }

@@ -10,20 +10,17 @@ use anyhow::{Context, Result, bail};
 
 use super::mirror::Mirror;
 
-/// Debian's release that QEMU, the kernel and the guest's programs come from.
-pub const RELEASE: &str = "trixie";
-
 /// An apt whose whole state lies in one folder.
 pub struct PrivateApt {
     dir: PathBuf,
 }
 
 impl PrivateApt {
-    /// Lays out the folder and fetches the package lists of [`RELEASE`] and its backports.
+    /// Lays out the folder and fetches the package lists of Debian's `suites`.
     ///
     /// # Errors
     /// When the archive cannot be reached or is not signed by a key that this machine trusts.
-    pub fn new(dir: &Path, mirror: &Mirror) -> Result<Self> {
+    pub fn new(dir: &Path, mirror: &Mirror, suites: &[&str]) -> Result<Self> {
         for folder in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(folder))?;
         }
@@ -33,10 +30,8 @@ impl PrivateApt {
             None => String::new(),
         };
         let uri = &mirror.uri;
-        fs::write(
-            dir.join("sources.list"),
-            format!("deb {option}{uri} {RELEASE} main\ndeb {option}{uri} {RELEASE}-backports main\n"),
-        )?;
+        let sources: Vec<String> = suites.iter().map(|suite| format!("deb {option}{uri} {suite} main\n")).collect();
+        fs::write(dir.join("sources.list"), sources.concat())?;
         fs::write(dir.join("apt.conf"), configuration(dir)?)?;
         let apt = Self { dir: dir.to_path_buf() };
         apt.run(&["update"]).context("fetching Debian's package lists")?;

@@ -8,11 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::lab::{TENANTS, Tenant};
+use super::lab::{NVME, Tenant, VIRTIO};
+use super::qemu::VCPUS;
 
 /// Size of each tenant's disk.
 pub const TENANT_SIZE_MIB: u64 = 1024;
+/// Size of each read-only disk.
+pub const READ_ONLY_SIZE_MIB: u64 = 16;
+/// Size of the drive: four tenants' disks, two read-only ones, and room for the layout's start.
+const DRIVE_SIZE_MIB: u64 = 5 << 10;
 
+const CONFIG_FILE: &str = "evenkeel.toml";
 const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -25,25 +31,24 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon on an image in `dir` and waits until every tenant's socket is there. The
-    /// image and the log of an earlier daemon in `dir` are kept.
+    /// Starts a daemon for the lab's tenants on an image in `dir` and waits until every tenant's socket
+    /// is there. The image and the log of an earlier daemon in `dir` are kept.
     ///
     /// # Errors
     /// When it ends or a socket does not appear; the error holds its log.
     pub fn start(binary: &Path, dir: &Path) -> Result<Self> {
-        let image = dir.join("drive.img");
-        if !image.exists() {
-            fs::File::create(&image)?.set_len(4 << 30)?;
-        }
-        Self::start_with(binary, dir, &configuration(dir))
+        make_image(&image_of(dir), DRIVE_SIZE_MIB)?;
+        let nvme = NVME.iter().map(|&tenant| socket_of(dir, tenant));
+        let virtio = VIRTIO.iter().flat_map(|&tenant| [socket_of(dir, tenant), read_only_socket_of(dir, tenant)]);
+        Self::start_with(binary, dir, &configuration(dir), &nvme.chain(virtio).collect::<Vec<_>>())
     }
 
-    /// As [`Daemon::start`], with a configuration that serves the same two tenants.
+    /// As [`Daemon::start`], with a configuration and the sockets that it makes.
     ///
     /// # Errors
     /// As [`Daemon::start`].
-    pub fn start_with(binary: &Path, dir: &Path, configuration: &str) -> Result<Self> {
-        let config = dir.join("evenkeel.toml");
+    pub fn start_with(binary: &Path, dir: &Path, configuration: &str, sockets: &[PathBuf]) -> Result<Self> {
+        let config = dir.join(CONFIG_FILE);
         fs::write(&config, configuration)?;
         let log = dir.join("evenkeel.log");
         let output = fs::File::options().create(true).append(true).open(&log)?;
@@ -57,29 +62,32 @@ impl Daemon {
             .spawn()
             .with_context(|| format!("starting {}", binary.display()))?;
         let mut daemon = Self { child, log, log_start_bytes };
-
-        let deadline = Instant::now() + START_LIMIT;
-        for tenant in TENANTS {
-            let socket = socket_of(dir, tenant);
-            while !is_listening(&socket)? {
-                daemon.check()?;
-                ensure!(Instant::now() < deadline, "evenkeel made no {}:\n{}", socket.display(), daemon.log_text());
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
+        wait_for_sockets(sockets, || daemon.check())?;
         Ok(daemon)
     }
 
-    /// Asks it to end with SIGTERM and requires that it does so with exit code 0.
+    /// Ends it with SIGKILL, as a crash would, and returns its log.
+    ///
+    /// # Errors
+    /// When it was gone already, or had panicked.
+    pub fn kill(mut self) -> Result<String> {
+        self.check()?;
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(self.log_text())
+    }
+
+    /// Asks it to end with SIGTERM, requires that it does so with exit code 0, and returns its log.
     ///
     /// # Errors
     /// When it does not end in time or ends with another status.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(mut self) -> Result<String> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).context("sending SIGTERM to evenkeel")?;
         let status = self.wait(STOP_LIMIT)?;
         ensure!(status.code() == Some(0), "evenkeel ended with {status}:\n{}", self.log_text());
-        self.check_log()
+        self.check_log()?;
+        Ok(self.log_text())
     }
 
     /// Requires that it runs and that nothing in it has panicked.
@@ -130,6 +138,22 @@ impl Drop for Daemon {
     }
 }
 
+/// Waits until a process listens on each of `sockets`; `check` fails when it never will.
+///
+/// # Errors
+/// What `check` says, or that it took too long.
+pub fn wait_for_sockets(sockets: &[PathBuf], mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let deadline = Instant::now() + START_LIMIT;
+    for socket in sockets {
+        while !is_listening(socket)? {
+            check()?;
+            ensure!(Instant::now() < deadline, "nobody listens on {}", socket.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a process listens on `socket`; the file alone may be an earlier daemon's.
 fn is_listening(socket: &Path) -> Result<bool> {
     let listening = fs::read_to_string("/proc/net/unix")?;
@@ -137,20 +161,53 @@ fn is_listening(socket: &Path) -> Result<bool> {
     Ok(listening.lines().any(|line| line.ends_with(&*path)))
 }
 
+/// Makes a sparse image where there is none.
+pub fn make_image(path: &Path, size_mib: u64) -> Result<()> {
+    if !path.exists() {
+        fs::File::create(path)?.set_len(size_mib << 20)?;
+    }
+    Ok(())
+}
+
+/// The drive of the daemon in `dir`.
+pub fn image_of(dir: &Path) -> PathBuf {
+    dir.join("drive.img")
+}
+
+/// Where on the drive a disk of the daemon in `dir` starts, in bytes.
+///
+/// # Errors
+/// When `evenkeel check` fails or names no such tenant.
+pub fn offset_of(binary: &Path, dir: &Path, tenant_name: &str) -> Result<u64> {
+    let output = Command::new(binary).args(["check", "--json"]).arg(dir.join(CONFIG_FILE)).output()?;
+    ensure!(output.status.success(), "evenkeel check: {}", String::from_utf8_lossy(&output.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let tenants = summary["tenants"].as_array().into_iter().flatten();
+    tenants
+        .filter(|tenant| tenant["name"] == tenant_name)
+        .find_map(|tenant| tenant["offset_bytes"].as_u64())
+        .with_context(|| format!("evenkeel check names no tenant {tenant_name}"))
+}
+
 /// The socket of a tenant of the daemon in `dir`.
 pub fn socket_of(dir: &Path, tenant: Tenant) -> PathBuf {
-    dir.join("run").join(tenant.name()).join("cntrl")
+    let file = if tenant.is_virtio() { "vhost.sock" } else { "cntrl" };
+    dir.join("run").join(tenant.name()).join(file)
+}
+
+/// The socket of the read-only disk beside a tenant's own.
+pub fn read_only_socket_of(dir: &Path, tenant: Tenant) -> PathBuf {
+    dir.join("run").join(tenant.read_only_name()).join("vhost.sock")
 }
 
 fn configuration(dir: &Path) -> String {
-    let dir = dir.display();
-    format!(
+    let mut text = format!(
         r#"runtime_dir = "{dir}/run"
 
 [device]
 backend = "file"
-path = "{dir}/drive.img"
-size = "4GiB"
+path = "{image}"
+size = "{DRIVE_SIZE_MIB}MiB"
 
 [policy]
 name = "lpns"
@@ -169,9 +226,28 @@ frontend = "vfio-user"
 class = "best-effort"
 weight = 1
 "#,
+        dir = dir.display(),
+        image = image_of(dir).display(),
         guaranteed = Tenant::Guaranteed.name(),
         best_effort = Tenant::BestEffort.name(),
-    )
+    );
+    for tenant in VIRTIO {
+        let disks =
+            [(tenant.name().to_owned(), TENANT_SIZE_MIB, false), (tenant.read_only_name(), READ_ONLY_SIZE_MIB, true)];
+        for (name, size_mib, read_only) in disks {
+            text += &format!(
+                r#"
+[[tenant]]
+name = "{name}"
+size = "{size_mib}MiB"
+frontend = "vhost-user-blk"
+queues = {VCPUS}
+read_only = {read_only}
+"#
+            );
+        }
+    }
+    text
 }
 
 /// The binary under test: `EVENKEEL_BIN`, or a release build of this checkout.

@@ -12,13 +12,17 @@ use anyhow::{Context, Result, bail};
 /// Where Debian keeps amd64 libraries, relative to a root.
 pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Debian's program loader, relative to a root.
-pub const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 
 /// Programs that run in the guest besides those of busybox.
-const PROGRAMS: [&str; 4] = ["usr/bin/fio", "usr/sbin/e2fsck", "usr/sbin/mke2fs", "usr/sbin/nvme"];
+const PROGRAMS: [&str; 6] =
+    ["usr/bin/fio", "usr/bin/fallocate", "usr/sbin/blkdiscard", "usr/sbin/e2fsck", "usr/sbin/mke2fs", "usr/sbin/nvme"];
 
-const FOLDERS: [&str; 12] =
-    ["bin", "dev", "etc", "lib64", "mnt", "proc", "run", "sys", "tmp", "usr/bin", "usr/sbin", LIBRARIES];
+/// The one driver that the tests need and that Debian's cloud kernel has not built in.
+const MODULE: &str = "drivers/block/virtio_blk.ko.xz";
+
+const FOLDERS: [&str; 13] =
+    ["bin", "dev", "etc", "lib", "lib64", "mnt", "proc", "run", "sys", "tmp", "usr/bin", "usr/sbin", LIBRARIES];
 
 const KIND_DIR: u32 = 0o040_000;
 const KIND_FILE: u32 = 0o100_000;
@@ -87,10 +91,11 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Writes the guest's programs and the libraries that they need, taken from the unpacked `root`.
+/// Writes the guest's programs, the libraries that they need and the module for virtio disks, taken from
+/// the unpacked `root`.
 ///
 /// # Errors
-/// When a program or one of its libraries is not in `root`.
+/// When one of these is not in `root`.
 pub fn write_userland(root: &Path, to: &Path) -> Result<()> {
     let mut archive = Archive::new(io::BufWriter::new(fs::File::create(to)?));
     for folder in FOLDERS {
@@ -109,8 +114,16 @@ pub fn write_userland(root: &Path, to: &Path) -> Result<()> {
     for (name, path) in libraries {
         archive.file(&format!("{LIBRARIES}/{name}"), &fs::read(&path)?)?;
     }
+    archive.file("lib/virtio_blk.ko.xz", &fs::read(module_in(root)?).context(MODULE)?)?;
     archive.finish()?.flush()?;
     Ok(())
+}
+
+/// [`MODULE`] among the modules of the one kernel in `root`.
+fn module_in(root: &Path) -> Result<PathBuf> {
+    let kernels = fs::read_dir(root.join("usr/lib/modules")).context("the kernel's modules")?;
+    let kernel = kernels.flatten().next().context("the kernel package holds no modules")?;
+    Ok(kernel.path().join("kernel").join(MODULE))
 }
 
 /// The libraries that `program` loads, by name, as the root's own loader finds them.

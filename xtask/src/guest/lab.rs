@@ -1,26 +1,35 @@
-//! What the tests work on: one daemon, and two guests that are started when a test asks for them
-//! and stay up for the next one.
+//! What the tests work on: one daemon, and a guest for each of its tenants. Guests are started when a
+//! test asks for them and stay up for the next one.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::daemon::{self, Daemon, TENANT_SIZE_MIB};
+use super::daemon::{self, Daemon, READ_ONLY_SIZE_MIB, TENANT_SIZE_MIB};
+use super::prepare::Qemu;
 use super::qemu::{Accel, Disk, Guest, Machine};
+use super::stand_in::{Export, StandIn};
 
-/// The two tenants of every test.
+/// The tenants of every test, each with a guest of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
-    /// The one with a latency target.
+    /// An NVMe controller with a latency target.
     Guaranteed,
-    /// The one with a weight.
+    /// An NVMe controller with a weight.
     BestEffort,
+    /// A virtio disk.
+    Virtio,
+    /// A virtio disk of a guest in the oldest QEMU.
+    OldVirtio,
 }
 
-/// Both tenants, in the order of their guests.
-pub const TENANTS: [Tenant; 2] = [Tenant::Guaranteed, Tenant::BestEffort];
+/// All, in the order of their guests.
+const TENANTS: [Tenant; 4] = [Tenant::Guaranteed, Tenant::BestEffort, Tenant::Virtio, Tenant::OldVirtio];
+/// Those with an NVMe controller.
+pub const NVME: [Tenant; 2] = [Tenant::Guaranteed, Tenant::BestEffort];
+/// Those with a virtio disk.
+pub const VIRTIO: [Tenant; 2] = [Tenant::Virtio, Tenant::OldVirtio];
 
 impl Tenant {
     /// The name in the daemon's config.
@@ -28,15 +37,34 @@ impl Tenant {
         match self {
             Self::Guaranteed => "db",
             Self::BestEffort => "batch",
+            Self::Virtio => "web",
+            Self::OldVirtio => "mail",
         }
     }
 
-    /// The other one.
+    /// The name of the read-only disk that a virtio guest has besides its own.
+    pub fn read_only_name(self) -> String {
+        format!("{}-archive", self.name())
+    }
+
+    /// The other one of the same front end.
     pub fn other(self) -> Self {
         match self {
             Self::Guaranteed => Self::BestEffort,
             Self::BestEffort => Self::Guaranteed,
+            Self::Virtio => Self::OldVirtio,
+            Self::OldVirtio => Self::Virtio,
         }
+    }
+
+    /// Whether its front end is vhost-user-blk.
+    pub fn is_virtio(self) -> bool {
+        VIRTIO.contains(&self)
+    }
+
+    /// What its guest runs in.
+    pub fn qemu(self) -> Qemu {
+        if self == Self::OldVirtio { Qemu::Bookworm } else { Qemu::Newest }
     }
 }
 
@@ -44,7 +72,7 @@ impl Tenant {
 pub enum Server {
     /// The daemon, by the path of its binary.
     Evenkeel(PathBuf),
-    /// QEMU's own NVMe controllers: tests that fail on these are wrong themselves.
+    /// QEMU's own NVMe controllers and storage daemon: tests that fail on these are wrong themselves.
     SelfCheck,
 }
 
@@ -55,13 +83,14 @@ pub struct Lab {
     server: Server,
     dir: PathBuf,
     daemon: Option<Daemon>,
-    guests: [Option<Guest>; 2],
+    stand_in: Option<StandIn>,
+    guests: [Option<Guest>; TENANTS.len()],
 }
 
 impl Lab {
     /// A lab with nothing running yet; `dir` holds its files.
     pub fn new(machine: Machine, accel: Accel, server: Server, dir: PathBuf) -> Self {
-        Self { machine, accel, server, dir, daemon: None, guests: [None, None] }
+        Self { machine, accel, server, dir, daemon: None, stand_in: None, guests: Default::default() }
     }
 
     /// Whether the guests' controller is Evenkeel's.
@@ -69,25 +98,47 @@ impl Lab {
         matches!(self.server, Server::Evenkeel(_))
     }
 
+    /// The daemon's binary; none in a self-check.
+    pub fn binary(&self) -> Option<PathBuf> {
+        match &self.server {
+            Server::Evenkeel(binary) => Some(binary.clone()),
+            Server::SelfCheck => None,
+        }
+    }
+
+    /// What guests are made of.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What executes them.
+    pub fn accel(&self) -> Accel {
+        self.accel
+    }
+
+    /// The folder of the run's files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// A tenant's guest, booted where it is not running.
     ///
     /// # Errors
     /// When daemon or guest do not start.
     pub fn guest(&mut self, tenant: Tenant) -> Result<&mut Guest> {
-        self.boot(&[tenant])?;
-        self.guests[tenant as usize].as_mut().context("a booted guest is there")
+        let [guest] = self.guests([tenant])?;
+        Ok(guest)
     }
 
-    /// Both guests, the guaranteed one first, booted at once where they are not running.
+    /// The guests of different tenants, in their order, booted at once where they are not running.
     ///
     /// # Errors
     /// When daemon or guests do not start.
-    pub fn both(&mut self) -> Result<[&mut Guest; 2]> {
-        self.boot(&TENANTS)?;
-        match &mut self.guests {
-            [Some(first), Some(second)] => Ok([first, second]),
-            _ => anyhow::bail!("a booted guest is there"),
-        }
+    pub fn guests<const N: usize>(&mut self, tenants: [Tenant; N]) -> Result<[&mut Guest; N]> {
+        self.boot(&tenants)?;
+        let guests = self.guests.get_disjoint_mut(tenants.map(|tenant| tenant as usize))?;
+        let guests: Vec<&mut Guest> = guests.into_iter().flatten().collect();
+        guests.try_into().or_else(|_| bail!("a booted guest is not there"))
     }
 
     /// Ends a tenant's guest with SIGKILL.
@@ -104,8 +155,8 @@ impl Lab {
     /// # Errors
     /// When the daemon does not end with exit code 0.
     pub fn restart_daemon(&mut self) -> Result<()> {
-        let stopped = self.daemon.take().map_or(Ok(()), Daemon::stop);
-        self.guests = [None, None];
+        let stopped = self.daemon.take().map_or(Ok(()), |daemon| daemon.stop().map(drop));
+        self.guests = Default::default();
         stopped
     }
 
@@ -127,6 +178,7 @@ impl Lab {
                 complaints.join("\n")
             );
         }
+        self.stand_in.as_mut().map_or(Ok(()), StandIn::check)?;
         self.daemon.as_mut().map_or(Ok(()), Daemon::check)
     }
 
@@ -141,21 +193,30 @@ impl Lab {
 
     /// Ends everything at once, so that the next test starts afresh.
     pub fn discard(&mut self) {
-        self.guests = [None, None];
+        self.guests = Default::default();
         self.daemon = None;
+        self.stand_in = None;
+    }
+
+    /// The file on the host that holds a disk, by the name of its tenant, and where in it the disk
+    /// starts, in bytes.
+    ///
+    /// # Errors
+    /// When the daemon does not know the tenant.
+    pub fn place_of(&self, name: &str) -> Result<(PathBuf, u64)> {
+        match &self.server {
+            Server::Evenkeel(binary) => Ok((daemon::image_of(&self.dir), daemon::offset_of(binary, &self.dir, name)?)),
+            Server::SelfCheck => Ok((self.dir.join(format!("{name}.img")), 0)),
+        }
     }
 
     fn boot(&mut self, tenants: &[Tenant]) -> Result<()> {
-        if let Server::Evenkeel(binary) = &self.server
-            && self.daemon.is_none()
-        {
-            self.daemon = Some(Daemon::start(binary, &self.dir)?);
-        }
+        self.serve()?;
         let mut started = Vec::new();
         for &tenant in tenants {
             if self.guests[tenant as usize].is_none() {
-                let disk = self.disk_of(tenant)?;
-                let guest = Guest::spawn(&self.machine, self.accel, tenant.name(), &disk)?;
+                let disks = self.disks_of(tenant)?;
+                let guest = Guest::spawn(&self.machine, self.accel, tenant.name(), tenant.qemu(), &disks)?;
                 self.guests[tenant as usize] = Some(guest);
                 started.push(tenant);
             }
@@ -168,19 +229,53 @@ impl Lab {
         Ok(())
     }
 
-    fn disk_of(&self, tenant: Tenant) -> Result<Disk> {
-        Ok(match self.server {
-            Server::Evenkeel(_) => Disk::VfioUser(daemon::socket_of(&self.dir, tenant)),
-            Server::SelfCheck => {
-                let image = self.dir.join(format!("{}.img", tenant.name()));
-                if !image.exists() {
-                    fs::File::create(&image)?.set_len(TENANT_SIZE_MIB << 20)?;
-                }
-                Disk::QemuNvme(image)
+    /// Starts what serves the drives where it is not running.
+    fn serve(&mut self) -> Result<()> {
+        match &self.server {
+            Server::Evenkeel(binary) if self.daemon.is_none() => {
+                self.daemon = Some(Daemon::start(binary, &self.dir)?);
             }
+            Server::SelfCheck if self.stand_in.is_none() => {
+                let mut exports = Vec::new();
+                for tenant in VIRTIO {
+                    let own = (tenant.name(), daemon::socket_of(&self.dir, tenant), TENANT_SIZE_MIB, false);
+                    let name = tenant.read_only_name();
+                    let other = (&*name, daemon::read_only_socket_of(&self.dir, tenant), READ_ONLY_SIZE_MIB, true);
+                    for (name, socket, size_mib, read_only) in [own, other] {
+                        if let Some(folder) = socket.parent() {
+                            std::fs::create_dir_all(folder)?;
+                        }
+                        exports.push(Export { socket, image: self.image(name, size_mib)?, read_only });
+                    }
+                }
+                self.stand_in = Some(StandIn::start(self.machine.images().storage_daemon(), &self.dir, &exports)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn disks_of(&self, tenant: Tenant) -> Result<Vec<Disk>> {
+        let socket = daemon::socket_of(&self.dir, tenant);
+        Ok(match self.server {
+            _ if tenant.is_virtio() => {
+                vec![Disk::VhostUser(socket), Disk::VhostUser(daemon::read_only_socket_of(&self.dir, tenant))]
+            }
+            Server::Evenkeel(_) => vec![Disk::VfioUser(socket)],
+            Server::SelfCheck => vec![Disk::QemuNvme(self.image(tenant.name(), TENANT_SIZE_MIB)?)],
         })
     }
+
+    /// An image of a self-check, made where it is missing.
+    fn image(&self, name: &str, size_mib: u64) -> Result<PathBuf> {
+        let image = self.dir.join(format!("{name}.img"));
+        daemon::make_image(&image, size_mib)?;
+        Ok(image)
+    }
 }
+
+/// What marks a line as one about a drive.
+const DRIVES: [&str; 5] = ["nvme", "ext4-fs", "virtio", " vda", " vdb"];
 
 /// Words with which the kernel reports that a drive misbehaved, at whatever level.
 const COMPLAINTS: [&str; 7] = [
@@ -198,12 +293,12 @@ const COMPLAINTS: [&str; 7] = [
 const EXPECTED: [&str; 2] = ["resetting controller", "using unchecked data buffer"];
 
 /// The lines of `dmesg -r` that a sound drive gives no cause for. `strict` adds every warning of
-/// the NVMe driver; QEMU's own controller earns one.
-fn complaints(log: &str, strict: bool) -> Vec<&str> {
+/// the drive's driver; QEMU's own controller earns one.
+pub fn complaints(log: &str, strict: bool) -> Vec<&str> {
     log.lines()
         .filter(|line| {
             let lower = line.to_lowercase();
-            let about_drive = lower.contains("nvme") || lower.contains("ext4-fs");
+            let about_drive = DRIVES.iter().any(|word| lower.contains(word));
             // Facility 0, level warning or worse.
             let warns = ["<0>", "<1>", "<2>", "<3>", "<4>"].iter().any(|level| line.starts_with(level));
             let expected = EXPECTED.iter().any(|words| lower.contains(words));

@@ -1,28 +1,33 @@
-//! Guest tests: stock Linux guests in QEMU, attached to a running daemon over vfio-user.
+//! Guest tests: stock Linux guests in QEMU, attached to a running daemon over vfio-user or vhost-user.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `mirror`, `apt`, `initramfs`, `prepare` | making QEMU, kernel and userland, once, without root |
 //! | `qemu`, `agent` | a guest: process, console, command channel |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
+//! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
+//! | `kill` | the daemon killed under load |
 //! | `promise` | the guests' view of a latency promise, measured |
 //!
-//! Not here: a guest's driver is never unloaded as a module, because Debian's cloud kernel has it
+//! Not here: a guest's driver is never unloaded as a module, because Debian's cloud kernel has NVMe's
 //! built in; it is unbound and bound instead. Guests run emulated where `/dev/kvm` cannot run them.
 
 mod agent;
 mod apt;
 pub mod daemon;
 mod initramfs;
+pub mod kill;
 mod lab;
 mod mirror;
 mod prepare;
 mod promise;
 mod qemu;
+mod stand_in;
 mod tests;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -73,6 +78,11 @@ pub fn prepare(args: &[String]) -> Result<()> {
     prepare::images(&cache)?;
     println!("guest-prepare: ready in {}", cache.display());
     Ok(())
+}
+
+/// QEMU's storage daemon from the guest tests' cache, if that was made.
+pub fn storage_daemon() -> Option<Command> {
+    Some(prepare::found(&prepare::default_cache().ok()?)?.storage_daemon())
 }
 
 /// `cargo xtask guest-test [--filter NAME] [--keep] [--self-check] [--cache DIR]`: runs the tests

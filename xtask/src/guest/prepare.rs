@@ -1,5 +1,6 @@
 //! What the guest tests need, made once and kept in a cache outside the clone: a QEMU that speaks
-//! vfio-user, Debian's cloud kernel and a small userland for the guests.
+//! vfio-user, an old one that speaks vhost-user only, Debian's cloud kernel and a small userland for
+//! the guests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,16 +9,57 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::{PrivateApt, RELEASE};
-use super::initramfs::{self, LIBRARIES, LOADER};
+use super::apt::PrivateApt;
+use super::initramfs::{self, LIBRARIES};
 use super::mirror;
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
+/// Debian's release that the guest's kernel and programs come from.
+const RELEASE: &str = "trixie";
 /// vfio-user-pci came with QEMU 10.1; the release itself has 10.0.
-const HOST_PACKAGES: [&str; 1] = ["qemu-system-x86"];
-const GUEST_PACKAGES: [&str; 5] = ["linux-image-cloud-amd64", "busybox-static", "e2fsprogs", "fio", "nvme-cli"];
+const BACKPORTS: &str = "trixie-backports";
+/// The release before it, whose QEMU is the oldest that the tests attach.
+const OLD_RELEASE: &str = "bookworm";
+
+/// qemu-utils holds qemu-storage-daemon.
+const HOST_PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-utils"];
+const OLD_HOST_PACKAGES: [&str; 1] = ["qemu-system-x86"];
+const GUEST_PACKAGES: [&str; 6] =
+    ["linux-image-cloud-amd64", "busybox-static", "e2fsprogs", "fio", "nvme-cli", "util-linux"];
+
+/// Debian's program loader, in its folder of libraries.
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+/// The QEMUs that guests run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Qemu {
+    /// The newest that Debian has for its stable release; vfio-user and vhost-user.
+    Newest,
+    /// Debian bookworm's; vhost-user only.
+    Bookworm,
+}
+
+/// Both, the newest first.
+pub const QEMUS: [Qemu; 2] = [Qemu::Newest, Qemu::Bookworm];
+
+impl Qemu {
+    /// Its version, as commands and reports name it.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Newest => "11.1",
+            Self::Bookworm => "7.2",
+        }
+    }
+
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Newest => "qemu",
+            Self::Bookworm => "qemu-bookworm",
+        }
+    }
+}
 
 /// The prepared files.
 #[derive(Debug, Clone)]
@@ -36,22 +78,38 @@ impl Images {
         self.dir.join("userland.cpio")
     }
 
-    /// QEMU, run with its own loader and libraries, so that the host's C library does not matter.
-    pub fn qemu(&self) -> Command {
-        let root = self.dir.join("qemu");
-        let libraries = root.join(LIBRARIES);
-        let mut command = Command::new(root.join(LOADER));
+    /// A QEMU, without arguments of the caller's yet.
+    pub fn qemu(&self, qemu: Qemu) -> Command {
+        let root = self.dir.join(qemu.folder());
+        let mut command = run_in(&root, "usr/bin/qemu-system-x86_64");
         command
-            .env("QEMU_MODULE_DIR", libraries.join("qemu"))
-            .arg("--library-path")
-            .arg(&libraries)
-            .arg(root.join("usr/bin/qemu-system-x86_64"))
+            .env("QEMU_MODULE_DIR", root.join(LIBRARIES).join("qemu"))
             .arg("-L")
             .arg(root.join("usr/share/qemu"))
             .arg("-L")
             .arg(root.join("usr/share/seabios"));
         command
     }
+
+    /// QEMU's storage daemon, without arguments of the caller's yet.
+    pub fn storage_daemon(&self) -> Command {
+        let root = self.dir.join(Qemu::Newest.folder());
+        let mut command = run_in(&root, "usr/bin/qemu-storage-daemon");
+        command.env("QEMU_MODULE_DIR", root.join(LIBRARIES).join("qemu"));
+        command
+    }
+}
+
+/// A program of an unpacked `root`, run with that root's own loader and libraries, so that the host's
+/// C library does not matter.
+fn run_in(root: &Path, program: &str) -> Command {
+    // bookworm still keeps some libraries, and the loader, outside of /usr.
+    let folders = [root.join(LIBRARIES), root.join("lib/x86_64-linux-gnu")];
+    let loader = folders.iter().map(|folder| folder.join(LOADER)).find(|path| path.exists());
+    let search: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let mut command = Command::new(loader.unwrap_or_else(|| folders[0].join(LOADER)));
+    command.arg("--library-path").arg(search.join(":")).arg(root.join(program));
+    command
 }
 
 /// The default cache: `EVENKEEL_CACHE`, or `evenkeel/guest` in the user's cache folder.
@@ -72,10 +130,10 @@ pub fn default_cache() -> Result<PathBuf> {
 /// # Errors
 /// When this machine cannot make them; the message says why.
 pub fn images(cache: &Path) -> Result<Images> {
-    let images = Images { dir: cache.join(format!("{RELEASE}-{RECIPE}")) };
-    if images.dir.exists() {
+    if let Some(images) = found(cache) {
         return Ok(images);
     }
+    let images = Images { dir: cache.join(format!("{RELEASE}-{RECIPE}")) };
     ensure!(cfg!(target_arch = "x86_64"), "the guests need an x86-64 host");
     fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
     let lock = fs::File::create(cache.join("lock"))?;
@@ -91,22 +149,37 @@ pub fn images(cache: &Path) -> Result<Images> {
     Ok(images)
 }
 
+/// The images, if they were made before.
+pub fn found(cache: &Path) -> Option<Images> {
+    let images = Images { dir: cache.join(format!("{RELEASE}-{RECIPE}")) };
+    images.dir.exists().then_some(images)
+}
+
 fn build(dir: &Path) -> Result<()> {
     let start = Instant::now();
     let step = |text: &str| println!("guest-prepare [{:5.1} s] {text}", start.elapsed().as_secs_f64());
 
     let mirror = mirror::find()?;
-    step(&format!("Debian {RELEASE} and its backports, from {}", mirror.uri));
+    step(&format!("Debian {RELEASE}, its backports and {OLD_RELEASE}, from {}", mirror.uri));
     fs::create_dir_all(dir)?;
     // apt and the loader take absolute paths only.
     let dir = &dir.canonicalize()?;
-    let apt_dir = dir.join("apt");
-    let apt = PrivateApt::new(&apt_dir, &mirror)?;
-
-    step("QEMU");
-    apt.unpack(&format!("{RELEASE}-backports"), &HOST_PACKAGES, &dir.join("qemu"))?;
     let images = Images { dir: dir.clone() };
-    require_vfio_user(&images)?;
+    let apt_dirs = [dir.join("apt"), dir.join("apt-old")];
+    let apt = PrivateApt::new(&apt_dirs[0], &mirror, &[RELEASE, BACKPORTS])?;
+    let old_apt = PrivateApt::new(&apt_dirs[1], &mirror, &[OLD_RELEASE])?;
+
+    step("QEMU and its storage daemon");
+    apt.unpack(BACKPORTS, &HOST_PACKAGES, &dir.join(Qemu::Newest.folder()))?;
+    require(&images, Qemu::Newest, "vfio-user-pci")?;
+    ensure!(
+        images.storage_daemon().arg("--version").output()?.status.success(),
+        "the storage daemon of {BACKPORTS} does not run"
+    );
+
+    step(&format!("QEMU of {OLD_RELEASE}"));
+    old_apt.unpack(OLD_RELEASE, &OLD_HOST_PACKAGES, &dir.join(Qemu::Bookworm.folder()))?;
+    require(&images, Qemu::Bookworm, "vhost-user-blk-pci")?;
 
     step("kernel and guest programs");
     let root = dir.join("guest");
@@ -115,17 +188,21 @@ fn build(dir: &Path) -> Result<()> {
     initramfs::write_userland(&root, &images.userland())?;
 
     fs::remove_dir_all(&root)?;
-    fs::remove_dir_all(&apt_dir)?;
+    for apt_dir in apt_dirs {
+        fs::remove_dir_all(apt_dir)?;
+    }
     step("done");
     Ok(())
 }
 
-fn require_vfio_user(images: &Images) -> Result<()> {
-    let output = images.qemu().args(["-device", "help"]).output().context("running QEMU")?;
+/// Requires that a QEMU runs and has a device.
+fn require(images: &Images, qemu: Qemu, device: &str) -> Result<()> {
+    let output = images.qemu(qemu).args(["-device", "help"]).output().context("running QEMU")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(
-        text.contains("\"vfio-user-pci\""),
-        "the QEMU of {RELEASE}-backports has no vfio-user-pci (10.1 or later is needed): {}",
+        text.contains(&format!("\"{device}\"")),
+        "Debian's QEMU {} has no {device}: {}",
+        qemu.version(),
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())

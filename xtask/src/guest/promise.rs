@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::daemon::{self, Daemon};
-use super::lab::{TENANTS, Tenant};
+use super::lab::{NVME, Tenant};
+use super::prepare::Qemu;
 use super::qemu::{Accel, Disk, Guest, Machine};
 
 const SECONDS: u64 = 10;
@@ -39,10 +40,12 @@ pub fn measure(machine: &Machine, accel: Accel, dir: &Path) -> Result<()> {
     for (policy, noisy) in [("passthrough", false), ("passthrough", true), ("lpns", true)] {
         let scene = if noisy { format!("beside a noisy guest, {policy}") } else { "alone".to_owned() };
         println!("{scene} …");
-        let daemon = Daemon::start_with(&binary, dir, &configuration(dir, policy))?;
+        let sockets = NVME.map(|tenant| daemon::socket_of(dir, tenant));
+        let daemon = Daemon::start_with(&binary, dir, &configuration(dir, policy), &sockets)?;
         let mut guests = Vec::new();
-        for tenant in TENANTS {
-            guests.push(Guest::spawn(machine, accel, tenant.name(), &Disk::VfioUser(daemon::socket_of(dir, tenant)))?);
+        for tenant in NVME {
+            let disk = Disk::VfioUser(daemon::socket_of(dir, tenant));
+            guests.push(Guest::spawn(machine, accel, tenant.name(), Qemu::Newest, &[disk])?);
         }
         guests.iter_mut().try_for_each(Guest::wait_ready)?;
         let [db, batch] = &mut guests[..] else { anyhow::bail!("two guests were started") };

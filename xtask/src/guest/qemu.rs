@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::agent::{Agent, Output};
 use super::initramfs::Archive;
-use super::prepare::Images;
+use super::prepare::{Images, Qemu};
 
-/// Virtual CPUs of a guest, and so NVMe I/O queues that its driver asks for.
+/// Virtual CPUs of a guest, and so I/O queues of its drive.
 pub const VCPUS: u32 = 4;
 const MEMORY_MIB: u32 = 1024;
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
@@ -19,12 +19,14 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 5] = [
+const GUEST_FILES: [(&str, &str); 7] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
     ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
     ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
+    ("usr/sbin/kill-load", include_str!("../../guest/kill-load.sh")),
     ("etc/verify.fio", include_str!("../../guest/verify.fio")),
+    ("etc/kill.fio", include_str!("../../guest/kill.fio")),
 ];
 
 /// What executes a guest's instructions.
@@ -43,16 +45,17 @@ impl Accel {
         if !opens {
             return Self::Tcg;
         }
-        let booted = Guest::spawn(machine, Self::Kvm, "kvm-probe", &Disk::None)
+        let booted = Guest::spawn(machine, Self::Kvm, "kvm-probe", Qemu::Newest, &[])
             .and_then(|mut guest| guest.wait_boot(PROBE_LIMIT));
         if booted.is_ok() { Self::Kvm } else { Self::Tcg }
     }
 
-    /// The plain CPU model is a third faster to emulate than the fullest.
+    /// The plain CPU model is a third faster to emulate than the fullest. QEMU 7.2 emulates CMPXCHG16B
+    /// with wrong flags now and then, which kills the guest's kernel.
     fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64"],
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64,-cx16"],
         }
     }
 }
@@ -79,34 +82,49 @@ impl Machine {
         archive.finish()?;
         Ok(Self { images, initrd, dir: dir.to_path_buf() })
     }
+
+    /// What was prepared for the guests.
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
 }
 
-/// A guest's NVMe drive.
+/// One of a guest's drives.
 #[derive(Debug, Clone)]
 pub enum Disk {
-    /// No drive.
-    None,
-    /// A tenant's vfio-user socket.
+    /// An NVMe controller, by a tenant's vfio-user socket.
     VfioUser(PathBuf),
+    /// A virtio disk, by a tenant's vhost-user socket, to which QEMU comes back when it is gone.
+    VhostUser(PathBuf),
     /// QEMU's own NVMe controller over an image: checks the tests themselves.
     QemuNvme(PathBuf),
 }
 
 impl Disk {
-    fn arguments(&self) -> Vec<String> {
-        match self {
-            Self::None => vec![],
-            Self::VfioUser(socket) => vec![
-                "-device".into(),
+    /// `index` tells the guest's drives apart.
+    fn arguments(&self, qemu: Qemu, index: usize) -> Vec<String> {
+        let pairs = match self {
+            Self::VfioUser(socket) => vec![(
+                "-device",
                 format!(r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}}}"#, socket.display()),
-            ],
+            )],
+            Self::VhostUser(socket) => {
+                let reconnect = match qemu {
+                    Qemu::Newest => "reconnect-ms=100",
+                    // Whole seconds only.
+                    Qemu::Bookworm => "reconnect=1",
+                };
+                vec![
+                    ("-chardev", format!("socket,id=disk{index},path={},{reconnect}", socket.display())),
+                    ("-device", format!("vhost-user-blk-pci,chardev=disk{index},num-queues={VCPUS}")),
+                ]
+            }
             Self::QemuNvme(image) => vec![
-                "-drive".into(),
-                format!("file={},format=raw,if=none,id=drive,discard=unmap", image.display()),
-                "-device".into(),
-                format!("nvme,drive=drive,serial=self-check,max_ioqpairs={VCPUS}"),
+                ("-drive", format!("file={},format=raw,if=none,id=disk{index},discard=unmap", image.display())),
+                ("-device", format!("nvme,drive=disk{index},serial=self-check,max_ioqpairs={VCPUS}")),
             ],
-        }
+        };
+        pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect()
     }
 }
 
@@ -122,7 +140,7 @@ impl Guest {
     ///
     /// # Errors
     /// When QEMU does not start; the error holds what it said.
-    pub fn spawn(machine: &Machine, accel: Accel, name: &str, disk: &Disk) -> Result<Self> {
+    pub fn spawn(machine: &Machine, accel: Accel, name: &str, qemu: Qemu, disks: &[Disk]) -> Result<Self> {
         let file = |suffix: &str| machine.dir.join(format!("{name}.{suffix}"));
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
         let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
@@ -130,7 +148,7 @@ impl Guest {
         fs::write(&console, "")?;
         let child = machine
             .images
-            .qemu()
+            .qemu(qemu)
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
             .args(["-m", &format!("{MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
@@ -146,7 +164,7 @@ impl Guest {
             .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
             .args(["-device", "virtio-serial-pci"])
             .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
-            .args(disk.arguments())
+            .args(disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(qemu, index)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -157,7 +175,7 @@ impl Guest {
         Ok(Self { name: name.to_owned(), process, agent })
     }
 
-    /// Waits for a guest that was just started.
+    /// Waits for a guest that was just started or told to reboot.
     ///
     /// # Errors
     /// When the guest dies, panics or takes too long.
@@ -239,8 +257,16 @@ impl Guest {
     /// # Errors
     /// When it does not come back.
     pub fn reboot(&mut self) -> Result<()> {
-        self.agent.send("reboot -f", COMMAND_LIMIT)?;
-        self.wait_boot(BOOT_LIMIT)
+        self.start_reboot()?;
+        self.wait_ready()
+    }
+
+    /// Reboots the guest in the same QEMU without waiting for it.
+    ///
+    /// # Errors
+    /// When the command channel is gone.
+    pub fn start_reboot(&mut self) -> Result<()> {
+        self.agent.send("reboot -f", COMMAND_LIMIT)
     }
 
     /// Ends QEMU with SIGKILL, as a crash of the host's process would.

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use load::stats::Totals;
-use load::{JobResult, Options, Target};
-use nvme_driver::VfioUserDevice;
+use load::{AnyDisk, JobResult, Options, Target};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
@@ -46,7 +45,7 @@ pub struct Seen {
 pub fn measure(bench: &Bench<'_>, policy: &str, tenants: &[&str], runtime: Duration) -> Result<Seen> {
     let Bench { binary, drive, machine } = *bench;
     let server = Server::serve(binary, &setting::daemon(policy, drive, machine))?;
-    let mut clients: Vec<Vec<Target<VfioUserDevice>>> = machine.client_cpus.iter().map(|_| Vec::new()).collect();
+    let mut clients: Vec<Vec<Target<AnyDisk>>> = machine.client_cpus.iter().map(|_| Vec::new()).collect();
     for name in tenants {
         let client = if *name == GUARANTEED { 0 } else { clients.len() - 1 };
         clients[client].push(Target::connect(&server.socket(name), vec![setting::job(name, RAMP, runtime)])?);
@@ -80,7 +79,7 @@ pub fn measure(bench: &Bench<'_>, policy: &str, tenants: &[&str], runtime: Durat
 }
 
 /// One client: a thread that polls for all of `targets`.
-fn client(targets: Vec<Target<VfioUserDevice>>, cpu: u32) -> Result<Vec<JobResult>> {
+fn client(targets: Vec<Target<AnyDisk>>, cpu: u32) -> Result<Vec<JobResult>> {
     let mut set = CpuSet::new();
     set.set(cpu as usize);
     sched_setaffinity(None, &set).with_context(|| format!("can't run a client on CPU {cpu}"))?;

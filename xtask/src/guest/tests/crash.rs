@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::guest::lab::{Lab, TENANTS, Tenant};
+use crate::guest::lab::{Lab, NVME, Tenant};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Each guest in turn is killed with SIGKILL while it writes and the other verifies; the other
 /// sees no error, and the killed one's tenant takes a new guest.
 pub fn killed_mid_write(lab: &mut Lab) -> Result<()> {
-    TENANTS.into_iter().try_for_each(|victim| kill_one(lab, victim))
+    NVME.into_iter().try_for_each(|victim| kill_one(lab, victim))
 }
 
 fn kill_one(lab: &mut Lab, victim: Tenant) -> Result<()> {
-    lab.both()?;
+    lab.guests(NVME)?;
     let survivor = victim.other();
     lab.guest(survivor)?.start_job(
         "verify",
@@ -50,7 +50,7 @@ fn kill_one(lab: &mut Lab, victim: Tenant) -> Result<()> {
 /// completed before is on the drive afterwards.
 pub fn daemon_stopped_mid_write(lab: &mut Lab) -> Result<()> {
     const MAKE_DATA: &str = "seq 300000 >/tmp/data";
-    for guest in lab.both()? {
+    for guest in lab.guests(NVME)? {
         guest.run(MAKE_DATA)?;
         guest.start_job("write", "sh /usr/sbin/write-in-order", LIMIT)?;
         guest.start_job(
@@ -61,14 +61,14 @@ pub fn daemon_stopped_mid_write(lab: &mut Lab) -> Result<()> {
         )?;
     }
     let mut blocks = Vec::new();
-    for guest in lab.both()? {
+    for guest in lab.guests(NVME)? {
         let wait = "until test $(cat /run/acknowledged) -gt 100; do sleep 0.1; done";
         let written = guest.run(&format!("{wait}; cat /run/acknowledged"))?;
         blocks.push(written.trim().parse::<u64>().context(written)?);
         ensure!(guest.job_runs("load")?, "the load ended too early");
     }
     lab.restart_daemon()?;
-    for (guest, blocks) in lab.both()?.into_iter().zip(blocks) {
+    for (guest, blocks) in lab.guests(NVME)?.into_iter().zip(blocks) {
         guest.run(MAKE_DATA)?;
         guest.run(&format!("cmp -n {} /tmp/data /dev/nvme0n1", blocks * 4096))?;
         guest.run("rm /tmp/data")?;

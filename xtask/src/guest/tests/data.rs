@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::guest::lab::{Lab, TENANTS, Tenant};
+use crate::guest::lab::{Lab, NVME, Tenant};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -19,11 +19,11 @@ pub fn verify_io_uring(lab: &mut Lab) -> Result<()> {
 }
 
 fn verify(lab: &mut Lab, engine: &str) -> Result<()> {
-    let command = format!("ENGINE={engine} fio --minimal /etc/verify.fio");
-    for guest in lab.both()? {
+    let command = format!("DEVICE=/dev/nvme0n1 ENGINE={engine} fio --minimal /etc/verify.fio");
+    for guest in lab.guests(NVME)? {
         guest.start_job("verify", &command, LIMIT)?;
     }
-    for (guest, tenant) in lab.both()?.into_iter().zip(TENANTS) {
+    for (guest, tenant) in lab.guests(NVME)?.into_iter().zip(NVME) {
         let output = guest.finish_job("verify", LIMIT)?;
         ensure!(output.code == 0, "fio in {}:\n{}", tenant.name(), output.text);
     }

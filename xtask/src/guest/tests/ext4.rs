@@ -13,16 +13,16 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// was stopped under a guest that had it mounted.
 pub fn survives_restarts(lab: &mut Lab) -> Result<()> {
     let guest = lab.guest(Tenant::Guaranteed)?;
-    guest.run_within("sh /usr/sbin/ext4-fill", LIMIT).context("filling")?;
+    guest.run_within("sh /usr/sbin/ext4-fill /dev/nvme0n1", LIMIT).context("filling")?;
     guest.run("umount /mnt")?;
     guest.reboot()?;
-    check_files(guest).context("after the guest's reboot")?;
+    check_files(guest, "/dev/nvme0n1").context("after the guest's reboot")?;
 
     // Still mounted, with files that are newer than the reboot.
     guest.run("cp -r /mnt/large /mnt/copy; sync")?;
     lab.restart_daemon()?;
     let guest = lab.guest(Tenant::Guaranteed)?;
-    check_files(guest).context("after the daemon's restart")?;
+    check_files(guest, "/dev/nvme0n1").context("after the daemon's restart")?;
     guest.run("for i in 1 2 3 4; do cmp /mnt/large/$i /mnt/copy/$i || exit 1; done")?;
     guest.run("umount /mnt")?;
     guest.run_within("e2fsck -f -n /dev/nvme0n1", LIMIT)?;
@@ -30,8 +30,8 @@ pub fn survives_restarts(lab: &mut Lab) -> Result<()> {
 }
 
 /// Mounts the file system and compares every file with the checksum made when it was written.
-fn check_files(guest: &mut Guest) -> Result<()> {
-    guest.run("mount -t ext4 /dev/nvme0n1 /mnt")?;
+pub fn check_files(guest: &mut Guest, device: &str) -> Result<()> {
+    guest.run(&format!("mount -t ext4 {device} /mnt"))?;
     let checked = guest.run_within("cd /mnt && sha256sum -c SHA256SUMS", LIMIT)?;
     let files = checked.lines().filter(|line| line.ends_with(": OK")).count();
     // 200 small files less the ten that the script removes, and four large ones.

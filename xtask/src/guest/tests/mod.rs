@@ -7,9 +7,12 @@ mod data;
 mod ext4;
 mod pair;
 mod rebind;
+mod virtio;
+mod virtio_data;
 
 use anyhow::Result;
 
+use super::kill;
 use super::lab::Lab;
 
 /// A test.
@@ -25,7 +28,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 15] = [
+pub const ALL: [Test; 24] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -41,4 +44,13 @@ pub const ALL: [Test; 15] = [
     test("guest-killed-mid-write", crash::killed_mid_write),
     test("daemon-stopped-mid-write", crash::daemon_stopped_mid_write),
     test("ext4-survives-restarts", ext4::survives_restarts),
+    test("virtio-queues-and-features", virtio::queues_and_features),
+    test("virtio-read-only", virtio::read_only),
+    test("virtio-fio-verify", virtio_data::verify),
+    test("virtio-trim-and-zeroes", virtio_data::trim_and_zeroes),
+    test("virtio-write-cache", virtio_data::write_cache),
+    test("virtio-ext4-survives-reboot", virtio_data::ext4_survives_reboot),
+    test("virtio-rebind-under-load", virtio::rebind_under_load),
+    test("virtio-beside-nvme", virtio_data::beside_nvme),
+    test("virtio-daemon-killed", kill::few_kills),
 ];

@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::guest::daemon::TENANT_SIZE_MIB;
-use crate::guest::lab::{Lab, TENANTS};
+use crate::guest::lab::{Lab, NVME};
 use crate::guest::qemu::{Guest, VCPUS};
 
 /// Each guest has one I/O queue per CPU, each queue completes commands, and the namespace has the
 /// size that the config gives it.
 pub fn four_queues(lab: &mut Lab) -> Result<()> {
-    for guest in lab.both()? {
+    for guest in lab.guests(NVME)? {
         let cpus = guest.run("nproc")?;
         ensure!(cpus.trim() == VCPUS.to_string(), "the guest has {cpus} CPUs");
         let queues = guest.run("ls /sys/block/nvme0n1/mq")?;
@@ -47,10 +47,10 @@ pub fn keep_apart(lab: &mut Lab) -> Result<()> {
     let patterns = ["0xa5a5a5a5", "0x3c3c3c3c"];
     // All is written before anything is verified.
     for action in ["--do_verify=0", "--verify_only"] {
-        for (guest, pattern) in lab.both()?.into_iter().zip(patterns) {
+        for (guest, pattern) in lab.guests(NVME)?.into_iter().zip(patterns) {
             guest.start_job("pattern", &job(pattern, action), LIMIT)?;
         }
-        for (guest, tenant) in lab.both()?.into_iter().zip(TENANTS) {
+        for (guest, tenant) in lab.guests(NVME)?.into_iter().zip(NVME) {
             let output = guest.finish_job("pattern", LIMIT)?;
             ensure!(output.code == 0, "{} {action}:\n{}", tenant.name(), output.text);
         }

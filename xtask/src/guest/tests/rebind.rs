@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::guest::lab::{Lab, Tenant};
+use crate::guest::lab::{Lab, NVME, Tenant};
 
 const LIMIT: Duration = Duration::from_secs(240);
 const ROUNDS: u32 = 3;
@@ -30,7 +30,7 @@ pub fn reset_under_load(lab: &mut Lab) -> Result<()> {
 /// The load ends with errors, as it must when its drive is taken away; what was written before
 /// stays, the drive works again, and the other guest notices nothing.
 pub fn rebind_under_load(lab: &mut Lab) -> Result<()> {
-    lab.both()?;
+    lab.guests(NVME)?;
     lab.guest(Tenant::Guaranteed)?.start_job(
         "verify",
         "fio --name=verify --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=16 \
@@ -49,7 +49,7 @@ pub fn rebind_under_load(lab: &mut Lab) -> Result<()> {
         )?;
         guest.run("sleep 2")?;
         ensure!(guest.job_runs("load")?, "the load ended before the driver was taken away");
-        guest.run("sh /usr/sbin/rebind")?;
+        guest.run("sh /usr/sbin/rebind /dev/nvme0n1")?;
         let output = guest.finish_job("load", LIMIT)?;
         ensure!(output.code != 0, "round {round}: the load did not notice:\n{}", output.text);
         guest.run("cmp -n 8388608 /tmp/data /dev/nvme0n1")?;

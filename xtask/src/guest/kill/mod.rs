@@ -1,0 +1,162 @@
+//! `cargo xtask kill-test`: the daemon is killed with SIGKILL, again and again, under guests that verify
+//! what they write, and started again with the same configuration.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `rig` | guests, load, kills |
+//! | `ledger` | what the daemon's lives completed, by their logs |
+//! | `report` | the figures, judged |
+//!
+//! Passed means: no error and no mismatch in any guest, none of its requests lost or completed twice, by
+//! the counts of both ends, and a reconnect for each kill. Not here: the loss of the host itself, after
+//! which the ring's log is gone with the guest.
+
+mod ledger;
+mod report;
+mod rig;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::daemon;
+use super::lab::{Lab, Tenant, VIRTIO};
+use super::prepare::{self, QEMUS, Qemu};
+use super::qemu::{Accel, Machine};
+use report::Report;
+use rig::{Plan, Rig};
+
+/// Kills within the guest tests.
+const FEW_KILLS: u32 = 20;
+
+const USAGE: &str = "--kills N (200), --seed N, --qemu 11.1 or 7.2 (without it, a guest in each), --cache DIR, \
+                     --json FILE, --keep (the run's files) and --self-check (spoils the image, and must notice)";
+
+struct Options {
+    kills: u32,
+    seed: u64,
+    tenants: Vec<Tenant>,
+    cache: Option<PathBuf>,
+    json: Option<PathBuf>,
+    keep: bool,
+    self_check: bool,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self> {
+        let tenants = VIRTIO.to_vec();
+        let mut options =
+            Self { kills: 200, seed: seed_of_now(), tenants, cache: None, json: None, keep: false, self_check: false };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} takes a value"));
+            match arg.as_str() {
+                "--kills" => options.kills = value()?.parse().context("--kills")?,
+                "--seed" => options.seed = value()?.parse().context("--seed")?,
+                "--qemu" => options.tenants = vec![tenant_in(value()?)?],
+                "--cache" => options.cache = Some(value()?.into()),
+                "--json" => options.json = Some(value()?.into()),
+                "--keep" => options.keep = true,
+                "--self-check" => options.self_check = true,
+                _ => bail!("unknown option {arg}; there are {USAGE}"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The tenant whose guest runs in the QEMU of a version.
+fn tenant_in(version: &str) -> Result<Tenant> {
+    let known = || QEMUS.map(Qemu::version).join(" and ");
+    let of_version = VIRTIO.into_iter().find(|tenant| tenant.qemu().version() == version);
+    of_version.with_context(|| format!("no QEMU {version}; there are {}", known()))
+}
+
+fn seed_of_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+/// `cargo xtask kill-test`.
+///
+/// # Errors
+/// When the guests can't be prepared, the daemon does not survive its kills, or, with `--self-check`, when
+/// a spoiled image goes unnoticed.
+pub fn run(args: &[String]) -> Result<()> {
+    let options = Options::parse(args)?;
+    let cache = options.cache.clone().map_or_else(prepare::default_cache, Ok)?;
+    let images = prepare::images(&cache)?;
+    let binary = daemon::binary()?;
+    let dir = tempfile::Builder::new().prefix("evenkeel-kills-").tempdir()?;
+    let machine = Machine::new(images, dir.path())?;
+    let accel = Accel::probe(&machine);
+    let plan = Plan { kills: options.kills, seed: options.seed, spoil: options.self_check };
+    println!("{} kills, seed {}", plan.kills, plan.seed);
+
+    let result = boot_and_run(&machine, accel, &binary, dir.path(), &options.tenants, &[plan]);
+    if options.keep {
+        println!("The run's files are in {}.", dir.keep().display());
+    }
+    for report in result? {
+        report.print();
+        if let Some(path) = &options.json {
+            std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
+        }
+        judge(&report, plan)?;
+    }
+    Ok(())
+}
+
+/// The guest tests' share: some kills that must pass, and a spoiled image that must not.
+///
+/// # Errors
+/// As [`run`].
+pub fn few_kills(lab: &mut Lab) -> Result<()> {
+    // The storage daemon that stands in for Evenkeel keeps no log of what is in flight.
+    let Some(binary) = lab.binary() else { return Ok(()) };
+    let seed = seed_of_now();
+    println!("{FEW_KILLS} kills; cargo xtask kill-test --kills {FEW_KILLS} --seed {seed} replays their moments");
+    let plans = [Plan { kills: FEW_KILLS, seed, spoil: false }, Plan { kills: 1, seed, spoil: true }];
+    // Other guests would only take time from these.
+    lab.discard();
+    let reports = boot_and_run(lab.machine(), lab.accel(), &binary, lab.dir(), &VIRTIO, &plans)?;
+    reports[0].print();
+    reports.iter().zip(plans).try_for_each(|(report, plan)| judge(report, plan))
+}
+
+/// Boots the guests and runs the plans one after the other.
+fn boot_and_run(
+    machine: &Machine,
+    accel: Accel,
+    binary: &Path,
+    dir: &Path,
+    tenants: &[Tenant],
+    plans: &[Plan],
+) -> Result<Vec<Report>> {
+    let (mut rig, mut first) =
+        Rig::boot(machine, accel, binary, dir, tenants).map(|(rig, daemon)| (rig, Some(daemon)))?;
+    let mut reports = Vec::new();
+    for plan in plans {
+        let daemon = first.take().map_or_else(|| rig.start_daemon(), Ok)?;
+        let report = rig.run(*plan, daemon);
+        reports.push(report.map_err(|error| error.context(rig.logs()))?);
+    }
+    Ok(reports)
+}
+
+/// Requires of an honest run that it has no problems and that kills hit requests in flight; of a spoiled
+/// one that fio noticed it in every guest.
+fn judge(report: &Report, plan: Plan) -> Result<()> {
+    let problems = report.problems();
+    if plan.spoil {
+        let noticed = report.guests.iter().all(|guest| guest.fio_complaints.iter().any(|line| line.contains("verify")));
+        ensure!(noticed, "the image was spoiled and not every guest noticed: {problems:?}");
+        println!("kill test: a spoiled image was noticed in every guest");
+        return Ok(());
+    }
+    ensure!(problems.is_empty(), "the kill test failed (seed {}):\n{}", plan.seed, problems.join("\n"));
+    for guest in &report.guests {
+        ensure!(guest.taken_over > 0, "{}: no kill hit a request in flight, so nothing was tested", guest.tenant);
+    }
+    Ok(())
+}

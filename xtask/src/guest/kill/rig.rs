@@ -1,0 +1,324 @@
+//! Guests on virtio disks under a load, and a daemon that is killed under them.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::ledger::{self, Ledger};
+use super::report::{GuestReport, Report};
+use crate::guest::daemon::{self, Daemon};
+use crate::guest::lab::{Tenant, complaints};
+use crate::guest::qemu::{Accel, Disk, Guest, Machine, VCPUS};
+
+/// Size of each guest's disk.
+const DISK_SIZE_MIB: u64 = 128;
+/// How long a kill waits after requests have completed again.
+const PAUSE_MS: std::ops::Range<u64> = 20..600;
+/// How long requests may take to complete again, on a machine that does much else.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
+const ROUND_LIMIT: Duration = Duration::from_secs(180);
+/// The blocks that `kill.fio` writes at the disk's start, all of which are read back.
+const SPOILED_BYTES: u64 = 4 << 20;
+
+/// What a run does.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// SIGKILLs under load; one more follows at rest.
+    pub kills: u32,
+    /// Draws the moments.
+    pub seed: u64,
+    /// Spoils the image between two lives, which must be noticed.
+    pub spoil: bool,
+}
+
+/// The guests; the daemon runs only during a run.
+pub struct Rig<'a> {
+    binary: &'a Path,
+    dir: PathBuf,
+    sockets: Vec<PathBuf>,
+    configuration: String,
+    members: Vec<Member>,
+}
+
+/// A guest and what is counted for it.
+struct Member {
+    tenant: Tenant,
+    guest: Guest,
+    ledger: Ledger,
+    /// Requests completed before the run, and at the last look.
+    first: u64,
+    last: u64,
+    most_in_a_life: u64,
+    longest_outage: Duration,
+}
+
+impl<'a> Rig<'a> {
+    /// Boots a guest for each of `tenants`; the daemon that serves them meanwhile runs on.
+    ///
+    /// # Errors
+    /// When daemon or guests do not start.
+    pub fn boot(
+        machine: &Machine,
+        accel: Accel,
+        binary: &'a Path,
+        dir: &Path,
+        tenants: &[Tenant],
+    ) -> Result<(Self, Daemon)> {
+        let dir = dir.join("kill");
+        fs::create_dir_all(&dir)?;
+        daemon::make_image(&daemon::image_of(&dir), DISK_SIZE_MIB * (tenants.len() as u64 + 1))?;
+        let sockets: Vec<PathBuf> = tenants.iter().map(|&tenant| daemon::socket_of(&dir, tenant)).collect();
+        let configuration = configuration(&dir, tenants);
+        let daemon = Daemon::start_with(binary, &dir, &configuration, &sockets)?;
+        let mut members = Vec::new();
+        for (&tenant, socket) in tenants.iter().zip(&sockets) {
+            let disk = Disk::VhostUser(socket.clone());
+            let name = format!("kill-{}", tenant.name());
+            members.push(Member {
+                tenant,
+                guest: Guest::spawn(machine, accel, &name, tenant.qemu(), &[disk])?,
+                ledger: Ledger::new(tenant.name()),
+                first: 0,
+                last: 0,
+                most_in_a_life: 0,
+                longest_outage: Duration::ZERO,
+            });
+        }
+        members.iter_mut().try_for_each(|member| member.guest.wait_ready())?;
+        Ok((Self { binary, dir, sockets, configuration, members }, daemon))
+    }
+
+    /// Starts a daemon for guests that are there and have none.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start_daemon(&self) -> Result<Daemon> {
+        Daemon::start_with(self.binary, &self.dir, &self.configuration, &self.sockets)
+    }
+
+    /// Kills the daemon under load as planned, and once more at rest; has all read back; stops the
+    /// daemon. The guests stay up.
+    ///
+    /// # Errors
+    /// When the daemon does not start or stop, requests stop completing, or a guest dies. What else goes
+    /// wrong is in the report.
+    pub fn run(&mut self, plan: Plan, mut daemon: Daemon) -> Result<Report> {
+        for member in &mut self.members {
+            member.guest.start_job("load", "sh /usr/sbin/kill-load", ROUND_LIMIT + OUTAGE_LIMIT * plan.kills)?;
+        }
+        self.wait_for_requests(&mut daemon, Instant::now())?;
+        let mut random = plan.seed;
+        for _ in 0..plan.kills {
+            let pause_ms = PAUSE_MS.start + next(&mut random) % (PAUSE_MS.end - PAUSE_MS.start);
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            let killed = Instant::now();
+            self.end_life(&daemon.kill()?)?;
+            daemon = self.start_daemon()?;
+            self.wait_for_requests(&mut daemon, killed)?;
+        }
+
+        for member in &mut self.members {
+            member.guest.run("touch /run/stop")?;
+        }
+        for member in &mut self.members {
+            let rested = member
+                .guest
+                .attempt("until test -e /run/resting -o -e /run/load.code; do sleep 0.1; done", ROUND_LIMIT);
+            rested.with_context(|| "waiting for the last round")?;
+        }
+        self.end_life(&daemon.kill()?)?;
+        if plan.spoil {
+            self.spoil()?;
+        }
+        let daemon = self.start_daemon()?;
+        let guests = self.read_back()?;
+        let log = daemon.stop()?;
+        self.end_life(&log)?;
+        let guests = self.members.iter_mut().zip(guests).map(|(member, ending)| member.report(ending)).collect();
+        Ok(Report { seed: plan.seed, kills_under_load: plan.kills.into(), kills_at_rest: 1, guests })
+    }
+
+    /// Enters a life that has ended.
+    fn end_life(&mut self, log: &str) -> Result<()> {
+        for member in &mut self.members {
+            member.ledger.enter(log, VCPUS)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every guest's queues are taken up and its requests complete.
+    fn wait_for_requests(&mut self, daemon: &mut Daemon, since: Instant) -> Result<()> {
+        let deadline = Instant::now() + OUTAGE_LIMIT;
+        for member in &mut self.members {
+            let name = member.tenant.name();
+            while ledger::taken_up(&daemon.log_text(), name)? < VCPUS {
+                daemon.check()?;
+                ensure!(Instant::now() < deadline, "{name}: not all queues are taken up:\n{}", daemon.log_text());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let before = member.guest.requests()?.0;
+            let mut now = before;
+            while now == before {
+                daemon.check()?;
+                ensure!(Instant::now() < deadline, "{name}: no request completes:\n{}", daemon.log_text());
+                // Where the load has ended, the report says why.
+                if !member.guest.job_runs("load")? {
+                    break;
+                }
+                now = member.guest.requests()?.0;
+            }
+            member.longest_outage = member.longest_outage.max(since.elapsed());
+            member.most_in_a_life = member.most_in_a_life.max(now - member.last);
+            member.last = now;
+        }
+        Ok(())
+    }
+
+    /// Lets the loads read everything back, and waits for their ends.
+    fn read_back(&mut self) -> Result<Vec<Ending>> {
+        for member in &mut self.members {
+            member.guest.run("touch /run/read-back")?;
+        }
+        self.members.iter_mut().map(Member::finish).collect()
+    }
+
+    /// Changes a byte of every block that will be read back.
+    fn spoil(&self) -> Result<()> {
+        let image = fs::File::options().read(true).write(true).open(daemon::image_of(&self.dir))?;
+        for member in &self.members {
+            let start = daemon::offset_of(self.binary, &self.dir, member.tenant.name())?;
+            for offset in (start..start + SPOILED_BYTES).step_by(4096) {
+                let mut byte = [0];
+                image.read_exact_at(&mut byte, offset + 2000)?;
+                image.write_all_at(&[!byte[0]], offset + 2000)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ends of the guests' consoles and QEMUs' output.
+    pub fn logs(&self) -> String {
+        self.members.iter().map(|member| member.guest.logs()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// fio prints a few lines for each block that is wrong.
+const COMPLAINTS_SHOWN: usize = 20;
+
+/// What a guest says in the end.
+struct Ending {
+    rounds: u64,
+    requests: u64,
+    in_flight: u64,
+    kernel_complaints: Vec<String>,
+    fio_complaints: Vec<String>,
+}
+
+impl Member {
+    fn finish(&mut self) -> Result<Ending> {
+        let guest = &mut self.guest;
+        let output = guest.finish_job("load", ROUND_LIMIT)?;
+        let mut fio_complaints: Vec<String> = output
+            .text
+            .lines()
+            .filter(|line| line.starts_with("fio: ") || line.contains("verify"))
+            .take(COMPLAINTS_SHOWN)
+            .map(str::to_owned)
+            .collect();
+        if output.code != 0 && fio_complaints.is_empty() {
+            fio_complaints.push(format!("the load ended with {}: {}", output.code, output.text));
+        }
+        let rounds = guest.attempt("cat /run/resting", OUTAGE_LIMIT)?.text;
+        let (requests, in_flight) = guest.requests()?;
+        let log = guest.run("dmesg -r -c")?;
+        Ok(Ending {
+            rounds: rounds.trim().parse().unwrap_or(0),
+            requests,
+            in_flight,
+            kernel_complaints: complaints(&log, true).into_iter().map(str::to_owned).collect(),
+            fio_complaints,
+        })
+    }
+
+    /// The run's report; what comes after is counted from here.
+    fn report(&mut self, ending: Ending) -> GuestReport {
+        let ledger = std::mem::replace(&mut self.ledger, Ledger::new(self.tenant.name()));
+        let report = GuestReport {
+            tenant: self.tenant.name().to_owned(),
+            qemu: self.tenant.qemu().version().to_owned(),
+            reconnects: ledger.lives.saturating_sub(1),
+            rounds: ending.rounds,
+            requests_of_guest: ending.requests - self.first,
+            requests_of_daemon: ledger.completed(),
+            taken_over: ledger.taken_over,
+            most_requests_in_a_life: self.most_in_a_life.max(ending.requests - self.last),
+            queues_not_stopped: ledger.still_running(),
+            in_flight: ending.in_flight,
+            longest_outage_ms: self.longest_outage.as_millis() as u64,
+            kernel_complaints: ending.kernel_complaints,
+            fio_complaints: ending.fio_complaints,
+        };
+        (self.first, self.last, self.most_in_a_life) = (ending.requests, ending.requests, 0);
+        self.longest_outage = Duration::ZERO;
+        report
+    }
+}
+
+impl Guest {
+    /// Requests of `/dev/vda` that the kernel saw completed since boot, and those in flight.
+    fn requests(&mut self) -> Result<(u64, u64)> {
+        let text = self.run("cat /sys/block/vda/stat")?;
+        let fields: Vec<u64> =
+            text.split_whitespace().map(str::parse).collect::<Result<_, _>>().context(text.clone())?;
+        // Kernel's Documentation/block/stat.rst: reads, writes, discards and flushes; in flight.
+        match fields[..] {
+            [reads, _, _, _, writes, _, _, _, in_flight, _, _, discards, _, _, _, flushes, ..] => {
+                Ok((reads + writes + discards + flushes, in_flight))
+            }
+            _ => bail!("too few figures: {text}"),
+        }
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// One tenant's queues are served by the shared poller, the other's by a thread each.
+fn configuration(dir: &Path, tenants: &[Tenant]) -> String {
+    let mut text = format!(
+        r#"runtime_dir = "{dir}/run"
+
+[device]
+backend = "file"
+path = "{image}"
+
+[policy]
+name = "passthrough"
+"#,
+        dir = dir.display(),
+        image = daemon::image_of(dir).display(),
+    );
+    for &tenant in tenants {
+        let threads = if tenant == Tenant::Virtio { "shared" } else { "per-queue" };
+        text += &format!(
+            r#"
+[[tenant]]
+name = "{name}"
+size = "{DISK_SIZE_MIB}MiB"
+frontend = "vhost-user-blk"
+queues = {VCPUS}
+threads = "{threads}"
+"#,
+            name = tenant.name()
+        );
+    }
+    text
+}
