@@ -137,7 +137,7 @@ pub fn load(socket: &Path, depth: u32, seconds: u64) -> Result<Run> {
     load_with(socket, seconds, &["--iodepth", &depth.to_string()])
 }
 
-/// As [`load`], with options of the caller's.
+/// As [`load()`], with options of the caller's.
 fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
@@ -163,7 +163,7 @@ fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     Ok(Run { iops: sum(&|read| read["iops"].as_f64())?, mean_us: mean_ns / 1000.0 })
 }
 
-/// As [`load`] on `queues` queues, and the percentage of a core that the server `pid` took meanwhile. The client
+/// As [`load()`] on `queues` queues, and the percentage of a core that the server `pid` took meanwhile. The client
 /// never gives its core away: it has one to itself.
 pub fn load_and_cost(socket: &Path, pid: u32, (queues, depth): (u32, u32), seconds: u64) -> Result<(Run, f64)> {
     // Past connecting and the ramp, and not into the end.
