@@ -58,6 +58,8 @@ const THREADS: [(&str, Threads); 3] =
 const MODES: [(&str, Mode); 3] = [("adaptive", Mode::Adaptive), ("polling", Mode::Polling), ("event", Mode::Event)];
 const VFIO_USER: &str = "vfio-user";
 const VHOST_USER_BLK: &str = "vhost-user-blk";
+const VFIO_SOCKET: &str = "cntrl";
+const VHOST_SOCKET: &str = "vhost.sock";
 
 impl Frontend {
     /// As the file names it.
@@ -71,8 +73,16 @@ impl Frontend {
     /// The file name of its socket.
     pub fn socket_name(&self) -> &'static str {
         match self {
-            Self::VfioUser => "cntrl",
-            Self::VhostUserBlk(_) => "vhost.sock",
+            Self::VfioUser => VFIO_SOCKET,
+            Self::VhostUserBlk(_) => VHOST_SOCKET,
+        }
+    }
+
+    /// The file name of the socket that the tenant had with the other front end.
+    pub fn other_socket_name(&self) -> &'static str {
+        match self {
+            Self::VfioUser => VHOST_SOCKET,
+            Self::VhostUserBlk(_) => VFIO_SOCKET,
         }
     }
 

@@ -192,7 +192,10 @@ impl FrontEnd {
     fn set_features(&mut self, features: u64, device: &mut dyn Device) -> Result<(), String> {
         let unknown = features & !(self.spec.features | VHOST_USER_F_PROTOCOL_FEATURES);
         if unknown != 0 {
-            return Err(format!("features {unknown:#x} were not offered"));
+            return Err(format!(
+                "features {unknown:#x} are not offered; if this guest ran before the device was configured anew, restart \
+                 the guest or take the change back"
+            ));
         }
         if self.features != Some(features) {
             self.no_ring_runs()?;

@@ -227,7 +227,7 @@ fn what_was_not_negotiated_is_refused() {
         Client::connect().closed(request, &payload, fds, "was not acknowledged");
     }
     let mut client = Client::negotiated();
-    client.refused(SET_FEATURES, &longs(&[VERSION_1 | 1 << 26]), vec![], "0x4000000 were not offered");
+    client.refused(SET_FEATURES, &longs(&[VERSION_1 | 1 << 26]), vec![], "0x4000000 are not offered");
     client.refused(SET_PROTOCOL_FEATURES, &longs(&[1 << 8 | REPLY_ACK]), vec![], "0x100 were not offered");
     client.refused(SET_LOG_BASE, &longs(&[0, 0]), vec![ram()], "does not know it");
     client.refused(99, &[], vec![], "request 99 refused: the server does not know it");

@@ -16,6 +16,8 @@ mod served;
 pub mod snapshot;
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -139,8 +141,10 @@ impl<'a> Builder<'a> {
 
     fn build<D: Drive>(self, drive: &D, mut layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
         self.fit_blocks(&mut layout, drive.facts().block_bytes)?;
-        std::fs::create_dir_all(&self.config.runtime_dir)
-            .with_context(|| format!("can't create {}", self.config.runtime_dir.display()))?;
+        std::fs::create_dir_all(&self.config.runtime_dir).with_context(|| {
+            format!("can't create runtime_dir = {:?}; choose another one, or create it", self.config.runtime_dir)
+        })?;
+        self.remove_former_sockets();
         let names: Arc<[String]> = self.config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
         let view = View {
             board: Arc::clone(&self.board),
@@ -165,6 +169,18 @@ impl<'a> Builder<'a> {
             Err(error) => {
                 daemon.stop();
                 Err(error)
+            }
+        }
+    }
+
+    /// A tenant that has the other front end now must not look as if the former one were still there.
+    fn remove_former_sockets(&self) {
+        for tenant in &self.config.tenants {
+            let former = self.config.socket_path(tenant).with_file_name(tenant.frontend.other_socket_name());
+            let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+            if is_socket && UnixStream::connect(&former).is_err() {
+                // If it can't be removed, it is in nobody's way.
+                let _ = std::fs::remove_file(&former);
             }
         }
     }
