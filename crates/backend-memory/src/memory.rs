@@ -7,9 +7,6 @@ use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome};
 
 use crate::ready::Ready;
 
-/// What is asked for ahead of a copy: with more, the first lines are gone again when the copy starts.
-const PREFETCH_BYTES: u64 = 1024;
-
 /// A drive's content: zeros until written.
 ///
 /// Pollers share it without a lock. Two commands on one range that are in flight at the same time may
@@ -35,8 +32,7 @@ impl MemoryDrive {
 
     /// `hwqs` queues of `depth` commands each, for one poller.
     pub fn open_queues(&self, hwqs: u16, depth: u32) -> Memory {
-        let capacity = usize::from(hwqs).saturating_mul(depth as usize);
-        Memory { drive: self.clone(), queued: Vec::with_capacity(capacity), ready: Ready::new(hwqs, depth) }
+        Memory { drive: self.clone(), ready: Ready::new(hwqs, depth) }
     }
 
     /// Does what the command says, at once.
@@ -56,13 +52,11 @@ impl MemoryDrive {
 
 /// One poller's queues on a [`MemoryDrive`].
 ///
-/// The copy happens at the kick. Most of it is waiting for memory that no cache has, so each submission asks for the start of
-/// its range; while the rest of a batch is fetched, it comes. [`Op::WriteZeroes`] and [`Op::Discard`] give whole pages back to the
+/// The copy happens at submission. [`Op::WriteZeroes`] and [`Op::Discard`] give whole pages back to the
 /// system, which takes a system call; reads, writes and flushes take none.
 #[derive(Debug)]
 pub struct Memory {
     drive: MemoryDrive,
-    queued: Vec<(HwqId, Io)>,
     ready: Ready,
 }
 
@@ -77,18 +71,11 @@ impl Backend for Memory {
 
     #[inline]
     fn submit(&mut self, hwq: HwqId, io: Io, _now: Nanos) {
-        let ahead_bytes = io.command.len_bytes.min(PREFETCH_BYTES);
-        self.drive.content.prefetch(io.command.offset_bytes, ahead_bytes);
-        self.queued.push((hwq, io));
+        let outcome = if hwq.0 < self.hwqs() { self.drive.execute(&io) } else { Err(DeviceError::Gone) };
+        self.ready.push(hwq, io, outcome);
     }
 
-    #[inline]
-    fn kick(&mut self) {
-        for (hwq, io) in self.queued.drain(..) {
-            let outcome = if hwq.0 < self.ready.hwqs() { self.drive.execute(&io) } else { Err(DeviceError::Gone) };
-            self.ready.push(hwq, io, outcome);
-        }
-    }
+    fn kick(&mut self) {}
 
     #[inline]
     fn reap(&mut self, _now: Nanos, done: &mut impl FnMut(HwqId, Done)) {

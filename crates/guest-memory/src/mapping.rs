@@ -182,24 +182,6 @@ impl Mapping {
         Some(())
     }
 
-    /// Asks the processor to have the first `len_bytes` at `offset` at hand soon, their page's translation included: for
-    /// memory that a copy is about to touch. Only a hint; nothing is read, and a range outside of the mapping is no error.
-    #[inline]
-    pub fn prefetch(&self, offset: u64, len_bytes: u64) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(start) = self.at(offset, len_bytes) {
-            for line in (0..len_bytes as usize).step_by(64) {
-                // SAFETY: inside the mapping, as `at` checked; and a prefetch never faults.
-                unsafe {
-                    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                    _mm_prefetch(start.as_ptr().add(line).cast(), _MM_HINT_T0);
-                }
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (offset, len_bytes);
-    }
-
     /// Gives whole pages back to the system; they read as zeros afterwards. Partial pages at both
     /// ends are zeroed by hand. Only for memory of [`Mapping::anonymous`].
     pub fn discard(&self, offset: u64, len: u64) -> Option<()> {
