@@ -141,7 +141,7 @@ impl DiskQueues {
         self.session.is_some()
     }
 
-    /// Whether a ring must be looked at although nobody kicks.
+    /// Whether a ring must be looked at now and then, since nobody kicks.
     pub fn is_polled(&self) -> bool {
         self.polled != 0
     }

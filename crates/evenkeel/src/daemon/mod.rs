@@ -243,6 +243,7 @@ impl<'a> Builder<'a> {
             let manners = Manners {
                 mode: planned.mode,
                 idle_after: Nanos(self.config.pollers.idle_after.0),
+                patrol: Nanos(self.config.pollers.patrol.0),
                 yields: plan.len() >= cores,
                 cpu: planned.cpu,
             };

@@ -68,6 +68,8 @@ pub struct Manners {
     pub mode: Mode,
     /// Sleep after this long without I/O, unless the mode says otherwise.
     pub idle_after: Nanos,
+    /// While asleep, look this often for requests that nobody announces.
+    pub patrol: Nanos,
     /// Give the CPU away after an empty iteration: for pollers that share a core.
     pub yields: bool,
     /// Run on this CPU only.
@@ -380,7 +382,6 @@ impl<B: Backend> Runner<B> {
         let idle = now - self.poller.last_progress() > self.manners.idle_after;
         self.waiting.is_empty()
             && self.wakes_in_time()
-            && !self.must_look()
             && match self.manners.mode {
                 Mode::Event => true,
                 Mode::Adaptive => idle,
@@ -388,9 +389,10 @@ impl<B: Backend> Runner<B> {
             }
     }
 
-    /// Whether a client will never kick.
-    fn must_look(&mut self) -> bool {
-        self.poller.sources_mut().any(|(_, served)| served.disk().is_some_and(|disk| disk.is_polled()))
+    /// When to look for requests of clients that never kick. They must not keep us from sleeping.
+    fn next_look(&mut self, now: Nanos) -> Nanos {
+        let polled = self.poller.sources_mut().any(|(_, served)| served.disk().is_some_and(|disk| disk.is_polled()));
+        if polled { now + self.manners.patrol } else { Nanos::MAX }
     }
 
     /// Whether nothing is in flight, or what is would end a sleep.
@@ -431,7 +433,8 @@ impl<B: Backend> Runner<B> {
                 self.patrol.watch(self.number, &self.doorman, doorbells);
             }
             let health = if self.unchecked { self.next_health } else { Nanos::MAX };
-            let timer = Duration::from_nanos((self.poller.next_timer().min(health) - now).0);
+            let next = self.poller.next_timer().min(health).min(self.next_look(now));
+            let timer = Duration::from_nanos((next - now).0);
             self.unchecked |= self.doorman.sleep(Some(timer.min(LONGEST_SLEEP)));
             if patrolled {
                 self.patrol.forget(self.number);
