@@ -12,14 +12,14 @@
 //! once, for nothing.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
+use client_socket::descriptor;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::Errno;
 
 /// Wake-ups taken in at once. Further ones end the next sleep.
 const EVENTS: usize = 64;
@@ -60,10 +60,7 @@ impl Doorman {
     /// Not an eventfd: of other files some would block whoever waits for them (FUSE asks its server). Or the system
     /// has no memory left.
     pub fn watch(self: &Arc<Self>, fd: OwnedFd) -> std::io::Result<Watch> {
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-        if kind.as_os_str() != "anon_inode:[eventfd]" {
-            return Err(Errno::INVAL.into());
-        }
+        descriptor::admit_eventfd(&fd)?;
         self.add(&fd)?;
         Ok(Watch { doorman: Arc::clone(self), fd })
     }
@@ -128,6 +125,7 @@ impl Drop for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
 
     #[test]
     fn a_post_is_never_lost() {
