@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use guest_memory::MapError;
-use io_model::{Backend, DeviceError, Done, HwqClass, HwqId, Io, Nanos, Op, Outcome, WrrWeights};
+use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome, QueuePriority, WrrWeights};
 use ssd_model::{Kind, MAX_QUEUES, Profile, Request};
 
 use crate::MemoryDrive;
@@ -50,25 +50,25 @@ impl ModelDrive {
     /// `hwqs` queues of `depth` commands each, for one poller, of the class medium. They go back to the drive with the
     /// value.
     pub fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Model, NoQueues> {
-        self.open(hwqs, depth, |_| HwqClass::Medium)
+        self.open(hwqs, depth, |_| QueuePriority::Medium)
     }
 
     /// Like [`ModelDrive::open_queues`], one queue for each class named; and the drive, for all pollers, fetches by
     /// weighted round robin from now on.
     pub fn open_weighted_queues(
         &self,
-        classes: &[HwqClass],
+        classes: &[QueuePriority],
         weights: WrrWeights,
         depth: u32,
     ) -> Result<Model, NoQueues> {
         let hwqs = u16::try_from(classes.len()).unwrap_or(u16::MAX);
-        let class_of = |hwq: u16| classes.get(usize::from(hwq)).copied().unwrap_or(HwqClass::Medium);
+        let class_of = |hwq: u16| classes.get(usize::from(hwq)).copied().unwrap_or(QueuePriority::Medium);
         let model = self.open(hwqs, depth, class_of)?;
         self.model.set_weights(weights);
         Ok(model)
     }
 
-    fn open(&self, hwqs: u16, depth: u32, class_of: impl Fn(u16) -> HwqClass) -> Result<Model, NoQueues> {
+    fn open(&self, hwqs: u16, depth: u32, class_of: impl Fn(u16) -> QueuePriority) -> Result<Model, NoQueues> {
         let finished = Arc::new(AtomicBool::new(false));
         let first_hwq = self.model.claim(hwqs, depth, &finished, class_of).ok_or(NoQueues { wanted: hwqs })?;
         let capacity = u32::from(hwqs).saturating_mul(depth);

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use io_model::{HwqClass, WrrWeights};
-use ssd_model::{Arbitration, Drive, MAX_QUEUES, Profile, Request};
+use arbitration::Arbitration;
+use io_model::{QueuePriority, WrrWeights};
+use ssd_model::{Drive, MAX_QUEUES, Profile, Request};
 
 /// A command on its way into the drive: when, and the drive's queue.
 pub(crate) type Pending = (u64, u16, Request);
@@ -59,7 +60,7 @@ impl SharedModel {
         hwqs: u16,
         depth: u32,
         owner: &Arc<AtomicBool>,
-        class_of: impl Fn(u16) -> HwqClass,
+        class_of: impl Fn(u16) -> QueuePriority,
     ) -> Option<u16> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |queue: &Queue| queue.owner.is_none() && queue.in_flight == 0;

@@ -5,7 +5,7 @@ use std::thread;
 
 use backend_memory::{Model, ModelDrive};
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Backend, Command, HwqClass, HwqId, Io, Nanos, Op, WrrWeights};
+use io_model::{Backend, Command, HwqId, Io, Nanos, Op, QueuePriority, WrrWeights};
 use ssd_model::{MAX_QUEUES, Profile};
 
 const SIZE_BYTES: u64 = 1 << 30;
@@ -138,7 +138,7 @@ fn weighted_queues_share_the_drive_by_their_class() {
     let drive = ModelDrive::without_content(Profile { window: 4, ..Profile::p5800x() }, SIZE_BYTES);
     let weights = WrrWeights { high: 3, medium: 2, low: 1 };
     let open = |class| drive.open_weighted_queues(&[class], weights, 64).expect("a free queue");
-    let mut readers = [HwqClass::High, HwqClass::Low].map(|class| Reader::over(open(class), 64));
+    let mut readers = [QueuePriority::High, QueuePriority::Low].map(|class| Reader::over(open(class), 64));
     for step in 1..100_000 {
         readers.iter_mut().for_each(|reader| reader.poll(Nanos(step * 100)));
     }
@@ -146,6 +146,6 @@ fn weighted_queues_share_the_drive_by_their_class() {
     assert!((high / low / 3.0 - 1.0).abs() < 0.02, "{high} and {low} reads");
     drop(readers);
     let plain = drive.open_queues(MAX_QUEUES / 2, 1).expect("free queues");
-    assert!(drive.open_weighted_queues(&[HwqClass::Urgent; MAX_QUEUES as usize], weights, 1).is_err());
+    assert!(drive.open_weighted_queues(&[QueuePriority::Urgent; MAX_QUEUES as usize], weights, 1).is_err());
     assert_eq!(plain.hwqs(), MAX_QUEUES / 2);
 }

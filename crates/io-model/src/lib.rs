@@ -86,10 +86,11 @@ pub struct VqId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HwqId(pub u16);
 
-/// The arbitration class of an HWQ on a drive that fetches by weighted round robin with urgent priority class
-/// (NVMe base specification, "Command Arbitration"); the order is the drive's.
+/// What a queue counts for where weighted round robin with urgent priority class decides which one is fetched from
+/// (NVMe base specification, "Command Arbitration"; QPRIO of Create I/O Submission Queue): an HWQ at the drive, a VQ
+/// among all tenants' or among its tenant's. The order is the specification's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HwqClass {
+pub enum QueuePriority {
     /// Before all weighted classes, without limit.
     Urgent,
     /// Weighted by [`WrrWeights::high`].
@@ -103,11 +104,11 @@ pub enum HwqClass {
 /// Commands that the drive fetches from each weighted class in one round: 1 to 256 (NVMe stores 0 to 255).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrrWeights {
-    /// Of [`HwqClass::High`].
+    /// Of [`QueuePriority::High`].
     pub high: u16,
-    /// Of [`HwqClass::Medium`].
+    /// Of [`QueuePriority::Medium`].
     pub medium: u16,
-    /// Of [`HwqClass::Low`].
+    /// Of [`QueuePriority::Low`].
     pub low: u16,
 }
 
@@ -181,6 +182,11 @@ pub trait Source {
     /// Bit `i` is set while VQ `i` may be fetched from. Cheap: asked at every poll iteration. A VQ that
     /// leaves may still have commands in flight; their tokens stay valid.
     fn live_vqs(&self) -> u128;
+
+    /// What the client asked for when it created the VQ. Asked when the VQ appears.
+    fn priority(&self, _vq: u16) -> QueuePriority {
+        QueuePriority::Medium
+    }
 
     /// Executes a few waiting commands that need no device (an NVMe admin queue's), and returns how many. The
     /// policy has no say: a tenant that it holds back must still be able to bring its driver up.

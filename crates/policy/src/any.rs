@@ -1,6 +1,6 @@
 //! One of the policies, chosen at run time without a virtual call per command.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::{
     Bound, Caps, Class, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport, ThrottleState, VqSlot,
@@ -106,6 +106,10 @@ impl AnyPolicy {
 impl Policy for AnyPolicy {
     fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos) {
         each!(self, policy => policy.attach(slot, vq, class, now));
+    }
+
+    fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
+        each!(self, policy => policy.asked_priority(slot, priority));
     }
 
     fn detach(&mut self, slot: VqSlot, now: Nanos) {

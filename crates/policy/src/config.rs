@@ -1,6 +1,6 @@
 //! Which policy, with which settings: what the daemon and the simulator build a poller's policy from.
 
-use io_model::{HwqClass, WrrWeights};
+use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
     AnyPolicy, Caps, CapsConfig, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns, LpnsConfig, Mqfq,
@@ -101,7 +101,7 @@ impl PolicyConfig {
 
     /// The arbitration class that each of a poller's `hwqs` HWQs must have, if the policy wants the drive's weighted
     /// round robin. `None`: any arbitration will do.
-    pub fn hwq_classes(&self, hwqs: u16) -> Option<Vec<HwqClass>> {
+    pub fn hwq_classes(&self, hwqs: u16) -> Option<Vec<QueuePriority>> {
         match self {
             Self::D2fq(_) => Some((0..hwqs).map(d2fq::class_of).collect()),
             _ => None,

@@ -17,7 +17,7 @@
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not
 //! latencies. The HWQs of a poller take the classes in turn: high, medium, low, high, …
 
-use io_model::{HwqClass, HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::cost::Cost;
 use crate::fair::{Share, TICKS_PER_COMMAND};
@@ -69,11 +69,11 @@ impl Default for D2fqConfig {
 }
 
 /// The class of one of a poller's HWQs.
-pub(crate) fn class_of(hwq: u16) -> HwqClass {
+pub(crate) fn class_of(hwq: u16) -> QueuePriority {
     match hwq % 3 {
-        0 => HwqClass::High,
-        1 => HwqClass::Medium,
-        _ => HwqClass::Low,
+        0 => QueuePriority::High,
+        1 => QueuePriority::Medium,
+        _ => QueuePriority::Low,
     }
 }
 
@@ -152,7 +152,7 @@ impl Tenants {
         }
     }
 
-    fn completed(&mut self, id: u16, class: HwqClass, cost: u32, now: Nanos) {
+    fn completed(&mut self, id: u16, class: QueuePriority, cost: u32, now: Nanos) {
         let Some(tenant) = self.tenants.get_mut(usize::from(id)) else { return };
         let ticks = tenant.share.ticks(cost);
         tenant.in_flight = tenant.in_flight.saturating_sub(1);
@@ -165,11 +165,11 @@ impl Tenants {
     }
 }
 
-fn speed(class: HwqClass) -> usize {
+fn speed(class: QueuePriority) -> usize {
     match class {
-        HwqClass::Urgent | HwqClass::High => 0,
-        HwqClass::Medium => 1,
-        HwqClass::Low => 2,
+        QueuePriority::Urgent | QueuePriority::High => 0,
+        QueuePriority::Medium => 1,
+        QueuePriority::Low => 2,
     }
 }
 
@@ -258,14 +258,14 @@ impl D2fq {
     }
 
     /// The class of a tenant's next command.
-    fn class(&self, tenant: u16) -> HwqClass {
+    fn class(&self, tenant: u16) -> QueuePriority {
         let Tenants { tenants, active, lowest, .. } = &self.flows.turns;
         let ahead = tenants[usize::from(tenant)].virtual_time.saturating_sub(*lowest);
         match ahead {
-            _ if *active <= 1 => HwqClass::Medium,
-            _ if ahead > self.low_gap => HwqClass::Low,
-            _ if ahead > self.medium_gap => HwqClass::Medium,
-            _ => HwqClass::High,
+            _ if *active <= 1 => QueuePriority::Medium,
+            _ if ahead > self.low_gap => QueuePriority::Low,
+            _ if ahead > self.medium_gap => QueuePriority::Medium,
+            _ => QueuePriority::High,
         }
     }
 
@@ -316,7 +316,7 @@ fn slowdown(used: [u64; 3], weights: WrrWeights) -> u64 {
 }
 
 /// A VQ's HWQ in a class: VQs are spread over the class's HWQs by their slots.
-fn hwq_in(class: HwqClass, slot: u16, hwqs: u16) -> u16 {
+fn hwq_in(class: QueuePriority, slot: u16, hwqs: u16) -> u16 {
     let first = speed(class) as u16;
     let count = (hwqs - first).div_ceil(3);
     first + 3 * (slot % count)

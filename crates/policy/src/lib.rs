@@ -56,7 +56,7 @@ pub use lpns::{Bound, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 /// What a tenant was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +124,9 @@ pub struct TenantReport {
 pub trait Policy {
     /// A VQ appears. The slot was unused.
     fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos);
+
+    /// The priority that the VQ's client asked for. Told right after `attach`; what it counts for is the policy's.
+    fn asked_priority(&mut self, _slot: VqSlot, _priority: QueuePriority) {}
 
     /// A VQ goes. Its commands in flight still end in `completed`.
     fn detach(&mut self, slot: VqSlot, now: Nanos);

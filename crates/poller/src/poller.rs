@@ -305,6 +305,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             self.vqs[usize::from(place.0)] = Vq { tenant: at as u32, index, ..Vq::default() };
             let id = VqId { tenant: tenant.probe.tenant(), index };
             self.policy.attach(*place, id, tenant.probe.class(), now);
+            self.policy.asked_priority(*place, tenant.source.priority(index));
         }
         tenant.live = live;
     }

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-use io_model::{Backend, DeviceError, Done, HwqClass, HwqId, Io, IoBuf, Nanos, Op, Outcome, WrrWeights};
-use ssd_model::{Arbitration, Drive, Kind, Request};
+use arbitration::Arbitration;
+use io_model::{Backend, DeviceError, Done, HwqId, Io, IoBuf, Nanos, Op, Outcome, QueuePriority, WrrWeights};
+use ssd_model::{Drive, Kind, Request};
 
 use crate::check::{Ledger, Rule};
 use crate::host::PathCosts;
@@ -180,7 +181,7 @@ impl SimDrive {
     }
 
     /// Puts the queues from `first_hwq` on into classes of weighted round robin.
-    pub(crate) fn set_classes(&mut self, first_hwq: u16, classes: &[HwqClass], weights: WrrWeights) {
+    pub(crate) fn set_classes(&mut self, first_hwq: u16, classes: &[QueuePriority], weights: WrrWeights) {
         for (hwq, &class) in (first_hwq..).zip(classes) {
             // Queues were given out within the drive's number.
             let _ = self.drive.set_class(hwq, class);

@@ -3,14 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use io_model::HwqClass;
+use io_model::QueuePriority;
 
 use crate::fetch::Fetch;
 use crate::link::Link;
 use crate::nand::{Flash, Out};
 use crate::units::{Through, Units};
 use crate::write_buffer::WriteBuffer;
-use crate::{Arbitration, Profile, Writes};
+use arbitration::Arbitration;
+
+use crate::{Profile, Writes};
 
 /// A longer command is timed as one of this length.
 pub const MAX_COMMAND_BYTES: u64 = 1 << 30;
@@ -167,7 +169,7 @@ impl Drive {
     }
 
     /// Puts a queue into an arbitration class.
-    pub fn set_class(&mut self, hwq: u16, class: HwqClass) -> Result<(), UnknownQueue> {
+    pub fn set_class(&mut self, hwq: u16, class: QueuePriority) -> Result<(), UnknownQueue> {
         if self.fetch.set_class(hwq, class) { Ok(()) } else { Err(UnknownQueue) }
     }
 

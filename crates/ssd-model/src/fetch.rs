@@ -2,9 +2,13 @@
 
 use std::collections::VecDeque;
 
-use io_model::HwqClass;
+use arbitration::{Arbiter, Arbitration};
+use io_model::QueuePriority;
 
-use crate::{Arbiter, Arbitration, Kind, Request};
+use crate::{Kind, Request};
+
+/// Most HWQs that a drive can have.
+pub const MAX_QUEUES: u16 = 128;
 
 /// The HWQs' commands and their arbiter.
 #[derive(Debug)]
@@ -15,7 +19,7 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     pub(crate) fn new(hwqs: u16, arbitration: Arbitration) -> Self {
-        let arbiter = Arbiter::new(arbitration, hwqs);
+        let arbiter = Arbiter::new(arbitration, hwqs.min(MAX_QUEUES));
         let queues = (0..arbiter.queues()).map(|_| VecDeque::new()).collect();
         Self { queues, arbiter }
     }
@@ -33,7 +37,7 @@ impl Fetch {
     }
 
     /// `false`: there is no such queue.
-    pub(crate) fn set_class(&mut self, hwq: u16, class: HwqClass) -> bool {
+    pub(crate) fn set_class(&mut self, hwq: u16, class: QueuePriority) -> bool {
         self.arbiter.set_class(hwq, class)
     }
 
@@ -53,11 +57,10 @@ impl Fetch {
 
     /// The next command by the arbiter's rule.
     pub(crate) fn next(&mut self) -> Option<(u16, Request)> {
-        let queues = &self.queues;
-        let hwq =
-            self.arbiter.pick(|hwq| queues.get(usize::from(hwq)).and_then(VecDeque::front).map_or(0, data_bytes))?;
+        let hwq = self.arbiter.pick()?;
         let queue = self.queues.get_mut(usize::from(hwq))?;
         let request = queue.pop_front()?;
+        self.arbiter.charge(hwq, data_bytes(&request));
         if queue.is_empty() {
             self.arbiter.set_backlogged(hwq, false);
         }

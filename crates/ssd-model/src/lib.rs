@@ -15,7 +15,7 @@
 //!                                                   └─ or programs pages into the dies that reads use
 //! ```
 //!
-//! - **Fetch** ([`Profile::arbitration`], [`Profile::window`]): the [`Arbiter`] picks the next HWQ by round robin,
+//! - **Fetch** ([`Profile::arbitration`], [`Profile::window`]): an [`Arbiter`](arbitration::Arbiter) picks the next HWQ by round robin,
 //!   by weighted round robin with an urgent class, or by deficit round robin; at most `window` commands are inside of
 //!   the drive at a time, the others wait in their HWQ. The **controller** takes [`Profile::controller_ns`] for
 //!   each command, one after another.
@@ -45,7 +45,6 @@
 
 #![forbid(unsafe_code)]
 
-mod arbiter;
 mod drive;
 mod fetch;
 mod link;
@@ -54,7 +53,7 @@ mod profile;
 mod units;
 mod write_buffer;
 
-pub use arbiter::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
 pub use drive::{Drive, Kind, MAX_COMMAND_BYTES, Request, UnknownQueue};
+pub use fetch::MAX_QUEUES;
 pub use nand::READS_PER_PROGRAM;
 pub use profile::{Basis, Gc, Nand, Placement, Profile, ProfileError, Writes};

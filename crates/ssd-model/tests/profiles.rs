@@ -1,8 +1,9 @@
 //! Profiles as files: the built-in ones, and what is said about broken ones.
 
+use arbitration::{Arbitration, QuantaKib};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use ssd_model::{Arbitration, Drive, Kind, Profile, QuantaKib, Request, Writes};
+use ssd_model::{Drive, Kind, Profile, Request, Writes};
 
 const NAMES: [&str; 7] = ["p5800x", "pm1735", "p3520", "p3700", "sm1715", "pm1725a", "970pro"];
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use config::{Placement, Tenant};
 use guest_memory::{MappedU32, Mapping};
-use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
@@ -276,6 +276,10 @@ impl Device {
 impl Source for Device {
     fn live_vqs(&self) -> u128 {
         self.controller.live_vqs()
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        self.controller.priority(vq)
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use anyhow::Result;
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
 use backend_uring::{Uring, UringDrive};
 use config::Config;
-use io_model::{Backend, HwqClass, WrrWeights};
+use io_model::{Backend, QueuePriority, WrrWeights};
 use ssd_model::Profile;
 
 /// What a drive can do, as far as a controller must know.
@@ -33,7 +33,7 @@ pub trait Drive {
     /// it can't.
     fn open_weighted_queues(
         &self,
-        _classes: &[HwqClass],
+        _classes: &[QueuePriority],
         _weights: WrrWeights,
         _depth: u32,
     ) -> Option<Result<Self::Queues>> {
@@ -86,7 +86,12 @@ impl Drive for ModelDrive {
         Ok(self.open_queues(hwqs, depth)?)
     }
 
-    fn open_weighted_queues(&self, classes: &[HwqClass], weights: WrrWeights, depth: u32) -> Option<Result<Model>> {
+    fn open_weighted_queues(
+        &self,
+        classes: &[QueuePriority],
+        weights: WrrWeights,
+        depth: u32,
+    ) -> Option<Result<Model>> {
         Some(self.open_weighted_queues(classes, weights, depth).map_err(Into::into))
     }
 

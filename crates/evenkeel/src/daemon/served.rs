@@ -1,6 +1,6 @@
 //! What a poller serves: a tenant's NVMe controller, or virtqueues of its virtio-blk disk.
 
-use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 use super::device::Device;
 use super::disk::DiskQueues;
@@ -45,6 +45,13 @@ impl Source for Served {
         match self {
             Self::Nvme(device) => device.live_vqs(),
             Self::Disk(disk) => disk.live_vqs(),
+        }
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        match self {
+            Self::Nvme(device) => device.priority(vq),
+            Self::Disk(disk) => disk.priority(vq),
         }
     }
 

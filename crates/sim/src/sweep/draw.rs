@@ -3,13 +3,14 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::Nanos;
 use policy::{
     CapsConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig,
     PolicyConfig, Variant,
 };
-use ssd_model::{Arbitration, Gc, Placement, Profile, QuantaKib, Writes};
+use ssd_model::{Gc, Placement, Profile, Writes};
 
 use crate::workload::{
     Access, Arrivals, BlockSize, Core, Filebench, Fio, Open, Pattern, Personality, Replay, Webuser, Workload, Ycsb,

@@ -17,7 +17,7 @@ mod table;
 
 use std::sync::{Arc, LazyLock};
 
-use crate::Arbitration;
+use arbitration::Arbitration;
 pub use table::ProfileError;
 
 /// How pieces of commands find their unit.

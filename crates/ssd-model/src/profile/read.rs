@@ -5,7 +5,7 @@ use toml::de::DeTable;
 
 use super::table::{NamedText, ProfileError, Table, Text, shown};
 use super::{Basis, Gc, Nand, Placement, Profile, Writes};
-use crate::{Arbitration, QuantaKib};
+use arbitration::{Arbitration, QuantaKib};
 
 const MAX_NS: u64 = 1_000_000_000;
 const MAX_MB_S: u64 = 1_000_000;

@@ -1,6 +1,6 @@
 //! Fig. 7: the paper's model against the drive.
 
-use io_model::{HwqClass, Nanos};
+use io_model::{Nanos, QueuePriority};
 use ssd_model::Profile;
 
 use super::printed::{FIG7_WEIGHTS, MODEL_ERROR, high_share};
@@ -23,7 +23,8 @@ const LATENCY: &str = "high class's mean latency (µs)";
 fn run(context: &Context<'_>, low: Demand) -> Result<Vec<Seen>, String> {
     let stream = |class, demand| Stream { class, sizes_bytes: SIZES_BYTES, demand };
     let greedy = Demand::Depth(DEPTH);
-    let streams = [stream(HwqClass::High, greedy), stream(HwqClass::Medium, greedy), stream(HwqClass::Low, low)];
+    let streams =
+        [stream(QueuePriority::High, greedy), stream(QueuePriority::Medium, greedy), stream(QueuePriority::Low, low)];
     let profile = Profile::by_name("p3700").ok_or("no profile p3700")?;
     play(&profile, DRR, &streams, context.span(SPAN), context.seed())
 }

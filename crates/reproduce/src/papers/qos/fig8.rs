@@ -1,7 +1,8 @@
 //! Fig. 8: five pairs of jobs.
 
+use arbitration::Arbitration;
 use io_model::Nanos;
-use ssd_model::{Arbitration, Profile};
+use ssd_model::Profile;
 
 use super::printed::{SCENARIOS, Scenario};
 use super::streams::{Demand, Stream, play};

@@ -8,8 +8,8 @@ mod fig8;
 mod printed;
 mod streams;
 
-use io_model::{HwqClass, WrrWeights};
-use ssd_model::{Arbitration, QuantaKib};
+use arbitration::{Arbitration, QuantaKib};
+use io_model::{QueuePriority, WrrWeights};
 
 use crate::paper::Paper;
 use crate::report::Uncovered;
@@ -46,11 +46,11 @@ const DRR: Arbitration = Arbitration::DeficitRoundRobin { quanta: QuantaKib { hi
 /// What every drive does.
 const RR: Arbitration = Arbitration::RoundRobin { burst: 1 };
 
-fn class(class: printed::Class) -> HwqClass {
+fn class(class: printed::Class) -> QueuePriority {
     match class {
-        printed::Class::High => HwqClass::High,
-        printed::Class::Medium => HwqClass::Medium,
-        printed::Class::Low => HwqClass::Low,
+        printed::Class::High => QueuePriority::High,
+        printed::Class::Medium => QueuePriority::Medium,
+        printed::Class::Low => QueuePriority::Low,
     }
 }
 

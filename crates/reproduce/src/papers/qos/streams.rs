@@ -1,8 +1,9 @@
 //! Streams of reads straight into a drive's queues: what arbitration does, with no host in between.
 
+use arbitration::Arbitration;
 use fastrand::Rng;
-use io_model::{HwqClass, Nanos};
-use ssd_model::{Arbitration, Drive, Kind, Profile, Request};
+use io_model::{Nanos, QueuePriority};
+use ssd_model::{Drive, Kind, Profile, Request};
 
 /// How a stream asks.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +18,7 @@ pub enum Demand {
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
     /// Its queue's class.
-    pub class: HwqClass,
+    pub class: QueuePriority,
     /// Sizes of its reads in bytes, one after another.
     pub sizes_bytes: &'static [u32],
     /// How it asks.
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
 
     fn stream(demand: Demand) -> Stream {
-        Stream { class: HwqClass::High, sizes_bytes: &[4096], demand }
+        Stream { class: QueuePriority::High, sizes_bytes: &[4096], demand }
     }
 
     fn p3700() -> Profile {
