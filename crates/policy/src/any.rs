@@ -3,7 +3,8 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::{
-    Bound, Caps, Class, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport, ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, Class, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport,
+    ThrottleState, VqSlot,
 };
 
 /// Any policy of this crate.
@@ -23,6 +24,8 @@ pub enum AnyPolicy {
     D2fq(Box<D2fq>),
     /// A limit for each tenant.
     Caps(Box<Caps>),
+    /// Weighted or deficit round robin among tenants by class.
+    Arbitrated(Box<Arbitrated>),
 }
 
 impl From<Passthrough> for AnyPolicy {
@@ -42,7 +45,7 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps);
+boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps, Arbitrated => Arbitrated);
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {
@@ -55,6 +58,7 @@ macro_rules! each {
             Self::Mqfq($policy) => $call,
             Self::D2fq($policy) => $call,
             Self::Caps($policy) => $call,
+            Self::Arbitrated($policy) => $call,
         }
     };
 }
@@ -70,6 +74,7 @@ impl AnyPolicy {
             Self::Mqfq(_) => "mqfq",
             Self::D2fq(_) => "d2fq",
             Self::Caps(_) => "caps",
+            Self::Arbitrated(policy) => policy.name(),
         }
     }
 

@@ -3,8 +3,8 @@
 use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
-    AnyPolicy, Caps, CapsConfig, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns, LpnsConfig, Mqfq,
-    MqfqConfig, Passthrough, d2fq,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, CapsConfig, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config,
+    Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -62,11 +62,15 @@ pub enum PolicyConfig {
     D2fq(D2fqConfig),
     /// A limit for each tenant.
     Caps(CapsConfig),
+    /// Weighted round robin among tenants by class.
+    Wrr(ArbitratedConfig),
+    /// Deficit round robin among tenants by class.
+    Drr(ArbitratedConfig),
 }
 
 impl PolicyConfig {
     /// The names that a configuration uses.
-    pub const NAMES: [&'static str; 7] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"];
+    pub const NAMES: [&'static str; 9] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
 
     /// The name that a configuration uses; one of [`NAMES`](Self::NAMES).
     pub fn name(&self) -> &'static str {
@@ -78,6 +82,8 @@ impl PolicyConfig {
             Self::Mqfq(_) => "mqfq",
             Self::D2fq(_) => "d2fq",
             Self::Caps(_) => "caps",
+            Self::Wrr(_) => "wrr",
+            Self::Drr(_) => "drr",
         }
     }
 
@@ -96,6 +102,8 @@ impl PolicyConfig {
             Self::Mqfq(config) => Mqfq::new(config, shape)?.into(),
             Self::D2fq(config) => D2fq::new(config, shape)?.into(),
             Self::Caps(config) => Caps::new(config, shape)?.into(),
+            Self::Wrr(config) => Arbitrated::wrr(config, shape)?.into(),
+            Self::Drr(config) => Arbitrated::drr(config, shape)?.into(),
         })
     }
 

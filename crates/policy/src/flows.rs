@@ -129,6 +129,12 @@ impl<T: Turns> Flows<T> {
         self.in_flight
     }
 
+    /// Whether an HWQ (`0..hwqs`) holds less than it can.
+    #[inline]
+    pub(crate) fn has_room(&self, hwq: u16) -> bool {
+        self.pool.has_room(hwq, false)
+    }
+
     /// A VQ of `flow` appears. Slot and flow 65535 are ignored.
     pub(crate) fn attach(&mut self, slot: VqSlot, flow: u16, class: Class) {
         if slot.0 == NONE || flow == NONE {
@@ -214,7 +220,9 @@ impl<T: Turns> Flows<T> {
         Next::WaitUntil(Nanos::MAX)
     }
 
-    fn bound_to(&self, slot: u16) -> u16 {
+    /// The HWQ (`0..hwqs`) of a slot that is attached.
+    #[inline]
+    pub(crate) fn bound_to(&self, slot: u16) -> u16 {
         self.pool.at(slot)
     }
 

@@ -15,6 +15,7 @@
 //! | `mqfq` | [`Mqfq`]: weighted shares, nobody further ahead than a gap |
 //! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
 //! | `caps` | [`Caps`]: commands and bytes per second for each tenant |
+//! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `netcalc` | curves and bounds of network calculus |
 //! | `cost` | what a command costs by opcode and length |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod any;
+mod arbitrated;
 mod calendar;
 mod caps;
 mod config;
@@ -46,6 +48,7 @@ mod passthrough;
 mod ready;
 
 pub use any::AnyPolicy;
+pub use arbitrated::{Arbitrated, ArbitratedConfig, TenantPriority};
 pub use caps::{Caps, CapsConfig, Limits};
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};

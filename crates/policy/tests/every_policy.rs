@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig, Next,
-    Policy, PolicyConfig, PollerShape, TenantReport, Variant, VqSlot,
+    AnyPolicy, ArbitratedConfig, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig,
+    MqfqConfig, Next, Policy, PolicyConfig, PollerShape, TenantPriority, TenantReport, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -72,8 +72,25 @@ fn config(name: &str, random: &mut Random) -> PolicyConfig {
             }
             PolicyConfig::Caps(CapsConfig { limits })
         }
+        "wrr" => PolicyConfig::Wrr(arbitrated(256, random)),
+        "drr" => PolicyConfig::Drr(arbitrated(1_024, random)),
         _ => unreachable!("no such policy: {name}"),
     }
+}
+
+/// Any settings but those of an urgent tenant, who may starve the others.
+fn arbitrated(most_weight: u64, random: &mut Random) -> ArbitratedConfig {
+    let mut weight = || random.from(1, most_weight) as u16;
+    let (high_weight, medium_weight, low_weight) = (weight(), weight(), weight());
+    let priorities = (0..random.below(TENANTS + 1)).map(|_| match random.below(4) {
+        0 => TenantPriority::Fixed(QueuePriority::High),
+        1 => TenantPriority::Fixed(QueuePriority::Medium),
+        2 => TenantPriority::Fixed(QueuePriority::Low),
+        _ => TenantPriority::OfQueue,
+    });
+    let priorities = priorities.collect();
+    let (arbitration_burst, max_in_flight) = (random.from(1, 256) as u16, random.from(1, 40));
+    ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight, priorities }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +136,7 @@ impl World {
         let most_in_flight = match &config {
             PolicyConfig::K2(config) => config.max_in_flight as usize,
             PolicyConfig::Mqfq(config) => config.max_in_flight as usize,
+            PolicyConfig::Wrr(config) | PolicyConfig::Drr(config) => config.max_in_flight as usize,
             _ => usize::MAX,
         };
         let policy = config.build(&shape).expect("valid settings");
@@ -161,6 +179,8 @@ impl World {
     fn attach(&mut self, slot: VqSlot, tenant: TenantId) {
         let class = self.reports[usize::from(tenant.0)].class;
         self.policy.attach(slot, VqId { tenant, index: slot.0 + 1 }, class, self.now);
+        let asked = [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+        self.policy.asked_priority(slot, asked[self.random.below(4) as usize]);
         self.vqs.insert(slot, Vq { tenant, backlog: 0, served: 0 });
     }
 

@@ -17,6 +17,7 @@ fn tenant(class: Class, jobs: u32, iodepth: u32) -> Tenant {
         class,
         vcpus: jobs as u16,
         vqs: jobs as u16,
+        queue_priorities: Vec::new(),
         size_bytes: 10 << 30,
         workload: Workload::Fio(Fio::random_4k(jobs, iodepth, 100)),
     }

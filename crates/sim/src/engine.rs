@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use io_model::{Nanos, WrrWeights};
-use policy::{Class, Policy, PolicyConfig, PollerShape};
+use policy::{Cost, Policy, PolicyConfig, PollerShape};
 use poller::{INTERVAL, Poller, Probe, TenantSlot};
 use ssd_model::Drive;
 
@@ -98,6 +98,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         let cost = match &scenario.policy {
             PolicyConfig::Mqfq(config) => Some(config.cost),
             PolicyConfig::Fair(config) => Some(config.cost),
+            PolicyConfig::Drr(_) => Some(Cost::default()),
             _ => None,
         };
         let ledger = Rc::new(RefCell::new(Ledger::new(cost)));
@@ -380,7 +381,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                 let own = &tenants[usize::from(tenant)];
                 let kind = tenants.iter().position(|other| other.is_like(own)).unwrap_or(usize::from(tenant));
                 let (from, to) = (self.measured_from[usize::from(tenant)], ledger.service(tenant));
-                Contender { tenant, class: own.class, always_waiting, kind, from, to }
+                Contender { tenant, class: own.class, always_waiting, rogue: port.rogue, kind, from, to }
             });
             let contenders: Vec<Contender> = contenders.collect();
             shares.check(&contenders, &mut |rule, what| ledger.violate(rule, || what));
@@ -479,13 +480,5 @@ impl<'a, P: Policy> Engine<'a, P> {
         // What never completed was reported; its tokens need not complain as well.
         self.nodes.into_iter().filter(|node| node.poller.inflight() > 0).for_each(std::mem::forget);
         report
-    }
-}
-
-/// What a tenant's commands count beside others' when turns are reckoned.
-fn weight(class: Class) -> u64 {
-    match class {
-        Class::Guaranteed { .. } => 1,
-        Class::BestEffort { weight } => u64::from(weight.max(1)),
     }
 }

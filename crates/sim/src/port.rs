@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Source, Token};
+use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, QueuePriority, Source, Token};
 
 use crate::check::{Ledger, Queue};
 use crate::host::{Kick, PathCosts};
@@ -283,6 +283,8 @@ pub(crate) struct SimSource {
     pub(crate) tenant: u16,
     /// The VQs that its poller serves.
     pub(crate) vqs: RangeInclusive<u16>,
+    /// What the client asked for, from VQ 1 on; medium beyond the end.
+    pub(crate) priorities: Vec<QueuePriority>,
     pub(crate) base_bytes: u64,
     pub(crate) sabotage: Sabotage,
 }
@@ -296,6 +298,11 @@ impl Source for SimSource {
         // One bit for each VQ, none for the admin queue.
         let up_to = |vq: u16| u128::MAX >> (127 - vq.min(127));
         if port.live { up_to(*self.vqs.end()) & !up_to(self.vqs.start() - 1) } else { 0 }
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        let asked = vq.checked_sub(1).and_then(|at| self.priorities.get(usize::from(at)));
+        asked.copied().unwrap_or(QueuePriority::Medium)
     }
 
     fn backlog(&mut self, vq: u16) -> u32 {

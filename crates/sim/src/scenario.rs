@@ -1,6 +1,6 @@
 //! What is simulated: a drive, a host, a policy, tenants, faults.
 
-use io_model::Nanos;
+use io_model::{Nanos, QueuePriority};
 use policy::{Class, PolicyConfig};
 use ssd_model::Profile;
 
@@ -18,6 +18,9 @@ pub struct Tenant {
     pub vcpus: u16,
     /// Its VQs; vCPUs share them if there are fewer. 1 to 127.
     pub vqs: u16,
+    /// What its driver asks for when it creates its VQs, from the first one on; medium beyond the end. Policies that
+    /// don't ask take no notice.
+    pub queue_priorities: Vec<QueuePriority>,
     /// Its disk.
     pub size_bytes: u64,
     /// What it does.

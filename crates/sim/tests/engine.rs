@@ -110,6 +110,8 @@ fn every_policy_drains_on_every_layout() {
         PolicyConfig::Fair(policy::FairConfig::p5800x()),
         PolicyConfig::Mqfq(policy::MqfqConfig::default()),
         PolicyConfig::Caps(policy::CapsConfig::default()),
+        PolicyConfig::Wrr(policy::ArbitratedConfig::wrr()),
+        PolicyConfig::Drr(policy::ArbitratedConfig::drr()),
     ];
     for policy in policies {
         for layout in Layout::ALL {

@@ -4,20 +4,24 @@
 //! | --- | --- |
 //! | here | [`Rule`], [`Violation`], and the book that they are written into |
 //! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
-//! | `watch` | who waits while others are served |
+//! | `watch`, `turns` | who waits while others are served |
 //! | `shares` | weights and caps over the measured time |
+//! | `classes` | weights of classes over the measured time, under `wrr` and `drr` |
 //!
 //! Some policies are known to starve tenants: K2 serves guaranteed tenants without limit, LPNS as printed suspends the
 //! others. It is reported all the same; [`sweep`](crate::sweep) says whom it forgives what, and why.
 
+mod classes;
 mod ledger;
 mod shares;
+mod turns;
 mod watch;
 
 use serde::Serialize;
 
 pub(crate) use ledger::{Ledger, Service};
 pub(crate) use shares::{Contender, Shares};
+pub(crate) use turns::turns;
 pub(crate) use watch::{Queue, Served, Watch};
 
 /// Violations of one rule kept with their text; the rest is only counted.
@@ -45,7 +49,7 @@ pub enum Rule {
     /// A queue with commands waiting is served: not held for longer than the scenario's limit while others are
     /// served many times its turn.
     NoStarvation,
-    /// Tenants that always have work get what their weights say (`mqfq`, `fair`).
+    /// Tenants that always have work get what their weights say (`mqfq`, `fair`, `wrr`, `drr`).
     Shares,
     /// Nobody gets more than its cap (`caps`).
     Caps,

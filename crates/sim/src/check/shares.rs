@@ -3,6 +3,7 @@
 use policy::{COST_UNIT, Class, Limits, PolicyConfig};
 
 use super::Rule;
+use super::classes::{unequal_in_bytes, unequal_in_commands};
 use super::ledger::Service;
 
 /// A limit of `caps` is enforced in slices this long.
@@ -22,6 +23,8 @@ pub(crate) struct Contender {
     pub(crate) class: Class,
     /// It had work waiting all the time, as far as its poller knew, and behaved.
     pub(crate) always_waiting: bool,
+    /// It rang for what isn't there.
+    pub(crate) rogue: bool,
     /// Tenants with the same number here have the same guests and workloads.
     pub(crate) kind: usize,
     /// What it had at the start of the time and at its end.
@@ -66,7 +69,7 @@ impl Shares<'_> {
         let busy: Vec<_> = contenders.iter().filter(|contender| contender.always_waiting).collect();
         for (at, one) in busy.iter().enumerate() {
             for other in &busy[at + 1..] {
-                if let Some(what) = self.unequal(one, other) {
+                if let Some(what) = self.unequal(one, other).or_else(|| self.unequal_classes(one, other, contenders)) {
                     violate(Rule::Shares, format!("tenants {} and {}: {what}", one.tenant, other.tenant));
                 }
             }
@@ -92,6 +95,15 @@ impl Shares<'_> {
             if per_second > 0 && u128::from(got) > allowed + most + 1 {
                 violate(Rule::Caps, format!("tenant {tenant}: {got} {name} in {} ns, {allowed} allowed", self.span_ns));
             }
+        }
+    }
+
+    /// The same under `wrr` and `drr`.
+    fn unequal_classes(&self, one: &Contender, other: &Contender, all: &[Contender]) -> Option<String> {
+        match self.policy {
+            PolicyConfig::Wrr(config) => unequal_in_commands(config, one, other, all),
+            PolicyConfig::Drr(config) => unequal_in_bytes(config, one, other),
+            _ => None,
         }
     }
 

@@ -36,18 +36,15 @@ struct Since {
 #[derive(Debug)]
 pub(crate) struct Watch {
     limit_ns: u64,
-    /// Commands that everybody has fetched in one turn of this tenant's.
+    /// Commands that everybody has fetched in one turn of a VQ of this tenant's.
     turn: u64,
     queues: Vec<Since>,
 }
 
 impl Watch {
-    /// `weights` are all tenants' weights and numbers of VQs; this one is the tenant at `place`.
-    pub(crate) fn new(limit_ns: u64, weights: &[(u64, u64)], place: usize) -> Self {
-        let (own, vqs) = weights[place];
-        // Weighted by tenant or by queue, whichever takes longer.
-        let all: u64 = weights.iter().map(|(weight, vqs)| weight.div_ceil(own) * vqs).sum();
-        Self { limit_ns, turn: all * vqs, queues: Vec::new() }
+    /// `turn`: see [`turns`](super::turns()).
+    pub(crate) fn new(limit_ns: u64, turn: u64) -> Self {
+        Self { limit_ns, turn, queues: Vec::new() }
     }
 
     /// The first VQ that starves, and for how long; each is told once, until it is served again.
@@ -87,7 +84,7 @@ mod tests {
 
     #[test]
     fn only_who_is_passed_over_starves() {
-        let mut watch = Watch::new(100, &[(1, 1), (1, 1)], 0);
+        let mut watch = Watch::new(100, 2);
         let mut look = |waiting: bool, fetched, now_ns, served| {
             let queue = Queue { next_blocks: waiting.into(), fetched };
             watch.look([queue].into_iter(), now_ns, Served { commands: served, blocks: served })
@@ -104,7 +101,7 @@ mod tests {
 
     #[test]
     fn small_weights_wait_for_large_ones() {
-        let mut watch = Watch::new(100, &[(1, 1), (1_000, 1)], 0);
+        let mut watch = Watch::new(100, 1_001);
         let mut look = |now_ns, commands, blocks| {
             let queue = Queue { next_blocks: 8, fetched: 0 };
             watch.look([queue].into_iter(), now_ns, Served { commands, blocks })

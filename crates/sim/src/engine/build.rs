@@ -7,8 +7,8 @@ use io_model::{Nanos, TenantId};
 use policy::{Class, Policy, PollerShape};
 use poller::{Board, Poller, Probe};
 
-use super::{Engine, MutexTurn, Node, weight};
-use crate::check::Watch;
+use super::{Engine, MutexTurn, Node};
+use crate::check::{Watch, turns};
 use crate::device::SimBackend;
 use crate::guest::Guest;
 use crate::host::Layout;
@@ -22,11 +22,10 @@ impl<P: Policy> Engine<'_, P> {
         let scenario = self.scenario;
         let mut start_bytes = 0;
         let mut seeds = fastrand::Rng::with_seed(scenario.seed);
-        let weights: Vec<(u64, u64)> =
-            scenario.tenants.iter().map(|tenant| (weight(tenant.class), tenant.vqs.into())).collect();
+        let turns = turns(scenario);
         for (at, tenant) in scenario.tenants.iter().enumerate() {
             self.ledger.borrow_mut().add_tenant(start_bytes, tenant.size_bytes);
-            self.watches.push(Watch::new(scenario.starvation_limit.0, &weights, at));
+            self.watches.push(Watch::new(scenario.starvation_limit.0, turns[at]));
             start_bytes += tenant.size_bytes;
             let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
             let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
@@ -107,7 +106,7 @@ impl<P: Policy> Engine<'_, P> {
 
     /// What a poller has of a tenant: all of its VQs, or the next one that none has yet.
     fn source(&mut self, poller: u16, tenant: usize, base_bytes: u64, sabotage: Sabotage) -> (SimSource, Arc<Probe>) {
-        let Tenant { vqs, class, .. } = self.scenario.tenants[tenant];
+        let Tenant { vqs, class, ref queue_priorities, .. } = self.scenario.tenants[tenant];
         let nodes = &mut self.nodes_of[tenant];
         if nodes.end == 0 {
             *nodes = poller..poller;
@@ -128,6 +127,7 @@ impl<P: Policy> Engine<'_, P> {
             costs: self.path,
             tenant: tenant as u16,
             vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
+            priorities: queue_priorities.clone(),
             base_bytes,
             sabotage,
         };

@@ -1,13 +1,14 @@
 //! Policies and parts that are broken on purpose: each must be caught.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, CapsConfig, Class, Limits, MqfqConfig, Next, Passthrough, Policy, PolicyConfig, PollerShape, VqSlot,
+    AnyPolicy, ArbitratedConfig, CapsConfig, Class, Limits, MqfqConfig, Next, Passthrough, Policy, PolicyConfig,
+    PollerShape, TenantPriority, VqSlot,
 };
 use ssd_model::Profile;
 
 use crate::sabotage::Sabotage;
-use crate::workload::{Fio, Workload};
+use crate::workload::{BlockSize, Fio, Workload};
 use crate::{Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
 
 /// What one broken thing led to.
@@ -37,6 +38,9 @@ pub fn canaries() -> Vec<Canary> {
         ("a policy that gives more than a cap", Flaw::ExceedsCaps, Rule::Caps),
         ("a policy that ignores weights", Flaw::IgnoresWeights, Rule::Shares),
         ("a policy that spins", Flaw::Spins, Rule::Progress),
+        ("a wrr that takes all tenants for medium", Flaw::IgnoresClasses, Rule::Shares),
+        ("a drr that charges commands instead of bytes", Flaw::ChargesCommands, Rule::Shares),
+        ("a drr that forgets debts", Flaw::ForgetsDebts, Rule::Shares),
     ];
     let parts = [
         ("a drive that completes twice", Sabotage::DeliverTwice, Rule::ExactlyOnce),
@@ -66,6 +70,7 @@ fn scenario(policy: PolicyConfig) -> Scenario {
         class: Class::BestEffort { weight },
         vcpus: 4,
         vqs: 4,
+        queue_priorities: Vec::new(),
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio::random_4k(4, 128, 100)),
     };
@@ -85,16 +90,31 @@ fn play_sabotaged(sabotage: Sabotage) -> Result<Report, ScenarioError> {
     play(&scenario, &mut |shape: &PollerShape| Ok(scenario.policy.build(shape)?), sabotage)
 }
 
+/// The same with tenants of the classes medium and high; the second one's commands are large.
+fn classes(policy: fn(ArbitratedConfig) -> PolicyConfig, start: ArbitratedConfig) -> Scenario {
+    let high = TenantPriority::Fixed(QueuePriority::High);
+    let config = ArbitratedConfig { priorities: vec![TenantPriority::default(), high], ..start };
+    let mut scenario = scenario(policy(config));
+    if let Workload::Fio(fio) = &mut scenario.tenants[1].workload {
+        fio.access.block_sizes = vec![BlockSize { bytes: 128 << 10, weight: 1 }];
+    }
+    scenario
+}
+
 fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
     let limits = vec![Limits { rw_ios_per_sec: 50_000, ..Limits::default() }];
-    let scenario = scenario(match flaw {
-        Flaw::Starves | Flaw::Spins => PolicyConfig::Passthrough,
-        Flaw::ExceedsCaps => PolicyConfig::Caps(CapsConfig { limits }),
-        Flaw::IgnoresWeights => PolicyConfig::Mqfq(MqfqConfig::default()),
-    });
+    let scenario = match flaw {
+        Flaw::Starves | Flaw::Spins => scenario(PolicyConfig::Passthrough),
+        Flaw::ExceedsCaps => scenario(PolicyConfig::Caps(CapsConfig { limits })),
+        Flaw::IgnoresWeights => scenario(PolicyConfig::Mqfq(MqfqConfig::default())),
+        Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
+        Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
+    };
     let mut build = |shape: &PollerShape| {
         let inner = match flaw {
             Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights => Passthrough::new(shape.hwqs, shape.hwq_depth).into(),
+            Flaw::IgnoresClasses => PolicyConfig::Wrr(ArbitratedConfig::wrr()).build(shape)?,
+            Flaw::ChargesCommands | Flaw::ForgetsDebts => scenario.policy.build(shape)?,
             Flaw::ExceedsCaps => {
                 let limits = vec![Limits { rw_ios_per_sec: 60_000, ..Limits::default() }];
                 PolicyConfig::Caps(CapsConfig { limits }).build(shape)?
@@ -116,6 +136,23 @@ enum Flaw {
     IgnoresWeights,
     /// Wants to be asked again at once, for ever.
     Spins,
+    /// Takes no notice of configured priorities.
+    IgnoresClasses,
+    /// Takes every command for one of 4 KiB.
+    ChargesCommands,
+    /// Takes no command for more than the least quantum.
+    ForgetsDebts,
+}
+
+impl Flaw {
+    /// What it takes a length for.
+    fn reckons(self, len_bytes: u64) -> u64 {
+        match self {
+            Self::ChargesCommands => 4_096,
+            Self::ForgetsDebts => len_bytes.min(64 << 10),
+            _ => len_bytes,
+        }
+    }
 }
 
 /// A policy with a flaw.
@@ -149,7 +186,7 @@ impl Policy for Flawed {
     }
 
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
-        self.inner.sent(slot, hwq, op, len_bytes, now);
+        self.inner.sent(slot, hwq, op, self.flaw.reckons(len_bytes), now);
     }
 
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos) {
@@ -166,7 +203,7 @@ impl Policy for Flawed {
         latency: Nanos,
         now: Nanos,
     ) {
-        self.inner.completed(slot, hwq, tenant, op, len_bytes, latency, now);
+        self.inner.completed(slot, hwq, tenant, op, self.flaw.reckons(len_bytes), latency, now);
     }
 
     fn interval(&mut self, reports: &[policy::TenantReport], now: Nanos) {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
-use io_model::Nanos;
+use io_model::{Nanos, QueuePriority};
 use policy::{
-    CapsConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig,
-    PolicyConfig, Variant,
+    ArbitratedConfig, CapsConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits,
+    LpnsConfig, MqfqConfig, PolicyConfig, TenantPriority, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
 
@@ -57,6 +57,7 @@ pub fn draw(seed: u64) -> Scenario {
         scenario.hwqs_shared = scenario.hwqs_shared.max(3);
         scenario.layout = *choose(&mut rng, &[Layout::Evenkeel, Layout::Mdev, Layout::Spdk, Layout::K2]);
     }
+    arbitrated(&mut scenario);
     costs(&mut rng, &mut scenario);
     contention(&mut scenario);
     if rng.bool() {
@@ -113,6 +114,47 @@ fn contention(scenario: &mut Scenario) {
     };
     scenario.costs.mediated = path;
     scenario.costs.virtio = PathCosts { mutex: path.mutex, kick: path.kick, ring, ..scenario.costs.virtio };
+}
+
+/// Now and then `wrr` or `drr`. From a source of its own too.
+fn arbitrated(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(32) ^ 0xa4b1);
+    if rng.u8(..4) > 0 {
+        return;
+    }
+    let drr = rng.bool();
+    let (preset, most) = if drr { (ArbitratedConfig::drr(), 1_024) } else { (ArbitratedConfig::wrr(), 256) };
+    let weights = rng.bool();
+    let mut weight = |usual: u16| if weights { rng.u16(1..=most) } else { usual };
+    let (high_weight, medium_weight, low_weight) =
+        (weight(preset.high_weight), weight(preset.medium_weight), weight(preset.low_weight));
+    let config = ArbitratedConfig {
+        high_weight,
+        medium_weight,
+        low_weight,
+        arbitration_burst: *choose(&mut rng, &[1, 1, 8, 256]),
+        max_in_flight: *choose(&mut rng, &[1, 8, 64, 256]),
+        priorities: (0..rng.usize(0..=scenario.tenants.len())).map(|_| priority(&mut rng)).collect(),
+    };
+    for tenant in &mut scenario.tenants {
+        tenant.queue_priorities = (0..rng.u16(0..=tenant.vqs)).map(|_| class(&mut rng)).collect();
+    }
+    scenario.policy = if drr { PolicyConfig::Drr(config) } else { PolicyConfig::Wrr(config) };
+}
+
+fn class(rng: &mut Rng) -> QueuePriority {
+    *choose(rng, &[QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low])
+}
+
+fn priority(rng: &mut Rng) -> TenantPriority {
+    let fixed = TenantPriority::Fixed;
+    match rng.u8(..16) {
+        0 => fixed(QueuePriority::Urgent),
+        1..5 => fixed(QueuePriority::High),
+        5..9 => fixed(QueuePriority::Medium),
+        9..13 => fixed(QueuePriority::Low),
+        _ => TenantPriority::OfQueue,
+    }
 }
 
 fn profile(rng: &mut Rng) -> Profile {
@@ -229,7 +271,8 @@ fn tenant(rng: &mut Rng, at: usize) -> Tenant {
     let drawn = workload(rng, size_bytes);
     let workload = if drawn.validate(size_bytes).is_ok() { drawn } else { Workload::Fio(Fio::random_4k(1, 1, 100)) };
     let vqs = if rng.u8(..32) == 0 { 127 } else { rng.u16(1..=8) };
-    Tenant { name: format!("t{at}"), class, vcpus: rng.u16(1..=8), vqs, size_bytes, workload }
+    let queue_priorities = Vec::new();
+    Tenant { name: format!("t{at}"), class, vcpus: rng.u16(1..=8), vqs, queue_priorities, size_bytes, workload }
 }
 
 fn workload(rng: &mut Rng, size_bytes: u64) -> Workload {

@@ -14,7 +14,8 @@ mod draw;
 
 use std::fmt;
 
-use policy::{Class, FairVariant, PolicyConfig, Variant};
+use io_model::QueuePriority;
+use policy::{Class, FairVariant, PolicyConfig, TenantPriority, Variant};
 
 pub use canary::{Canary, canaries};
 pub use draw::draw;
@@ -132,6 +133,10 @@ fn excused(scenario: &Scenario, rule: Rule) -> bool {
         PolicyConfig::Fair(config) => config.variant == FairVariant::Published,
         // The drive fetches from its low class once for so many of its high one.
         PolicyConfig::D2fq(config) => config.adaptive || config.ratio > PATIENT_RATIO,
+        // Urgent tenants first, without limit.
+        PolicyConfig::Wrr(config) | PolicyConfig::Drr(config) => {
+            config.priorities.contains(&TenantPriority::Fixed(QueuePriority::Urgent))
+        }
         _ => false,
     };
     let lost = scenario.faults.iter().any(|fault| matches!(fault.kind, FaultKind::LoseHwq { .. }));

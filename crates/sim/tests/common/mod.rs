@@ -17,6 +17,7 @@ pub fn reader(class: Class, jobs: u16, iodepth: u32) -> Tenant {
         class,
         vcpus: jobs,
         vqs: jobs,
+        queue_priorities: Vec::new(),
         size_bytes: 1 << 30,
         workload: Workload::Fio(Fio::random_4k(jobs.into(), iodepth, 100)),
     }

@@ -41,6 +41,7 @@ fn run(context: &Context<'_>, layout: Layout, vcpus: u16, fio: Fio) -> Result<Re
         class: Class::BestEffort { weight: 1 },
         vcpus,
         vqs: vcpus,
+        queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
         workload: Workload::Fio(fio),
     };

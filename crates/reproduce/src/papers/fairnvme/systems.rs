@@ -143,6 +143,7 @@ pub fn scenario(context: &Context<'_>, system: System, drive: Drive, workloads: 
         class: system.class(i),
         vcpus: QUEUES,
         vqs: QUEUES,
+        queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
         workload: workload.clone(),
     };

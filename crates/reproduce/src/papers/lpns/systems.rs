@@ -182,6 +182,7 @@ pub fn scenario(context: &Context<'_>, system: System, drive: Drive, vms: &[Vm],
         },
         vcpus: QUEUES,
         vqs: QUEUES,
+        queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
         workload: vm.workload.clone(),
     };

@@ -142,6 +142,7 @@ pub fn run(context: &Context<'_>, system: System, drive: Drive, load: Load) -> R
         class: Class::BestEffort { weight: 1 },
         vcpus: VCPUS,
         vqs,
+        queue_priorities: Vec::new(),
         size_bytes: DISK_BYTES,
         workload: Workload::Fio(Fio::random_4k(load.jobs, load.iodepth, if load.is_write { 0 } else { 100 })),
     };

@@ -1,0 +1,326 @@
+//! Arbitration among tenants as NVMe knows it among queues: weighted round robin with an urgent class, and deficit round
+//! robin ("QoS for NVMe SSDs" takes both into the drive; here the host does it, for drives that can't).
+//!
+//! A tenant's commands in one class are a flow, and a flow is a queue of an [`Arbiter`]. Its VQs take turns, so many VQs
+//! give no more than one. Under `wrr` a round gives each class its weight in commands, whatever their sizes, and the
+//! flows of a class share that. Under `drr` a round gives each *flow* the quantum of its class in bytes, as the drive reckons
+//! them: [`cost`](ArbitratedConfig::cost) counts a command for at least 4 KiB, or tiny ones would buy the drive's time at an
+//! eighth of its price. Urgent flows go before all others, without limit: only a configuration can make one.
+//!
+//! What a flow owes stays with its tenant's identifier for good, so that nobody sheds a debt by creating its queues anew.
+//!
+//! Only commands that wait here can be put in order; those with the drive are served as the drive likes. `max_in_flight`
+//! says how many 4 KiB commands that may be: as few as keep the drive's units busy. Larger commands count for what they cost, or a
+//! tenant could fill the drive with them. Wider, the classes wait inside the drive, side by side, and weights show less;
+//! narrower, the drive idles. A single command larger than the whole window is still sent, alone in its excess.
+//!
+//! A VQ has an HWQ, but sends over another one while that is full: the arbiter alone decides who goes, not the room that
+//! somebody else left somewhere.
+//!
+//! Each poller has an arbiter of its own: for one drive give it one poller. A tenant whose VQs have several classes has a
+//! flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
+
+use arbitration::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
+
+use crate::cost::{COST_UNIT, Cost};
+use crate::flows::{Flows, Standing, Turns};
+use crate::ready::{Links, List};
+use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+
+/// Bytes of a reference command, which costs [`COST_UNIT`].
+const REFERENCE_BYTES: u64 = 4096;
+
+const CLASSES: [QueuePriority; 4] =
+    [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+const MAX_TENANTS: u16 = MAX_QUEUES / CLASSES.len() as u16;
+
+/// Whence a tenant's priority comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TenantPriority {
+    /// From the configuration, for all of its VQs.
+    Fixed(QueuePriority),
+    /// From its client, for each VQ when it creates it. Urgent counts as high.
+    OfQueue,
+}
+
+impl Default for TenantPriority {
+    fn default() -> Self {
+        Self::Fixed(QueuePriority::Medium)
+    }
+}
+
+/// Which arbitration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// In commands, by class.
+    Wrr,
+    /// In bytes, by flow.
+    Drr,
+}
+
+/// Settings of `wrr` and of `drr`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArbitratedConfig {
+    /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to 1024.
+    pub high_weight: u16,
+    /// The same for the class medium.
+    pub medium_weight: u16,
+    /// The same for the class low.
+    pub low_weight: u16,
+    /// `wrr`: commands of a flow before the next flow of its class has its turn, 1 to 256. `drr` takes no notice.
+    pub arbitration_burst: u16,
+    /// Reference commands (4 KiB) that all tenants may have with the drive together, 1 or more.
+    pub max_in_flight: u32,
+    /// By [`TenantId`]; tenants beyond the end are medium.
+    pub priorities: Vec<TenantPriority>,
+}
+
+impl ArbitratedConfig {
+    /// Weighted round robin, 32 : 16 : 8 commands, as in the paper.
+    pub fn wrr() -> Self {
+        Self {
+            high_weight: 32,
+            medium_weight: 16,
+            low_weight: 8,
+            arbitration_burst: 1,
+            max_in_flight: 64,
+            priorities: Vec::new(),
+        }
+    }
+
+    /// Deficit round robin, 128 : 64 : 32 KiB, as in the paper.
+    pub fn drr() -> Self {
+        Self { high_weight: 128, medium_weight: 64, low_weight: 32, ..Self::wrr() }
+    }
+
+    /// Whence a tenant's priority comes.
+    pub fn priority(&self, tenant: TenantId) -> TenantPriority {
+        self.priorities.get(usize::from(tenant.0)).copied().unwrap_or_default()
+    }
+
+    /// A class's weight; that of high for urgent, which needs none.
+    pub fn weight(&self, class: QueuePriority) -> u16 {
+        match class {
+            QueuePriority::Urgent | QueuePriority::High => self.high_weight,
+            QueuePriority::Medium => self.medium_weight,
+            QueuePriority::Low => self.low_weight,
+        }
+    }
+
+    fn validate(&self, kind: Kind) -> Result<(), ConfigError> {
+        let (most, remedy) = match kind {
+            Kind::Wrr => (256, "must be from 1 to 256 commands"),
+            Kind::Drr => (1_024, "must be from 1 to 1024 KiB"),
+        };
+        let weights =
+            [("high_weight", self.high_weight), ("medium_weight", self.medium_weight), ("low_weight", self.low_weight)];
+        for (field, weight) in weights {
+            ConfigError::check((1..=most).contains(&weight), field, remedy)?;
+        }
+        let burst_remedy = "must be from 1 to 256";
+        ConfigError::check((1..=256).contains(&self.arbitration_burst), "arbitration_burst", burst_remedy)?;
+        ConfigError::check(self.max_in_flight >= 1, "max_in_flight", "must be at least 1")
+    }
+
+    fn arbitration(&self, kind: Kind) -> Arbitration {
+        let Self { high_weight: high, medium_weight: medium, low_weight: low, .. } = *self;
+        match kind {
+            Kind::Wrr => Arbitration::WeightedRoundRobin {
+                burst: self.arbitration_burst.into(),
+                weights: WrrWeights { high, medium, low },
+            },
+            Kind::Drr => Arbitration::DeficitRoundRobin {
+                quanta: QuantaKib { high: high.into(), medium: medium.into(), low: low.into() },
+            },
+        }
+    }
+}
+
+/// Flows in the arbiter's order.
+#[derive(Debug)]
+struct Order(Arbiter);
+
+impl Turns for Order {
+    fn attach(&mut self, flow: u16, _: Class) {
+        self.0.set_class(flow, class_of(flow));
+    }
+
+    fn moved(&mut self, flow: u16, _: Standing, to: Standing) {
+        self.0.set_backlogged(flow, to == Standing::Ready);
+    }
+}
+
+/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants from 1024 on share those of
+/// the tenants so many below.
+fn flow_of(tenant: TenantId, class: QueuePriority) -> u16 {
+    let place = CLASSES.iter().position(|one| *one == class).unwrap_or(0) as u16;
+    tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place
+}
+
+fn class_of(flow: u16) -> QueuePriority {
+    CLASSES[usize::from(flow) % CLASSES.len()]
+}
+
+/// The `wrr` or `drr` policy of one poller.
+#[derive(Debug)]
+pub struct Arbitrated {
+    kind: Kind,
+    max_in_flight: u64,
+    /// Cost of what is with the drive.
+    in_flight: u64,
+    cost: Cost,
+    config: ArbitratedConfig,
+    /// By slot.
+    tenants: Vec<TenantId>,
+    flows: Flows<Order>,
+    /// HWQs that have room.
+    roomy: List,
+    hwq_links: Links,
+}
+
+impl Arbitrated {
+    /// The policy `wrr` without VQs.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn wrr(config: &ArbitratedConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
+        Self::new(Kind::Wrr, config, shape)
+    }
+
+    /// The policy `drr` without VQs.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn drr(config: &ArbitratedConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
+        Self::new(Kind::Drr, config, shape)
+    }
+
+    fn new(kind: Kind, config: &ArbitratedConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
+        shape.validate()?;
+        config.validate(kind)?;
+        let (mut roomy, mut hwq_links) = (List::default(), Links::default());
+        hwq_links.grow(shape.hwqs.into());
+        (0..shape.hwqs).for_each(|hwq| roomy.push_back(&mut hwq_links, hwq));
+        let order = Order(Arbiter::new(config.arbitration(kind), MAX_QUEUES));
+        Ok(Self {
+            kind,
+            max_in_flight: u64::from(config.max_in_flight) * u64::from(COST_UNIT),
+            in_flight: 0,
+            cost: Cost::default(),
+            config: config.clone(),
+            tenants: Vec::new(),
+            flows: Flows::new(order, shape.hwqs, shape.hwq_depth),
+            roomy,
+            hwq_links,
+        })
+    }
+
+    /// The name that a configuration uses.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Wrr => "wrr",
+            Kind::Drr => "drr",
+        }
+    }
+
+    /// The HWQ of a VQ: the one that it sends over while that has room.
+    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.flows.hwq_of(slot)
+    }
+
+    fn join(&mut self, slot: VqSlot, tenant: TenantId, class: QueuePriority) {
+        // Best effort of any weight: what the tenant was promised plays no part here.
+        self.flows.attach(slot, flow_of(tenant, class), Class::BestEffort { weight: 1 });
+    }
+
+    fn charge(&mut self, slot: VqSlot, cost: u32) {
+        if let Some(flow) = self.flows.flow_of(slot) {
+            let len_bytes = u64::from(cost) * REFERENCE_BYTES / u64::from(COST_UNIT);
+            self.flows.turns.0.charge(flow, len_bytes);
+        }
+    }
+}
+
+impl Policy for Arbitrated {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, _: Class, _: Nanos) {
+        if self.tenants.len() <= usize::from(slot.0) {
+            self.tenants.resize(usize::from(slot.0) + 1, TenantId(0));
+        }
+        self.tenants[usize::from(slot.0)] = vq.tenant;
+        let class = match self.config.priority(vq.tenant) {
+            TenantPriority::Fixed(class) => class,
+            TenantPriority::OfQueue => QueuePriority::Medium,
+        };
+        self.join(slot, vq.tenant, class);
+    }
+
+    fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
+        let Some(&tenant) = self.tenants.get(usize::from(slot.0)) else { return };
+        if self.flows.flow_of(slot).is_some() && self.config.priority(tenant) == TenantPriority::OfQueue {
+            let class = if priority == QueuePriority::Urgent { QueuePriority::High } else { priority };
+            self.join(slot, tenant, class);
+        }
+    }
+
+    fn detach(&mut self, slot: VqSlot, _: Nanos) {
+        self.flows.detach(slot);
+    }
+
+    #[inline]
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
+        self.flows.arrived(slot, backlog);
+    }
+
+    #[inline]
+    fn next(&mut self, _: Nanos) -> Next {
+        if !self.flows.any_backlog() {
+            return Next::Idle;
+        }
+        // The window counts what commands cost: the last one may overdraw it.
+        let spare = self.roomy.front().filter(|_| self.in_flight < self.max_in_flight);
+        let send = spare.and_then(|spare| {
+            let flow = self.flows.turns.0.pick()?;
+            self.flows.pick_at(flow, |flows, slot| {
+                let bound = flows.bound_to(slot);
+                if flows.has_room(bound) { bound } else { spare }
+            })
+        });
+        // Where nothing may go, commands are with the drive, and one will complete.
+        send.unwrap_or(Next::WaitUntil(Nanos::MAX))
+    }
+
+    #[inline]
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
+        let cost = self.cost.of(op, len_bytes);
+        self.in_flight += u64::from(cost);
+        // First: if this was its last one, what is left of its credit is lost, and no more than that.
+        self.charge(slot, cost);
+        self.flows.sent(slot, hwq);
+        if !self.flows.has_room(hwq.0) {
+            self.roomy.remove(&mut self.hwq_links, hwq.0);
+        }
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
+        if consumed {
+            // It took a turn and the poller's time, if not the drive's.
+            self.charge(slot, COST_UNIT);
+        }
+        self.flows.refused(slot, consumed);
+    }
+
+    #[inline]
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
+        self.in_flight = self.in_flight.saturating_sub(self.cost.of(op, len_bytes).into());
+        if !self.flows.has_room(hwq.0) {
+            self.roomy.push_back(&mut self.hwq_links, hwq.0);
+        }
+        self.flows.completed(hwq);
+    }
+
+    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+}
+
+#[cfg(test)]
+mod tests;
