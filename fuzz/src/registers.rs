@@ -147,6 +147,7 @@ fn config() -> ControllerConfig {
         max_depth: 128,
         max_transfer_bytes: 64 << 10,
         doorbells: Doorbells::Trapped,
+        queues_singly: false,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nvme_driver::VfioUserDevice;
+use io_model::QueuePriority;
+use nvme_driver::{Arbitration, VfioUserDevice};
 
 use crate::Error;
 use crate::disk::{Buffers, Disk, DiskQueue, Done, Geometry, QueueShape, Request};
@@ -57,11 +58,19 @@ pub enum AnyDisk {
 impl AnyDisk {
     /// Attaches to the socket at `path`, or to the one in the directory `path`.
     pub fn attach(path: &Path, frontend: Frontend) -> Result<Self, Error> {
+        Self::attach_with(path, frontend, None)
+    }
+
+    /// As [`AnyDisk::attach`], with a certain arbitration among the queues; virtio-blk has none.
+    pub fn attach_with(path: &Path, frontend: Frontend, arbitration: Option<Arbitration>) -> Result<Self, Error> {
         let (socket, is_vhost) = frontend.socket(path);
-        Ok(if is_vhost {
-            Self::Vhost(VhostDisk::connect(&socket)?)
-        } else {
-            Self::Nvme(Box::new(NvmeDisk::start(VfioUserDevice::connect(&socket)?)?))
+        Ok(match (is_vhost, arbitration) {
+            (true, None) => Self::Vhost(VhostDisk::connect(&socket)?),
+            (true, Some(_)) => {
+                let problem = "virtio-blk has no arbitration among queues: leave --arbitration out";
+                return Err(Error::Spec(format!("{}: {problem}", socket.display())));
+            }
+            (false, _) => Self::Nvme(Box::new(NvmeDisk::start_with(VfioUserDevice::connect(&socket)?, arbitration)?)),
         })
     }
 }
@@ -128,6 +137,13 @@ impl DiskQueue for AnyQueue {
         match self {
             Self::Nvme(queue) => queue.next_tag(),
             Self::Vhost(queue) => queue.next_tag(),
+        }
+    }
+
+    fn priority(&self) -> Option<QueuePriority> {
+        match self {
+            Self::Nvme(queue) => queue.priority(),
+            Self::Vhost(queue) => queue.priority(),
         }
     }
 

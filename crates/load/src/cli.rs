@@ -8,9 +8,12 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
+use io_model::QueuePriority;
+use nvme_driver::Arbitration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::attach::Frontend;
+use crate::priority::{arbitration, priority};
 use crate::runner::{Options, Patience, Sample, Target, run};
 use crate::spec::{Arrivals, JobSpec, Rw};
 use crate::stats::JobResult;
@@ -53,6 +56,16 @@ pub struct Args {
     /// Jobs per socket, each with its own queue.
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
+    /// What a queue counts for among its client's: urgent, high, medium or low. Several, with commas, go to a
+    /// socket's jobs in turn. Without it, by this process's I/O priority (ionice): realtime is high, best-effort medium, idle
+    /// low. NVMe alone.
+    #[arg(long, value_delimiter = ',', value_parser = priority, value_name = "CLASS,…")]
+    queue_priority: Vec<QueuePriority>,
+    /// How the controller picks among a client's queues: rr (in turn), wrr (urgent first, the others by weights
+    /// in commands) or drr (the same in KiB), with the weights of high, medium and low queues: wrr:32,16,8 or drr:128,64,32.
+    /// Without it, wrr where the controller has it. NVMe alone.
+    #[arg(long, value_parser = arbitration, value_name = "KIND[:H,M,L]")]
+    arbitration: Option<Arbitration>,
     /// Share of reads in rw and randrw.
     #[arg(long, default_value = "50%", value_parser = percent, value_name = "PERCENT")]
     rwmixread: u8,
@@ -117,6 +130,7 @@ impl Args {
             block_sizes: self.bssplit.clone().unwrap_or_else(|| BlockSizes::fixed(self.bs)),
             iodepth: self.iodepth,
             numjobs: self.numjobs,
+            queue_priorities: self.queue_priority.clone(),
             rate_iops: self.rate_iops,
             arrivals: self.rate_process,
             runtime: self.runtime,
@@ -151,7 +165,7 @@ impl Args {
 pub fn main(args: &Args, version: &str) -> Result<ExitCode, Error> {
     let stop = stop_on_signals()?;
     let spec = args.spec();
-    let connect = |path: &PathBuf| Target::connect_as(args.frontend, path, vec![spec.clone()]);
+    let connect = |path: &PathBuf| Target::connect_as(args.frontend, args.arbitration, path, vec![spec.clone()]);
     let targets = args.sockets.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
     let live = io::stderr().is_terminal();
     let results = run(targets, &args.options(), &stop, &mut |samples| {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use io_model::QueuePriority;
 use nvme_driver::{DmaMemory, Status};
 
 use crate::Error;
@@ -29,6 +30,8 @@ pub struct QueueShape {
     pub depth: u16,
     /// Bytes of each command's buffer, a multiple of 4096.
     pub buffer_bytes: u64,
+    /// What it counts for among the client's queues. `None`: what follows from the calling thread's I/O priority.
+    pub priority: Option<QueuePriority>,
 }
 
 /// A disk that can be driven.
@@ -62,6 +65,11 @@ pub trait DiskQueue: Send {
 
     /// The tag that the next command will get, for preparing its buffer. `None`: the queue is full.
     fn next_tag(&self) -> Option<u16>;
+
+    /// What it counts for among the client's queues, where that means anything.
+    fn priority(&self) -> Option<QueuePriority> {
+        None
+    }
 
     /// The commands' buffers.
     fn buffers(&self) -> Buffers;

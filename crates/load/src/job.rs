@@ -1,5 +1,7 @@
 //! One queue's work, as calls of `step(now)`.
 
+use io_model::QueuePriority;
+
 use crate::Error;
 use crate::disk::{Buffers, DiskQueue, Done, Failure, QueueShape, Request};
 use crate::pace::Pace;
@@ -81,7 +83,7 @@ impl<Q: DiskQueue> Job<Q> {
         let depth = queue.depth();
         let buffers = queue.buffers();
         let seed = mix(spec.seed ^ mix(copy.into()));
-        let mut scratch = vec![0; shape(spec).buffer_bytes as usize];
+        let mut scratch = vec![0; shape(spec, copy).buffer_bytes as usize];
         let mut rng = Rng::new(seed ^ 1);
         for tag in 0..depth {
             scratch.as_chunks_mut().0.iter_mut().for_each(|word| *word = rng.next().to_le_bytes());
@@ -257,6 +259,11 @@ impl<Q: DiskQueue> Job<Q> {
         &self.core.spec
     }
 
+    /// What its queue counts for among the client's, where that means anything.
+    pub fn queue_priority(&self) -> Option<QueuePriority> {
+        self.queue.priority()
+    }
+
     /// Commands in flight.
     pub fn in_flight(&self) -> u16 {
         self.queue.in_flight()
@@ -303,10 +310,10 @@ impl<Q: DiskQueue> Job<Q> {
     }
 }
 
-/// The queue that a copy of `spec` needs. Buffers are whole pages, so that NVMe's PRPs have no offset.
-pub fn shape(spec: &JobSpec) -> QueueShape {
+/// The queue that copy `copy` of `spec` needs. Buffers are whole pages, so that NVMe's PRPs have no offset.
+pub fn shape(spec: &JobSpec, copy: u16) -> QueueShape {
     let buffer_bytes = spec.block_sizes.max_bytes().next_multiple_of(nvme_spec::PAGE_BYTES);
-    QueueShape { depth: spec.iodepth, buffer_bytes }
+    QueueShape { depth: spec.iodepth, buffer_bytes, priority: spec.queue_priority(copy) }
 }
 
 impl Core {

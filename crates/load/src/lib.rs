@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`spec`] | [`JobSpec`]: what a job does, and checking it against a disk |
+//! | [`priority`] | queue priorities and arbitration as operators write them |
 //! | [`value`] | sizes, times and shares as operators write them |
 //! | `rng`, `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
 //! | [`verify`] | stamped blocks: finds corrupt, stale and misplaced data |
@@ -28,6 +29,7 @@ pub mod job;
 mod nvme;
 mod pace;
 mod pattern;
+pub mod priority;
 pub mod report;
 mod rng;
 pub mod runner;

@@ -1,6 +1,9 @@
 //! Jobs on an NVMe controller's first namespace.
 
-use nvme_driver::{Blocks, Controller, Data, Namespace, PciDevice, QueuePair, SubmitError};
+use io_model::QueuePriority;
+use nvme_driver::{
+    Arbitration, Blocks, Controller, Data, Namespace, PciDevice, QueuePair, SubmitError, priority_of_this_thread,
+};
 use nvme_spec::data::DsmRange;
 
 use crate::Error;
@@ -14,9 +17,14 @@ pub struct NvmeDisk<D: PciDevice> {
 }
 
 impl<D: PciDevice> NvmeDisk<D> {
-    /// Brings the controller behind `device` up.
+    /// Brings the controller behind `device` up, with weighted round robin among its queues if it has that.
     pub fn start(device: D) -> Result<Self, Error> {
-        let mut controller = Controller::start(device)?;
+        Self::start_with(device, None)
+    }
+
+    /// As [`NvmeDisk::start`], with a certain arbitration among its queues.
+    pub fn start_with(device: D, arbitration: Option<Arbitration>) -> Result<Self, Error> {
+        let mut controller = Controller::start_with(device, arbitration)?;
         let ns = controller.first_namespace()?;
         Ok(Self { controller, ns })
     }
@@ -37,11 +45,18 @@ impl<D: PciDevice> Disk for NvmeDisk<D> {
     }
 
     fn open_queues(&mut self, shapes: &[QueueShape]) -> Result<Vec<NvmeQueue>, Error> {
+        let weighted = self.controller.has_priorities();
+        if !weighted && shapes.iter().any(|shape| shape.priority.is_some()) {
+            return Err(Error::Spec("queues have priorities under --arbitration wrr or drr alone".into()));
+        }
+        let own = priority_of_this_thread();
         let open = |shape: &QueueShape| {
+            let priority = shape.priority.unwrap_or(own);
             // A full queue has one entry free.
-            let pair = self.controller.create_queue_pair(shape.depth.saturating_add(1), None)?;
+            let pair = self.controller.create_queue_pair_with(shape.depth.saturating_add(1), None, priority)?;
             let memory = self.controller.allocate_dma((u64::from(shape.depth) * shape.buffer_bytes) as usize)?;
-            Ok(NvmeQueue { pair, ns: self.ns, buffers: Buffers::new(memory, shape.buffer_bytes) })
+            let buffers = Buffers::new(memory, shape.buffer_bytes);
+            Ok(NvmeQueue { pair, ns: self.ns, buffers, priority: weighted.then_some(priority) })
         };
         shapes.iter().map(open).collect()
     }
@@ -64,6 +79,7 @@ pub struct NvmeQueue {
     pair: QueuePair,
     ns: Namespace,
     buffers: Buffers,
+    priority: Option<QueuePriority>,
 }
 
 impl DiskQueue for NvmeQueue {
@@ -79,6 +95,10 @@ impl DiskQueue for NvmeQueue {
     #[inline]
     fn next_tag(&self) -> Option<u16> {
         self.pair.next_cid()
+    }
+
+    fn priority(&self) -> Option<QueuePriority> {
+        self.priority
     }
 
     fn buffers(&self) -> Buffers {

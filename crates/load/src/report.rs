@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
+use crate::priority;
 use crate::stats::{Counts, Direction, JobResult, Latency};
 
 /// fio's default list of percentiles.
@@ -31,6 +32,9 @@ fn job(result: &JobResult) -> Value {
     });
     for direction in Direction::ALL {
         job[direction.name()] = counts(result.totals.of(direction), result);
+    }
+    if let Some(priority) = result.queue_priority {
+        job["queue_priority"] = json!(priority::name(priority));
     }
     if let Some(error) = &result.error {
         job["error_text"] = json!(error);
@@ -144,8 +148,8 @@ pub fn table(results: &[JobResult]) -> String {
     // Writing to a string can't fail.
     let _ = writeln!(
         out,
-        "{:wide$}  {:5}  {:>10}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}",
-        "job", "", "IOPS", "MiB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "max"
+        "{:wide$}  {:6}  {:5}  {:>10}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}",
+        "job", "queue", "", "IOPS", "MiB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "max"
     );
     for result in results {
         for direction in Direction::ALL {
@@ -168,8 +172,9 @@ fn line(result: &JobResult, direction: Direction, counts: &Counts, wide: usize) 
     let lat = counts.lat();
     let at = |percentile| micros(lat.percentile_ns(percentile) as f64);
     format!(
-        "{:wide$}  {:5}  {:>10.0}  {:>9.1}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}\n",
+        "{:wide$}  {:6}  {:5}  {:>10.0}  {:>9.1}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}\n",
         result.name,
+        result.queue_priority.map_or("-", priority::name),
         direction.name(),
         per_second(counts.ios, result.runtime_ns),
         per_second(counts.bytes, result.runtime_ns) / f64::from(1 << 20),

@@ -10,6 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use io_model::QueuePriority;
+use nvme_driver::Arbitration;
+
 use crate::Error;
 use crate::attach::{AnyDisk, Frontend};
 use crate::disk::{Disk, DiskQueue};
@@ -67,12 +70,18 @@ impl Target<AnyDisk> {
     /// Attaches to a tenant's socket, or to the directory that holds it. The target is named after the
     /// directory.
     pub fn connect(path: &Path, specs: Vec<JobSpec>) -> Result<Self, Error> {
-        Self::connect_as(Frontend::Auto, path, specs)
+        Self::connect_as(Frontend::Auto, None, path, specs)
     }
 
-    /// As [`Target::connect`], where the socket's name does not tell what speaks there.
-    pub fn connect_as(frontend: Frontend, path: &Path, specs: Vec<JobSpec>) -> Result<Self, Error> {
-        let disk = AnyDisk::attach(path, frontend)?;
+    /// As [`Target::connect`], where the socket's name does not tell what speaks there, or with a certain arbitration
+    /// among its queues.
+    pub fn connect_as(
+        frontend: Frontend,
+        arbitration: Option<Arbitration>,
+        path: &Path,
+        specs: Vec<JobSpec>,
+    ) -> Result<Self, Error> {
+        let disk = AnyDisk::attach_with(path, frontend, arbitration)?;
         let directory = if path.is_dir() { Some(path) } else { path.parent() };
         let name = directory.and_then(Path::file_name).unwrap_or(path.as_os_str());
         Ok(Self { name: name.to_string_lossy().into_owned(), disk, specs })
@@ -137,6 +146,7 @@ struct Book<Q: DiskQueue> {
     target: usize,
     name: String,
     spec: JobSpec,
+    queue_priority: Option<QueuePriority>,
     totals: Totals,
     interval_iops: Vec<f64>,
     sample: Sample,
@@ -158,7 +168,7 @@ pub fn run<D: Disk>(
     let mut jobs = Vec::new();
     for (index, target) in targets.iter_mut().enumerate() {
         for job in make_jobs(target)? {
-            books.push(Book::new(index, target, job.spec()));
+            books.push(Book::new(index, target, &job));
             jobs.push(job);
         }
     }
@@ -190,7 +200,7 @@ fn make_jobs<D: Disk>(target: &mut Target<D>) -> Result<Vec<Job<D::Queue>>, Erro
             copies.push((spec, copy, spec.range(&geometry, copy)?));
         }
     }
-    let shapes: Vec<_> = copies.iter().map(|(spec, ..)| shape(spec)).collect();
+    let shapes: Vec<_> = copies.iter().map(|(spec, copy, _)| shape(spec, *copy)).collect();
     let queues = target.disk.open_queues(&shapes)?;
     let jobs = copies.into_iter().zip(queues);
     jobs.map(|((spec, copy, range), queue)| Job::new(spec, copy, queue, range)).collect()
@@ -317,13 +327,15 @@ fn keep_books<D: Disk>(
 }
 
 impl<Q: DiskQueue> Book<Q> {
-    fn new<D: Disk>(index: usize, target: &Target<D>, spec: &JobSpec) -> Self {
+    fn new<D: Disk>(index: usize, target: &Target<D>, job: &Job<Q>) -> Self {
+        let spec = job.spec();
         let name = spec.title(&target.name);
         let sample = Sample { name: name.clone(), target: target.name.clone(), ..Sample::default() };
         Self {
             target: index,
             name,
             spec: spec.clone(),
+            queue_priority: job.queue_priority(),
             totals: Totals::default(),
             interval_iops: Vec::new(),
             sample,
@@ -369,6 +381,7 @@ impl<Q: DiskQueue> Book<Q> {
             name: self.name,
             target: self.sample.target,
             spec: self.spec,
+            queue_priority: self.queue_priority,
             totals: self.totals,
             runtime_ns: 0,
             interval_iops: self.interval_iops,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use io_model::QueuePriority;
+
 use crate::Error;
 use crate::disk::Geometry;
 use crate::value::{Amount, BlockSizes};
@@ -88,6 +90,9 @@ pub struct JobSpec {
     pub iodepth: u16,
     /// Copies of this job, each with its own queue. With `verify` they share the range out.
     pub numjobs: u16,
+    /// What the copies' queues count for among the client's, in turn. Empty: what follows from the I/O priority of the thread
+    /// that starts the run.
+    pub queue_priorities: Vec<QueuePriority>,
     /// Commands per second and copy, sent when due whatever completes (open loop). `None`: no limit.
     pub rate_iops: Option<u64>,
     /// How paced commands arrive.
@@ -122,6 +127,7 @@ impl Default for JobSpec {
             block_sizes: BlockSizes::fixed(4096),
             iodepth: 1,
             numjobs: 1,
+            queue_priorities: Vec::new(),
             rate_iops: None,
             arrivals: Arrivals::Linear,
             runtime: None,
@@ -187,6 +193,12 @@ impl JobSpec {
             return wrong(format!("the range of {share} bytes is smaller than one block: raise --size"));
         }
         Ok(Range { start_bytes: start + share * (u64::from(copy) % copies), len_bytes: share })
+    }
+
+    /// What the queue of copy `copy` counts for, if that was asked for.
+    pub fn queue_priority(&self, copy: u16) -> Option<QueuePriority> {
+        let at = usize::from(copy).checked_rem(self.queue_priorities.len())?;
+        self.queue_priorities.get(at).copied()
     }
 
     /// Its name in results.

@@ -1,6 +1,7 @@
 //! Counts and latencies.
 
 use hdrhistogram::Histogram;
+use io_model::QueuePriority;
 
 use crate::spec::JobSpec;
 use crate::verify::Mismatch;
@@ -229,6 +230,8 @@ pub struct JobResult {
     pub target: String,
     /// What was asked.
     pub spec: JobSpec,
+    /// What its queue counted for among the client's, where that means anything.
+    pub queue_priority: Option<QueuePriority>,
     /// Counts and latencies, warm-up and final read-back excluded.
     pub totals: Totals,
     /// Time measured.

@@ -245,6 +245,9 @@ impl Disk for VhostDisk {
     }
 
     fn open_queues(&mut self, shapes: &[QueueShape]) -> Result<Vec<VhostQueue>, Error> {
+        if shapes.iter().any(|shape| shape.priority.is_some()) {
+            return Err(Error::Spec("virtio-blk queues have no priorities: leave --queue-priority out".into()));
+        }
         let pieces = shapes.iter().map(Piece::new).collect::<Result<Vec<_>, _>>()?;
         let descriptors = |shape: &QueueShape| {
             u64::from(shape.depth) * u64::from(DESCRIPTORS) * shape.buffer_bytes.div_ceil(self.segment_bytes)

@@ -27,7 +27,7 @@ struct Bench {
 fn bench_on(fake: Fake, spec: &JobSpec) -> Bench {
     let mut disk = NvmeDisk::start(fake.device()).expect("the fake starts");
     let range = spec.range(&disk.geometry(), 0).expect("the job fits the disk");
-    let mut queues = disk.open_queues(&[shape(spec)]).expect("the fake has queues and memory");
+    let mut queues = disk.open_queues(&[shape(spec, 0)]).expect("the fake has queues and memory");
     let job = Job::new(spec, 0, queues.remove(0), range).expect("the buffers fit");
     Bench { fake, job, _disk: disk }
 }

@@ -3,8 +3,10 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use io_model::QueuePriority;
 use load::{JobResult, JobSpec, NvmeDisk, Options, Patience, Rw, Target, report, run};
 use nvme_driver::fake::{Fake, FakeDevice};
+use nvme_driver::priority_of_this_thread;
 use serde_json::Value;
 
 const DISK_BLOCKS: u64 = 2048;
@@ -145,4 +147,30 @@ fn a_device_that_loses_commands_is_given_up_after_the_timeout() {
     let results = quietly(vec![target("a", &fake, vec![spec(Rw::Read)])], &options);
     let error = results[0].error.as_deref().unwrap();
     assert!(error.contains("no command completed"), "{error}");
+}
+
+#[test]
+fn queues_have_the_priorities_asked_for_and_results_say_so() {
+    use QueuePriority::{High, Low, Medium, Urgent};
+    let fake = Fake::new(DISK_BLOCKS).with_arbitration();
+    let asked = JobSpec { numjobs: 5, queue_priorities: vec![Urgent, Low, High], ..spec(Rw::Read) };
+    let results = quietly(vec![target("a", &fake, vec![asked])], &Options::default());
+    let seen: Vec<_> = results.iter().map(|result| result.queue_priority).collect();
+    assert_eq!(seen, [Urgent, Low, High, Urgent, Low].map(Some));
+    assert_eq!(fake.state().qprios.values().copied().collect::<Vec<_>>(), [0, 3, 1, 0, 3]);
+    let json = report::json(&results, "1");
+    let names: Vec<&str> = (0..5).filter_map(|job| json["jobs"][job]["queue_priority"].as_str()).collect();
+    assert_eq!(names, ["urgent", "low", "high", "urgent", "low"]);
+    assert!(report::table(&results).contains("a    low     read"), "{}", report::table(&results));
+    // Without a wish: by the I/O priority of the thread that starts the run.
+    let results = quietly(vec![target("a", &fake, vec![spec(Rw::Read)])], &Options::default());
+    assert_eq!(results[0].queue_priority, Some(priority_of_this_thread()));
+    // Where queues have no priorities, a wish is refused, and results are silent.
+    let plain = Fake::new(DISK_BLOCKS);
+    let results = quietly(vec![target("a", &plain, vec![spec(Rw::Read)])], &Options::default());
+    assert_eq!(results[0].queue_priority, None);
+    let asked = JobSpec { queue_priorities: vec![Medium], ..spec(Rw::Read) };
+    let targets = vec![target("a", &plain, vec![asked])];
+    let refused = run(targets, &Options::default(), &AtomicBool::new(false), &mut |_| {});
+    assert!(refused.is_err_and(|error| error.is_bad_input()));
 }

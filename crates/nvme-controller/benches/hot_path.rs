@@ -18,6 +18,7 @@ use nvme_controller::Doorbells;
 use nvme_spec::Sqe;
 use nvme_spec::data::{SglDescriptor, sgl_type};
 use nvme_spec::opcode::nvm;
+use nvme_spec::regs::Cc;
 
 const COMMANDS: u32 = 2_000_000;
 
@@ -25,6 +26,9 @@ fn main() {
     println!("{:<28} {:>6} {:>10}", "read", "batch", "ns/command");
     for batch in [1, 32, 256] {
         measure("4 KiB, PRP", batch, |host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096));
+    }
+    for (name, ams) in [("4 KiB, PRP, weighted queues", Cc::AMS_WEIGHTED), ("4 KiB, PRP, deficits", Cc::AMS_VENDOR)] {
+        measure_under(ams, name, 32, |host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096));
     }
     measure("4 KiB, two PRP pages", 32, |host, page| host.rw(nvm::READ, 0, 8, data(page) + 2048, 4096));
     measure("4 KiB, SGL", 32, |_, page| {
@@ -42,9 +46,14 @@ fn data(page: u64) -> u64 {
     host::RAM_IOVA + host::RAM_BYTES / 2 + page % 4096 * 4096
 }
 
-fn measure(name: &str, batch: u16, mut command: impl FnMut(&mut Host, u64) -> Sqe) {
+fn measure(name: &str, batch: u16, command: impl FnMut(&mut Host, u64) -> Sqe) {
+    measure_under(Cc::AMS_ROUND_ROBIN, name, batch, command);
+}
+
+/// VQ 1 is the only queue under every arbitration.
+fn measure_under(ams: u8, name: &str, batch: u16, mut command: impl FnMut(&mut Host, u64) -> Sqe) {
     let mut host = Host::new(nvme_controller::ControllerConfig { doorbells: Doorbells::Mapped, ..config() });
-    host.enable(32);
+    host.enable_with(32, Cc::enable_nvm().with_ams(ams));
     host.create_pair(1, 1024);
     let mut in_flight = Vec::with_capacity(usize::from(batch));
     let mut spent = Duration::ZERO;

@@ -57,6 +57,9 @@ pub struct ControllerConfig {
     pub max_transfer_bytes: u32,
     /// How doorbell writes arrive.
     pub doorbells: Doorbells,
+    /// Submission queues are VQs of their own under every arbitration mechanism, for a policy that heeds the priority
+    /// of each. Else weighted arbitration makes one VQ of them and is done here.
+    pub queues_singly: bool,
 }
 
 /// Why a configuration was refused.

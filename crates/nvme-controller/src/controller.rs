@@ -198,6 +198,7 @@ impl<I: Interrupts> Controller<I> {
             self.regs.csts.0 |= Csts::CFS;
             return;
         };
+        self.start_arbitration();
         self.queues.insert_cq(cq);
         self.queues.insert_sq(sq);
         self.regs.csts.0 |= Csts::RDY;

@@ -1,7 +1,8 @@
 //! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with one
 //! namespace and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
 //! it feeds it register accesses and DMA maps, and a poller pulls commands out of it
-//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`).
+//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`; under weighted or deficit round robin
+//! VQ 1 is all I/O queues, and `turns` picks).
 //!
 //! A command's way:
 //!
@@ -24,7 +25,7 @@
 //! `state` saves and restores everything that the guest can see.
 //!
 //! Not implemented: more than one namespace, metadata and protection information, fused commands,
-//! Copy, Write Uncorrectable, reservations, directives, bit buckets, weighted arbitration, firmware
+//! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
 //! download, sanitize, controller memory buffers, MSI, and time (interrupt coalescing is kept as a
 //! feature but not acted on; no keep alive timer, busy time or power-on hours). A command identifier
 //! that is used twice at the same time is not noticed.
@@ -50,6 +51,7 @@ mod sgl;
 mod source;
 mod state;
 mod stats;
+mod turns;
 
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, NamespaceConfig};
 pub use controller::{Controller, Event};

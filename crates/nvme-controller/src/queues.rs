@@ -1,11 +1,13 @@
 //! All queues of a controller, by identifier.
 
+use arbitration::{Arbiter, Arbitration};
 use guest_memory::{GuestMemory, MappedU32};
 use nvme_spec::Status;
 
 use crate::config::MAX_IO_QUEUES;
 use crate::dbbuf::{Bell, Bells};
 use crate::queue::{Cq, Entry, Sq};
+use crate::turns::{TOGETHER, class};
 
 /// Queue identifiers 0 (admin) to 64.
 pub(crate) const QIDS: usize = MAX_IO_QUEUES as usize + 1;
@@ -17,6 +19,10 @@ pub(crate) struct Queues {
     cqs: [Option<Box<Cq>>; QIDS],
     /// Submission queues that may be fetched from.
     pub live: u128,
+    /// The same as VQs.
+    pub shown: u128,
+    /// Picks among the I/O queues, by identifier, while they are one VQ. Boxed: most guests have none.
+    pub arbiter: Option<Box<Arbiter>>,
     /// Completion queues with entries posted since the last interrupts.
     pub dirty: u128,
     /// The poller is awake: keep event indexes behind.
@@ -26,7 +32,27 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub fn new(bells: Bells) -> Self {
-        Self { sqs: [const { None }; QIDS], cqs: [const { None }; QIDS], live: 0, dirty: 0, awake: true, bells }
+        Self {
+            sqs: [const { None }; QIDS],
+            cqs: [const { None }; QIDS],
+            live: 0,
+            shown: 0,
+            arbiter: None,
+            dirty: 0,
+            awake: true,
+            bells,
+        }
+    }
+
+    /// Makes the I/O queues one VQ, or lets each be its own. Before the first of them.
+    pub fn arbitrate(&mut self, rule: Option<Arbitration>) {
+        self.arbiter = rule.map(|rule| Box::new(Arbiter::new(rule, QIDS as u16)));
+    }
+
+    fn set_live(&mut self, qid: u16, live: bool) {
+        self.live = self.live & !(1 << qid) | u128::from(live) << qid;
+        let any_io = u128::from(self.live >> 1 != 0);
+        self.shown = if self.arbiter.is_some() { self.live & 1 | any_io << TOGETHER } else { self.live };
     }
 
     #[inline]
@@ -76,9 +102,34 @@ impl Queues {
         }
         let qid = sq.at.qid;
         if let Some(place) = self.sqs.get_mut(usize::from(qid)) {
+            if let Some(arbiter) = &mut self.arbiter {
+                arbiter.set_class(qid, class(sq.priority));
+                arbiter.forgive(qid);
+            }
             *place = Some(Box::new(sq));
-            self.live |= 1 << qid;
+            self.set_live(qid, true);
         }
+    }
+
+    /// Nothing more is fetched from a submission queue.
+    pub fn retire_sq(&mut self, qid: u16) {
+        self.set_live(qid, false);
+        if let Some(arbiter) = &mut self.arbiter {
+            arbiter.set_backlogged(qid, false);
+        }
+    }
+
+    /// A submission queue's QPRIO.
+    pub fn qprio(&self, qid: u16) -> Option<u8> {
+        Some(self.sqs.get(usize::from(qid))?.as_ref()?.priority)
+    }
+
+    /// Whether a submission queue has something to fetch, as far as is known without a look at doorbells.
+    #[inline]
+    pub fn has_next(&mut self, qid: u16) -> bool {
+        self.pair(qid).is_some_and(|(sq, cq)| {
+            sq.stream.is_some() || sq.waiting() > 0 && sq.has_room() && cq.free > 0 && !sq.waits_for_bounce
+        })
     }
 
     pub fn insert_cq(&mut self, cq: Cq) {
@@ -89,7 +140,7 @@ impl Queues {
 
     pub fn remove_sq(&mut self, qid: u16) {
         let Some(sq) = self.sqs.get_mut(usize::from(qid)).and_then(Option::take) else { return };
-        self.live &= !(1 << qid);
+        self.retire_sq(qid);
         if let Some(cq) = self.cq(sq.cqid) {
             cq.users -= 1;
         }
@@ -106,7 +157,8 @@ impl Queues {
     pub fn clear(&mut self) {
         self.sqs = [const { None }; QIDS];
         self.cqs = [const { None }; QIDS];
-        self.live = 0;
+        (self.live, self.shown) = (0, 0);
+        self.arbiter = None;
         self.dirty = 0;
         self.bells.pages = None;
     }

@@ -55,7 +55,8 @@ pub(crate) struct Registers {
 
 impl Registers {
     pub fn new(max_depth: u16) -> Self {
-        let flags = Cap::CQR | Cap::NSSRS | Cap::CSS_NVM | Cap::CSS_IOCS | Cap::CRWMS;
+        let flags =
+            Cap::CQR | Cap::AMS_WEIGHTED | Cap::AMS_VENDOR | Cap::NSSRS | Cap::CSS_NVM | Cap::CSS_IOCS | Cap::CRWMS;
         Self {
             cap: Cap::new(max_depth - 1, READY_TIMEOUT, flags),
             cc: Cc(0),
@@ -126,9 +127,10 @@ impl Registers {
         }
     }
 
-    /// Whether CC and AQA ask for something that this controller can be.
+    /// Whether CC and AQA ask for something that this controller can be. What a controller does otherwise is left open;
+    /// this one reports a fatal status.
     pub fn can_enable(&self) -> bool {
         let css_ok = matches!(self.cc.css(), Cc::CSS_NVM | Cc::CSS_IOCS);
-        css_ok && self.cc.mps() == 0 && self.cc.ams() == 0 && self.aqa.asqs() > 0 && self.aqa.acqs() > 0
+        css_ok && self.cc.mps() == 0 && self.cap.offers_ams(self.cc.ams()) && self.aqa.asqs() > 0 && self.aqa.acqs() > 0
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 use crate::Controller;
 use crate::admin::Format;
 use crate::msix::Interrupts;
+use crate::turns::TOGETHER;
 
 /// Admin commands executed per look: one tenant's flood of them must not hold up its poller's other tenants.
 const ADMIN_BURST: u32 = 4;
@@ -14,7 +15,11 @@ const ADMIN_BURST: u32 = 4;
 impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
-        if self.stopped { 0 } else { self.queues.live }
+        if self.stopped { 0 } else { self.queues.shown }
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        self.asked_priority(vq)
     }
 
     #[inline]
@@ -33,12 +38,22 @@ impl<I: Interrupts> Source for Controller<I> {
     /// its table is.
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
-        if vq == 0 { self.admin_backlog() } else { self.io_backlog(vq) }
+        match (vq, &self.queues.arbiter) {
+            (0, _) => self.admin_backlog(),
+            (_, None) => self.io_backlog(vq),
+            (TOGETHER, _) => self.backlog_together(),
+            _ => 0,
+        }
     }
 
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
-        if vq == 0 { self.fetch_admin() } else { self.fetch_io(vq) }
+        match (vq, &self.queues.arbiter) {
+            (0, _) => self.fetch_admin(),
+            (_, None) => self.fetch_io(vq),
+            (TOGETHER, _) => self.fetch_together(),
+            _ => Fetch::Empty,
+        }
     }
 
     #[inline]
@@ -90,7 +105,7 @@ impl<I: Interrupts> Controller<I> {
     }
 
     #[inline]
-    fn io_backlog(&mut self, vq: u16) -> u32 {
+    pub(crate) fn io_backlog(&mut self, vq: u16) -> u32 {
         let awake = self.queues.awake;
         let bounce_is_full = self.bounce_is_full();
         let Some((sq, cq)) = self.queues.pair(vq) else { return 0 };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 use guest_memory::Mapping;
+use nvme_spec::opcode::create;
 use nvme_spec::regs::{Aqa, Cc, Csts};
 
 use crate::admin::{ErrorLog, Events, Features};
@@ -22,7 +23,7 @@ use crate::queues::QIDS;
 use crate::stats::Health;
 
 /// "evenkeel", and a version in the last byte: changes with the layout below.
-const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x02");
 
 /// The state can't be saved now: a command is in flight, or a completion waits for unmapped memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -194,7 +195,14 @@ impl<I: Interrupts> Controller<I> {
         (self.regs.cc, self.regs.csts, self.regs.aqa) = (Cc(state.cc), Csts(state.csts), Aqa(state.aqa));
         self.regs.int_mask = state.int_mask;
         self.stopped = self.regs.csts.shst() != Csts::SHST_NONE;
+        if self.regs.csts.rdy() && !self.regs.cap.offers_ams(self.regs.cc.ams()) {
+            return Err(StateError::Invalid("the arbitration mechanism"));
+        }
+        if !state.features.is_sane() {
+            return Err(StateError::Invalid("the weights of queues"));
+        }
         (self.features, self.health) = (state.features, state.health);
+        self.start_arbitration();
         (self.events, self.errors) = (state.events, state.errors);
         self.pci.load(&state.pci);
         self.irq.control = self.pci.msix_control();
@@ -240,6 +248,9 @@ impl<I: Interrupts> Controller<I> {
         self.fits(qid, entries, [head, tail])?;
         if self.queues.cq(cqid).is_none() || (qid == 0) != (cqid == 0) {
             return Err(StateError::Invalid("a submission queue's completion queue"));
+        }
+        if priority > create::QPRIO_LOW {
+            return Err(StateError::Invalid("a submission queue's priority"));
         }
         let generation = self.next_generation();
         let mut sq = Sq::new(Geometry { qid, entries, iova }, cqid, priority, generation, None);

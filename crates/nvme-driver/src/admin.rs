@@ -135,10 +135,22 @@ impl Admin {
         self.run("Create I/O Completion Queue", sqe, None).map(drop)
     }
 
-    pub(crate) fn create_sq(&mut self, qid: u16, entries: u16, iova: u64) -> Result<(), Error> {
+    /// The current value of a feature that is a dword.
+    pub fn feature(&mut self, fid: u8) -> Result<u32, Error> {
+        let sqe = Sqe { opc: admin::GET_FEATURES, cdw10: fid.into(), ..Sqe::default() };
+        self.run("Get Features", sqe, None)
+    }
+
+    /// Sets a feature that is a dword, until the next reset.
+    pub fn set_feature(&mut self, fid: u8, value: u32) -> Result<(), Error> {
+        let sqe = Sqe { opc: admin::SET_FEATURES, cdw10: fid.into(), cdw11: value, ..Sqe::default() };
+        self.run("Set Features", sqe, None).map(drop)
+    }
+
+    pub(crate) fn create_sq(&mut self, qid: u16, entries: u16, iova: u64, qprio: u8) -> Result<(), Error> {
         let sqe = Sqe {
             opc: admin::CREATE_SQ,
-            cdw11: create::PC | u32::from(qid) << 16,
+            cdw11: create::PC | u32::from(qprio) << create::QPRIO_SHIFT | u32::from(qid) << 16,
             ..queue_command(qid, entries, iova)
         };
         self.run("Create I/O Submission Queue", sqe, None).map(drop)

@@ -3,14 +3,18 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use io_model::{QueuePriority, WrrWeights};
 use nvme_spec::PAGE_BYTES;
+use nvme_spec::feature::{ArbitrationValue, fid};
 use nvme_spec::identify::{IdentifyController, oacs};
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, Reg, cq_head_doorbell, sq_tail_doorbell};
+use nvme_spec::vendor::{FID_QUANTA, Quanta, SIGNATURE};
 
 use crate::admin::Admin;
 use crate::device::{DmaMemory, PciDevice};
 use crate::doorbell::{QueueDoorbell, Shadow};
 use crate::error::Error;
+use crate::priority::{Arbitration, priority_of_this_thread, qprio, with_weights};
 use crate::queue::{Layout, MAX_TRANSFER_BYTES, QueuePair};
 
 /// Entries of the admin queues: one command at a time, and room to wrap seldom.
@@ -50,6 +54,7 @@ struct ShadowPages {
 pub struct Controller<D: PciDevice> {
     device: D,
     cap: Cap,
+    cc: Cc,
     admin: Admin,
     identity: IdentifyController,
     shadow: Option<ShadowPages>,
@@ -60,8 +65,20 @@ pub struct Controller<D: PciDevice> {
 impl<D: PciDevice> Controller<D> {
     /// Resets and enables the controller behind `device` and asks it who it is and for 64 I/O queues.
     /// With doorbells that are not mapped it also sets up shadow doorbells, if the controller has them.
-    pub fn start(mut device: D) -> Result<Self, Error> {
+    /// Its I/O queues are arbitrated by weighted round robin if the controller can, else by round robin.
+    pub fn start(device: D) -> Result<Self, Error> {
+        Self::start_with(device, None)
+    }
+
+    /// As [`Controller::start`], with a certain arbitration; the controller must have it.
+    pub fn start_with(mut device: D, arbitration: Option<Arbitration>) -> Result<Self, Error> {
         let cap = Cap(device.read_u64(Reg::Cap.offset())?);
+        let ams = match arbitration {
+            None if cap.offers_ams(Cc::AMS_WEIGHTED) => Cc::AMS_WEIGHTED,
+            None => Cc::AMS_ROUND_ROBIN,
+            Some(chosen) if cap.offers_ams(chosen.ams()) => chosen.ams(),
+            Some(_) => return Err(Error::Unsuitable("it does not offer this arbitration among queues")),
+        };
         if u64::from(cap.css()) & (Cap::CSS_NVM >> 37) == 0 {
             return Err(Error::Unsuitable("it lacks the NVM command set"));
         }
@@ -73,15 +90,52 @@ impl<D: PciDevice> Controller<D> {
         device.write_u32(Reg::Aqa.offset(), Aqa::new(ADMIN_ENTRIES - 1, ADMIN_ENTRIES - 1).0)?;
         device.write_u64(Reg::Asq.offset(), queue.sq_iova())?;
         device.write_u64(Reg::Acq.offset(), queue.cq_iova())?;
-        device.write_u32(Reg::Cc.offset(), Cc::enable_nvm().0)?;
+        let cc = Cc::enable_nvm().with_ams(ams);
+        device.write_u32(Reg::Cc.offset(), cc.0)?;
         wait_for(&mut device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
         let mut admin = Admin::new(queue, device.allocate_dma(PAGE_BYTES as usize)?);
         let identity = admin.identify_controller()?;
         let queues = admin.set_number_of_queues(WANTED_QUEUES)?;
         let free_qids = (1..=queues).rev().collect();
-        let mut this = Self { device, cap, admin, identity, shadow: None, free_qids };
+        let mut this = Self { device, cap, cc, admin, identity, shadow: None, free_qids };
         this.set_up_shadow_doorbells()?;
+        match arbitration {
+            Some(Arbitration::Weighted(Some(weights))) => this.set_weights(weights)?,
+            Some(Arbitration::Deficit(quanta)) => this.start_deficit(quanta)?,
+            _ => {}
+        }
         Ok(this)
+    }
+
+    /// Elsewhere CC.AMS = 111b means something else.
+    fn start_deficit(&mut self, quanta: Option<Quanta>) -> Result<(), Error> {
+        if !self.identity.vendor.starts_with(SIGNATURE) {
+            return Err(Error::Unsuitable("its vendor's own arbitration is not deficit round robin"));
+        }
+        quanta.map_or(Ok(()), |quanta| self.set_quanta(quanta))
+    }
+
+    /// Sets what a round of weighted round robin gives each class, 1 to 256 commands, from the next command on.
+    pub fn set_weights(&mut self, weights: WrrWeights) -> Result<(), Error> {
+        let value = with_weights(self.arbitration_feature()?, weights)?;
+        self.admin.set_feature(fid::ARBITRATION, value.to_dword())
+    }
+
+    /// The Arbitration feature.
+    pub fn arbitration_feature(&mut self) -> Result<ArbitrationValue, Error> {
+        Ok(ArbitrationValue::from_dword(self.admin.feature(fid::ARBITRATION)?))
+    }
+
+    /// Sets what a round of deficit round robin gives each class, 1 to 1024 KiB, from the next command on. For
+    /// controllers started with [`Arbitration::Deficit`].
+    pub fn set_quanta(&mut self, quanta: Quanta) -> Result<(), Error> {
+        let value = quanta.to_dword().ok_or(Error::Invalid("quanta of queue priorities are 1 to 1024 KiB"))?;
+        self.admin.set_feature(FID_QUANTA, value)
+    }
+
+    /// Whether queues have priorities: not under round robin.
+    pub fn has_priorities(&self) -> bool {
+        self.cc.ams() != Cc::AMS_ROUND_ROBIN
     }
 
     fn set_up_shadow_doorbells(&mut self) -> Result<(), Error> {
@@ -158,8 +212,19 @@ impl<D: PciDevice> Controller<D> {
     }
 
     /// Creates an I/O queue pair of `entries` entries each (2 to [`Controller::max_entries`]; one less
-    /// can be in flight), which signals MSI-X `vector` at completions, or none.
+    /// can be in flight), which signals MSI-X `vector` at completions, or none. Its priority follows from
+    /// [the calling thread's](priority_of_this_thread).
     pub fn create_queue_pair(&mut self, entries: u16, vector: Option<u16>) -> Result<QueuePair, Error> {
+        self.create_queue_pair_with(entries, vector, priority_of_this_thread())
+    }
+
+    /// As [`Controller::create_queue_pair`], with a certain priority, which counts unless arbitration is round robin.
+    pub fn create_queue_pair_with(
+        &mut self,
+        entries: u16,
+        vector: Option<u16>,
+        priority: QueuePriority,
+    ) -> Result<QueuePair, Error> {
         if entries < 2 || entries > self.max_entries() {
             return Err(Error::Invalid("the queue depth is beyond what the controller offers (CAP.MQES)"));
         }
@@ -169,7 +234,7 @@ impl<D: PciDevice> Controller<D> {
         let cq_doorbell = self.queue_doorbell(cq_head_doorbell(qid, self.cap.dstrd()))?;
         let queue = QueuePair::new(qid, entries, memory, sq_doorbell, cq_doorbell)?;
         self.admin.create_cq(qid, entries, queue.cq_iova(), vector)?;
-        if let Err(error) = self.admin.create_sq(qid, entries, queue.sq_iova()) {
+        if let Err(error) = self.admin.create_sq(qid, entries, queue.sq_iova(), qprio(priority)) {
             self.admin.delete_cq(qid)?;
             return Err(error);
         }
@@ -208,7 +273,7 @@ impl<D: PciDevice> Controller<D> {
     /// Tells the controller that we go (Base 3.6.1), and waits until it is done.
     fn shut_down(&mut self) -> Result<(), Error> {
         let limit = Duration::from_micros(self.identity.rtd3e.into()).max(SHUTDOWN_LIMIT);
-        self.device.write_u32(Reg::Cc.offset(), Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0)?;
+        self.device.write_u32(Reg::Cc.offset(), self.cc.with_shn(Cc::SHN_NORMAL).0)?;
         wait_for(&mut self.device, limit, "a shutdown", |csts| csts.shst() == Csts::SHST_DONE)
     }
 }

@@ -5,6 +5,7 @@
 //! | `device` | [`PciDevice`]: registers, doorbells, DMA memory and interrupts of whatever carries us |
 //! | `vfio_user` | [`VfioUserDevice`]: a device behind a vfio-user socket |
 //! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
+//! | `priority` | [`Arbitration`], and what a queue is worth by its thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
@@ -14,7 +15,8 @@
 //! Not implemented: SGLs, metadata, fused commands, asynchronous events, abort, devices with memory
 //! pages above 4 KiB, real PCI functions through VFIO.
 
-#![forbid(unsafe_code)]
+// One system call, in `priority`.
+#![deny(unsafe_code)]
 
 mod admin;
 mod controller;
@@ -23,6 +25,7 @@ mod doorbell;
 mod error;
 #[cfg(feature = "fake-device")]
 pub mod fake;
+mod priority;
 mod queue;
 mod vfio_user;
 
@@ -30,5 +33,6 @@ pub use controller::{Controller, Namespace};
 pub use device::{DmaMemory, Doorbell, PciDevice, Ring};
 pub use error::Error;
 pub use nvme_spec::Status;
+pub use priority::{Arbitration, priority_of_this_thread};
 pub use queue::{Blocks, Completion, Data, MAX_TRANSFER_BYTES, QueuePair, SubmitError};
 pub use vfio_user::VfioUserDevice;

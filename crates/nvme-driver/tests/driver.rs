@@ -1,10 +1,17 @@
 //! The driver against a controller in memory.
 
+use io_model::{QueuePriority, WrrWeights};
 use nvme_driver::fake::{BLOCK_BYTES, Fake};
-use nvme_driver::{Blocks, Completion, Controller, Data, DmaMemory, Error, QueuePair, Status, SubmitError};
+use nvme_driver::{
+    Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, QueuePair, Status, SubmitError,
+    priority_of_this_thread,
+};
 use nvme_spec::data::DsmRange;
+use nvme_spec::feature::{ArbitrationValue, fid};
 use nvme_spec::log::{SmartLog, lid};
 use nvme_spec::opcode::nvm;
+use nvme_spec::regs::Cc;
+use nvme_spec::vendor::{FID_QUANTA, Quanta};
 
 type FakeController = Controller<nvme_driver::fake::FakeDevice>;
 
@@ -263,5 +270,62 @@ fn shadow_doorbells_wake_only_a_sleeping_device() {
         fake.patrol();
         assert_eq!(reap(&mut queue).len(), 1);
         writes_since();
+    }
+}
+
+#[test]
+fn weighted_round_robin_is_asked_for_where_it_is_offered() {
+    for (fake, expected) in [(Fake::new(64), Cc::AMS_ROUND_ROBIN), (Fake::new(64).with_arbitration(), Cc::AMS_WEIGHTED)]
+    {
+        let controller = start(&fake);
+        assert_eq!(fake.state().ams(), expected);
+        assert_eq!(controller.has_priorities(), expected == Cc::AMS_WEIGHTED);
+        drop(controller);
+        // The shutdown changes nothing else in CC.
+        assert_eq!(fake.state().ams(), expected);
+    }
+    let plain = Fake::new(64);
+    for missing in [Arbitration::Weighted(None), Arbitration::Deficit(None)] {
+        let refused = Controller::start_with(plain.device(), Some(missing));
+        assert!(matches!(refused.err(), Some(Error::Unsuitable(_))));
+    }
+    let fake = Fake::new(64).with_arbitration();
+    let controller = Controller::start_with(fake.device(), Some(Arbitration::RoundRobin)).unwrap();
+    assert_eq!((fake.state().ams(), controller.has_priorities()), (Cc::AMS_ROUND_ROBIN, false));
+}
+
+#[test]
+fn queues_get_the_priority_asked_for_or_that_of_their_thread() {
+    let fake = Fake::new(64).with_arbitration();
+    let mut controller = start(&fake);
+    let priorities = [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+    let mut queues: Vec<QueuePair> =
+        priorities.map(|priority| controller.create_queue_pair_with(8, None, priority).unwrap()).into();
+    queues.push(controller.create_queue_pair(8, None).unwrap());
+    let own = match priority_of_this_thread() {
+        QueuePriority::High => 1,
+        QueuePriority::Low => 3,
+        _ => 2,
+    };
+    assert_eq!(fake.state().qprios.values().copied().collect::<Vec<_>>(), [0, 1, 2, 3, own]);
+}
+
+#[test]
+fn weights_are_set_at_the_start_and_later() {
+    let fake = Fake::new(64).with_arbitration();
+    fake.state().features.insert(fid::ARBITRATION, 0x0101_0105);
+    let weights = |high| WrrWeights { high, medium: 16, low: 8 };
+    let mut controller = Controller::start_with(fake.device(), Some(Arbitration::Weighted(Some(weights(32))))).unwrap();
+    assert_eq!(controller.admin().feature(fid::ARBITRATION).unwrap(), 0x1f0f_0705, "the burst is kept");
+    assert!(matches!(controller.set_weights(weights(0)), Err(Error::Invalid(_))));
+    controller.set_weights(weights(256)).unwrap();
+    assert_eq!(controller.arbitration_feature().unwrap(), ArbitrationValue { ab: 5, hpw: 255, mpw: 15, lpw: 7 });
+    drop(controller);
+    let quanta = Quanta { high_kib: 1024, medium_kib: 2, low_kib: 1 };
+    let mut controller = Controller::start_with(fake.device(), Some(Arbitration::Deficit(Some(quanta)))).unwrap();
+    assert_eq!(fake.state().ams(), Cc::AMS_VENDOR);
+    assert_eq!(fake.state().features[&FID_QUANTA], 1023 << 20 | 1 << 10);
+    for bad in [Quanta { low_kib: 0, ..quanta }, Quanta { high_kib: 1025, ..quanta }] {
+        assert!(matches!(controller.set_quanta(bad), Err(Error::Invalid(_))));
     }
 }

@@ -73,6 +73,35 @@ pub mod async_event {
     pub const NAMESPACE_ATTRIBUTE: u32 = 1 << 8;
 }
 
+/// The Arbitration feature's value (Base 5.27.1.1). Weights are commands, 0's based.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ArbitrationValue {
+    /// AB: a queue's commands in one turn as a power of two; [`ArbitrationValue::NO_LIMIT`] is no limit.
+    pub ab: u8,
+    /// LPW: low priority weight.
+    pub lpw: u8,
+    /// MPW: medium priority weight.
+    pub mpw: u8,
+    /// HPW: high priority weight.
+    pub hpw: u8,
+}
+
+impl ArbitrationValue {
+    /// AB: no limit.
+    pub const NO_LIMIT: u8 = 0b111;
+
+    /// From dword 11 of Set Features or dword 0 of Get Features. Reserved bits are dropped.
+    pub const fn from_dword(dword: u32) -> Self {
+        let [ab, lpw, mpw, hpw] = dword.to_le_bytes();
+        Self { ab: ab & 0b111, lpw, mpw, hpw }
+    }
+
+    /// The dword.
+    pub const fn to_dword(self) -> u32 {
+        u32::from_le_bytes([self.ab & 0b111, self.lpw, self.mpw, self.hpw])
+    }
+}
+
 /// IV of Interrupt Vector Configuration: bits 15:0 (Base 5.27.1.7).
 pub const INTERRUPT_VECTOR: u32 = 0xffff;
 

@@ -13,6 +13,7 @@
 //! | [`identify`], [`namespace`] | Identify data structures | Base 5.17, NVM 4.1.5 |
 //! | [`feature`] | feature identifiers and their values | Base 5.27.1, NVM 4.1.3 |
 //! | [`log`] | log pages and asynchronous events | Base 5.16, 5.2 |
+//! | [`vendor`] | what this project adds in places that are left to vendors | |
 //! | [`data`] | SGL descriptors, dataset management ranges | Base 4.1, NVM 3.2.3 |
 //!
 //! Structures are plain old data ([`bytemuck::Pod`]) with the layout of the wire, so they can be copied
@@ -37,6 +38,7 @@ pub mod opcode;
 pub mod pci;
 pub mod regs;
 pub mod status;
+pub mod vendor;
 
 pub use entry::{Cqe, Sqe};
 pub use status::Status;

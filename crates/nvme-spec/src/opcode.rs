@@ -84,6 +84,14 @@ pub mod create {
     pub const IEN: u32 = 1 << 1;
     /// QPRIO of a submission queue: bits 2:1. CQID follows in bits 31:16.
     pub const QPRIO_SHIFT: u32 = 1;
+    /// QPRIO: urgent.
+    pub const QPRIO_URGENT: u8 = 0b00;
+    /// QPRIO: high.
+    pub const QPRIO_HIGH: u8 = 0b01;
+    /// QPRIO: medium.
+    pub const QPRIO_MEDIUM: u8 = 0b10;
+    /// QPRIO: low.
+    pub const QPRIO_LOW: u8 = 0b11;
 }
 
 /// Dword 10 of Format NVM (NVM 4.1.2, Base 5.14).

@@ -75,6 +75,10 @@ pub struct Cap(pub u64);
 impl Cap {
     /// CQR: queues must be physically contiguous.
     pub const CQR: u64 = 1 << 16;
+    /// AMS bit 0: weighted round robin with urgent priority class (CC.AMS = 001b).
+    pub const AMS_WEIGHTED: u64 = 1 << 17;
+    /// AMS bit 1: a vendor's own arbitration (CC.AMS = 111b).
+    pub const AMS_VENDOR: u64 = 1 << 18;
     /// NSSRS: NVM Subsystem Reset supported.
     pub const NSSRS: u64 = 1 << 36;
     /// CSS bit 0: the NVM command set.
@@ -96,6 +100,15 @@ impl Cap {
     /// CQR: whether queues must be physically contiguous.
     pub const fn cqr(self) -> bool {
         self.0 & Self::CQR != 0
+    }
+    /// Whether a value of CC.AMS is one of the arbitration mechanisms offered. Round robin always is.
+    pub const fn offers_ams(self, ams: u8) -> bool {
+        match ams {
+            Cc::AMS_ROUND_ROBIN => true,
+            Cc::AMS_WEIGHTED => self.0 & Self::AMS_WEIGHTED != 0,
+            Cc::AMS_VENDOR => self.0 & Self::AMS_VENDOR != 0,
+            _ => false,
+        }
     }
     /// TO: worst time for CSTS.RDY to change, in units of 500 ms.
     pub const fn to(self) -> u8 {
@@ -136,6 +149,12 @@ impl Cc {
     pub const CSS_IOCS: u8 = 0b110;
     /// CSS: admin commands only.
     pub const CSS_ADMIN: u8 = 0b111;
+    /// AMS: round robin among all submission queues.
+    pub const AMS_ROUND_ROBIN: u8 = 0b000;
+    /// AMS: weighted round robin with urgent priority class.
+    pub const AMS_WEIGHTED: u8 = 0b001;
+    /// AMS: a vendor's own.
+    pub const AMS_VENDOR: u8 = 0b111;
     /// SHN: no shutdown.
     pub const SHN_NONE: u8 = 0;
     /// SHN: normal shutdown.
@@ -159,9 +178,13 @@ impl Cc {
     pub const fn mps(self) -> u8 {
         bits(self.0 as u64, 7, 4) as u8
     }
-    /// AMS: arbitration; 0 is round robin.
+    /// AMS: the arbitration mechanism among submission queues.
     pub const fn ams(self) -> u8 {
         bits(self.0 as u64, 11, 3) as u8
+    }
+    /// With another AMS.
+    pub const fn with_ams(self, ams: u8) -> Self {
+        Self(self.0 & !(7 << 11) | (ams as u32 & 7) << 11)
     }
     /// SHN: shutdown notification.
     pub const fn shn(self) -> u8 {

@@ -52,6 +52,12 @@ impl Sq {
         self.bell.is_some_and(|bell| bell != self.head)
     }
 
+    /// Whether the controller may take the entry at the head.
+    pub fn may_yield(&self) -> bool {
+        let streams = self.stream.as_ref().is_some_and(|(_, parts)| !parts.is_empty());
+        !self.tails.is_empty() && !self.deleting && !streams
+    }
+
     /// The controller took the entry at the head. Returns whether the guest had ever put one there.
     fn take(&mut self) -> bool {
         let allowed = !self.tails.is_empty();
@@ -288,6 +294,19 @@ impl Model {
         }
         let Self { open, cqs, .. } = self;
         open.retain(|open| cqs.contains_key(&open.cqid));
+    }
+
+    /// Whether a completion of this queue came that was not collected.
+    pub fn newest_is_of(&self, ram: &Ram, sqid: u16) -> bool {
+        let found = || {
+            let cqid = self.sqs.get(&sqid)?.cqid;
+            let cq = self.cqs.get(&cqid).filter(|cq| !cq.blurred)?;
+            let at = self.cq_ring(ram, cqid)?.start + usize::from(cq.tail) * POISON.len();
+            let raw = ram.actual(&(at..at + POISON.len()));
+            let cqe: Cqe = bytemuck::pod_read_unaligned(&raw);
+            (raw != ram.expected(&(at..at + POISON.len()))).then_some(cqe.sqid == sqid)
+        };
+        found().unwrap_or(false)
     }
 
     fn next_posted(&mut self, ram: &mut Ram, qid: u16, ring: &Piece) -> Option<Cqe> {

@@ -32,8 +32,9 @@ pub struct Choices {
     no_discard: bool,
     no_cache: bool,
     short_transfers: bool,
-    /// Big enough for a Format in several steps.
+    /// Big enough for a Format in several steps. Odd: where the guest weights its queues, they are one VQ.
     big: u8,
+    /// The upper third of what it can be chooses the arbitration, see [`World::bring_up`].
     pairs: u8,
 }
 
@@ -104,6 +105,7 @@ fn config(choices: &Choices) -> ControllerConfig {
         max_depth: 64,
         max_transfer_bytes: if choices.short_transfers { 8 << 10 } else { 64 << 10 },
         doorbells: if choices.trapped { Doorbells::Trapped } else { Doorbells::Mapped },
+        queues_singly: choices.big & 1 == 0,
     }
 }
 
@@ -354,7 +356,8 @@ impl World {
         self.set32(Reg::Aqa, Aqa::new(entries, entries).0);
         self.set64(Reg::Asq, SLOTS[0].iova);
         self.set64(Reg::Acq, SLOTS[0].iova + PAGE_BYTES);
-        self.set32(Reg::Cc, Cc::enable_nvm().0);
+        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][usize::from(pairs / 96)];
+        self.set32(Reg::Cc, Cc::enable_nvm().with_ams(ams).0);
         for pair in 0..=pairs % 3 {
             let (qid, size) = (pair + 1, u16::from(pairs / 3 % 32) + 2);
             let at = |page| Place::page(1, 2 * pair + page);

@@ -243,7 +243,7 @@ pub fn idle(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> 
 
 fn idle_percent(socket: &Path, pid: u32, queues: usize, seconds: u64) -> Result<f64> {
     let mut disk = AnyDisk::attach(socket, Frontend::Auto)?;
-    let attached = disk.open_queues(&vec![QueueShape { depth: 32, buffer_bytes: 4096 }; queues])?;
+    let attached = disk.open_queues(&vec![QueueShape { depth: 32, buffer_bytes: 4096, priority: None }; queues])?;
     // Pollers fall asleep after half a second without I/O.
     std::thread::sleep(Duration::from_secs(2));
     let before = cpu_seconds(pid)?;

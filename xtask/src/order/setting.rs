@@ -68,11 +68,11 @@ impl Machine {
     }
 }
 
-/// The daemon's configuration, but for its directories.
+/// The daemon's configuration, but for its directories. Promises that fail are measured too, so none is refused.
 pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
     let layout = if machine.has_two_pollers() { "per-guaranteed" } else { "shared" };
     let mut text = format!(
-        "[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n[policy]\nname = {policy:?}\n\
+        "overcommit = true\n[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n[policy]\nname = {policy:?}\n\
          [pollers]\nlayout = {layout:?}\ncpus = {:?}\n",
         machine.poller_cpus
     );

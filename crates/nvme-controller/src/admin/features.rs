@@ -2,13 +2,15 @@
 
 use bytemuck::{Pod, Zeroable};
 use nvme_spec::feature::{
-    COALESCING_DISABLED, HostBehavior, INTERRUPT_VECTOR, SAVE, async_event, capability, fid, sel,
+    ArbitrationValue, COALESCING_DISABLED, HostBehavior, INTERRUPT_VECTOR, SAVE, async_event, capability, fid, sel,
 };
+use nvme_spec::vendor::{FID_QUANTA, Quanta};
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
 use crate::msix::{Interrupts, VECTORS};
 use crate::namespace::NSID;
+use crate::turns::{DEFAULT_QUANTA, DEFAULT_WEIGHTS};
 use crate::{Controller, data};
 
 /// Over temperature threshold from reset on, in kelvin (70 °C).
@@ -28,6 +30,7 @@ const DULBE: u32 = 1 << 16;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub(crate) struct Features {
+    /// [`ArbitrationValue`].
     arbitration: u32,
     over_temperature_k: u32,
     under_temperature_k: u32,
@@ -43,6 +46,9 @@ pub(crate) struct Features {
     pub write_cache: u8,
     /// Vectors with coalescing disabled, a bit each.
     uncoalesced: [u64; 2],
+    /// [`Quanta`].
+    quanta: u32,
+    reserved: u32,
 }
 
 impl Features {
@@ -50,8 +56,25 @@ impl Features {
         Self {
             over_temperature_k: WARNING_TEMPERATURE_K.into(),
             write_cache: volatile_write_cache.into(),
+            arbitration: DEFAULT_WEIGHTS.to_dword(),
+            quanta: DEFAULT_QUANTA.to_dword().unwrap_or(0),
             ..Self::zeroed()
         }
+    }
+
+    /// Weights and burst of weighted round robin.
+    pub fn weights(&self) -> ArbitrationValue {
+        ArbitrationValue::from_dword(self.arbitration)
+    }
+
+    /// Quanta of deficit round robin.
+    pub fn quanta(&self) -> Quanta {
+        Quanta::from_dword(self.quanta).unwrap_or(DEFAULT_QUANTA)
+    }
+
+    /// Whether saved values are some that a guest could have set.
+    pub fn is_sane(&self) -> bool {
+        self.weights().to_dword() == self.arbitration && Quanta::from_dword(self.quanta).is_some()
     }
 
     fn is_uncoalesced(&self, vector: u32) -> bool {
@@ -83,7 +106,8 @@ fn capabilities(id: u8) -> Option<u32> {
         | fid::WRITE_ATOMICITY
         | fid::ASYNC_EVENT_CONFIG
         | fid::HOST_BEHAVIOR
-        | fid::IOCS_PROFILE => Some(capability::CHANGEABLE),
+        | fid::IOCS_PROFILE
+        | FID_QUANTA => Some(capability::CHANGEABLE),
         _ => None,
     }
 }
@@ -119,6 +143,7 @@ impl<I: Interrupts> Controller<I> {
         };
         let value = match id {
             fid::ARBITRATION => features.arbitration,
+            FID_QUANTA => features.quanta,
             fid::POWER_MANAGEMENT | fid::IOCS_PROFILE => 0,
             fid::TEMPERATURE_THRESHOLD => match (sqe.cdw11 & TMPSEL, sqe.cdw11 & THSEL) {
                 (0, THSEL_OVER) => features.over_temperature_k,
@@ -156,7 +181,15 @@ impl<I: Interrupts> Controller<I> {
         }
         let value = sqe.cdw11;
         match id {
-            fid::ARBITRATION => self.features.arbitration = value & !0xf8,
+            fid::ARBITRATION => {
+                self.features.arbitration = ArbitrationValue::from_dword(value).to_dword();
+                self.weights_changed();
+            }
+            FID_QUANTA => {
+                Quanta::from_dword(value).ok_or(Status::INVALID_FIELD)?;
+                self.features.quanta = value;
+                self.weights_changed();
+            }
             // One power state, one combination of command sets.
             fid::POWER_MANAGEMENT if value & 0x1f == 0 => {}
             fid::POWER_MANAGEMENT => return Err(Status::INVALID_FIELD),

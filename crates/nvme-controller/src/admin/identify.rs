@@ -7,6 +7,7 @@ use nvme_spec::identify::{
 };
 use nvme_spec::namespace::{IdentifyNamespace, IdentifyNamespaceIndependent, LbaFormat, nidt};
 use nvme_spec::opcode::dsm;
+use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{Sqe, Status, regs};
 
 use super::events::MAX_HELD;
@@ -17,6 +18,7 @@ use crate::config::ControllerConfig;
 use crate::msix::Interrupts;
 use crate::namespace::NSID;
 use crate::pci;
+use crate::turns::RECOMMENDED_BURST;
 
 /// Critical temperature, in kelvin (85 °C). Never reached: there is nothing to get warm.
 const CRITICAL_TEMPERATURE_K: u16 = 358;
@@ -67,7 +69,7 @@ impl<I: Interrupts> Controller<I> {
             sn: padded(&config.serial),
             mn: padded(&config.model),
             fr: padded(&config.firmware),
-            rab: 3,
+            rab: RECOMMENDED_BURST,
             mdts: config.mdts(),
             ver: regs::VERSION_2_0,
             oaes: async_event::NAMESPACE_ATTRIBUTE,
@@ -93,6 +95,7 @@ impl<I: Interrupts> Controller<I> {
         };
         data.subnqn[..config.subnqn.len()].copy_from_slice(config.subnqn.as_bytes());
         data.psd[0].mp = 2500;
+        data.vendor[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
         data
     }
 

@@ -98,7 +98,7 @@ impl<I: Interrupts> Controller<I> {
         let sq = sq.ok_or(Status::INVALID_QUEUE_ID)?;
         sq.deleting = Some(sqe.cid);
         let stream = sq.stream.take();
-        self.queues.live &= !(1 << qid);
+        self.queues.retire_sq(qid);
         match stream {
             // Ranges that were not handed out never will be; this ends the command if none is in flight,
             // and with it perhaps the deletion.

@@ -152,7 +152,7 @@ fn features_keep_what_is_set_and_know_their_defaults() {
     let mut host = Host::ready();
     let granted = 63 | 63 << 16;
     for (id, default, value, kept) in [
-        (fid::ARBITRATION, 0, 0x0102_0305, 0x0102_0305),
+        (fid::ARBITRATION, 0x1f0f_0700, 0x0102_0305, 0x0102_0305),
         (fid::POWER_MANAGEMENT, 0, 0, 0),
         (fid::TEMPERATURE_THRESHOLD, 343, 350, 350),
         (fid::VOLATILE_WRITE_CACHE, 1, 0, 0),

@@ -61,7 +61,7 @@ fn a_guest_brings_the_controller_up_and_does_io() {
 #[test]
 fn a_controller_refuses_to_start_with_a_bad_configuration() {
     let good = Cc::enable_nvm().0;
-    for (name, cc) in [("page size", good | 1 << 7), ("command set", good | 1 << 4), ("arbitration", good | 1 << 11)] {
+    for (name, cc) in [("page size", good | 1 << 7), ("command set", good | 1 << 4), ("arbitration", good | 2 << 11)] {
         let mut host = Host::new(config());
         host.enable(32);
         host.set32(Reg::Cc, 0);

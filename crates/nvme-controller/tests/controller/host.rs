@@ -8,7 +8,7 @@ use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Source, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
-use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
 
@@ -55,6 +55,7 @@ pub fn config() -> ControllerConfig {
         max_depth: 1024,
         max_transfer_bytes: 1 << 20,
         doorbells: Doorbells::Mapped,
+        queues_singly: false,
     }
 }
 
@@ -187,6 +188,10 @@ impl Host {
     }
 
     pub fn enable(&mut self, entries: u16) {
+        self.enable_with(entries, Cc::enable_nvm());
+    }
+
+    pub fn enable_with(&mut self, entries: u16, cc: Cc) {
         let (sq, cq) = (self.alloc(u64::from(entries) * 64), self.alloc(u64::from(entries) * 16));
         self.set32(Reg::Aqa, Aqa::new(entries - 1, entries - 1).0);
         self.set64(Reg::Asq, sq);
@@ -195,7 +200,7 @@ impl Host {
         self.sqs.clear();
         self.cqs.clear();
         self.track(0, 0, sq, cq, entries);
-        self.set32(Reg::Cc, Cc::enable_nvm().0);
+        self.set32(Reg::Cc, cc.0);
     }
 
     fn track(&mut self, qid: u16, cqid: u16, sq: u64, cq: u64, entries: u16) {
@@ -226,14 +231,23 @@ impl Host {
     }
 
     pub fn create_pair(&mut self, qid: u16, entries: u16) {
+        self.create_pair_with(qid, entries, create::QPRIO_URGENT);
+    }
+
+    pub fn create_pair_with(&mut self, qid: u16, entries: u16, qprio: u8) {
         let cq = self.create_cq_sqe(qid, entries, qid);
         assert_eq!(self.admin(cq).status(), Status::SUCCESS);
         self.cqs.insert(qid, CqSide { head: 0, phase: true, entries, iova: cq.dptr[0] });
-        self.create_sq(qid, entries, qid);
+        self.create_sq_with(qid, entries, qid, qprio);
     }
 
     pub fn create_sq(&mut self, qid: u16, entries: u16, cqid: u16) {
-        let sq = self.create_sq_sqe(qid, entries, cqid);
+        self.create_sq_with(qid, entries, cqid, create::QPRIO_URGENT);
+    }
+
+    pub fn create_sq_with(&mut self, qid: u16, entries: u16, cqid: u16, qprio: u8) {
+        let mut sq = self.create_sq_sqe(qid, entries, cqid);
+        sq.cdw11 |= u32::from(qprio) << create::QPRIO_SHIFT;
         assert_eq!(self.admin(sq).status(), Status::SUCCESS);
         let cq = self.cqs[&cqid].iova;
         self.track(qid, cqid, sq.dptr[0], cq, entries);

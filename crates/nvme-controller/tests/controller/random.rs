@@ -7,8 +7,10 @@ use std::ops::Range;
 use io_model::Source;
 use nvme_controller::{ControllerConfig, Doorbells};
 use nvme_spec::data::{SglDescriptor, sgl_type};
+use nvme_spec::feature::fid;
 use nvme_spec::opcode::{admin, nvm};
-use nvme_spec::regs::Reg;
+use nvme_spec::regs::{Cc, Reg};
+use nvme_spec::vendor::FID_QUANTA;
 use nvme_spec::{Sqe, Status};
 
 use crate::host::{BASE_BYTES, Host, SIZE_BYTES, config, flush, rw};
@@ -69,15 +71,17 @@ impl Run {
     }
 
     fn bring_up(&mut self) {
-        self.host.enable(32);
+        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][self.random.below(3) as usize];
+        self.host.enable_with(32, Cc::enable_nvm().with_ams(ams));
         let entries = [4, 16, 64][self.random.below(3) as usize];
         self.host.create_pair(1, entries * 2);
         // Some queues share a completion queue.
         for qid in 2..=QUEUES {
+            let qprio = self.random.below(4) as u8;
             if self.random.below(3) == 0 {
-                self.host.create_sq(qid, entries, 1);
+                self.host.create_sq_with(qid, entries, 1, qprio);
             } else {
-                self.host.create_pair(qid, entries);
+                self.host.create_pair_with(qid, entries, qprio);
             }
         }
         if self.random.below(2) == 0 {
@@ -113,7 +117,19 @@ impl Run {
 
     /// Memory goes and comes back, the poller sleeps, the controller is reset.
     fn disturb(&mut self) {
-        match self.random.below(8) {
+        match self.random.below(9) {
+            8 => {
+                let (feature, value) = if self.random.below(2) == 0 {
+                    (fid::ARBITRATION, self.random.next() as u32)
+                } else {
+                    (FID_QUANTA, self.random.next() as u32 >> 2)
+                };
+                let sqe = Sqe { opc: admin::SET_FEATURES, cdw10: feature.into(), cdw11: value, ..Sqe::default() };
+                self.host.submit(0, sqe);
+                self.host.controller.service();
+                let done = self.host.completions(0);
+                assert!(done.len() == 1 && done[0].status().is_success(), "{done:?}");
+            }
             0 => {
                 let (iova, bytes) = (crate::host::RAM_IOVA, crate::host::RAM_BYTES);
                 self.host.controller.dma_unmap(iova, bytes).expect("mapped");

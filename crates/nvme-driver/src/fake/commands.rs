@@ -5,7 +5,8 @@ use nvme_spec::data::DsmRange;
 use nvme_spec::feature::fid;
 use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns, oacs};
 use nvme_spec::namespace::{IdentifyNamespace, LbaFormat};
-use nvme_spec::opcode::{admin, nvm};
+use nvme_spec::opcode::{admin, create, nvm};
+use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{PAGE_BYTES, Sqe, Status};
 
 use super::{BLOCK_BYTES, Cq, Sq, State};
@@ -22,12 +23,20 @@ impl State {
             admin::SET_FEATURES if sqe.cdw10 == u32::from(fid::NUMBER_OF_QUEUES) => {
                 return (Status::SUCCESS, (QUEUES - 1) | (QUEUES - 1) << 16);
             }
+            admin::SET_FEATURES => {
+                self.features.insert(sqe.cdw10 as u8, sqe.cdw11);
+                Status::SUCCESS
+            }
+            admin::GET_FEATURES => {
+                return (Status::SUCCESS, self.features.get(&(sqe.cdw10 as u8)).copied().unwrap_or(0));
+            }
             admin::CREATE_CQ => {
                 self.cqs.insert(qid, Cq { base: sqe.dptr[0], entries, tail: 0, phase: true });
                 Status::SUCCESS
             }
             admin::CREATE_SQ => {
                 let cqid = (sqe.cdw11 >> 16) as u16;
+                self.qprios.insert(qid, (sqe.cdw11 >> create::QPRIO_SHIFT) as u8 & 3);
                 self.sqs.insert(qid, Sq { base: sqe.dptr[0], entries, cqid, head: 0, tail: 0 });
                 Status::SUCCESS
             }
@@ -53,6 +62,9 @@ impl State {
                 let mut identity = IdentifyController::zeroed();
                 identity.mdts = 8;
                 identity.nn = 1;
+                if self.offers_arbitration {
+                    identity.vendor[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
+                }
                 identity.oacs = if self.offers_shadow { oacs::DOORBELL_BUFFER } else { 0 };
                 self.put(sqe, bytes_of(&identity))
             }

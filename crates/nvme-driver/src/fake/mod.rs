@@ -57,7 +57,12 @@ pub struct State {
     pub doorbell_writes: u64,
     /// I/O commands executed so far, in order.
     pub log: Vec<Sqe>,
+    /// QPRIO of the submission queues created so far, by identifier.
+    pub qprios: BTreeMap<u16, u8>,
+    /// Features as they were set.
+    pub features: BTreeMap<u8, u32>,
     offers_shadow: bool,
+    offers_arbitration: bool,
     mapped_doorbells: bool,
     doorbell_page: Arc<Mapping>,
     shadow: Option<(u64, u64)>,
@@ -93,7 +98,10 @@ impl Fake {
             awake: false,
             doorbell_writes: 0,
             log: Vec::new(),
+            qprios: BTreeMap::new(),
+            features: BTreeMap::new(),
             offers_shadow: false,
+            offers_arbitration: false,
             mapped_doorbells: false,
             doorbell_page,
             shadow: None,
@@ -112,6 +120,12 @@ impl Fake {
     /// Offers Doorbell Buffer Config.
     pub fn with_shadow_doorbells(self) -> Self {
         self.state().offers_shadow = true;
+        self
+    }
+
+    /// Offers weighted and deficit round robin. All that it does with them is to remember.
+    pub fn with_arbitration(self) -> Self {
+        self.state().offers_arbitration = true;
         self
     }
 
@@ -143,6 +157,11 @@ impl Fake {
 }
 
 impl State {
+    /// CC.AMS as it was set last.
+    pub fn ams(&self) -> u8 {
+        Cc(self.cc).ams()
+    }
+
     fn cell(&self, offset: u64) -> Option<MappedU32> {
         MappedU32::new(&self.doorbell_page, offset)
     }
@@ -264,8 +283,8 @@ impl PciDevice for FakeDevice {
     }
 
     fn read_u64(&mut self, offset: u64) -> Result<u64, Error> {
-        drop(self.present()?);
-        Ok(if offset == CAP { Cap::new(1023, 1, Cap::CQR | Cap::CSS_NVM).0 } else { 0 })
+        let weighted = if self.present()?.offers_arbitration { Cap::AMS_WEIGHTED | Cap::AMS_VENDOR } else { 0 };
+        Ok(if offset == CAP { Cap::new(1023, 1, Cap::CQR | Cap::CSS_NVM | weighted).0 } else { 0 })
     }
 
     fn write_u32(&mut self, offset: u64, value: u32) -> Result<(), Error> {

@@ -17,6 +17,9 @@ use crate::commands::meaning::{Context, Meaning, Part, admin_data};
 use crate::commands::model::{Cq, Model, Sq, State, Verdict};
 use crate::commands::ram::{Piece, SLOTS};
 
+/// The VQ that all I/O queues are under weighted arbitration.
+const TOGETHER: u16 = 1;
+
 /// Bytes of a Host Behavior Support data structure.
 const HOST_BEHAVIOR_BYTES: u64 = 512;
 
@@ -138,13 +141,92 @@ impl World {
 
     /// Asks for the backlog and fetches. Returns whether there was anything.
     pub(super) fn fetch(&mut self, qid: u16) -> bool {
-        let backlog = self.call(|controller| controller.backlog(qid));
-        self.fetch_of(qid, backlog)
+        let vq = self.vq_of(qid);
+        let backlog = self.call(|controller| controller.backlog(vq));
+        if self.is_together() && qid > 0 { self.fetch_any(backlog) } else { self.fetch_of(qid, backlog) }
     }
 
     /// Fetches on the strength of an earlier look.
     pub(super) fn fetch_blindly(&mut self, qid: u16) -> bool {
-        self.fetch_of(qid, 0)
+        if self.is_together() && qid > 0 { self.fetch_any(0) } else { self.fetch_of(qid, 0) }
+    }
+
+    /// Whether the guest's I/O queues are one VQ, and the controller picks among them.
+    fn is_together(&self) -> bool {
+        let ams = Cc(self.reg32(Reg::Cc)).ams();
+        !self.config.queues_singly && ams != Cc::AMS_ROUND_ROBIN && !self.model.sqs.is_empty()
+    }
+
+    fn vq_of(&self, qid: u16) -> u16 {
+        if self.is_together() { qid.min(TOGETHER) } else { qid }
+    }
+
+    /// Fetches from whichever I/O queue has its turn, and finds out which one that was.
+    fn fetch_any(&mut self, backlog: u32) -> bool {
+        let qids = self.model.sqs.keys().copied().filter(|qid| *qid > 0);
+        let heads: Vec<(u16, Sqe)> = qids.filter_map(|qid| Some((qid, self.model.peek(&self.ram, qid)?))).collect();
+        self.look();
+        for part in [TOGETHER + 1, IO_QUEUES] {
+            assert_eq!(self.controller.backlog(part), 0, "VQ {part} is a part of another one");
+        }
+        let before = self.controller.stats();
+        let fetched = self.controller.fetch(TOGETHER);
+        let after = self.controller.stats();
+        let (commands, rejected) = (after.commands - before.commands, after.rejected - before.rejected);
+        assert!(!(self.shut_down && self.csts().shst() == Csts::SHST_DONE) || matches!(fetched, Fetch::Empty));
+        let rejected = rejected == 1;
+        let qid = match &fetched {
+            Fetch::Command(_, _, token) => Some(token.vq()),
+            Fetch::Handled => self.who_was_answered(&heads, rejected),
+            Fetch::Empty => {
+                let waits = heads.iter().any(|(_, sqe)| [nvm::COMPARE, nvm::VERIFY].contains(&sqe.opc));
+                assert!(backlog == 0 || waits, "a backlog of {backlog}, and nothing to fetch");
+                assert_eq!(commands, 0, "a command was taken and came to nothing");
+                self.after_call();
+                return false;
+            }
+        };
+        match qid {
+            // Several could have been answered, where nobody can see it: the guest gives up on its device.
+            None => return self.give_up(),
+            Some(qid) if commands == 1 => {
+                let head = heads.iter().find(|(other, _)| *other == qid);
+                let (_, sqe) = head.unwrap_or_else(|| panic!("a command of queue {qid}, which can't be reached"));
+                self.model.fetched(qid);
+                self.took(qid, sqe, rejected, fetched);
+            }
+            Some(qid) => self.took_next(qid, fetched),
+        }
+        self.after_call();
+        true
+    }
+
+    /// Which queue's command was answered at once, by the completion that came, or because it could be no other.
+    fn who_was_answered(&self, heads: &[(u16, Sqe)], rejected: bool) -> Option<u16> {
+        let formatting = self.formatting.is_some();
+        let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
+        let fits = |(qid, sqe): &&(u16, Sqe)| {
+            let meaning = context.io(sqe);
+            let same = if rejected {
+                matches!(meaning, Meaning::Rejected)
+            } else {
+                matches!(meaning, Meaning::Nothing | Meaning::Device(Part::Flush))
+            };
+            same && self.model.sqs[qid].may_yield()
+        };
+        let able: Vec<u16> = heads.iter().filter(fits).map(|(qid, _)| *qid).collect();
+        assert!(!able.is_empty(), "a command was answered at once (rejected: {rejected}), but {heads:?} were waiting");
+        let answered = able.iter().copied().find(|qid| self.model.newest_is_of(&self.ram, *qid));
+        answered.or_else(|| (able.len() == 1).then(|| able[0]))
+    }
+
+    fn give_up(&mut self) -> bool {
+        self.allow_event_indexes();
+        let rings: Vec<Piece> = self.model.cqs.keys().filter_map(|qid| self.model.cq_ring(&self.ram, *qid)).collect();
+        rings.iter().for_each(|ring| self.ram.allow(ring));
+        self.forget();
+        self.call(Controller::reset);
+        false
     }
 
     /// `backlog`: what the controller says it has.

@@ -81,11 +81,57 @@ pub fn logs_and_features(lab: &mut Lab) -> Result<()> {
         ensure!(answer.to_lowercase().contains("value"), "feature {feature}: {answer}");
     }
     let queues = guest.run("nvme get-feature /dev/nvme0 -f 7")?;
-    let value = queues.trim().rsplit([':', 'x']).next().unwrap_or_default();
-    let value = u32::from_str_radix(value.trim(), 16).with_context(|| queues.clone())?;
+    let value = last_hex(&queues)?;
     let (submission, completion) = ((value & 0xffff) + 1, (value >> 16) + 1);
     ensure!(submission >= 4 && completion >= 4, "queues granted: {queues}");
     Ok(())
+}
+
+/// A guest reads and sets the weights of its queues, and a reset brings the defaults back.
+pub fn arbitration(lab: &mut Lab) -> Result<()> {
+    let is_evenkeel = lab.is_evenkeel();
+    let guest = lab.guest(Tenant::BestEffort)?;
+    let recommended = number(&json(guest, "nvme id-ctrl /dev/nvme0 -o json")?, "rab")?;
+    ensure!(recommended <= 7, "rab is a power of two's exponent: {recommended}");
+    let default = feature(guest, 0x01)?;
+    if !is_evenkeel {
+        // QEMU's controller has the feature, and nothing behind it.
+        return Ok(());
+    }
+    ensure!(u64::from(default & 7) == recommended, "AB of {default:#x} is not RAB, {recommended}");
+    // HPW, MPW and LPW, 0's based, then AB; the quanta in KiB, and each value of the widest.
+    for (fid, values) in [(0x01, [0x3f1f_0f07, 0xff00_0102, 0x1f0f_0703]), (0xc0, [0x0ff1_fc7f, 0x3fff_ffff, 0])] {
+        let before = feature(guest, fid)?;
+        for value in values {
+            guest.run(&format!("nvme set-feature /dev/nvme0 -f {fid:#x} --value={value:#x}"))?;
+            let found = feature(guest, fid)?;
+            ensure!(found == value, "feature {fid:#x}: {value:#x} was set, {found:#x} is read");
+            // Queues go on meanwhile.
+            guest.run(&format!("dd if={NAMESPACE} of=/dev/null bs=4k count=50 iflag=direct"))?;
+        }
+        let supported = guest.run(&format!("nvme get-feature /dev/nvme0 -f {fid:#x} -s 1"))?;
+        ensure!(last_hex(&supported)? == before, "the default of feature {fid:#x}: {supported}");
+    }
+    let told = guest.run("nvme get-feature /dev/nvme0 -f 1 -H")?.split_whitespace().collect::<String>();
+    for field in ["(HPW):32", "(MPW):16", "(LPW):8", "(AB):8"] {
+        ensure!(told.contains(field), "no {field} in {told}");
+    }
+    let reserved = guest.attempt("nvme set-feature /dev/nvme0 -f 0xc0 --value=0x40000000", LIMIT)?;
+    ensure!(status_in(&reserved.text).as_deref() == Some("0x2"), "a reserved bit was taken: {reserved:?}");
+    guest.run_within("nvme reset /dev/nvme0", LIMIT)?;
+    ensure!(feature(guest, 0x01)? == default, "a reset keeps weights");
+    Ok(())
+}
+
+/// The current value of a feature.
+fn feature(guest: &mut Guest, fid: u32) -> Result<u32> {
+    last_hex(&guest.run(&format!("nvme get-feature /dev/nvme0 -f {fid:#x}"))?)
+}
+
+/// The number at the end of an answer of nvme-cli.
+fn last_hex(answer: &str) -> Result<u32> {
+    let digits = answer.trim().rsplit([':', 'x']).next().unwrap_or_default();
+    u32::from_str_radix(digits.trim(), 16).with_context(|| answer.to_string())
 }
 
 /// Flush, Dataset Management, Write Zeroes and Compare do what they say, and only where they were

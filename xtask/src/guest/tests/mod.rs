@@ -28,7 +28,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 24] = [
+pub const ALL: [Test; 25] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -36,6 +36,7 @@ pub const ALL: [Test; 24] = [
     test("fio-trim", data::trim),
     test("nvme-identify", commands::identify),
     test("nvme-logs-and-features", commands::logs_and_features),
+    test("nvme-arbitration", commands::arbitration),
     test("nvme-data-commands", commands::data_commands),
     test("nvme-bad-commands", commands::bad_commands),
     test("nvme-format", commands::format),
