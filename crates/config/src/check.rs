@@ -7,10 +7,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
-use crate::class::{Class, Limits, read_class, read_limits};
+use crate::class::{Class, Limits, TenantRules, read_class, read_limits};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
 use crate::policy::{self, Policy};
+use crate::priority::{Priority, read_priority};
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
@@ -76,6 +78,7 @@ fn syntax_remedy(line: &str, message: &str) -> &'static str {
 pub(crate) struct Draft {
     pub runtime_dir: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
+    pub overcommit: Option<bool>,
     pub device: Option<Device>,
     pub policy: Option<Policy>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
@@ -95,6 +98,10 @@ pub(crate) struct TenantDraft {
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
     pub class: Option<Class>,
+    pub overcommit: Option<bool>,
+    pub priority: Option<Priority>,
+    /// `Some(None)`: not declared.
+    pub demand: Option<Option<Demand>>,
     pub limits: Option<Limits>,
     pub target_mark: Option<Range<usize>>,
     pub lba_bytes: Option<u32>,
@@ -106,6 +113,7 @@ impl Draft {
         Some(Config {
             runtime_dir: self.runtime_dir?,
             state_dir: self.state_dir?,
+            overcommit: self.overcommit?,
             device: self.device?,
             policy: self.policy?,
             pollers: self.pollers?,
@@ -122,13 +130,17 @@ impl TenantDraft {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let marks = TenantMarks { name: name.span(), size: size.span(), offset, frontend: marks };
+        let target = self.target_mark;
+        let marks = TenantMarks { name: name.span(), size: size.span(), offset, target, frontend: marks };
         Some(Tenant {
             name: name.into_inner(),
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
             class: self.class?,
+            overcommit: self.overcommit?,
+            priority: self.priority?,
+            demand: self.demand?,
             limits: self.limits?,
             lba_bytes: self.lba_bytes?,
             doorbells: doorbells?,
@@ -154,16 +166,21 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let policy = policy::read(sink, &policy_section, &profile);
     let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
-    let named = matches!(device, Some(Device { backend: Backend::Model, .. })) || device_section.has("profile");
-    let limits_kept = policy.is_none_or(|policy| policy == Policy::Caps);
+    let named = device.as_ref().is_some_and(|device| device.profile_named);
+    let tenant_rules = TenantRules {
+        limits: policy.is_none_or(|policy| policy == Policy::Caps),
+        priorities: policy.is_none_or(|policy| policy.has_priorities()),
+    };
+    let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
         runtime_dir,
         state_dir,
+        overcommit,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
         policy,
         pollers,
-        tenants: read_tenants(sink, &top, limits_kept),
+        tenants: read_tenants(sink, &top, tenant_rules),
         marks,
         policy_mark: policy_section.span,
         layout_mark: pollers_section.entry("layout").map(|(_, value)| value.span()),
@@ -225,12 +242,14 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let file = sink.text.file.clone();
     let drive = or(sink, section, "profile", Profile::DEFAULT, profile(&file));
     marks.profile = section.entry("profile").map(|(_, value)| value.span());
+    let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
     let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
     Some(Device {
         backend: backend?,
         size: device_size.map(Spanned::into_inner),
         profile: drive?,
+        profile_named,
         queues: queues?,
         queue_depth: queue_depth?,
     })
@@ -294,7 +313,7 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     })
 }
 
-fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, limits_kept: bool) -> Vec<TenantDraft> {
+fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, rules: TenantRules) -> Vec<TenantDraft> {
     if top.lacks("tenant") {
         sink.whole("there is no [[tenant]] section", "add one for each virtual disk: [[tenant]] with name and size");
     }
@@ -306,10 +325,10 @@ fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, limits_kept: bool) -
         why: "can share a drive",
     };
     let items = top.tables(sink, "tenant", &words);
-    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, limits_kept)).collect()
+    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, rules)).collect()
 }
 
-fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, limits_kept: bool) -> TenantDraft {
+fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rules: TenantRules) -> TenantDraft {
     let mut section = Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
     let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
     if let Some(name) = &name {
@@ -324,8 +343,46 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, lim
     let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
     let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
     let class = read_class(sink, &section);
-    let limits = read_limits(sink, &section, limits_kept);
-    TenantDraft { span, name, size, offset, frontend, class, limits, target_mark, lba_bytes, queues }
+    let overcommit = read_overcommit(sink, &section, class);
+    let priority = read_tenant_priority(sink, &section, &frontend, rules);
+    let demand = read_demand(sink, &section);
+    let limits = read_limits(sink, &section, rules.limits);
+    TenantDraft {
+        span,
+        name,
+        size,
+        offset,
+        frontend,
+        class,
+        overcommit,
+        priority,
+        demand,
+        limits,
+        target_mark,
+        lba_bytes,
+        queues,
+    }
+}
+
+fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {
+    if class.is_some_and(|class| !class.is_guaranteed()) {
+        let why = "only a guaranteed tenant has a promise that may be broken";
+        section.forbid(sink, "overcommit", why, "remove it, or add class = \"guaranteed\" and a latency_target");
+        return Some(false);
+    }
+    or(sink, section, "overcommit", false, boolean)
+}
+
+fn read_tenant_priority(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    frontend: &FrontendDraft,
+    rules: TenantRules,
+) -> Option<Priority> {
+    let is_vhost = frontend.frontend.as_ref().is_some_and(|frontend| frontend.vhost().is_some());
+    let why = "a guest can't say what a queue of its virtio-blk disk counts for";
+    let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
+    read_priority(sink, section, rules.priorities, is_vhost.then_some((why, remedy)))
 }
 
 /// A tenant's name.

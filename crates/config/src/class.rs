@@ -76,6 +76,15 @@ impl Limits {
     }
 }
 
+/// What the file's policies make of tenants' keys.
+#[derive(Clone, Copy)]
+pub(crate) struct TenantRules {
+    /// One keeps limits.
+    pub limits: bool,
+    /// One arbitrates by priority.
+    pub priorities: bool,
+}
+
 pub(crate) fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
     if or(sink, section, "class", false, choice(&[("guaranteed", true), ("best-effort", false)], &[]))? {
         let why = "a guaranteed tenant has a latency target instead of a weight";

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::check;
 use crate::class::{Class, Limits};
+use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
 use crate::policy::Policy;
+use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 use crate::units::{Size, TimeSpan};
@@ -22,6 +24,8 @@ pub struct Config {
     pub runtime_dir: PathBuf,
     /// Where the layout of a block device is kept. Absolute.
     pub state_dir: PathBuf,
+    /// Serve tenants whose promises can't be kept.
+    pub overcommit: bool,
     /// The drive.
     pub device: Device,
     /// Who may send next.
@@ -58,6 +62,8 @@ pub struct Device {
     /// Which drive it is, or is taken for: the drive that `model` imitates, and where the policy's defaults
     /// come from.
     pub profile: Profile,
+    /// Whether the file says so: promises are checked against such a drive only.
+    pub profile_named: bool,
     /// HWQs in all, 1 to 1024; `None`: as many as the pollers want.
     pub queues: Option<u16>,
     /// Entries of each HWQ, 2 to 4096.
@@ -122,6 +128,12 @@ pub struct Tenant {
     pub frontend: Frontend,
     /// What it is promised.
     pub class: Class,
+    /// Serve it even if its promise can't be kept.
+    pub overcommit: bool,
+    /// What it counts for; [`Priority::Medium`] unless the policy is `wrr` or `drr`.
+    pub priority: Priority,
+    /// What it will ask for; `None`: nobody said.
+    pub demand: Option<Demand>,
     /// What it may do at most; empty unless the policy is `caps`.
     pub limits: Limits,
     /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
@@ -139,6 +151,7 @@ pub(crate) struct TenantMarks {
     pub name: Range<usize>,
     pub size: Range<usize>,
     pub offset: Option<Range<usize>>,
+    pub target: Option<Range<usize>>,
     pub frontend: FrontendMarks,
 }
 
@@ -174,6 +187,26 @@ impl Config {
         let remedy = "give the path of a drive profile, from the directory of this file";
         sink.maybe_at(self.marks.profile.as_ref(), format!("can't use the profile: {why}"), remedy);
         ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
+    }
+
+    /// A problem with the promise to a tenant, at its `latency_target`. `tenant` is an index into
+    /// [`Config::tenants`].
+    pub fn promise_problem(&self, tenant: usize, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        let marks = self.tenants.get(tenant).map(|tenant| &tenant.marks);
+        let mark = marks.map(|marks| marks.target.as_ref().unwrap_or(&marks.name));
+        let place = mark.map(|mark| self.text.place(mark));
+        Problem { place, what: what.into(), remedy: remedy.into() }
+    }
+
+    /// A problem with the drive, at the line that names its profile, or at its section.
+    pub fn drive_problem(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        let mark = self.marks.profile.as_ref().or(self.marks.device.as_ref());
+        Problem { place: mark.map(|mark| self.text.place(mark)), what: what.into(), remedy: remedy.into() }
+    }
+
+    /// Whether the promise to a tenant may be one that can't be kept.
+    pub fn overcommits(&self, tenant: &Tenant) -> bool {
+        self.overcommit || tenant.overcommit
     }
 
     /// The file's name, as given.

@@ -18,7 +18,8 @@
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
-//! | `policy`, `class`, `profile` | sections that the daemon's file and scenarios share |
+//! | `policy`, `class`, `priority`, `profile` | sections that the daemon's file and scenarios share |
+//! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
 //! | `layout`, `layout_file` | who is where on the drive; its file |
@@ -34,6 +35,7 @@
 mod check;
 mod class;
 mod config;
+mod demand;
 mod frontend;
 mod host;
 mod layout;
@@ -42,6 +44,7 @@ mod nearest;
 mod plan;
 mod policy;
 mod prepare;
+mod priority;
 mod problem;
 mod profile;
 mod rules;
@@ -53,13 +56,15 @@ mod units;
 
 pub use class::{Class, Limits};
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
+pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
 pub use plan::{Poller, Serves};
-pub use policy::{D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
+pub use policy::{Arbitrated, D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
+pub use priority::Priority;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use scenario::Scenario;

@@ -24,6 +24,10 @@ pub enum Policy {
     Mqfq(Mqfq),
     /// Fair queueing by the drive's own weighted round robin.
     D2fq(D2fq),
+    /// Weighted round robin among tenants, by their priorities; weights in commands.
+    Wrr(Arbitrated),
+    /// Deficit round robin among tenants, by their priorities; weights in KiB.
+    Drr(Arbitrated),
     /// Each tenant's limits, and nothing else.
     Caps,
 }
@@ -93,6 +97,21 @@ pub struct D2fq {
     pub guaranteed_weight: u32,
 }
 
+/// The parameters of `wrr` and `drr`, which take turns as an NVMe controller does among its queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arbitrated {
+    /// What a class may send in one round (`wrr`: commands, 1 to 256), or each of its tenants (`drr`: KiB, 1 to 1024).
+    pub high_weight: u32,
+    /// The same of the medium class.
+    pub medium_weight: u32,
+    /// The same of the low class.
+    pub low_weight: u32,
+    /// Commands in one turn of a tenant, 1 to 256; of no meaning for `drr`.
+    pub arbitration_burst: u32,
+    /// Commands that all tenants together may have in the drive, 1 to 65536; `None`: what saturates the drive.
+    pub max_in_flight: Option<u32>,
+}
+
 /// Which rules of a published policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Variant {
@@ -105,24 +124,25 @@ pub enum Variant {
 const IN_FLIGHT: RangeInclusive<u32> = 1..=65_536;
 const GAPS: RangeInclusive<u32> = 1..=16_384;
 const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+/// What NVMe's 8 bits can say.
+const WEIGHT_MAX_COMMANDS: u32 = 256;
+const WEIGHT_MAX_KIB: u32 = 1024;
 
 /// Which of the section's keys each policy has.
-const KEYS: [(&str, &[&str]); 7] = [
+const KEYS: [(&str, &[&str]); 9] = [
     ("lpns", &["variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues"]),
     ("passthrough", &[]),
     ("fair", &["variant", "min_latency", "max_latency", "epoch"]),
     ("k2", &["max_in_flight"]),
     ("mqfq", &["throttle_gap", "max_in_flight", "guaranteed_weight"]),
     ("d2fq", &["medium_gap", "low_gap", "ratio", "adaptive", "guaranteed_weight"]),
+    ("wrr", &["high_weight", "medium_weight", "low_weight", "arbitration_burst", "max_in_flight"]),
+    ("drr", &["high_weight", "medium_weight", "low_weight", "max_in_flight"]),
     ("caps", &[]),
 ];
 
 /// What other names call them.
-const ABSENT: [(&str, &str); 3] = [
-    ("fairnvme", "write name = \"fair\""),
-    ("wrr", "use \"d2fq\", which shares by the drive's weighted round robin"),
-    ("drr", "use \"mqfq\", which shares by weights"),
-];
+const ABSENT: [(&str, &str); 1] = [("fairnvme", "write name = \"fair\"")];
 
 impl Policy {
     /// As a file names it.
@@ -134,6 +154,8 @@ impl Policy {
             Self::K2(_) => "k2",
             Self::Mqfq(_) => "mqfq",
             Self::D2fq(_) => "d2fq",
+            Self::Wrr(_) => "wrr",
+            Self::Drr(_) => "drr",
             Self::Caps => "caps",
         }
     }
@@ -143,9 +165,14 @@ impl Policy {
         !matches!(self, Self::Passthrough | Self::Lpns(_))
     }
 
-    /// Whether it keeps latency targets.
+    /// Whether it keeps latency targets: by a throttle, or because a tenant's priority may be high enough.
     pub fn keeps_targets(&self) -> bool {
-        matches!(self, Self::Lpns(_))
+        matches!(self, Self::Lpns(_)) || self.has_priorities()
+    }
+
+    /// Whether tenants' priorities count.
+    pub fn has_priorities(&self) -> bool {
+        matches!(self, Self::Wrr(_) | Self::Drr(_))
     }
 }
 
@@ -211,6 +238,8 @@ fn read_parameters(sink: &mut Sink<'_>, section: &Section<'_, '_>, name: &str, p
             }))
         }
         "d2fq" => read_d2fq(sink, section).map(Policy::D2fq),
+        "wrr" => read_arbitrated(sink, section, WEIGHT_MAX_COMMANDS, [32, 16, 8]).map(Policy::Wrr),
+        "drr" => read_arbitrated(sink, section, WEIGHT_MAX_KIB, [128, 64, 32]).map(Policy::Drr),
         "caps" => Some(Policy::Caps),
         _ => read_lpns(sink, section, profile).map(Policy::Lpns),
     }
@@ -284,4 +313,32 @@ fn read_d2fq(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<D2fq> {
     }
     let (ratio, adaptive, guaranteed_weight) = (ratio?, adaptive?, guaranteed_weight?);
     Some(D2fq { medium_gap, low_gap, ratio, adaptive, guaranteed_weight })
+}
+
+/// `defaults` of the high, medium and low class.
+fn read_arbitrated(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    weight_max: u32,
+    defaults: [u32; 3],
+) -> Option<Arbitrated> {
+    let weight = |value: &DeValue<'_>| {
+        integer(1..=weight_max)(value).map_err(|wrong| match integer(0..=0)(value) {
+            Ok(_) => Wrong { what: "is 0, so its class would never be served".into(), ..wrong },
+            Err(_) => wrong,
+        })
+    };
+    let [high, medium, low] = defaults;
+    let high_weight = or(sink, section, "high_weight", high, weight);
+    let medium_weight = or(sink, section, "medium_weight", medium, weight);
+    let low_weight = or(sink, section, "low_weight", low, weight);
+    let arbitration_burst = or(sink, section, "arbitration_burst", 1, integer(1..=256));
+    let max_in_flight = or(sink, section, "max_in_flight", None, |v| integer(IN_FLIGHT)(v).map(Some));
+    Some(Arbitrated {
+        high_weight: high_weight?,
+        medium_weight: medium_weight?,
+        low_weight: low_weight?,
+        arbitration_burst: arbitration_burst?,
+        max_in_flight: max_in_flight?,
+    })
 }

@@ -9,6 +9,7 @@ use crate::config::{Backend, PollerLayout};
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::plan::{self, Load, Poller};
 use crate::policy::{Policy, Variant};
+use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
 use crate::units::Size;
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
@@ -29,6 +30,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     targets(&mut warnings, draft);
     one_poller(&mut warnings, draft);
     limits(&mut warnings, draft);
+    priorities(&mut warnings, draft);
     if few {
         cpus(&mut warnings, draft, &plan);
         modes(&mut warnings, draft, &plan);
@@ -217,13 +219,13 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     let mut any = false;
     for (tenant, target) in targets {
         any = true;
-        // Memory and null have no latency to compare with.
-        let real = !matches!(device.backend, Backend::Memory | Backend::Null);
-        let assumed = if draft.drive_assumed { ", taken as the drive," } else { "" };
+        // A drive that the file names is planned for, and a promise that it can't keep refused. Memory and null have no
+        // latency to compare with.
+        let guessed = draft.drive_assumed && !matches!(device.backend, Backend::Memory | Backend::Null);
         let alone = device.profile.figures().map(|figures| figures.alone_latency);
-        if let Some(alone) = alone.filter(|alone| real && target < *alone) {
+        if let Some(alone) = alone.filter(|alone| guessed && target < *alone) {
             let what = format!(
-                "the target {target} is below what a {}{assumed} gives a guest that has it alone ({alone})",
+                "the target {target} is below what a {}, taken as the drive, gives a guest that has it alone ({alone})",
                 device.profile.name()
             );
             warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
@@ -275,6 +277,23 @@ fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
     if draft.policy == Some(Policy::Caps) && !draft.tenants.iter().any(limited) {
         let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
+    }
+}
+
+fn priorities(warnings: &mut Sink<'_>, draft: &Draft) {
+    let Some(policy) = &draft.policy else { return };
+    let (Policy::Wrr(weights) | Policy::Drr(weights)) = policy else { return };
+    let name = policy.name();
+    if draft.tenants.iter().all(|tenant| tenant.priority == Some(Priority::Medium)) {
+        let what = format!("{name} treats all tenants alike: none has a priority");
+        warnings.maybe_at(draft.policy_mark.as_ref(), what, "add priority = \"high\" or \"low\" to a [[tenant]]");
+    }
+    let classes = [("high", weights.high_weight), ("medium", weights.medium_weight), ("low", weights.low_weight)];
+    for ((above, more), (below, less)) in classes.into_iter().zip(classes.into_iter().skip(1)) {
+        if less > more {
+            let what = format!("the {below} class weighs more ({less}) than the {above} one ({more})");
+            warnings.maybe_at(draft.policy_mark.as_ref(), what, format!("write a larger {above}_weight, if not meant"));
+        }
     }
 }
 

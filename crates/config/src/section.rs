@@ -28,9 +28,15 @@ pub(crate) const THE_TOP: &str = "the top of the file";
 pub(crate) type Schema = &'static [(&'static str, &'static [&'static str])];
 
 /// The daemon's file.
-pub(crate) const DAEMON: Schema =
-    &[(THE_TOP, TOP), ("[device]", DEVICE), ("[policy]", POLICY), ("[pollers]", POLLERS), ("[[tenant]]", TENANT)];
-pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "device", "policy", "pollers", "tenant"];
+pub(crate) const DAEMON: Schema = &[
+    (THE_TOP, TOP),
+    ("[device]", DEVICE),
+    ("[policy]", POLICY),
+    ("[pollers]", POLLERS),
+    ("[[tenant]]", TENANT),
+    ("[tenant.demand]", DEMAND),
+];
+pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "overcommit", "device", "policy", "pollers", "tenant"];
 pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
 pub(crate) const POLICY: &[&str] = &[
     "name",
@@ -49,6 +55,10 @@ pub(crate) const POLICY: &[&str] = &[
     "low_gap",
     "ratio",
     "adaptive",
+    "high_weight",
+    "medium_weight",
+    "low_weight",
+    "arbitration_burst",
 ];
 pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "patrol"];
 pub(crate) const TENANT: &[&str] = &[
@@ -58,7 +68,10 @@ pub(crate) const TENANT: &[&str] = &[
     "frontend",
     "class",
     "latency_target",
+    "overcommit",
     "weight",
+    "priority",
+    "demand",
     "rw_iops",
     "rw_bandwidth",
     "r_bandwidth",
@@ -71,6 +84,8 @@ pub(crate) const TENANT: &[&str] = &[
     "cpus",
     "read_only",
 ];
+
+pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
 
 /// One table, or its absence (then every key is missing).
 pub(crate) struct Section<'t, 'i> {

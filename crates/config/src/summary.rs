@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use crate::class::Class;
 use crate::config::{Config, Doorbells};
+use crate::demand::Demand;
 use crate::frontend::{Frontend, Threads};
 use crate::layout::{Change, Placement};
 use crate::plan::{Poller, Serves};
-use crate::policy::Policy;
+use crate::policy::{Arbitrated, Policy};
 use crate::prepare::Prepared;
 use crate::units::{Size, TimeSpan};
 
@@ -23,6 +24,8 @@ pub struct Summary {
     pub device: DeviceSummary,
     /// The policy and its parameters.
     pub policy: PolicySummary,
+    /// Tenants are served whose promises can't be kept.
+    pub overcommit: bool,
     /// The pollers that will run; each is a thread.
     pub pollers: Vec<PollerSummary>,
     /// In the file's order.
@@ -63,7 +66,7 @@ pub struct DeviceSummary {
 /// The policy and its parameters; each policy has some of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PolicySummary {
-    /// passthrough, lpns, fair, k2, mqfq, d2fq or caps.
+    /// passthrough, lpns, fair, k2, mqfq, d2fq, wrr, drr or caps.
     pub name: &'static str,
     /// published or corrected (lpns, fair).
     pub variant: Option<&'static str>,
@@ -75,7 +78,7 @@ pub struct PolicySummary {
     pub min_latency_us: Option<f64>,
     /// The upper threshold (fair).
     pub max_latency_us: Option<f64>,
-    /// Commands in the drive, of all tenants together (k2, mqfq).
+    /// Commands in the drive, of all tenants together (k2, mqfq; wrr and drr, where it does not follow from the drive).
     pub max_in_flight: Option<u32>,
     /// T, in commands (mqfq).
     pub throttle_gap: Option<u32>,
@@ -85,6 +88,10 @@ pub struct PolicySummary {
     pub ratio: Option<u32>,
     /// The weight of guaranteed tenants (mqfq, d2fq).
     pub guaranteed_weight: Option<u32>,
+    /// The weights of the high, medium and low class (wrr: commands; drr: KiB).
+    pub class_weights: Option<[u32; 3]>,
+    /// Commands in one turn of a tenant (wrr).
+    pub arbitration_burst: Option<u32>,
 }
 
 /// One poller.
@@ -111,6 +118,12 @@ pub struct TenantSummary {
     pub latency_target_us: Option<f64>,
     /// The weight of a best-effort tenant.
     pub weight: Option<u32>,
+    /// urgent, high, medium, low or client (wrr, drr).
+    pub priority: Option<&'static str>,
+    /// It is served even if its promise can't be kept.
+    pub overcommit: bool,
+    /// What it says that it will ask for, in words.
+    pub demand: Option<String>,
     /// Its limits under `caps`, in words.
     pub limits: Option<String>,
     /// Its range's start on the drive.
@@ -157,6 +170,7 @@ impl Summary {
                 queue_depth: config.device.queue_depth,
             },
             policy: PolicySummary::new(&config.policy),
+            overcommit: config.overcommit,
             pollers: pollers.iter().map(|poller| PollerSummary::new(config, poller)).collect(),
             tenants: config.tenants.iter().filter_map(|tenant| TenantSummary::new(prepared, tenant)).collect(),
             reserved: reserved.collect(),
@@ -199,6 +213,17 @@ impl PolicySummary {
                 guaranteed_weight: Some(d2fq.guaranteed_weight),
                 ..named
             },
+            Policy::Wrr(wrr) => Self { arbitration_burst: Some(wrr.arbitration_burst), ..named.arbitrated(wrr) },
+            Policy::Drr(drr) => named.arbitrated(drr),
+        }
+    }
+
+    /// With what `wrr` and `drr` have in common.
+    fn arbitrated(self, policy: &Arbitrated) -> Self {
+        Self {
+            class_weights: Some([policy.high_weight, policy.medium_weight, policy.low_weight]),
+            max_in_flight: policy.max_in_flight,
+            ..self
         }
     }
 
@@ -214,6 +239,11 @@ impl PolicySummary {
             (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", span(min), span(max))),
             _ => {}
         }
+        words.extend(self.class_weights.map(|[high, medium, low]| {
+            let unit = if self.arbitration_burst.is_some() { "commands" } else { "KiB" };
+            format!("high {high}, medium {medium} and low {low} {unit} a round")
+        }));
+        words.extend(self.arbitration_burst.filter(|burst| *burst > 1).map(|burst| format!("burst {burst}")));
         words.extend(self.max_in_flight.map(|max| format!("at most {max} in flight")));
         words.extend(self.throttle_gap.map(|gap| format!("gap {gap} commands")));
         words.extend(self.class_gaps.map(|[medium, low]| format!("gaps {medium} and {low} commands")));
@@ -251,6 +281,9 @@ impl TenantSummary {
             class,
             latency_target_us: target,
             weight,
+            priority: prepared.config.policy.has_priorities().then(|| tenant.priority.name()),
+            overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
+            demand: tenant.demand.as_ref().map(Demand::to_string),
             limits: tenant.limits.in_words(),
             offset_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
@@ -294,7 +327,13 @@ impl TenantSummary {
     /// What it gets, in few words.
     fn promise(&self) -> String {
         let target = self.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
-        target.or_else(|| self.limits.clone()).unwrap_or_else(|| format!("weight {}", self.weight.unwrap_or(1)))
+        let priority = self.priority.map(|priority| format!("priority {priority}"));
+        match (target, priority, &self.limits) {
+            (Some(target), Some(priority), _) => format!("{target}, {priority}"),
+            (Some(promise), None, _) | (None, Some(promise), _) => promise,
+            (None, None, Some(limits)) => limits.clone(),
+            (None, None, None) => format!("weight {}", self.weight.unwrap_or(1)),
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
 use config::{
-    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Profile, Rate, Scenario, Serves, Size,
-    TimeSpan,
+    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Priority, Profile, Rate, Scenario,
+    Serves, Size, TimeSpan,
 };
 
 fn example(name: &str) -> Config {
@@ -50,6 +50,22 @@ fn model() {
     let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
     let (layout, _) = Layout::plan(&config, &device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);
+}
+
+#[test]
+fn classes() {
+    let config = example("classes.toml");
+    let Policy::Drr(drr) = config.policy else { panic!("not drr") };
+    assert_eq!((drr.high_weight, drr.medium_weight, drr.low_weight, drr.max_in_flight), (128, 64, 32, None));
+    let priorities: Vec<Priority> = config.tenants.iter().map(|tenant| tenant.priority).collect();
+    assert_eq!(priorities, [Priority::High, Priority::Medium, Priority::Low]);
+    let demands: Vec<String> =
+        config.tenants.iter().map(|tenant| tenant.demand.as_ref().expect("declared").to_string()).collect();
+    let expected =
+        ["reads, 4KiB, 4 in flight", "70 % reads, 4KiB/80 16KiB/20, 20k a second", "reads, 64KiB, 32 in flight"];
+    assert_eq!(demands, expected);
+    assert!(config.device.profile_named && !config.overcommit);
+    assert_eq!(config.poller_plan().len(), 1, "the policy sees all of them");
 }
 
 fn scenario(name: &str) -> Scenario {

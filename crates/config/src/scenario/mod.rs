@@ -7,7 +7,7 @@ mod fault;
 mod host;
 mod read;
 mod rules;
-mod workload;
+pub(crate) mod workload;
 
 use std::ops::Range;
 use std::path::Path;
@@ -19,6 +19,7 @@ pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, 
 use crate::class::{Class, Limits};
 use crate::config::read_text;
 use crate::policy::Policy;
+use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 use crate::units::{Size, TimeSpan};
@@ -89,6 +90,8 @@ pub struct ScenarioTenant {
     pub name: String,
     /// What it is promised.
     pub class: Class,
+    /// What it counts for under `wrr` and `drr`; never [`Priority::Client`].
+    pub priority: Priority,
     /// What it may do at most under `caps`.
     pub limits: Limits,
     /// CPUs of the guest, 1 to 1024.

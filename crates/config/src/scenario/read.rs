@@ -12,8 +12,9 @@ use super::workload::{self, Workload};
 use super::{Drive, Run, Scenario};
 use crate::TENANTS_MAX;
 use crate::check::{name, parse_document};
-use crate::class::{read_class, read_limits};
+use crate::class::{TenantRules, read_class, read_limits};
 use crate::policy::{self, Policy};
+use crate::priority::read_priority;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::section::{Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, span_in};
@@ -38,6 +39,7 @@ const TENANT: &[&str] = &[
     "class",
     "latency_target",
     "weight",
+    "priority",
     "rw_iops",
     "rw_bandwidth",
     "r_bandwidth",
@@ -77,7 +79,10 @@ pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let host = host::read(&mut sink, &host_section);
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
-    let limits_kept = policies.as_ref().is_none_or(|policies| policies.contains(&Policy::Caps));
+    let rules = TenantRules {
+        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Policy::Caps)),
+        priorities: policies.as_ref().is_none_or(|policies| policies.iter().any(Policy::has_priorities)),
+    };
     let run_section = top.table(&mut sink, "run", RUN);
     let run = read_run(&mut sink, &run_section);
     let draft = Draft {
@@ -86,7 +91,7 @@ pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
         policies,
         policy_mark: ["policies", "policy"].iter().find_map(|key| top.entry(key)).map(|(name, _)| name.span()),
         run,
-        tenants: read_tenants(&mut sink, &top, limits_kept),
+        tenants: read_tenants(&mut sink, &top, rules),
         faults: read_faults(&mut sink, &top),
     };
     let (tenants, faults, warnings) = rules::check(&mut sink, &draft);
@@ -203,7 +208,7 @@ fn read_run(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Run> {
     Some(Run { warmup: warmup?, duration: duration?, seed: seed?, alone: alone? })
 }
 
-fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, limits_kept: bool) -> Vec<TenantDraft> {
+fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, rules: TenantRules) -> Vec<TenantDraft> {
     if top.lacks("tenant") {
         sink.whole("there is no [[tenant]] section", "add one for each VM: [[tenant]] with name and a workload");
     }
@@ -215,10 +220,10 @@ fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, limits_kept: bool) -
         why: "can share a drive",
     };
     let items = top.tables(sink, "tenant", &words);
-    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, limits_kept)).collect()
+    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, rules)).collect()
 }
 
-fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, limits_kept: bool) -> TenantDraft {
+fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rules: TenantRules) -> TenantDraft {
     let mut section = Section::new(SCENARIO, "[[tenant]]", TENANT, Some(span.clone()), Some(table));
     let name = section.require(sink, "name", "add name = \"db\"", name);
     if let Some(name) = &name {
@@ -237,9 +242,11 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, lim
     };
     let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
     let class = read_class(sink, &section);
-    let limits = read_limits(sink, &section, limits_kept);
+    let no_client = ("a scenario's tenants ask for none", "write urgent, high, medium or low");
+    let priority = read_priority(sink, &section, rules.priorities, Some(no_client));
+    let limits = read_limits(sink, &section, rules.limits);
     let workload = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
-    TenantDraft { span, name, copies, class, limits, vcpus, queues, size, target_mark, workload }
+    TenantDraft { span, name, copies, class, priority, limits, vcpus, queues, size, target_mark, workload }
 }
 
 fn read_workload(

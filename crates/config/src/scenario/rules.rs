@@ -10,6 +10,7 @@ use super::read::Draft;
 use super::{ScenarioTenant, Workload};
 use crate::class::{Class, Limits};
 use crate::policy::Policy;
+use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
 use crate::units::Size;
 use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
@@ -20,6 +21,7 @@ pub(super) struct TenantDraft {
     pub name: Option<Spanned<String>>,
     pub copies: Option<u32>,
     pub class: Option<Class>,
+    pub priority: Option<Priority>,
     pub limits: Option<Limits>,
     pub vcpus: Option<u16>,
     pub queues: Option<u16>,
@@ -96,6 +98,7 @@ fn tenants(drafts: &[TenantDraft]) -> Vec<ScenarioTenant> {
         Some(ScenarioTenant {
             name: draft.name.as_ref()?.get_ref().clone(),
             class: draft.class?,
+            priority: draft.priority?,
             limits: draft.limits?,
             vcpus: draft.vcpus?,
             queues: draft.queues?,

@@ -200,8 +200,8 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 const BLOCK_MAX_BYTES: u64 = 16 << 20;
-const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
-const THREADS: std::ops::RangeInclusive<u32> = 1..=1024;
+pub(crate) const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
+pub(crate) const THREADS: std::ops::RangeInclusive<u32> = 1..=1024;
 
 /// `vcpus`: an open loop has a thread for each, unless it says otherwise.
 pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Option<Workload> {
@@ -297,7 +297,7 @@ fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceRep
     Some(TraceReplay { path: path?.into_inner(), format: format?, speed: speed?, looping: looping? })
 }
 
-fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
+pub(crate) fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
     // Reads in 100 (`None`: as rwmixread says), and whether they go anywhere.
     let words = [
         ("read", (Some(100), false)),
@@ -333,7 +333,7 @@ fn read_rw(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Rw> {
     Some(Rw { read_percent, random, block_sizes: block_sizes?, working_set: working_set? })
 }
 
-fn arrivals(value: &DeValue<'_>) -> Result<Rate, Wrong> {
+pub(crate) fn arrivals(value: &DeValue<'_>) -> Result<Rate, Wrong> {
     let found = rate(value)?;
     let sane = (1..=100_000_000).contains(&found.0);
     let remedy = "write arrivals per second, from 1 to \"100M\"";

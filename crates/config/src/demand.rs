@@ -1,0 +1,85 @@
+//! `[tenant.demand]`: what a tenant will ask for, in fio's words, so that promises can be checked beforehand.
+
+use std::fmt;
+
+use toml::de::DeValue;
+
+use crate::problem::Sink;
+use crate::scenario::workload::{DEPTHS, THREADS, arrivals, read_rw};
+use crate::scenario::{BlockSize, Rw};
+use crate::section::{DAEMON, DEMAND, Section, integer, kind, or};
+use crate::units::{Rate, Size};
+
+/// What a tenant will ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demand {
+    /// How often.
+    pub load: DemandLoad,
+    /// What. Its working set is `None`: the whole disk.
+    pub rw: Rw,
+}
+
+/// How often a tenant asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DemandLoad {
+    /// Each I/O that ends is followed by another.
+    Closed {
+        /// Threads, 1 to 1024.
+        numjobs: u32,
+        /// I/Os that each keeps outstanding, 1 to 65536.
+        iodepth: u32,
+    },
+    /// At random moments, whether or not the last I/O ended.
+    Open {
+        /// The mean rate, 1 to 100 million.
+        rate_iops: Rate,
+    },
+}
+
+/// As an operator would say it: `70 % reads, 4KiB/60 64KiB/40, 32 in flight`.
+impl fmt::Display for Demand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rw.read_percent {
+            100 => f.write_str("reads")?,
+            0 => f.write_str("writes")?,
+            percent => write!(f, "{percent} % reads")?,
+        }
+        let words = |size: &BlockSize| match self.rw.block_sizes.len() {
+            1 => Size(size.bytes.into()).to_string(),
+            _ => format!("{}/{}", Size(size.bytes.into()), size.weight),
+        };
+        write!(f, ", {}", self.rw.block_sizes.iter().map(words).collect::<Vec<_>>().join(" "))?;
+        match self.load {
+            DemandLoad::Closed { numjobs, iodepth } => {
+                write!(f, ", {} in flight", u64::from(numjobs) * u64::from(iodepth))
+            }
+            DemandLoad::Open { rate_iops } => write!(f, ", {rate_iops} a second"),
+        }
+    }
+}
+
+/// Reads what stands under `demand` in a tenant: `Some(None)` where nothing does.
+pub(crate) fn read_demand(sink: &mut Sink<'_>, tenant: &Section<'_, '_>) -> Option<Option<Demand>> {
+    let Some((key, value)) = tenant.entry("demand") else { return Some(None) };
+    let DeValue::Table(table) = value.get_ref() else {
+        let what = format!("`demand` in {} is {}, not a section", tenant.label, kind(value.get_ref()));
+        sink.at(&key.span(), what, "write it below the [[tenant]] as a heading of its own: [tenant.demand]");
+        return None;
+    };
+    let label = format!("the demand of {}", tenant.label);
+    let section = Section::new(DAEMON, &label, DEMAND, Some(key.span()), Some(table));
+    section.reject_unknown(sink);
+    let rw = read_rw(sink, &section);
+    let load = if section.has("rate_iops") {
+        for key in ["numjobs", "iodepth"] {
+            let why = "a demand with rate_iops asks at its own times, whatever is in flight";
+            section.forbid(sink, key, why, "remove one of the two");
+        }
+        section.get(sink, "rate_iops", arrivals).map(|rate| DemandLoad::Open { rate_iops: rate.into_inner() })
+    } else {
+        let numjobs = or(sink, &section, "numjobs", 1, integer(THREADS));
+        let iodepth = or(sink, &section, "iodepth", 1, integer(DEPTHS));
+        numjobs.zip(iodepth).map(|(numjobs, iodepth)| DemandLoad::Closed { numjobs, iodepth })
+    };
+    Some(Some(Demand { load: load?, rw: rw? }))
+}
