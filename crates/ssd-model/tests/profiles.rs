@@ -231,3 +231,22 @@ fn garbage_collection_is_switched_on_in_the_file() {
     assert!(matches!(profile.writes, Writes::Programmed { .. }));
     try_out(&profile);
 }
+
+#[test]
+fn a_written_profile_reads_as_the_same() {
+    for profile in Profile::built_in() {
+        let text = profile.to_toml("Two lines,\nof heading.");
+        assert!(text.starts_with("# Two lines,\n# of heading.\n"), "{text}");
+        assert_eq!(&Profile::from_toml(&text).unwrap(), profile, "{text}");
+    }
+    let weighted = Profile::from_toml(&changed("p5800x", "burst = 1\n", "")).unwrap_err();
+    assert_eq!(weighted.what, "`burst` is missing");
+    let quanta = QuantaKib { high: 128, medium: 64, low: 32 };
+    let odd = Profile {
+        description: "\"quoted\" \\ and\u{e9}".into(),
+        arbitration: Arbitration::DeficitRoundRobin { quanta },
+        basis: [].into(),
+        ..Profile::p3520()
+    };
+    assert_eq!(Profile::from_toml(&odd.to_toml("")).unwrap(), odd);
+}

@@ -2,7 +2,8 @@
 //!
 //! A profile is a TOML file; `profiles/` holds the built-in ones, which also say where each of their numbers comes from
 //! ([`Profile::basis`]): **\[P\]** printed in the source, **\[D\]** derived from printed numbers, **\[F\]** fitted with a
-//! queueing model or assumed: a starting point to confirm, not evidence.
+//! queueing model or assumed: a starting point to confirm, not evidence. Profiles that `evenkeel calibrate` wrote mark what
+//! they measured with **\[M\]**.
 //!
 //! Sources: the LPNS paper (USENIX ATC '23: P5800X and PM1735), the FairNVMe paper (FGCS 2025: DC P3520),
 //! the VBMq paper (SM1715), published reviews (DC P3700), data sheets (PM1725a; link rates), and the configuration of
@@ -14,6 +15,7 @@
 
 mod read;
 mod table;
+mod write;
 
 use std::sync::{Arc, LazyLock};
 
@@ -179,6 +181,11 @@ impl Profile {
     /// Reads a profile. Every parameter is required but `description`, `gc` and `basis`; unknown keys are refused.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         read::profile(text)
+    }
+
+    /// The text that [`Profile::from_toml`] reads this profile from, after `heading` as a comment.
+    pub fn to_toml(&self, heading: &str) -> String {
+        write::toml(self, heading)
     }
 
     /// All built-in profiles.

@@ -1,0 +1,209 @@
+//! The drive that is measured.
+
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use anyhow::Result;
+use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
+use backend_uring::{Kind, UringDrive};
+use config::{Config, Size};
+use io_model::Backend;
+use rustix::fs::{major, minor};
+
+use super::{Refused, in_use};
+use crate::drive_profile;
+
+/// Reads and writes go to places that hold at least this much.
+const LEAST_BYTES: u64 = 16 << 20;
+
+/// Times are those of 4 KiB.
+const BLOCK_BYTES: u64 = 4096;
+
+enum Drive {
+    Uring(UringDrive),
+    Model(ModelDrive),
+    Memory(MemoryDrive),
+    Null(NullDrive),
+}
+
+/// A drive, opened, and nobody else's meanwhile.
+pub struct Target {
+    /// What it is, so that a state is never taken for another drive's.
+    pub identity: String,
+    /// How much of it there is.
+    pub size_bytes: u64,
+    /// Its smallest command.
+    pub block_bytes: u64,
+    /// What makes the figures doubtful.
+    pub warnings: Vec<String>,
+    drive: Drive,
+    /// What keeps a daemon from starting on it.
+    _lock: Option<File>,
+}
+
+/// What is done with a drive's queues, whichever back end they are of.
+pub trait Use {
+    /// Does it.
+    fn on<B: Backend>(self, queues: B) -> Result<()>;
+}
+
+impl Target {
+    /// The drive of a configuration.
+    pub fn of_config(path: &Path) -> Result<Self> {
+        let config = Config::load(path)?;
+        let size_bytes = config.device.size.map(|size| size.0);
+        let in_memory = |drive: Drive, identity: String, block_bytes| Self {
+            identity,
+            size_bytes: size_bytes.unwrap_or_default(),
+            block_bytes,
+            warnings: Vec::new(),
+            drive,
+            _lock: None,
+        };
+        let bytes = size_bytes.unwrap_or_default();
+        let target = match &config.device.backend {
+            config::Backend::File { path, .. } | config::Backend::Block { path } => {
+                let mut target = Self::of_path(path)?;
+                let found = target.size_bytes;
+                if size_bytes.is_some_and(|wanted| wanted > found) {
+                    let what = format!("{} has {}, less than size = \"{}\"", path.display(), Size(found), Size(bytes));
+                    return Err(Refused::new(what, "lower size in [device]").into());
+                }
+                target.size_bytes = size_bytes.unwrap_or(found);
+                target
+            }
+            config::Backend::Model => {
+                let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+                let identity = format!("the drive model of {}", profile.name);
+                in_memory(Drive::Model(ModelDrive::without_content(profile, bytes)), identity, 512)
+            }
+            config::Backend::Memory => {
+                let drive = MemoryDrive::new(bytes).map_err(|error| config.no_memory(error))?;
+                in_memory(Drive::Memory(drive), "a drive in memory".into(), 512)
+            }
+            config::Backend::Null => in_memory(Drive::Null(NullDrive::new(bytes)), "the null drive".into(), 512),
+        };
+        target.checked()
+    }
+
+    /// A file or block device.
+    pub fn of_path(path: &Path) -> Result<Self> {
+        let metadata = path.metadata().map_err(|error| {
+            let remedy = "check the path; `lsblk -p` lists the drives";
+            Refused::new(format!("can't look at {}: {error}", path.display()), remedy)
+        })?;
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => Kind::File,
+            kind if kind.is_block_device() => Kind::Block,
+            _ => {
+                let what = format!("{} is neither a file nor a block device", path.display());
+                return Err(Refused::new(what, "`lsblk -p` lists the drives").into());
+            }
+        };
+        let identity = match kind {
+            Kind::File => format!("{}, inode {}:{}", path.display(), metadata.dev(), metadata.ino()),
+            Kind::Block => path.display().to_string(),
+        };
+        match kind {
+            Kind::File => in_use::refuse_file(path)?,
+            Kind::Block => {
+                in_use::refuse_block(path, &format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev())))?
+            }
+        }
+        let lock = lock(path)?;
+        let drive = UringDrive::open(path, kind, None).map_err(|error| match error {
+            backend_uring::OpenError::InUse { .. } => anyhow::Error::from(Refused::new(
+                format!("{} is in use: the kernel or another process has it for itself", path.display()),
+                "choose another drive, or stop what uses it (`lsblk`, `fuser -v`)",
+            )),
+            error => Refused::new(error.to_string(), "it must be there, not empty, and yours to read and write").into(),
+        })?;
+        let mut warnings = Vec::new();
+        if !drive.is_direct() {
+            warnings.push("it can't be read past the page cache (tmpfs?): the figures are memory's".to_owned());
+        }
+        if kind == Kind::File && metadata.blocks() * 512 < metadata.len() / 10 * 9 {
+            warnings.push("it has holes: reading what was never written does not reach the drive".to_owned());
+        }
+        Self {
+            identity,
+            size_bytes: drive.size_bytes() / BLOCK_BYTES * BLOCK_BYTES,
+            block_bytes: drive.block_bytes().max(512),
+            warnings,
+            drive: Drive::Uring(drive),
+            _lock: Some(lock),
+        }
+        .checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        if self.size_bytes < LEAST_BYTES {
+            let what = format!("{} has {}, too little to measure", self.identity, Size(self.size_bytes));
+            return Err(Refused::new(what, format!("{} are needed", Size(LEAST_BYTES))).into());
+        }
+        if self.block_bytes > BLOCK_BYTES {
+            let what = format!("{} has blocks of {} bytes", self.identity, self.block_bytes);
+            return Err(Refused::new(what, "up to 4096 bytes can be measured").into());
+        }
+        Ok(self)
+    }
+
+    /// For people, in a few words.
+    pub fn title(&self) -> String {
+        match &self.drive {
+            Drive::Uring(drive) => drive.path().display().to_string(),
+            _ => self.identity.clone(),
+        }
+    }
+
+    /// Whether what is written there stays.
+    pub fn is_persistent(&self) -> bool {
+        matches!(self.drive, Drive::Uring(_))
+    }
+
+    /// The range to write to: the one asked for, or all of a drive where nothing is kept.
+    pub fn overwrite(&self, asked: Option<(Size, Size)>) -> Result<Option<(u64, u64)>> {
+        let Some((start, len)) = asked else {
+            return Ok((!self.is_persistent()).then_some((0, self.size_bytes / BLOCK_BYTES * BLOCK_BYTES)));
+        };
+        let shown = format!("--overwrite {start}:{len}");
+        if !start.0.is_multiple_of(BLOCK_BYTES) || !len.0.is_multiple_of(BLOCK_BYTES) {
+            return Err(Refused::new(format!("{shown} is not in whole blocks"), "use multiples of 4KiB").into());
+        }
+        if len.0 < LEAST_BYTES {
+            let remedy = format!("give {} or more", Size(LEAST_BYTES));
+            return Err(Refused::new(format!("{shown} is too short to measure"), remedy).into());
+        }
+        if start.0.checked_add(len.0).is_none_or(|end| end > self.size_bytes) {
+            let what = format!("{shown} ends outside of {}, which has {}", self.title(), Size(self.size_bytes));
+            return Err(Refused::new(what, "move it or make it shorter").into());
+        }
+        Ok(Some((start.0, len.0)))
+    }
+
+    /// Opens queues and measures on them.
+    pub fn with_queues(&self, hwqs: u16, depth: u32, measure: impl Use) -> Result<()> {
+        match &self.drive {
+            Drive::Uring(drive) => measure.on(drive.open_queues(hwqs, depth)?),
+            Drive::Model(drive) => measure.on(drive.open_queues(hwqs, depth)?),
+            Drive::Memory(drive) => measure.on(drive.open_queues(hwqs, depth)),
+            Drive::Null(drive) => measure.on(drive.open_queues(hwqs, depth)),
+        }
+    }
+}
+
+/// The lock that daemons take.
+fn lock(path: &Path) -> Result<File> {
+    match File::open(path).map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file)) {
+        Ok(file) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let remedy = "stop the daemon or the other calibration (`fuser -v` names it), or choose another drive";
+            Err(Refused::new(format!("{} is in use by another process", path.display()), remedy).into())
+        }
+        Err(TryLockError::Error(error)) => {
+            let remedy = "you must be allowed to read and write it";
+            Err(Refused::new(format!("can't open {}: {error}", path.display()), remedy).into())
+        }
+    }
+}
