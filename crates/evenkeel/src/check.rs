@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use config::{Config, Prepared, Summary};
+use serde::Serialize;
 
+use crate::admission::{Admission, PromiseRow};
 use crate::drive_profile;
 
-/// Check a configuration: report every problem, or show what `serve` would do. Changes nothing.
+/// Check a configuration: report every problem, or show what `serve` would do. Changes nothing. Promises that can't be
+/// kept are shown with everything else, and the exit status is 2 unless they are overcommitted.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -19,17 +22,29 @@ pub struct Args {
     json: bool,
 }
 
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Checked<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    promises: &'a [PromiseRow],
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let config = Config::load(&args.config)?;
-    drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
-    let prepared = Prepared::new(config)?;
+    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+    let mut prepared = Prepared::new(config)?;
+    let admission = Admission::new(&prepared.config, &profile);
+    prepared.warnings.extend(admission.warnings.iter().cloned());
     let summary = Summary::new(&prepared);
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
+        let checked = Checked { summary: &summary, promises: &admission.promises };
+        writeln!(out, "{}", serde_json::to_string_pretty(&checked)?)?;
     } else {
-        write!(out, "{summary}")?;
+        write!(out, "{summary}{admission}")?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(admission.refuse(&prepared.config)?)
 }

@@ -4,9 +4,8 @@
 //! through their sockets, and measures what the guaranteed one sees: alone, beside noisy neighbours under
 //! `passthrough`, and beside the same neighbours under `lpns`. Latencies are the clients' own.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::daemon::control::Client;
 use crate::daemon::snapshot::Snapshot;
+use crate::serving::Serving;
 use crate::table;
 
 /// The guaranteed tenant.
@@ -100,11 +100,11 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &AtomicBool) -> Result<Phase> {
-    let server = Serving::start(policy, args.target_us)?;
+    let server = Serving::start("demo", |dir| configuration(dir, policy, args.target_us))?;
     let names: Vec<&str> = if scenario == "alone" { vec![DB] } else { [DB].into_iter().chain(NOISY).collect() };
     let targets = names.iter().map(|name| {
         let job = if *name == DB { db(args.seconds) } else { noisy(args.seconds) };
-        Target::connect(&server.dir.join(name), vec![job])
+        Target::connect(&server.dir().join(name), vec![job])
     });
     let targets = targets.collect::<Result<Vec<_>, _>>()?;
     let cores = cores();
@@ -119,7 +119,7 @@ fn phase(args: &Args, scenario: &'static str, policy: &'static str, stop: &Atomi
     if let Some(error) = results.iter().find_map(|result| result.error.as_ref().map(|error| (&result.target, error))) {
         bail!("tenant {}: {}", error.0, error.1);
     }
-    let snapshot = Client::connect(&server.dir.join("control"))?.stats(0)?;
+    let snapshot = Client::connect(&server.dir().join("control"))?.stats(0)?;
     let tenants = names.iter().map(|name| row(name, &results, &snapshot, args)).collect();
     server.stop()?;
     Ok(Phase { policy, scenario, tenants })
@@ -173,60 +173,6 @@ fn row(name: &str, results: &[JobResult], snapshot: &Snapshot, args: &Args) -> R
     }
 }
 
-/// A daemon on the drive model, in a directory that goes with it.
-struct Serving {
-    child: Child,
-    dir: PathBuf,
-}
-
-impl Serving {
-    fn start(policy: &str, target_us: u64) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;
-        let config = dir.join("demo.toml");
-        std::fs::write(&config, configuration(&dir, policy, target_us))?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--json"])
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(dir.join("log"))?)
-            .spawn()
-            .context("can't start the daemon")?;
-        let mut ready = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut ready)?;
-        }
-        let serving = Self { child, dir };
-        if ready.is_empty() {
-            let log = std::fs::read_to_string(serving.dir.join("log")).unwrap_or_default();
-            bail!("the daemon did not start: {}", log.trim());
-        }
-        Ok(serving)
-    }
-
-    fn stop(mut self) -> Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(pid) = pid {
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        }
-        let status = self.child.wait()?;
-        if !status.success() {
-            bail!("the daemon ended with {status}");
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // Both fail harmlessly after `stop`.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -234,8 +180,9 @@ fn cores() -> usize {
 fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     // A poller for the guaranteed tenant, one for the rest, and two clients want four cores.
     let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
+    // The plan says beforehand which of the phases break the promise; here that is to be seen.
     let mut text = format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\n\
          [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
          [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n"
     );

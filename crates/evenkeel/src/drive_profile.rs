@@ -11,6 +11,9 @@ const HOST_NS: u64 = 4_460;
 /// Ω for a drive that nobody chose one for: the PM1735's, the flash drive of LPNS §5.5.
 const OMEGA: f64 = 100.0;
 
+/// Below this, a drive that is faster than its profile would idle between two commands.
+const IN_FLIGHT_MIN: f64 = 8.0;
+
 /// FairNVMe's upper threshold on the P3520 (3500 µs) over that drive's lone read (100 µs).
 const SATURATION_FACTOR: u64 = 35;
 
@@ -87,6 +90,21 @@ pub fn fair(profile: &Profile) -> FairConfig {
     }
 }
 
+/// Commands of 4 KiB that keep the drive nine tenths as busy as it can be: so many that those
+/// which wait elsewhere lose nothing, and so few that it matters who of them is next.
+///
+/// A drive of n units to which W reads at random addresses go serves W / (W + n - 1) of what the units can (a closed
+/// network of like stations); W follows, with those reads that are in the drive's other stages meanwhile.
+pub fn saturating_in_flight(profile: &Profile) -> u32 {
+    const BUSY: f64 = 0.9;
+    let units = f64::from(profile.units.max(1));
+    let reads = read_iops(profile);
+    let part = BUSY * reads / (per_second(profile.read_ns) * units);
+    let elsewhere = reads * (profile.controller_ns + profile.pipeline_ns) as f64 / 1e9;
+    let in_flight = (units - 1.0) * part / (1.0 - part) + elsewhere;
+    in_flight.round().clamp(IN_FLIGHT_MIN, 65_536.0) as u32
+}
+
 /// A read in writes of 4 KiB.
 fn cost(write_iops: f64, read_iops: f64) -> Cost {
     let read = (f64::from(COST_UNIT) * write_iops / read_iops).round().clamp(1.0, f64::from(COST_UNIT) * 16.0);
@@ -159,6 +177,12 @@ mod tests {
             fair(&profile).validate().expect("in range");
         }
         assert_eq!(BuiltIn::all().count(), Profile::built_in().len(), "each has a name in a configuration");
+    }
+
+    #[test]
+    fn the_window_is_wide_enough_and_no_wider() {
+        let window = |drive: &str| saturating_in_flight(&Profile::by_name(drive).expect("built in"));
+        assert_eq!((window("p5800x"), window("pm1735"), window("p3520")), (45, 100, 72));
     }
 
     #[test]

@@ -5,14 +5,19 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
+mod calibrate;
 mod check;
 mod daemon;
 mod demo;
 mod drive_profile;
 mod log;
+mod plan;
+mod planning;
 mod policies;
 mod reproduce;
 mod serve;
+mod serving;
 mod sim;
 mod stats;
 mod table;
@@ -34,9 +39,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Calibrate(calibrate::Args),
     Check(check::Args),
     Demo(demo::Args),
     Load(load::cli::Args),
+    Plan(plan::Args),
     Reproduce(reproduce::Args),
     Sim(sim::Args),
     Stats(stats::Args),
@@ -48,11 +55,16 @@ const EXIT_BAD_INPUT: u8 = 2;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
+        },
+        Command::Plan(args) => match plan::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
         },
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Sim(args) => sim::run(&args),
@@ -75,6 +87,7 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
         || error.is::<::sim::ScenarioError>()
         || error.is::<vfio_user::BindError>()
         || error.is::<daemon::control::NoDaemon>()
+        || error.is::<calibrate::Refused>()
         || error.downcast_ref().is_some_and(load::Error::is_bad_input)
 }
 

@@ -1,17 +1,26 @@
 //! From a policy as configured to the policy that runs, for the daemon and the simulator alike.
 
-use config::{Limits, Policy, Variant};
-use io_model::Nanos;
+use config::{Arbitrated, Class, Limits, Policy, Priority, Variant};
+use io_model::{Nanos, QueuePriority};
 use policy::{
-    AnyPolicy, CapsConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns, LpnsConfig, MqfqConfig,
-    PolicyConfig, PollerShape,
+    AnyPolicy, ArbitratedConfig, CapsConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns,
+    LpnsConfig, MqfqConfig, PolicyConfig, PollerShape, TenantPriority,
 };
 use ssd_model::Profile;
 
 use crate::drive_profile;
 
-/// The policy for a drive. `limits` are the tenants', in the order of their identifiers.
-pub fn configure(policy: &Policy, profile: &Profile, limits: impl Iterator<Item = Limits>) -> PolicyConfig {
+/// What a policy must know of a tenant before it is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// For `caps`.
+    pub limits: Limits,
+    /// For `wrr` and `drr`.
+    pub priority: Priority,
+}
+
+/// The policy for a drive. `tenants` are in the order of their identifiers.
+pub fn configure(policy: &Policy, profile: &Profile, tenants: impl Iterator<Item = Terms>) -> PolicyConfig {
     match policy {
         Policy::Passthrough => PolicyConfig::Passthrough,
         Policy::Lpns(settings) => PolicyConfig::Lpns(lpns(settings, profile)),
@@ -31,7 +40,9 @@ pub fn configure(policy: &Policy, profile: &Profile, limits: impl Iterator<Item 
             guaranteed_weight: settings.guaranteed_weight,
             cost: drive_profile::lpns(profile).cost,
         }),
-        Policy::Caps => PolicyConfig::Caps(CapsConfig { limits: limits.map(caps).collect() }),
+        Policy::Wrr(settings) => PolicyConfig::Wrr(arbitrated(settings, profile, tenants)),
+        Policy::Drr(settings) => PolicyConfig::Drr(arbitrated(settings, profile, tenants)),
+        Policy::Caps => PolicyConfig::Caps(CapsConfig { limits: tenants.map(|tenant| caps(tenant.limits)).collect() }),
     }
 }
 
@@ -81,6 +92,44 @@ fn fair(settings: &config::Fair, profile: &Profile) -> FairConfig {
         thresh_max: or(settings.max_latency, drive.thresh_max),
         epoch: or(settings.epoch, drive.epoch),
         ..drive
+    }
+}
+
+fn arbitrated(settings: &Arbitrated, profile: &Profile, tenants: impl Iterator<Item = Terms>) -> ArbitratedConfig {
+    // The configuration holds weights to 1024.
+    let weight = |weight: u32| u16::try_from(weight).unwrap_or(u16::MAX);
+    ArbitratedConfig {
+        high_weight: weight(settings.high_weight),
+        medium_weight: weight(settings.medium_weight),
+        low_weight: weight(settings.low_weight),
+        arbitration_burst: weight(settings.arbitration_burst),
+        max_in_flight: settings.max_in_flight.unwrap_or_else(|| drive_profile::saturating_in_flight(profile)),
+        priorities: tenants.map(|tenant| priority(tenant.priority)).collect(),
+    }
+}
+
+fn priority(priority: Priority) -> TenantPriority {
+    queue_priority(priority).map_or(TenantPriority::OfQueue, TenantPriority::Fixed)
+}
+
+/// The class of all of a tenant's queues; `None`: each has its own.
+pub fn queue_priority(priority: Priority) -> Option<QueuePriority> {
+    match priority {
+        Priority::Urgent => Some(QueuePriority::Urgent),
+        Priority::High => Some(QueuePriority::High),
+        Priority::Medium => Some(QueuePriority::Medium),
+        Priority::Low => Some(QueuePriority::Low),
+        Priority::Client => None,
+    }
+}
+
+/// What a tenant is promised.
+pub fn class(class: Class) -> policy::Class {
+    match class {
+        Class::Guaranteed { latency_target } => {
+            policy::Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
+        }
+        Class::BestEffort { weight } => policy::Class::BestEffort { weight },
     }
 }
 

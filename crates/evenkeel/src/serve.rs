@@ -10,10 +10,13 @@ use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::admission::{Admission, PromiseRow};
 use crate::daemon::Daemon;
+use crate::drive_profile;
 use crate::log::Log;
 
-/// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0.
+/// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
+/// promises that the drive can't keep, unless they are overcommitted.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -30,6 +33,7 @@ struct Serving<'a> {
     pid: u32,
     #[serde(flatten)]
     summary: &'a Summary,
+    promises: &'a [PromiseRow],
     qemu: Vec<QemuArguments>,
 }
 
@@ -43,18 +47,24 @@ struct QemuArguments {
 pub fn run(args: &Args) -> Result<()> {
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
-    let prepared = Prepared::new(Config::load(&args.config)?)?;
+    let config = Config::load(&args.config)?;
+    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+    let mut prepared = Prepared::new(config)?;
+    let admission = Admission::new(&prepared.config, &profile);
+    prepared.warnings.extend(admission.warnings.iter().cloned());
     let summary = Summary::new(&prepared);
+    let (promises, shown) = (admission.promises.clone(), admission.to_string());
+    admission.refuse(&prepared.config)?;
     let log = Log::start().context("can't start the log")?;
     let sink = log.clone();
-    let daemon = Daemon::start(prepared, Arc::new(move |_, line| sink.line(line)))?;
+    let daemon = Daemon::start(prepared, profile, Arc::new(move |_, line| sink.line(line)))?;
     // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
         log.line(&format!("warning: {warning}"));
     }
     // Whoever waits for the announcement finds them in the log.
     log.flush();
-    if let Err(error) = announce(&summary, args.json) {
+    if let Err(error) = announce(&summary, &promises, &shown, args.json) {
         // Tenants are served all the same.
         log.line(&format!("can't print what is served: {error:#}"));
     }
@@ -69,18 +79,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn announce(summary: &Summary, json: bool) -> Result<()> {
+fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {
     let qemu = summary.tenants.iter().map(|tenant| QemuArguments {
         tenant: tenant.name.clone(),
         arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
     });
-    let serving = Serving { pid: std::process::id(), summary, qemu: qemu.collect() };
+    let serving = Serving { pid: std::process::id(), summary, promises, qemu: qemu.collect() };
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string(&serving)?)?;
         return Ok(out.flush()?);
     }
-    write!(out, "{summary}")?;
+    write!(out, "{summary}{shown}")?;
     writeln!(out, "\nto attach a tenant, add to QEMU's arguments (guest memory must be shared:")?;
     writeln!(out, "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):")?;
     for tenant in &serving.qemu {

@@ -1,6 +1,6 @@
 //! `evenkeel sim`: what would happen on a drive, under each policy, in virtual time.
 
-mod plan;
+pub mod plan;
 mod show;
 
 use std::io::{IsTerminal, Write};

@@ -4,6 +4,11 @@ use crate::daemon::snapshot::{BoundRow, Snapshot, TenantRow};
 
 /// Lays out rows under a heading: the first column to the left, numbers to the right.
 pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
+    layout_with_words(heading, rows, &[0])
+}
+
+/// The same with the columns `words` to the left.
+pub fn layout_with_words(heading: &[&str], rows: &[Vec<String>], words: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([heading[column].chars().count()]).max().unwrap_or(0)
@@ -13,7 +18,8 @@ pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
         let mut line = String::new();
         for (column, (cell, width)) in cells.zip(&widths).enumerate() {
             let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
-            line += &if column == 0 { format!("{cell}{pad}") } else { format!("  {pad}{cell}") };
+            let gap = if column == 0 { "" } else { "  " };
+            line += &if words.contains(&column) { format!("{gap}{cell}{pad}") } else { format!("{gap}{pad}{cell}") };
         }
         line.trim_end().to_owned() + "\n"
     };
@@ -53,10 +59,12 @@ pub fn promise(row: &TenantRow) -> String {
     if let Some(limits) = &row.limits {
         return format!("≤ {limits}");
     }
-    match (row.latency_target_us, row.weight) {
-        (Some(target), _) => format!("≤ {}", span(target)),
-        (None, Some(weight)) => format!("weight {weight}"),
-        (None, None) => "-".into(),
+    match (row.latency_target_us, &row.priority, row.weight) {
+        (Some(target), Some(priority), _) => format!("≤ {}, {priority}", span(target)),
+        (Some(target), None, _) => format!("≤ {}", span(target)),
+        (None, Some(priority), _) => priority.clone(),
+        (None, None, Some(weight)) => format!("weight {weight}"),
+        (None, None, None) => "-".into(),
     }
 }
 
@@ -88,6 +96,44 @@ pub fn stats(snapshot: &Snapshot) -> String {
     for (name, bound) in snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.bound.as_ref()?))) {
         text += &format!("{name}: {}\n", grounds(bound));
     }
+    text + &foreseen(snapshot)
+}
+
+/// What was predicted beside what came of it, and whose fault a broken promise is. Empty where nothing is known of either.
+fn foreseen(snapshot: &Snapshot) -> String {
+    let told = |t: &&TenantRow| t.predicted.is_some() || t.kept.is_some() || t.overcommit;
+    let beside = |predicted: Option<f64>, measured: f64, show: fn(f64) -> String| {
+        format!("{} → {}", predicted.map_or("-".into(), show), show(measured))
+    };
+    let row = |t: &TenantRow| {
+        let predicted = t.predicted.as_ref();
+        let promise = match (t.kept, t.overcommit) {
+            (Some(true), false) => "kept",
+            (Some(true), true) => "kept, overcommitted",
+            (Some(false), false) => "BROKEN",
+            (Some(false), true) => "BROKEN, overcommitted",
+            (None, true) => "overcommitted",
+            (None, false) => "-",
+        };
+        vec![
+            t.name.clone(),
+            predicted.map_or("-".into(), |predicted| format!("{} load", predicted.demand)),
+            beside(predicted.map(|predicted| predicted.iops), t.iops, count),
+            beside(predicted.map(|predicted| predicted.mean_us), t.mean_us, micros),
+            beside(predicted.map(|predicted| predicted.p99_us), t.p99_us, micros),
+            micros(t.waited_us),
+            promise.to_owned(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = snapshot.tenants.iter().filter(told).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heading = ["predicted → measured", "for", "IOPS", "mean µs", "p99 µs", "waits", "promise"];
+    let mut text = layout(&heading, &rows);
+    for (name, blame) in snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.blame.as_ref()?))) {
+        text += &format!("{name}: its promise fails by {}\n", blame.in_words());
+    }
     text
 }
 
@@ -114,6 +160,8 @@ mod tests {
     fn columns_line_up() {
         let rows = vec![vec!["db".into(), "1.5".into()], vec!["batch-µ".into(), "10".into()]];
         assert_eq!(layout(&["tenant", "µs"], &rows), "tenant    µs\ndb       1.5\nbatch-µ   10\n");
+        let words = layout_with_words(&["tenant", "µs"], &rows, &[0, 1]);
+        assert_eq!(words, "tenant   µs\ndb       1.5\nbatch-µ  10\n");
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl Daemon {
             max_depth: 1024,
             max_transfer_bytes: 1 << 20,
             doorbells: Doorbells::Mapped,
+            queues_singly: false,
         };
         let controller = Controller::new(config, Arc::clone(&doorbells), NoInterrupts).unwrap();
         let board = Arc::new(Board::default());

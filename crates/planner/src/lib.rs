@@ -2,13 +2,36 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | `blame` | a promise failed: whose fault it was |
+//! | `bound` | what no command exceeds |
 //! | `demand` | what is asked: [`Tenant`], [`Load`], [`Site`] |
 //! | `forecast` | what is answered: [`Forecast`] |
+//! | `model` | how: a queueing network, solved for its mean values |
+//! | `verdict` | which promises hold, and what is in the way: [`judge`] |
+//! | `outcome` | both together, and who asks: [`Outcome`], [`Planner`] |
+//! | `setting`, `advice` | the smallest change that makes promises hold: [`advise`], [`Change`] |
+//! | `solve` | settings at which every promise holds: [`solve`] |
 
 #![forbid(unsafe_code)]
 
+mod advice;
+mod blame;
+mod bound;
 mod demand;
+#[cfg(test)]
+mod fake;
 mod forecast;
+mod model;
+mod outcome;
+mod setting;
+mod solve;
+mod verdict;
 
+pub use advice::{Advice, Change, advise};
+pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
+pub use outcome::{Outcome, Planner};
+pub use setting::Setting;
+pub use solve::{Solution, Unsolved, solve};
+pub use verdict::{Obstacle, Promise, Verdict, judge};

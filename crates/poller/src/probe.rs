@@ -69,6 +69,8 @@ pub struct Counters {
     pub violations: u64,
     /// Sum of all latencies, for a mean.
     pub latency_sum_ns: u64,
+    /// Of that, the time with the device.
+    pub served_sum_ns: u64,
 }
 
 impl AddAssign for Counters {
@@ -82,6 +84,7 @@ impl AddAssign for Counters {
         self.errors += other.errors;
         self.violations += other.violations;
         self.latency_sum_ns += other.latency_sum_ns;
+        self.served_sum_ns += other.served_sum_ns;
     }
 }
 
@@ -146,6 +149,8 @@ pub struct Probe {
     errors: Count,
     violations: Count,
     latency_sum_ns: Count,
+    /// Of all intervals before the current one: summed once per interval, not per command.
+    served_sum_ns: Count,
     histogram: Histogram,
     phases: [[Interval; INTERVALS_PER_PERIOD]; 2],
     /// Number of the current interval since start: its cell is `phases[n / 20 % 2][n % 20]`.
@@ -170,6 +175,7 @@ impl Probe {
             errors: Count::default(),
             violations: Count::default(),
             latency_sum_ns: Count::default(),
+            served_sum_ns: Count::default(),
             histogram: Histogram::default(),
             phases: Default::default(),
             interval: AtomicU32::new(0),
@@ -234,9 +240,12 @@ impl Probe {
 
     /// Ends the current interval and clears the cell of the next one.
     pub(crate) fn next_interval(&self) {
-        let next = self.interval.load(Ordering::Relaxed).wrapping_add(1);
+        let current = self.interval.load(Ordering::Relaxed);
+        let next = current.wrapping_add(1);
         self.cell(next).clear();
         self.interval.store(next, Ordering::Release);
+        // After the interval: a reader in between misses it for a moment and never counts it twice.
+        self.served_sum_ns.add(self.cell(current).sum_ns.get());
     }
 
     /// What a policy needs to know: totals, and latencies of the last finished interval and period.
@@ -266,6 +275,7 @@ impl Probe {
 
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
+        let current = self.interval.load(Ordering::Acquire);
         Counters {
             submitted: self.submitted.get(),
             completed: self.completed.get(),
@@ -276,6 +286,7 @@ impl Probe {
             errors: self.errors.get(),
             violations: self.violations.get(),
             latency_sum_ns: self.latency_sum_ns.get(),
+            served_sum_ns: self.served_sum_ns.get() + self.cell(current).sum_ns.get(),
         }
     }
 
@@ -323,6 +334,10 @@ mod tests {
         // With the one nanosecond in the queue, 50 to 59 are over the target of 50.
         assert_eq!(probe.counters().violations, 10);
         assert_eq!(probe.counters().read_bytes, 20 * 4096);
+        // All but the nanosecond that each waited; the interval that goes on counts too.
+        probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(5));
+        let counters = probe.counters();
+        assert_eq!(counters.served_sum_ns, counters.latency_sum_ns - counters.completed);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! - `papers`: per paper, the printed numbers (`printed.rs`) and the experiments;
 //! - `runner`: many simulation runs on a few threads, with the same result as on one;
+//! - [`qos`]: the arbitration paper's cases, for who measures them on something else than the simulator;
 //! - [`report`]: figures, criteria, verdicts, plots, and the three files.
 //!
 //! One profile per drive and one table of host costs serve all figures; an experiment chooses among them and
@@ -18,5 +19,6 @@ mod papers;
 pub mod report;
 mod runner;
 
-pub use paper::Paper;
+pub use paper::{Mark, Paper, Printed, derived, printed};
+pub use papers::qos::printed as qos;
 pub use runner::{Error, Options, Progress, run};

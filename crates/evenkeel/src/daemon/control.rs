@@ -13,6 +13,7 @@ use poller::Board;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::foresight::Foresight;
 use super::snapshot::{Mark, Snapshot};
 
 /// A request is one short line.
@@ -50,10 +51,8 @@ pub enum Answer {
 pub struct View {
     /// All tenants' probes.
     pub board: Arc<Board>,
-    /// Names by tenant.
-    pub names: Arc<[String]>,
-    /// What each may do at most, in words, by tenant.
-    pub limits: Arc<[Option<String>]>,
+    /// What was said of the tenants.
+    pub foresight: Arc<Foresight>,
     /// The policy in force.
     pub policy: String,
     /// The pollers' clock.
@@ -128,7 +127,7 @@ fn stats(view: &View, span_ms: u64) -> Snapshot {
         std::thread::sleep(Duration::from_millis(span_ms));
         mark
     };
-    mark.until(view.clock.now(), &view.names, &view.limits, &view.policy)
+    mark.until(view.clock.now(), &view.foresight, &view.policy)
 }
 
 /// Nobody serves the control socket.
@@ -167,6 +166,8 @@ impl Client {
         match self.stream.read_line(&mut line) {
             Ok(0) => bail!(gone()),
             Ok(_) => {}
+            // It ended with our request unread.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!(gone()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 bail!("the daemon at {} did not answer in {limit:?}: it is stopped or stuck", self.path.display())
             }

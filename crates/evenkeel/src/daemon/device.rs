@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use config::{Placement, Tenant};
+use config::{Placement, Policy, Priority, Tenant};
 use guest_memory::{MappedU32, Mapping};
 use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
@@ -81,9 +81,17 @@ pub struct Device {
     on_format: OnFormat,
 }
 
+/// Data of one command at most (MDTS).
+const MAX_TRANSFER_BYTES: u32 = 1 << 20;
+
+/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a time is
+/// hardly more than a large one. Guests split what is larger.
+const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
+
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.
 pub fn build(
     tenant: &Tenant,
+    policy: &Policy,
     placement: &Placement,
     drive: &Facts,
     socket: PathBuf,
@@ -96,11 +104,12 @@ pub fn build(
         config::Doorbells::Mapped => Doorbells::Mapped,
         config::Doorbells::Trapped => Doorbells::Trapped,
     };
-    let controller = Controller::new(
-        controller_config(tenant, placement, drive, doorbells),
-        Arc::clone(&page),
-        EventFds::default(),
-    )?;
+    let in_turn = matches!(policy, Policy::Wrr(_) | Policy::Drr(_));
+    let config = ControllerConfig {
+        max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
+        ..controller_config(tenant, placement, drive, doorbells)
+    };
+    let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
     let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
     for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
         regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
@@ -136,8 +145,9 @@ fn controller_config(tenant: &Tenant, placement: &Placement, drive: &Facts, door
         },
         max_io_queues: tenant.queues,
         max_depth: 1024,
-        max_transfer_bytes: 1 << 20,
+        max_transfer_bytes: MAX_TRANSFER_BYTES,
         doorbells,
+        queues_singly: tenant.priority == Priority::Client,
     }
 }
 

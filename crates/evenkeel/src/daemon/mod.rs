@@ -3,14 +3,17 @@
 
 pub mod clock;
 pub mod control;
+mod cpu_waits;
 mod device;
 mod disk;
 mod disk_client;
 mod doorman;
 mod drive;
+mod foresight;
 mod handler;
 mod patrol;
 mod poller_thread;
+mod promises;
 mod queues;
 mod served;
 pub mod snapshot;
@@ -30,7 +33,7 @@ use backend_uring::{Kind, UringDrive};
 use client_socket::Log;
 use config::{Change, Config, DeviceLock, LayoutFile, Placement, Prepared, Tenant};
 use io_model::{Nanos, TenantId};
-use policy::{Class, PolicyConfig, PollerShape};
+use policy::{PolicyConfig, PollerShape};
 use poller::{Board, Poller, Probe};
 use ssd_model::Profile;
 use vfio_user::{DeviceId, Level, Server, ServerHandle};
@@ -42,11 +45,13 @@ use self::device::Device;
 use self::disk::DiskQueues;
 use self::disk_client::{DiskClient, Part};
 use self::drive::{Drive, SetWeights};
+use self::foresight::Foresight;
 use self::handler::{Route, Router};
 use self::patrol::Patrol;
 use self::poller_thread::{Mail, Mailbox, Manners};
+use self::promises::PromiseWatch;
 use self::served::Served;
-use crate::{drive_profile, policies};
+use crate::{drive_profile, planning, policies};
 
 /// A tenant's guest formatted its namespace; the layout file must remember.
 struct Formatted {
@@ -60,16 +65,17 @@ pub struct Daemon {
     server: Option<(JoinHandle<()>, ServerHandle, Arc<AtomicBool>)>,
     disks: Vec<vhost_user::Server>,
     layout_keeper: Option<JoinHandle<()>>,
+    promises: Option<PromiseWatch>,
     _control: ControlSocket,
     _lock: DeviceLock,
 }
 
 impl Daemon {
-    /// Starts everything. Sockets accept clients once this returns.
+    /// Starts everything. Sockets accept clients once this returns. `profile` is the drive that the configuration names.
     ///
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
-    pub fn start(prepared: Prepared, sink: vfio_user::Sink) -> Result<Self> {
+    pub fn start(prepared: Prepared, profile: Profile, sink: vfio_user::Sink) -> Result<Self> {
         let is_new = |change: &Change| match change {
             Change::Placed(placement) => Some(placement.name.clone()),
             _ => None,
@@ -77,7 +83,6 @@ impl Daemon {
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(is_new).collect();
         let (config, layout, lock) = prepared.commit()?;
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
         let builder = Builder::new(&config, &profile, new_tenants, sink)?;
         match &config.device.backend {
             config::Backend::Null => builder.build(&NullDrive::new(size_bytes), layout, lock),
@@ -95,6 +100,7 @@ impl Daemon {
 
     /// Completes what is in flight and ends. Returns the commands that the drive never answered.
     pub fn stop(mut self) -> u32 {
+        drop(self.promises.take());
         // Their threads may be waiting for pollers, so they are joined after these.
         self.disks.iter().for_each(vhost_user::Server::stop);
         for (mailbox, _) in &self.pollers {
@@ -120,6 +126,7 @@ impl Daemon {
 struct Builder<'a> {
     config: &'a Config,
     policy: PolicyConfig,
+    foresight: Arc<Foresight>,
     new_tenants: Vec<String>,
     server: Server,
     sink: vfio_user::Sink,
@@ -131,12 +138,12 @@ impl<'a> Builder<'a> {
     fn new(config: &'a Config, profile: &Profile, new_tenants: Vec<String>, sink: vfio_user::Sink) -> Result<Self> {
         guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
         let server = Server::new(Arc::clone(&sink)).context("can't start the vfio-user server")?;
-        let limits = config.tenants.iter().map(|tenant| tenant.limits);
-        let policy = policies::configure(&config.policy, profile, limits);
+        let policy = planning::policy(config, profile);
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
         }
-        Ok(Self { config, policy, new_tenants, server, sink, board: Arc::default(), clock: Clock::start() })
+        let foresight = Arc::new(Foresight::new(config, profile));
+        Ok(Self { config, policy, foresight, new_tenants, server, sink, board: Arc::default(), clock: Clock::start() })
     }
 
     fn build<D: Drive>(self, drive: &D, mut layout: LayoutFile, lock: DeviceLock) -> Result<Daemon> {
@@ -148,8 +155,7 @@ impl<'a> Builder<'a> {
         let names: Arc<[String]> = self.config.tenants.iter().map(|tenant| tenant.name.clone()).collect();
         let view = View {
             board: Arc::clone(&self.board),
-            names: Arc::clone(&names),
-            limits: self.config.tenants.iter().map(|tenant| tenant.limits.in_words()).collect(),
+            foresight: Arc::clone(&self.foresight),
             policy: self.config.policy.name().into(),
             clock: self.clock,
         };
@@ -161,10 +167,21 @@ impl<'a> Builder<'a> {
             server: None,
             disks: Vec::new(),
             layout_keeper: Some(layout_keeper),
+            promises: None,
             _control: control,
             _lock: lock,
         };
-        match self.start_threads(drive, &placements, formatted, &mut daemon) {
+        // Nobody is watched where nobody was promised anything.
+        let promised = self.config.tenants.iter().any(Tenant::is_guaranteed);
+        let (board, foresight) = (Arc::clone(&self.board), Arc::clone(&self.foresight));
+        let (clock, sink) = (self.clock, Arc::clone(&self.sink));
+        // The watch begins with what the board has: not before the pollers' probes are there.
+        let started = self.start_threads(drive, &placements, formatted, &mut daemon).and_then(|()| {
+            let watch = promised.then(|| PromiseWatch::start(board, foresight, clock, sink)).transpose();
+            daemon.promises = watch.context("can't start the thread that watches promises")?;
+            Ok(())
+        });
+        match started {
             Ok(()) => Ok(daemon),
             Err(error) => {
                 daemon.stop();
@@ -297,12 +314,7 @@ impl<'a> Builder<'a> {
 
     /// What measures a tenant at one poller; on the board.
     fn probe(&self, index: usize) -> Arc<Probe> {
-        let class = match self.config.tenants[index].class {
-            config::Class::Guaranteed { latency_target } => {
-                Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
-            }
-            config::Class::BestEffort { weight } => Class::BestEffort { weight },
-        };
+        let class = policies::class(self.config.tenants[index].class);
         let probe = Arc::new(Probe::new(TenantId(index as u16), class));
         self.board.add(Arc::clone(&probe));
         probe
@@ -321,7 +333,8 @@ impl<'a> Builder<'a> {
             // The receiver lives as long as the daemon.
             let _ = formatted.send(Formatted { tenant: index, lba_bytes });
         };
-        device::build(tenant, placement, &drive.facts(), self.config.socket_path(tenant), Box::new(on_format))
+        let (policy, socket) = (&self.config.policy, self.config.socket_path(tenant));
+        device::build(tenant, policy, placement, &drive.facts(), socket, Box::new(on_format))
             .with_context(|| format!("tenant {}", tenant.name))
     }
 

@@ -103,6 +103,9 @@ impl Mailbox {
     }
 }
 
+/// What the names of pollers' threads begin with.
+pub const NAME_PREFIX: &str = "poller-";
+
 /// A poller's thread; ends after [`Mail::Drain`], saying how many commands were still in flight.
 pub type Thread = JoinHandle<u32>;
 
@@ -137,7 +140,7 @@ pub fn start<B: Backend + Send + 'static>(
         drive_watch: None,
         next_weights: Nanos(0),
     };
-    let thread = std::thread::Builder::new().name(format!("poller-{number}")).spawn(move || runner.run())?;
+    let thread = std::thread::Builder::new().name(format!("{NAME_PREFIX}{number}")).spawn(move || runner.run())?;
     Ok((mailbox, thread))
 }
 

@@ -1,15 +1,17 @@
 //! `evenkeel reproduce`: the papers' figures from our own code, and how they compare.
 
+mod live;
+
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use reproduce::report::{Figure, Output, Report};
 use reproduce::{Options, Paper, Progress};
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::table;
 
@@ -37,6 +39,11 @@ pub struct Args {
     /// Cut the experiments short: rough numbers, soon.
     #[arg(long)]
     quick: bool,
+
+    /// Instead of simulating, measure the arbitration paper's figures on a daemon of this program that imitates a drive in
+    /// real time. Takes a minute or two of otherwise idle CPUs, and no two reports are the same.
+    #[arg(long)]
+    live: bool,
 }
 
 /// Runs the command.
@@ -47,7 +54,11 @@ pub fn run(args: &Args) -> Result<()> {
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let options = Options { seed: args.seed, quick: args.quick, threads };
     let screen = Screen { is_terminal: std::io::stderr().is_terminal(), filled: AtomicUsize::new(0) };
-    let report = reproduce::run(&papers, options, &|progress| screen.show(progress));
+    let report = if args.live {
+        measure_live(args, &screen)
+    } else {
+        reproduce::run(&papers, options, &|progress| screen.show(progress)).map_err(Into::into)
+    };
     screen.clear();
     let report = report?;
 
@@ -67,6 +78,21 @@ pub fn run(args: &Args) -> Result<()> {
         writeln!(out, "\n{}", page.display())?;
     }
     Ok(out.flush()?)
+}
+
+/// What only a daemon in real time can show.
+fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
+    if args.paper != "qos" {
+        bail!("--live measures the figures of one paper only: evenkeel reproduce qos --live");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let seconds = if args.quick { 1 } else { 3 };
+    let run = live::Run { seconds, seed: args.seed, stop: &stop };
+    let figures = live::figures(&run, &mut |what| screen.say(what))?;
+    Ok(Report { seed: args.seed, quick: args.quick, figures, uncovered: Vec::new() })
 }
 
 /// One line per figure, and what was missed.
@@ -129,6 +155,14 @@ impl Screen {
         } else {
             Ok(())
         };
+        let _ = err.flush();
+    }
+
+    /// Something that takes a few seconds begins.
+    fn say(&self, what: &str) {
+        let mut err = std::io::stderr().lock();
+        // As above.
+        let _ = if self.is_terminal { write!(err, "\r\x1b[K{what}") } else { writeln!(err, "{what}") };
         let _ = err.flush();
     }
 

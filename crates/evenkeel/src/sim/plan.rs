@@ -7,13 +7,15 @@ use ::sim::workload::{self, Access, Arrivals, Pattern};
 use ::sim::{self, Layout, Report, ScenarioError};
 use anyhow::Result;
 use config::scenario::{self as file, FaultKind, HostLayout, Workload};
-use config::{Class, Policy, Scenario};
+use config::{Policy, Scenario};
 use io_model::Nanos;
+use planner::{Planner, Verdict};
 use policy::PolicyConfig;
 use ssd_model::Profile;
 use trace::Trace;
 
-use crate::{drive_profile, policies};
+use crate::policies::{self, Terms};
+use crate::{drive_profile, planning};
 
 /// Everything that will be played.
 pub struct Plan {
@@ -50,10 +52,13 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     let profile = drive_profile::load(&scenario.drive.profile, |why| scenario.no_profile(why))?;
     let mut notes = Vec::new();
     let tenants = tenants(scenario, &mut notes)?;
-    let limits = || scenario.tenants.iter().map(|tenant| tenant.limits);
+    if scenario.drive.profile.figures().is_none() {
+        impossible_targets(scenario, &profile, &mut notes);
+    }
+    let terms = || scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
     let mut runs = Vec::new();
     for policy in &scenario.policies {
-        let configured = policies::configure(policy, &profile, limits());
+        let configured = policies::configure(policy, &profile, terms());
         let layout = layout(scenario.host.layout, policy);
         if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
             notes.push(drive_profile::assumed(&profile.name, lpns));
@@ -82,9 +87,22 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     Ok(Plan { runs, alone, alone_of, notes })
 }
 
+/// Targets that the drive of a file can't keep even alone; those of built-in drives are told with the file's problems.
+fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<String>) {
+    let question = planning::of_scenario(scenario, &Policy::Passthrough, profile);
+    let planner = Planner::new(&question.site);
+    for tenant in question.tenants.iter().filter(|tenant| tenant.target().is_some()) {
+        let alone = planner.outcome(&question.policy, std::slice::from_ref(tenant));
+        let promises = alone.map(|outcome| outcome.promises).unwrap_or_default();
+        let impossible = promises.iter().filter(|promise| matches!(promise.verdict, Verdict::Impossible { .. }));
+        notes.extend(impossible.map(|promise| format!("{}: {}", tenant.name, promise.reason)));
+    }
+}
+
 /// A policy that weighs tenants against each other has none to weigh.
 fn sees_one_only(run: &Run) -> bool {
-    matches!(run.policy, Policy::Fair(_) | Policy::K2(_) | Policy::Mqfq(_)) && run.scenario.pollers().len() > 1
+    matches!(run.policy, Policy::Fair(_) | Policy::K2(_) | Policy::Mqfq(_) | Policy::Wrr(_) | Policy::Drr(_))
+        && run.scenario.pollers().len() > 1
 }
 
 /// What a policy and the faults need of the drive's queues.
@@ -129,7 +147,7 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
 }
 
 /// Policies that must see all tenants have one poller, as in the daemon.
-fn layout(host: HostLayout, policy: &Policy) -> Layout {
+pub fn layout(host: HostLayout, policy: &Policy) -> Layout {
     match host {
         HostLayout::Evenkeel if policy.needs_one_poller() => Layout::Mdev,
         HostLayout::Evenkeel => Layout::Evenkeel,
@@ -176,7 +194,8 @@ fn starvation_limit(span: Nanos) -> Nanos {
     Nanos(span.0 / 10).clamp(Nanos::from_millis(20), Nanos::from_millis(1_000))
 }
 
-fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
+/// What the host's code costs: the layout's own, but for what the scenario says.
+pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
     let mut costs = sim::HostCosts::default();
     let own = &host.costs;
     let set = |cost: &mut u64, own: Option<config::TimeSpan>| *cost = own.map_or(*cost, |span| span.0);
@@ -240,17 +259,12 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
             other => simple(other, tenant.vcpus, notes),
         };
         workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
-        let class = match tenant.class {
-            Class::Guaranteed { latency_target } => {
-                policy::Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
-            }
-            Class::BestEffort { weight } => policy::Class::BestEffort { weight },
-        };
         tenants.push(sim::Tenant {
             name: tenant.name.clone(),
-            class,
+            class: policies::class(tenant.class),
             vcpus: tenant.vcpus,
             vqs: tenant.queues,
+            queue_priorities: Vec::new(),
             size_bytes: tenant.size.0,
             workload,
         });

@@ -1,6 +1,7 @@
 //! A simulation's outcome as tables for people.
 
 use ::sim::{Report, TenantReport};
+use config::scenario::ScenarioTenant;
 use config::{Class, Scenario};
 
 use super::Outcome;
@@ -44,7 +45,7 @@ fn run(scenario: &Scenario, report: &Report) -> String {
         "over", "late", "errors", "slowdown",
     ];
     let rows: Vec<Vec<String>> =
-        report.tenants.iter().zip(&scenario.tenants).map(|(row, tenant)| cells(row, tenant.class)).collect();
+        report.tenants.iter().zip(&scenario.tenants).map(|(row, tenant)| cells(row, promise(tenant, report))).collect();
     text += &layout(&heading, &rows);
     text += &operations(report);
     text += &exceeded(report);
@@ -64,14 +65,14 @@ fn run(scenario: &Scenario, report: &Report) -> String {
     text
 }
 
-fn cells(row: &TenantReport, class: Class) -> Vec<String> {
+fn cells(row: &TenantReport, promise: String) -> Vec<String> {
     let latency = &row.latency;
     let seen = |ns: f64| if latency.count > 0 { micros(ns / 1e3) } else { "-".into() };
     let us = |ns: u64| seen(ns as f64);
     let bound = row.bound.as_ref().and_then(|bound| bound.vouched_ns);
     vec![
         row.name.clone(),
-        promise(class),
+        promise,
         count(row.iops),
         format!("{:.1}", row.bandwidth_bytes_s / 1e6),
         seen(latency.mean_ns),
@@ -94,10 +95,16 @@ fn cells(row: &TenantReport, class: Class) -> Vec<String> {
     ]
 }
 
-fn promise(class: Class) -> String {
-    match class {
-        Class::Guaranteed { latency_target } => format!("≤ {}", span(latency_target.as_micros_f64())),
-        Class::BestEffort { weight } => format!("weight {weight}"),
+/// A tenant's promise, or what it has instead under the policy of a report.
+fn promise(tenant: &ScenarioTenant, report: &Report) -> String {
+    let priority = matches!(report.policy.as_str(), "wrr" | "drr").then(|| tenant.priority.name());
+    match (tenant.class, priority) {
+        (Class::Guaranteed { latency_target }, None) => format!("≤ {}", span(latency_target.as_micros_f64())),
+        (Class::Guaranteed { latency_target }, Some(priority)) => {
+            format!("≤ {}, {priority}", span(latency_target.as_micros_f64()))
+        }
+        (Class::BestEffort { weight }, None) => format!("weight {weight}"),
+        (Class::BestEffort { .. }, Some(priority)) => priority.to_owned(),
     }
 }
 
@@ -204,7 +211,7 @@ mod tests {
         let shown = |corrected_ns, vouched_ns, over_bound| {
             let bound = Some(BoundReport { published_ns: 9_000, corrected_ns, vouched_ns });
             let row = TenantReport { bound, over_bound, ..row(9, 1, 0) };
-            cells(&row, Class::BestEffort { weight: 1 })[11..13].to_vec()
+            cells(&row, String::new())[11..13].to_vec()
         };
         assert_eq!(shown(None, None, 0), ["-", "-"]);
         assert_eq!(shown(Some(7_000), Some(7_000), 2), ["7.0", "2"]);

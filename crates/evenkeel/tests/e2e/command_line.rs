@@ -13,7 +13,7 @@ fn each_subcommand_has_help() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    for command in ["serve", "check", "demo", "load", "sim", "stats"] {
+    for command in ["calibrate", "serve", "check", "demo", "load", "plan", "sim", "stats"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} in {text}");
         let output = run(&[command, "--help"]);
         assert!(output.status.success());

@@ -5,9 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+mod arbitration;
 mod bad_config;
 mod bad_range;
 mod blkio;
+mod calibrate;
 mod command_line;
 mod demo;
 mod doorbells;
@@ -17,7 +19,9 @@ mod format;
 mod guest;
 mod harness;
 mod hostile;
+mod plan;
 mod policies;
+mod promises;
 mod raw;
 mod shutdown;
 mod sim;

@@ -76,6 +76,19 @@ fn d2fq() {
 }
 
 #[test]
+fn wrr() {
+    let tenants = TENANTS.replace("latency_target", "priority = \"high\"\nlatency_target");
+    serves("wrr", "high_weight = 64\narbitration_burst = 2\nmax_in_flight = 16", &tenants);
+    serves("wrr", "", &tenants.replace("\"high\"", "\"client\""));
+}
+
+#[test]
+fn drr() {
+    let tenants = TENANTS.replace("latency_target", "priority = \"urgent\"\nlatency_target");
+    serves("drr", "high_weight = 256\nlow_weight = 1", &tenants);
+}
+
+#[test]
 fn caps() {
     let tenants = format!("{TENANTS}rw_iops = \"20k\"\nr_bandwidth = \"500MiB/s\"\nw_bandwidth = \"500MiB/s\"\n");
     serves("caps", "", &tenants);

@@ -27,27 +27,32 @@ pub fn escape(text: &str) -> String {
     out
 }
 
+/// A page of that title around `content`, with the style sheet that the drawings and tables need.
+pub fn page(title: &str, content: &str) -> String {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{content}</main>\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
 impl Report {
     /// The page.
     pub fn html(&self) -> String {
-        let mut page = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-             <title>Evenkeel: the papers' figures</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        );
-        page += &self.introduction();
-        page += &self.summary();
+        let mut content = self.introduction() + &self.summary();
         for paper in Paper::ALL {
             let figures: Vec<&Figure> = self.figures.iter().filter(|figure| figure.paper == paper).collect();
             let uncovered: Vec<&Uncovered> = self.uncovered.iter().filter(|one| one.paper == paper).collect();
             if figures.is_empty() && uncovered.is_empty() {
                 continue;
             }
-            page += &format!("<h2>{}</h2>\n<p class=\"cite\">{}</p>\n", escape(paper.name()), escape(paper.citation()));
-            figures.iter().for_each(|figure| page += &section(figure));
-            uncovered.iter().for_each(|one| page += &not_covered(one));
+            content +=
+                &format!("<h2>{}</h2>\n<p class=\"cite\">{}</p>\n", escape(paper.name()), escape(paper.citation()));
+            figures.iter().for_each(|figure| content += &section(figure));
+            uncovered.iter().for_each(|one| content += &not_covered(one));
         }
-        page + "</main>\n</body>\n</html>\n"
+        page("Evenkeel: the papers' figures", &content)
     }
 
     fn introduction(&self) -> String {
@@ -114,7 +119,7 @@ fn section(figure: &Figure) -> String {
         html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
     }
     html += &criteria(&figure.criteria);
-    figure.plots.iter().filter_map(|plot| plot.draw(figure)).for_each(|drawing| html += &picture(&drawing));
+    figure.plots.iter().filter_map(|plot| plot.draw(&figure.rows)).for_each(|drawing| html += &drawing.html());
     if let Some(deviation) = &figure.deviation {
         html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(deviation));
     }
@@ -141,15 +146,18 @@ fn criteria(criteria: &[Criterion]) -> String {
     format!("<ul class=\"criteria\">\n{}</ul>\n", criteria.iter().map(item).collect::<String>())
 }
 
-fn picture(drawing: &Drawing) -> String {
-    let mut legend = String::new();
-    for (i, series) in drawing.series.iter().enumerate() {
-        legend += &format!("<li><i class=\"{}\"></i>{}</li>", colour(i), escape(series));
+impl Drawing {
+    /// The picture with its legend, for a [`page`].
+    pub fn html(&self) -> String {
+        let mut legend = String::new();
+        for (i, series) in self.series.iter().enumerate() {
+            legend += &format!("<li><i class=\"{}\"></i>{}</li>", colour(i), escape(series));
+        }
+        if self.has_printed {
+            legend += "<li><i class=\"hollow\"></i>printed</li>";
+        }
+        format!("<figure>\n<div class=\"wide\">{}</div>\n<ul class=\"legend\">{legend}</ul>\n</figure>\n", self.svg)
     }
-    if drawing.has_printed {
-        legend += "<li><i class=\"hollow\"></i>printed</li>";
-    }
-    format!("<figure>\n<div class=\"wide\">{}</div>\n<ul class=\"legend\">{legend}</ul>\n</figure>\n", drawing.svg)
 }
 
 fn rows(rows: &[Row]) -> String {

@@ -16,8 +16,9 @@ mod tests;
 mod write;
 
 pub use figure::{Criterion, Figure, Uncovered};
+pub use html::{escape, page};
 pub use number::short as short_number;
-pub use plot::{Axis, Kind, Plot};
+pub use plot::{Axis, Drawing, Kind, Plot};
 pub use row::{Row, Verdict, X};
 pub use write::{Output, OutputError};
 

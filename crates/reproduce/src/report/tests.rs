@@ -91,7 +91,7 @@ fn every_place_in_a_plot_is_a_number_inside_it() {
 
 #[test]
 fn a_printed_value_is_a_hollow_marker_beside_ours() {
-    let drawing = lines().plots[0].draw(&lines()).unwrap();
+    let drawing = lines().plots[0].draw(&lines().rows).unwrap();
     assert_eq!(drawing.series.len(), 3);
     assert!(drawing.has_printed);
     assert_eq!(drawing.svg.matches("class=\"printed").count(), 6);

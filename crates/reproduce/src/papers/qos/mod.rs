@@ -4,8 +4,13 @@
 //! the queues of the drive's model: hosts play no part in what arbitration does.
 
 mod fig7;
+mod fig7_tenants;
 mod fig8;
-mod printed;
+mod fig8_policies;
+mod mixes;
+
+pub mod printed;
+mod rogue;
 mod streams;
 
 use arbitration::{Arbitration, QuantaKib};
@@ -22,8 +27,17 @@ pub const EXPERIMENTS: &[Experiment] = &[
         title: "Deficit round robin: the paper's model and the drive",
         measure: fig7::measure,
     },
+    Experiment {
+        paper: Paper::Qos,
+        title: "Deficit round robin among tenants: planned and simulated",
+        measure: fig7_tenants::measure,
+    },
     Experiment { paper: Paper::Qos, title: "Two jobs under three ways of arbitration", measure: fig8::measure },
+    Experiment { paper: Paper::Qos, title: "Two jobs, arbitrated by the host", measure: fig8_policies::measure },
     Experiment { paper: Paper::Qos, title: "Arbitration and the depth of queues", measure: fig8::measure_depth },
+    Experiment { paper: Paper::Qos, title: "A rogue on a drive that is booked out", measure: rogue::measure },
+    Experiment { paper: Paper::Qos, title: "A rogue on a drive with room to spare", measure: rogue::measure_idle },
+    Experiment { paper: Paper::Qos, title: "Random mixes of tenants: planned and simulated", measure: mixes::measure },
 ];
 
 /// What can't.

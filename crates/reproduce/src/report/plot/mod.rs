@@ -1,4 +1,4 @@
-//! Plots as inline SVG: drawn from a figure's rows, coloured by the page's style sheet, no script.
+//! Plots as inline SVG: drawn from rows, coloured by the page's style sheet, no script.
 //!
 //! What is ours is solid; what a paper prints is a hollow marker of the same colour.
 
@@ -10,7 +10,6 @@ mod scale;
 
 pub(super) use canvas::colour;
 
-use super::figure::Figure;
 use super::row::{Row, X};
 
 /// How numbers become marks.
@@ -100,10 +99,10 @@ impl Plot {
         self
     }
 
-    /// The picture, and the names of its series in the order of their colours; `None` where no row has the
-    /// metric.
-    pub(super) fn draw(&self, figure: &Figure) -> Option<Drawing> {
-        let data = Data::of(self, figure);
+    /// The picture of those rows that have the metric; `None` where none has. [`page`](super::page) has the style sheet
+    /// that colours it.
+    pub fn draw(&self, rows: &[Row]) -> Option<Drawing> {
+        let data = Data::of(self, rows);
         if data.rows.is_empty() {
             return None;
         }
@@ -117,10 +116,10 @@ impl Plot {
 }
 
 /// A plot that is drawn.
-pub(super) struct Drawing {
+pub struct Drawing {
     /// The picture.
     pub svg: String,
-    /// What the colours mean.
+    /// What the colours mean, in their order.
     pub series: Vec<String>,
     /// Whether there are hollow markers to explain.
     pub has_printed: bool,
@@ -136,12 +135,12 @@ struct Data<'a> {
 }
 
 impl<'a> Data<'a> {
-    fn of(plot: &Plot, figure: &'a Figure) -> Self {
+    fn of(plot: &Plot, rows: &'a [Row]) -> Self {
         let wanted = |row: &&Row| match plot.kind {
             Kind::Boxes => row.metric.strip_prefix(&plot.metric).is_some_and(|part| BOX_PARTS.contains(&part)),
             _ => row.metric == plot.metric,
         };
-        let rows: Vec<&Row> = figure.rows.iter().filter(wanted).collect();
+        let rows: Vec<&Row> = rows.iter().filter(wanted).collect();
         let (mut series, mut xs) = (Vec::new(), Vec::new());
         for row in &rows {
             if !series.contains(&row.series) {

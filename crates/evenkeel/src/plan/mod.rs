@@ -1,0 +1,255 @@
+//! `evenkeel plan`: what tenants will get from a drive before they are there, and which promises hold.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `addition` | `--add`: tenants that are not in the file |
+//! | `choices` | the policies that are compared |
+//! | `report`, `text` | what is said, as data and for people |
+//! | `words`, `paste` | in an operator's words; as a configuration spells it |
+//! | `plot` | `--plot`: latency against load |
+
+mod addition;
+mod choices;
+mod paste;
+mod plot;
+mod report;
+mod text;
+pub mod words;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use config::Config;
+use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
+
+use self::addition::Enlarged;
+use self::choices::Choice;
+use self::report::{Addition, AdviceRow, Drive, PolicyReport, PromiseRow, Report, Solution, TenantRow};
+use crate::drive_profile;
+use crate::planning::{self, Question};
+
+/// A promise does not hold, or what was to be added does not fit, or there is no solution.
+const EXIT_NOT_KEPT: u8 = 3;
+
+/// Say beforehand what each tenant will get, and which promises hold: with this policy, with others, with one more
+/// tenant. Needs neither the drive nor the daemon. Exit status: 0 every promise holds, 3 one does not, 2 bad input.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file.
+    config: PathBuf,
+
+    /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
+    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED)]
+    policy: Option<String>,
+
+    /// Does this tenant fit too? A file with a [[tenant]] section, or the tenant itself:
+    /// name=web,class=guaranteed,latency_target=200us,rw=randread,bs=4k,iodepth=1. Can be given several times.
+    #[arg(long, value_name = "TENANT")]
+    add: Vec<String>,
+
+    /// Look for priorities, weights, caps or an omega at which every promise holds, and print them as TOML.
+    #[arg(long)]
+    solve: bool,
+
+    /// Also draw the latency of guaranteed tenants against the load, as a page: plan.html.
+    #[arg(long, value_name = "FILE", value_parser = plot::parse_path)]
+    plot: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Bad input, or output that can't be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let enlarged = addition::load(&args.config, &args.add)?;
+    let config = &enlarged.config;
+    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
+    let question = planning::of_config(config, &profile);
+    let planner = Planner::new(&question.site);
+    let choices = choices::choices(config, &profile, &question.tenants, args.policy.as_deref());
+    let report = make(&enlarged, &question, &planner, &choices, args.solve)?;
+    if let Some(path) = &args.plot {
+        plot::write(path, &planner, &choices)?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write!(out, "{}", text::show(&report))?;
+    }
+    out.flush()?;
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
+}
+
+impl Report {
+    /// Whether what was asked has a good answer: the solution where one was asked for, else whether what is added fits, else
+    /// whether every promise holds.
+    fn is_good(&self) -> bool {
+        match (&self.solution, &self.addition) {
+            (Some(solution), _) => solution.found,
+            (None, Some(addition)) => addition.fits,
+            (None, None) => self.policies.first().is_some_and(|policy| policy.promises_kept),
+        }
+    }
+}
+
+fn make(
+    enlarged: &Enlarged,
+    question: &Question,
+    planner: &Planner<'_>,
+    choices: &[Choice],
+    solve: bool,
+) -> Result<Report, config::ConfigErrors> {
+    let Enlarged { config, present, .. } = enlarged;
+    let outcomes: Vec<Result<Outcome, Unmodelled>> =
+        choices.iter().map(|choice| planner.outcome(&choice.policy, &choice.tenants)).collect();
+    refuse_the_impossible(enlarged, &outcomes)?;
+
+    let rows = TenantRow::all(config, &question.tenants, &question.assumed, *present);
+    let each = choices.iter().zip(&outcomes);
+    let policies: Vec<PolicyReport> =
+        each.clone().map(|(choice, outcome)| PolicyReport::new(choice, outcome, &rows)).collect();
+    let first = each.clone().next().and_then(|(choice, outcome)| Some((choice, outcome.as_ref().ok()?)));
+    let mut warnings = enlarged.warnings();
+    warnings.extend(no_profile_warning(config));
+    Ok(Report {
+        config: config.file().to_owned(),
+        drive: Drive { profile: config.device.profile.name(), named: config.device.profile_named },
+        warnings,
+        advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
+        addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
+        solution: solve.then(|| solution_of(planner, config, choices, &rows)),
+        tenants: rows,
+        policies,
+    })
+}
+
+fn no_profile_warning(config: &Config) -> Option<String> {
+    let profile = config.device.profile.name();
+    (!config.device.profile_named).then(|| {
+        format!(
+            "{}: [device] names no drive profile, so this is the plan for another drive, a {profile}; let `evenkeel \
+             calibrate` measure yours, and name what it writes: profile = \"drive.toml\"",
+            config.file().display()
+        )
+    })
+}
+
+/// A target below what the drive does alone is a mistake in the file, whatever the policy.
+fn refuse_the_impossible(
+    enlarged: &Enlarged,
+    outcomes: &[Result<Outcome, Unmodelled>],
+) -> Result<(), config::ConfigErrors> {
+    let config = &enlarged.config;
+    let Some(outcome) = outcomes.iter().find_map(|outcome| outcome.as_ref().ok()) else { return Ok(()) };
+    let problem = |promise: &Promise| {
+        let tenant = config.tenants.get(promise.tenant)?;
+        let Verdict::Impossible { lowest } = promise.verdict else { return None };
+        let what =
+            format!("tenant {:?} can't be promised {}: {}", tenant.name, words::span(promise.target), promise.reason);
+        // Rounded up, so that what is advised is possible.
+        let lowest = words::span(io_model::Nanos(lowest.0.div_ceil(100) * 100));
+        let remedy = format!("write {lowest:?} or more, or overcommit = true to go without the promise");
+        (!config.overcommits(tenant)).then(|| config.promise_problem(promise.tenant, what, remedy))
+    };
+    let problems: Vec<config::Problem> = outcome.promises.iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(enlarged.errors(problems)) }
+}
+
+/// Whether the tenants from `present` on fit under the first choice.
+fn addition_of(
+    planner: &Planner<'_>,
+    choices: &[Choice],
+    policies: &[PolicyReport],
+    rows: &[TenantRow],
+    present: usize,
+) -> Addition {
+    let tenants: Vec<String> = rows[present..].iter().map(|row| row.name.clone()).collect();
+    let (fits, why) = match (choices.first(), policies.first()) {
+        (_, Some(PolicyReport { unmodelled: Some(why), .. })) => (false, format!("can't be said: {why}")),
+        (Some(choice), Some(policy)) => {
+            let before = planner.outcome(&choice.policy, &choice.tenants[..present.min(choice.tenants.len())]);
+            let before = before.map(|outcome| PromiseRow::all(&outcome.promises, &choice.tenants, rows));
+            fits(policy, &before.unwrap_or_default())
+        }
+        _ => (false, "there is no policy to plan for".to_owned()),
+    };
+    Addition { tenants, fits, why }
+}
+
+/// `before`: the promises without the addition.
+fn fits(policy: &PolicyReport, before: &[PromiseRow]) -> (bool, String) {
+    let broken = || policy.promises.iter().filter(|promise| !promise.is_good());
+    let names = |broken: &[&PromiseRow]| {
+        let names: Vec<String> = broken.iter().take(4).map(|promise| format!("{:?}", promise.tenant)).collect();
+        let more = broken.len().saturating_sub(names.len());
+        names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+    };
+    let was_good = |promise: &&PromiseRow| {
+        before.iter().find(|before| before.tenant == promise.tenant).is_none_or(PromiseRow::is_good)
+    };
+    let (newly, already): (Vec<&PromiseRow>, Vec<&PromiseRow>) = broken().partition(was_good);
+    match (&newly[..], &already[..]) {
+        ([], []) => (true, format!("every promise still holds under {}", policy.policy)),
+        ([], already) => (
+            false,
+            format!("no promise suffers from it, but those to {} do not hold without it either", names(already)),
+        ),
+        ([first, ..], _) => (
+            false,
+            format!("the promise to {} would not hold under {}: {}", names(&newly), policy.policy, first.reason),
+        ),
+    }
+}
+
+fn solution_of(planner: &Planner<'_>, config: &Config, choices: &[Choice], rows: &[TenantRow]) -> Solution {
+    // Every choice has the same tenants but for priorities, which the search sets anyway where they count.
+    let policies: Vec<_> = choices.iter().map(|choice| choice.policy.clone()).collect();
+    let tenants = choices.first().map(|choice| &choice.tenants[..]).unwrap_or_default();
+    let none = |promises: Vec<PromiseRow>, why: String| Solution {
+        found: false,
+        policy: None,
+        policy_toml: None,
+        priorities: Vec::new(),
+        remove_priorities: false,
+        promises,
+        why,
+    };
+    match planner::solve(planner, &policies, tenants) {
+        Ok(solution) => {
+            let policy = &solution.policy;
+            let unchanged = *policy == policies[0] && solution.tenants == tenants;
+            let why = match unchanged {
+                true => "every promise holds as it is configured".to_owned(),
+                false => format!("every promise holds under {} with these settings", policy.name()),
+            };
+            Solution {
+                found: true,
+                policy: Some(policy.name()),
+                policy_toml: Some(paste::section(policy, config)),
+                priorities: paste::priorities(policy, config, &solution.tenants),
+                remove_priorities: paste::must_lose_priorities(policy, config),
+                promises: PromiseRow::all(&solution.outcome.promises, &solution.tenants, rows),
+                why,
+            }
+        }
+        Err(Unsolved::Impossible(promises)) => none(
+            PromiseRow::all(&promises, tenants, rows),
+            "no settings can help: the drive takes longer even for a lone command".to_owned(),
+        ),
+        Err(Unsolved::Closest { policy, broken }) => none(
+            PromiseRow::all(&broken, tenants, rows),
+            format!(
+                "none of the settings that were tried is enough; the closest, under {}, breaks these",
+                policy.name()
+            ),
+        ),
+        Err(Unsolved::Unmodelled) => none(Vec::new(), "there is no model of any of the policies".to_owned()),
+    }
+}

@@ -1,0 +1,76 @@
+//! A policy as a configuration spells it, to be pasted.
+
+use config::{Config, Policy, Rate, TimeSpan};
+use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
+
+use super::report::{PriorityRow, priority_name};
+use planner::Tenant;
+
+/// The `[policy]` section. What `policy` does not show (queues of `lpns`, thresholds of `fair`) is the configuration's.
+pub fn section(policy: &PolicyConfig, config: &Config) -> String {
+    let mut lines = vec![format!("name = {:?}", policy.name())];
+    match policy {
+        PolicyConfig::Lpns(lpns) => lpns_lines(&mut lines, lpns, config),
+        PolicyConfig::Wrr(arbitrated) => {
+            arbitrated_lines(&mut lines, arbitrated);
+            lines.push(format!("arbitration_burst = {}", arbitrated.arbitration_burst));
+        }
+        PolicyConfig::Drr(arbitrated) => arbitrated_lines(&mut lines, arbitrated),
+        PolicyConfig::Fair(_) => fair_lines(&mut lines, config),
+        _ => {}
+    }
+    format!("[policy]\n{}\n", lines.join("\n"))
+}
+
+fn arbitrated_lines(lines: &mut Vec<String>, policy: &ArbitratedConfig) {
+    lines.push(format!("high_weight = {}", policy.high_weight));
+    lines.push(format!("medium_weight = {}", policy.medium_weight));
+    lines.push(format!("low_weight = {}", policy.low_weight));
+    lines.push(format!("max_in_flight = {}", policy.max_in_flight));
+}
+
+fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
+    if lpns.variant == Variant::Published {
+        lines.push("variant = \"published\"".to_owned());
+    }
+    lines.push(format!("omega = {:.0}", lpns.omega));
+    lines.push(format!("rate_iops = \"{}\"", Rate(lpns.r_iops.round() as u64)));
+    lines.push(format!("min_latency = \"{}\"", TimeSpan(lpns.l_h.0)));
+    if let Policy::Lpns(configured) = config.policy {
+        let queues = [("exclusive_queues", configured.exclusive_queues), ("shared_queues", configured.shared_queues)];
+        lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));
+    }
+}
+
+fn fair_lines(lines: &mut Vec<String>, config: &Config) {
+    let Policy::Fair(fair) = config.policy else { return };
+    if fair.variant == config::Variant::Published {
+        lines.push("variant = \"published\"".to_owned());
+    }
+    let spans = [("min_latency", fair.min_latency), ("max_latency", fair.max_latency), ("epoch", fair.epoch)];
+    lines.extend(spans.iter().filter_map(|(key, span)| Some(format!("{key} = \"{}\"", (*span)?))));
+}
+
+/// Priorities that the `[[tenant]]` sections do not have yet; none under a policy without classes.
+pub fn priorities(policy: &PolicyConfig, config: &Config, tenants: &[Tenant]) -> Vec<PriorityRow> {
+    if !has_priorities(policy) {
+        return Vec::new();
+    }
+    let pairs = config.tenants.iter().zip(tenants);
+    let changed = pairs.filter(|(configured, tenant)| configured.priority.name() != priority_name(tenant.priority));
+    // A tenant whose queues have priorities of their own was planned as medium: it keeps them.
+    let settled = changed.filter(|(configured, tenant)| {
+        configured.priority != config::Priority::Client || tenant.priority != io_model::QueuePriority::Medium
+    });
+    let row = |tenant: &Tenant| PriorityRow { tenant: tenant.name.clone(), priority: priority_name(tenant.priority) };
+    settled.map(|(_, tenant)| row(tenant)).collect()
+}
+
+/// Whether tenants' `priority` lines must go: a policy without classes refuses them.
+pub fn must_lose_priorities(policy: &PolicyConfig, config: &Config) -> bool {
+    config.policy.has_priorities() && !has_priorities(policy)
+}
+
+fn has_priorities(policy: &PolicyConfig) -> bool {
+    matches!(policy, PolicyConfig::Wrr(_) | PolicyConfig::Drr(_))
+}

@@ -1,0 +1,295 @@
+//! What a plan says, as data: `--json` prints it, `text` lays it out.
+
+use std::path::PathBuf;
+
+use config::{Config, Priority};
+use io_model::{Nanos, QueuePriority};
+use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
+use serde::Serialize;
+
+use super::choices::Choice;
+use super::words;
+
+/// What `evenkeel plan` prints. Times in µs, rates per second.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// The drive that is planned for.
+    pub drive: Drive,
+    /// What an operator should know before relying on the figures.
+    pub warnings: Vec<String>,
+    /// In the file's order, added ones last.
+    pub tenants: Vec<TenantRow>,
+    /// The configured policy first.
+    pub policies: Vec<PolicyReport>,
+    /// Single changes to the first of the policies, the smallest first.
+    pub advice: Vec<AdviceRow>,
+    /// With `--add`.
+    pub addition: Option<Addition>,
+    /// With `--solve`.
+    pub solution: Option<Solution>,
+}
+
+/// The drive that is planned for.
+#[derive(Debug, Serialize)]
+pub struct Drive {
+    /// Its profile.
+    pub profile: String,
+    /// Whether the configuration says so; if not, it is the default.
+    pub named: bool,
+}
+
+/// What a tenant asks for.
+#[derive(Debug, Serialize)]
+pub struct TenantRow {
+    pub name: String,
+    /// guaranteed or best-effort.
+    pub class: &'static str,
+    pub latency_target_us: Option<f64>,
+    pub weight: Option<u32>,
+    /// Its configured priority, where the configured policy has any.
+    pub priority: Option<&'static str>,
+    /// What it will ask for, in words.
+    pub demand: String,
+    /// Nobody declared the demand.
+    pub assumed: bool,
+    /// It comes from `--add`.
+    pub added: bool,
+    /// Its promise may be broken.
+    pub overcommit: bool,
+}
+
+/// What comes of all tenants under one policy.
+#[derive(Debug, Serialize)]
+pub struct PolicyReport {
+    pub policy: &'static str,
+    /// Whether the configuration names it.
+    pub configured: bool,
+    /// What differs from the configuration, in words.
+    pub note: Option<String>,
+    /// Why nothing can be said.
+    pub unmodelled: Option<String>,
+    /// 0 to 1.
+    pub drive_utilization: Option<f64>,
+    /// Of the busiest poller, 0 to 1.
+    pub poller_utilization: Option<f64>,
+    /// One for each tenant, or none.
+    pub tenants: Vec<ForecastRow>,
+    /// One for each guaranteed tenant.
+    pub promises: Vec<PromiseRow>,
+    /// Every promise holds but those that may be broken.
+    pub promises_kept: bool,
+}
+
+/// What one tenant gets.
+#[derive(Debug, Serialize)]
+pub struct ForecastRow {
+    pub tenant: String,
+    pub iops: f64,
+    pub bandwidth_bytes_s: f64,
+    pub mean_us: f64,
+    pub p99_us: f64,
+    /// No command takes longer; none where nothing can be promised.
+    pub bound_us: Option<f64>,
+    /// Mean latency of a lone command on the idle drive: the lowest possible target.
+    pub alone_us: f64,
+    /// demand, share, throttle, limits, poller, guest or drive.
+    pub limited_by: &'static str,
+}
+
+/// What becomes of a promise.
+#[derive(Debug, Serialize)]
+pub struct PromiseRow {
+    pub tenant: String,
+    pub latency_target_us: f64,
+    /// certain, expected, not kept or impossible.
+    pub verdict: &'static str,
+    /// Where it is impossible.
+    pub lowest_target_us: Option<f64>,
+    /// A sentence without a full stop.
+    pub reason: String,
+    /// The neighbour in the way.
+    pub neighbour: Option<String>,
+    /// It may be broken: `overcommit = true`.
+    pub overcommit: bool,
+}
+
+/// One change that makes every promise hold.
+#[derive(Debug, Serialize)]
+pub struct AdviceRow {
+    /// setting, priority, elsewhere or target.
+    pub kind: &'static str,
+    /// What to do.
+    pub change: String,
+    /// What tenants without a promise get together then, and now: bytes per second.
+    pub best_effort_bytes_s: [f64; 2],
+}
+
+/// Whether what is added fits.
+#[derive(Debug, Serialize)]
+pub struct Addition {
+    pub tenants: Vec<String>,
+    pub fits: bool,
+    /// In a sentence.
+    pub why: String,
+}
+
+/// What `--solve` found.
+#[derive(Debug, Serialize)]
+pub struct Solution {
+    pub found: bool,
+    pub policy: Option<&'static str>,
+    /// For the configuration, in place of its own `[policy]` section.
+    pub policy_toml: Option<String>,
+    /// Priorities that differ from the configuration's, for the `[[tenant]]` sections.
+    pub priorities: Vec<PriorityRow>,
+    /// Priorities of the configuration mean nothing under this policy and must go.
+    pub remove_priorities: bool,
+    /// What comes of the promises.
+    pub promises: Vec<PromiseRow>,
+    /// In a sentence.
+    pub why: String,
+}
+
+/// A tenant's priority.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PriorityRow {
+    pub tenant: String,
+    pub priority: &'static str,
+}
+
+impl TenantRow {
+    /// All tenants of a configuration; those from `present` on were added.
+    pub fn all(config: &Config, tenants: &[Tenant], assumed: &[bool], present: usize) -> Vec<Self> {
+        let row = |(index, ((configured, tenant), assumed)): (usize, ((&config::Tenant, &Tenant), &bool))| Self {
+            name: tenant.name.clone(),
+            class: configured.class.name(),
+            latency_target_us: tenant.target().map(Nanos::as_micros_f64),
+            weight: match configured.class {
+                config::Class::Guaranteed { .. } => None,
+                config::Class::BestEffort { weight } => Some(weight),
+            },
+            priority: config.policy.has_priorities().then(|| configured.priority.name()),
+            demand: words::demand(tenant),
+            assumed: *assumed,
+            added: index >= present,
+            overcommit: configured.is_guaranteed() && config.overcommits(configured),
+        };
+        config.tenants.iter().zip(tenants).zip(assumed).enumerate().map(row).collect()
+    }
+}
+
+impl PolicyReport {
+    /// What the model says of a choice.
+    pub fn new(choice: &Choice, outcome: &Result<Outcome, Unmodelled>, rows: &[TenantRow]) -> Self {
+        let tenants = &choice.tenants;
+        let empty = Self {
+            policy: choice.policy.name(),
+            configured: choice.configured,
+            note: choice.priorities_assumed.then(|| "with priority high for guaranteed tenants".to_owned()),
+            unmodelled: None,
+            drive_utilization: None,
+            poller_utilization: None,
+            tenants: Vec::new(),
+            promises: Vec::new(),
+            promises_kept: false,
+        };
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(why) => return Self { unmodelled: Some(why.to_string()), ..empty },
+        };
+        let promises = PromiseRow::all(&outcome.promises, tenants, rows);
+        Self {
+            drive_utilization: Some(outcome.forecast.drive_utilization),
+            poller_utilization: Some(outcome.forecast.poller_utilization),
+            tenants: tenants.iter().zip(&outcome.forecast.tenants).map(ForecastRow::new).collect(),
+            promises_kept: promises.iter().all(PromiseRow::is_good),
+            promises,
+            ..empty
+        }
+    }
+}
+
+impl ForecastRow {
+    fn new((tenant, forecast): (&Tenant, &TenantForecast)) -> Self {
+        Self {
+            tenant: tenant.name.clone(),
+            iops: forecast.iops,
+            bandwidth_bytes_s: forecast.bandwidth_bytes_s,
+            mean_us: forecast.mean.as_micros_f64(),
+            p99_us: forecast.p99.as_micros_f64(),
+            bound_us: forecast.bound.map(Nanos::as_micros_f64),
+            alone_us: forecast.alone.as_micros_f64(),
+            limited_by: match forecast.limited_by {
+                LimitedBy::Demand => "demand",
+                LimitedBy::Share => "share",
+                LimitedBy::Throttle => "throttle",
+                LimitedBy::Limits => "limits",
+                LimitedBy::Poller => "poller",
+                LimitedBy::Guest => "guest",
+                LimitedBy::Drive => "drive",
+            },
+        }
+    }
+}
+
+impl PromiseRow {
+    /// The promises to these tenants.
+    pub fn all(promises: &[Promise], tenants: &[Tenant], rows: &[TenantRow]) -> Vec<Self> {
+        let name = |index: usize| tenants.get(index).map(|tenant| tenant.name.clone());
+        let row = |promise: &Promise| Self {
+            tenant: name(promise.tenant).unwrap_or_default(),
+            latency_target_us: promise.target.as_micros_f64(),
+            verdict: promise.verdict.name(),
+            lowest_target_us: match promise.verdict {
+                Verdict::Impossible { lowest } => Some(lowest.as_micros_f64()),
+                _ => None,
+            },
+            reason: promise.reason.clone(),
+            neighbour: match promise.obstacle {
+                Obstacle::Neighbour { tenant, .. } => name(tenant),
+                _ => None,
+            },
+            overcommit: rows.get(promise.tenant).is_some_and(|row| row.overcommit),
+        };
+        promises.iter().map(row).collect()
+    }
+
+    /// Whether it holds, or may be broken.
+    pub fn is_good(&self) -> bool {
+        self.overcommit || matches!(self.verdict, "certain" | "expected")
+    }
+}
+
+impl AdviceRow {
+    /// What helps a choice.
+    pub fn all(planner: &Planner<'_>, choice: &Choice, outcome: &Outcome) -> Vec<Self> {
+        let now = outcome.best_effort_bytes_s(&choice.tenants);
+        let advice = planner::advise(planner, &choice.policy, &choice.tenants, outcome);
+        let row = |advice: planner::Advice| {
+            let (_, tenants) = advice.change.apply(&choice.policy, &choice.tenants);
+            Self {
+                kind: match advice.change {
+                    Change::Setting { .. } => "setting",
+                    Change::Priority { .. } => "priority",
+                    Change::Elsewhere { .. } => "elsewhere",
+                    Change::Target { .. } => "target",
+                },
+                change: words::change(&advice.change, &choice.tenants),
+                best_effort_bytes_s: [advice.outcome.best_effort_bytes_s(&tenants), now],
+            }
+        };
+        advice.into_iter().map(row).collect()
+    }
+}
+
+/// As a configuration spells it.
+pub fn priority_name(priority: QueuePriority) -> &'static str {
+    match priority {
+        QueuePriority::Urgent => Priority::Urgent.name(),
+        QueuePriority::High => Priority::High.name(),
+        QueuePriority::Medium => Priority::Medium.name(),
+        QueuePriority::Low => Priority::Low.name(),
+    }
+}

@@ -1,0 +1,311 @@
+//! The plan for people, in 120 columns.
+
+use super::report::{
+    Addition, AdviceRow, Drive, ForecastRow, PolicyReport, PriorityRow, PromiseRow, Report, Solution, TenantRow,
+};
+use crate::table;
+
+/// Longer lines are broken here.
+const WIDTH: usize = 118;
+
+/// So many promises have a sentence each; tables have all.
+const SENTENCES_MAX: usize = 16;
+
+/// Longer names are cut in tables.
+const NAME_MAX: usize = 16;
+
+/// What is left of their ends then.
+const NAME_END: usize = 6;
+
+/// Everything in the order in which it is read: what was asked, what comes of it, what to do.
+pub fn show(report: &Report) -> String {
+    let mut text = drive(&report.drive);
+    for warning in &report.warnings {
+        text += &paragraph("warning  ", warning);
+    }
+    text += "\n";
+    text += &demands(&report.tenants);
+    for policy in &report.policies {
+        text += &under(policy);
+    }
+    text += LEGEND;
+    if let Some(policy) = report.policies.first() {
+        text += &promises(policy);
+    }
+    text += &advice(report);
+    text += &report.addition.as_ref().map(addition).unwrap_or_default();
+    text += &report.solution.as_ref().map(solution).unwrap_or_default();
+    text
+}
+
+const LEGEND: &str = "\n\
+    Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of 100 commands\n\
+    don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the p99. It holds for\n\
+    certain where the bound is within it, is expected to where only the p99 is, and is NOT KEPT where that is above.\n";
+
+fn drive(drive: &Drive) -> String {
+    let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };
+    format!("drive    {}{assumed}\n", drive.profile)
+}
+
+/// What was asked.
+fn demands(tenants: &[TenantRow]) -> String {
+    const HEADING: [&str; 6] = ["tenant", "class", "promise", "priority", "asks for", ""];
+    let row = |tenant: &TenantRow| {
+        let promise = match (tenant.latency_target_us, tenant.weight) {
+            (Some(target), _) => format!("≤ {}", table::span(target)),
+            (None, Some(weight)) => format!("weight {weight}"),
+            (None, None) => "-".to_owned(),
+        };
+        let mut demand = tenant.demand.clone();
+        if tenant.assumed {
+            demand += " *";
+        }
+        let mut notes: Vec<&str> = Vec::new();
+        notes.extend(tenant.added.then_some("added"));
+        notes.extend(tenant.overcommit.then_some("overcommit"));
+        let priority = tenant.priority.unwrap_or("-").to_owned();
+        (tenant.name.clone(), vec![tenant.class.to_owned(), promise, priority, demand, notes.join(", ")])
+    };
+    let mut text = grouped(&HEADING, &[0, 1, 2, 3, 4, 5], tenants.iter().map(row));
+    let assumed = tenants.iter().filter(|tenant| tenant.assumed).count();
+    if assumed > 0 {
+        let what = format!(
+            "Assumed: nobody said what {assumed} of {} tenants will ask for; say it under [tenant.demand].",
+            tenants.len()
+        );
+        text += &paragraph("* ", &what);
+    }
+    text
+}
+
+/// What comes of it under one policy.
+fn under(policy: &PolicyReport) -> String {
+    let mut title = policy.policy.to_owned();
+    title += if policy.configured { " (as configured)" } else { "" };
+    title += &policy.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+    if let Some(why) = &policy.unmodelled {
+        return format!("\n{}", paragraph("", &format!("{title}: {why}")));
+    }
+    let percent = |part: Option<f64>| (part.unwrap_or(0.0) * 100.0).round();
+    let busy = format!(
+        "drive {} % busy, busiest poller {} %",
+        percent(policy.drive_utilization),
+        percent(policy.poller_utilization)
+    );
+    let verdict = |name: &str| {
+        let promise = policy.promises.iter().find(|promise| promise.tenant == name);
+        promise.map_or("-".to_owned(), verdict)
+    };
+    let row = |own: &ForecastRow| {
+        let cells = vec![
+            table::count(own.iops),
+            format!("{:.0}", own.bandwidth_bytes_s / 1e6),
+            table::micros(own.mean_us),
+            table::micros(own.p99_us),
+            own.bound_us.map_or("-".to_owned(), table::micros),
+            limit(own.limited_by).to_owned(),
+            verdict(&own.tenant),
+        ];
+        (own.tenant.clone(), cells)
+    };
+    let heading = ["tenant", "IOPS", "MB/s", "mean µs", "p99 µs", "bound µs", "held back by", "promise"];
+    format!("\n{title}: {busy}\n{}", grouped(&heading, &[0, 6, 7], policy.tenants.iter().map(row)))
+}
+
+fn verdict(promise: &PromiseRow) -> String {
+    match (promise.verdict, promise.overcommit) {
+        (verdict @ ("certain" | "expected"), _) => verdict.to_owned(),
+        (broken, false) => broken.to_uppercase(),
+        (broken, true) => format!("{broken}, allowed"),
+    }
+}
+
+/// What keeps a tenant from getting more.
+fn limit(limited_by: &str) -> &str {
+    match limited_by {
+        "demand" => "asks no more",
+        "share" => "its share",
+        "throttle" => "others' promises",
+        "limits" => "its limits",
+        "poller" => "the poller's CPU",
+        "guest" => "its own CPUs",
+        _ => "the drive",
+    }
+}
+
+/// A sentence for each promise.
+fn promises(policy: &PolicyReport) -> String {
+    if policy.promises.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nPromises under {}\n", policy.policy);
+    let row = |promise: &PromiseRow| {
+        let target = table::span(promise.latency_target_us);
+        let head = match (promise.verdict, promise.overcommit) {
+            ("certain", _) => format!("{target} will be kept for certain"),
+            ("expected", _) => format!("{target} is expected to be kept"),
+            ("impossible", false) => format!("{target} is IMPOSSIBLE"),
+            (_, false) => format!("{target} will NOT be kept"),
+            (_, true) => format!("{target} will not be kept, which is allowed (overcommit = true)"),
+        };
+        (promise.tenant.clone(), vec![format!("{head}: {}.", promise.reason)])
+    };
+    // The broken ones are what somebody looks for.
+    let (kept, broken): (Vec<_>, Vec<_>) = policy.promises.iter().partition(|promise| promise.is_good());
+    let sentences = merge(broken.into_iter().chain(kept).map(row));
+    for (names, sentence) in sentences.iter().take(SENTENCES_MAX) {
+        text += &paragraph("  ", &format!("{names}: {}", sentence.concat()));
+    }
+    let untold = sentences.len().saturating_sub(SENTENCES_MAX);
+    text + &if untold > 0 { format!("  and {untold} more; --json has them all\n") } else { String::new() }
+}
+
+/// What would help.
+fn advice(report: &Report) -> String {
+    let Some(policy) = report.policies.first().filter(|policy| policy.unmodelled.is_none()) else {
+        return String::new();
+    };
+    if policy.promises.iter().all(|promise| matches!(promise.verdict, "certain" | "expected")) {
+        return String::new();
+    }
+    let others = report.policies.iter().skip(1).filter(|other| other.promises_kept).map(|other| other.policy);
+    let others: Vec<&str> = others.collect();
+    let mut text = String::from("\nWhat would make every promise hold");
+    if report.advice.is_empty() {
+        text += ": no single change to it that was tried.\n";
+    } else {
+        text += ", any one of these, the smallest first\n";
+        for (index, one) in report.advice.iter().enumerate() {
+            text += &paragraph(&format!("  {}. ", index + 1), &helps(one));
+        }
+    }
+    if !others.is_empty() {
+        text += &paragraph("  ", &format!("Under [policy] name = {} they hold as well.", quoted(&others)));
+    }
+    if report.solution.is_none() {
+        text += "  --solve looks for several changes at once.\n";
+    }
+    text
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ")
+}
+
+fn helps(advice: &AdviceRow) -> String {
+    let [then, now] = advice.best_effort_bytes_s.map(|bytes_s| format!("{:.0}", bytes_s / 1e6));
+    if then == now {
+        return format!("{}.", advice.change);
+    }
+    format!("{}. Tenants without a promise then get {then} MB/s, now {now}.", advice.change)
+}
+
+fn addition(addition: &Addition) -> String {
+    let names: Vec<String> = addition.tenants.iter().map(|name| format!("{name:?}")).collect();
+    let answer = if addition.fits { "fits" } else { "does NOT fit" };
+    format!("\n{}", paragraph("", &format!("Adding {} {answer}: {}.", names.join(", "), addition.why)))
+}
+
+fn solution(solution: &Solution) -> String {
+    let mut text = format!("\n{}", paragraph("", &format!("Solution: {}.", solution.why)));
+    let Some(policy) = &solution.policy_toml else {
+        let row = |promise: &PromiseRow| (promise.tenant.clone(), vec![promise.reason.clone()]);
+        for (names, reason) in merge(solution.promises.iter().map(row)) {
+            text += &paragraph("  ", &format!("{names}: {}", reason.concat()));
+        }
+        return text;
+    };
+    text += "\n# in place of the [policy] section\n";
+    text += policy;
+    if solution.remove_priorities {
+        text += "\n# remove every priority = ... from the [[tenant]] sections\n";
+    }
+    if !solution.priorities.is_empty() {
+        text += "\n# in the [[tenant]] section of each\n";
+        for PriorityRow { tenant, priority } in &solution.priorities {
+            text += &format!("priority = {priority:?}    # name = {tenant:?}\n");
+        }
+    }
+    text
+}
+
+/// A table in which neighbours that differ by name alone share a row.
+fn grouped(heading: &[&str], words: &[usize], rows: impl Iterator<Item = (String, Vec<String>)>) -> String {
+    let rows = merge(rows).into_iter().map(|(name, cells)| [vec![name], cells].concat());
+    table::layout_with_words(heading, &rows.collect::<Vec<_>>(), words)
+}
+
+/// Neighbours with the same cells under one name: `a to f (6)`.
+fn merge(rows: impl Iterator<Item = (String, Vec<String>)>) -> Vec<(String, Vec<String>)> {
+    let mut groups: Vec<(String, String, usize, Vec<String>)> = Vec::new();
+    for (name, cells) in rows {
+        match groups.last_mut().filter(|(_, _, _, last)| *last == cells) {
+            Some((_, last, count, _)) => (*last, *count) = (name, *count + 1),
+            None => groups.push((name.clone(), name, 1, cells)),
+        }
+    }
+    let label = |first: &str, last: &str, count| match count {
+        1 => cut(first),
+        _ => format!("{} to {} ({count})", cut(first), cut(last)),
+    };
+    groups.into_iter().map(|(first, last, count, cells)| (label(&first, &last, count), cells)).collect()
+}
+
+fn cut(name: &str) -> String {
+    if name.chars().count() <= NAME_MAX {
+        return name.to_owned();
+    }
+    // Names that are numbered differ at their ends.
+    let end: Vec<char> = name.chars().rev().take(NAME_END).collect();
+    name.chars().take(NAME_MAX - 1 - NAME_END).chain(['…']).chain(end.into_iter().rev()).collect()
+}
+
+/// Lines of at most [`WIDTH`], those after the first as far in as `lead` is long.
+fn paragraph(lead: &str, text: &str) -> String {
+    let indent = " ".repeat(lead.chars().count());
+    let mut out = String::new();
+    for (index, line) in text.lines().enumerate() {
+        // What was laid out already (an error's excerpt) keeps its lines.
+        if index > 0 {
+            out += &format!("{indent}{line}\n");
+            continue;
+        }
+        let mut current = lead.to_owned();
+        let mut is_empty = true;
+        for word in line.split(' ') {
+            if !is_empty && current.chars().count() + 1 + word.chars().count() > WIDTH {
+                out += &(current + "\n");
+                (current, is_empty) = (indent.clone(), true);
+            }
+            current += &if is_empty { word.to_owned() } else { format!(" {word}") };
+            is_empty = false;
+        }
+        out += &(current + "\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_that_are_alike_share_a_line() {
+        let rows =
+            [("a", "1"), ("b", "1"), ("c", "2"), ("d", "1")].map(|(name, cell)| (name.into(), vec![cell.into()]));
+        let merged: Vec<String> = merge(rows.into_iter()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(merged, ["a to b (2)", "c", "d"]);
+        let long = "x".repeat(63);
+        let merged = merge([(long, vec![])].into_iter());
+        assert_eq!(merged[0].0.chars().count(), NAME_MAX);
+    }
+
+    #[test]
+    fn paragraphs_keep_within_the_width() {
+        let text = paragraph("  1. ", &"word ".repeat(60));
+        assert!(text.lines().count() == 3 && text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("     word")), "{text}");
+        assert_eq!(paragraph("w ", "a\n 7 | b"), "w a\n   7 | b\n");
+    }
+}

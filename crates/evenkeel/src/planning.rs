@@ -1,0 +1,206 @@
+//! From a configuration or a scenario to what the planner asks: the site, the policy, the tenants with their demands.
+
+use config::scenario::{BlockSize, Host as ScenarioHost, Rw, Workload};
+use config::{Config, Demand, DemandLoad, Policy, Scenario};
+use io_model::QueuePriority;
+use planner::{Host, Load, Site, Size, Tenant};
+use policy::PolicyConfig;
+use ssd_model::Profile;
+
+use crate::policies::{self, Terms};
+use crate::sim::plan;
+
+/// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
+/// policies").
+///
+/// Latencies of the daemon begin when a doorbell is seen and end when the completion is posted, so nothing of the
+/// guest is in them. What a client does between two commands is that of one that polls: a guest with interrupts takes
+/// longer and asks less.
+const DAEMON: Host = Host {
+    guest_app_ns: 550.0,
+    poller_pass_ns: 100.0,
+    poller_fetch_ns: 300.0,
+    poller_complete_ns: 150.0,
+    ..Host::FREE
+};
+
+/// What a best-effort tenant is taken for of which nobody said what it will ask for: this many commands at a time, from
+/// so many queues.
+const GREEDY_DEPTH: u32 = 128;
+const GREEDY_QUEUES: u16 = 4;
+
+/// All that a plan follows from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The drive and its host.
+    pub site: Site,
+    /// The policy.
+    pub policy: PolicyConfig,
+    /// In the file's order.
+    pub tenants: Vec<Tenant>,
+    /// One for each tenant: nobody declared its demand.
+    pub assumed: Vec<bool>,
+}
+
+/// The daemon's drive and host.
+pub fn site(profile: Profile) -> Site {
+    Site { profile, host: DAEMON }
+}
+
+/// The daemon's policy, as it will run on a drive.
+pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
+    policy_instead(config, &config.policy, profile)
+}
+
+/// Another policy for the same tenants.
+pub fn policy_instead(config: &Config, policy: &Policy, profile: &Profile) -> PolicyConfig {
+    let terms = config.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
+    policies::configure(policy, profile, terms)
+}
+
+/// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,
+/// a greedy mix for the others. Each job of a closed demand is taken for a queue of its own, and a tenant whose queues have priorities of their own
+/// for a medium one: what processes have that ask for nothing.
+pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
+    let asked = Tenant {
+        name: tenant.name.clone(),
+        class: policies::class(tenant.class),
+        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        ..undeclared(tenant.is_guaranteed())
+    };
+    let queues = |jobs: u32| u16::try_from(jobs).unwrap_or(u16::MAX).clamp(1, tenant.queues.max(1));
+    match &tenant.demand {
+        Some(demand @ Demand { load: DemandLoad::Closed { numjobs, .. }, .. }) => {
+            (Tenant { vcpus: queues(*numjobs), ..with_demand(asked, demand) }, false)
+        }
+        Some(demand) => (Tenant { vcpus: queues(GREEDY_QUEUES.into()), ..with_demand(asked, demand) }, false),
+        None => (Tenant { vcpus: asked.vcpus.min(tenant.queues), ..asked }, true),
+    }
+}
+
+/// What a configuration asks, on the drive that it names.
+pub fn of_config(config: &Config, profile: &Profile) -> Question {
+    let (tenants, assumed) = config.tenants.iter().map(tenant).unzip();
+    Question { site: site(profile.clone()), policy: policy(config, profile), tenants, assumed }
+}
+
+/// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
+/// has no figures before it has run, and is assumed like an undeclared demand.
+pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Question {
+    let terms = scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
+    let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
+    Question {
+        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy) },
+        policy: policies::configure(policy, profile, terms),
+        tenants,
+        assumed,
+    }
+}
+
+fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
+    let asked = Tenant {
+        name: tenant.name.clone(),
+        class: policies::class(tenant.class),
+        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        vcpus: tenant.vcpus,
+        ..undeclared(tenant.class.is_guaranteed())
+    };
+    let demand = match &tenant.workload {
+        Workload::Fio(fio) => {
+            let load = DemandLoad::Closed { numjobs: fio.numjobs, iodepth: fio.iodepth };
+            Some(Demand { load, rw: fio.rw.clone() })
+        }
+        Workload::Open(open) => {
+            let load = DemandLoad::Open { rate_iops: open.rate_iops };
+            Some(Demand { load, rw: open.rw.clone() })
+        }
+        _ => None,
+    };
+    match demand {
+        Some(demand) => (with_demand(asked, &demand), false),
+        None => (asked, true),
+    }
+}
+
+fn scenario_host(host: &ScenarioHost, policy: &Policy) -> Host {
+    let layout = plan::layout(host.layout, policy);
+    let costs = plan::costs(host, layout);
+    let (guest, path) = (costs.guest, layout.path(&costs));
+    let ns = |ns: u64| ns as f64;
+    Host {
+        guest_app_ns: ns(guest.app_ns),
+        guest_submit_ns: ns(guest.submit_ns),
+        guest_write_ns: ns(guest.write_ns),
+        guest_irq_ns: ns(guest.irq_ns),
+        guest_complete_ns: ns(guest.complete_ns),
+        guest_varies: ns(guest.varies_permille) / 1_000.0,
+        poller_pass_ns: ns(path.pass_ns),
+        poller_fetch_ns: ns(path.fetch_ns),
+        poller_write_ns: ns(path.write_ns),
+        poller_complete_ns: ns(path.complete_ns),
+        poller_doorbell_ns: ns(path.doorbell_ns),
+        poller_interrupt_ns: ns(path.interrupt_ns),
+        poller_batch: path.batch,
+        delay_ns: ns(path.delivery_ns + path.wake_ns),
+        ..Host::FREE
+    }
+}
+
+/// A tenant without a name of which nobody said what it will ask for.
+fn undeclared(guaranteed: bool) -> Tenant {
+    Tenant {
+        name: String::new(),
+        class: policy::Class::BestEffort { weight: 1 },
+        priority: QueuePriority::Medium,
+        load: Load::Closed { depth: if guaranteed { 1 } else { GREEDY_DEPTH } },
+        read_share: if guaranteed { 1.0 } else { 0.5 },
+        sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
+        vcpus: if guaranteed { 1 } else { GREEDY_QUEUES },
+    }
+}
+
+fn with_demand(tenant: Tenant, demand: &Demand) -> Tenant {
+    let load = match demand.load {
+        DemandLoad::Closed { numjobs, iodepth } => Load::Closed { depth: numjobs.saturating_mul(iodepth).max(1) },
+        DemandLoad::Open { rate_iops } => Load::Open { rate_iops: rate_iops.0 as f64 },
+    };
+    let Rw { read_percent, block_sizes, .. } = &demand.rw;
+    Tenant { load, read_share: f64::from(*read_percent) / 100.0, sizes: sizes(block_sizes), ..tenant }
+}
+
+fn sizes(block_sizes: &[BlockSize]) -> Vec<Size> {
+    let weights: f64 = block_sizes.iter().map(|size| f64::from(size.weight)).sum();
+    let size = |size: &BlockSize| Size { len_bytes: size.bytes.into(), part: f64::from(size.weight) / weights };
+    block_sizes.iter().map(size).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_is_declared_is_asked_and_the_rest_assumed() {
+        let text = "[device]\nbackend = \"model\"\nsize = \"1GiB\"\n[policy]\nname = \"wrr\"\n\
+                    [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\npriority = \"high\"\n\
+                    [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\npriority = \"client\"\nqueues = 2\n\
+                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbssplit = \"4k/75:64k/25\"\niodepth = 8\nnumjobs = 4\n\
+                    [[tenant]]\nname = \"log\"\nsize = \"4MiB\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
+                    [[tenant]]\nname = \"any\"\nsize = \"4MiB\"\n";
+        let config = Config::parse(Path::new("ek.toml"), text).expect("good");
+        let profile = Profile::by_name("p5800x").expect("built in");
+        let Question { tenants, assumed, policy, .. } = of_config(&config, &profile);
+        assert_eq!(assumed, [true, false, false, true]);
+        assert_eq!(policy.name(), "wrr");
+        let loads: Vec<Load> = tenants.iter().map(|tenant| tenant.load).collect();
+        let closed = |depth| Load::Closed { depth };
+        assert_eq!(loads, [closed(1), closed(32), Load::Open { rate_iops: 2_000.0 }, closed(128)]);
+        assert_eq!(tenants.iter().map(|tenant| tenant.read_share).collect::<Vec<_>>(), [1.0, 0.7, 0.0, 0.5]);
+        let priorities: Vec<QueuePriority> = tenants.iter().map(|tenant| tenant.priority).collect();
+        use QueuePriority::{High, Medium};
+        assert_eq!(priorities, [High, Medium, Medium, Medium]);
+        assert_eq!(tenants[1].sizes, [Size { len_bytes: 4096, part: 0.75 }, Size { len_bytes: 65_536, part: 0.25 }]);
+        assert_eq!((tenants[1].vcpus, tenants[3].vcpus), (2, 4), "no more than its queues");
+    }
+}

@@ -1,0 +1,139 @@
+//! Promises: judged before they are made, watched while they are kept, and whose fault it is when they fail.
+
+use serde_json::Value;
+
+use crate::harness::{Home, errors, run};
+
+/// A modelled drive, and a tenant that was promised something beside one that asks for much.
+fn model(policy: &str, db: &str, batch: &str) -> String {
+    format!(
+        "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"16MiB\"\n[policy]\nname = \"{policy}\"\n\
+         [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\n{db}\n\
+         [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\n{batch}\n"
+    )
+}
+
+const GREEDY: &str = "[tenant.demand]\nrw = \"randwrite\"\nbs = \"128k\"\niodepth = 64\nnumjobs = 4";
+const LIGHT: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = 100";
+
+fn stats(home: &Home, arguments: &[&str]) -> String {
+    let runtime_dir = home.runtime_dir();
+    let all = [&["stats", "--once", "--interval", "0", "--runtime-dir", runtime_dir.to_str().unwrap()], arguments];
+    let output = run(&all.concat());
+    assert!(output.status.success(), "{}", errors(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn stats_json(home: &Home) -> Value {
+    serde_json::from_str(&stats(home, &["--json"])).unwrap()
+}
+
+#[test]
+fn a_promise_that_cannot_be_kept_is_refused() {
+    let home = Home::new();
+    let config = home.configure(&model("passthrough", "latency_target = \"50us\"", GREEDY));
+    let before = home.listing();
+    let config = config.to_str().unwrap();
+    let (check, serve) = (run(&["check", "--json", config]), run(&["serve", config]));
+    for output in [&check, &serve] {
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let told = errors(output);
+        for part in ["ek.toml:13:18: tenant \"db\" can't be promised 50us", "\"batch\"", "overcommit = true"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+    assert_eq!(check.stderr, serve.stderr);
+    let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
+    let promise = &checked["promises"][0];
+    assert_eq!((&promise["tenant"], &promise["verdict"]), (&"db".into(), &"not kept".into()));
+    assert_eq!((&promise["assumed"], &promise["overcommitted"]), (&true.into(), &false.into()));
+    assert_eq!(home.listing(), before, "nothing was touched");
+}
+
+#[test]
+fn a_target_below_the_drive_is_told_the_lowest_possible_one() {
+    let home = Home::new();
+    let built_in = include_str!("../../../ssd-model/profiles/p3520.toml");
+    home.write_config("mine.toml", built_in);
+    let text = model("lpns", "latency_target = \"20us\"", LIGHT).replace("\"p5800x\"", "\"./mine.toml\"");
+    let config = home.configure(&text);
+    for command in ["check", "serve"] {
+        let output = run(&[command, config.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        let told = errors(&output);
+        // A read of that drive takes 95 µs: 3.2 in the controller, 7 on its way, 85 in the flash.
+        assert!(told.contains("the lowest possible target is 9"), "{told}");
+    }
+}
+
+#[test]
+fn overcommit_is_served_and_shown() {
+    let home = Home::new();
+    home.configure(&model("passthrough", "latency_target = \"50us\"\novercommit = true", GREEDY));
+    let daemon = home.serve();
+    assert_eq!(daemon.ready["promises"][0]["overcommitted"], true);
+    assert_eq!(daemon.ready["tenants"][0]["overcommit"], true);
+    daemon.wait_log("it is served all the same", 1);
+    let shown = stats_json(&home);
+    assert_eq!((&shown["tenants"][0]["overcommit"], &shown["tenants"][1]["overcommit"]), (&true.into(), &false.into()));
+    assert!(stats(&home, &[]).contains("overcommitted"));
+    daemon.stop();
+}
+
+#[test]
+fn stats_show_what_was_predicted_beside_what_came() {
+    let home = Home::new();
+    home.configure(&model(
+        "wrr",
+        "latency_target = \"1s\"\npriority = \"high\"",
+        &format!("priority = \"low\"\n{LIGHT}"),
+    ));
+    let daemon = home.serve();
+    assert_eq!(daemon.ready["tenants"][0]["priority"], "high");
+    home.load("db", "--rw randread --bs 4k --size 4m").expect_clean();
+    let shown = stats_json(&home);
+    let [db, batch] = [&shown["tenants"][0], &shown["tenants"][1]];
+    assert_eq!((&db["priority"], &batch["priority"]), (&"high".into(), &"low".into()));
+    // Nobody declared what "db" asks for, so the prediction is for what it did; "batch" did nothing yet.
+    assert_eq!((&db["assumed"], &db["predicted"]["demand"]), (&true.into(), &"measured".into()));
+    assert_eq!((&batch["assumed"], &batch["predicted"]["demand"]), (&false.into(), &"declared".into()));
+    assert_eq!(batch["demand"], "4KiB reads, 100 a second");
+    assert_eq!((&db["kept"], &batch["kept"], &db["blame"]), (&true.into(), &Value::Null, &Value::Null));
+    for field in ["iops", "mean_us", "p99_us"] {
+        assert!(db["predicted"][field].as_f64().unwrap() > 0.0, "{field} of {db}");
+    }
+    let [mean, waited, served] = ["mean_us", "waited_us", "served_us"].map(|field| db[field].as_f64().unwrap());
+    assert!(served > 0.0 && (waited + served - mean).abs() < 0.01, "{db}");
+    let table = stats(&home, &[]);
+    assert!(table.contains("predicted → measured") && table.contains("measured load"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
+    daemon.stop();
+}
+
+#[test]
+fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
+    let home = Home::new();
+    let db = "latency_target = \"100us\"\n[tenant.demand]\nrw = \"randread\"\nbs = \"4k\"";
+    home.configure(&model("passthrough", db, LIGHT));
+    let daemon = home.serve();
+    home.load("db", "--rw randread --bs 128k --iodepth 32 --size 8m --runtime 2s").expect_clean();
+    let shown = stats_json(&home);
+    let db = &shown["tenants"][0];
+    assert_eq!((&db["kept"], &db["blame"]["culprit"]), (&false.into(), &"own".into()), "{db}");
+    assert_eq!(db["blame"]["why"], "its commands have 128.0 KiB in the mean, declared are 4.0");
+    let told = "its own load: its commands have 128.0 KiB in the mean";
+    assert!(stats(&home, &[]).contains(told));
+    // The log has it once its next look is over.
+    daemon.wait_log(told, 1);
+    daemon.stop();
+}
+
+#[test]
+fn priorities_of_the_client_are_for_nvme_alone() {
+    let home = Home::new();
+    let batch = "priority = \"client\"\nfrontend = \"vhost-user-blk\"";
+    let config = home.configure(&model("drr", "latency_target = \"10ms\"\npriority = \"client\"", batch));
+    let output = run(&["check", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("ek.toml:18:12: priority = \"client\" does not apply"), "{}", errors(&output));
+}

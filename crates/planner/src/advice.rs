@@ -1,0 +1,291 @@
+//! The smallest changes that make promises hold, each tried out on the model before it is told.
+
+use io_model::{Nanos, QueuePriority};
+use policy::{Class, PolicyConfig};
+
+use crate::{Obstacle, Outcome, Planner, Promise, Setting, Tenant, Verdict};
+
+/// One change to a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Another value of a setting of the policy.
+    Setting {
+        /// Which.
+        setting: Setting,
+        /// The present value.
+        from: u32,
+        /// The value that helps.
+        to: u32,
+    },
+    /// Another priority for a tenant.
+    Priority {
+        /// Index of the tenant.
+        tenant: usize,
+        /// The present one.
+        from: QueuePriority,
+        /// The one that helps.
+        to: QueuePriority,
+    },
+    /// A tenant goes to another drive.
+    Elsewhere {
+        /// Index of the tenant.
+        tenant: usize,
+    },
+    /// A tenant is promised less.
+    Target {
+        /// Index of the tenant.
+        tenant: usize,
+        /// The present target.
+        from: Nanos,
+        /// The lowest round one that holds.
+        to: Nanos,
+    },
+}
+
+/// A change, and what comes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Advice {
+    /// What to do.
+    pub change: Change,
+    /// What tenants then get, in the order of the tenants that are left.
+    pub outcome: Outcome,
+}
+
+/// So many tenants are tried for a change of their own: those whose loads weigh most.
+const TENANTS_TRIED: usize = 4;
+
+/// Single changes after which every promise holds that the drive can keep at all: the best of each kind, the smallest
+/// first: a setting, a tenant's priority, one tenant elsewhere, a higher target. Empty where all promises hold already,
+/// and where no single change is enough. `outcome` is that of `policy` and `tenants`.
+pub fn advise(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Vec<Advice> {
+    if outcome.keeps_what_it_can() {
+        return Vec::new();
+    }
+    let kinds = [
+        setting(planner, policy, tenants),
+        priority(planner, policy, tenants, outcome),
+        elsewhere(planner, policy, tenants, outcome),
+        target(planner, policy, tenants, outcome),
+    ];
+    kinds.into_iter().flatten().collect()
+}
+
+impl Change {
+    /// The policy and the tenants after it.
+    pub fn apply(&self, policy: &PolicyConfig, tenants: &[Tenant]) -> (PolicyConfig, Vec<Tenant>) {
+        let (mut policy, mut tenants) = (policy.clone(), tenants.to_vec());
+        match *self {
+            Self::Setting { setting, to, .. } => policy = setting.with(&policy, to),
+            Self::Priority { tenant, to, .. } => {
+                if let Some(tenant) = tenants.get_mut(tenant) {
+                    tenant.priority = to;
+                }
+            }
+            Self::Elsewhere { tenant } => {
+                if tenant < tenants.len() {
+                    tenants.remove(tenant);
+                }
+            }
+            Self::Target { tenant, to, .. } => {
+                if let Some(tenant) = tenants.get_mut(tenant) {
+                    tenant.class = Class::Guaranteed { latency_target: Some(to) };
+                }
+            }
+        }
+        (policy, tenants)
+    }
+
+    /// What comes of it, if every promise holds then that can.
+    fn advice(self, planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Advice> {
+        let (policy, tenants) = self.apply(policy, tenants);
+        planner.if_kept(&policy, &tenants).map(|outcome| Advice { change: self, outcome })
+    }
+}
+
+/// The setting whose value moves least.
+fn setting(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Advice> {
+    let all = Setting::of(policy).iter().filter_map(|setting| {
+        let from = setting.get(policy)?;
+        let (to, outcome) = setting.nearest_kept(planner, policy, tenants)?;
+        let moved = (f64::from(to.max(1)) / f64::from(from.max(1))).ln().abs();
+        Some((moved, Advice { change: Change::Setting { setting: *setting, from, to }, outcome }))
+    });
+    all.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, advice)| advice)
+}
+
+/// A tenant whose promise fails goes up, or a neighbour goes down, as few classes as possible.
+fn priority(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+    use QueuePriority::{High, Low, Medium, Urgent};
+    if !matches!(policy, PolicyConfig::Wrr(_) | PolicyConfig::Drr(_)) {
+        return None;
+    }
+    // One tenant's rise helps where one promise fails.
+    let one = the_one_failing(outcome).map(|promise| promise.tenant);
+    let candidates: Vec<usize> = one.into_iter().chain(heaviest(tenants, outcome)).collect();
+    // Urgent last: it may starve everyone else.
+    let changes =
+        [High, Medium, Low, Urgent].into_iter().flat_map(|to| candidates.iter().map(move |tenant| (*tenant, to)));
+    let sensible = |(tenant, to): (usize, QueuePriority)| {
+        let one = tenants.get(tenant)?;
+        let (from, up) = (one.priority, to < one.priority);
+        (up == one.target().is_some() && from != to).then_some(Change::Priority { tenant, from, to })
+    };
+    changes.filter_map(sensible).find_map(|change| change.advice(planner, policy, tenants))
+}
+
+/// The lightest tenant without a promise that suffices, else one with a promise. Removing more load never hurts, so the
+/// search halves.
+fn elsewhere(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+    if tenants.len() < 2 {
+        return None;
+    }
+    let go = |tenant: usize| Change::Elsewhere { tenant }.advice(planner, policy, tenants);
+    let mut order: Vec<usize> = by_load(tenants, outcome).filter(|index| tenants[*index].target().is_none()).collect();
+    order.reverse();
+    if let Some(mut found) = order.last().and_then(|heaviest| go(*heaviest)) {
+        let (mut low, mut high) = (0, order.len() - 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match go(order[middle]) {
+                Some(advice) => (high, found) = (middle, advice),
+                None => low = middle + 1,
+            }
+        }
+        return Some(found);
+    }
+    let one = the_one_failing(outcome).map(|promise| promise.tenant);
+    let promised = by_load(tenants, outcome).filter(|index| tenants[*index].target().is_some()).take(TENANTS_TRIED);
+    one.into_iter().chain(promised).find_map(go)
+}
+
+/// The one promise that fails although it could be kept; `None` if there are several.
+fn the_one_failing(outcome: &Outcome) -> Option<&Promise> {
+    let mut failing = outcome.broken().filter(|promise| promise.verdict == Verdict::NotKept);
+    failing.next().filter(|_| failing.next().is_none())
+}
+
+/// The target that the one tenant whose promise fails could be given.
+fn target(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
+    let one = the_one_failing(outcome)?;
+    // What a tenant gets may depend on its target (a throttle follows it): a few steps up, until it meets itself.
+    let mut to = outcome.forecast.tenants.get(one.tenant)?.p99;
+    for _ in 0..TENANTS_TRIED {
+        to = round_up(to.max(one.target));
+        let change = Change::Target { tenant: one.tenant, from: one.target, to };
+        let (policy, tenants) = change.apply(policy, tenants);
+        let outcome = planner.outcome(&policy, &tenants).ok()?;
+        if outcome.keeps_what_it_can() {
+            return Some(Advice { change, outcome });
+        }
+        to = outcome.forecast.tenants.get(one.tenant)?.p99.max(Nanos(to.0.saturating_add(to.0 / 8)));
+    }
+    None
+}
+
+/// The neighbours that the broken promises name, then others by their loads.
+fn heaviest(tenants: &[Tenant], outcome: &Outcome) -> Vec<usize> {
+    let named = outcome.promises.iter().filter_map(|promise| match promise.obstacle {
+        Obstacle::Neighbour { tenant, .. } => Some(tenant),
+        _ => None,
+    });
+    let mut found: Vec<usize> = Vec::new();
+    for index in named.chain(by_load(tenants, outcome)) {
+        if !found.contains(&index) {
+            found.push(index);
+        }
+        if found.len() == TENANTS_TRIED {
+            break;
+        }
+    }
+    found
+}
+
+/// All tenants, those that move most first; a command counts for at least 4 KiB.
+fn by_load(tenants: &[Tenant], outcome: &Outcome) -> impl Iterator<Item = usize> {
+    let load = |index: &usize| {
+        outcome.forecast.tenants.get(*index).map_or(0.0, |own| own.bandwidth_bytes_s.max(own.iops * 4096.0))
+    };
+    let mut order: Vec<usize> = (0..tenants.len()).collect();
+    order.sort_by(|a, b| load(b).total_cmp(&load(a)));
+    order.into_iter()
+}
+
+/// To two digits, as a person would promise it.
+fn round_up(time: Nanos) -> Nanos {
+    let unit = 10u64.pow(time.0.max(1).ilog10().saturating_sub(1));
+    Nanos(time.0.div_ceil(unit).saturating_mul(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{ArbitratedConfig, LpnsConfig, Variant};
+
+    use super::*;
+    use crate::fake;
+
+    /// The advice for a fake drive, and the number of questions that it took.
+    fn advice(policy: &PolicyConfig, tenants: &[Tenant]) -> (Vec<Advice>, usize) {
+        let site = fake::site();
+        let planner = fake::planner(&site);
+        let outcome = planner.outcome(policy, tenants).expect("modelled");
+        let all = advise(&planner, policy, tenants, &outcome);
+        for one in &all {
+            let (policy, tenants) = one.change.apply(policy, tenants);
+            let again = planner.outcome(&policy, &tenants).expect("modelled");
+            assert!(again.keeps_what_it_can() && again == one.outcome, "{:?}", one.change);
+        }
+        (all, planner.questions())
+    }
+
+    fn wrr() -> PolicyConfig {
+        PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: 256, ..ArbitratedConfig::wrr() })
+    }
+
+    #[test]
+    fn promises_that_hold_need_no_advice() {
+        assert_eq!(advice(&wrr(), &[fake::guaranteed("db", 10_000), fake::best_effort("a", 8)]).0, []);
+    }
+
+    #[test]
+    fn the_smallest_change_of_each_kind_comes_in_order() {
+        let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 64), fake::best_effort("b", 200)];
+        let (all, _) = advice(&wrr(), &tenants);
+        let changes: Vec<Change> = all.iter().map(|one| one.change).collect();
+        // The fake drive: 1 µs for each command that may wait before.
+        let to = Nanos::from_micros(260);
+        assert_eq!(
+            changes,
+            [
+                Change::Setting { setting: Setting::MaxInFlight, from: 256, to: 90 },
+                Change::Priority { tenant: 0, from: QueuePriority::Medium, to: QueuePriority::High },
+                Change::Elsewhere { tenant: 2 },
+                Change::Target { tenant: 0, from: Nanos::from_micros(100), to },
+            ]
+        );
+    }
+
+    #[test]
+    fn omega_is_a_setting_of_the_published_throttle() {
+        let lpns = LpnsConfig { variant: Variant::Published, ..LpnsConfig::p5800x() };
+        let tenants = [fake::guaranteed("db", 100), fake::best_effort("a", 500)];
+        let (all, _) = advice(&PolicyConfig::Lpns(lpns), &tenants);
+        assert_eq!(all[0].change, Change::Setting { setting: Setting::Omega, from: 190, to: 99 });
+    }
+
+    #[test]
+    fn a_promise_that_no_drive_keeps_does_not_hide_what_helps_the_others() {
+        let tenants = [fake::guaranteed("no", 5), fake::guaranteed("db", 100), fake::best_effort("a", 200)];
+        let (all, _) = advice(&PolicyConfig::Passthrough, &tenants);
+        assert_eq!(all[0].change, Change::Elsewhere { tenant: 2 });
+    }
+
+    #[test]
+    fn advice_for_256_tenants_takes_few_questions() {
+        let mut tenants: Vec<Tenant> = (0..128).map(|i| fake::guaranteed(&format!("db{i}"), 100)).collect();
+        tenants.extend((0..128).map(|i| fake::best_effort(&format!("n{i}"), 32)));
+        for policy in [wrr(), PolicyConfig::Passthrough, PolicyConfig::Lpns(LpnsConfig::p5800x())] {
+            let (_, questions) = advice(&policy, &tenants);
+            assert!(questions <= 60, "{}: {questions}", policy.name());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A latency that no command exceeds: counting what can be ahead of it.
+//!
+//! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command in
+//! 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host) says; the
+//! tenant itself has a closed load. Beside a policy that limits what is in flight nothing is assumed of the neighbours.
+//!
+//! What fills the drive is through when its busiest part has done its share and a lone command has passed (the lower bound of
+//! a closed network's throughput). In every such span as much is sent as may be in flight, and a command that waits for
+//! its turn waits for no more spans than what goes before it fills. Within the drive the worst case counts: all that may be
+//! ahead at its unit, on its link and in its buffer.
+
+mod drive;
+mod turns;
+
+use policy::{Class, PolicyConfig};
+
+use crate::{Host, Load, Site, Tenant};
+use drive::{Crowd, Kinds};
+use turns::Ahead;
+
+/// A time that varies exponentially is cut at this multiple of its mean.
+const VARIES_MOST: f64 = 6.3;
+
+/// The longest latency of each tenant's commands, ns; `None` where nothing limits it.
+pub(crate) fn bounds_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Vec<Option<f64>> {
+    let crowd = Crowd::new(policy, tenants);
+    (0..tenants.len()).map(|at| bound_ns(site, policy, tenants, &crowd, at)).collect()
+}
+
+fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crowd, at: usize) -> Option<f64> {
+    let host = &site.host;
+    let tenant = &tenants[at];
+    let Load::Closed { depth } = tenant.load else { return None };
+    let kinds = Kinds::of(&site.profile, tenants);
+    let alone = own_poller(policy, tenant);
+    let sharing = || tenants.iter().filter(|other| alone == own_poller(policy, other));
+    let vqs: f64 = if alone { f64::from(tenant.vcpus) } else { sharing().map(|other| f64::from(other.vcpus)).sum() };
+    let hwqs = f64::from(if alone || sharing().count() == 1 { host.hwqs_own } else { host.hwqs_shared });
+    let at_poller = crowd.at_poller(policy, tenants, at)?;
+    let pass_ns = pass_ns(host, at_poller, hwqs, vqs);
+    let inside = drive::inside(&site.profile, &kinds, crowd, tenants, tenant, hwqs)?;
+    let slot_ns = 2.0 * pass_ns + inside.longest_ns;
+    // The lower bound of a closed network's throughput: its busiest part never waits longer than for a lone command.
+    let per_command = host.poller_fetch_ns + host.poller_write_ns + host.poller_complete_ns + host.poller_interrupt_ns;
+    let span_ns = 2.0 * pass_ns + inside.lone_ns + inside.busiest_ns.max(at_poller * per_command);
+    let turn_ns = match turns::ahead(policy, tenants, at) {
+        Ahead::Nobody => 0.0,
+        Ahead::Commands { count, spans } => {
+            let first_ns = if spans > 0.0 { slot_ns } else { 0.0 };
+            first_ns + spans * span_ns + (count / f64::from(host.poller_batch.max(1))).ceil() * pass_ns
+        }
+        Ahead::Unlimited => return None,
+    };
+    Some(guest_ns(host, tenant, depth) + 3.0 * pass_ns + host.delay_ns + turn_ns + slot_ns)
+}
+
+/// Whether a poller serves this tenant alone.
+fn own_poller(policy: &PolicyConfig, tenant: &Tenant) -> bool {
+    matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_))
+        && matches!(tenant.class, Class::Guaranteed { .. })
+}
+
+/// The longest pass of a poller with so many commands in flight.
+fn pass_ns(host: &Host, in_flight: f64, hwqs: f64, vqs: f64) -> f64 {
+    let fetch = host.poller_fetch_ns + host.poller_write_ns;
+    host.poller_pass_ns * 1.5
+        + in_flight * host.poller_complete_ns
+        + f64::from(host.poller_batch) * fetch
+        + hwqs * host.poller_doorbell_ns
+        + vqs * host.poller_interrupt_ns
+}
+
+/// The guest's part: its vCPU is at the start of a submission, and all that the vCPU has outstanding completes at once.
+fn guest_ns(host: &Host, tenant: &Tenant, depth: u32) -> f64 {
+    let varies = 1.0 + host.guest_varies * (VARIES_MOST - 1.0);
+    let each = f64::from(depth.div_ceil(u32::from(tenant.vcpus.max(1))));
+    let submit = host.guest_submit_ns + host.guest_write_ns;
+    let busy = varies * host.guest_app_ns + submit;
+    submit + busy + each * (varies * host.guest_complete_ns) + 2.0 * host.guest_irq_ns
+}

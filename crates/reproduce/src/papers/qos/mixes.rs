@@ -1,0 +1,184 @@
+//! Random mixes of tenants: what the planner says beforehand beside what the simulator sees.
+
+mod draw;
+
+use io_model::Nanos;
+use planner::{Forecast, Load};
+use sim::Report;
+
+use crate::paper::Paper;
+use crate::report::{Figure, Plot, Row};
+use crate::runner::{Context, Error};
+pub use draw::host;
+use draw::{Mix, POLICIES, draw, policy, scenario};
+
+const MIXES: u64 = 200;
+/// Seeds of one set; the next set's begin so much later.
+const SETS: u64 = 1_000;
+
+/// About so many commands are simulated of each mix, within these limits of virtual time.
+const COMMANDS: f64 = 80_000.0;
+const LEAST: Nanos = Nanos::from_millis(80);
+const MOST: Nanos = Nanos::from_millis(3_000);
+/// `lpns` finds out what it may let go, in steps of 10 ms.
+const LEARNING: Nanos = Nanos::from_millis(800);
+/// Fewer commands than this show no mean.
+const LEAST_SEEN: u64 = 50;
+/// An open load that gets less than this part of what it asks for waits longer and longer: it has no mean latency.
+const SERVED: f64 = 0.97;
+
+/// Of ourselves: median and 95th percentile of the throughput's error, median of the mean latency's.
+const THROUGHPUT_MEDIAN: f64 = 0.05;
+const THROUGHPUT_P95: f64 = 0.15;
+const LATENCY_MEDIAN: f64 = 0.10;
+
+const THROUGHPUT: &str = "error of the throughput (%)";
+const LATENCY: &str = "error of the mean latency (%)";
+const TAIL: &str = "error of the 99th percentile (%)";
+const BOUND: &str = "bound over the longest latency seen";
+
+/// One tenant's figures, predicted over simulated.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    throughput: f64,
+    /// Of a load that is served: its mean latency and its 99th percentile.
+    latency: Option<(f64, f64)>,
+    bound: Option<f64>,
+}
+
+/// All tenants of one mix.
+struct Played {
+    policy: &'static str,
+    drive: String,
+    tenants: Vec<Seen>,
+}
+
+/// Each mix is on one of the drives and under one of the policies, in turn.
+fn policy_of(mix: &Mix) -> &'static str {
+    POLICIES[(mix.seed % POLICIES.len() as u64) as usize]
+}
+
+fn play(context: &Context<'_>, mix: &Mix) -> Result<Played, String> {
+    let name = policy_of(mix);
+    let policy = policy(name, mix);
+    let forecast = planner::predict(&mix.site, &policy, &mix.tenants).map_err(|error| error.to_string())?;
+    let all_iops: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
+    let span = Nanos((COMMANDS / all_iops.max(1.0) * 1e9) as u64).max(LEAST).min(MOST);
+    let (warmup, span) = if name == "lpns" { (LEARNING, span.max(LEARNING)) } else { (Nanos(span.0 / 4), span) };
+    let report = sim::run(&scenario(mix, policy, context.span(warmup), context.span(span)));
+    let report = report.map_err(|error| error.to_string())?;
+    Ok(Played { policy: name, drive: mix.site.profile.name.to_string(), tenants: compare(mix, &forecast, &report) })
+}
+
+fn compare(mix: &Mix, forecast: &Forecast, report: &Report) -> Vec<Seen> {
+    let pairs = mix.tenants.iter().zip(&forecast.tenants).zip(&report.tenants);
+    let pairs = pairs.filter(|(_, seen)| seen.latency.count >= LEAST_SEEN);
+    let seen = pairs.map(|((tenant, said), seen)| {
+        let served = match tenant.load {
+            Load::Closed { .. } => true,
+            Load::Open { rate_iops } => said.iops.min(seen.iops) >= SERVED * rate_iops,
+        };
+        let of = |said: Nanos, seen_ns: f64| said.0 as f64 / seen_ns;
+        let latency = served.then(|| (of(said.mean, seen.latency.mean_ns), of(said.p99, seen.latency.p99_ns as f64)));
+        let bound = said.bound.map(|bound| of(bound, seen.latency.max_ns as f64));
+        Seen { throughput: said.iops / seen.iops, latency, bound }
+    });
+    seen.collect()
+}
+
+fn percentile(values: impl Iterator<Item = f64>, part: f64) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(((values.len().max(1) - 1) as f64 * part).round() as usize).copied()
+}
+
+/// How far ratios are from 1, in percent.
+fn error(values: impl Iterator<Item = f64>, part: f64) -> Option<f64> {
+    percentile(values.map(|ratio| (ratio - 1.0).abs() * 100.0), part)
+}
+
+/// The distribution of the errors of some tenants, as rows at `x`.
+fn rows(figure: &mut Figure, x: &str, seen: &[Seen]) {
+    let throughput = || seen.iter().map(|one| one.throughput);
+    let latency = || seen.iter().filter_map(|one| one.latency);
+    let parts = [("median", 0.5), ("90th percentile", 0.9), ("95th percentile", 0.95)];
+    for (series, part) in parts {
+        let all = [
+            (THROUGHPUT, error(throughput(), part)),
+            (LATENCY, error(latency().map(|both| both.0), part)),
+            (TAIL, error(latency().map(|both| both.1), part)),
+            (BOUND, percentile(seen.iter().filter_map(|one| one.bound), part)),
+        ];
+        for (metric, value) in all {
+            if let Some(value) = value {
+                figure.push(Row::new(series, x, metric, value));
+            }
+        }
+    }
+}
+
+/// The figure.
+pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
+    let first = context.seed().wrapping_mul(SETS);
+    let mixes: Vec<Mix> = (0..MIXES).map(|at| draw(first.wrapping_add(at))).collect();
+    let name = |mix: &Mix| format!("mix {} under {}", mix.seed, policy_of(mix));
+    let played = context.all(&mixes, name, |mix| play(context, mix))?;
+    let mut figure = Figure::new(Paper::Qos, "mixes", "Random mixes of tenants: planned and simulated");
+    figure.shows = format!(
+        "{MIXES} mixes of 2 to 32 tenants (512 B to 128 KiB, any part of reads, closed loops of depth 1 to 128 and open \
+         ones), each on one of the built-in drives and under one of five policies. The planner's forecast for each tenant \
+         beside the simulation: how far off the throughput, the mean latency and the 99th percentile are. Not in the paper."
+    );
+    figure.goal = format!(
+        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % (median), no command \
+         beyond its bound",
+        THROUGHPUT_MEDIAN * 100.0,
+        THROUGHPUT_P95 * 100.0,
+        LATENCY_MEDIAN * 100.0
+    );
+    figure.assume(format!("Seeds {first} to {}.", first.wrapping_add(MIXES - 1)));
+    figure.assume(
+        "Pollers as in the daemon: one for each guaranteed tenant and one for all others under lpns and passthrough, one for \
+         all under the other policies. Host costs are the simulator's.",
+    );
+    figure.assume(format!(
+        "Left out: tenants of whom fewer than {LEAST_SEEN} commands were seen, and the latency of open loads that ask for \
+         more than they get, which grows for ever. No closed loop is urgent: it would leave nothing for the others."
+    ));
+    let of = |keep: &dyn Fn(&Played) -> bool| -> Vec<Seen> {
+        played.iter().filter(|one| keep(one)).flat_map(|one| one.tenants.iter().copied()).collect()
+    };
+    let all = of(&|_| true);
+    rows(&mut figure, "all", &all);
+    for policy in POLICIES {
+        rows(&mut figure, policy, &of(&|one| one.policy == policy));
+    }
+    for profile in ssd_model::Profile::names() {
+        rows(&mut figure, profile, &of(&|one| one.drive == profile));
+    }
+    demands(&mut figure, &all);
+    figure.plots.extend([THROUGHPUT, LATENCY, TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()));
+    Ok(vec![figure])
+}
+
+fn demands(figure: &mut Figure, all: &[Seen]) {
+    let throughput = || all.iter().map(|one| one.throughput);
+    let latency = || all.iter().filter_map(|one| one.latency.map(|both| both.0));
+    let limits = [
+        ("half of all throughputs", error(throughput(), 0.5), THROUGHPUT_MEDIAN),
+        ("95 of 100 throughputs", error(throughput(), 0.95), THROUGHPUT_P95),
+        ("half of all mean latencies", error(latency(), 0.5), LATENCY_MEDIAN),
+    ];
+    for (what, seen, limit) in limits {
+        let seen = seen.unwrap_or(f64::NAN);
+        let text = format!("{what} are within {:.0} %", limit * 100.0);
+        figure.demand(text, seen <= limit * 100.0, format!("{seen:.1} % of {} tenants", all.len()));
+    }
+    let bounds: Vec<f64> = all.iter().filter_map(|one| one.bound).collect();
+    let exceeded = bounds.iter().filter(|ratio| **ratio < 1.0).count();
+    figure.demand(
+        "no command takes longer than its bound",
+        exceeded == 0,
+        format!("{exceeded} of {} tenants with a bound exceeded it", bounds.len()),
+    );
+}

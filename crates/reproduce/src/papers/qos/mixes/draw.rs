@@ -1,0 +1,256 @@
+//! A mix of tenants from a seed, for the planner and for the simulator.
+
+use fastrand::Rng;
+use io_model::{Nanos, QueuePriority};
+use planner::{Load, Site, Size, Tenant};
+use policy::{ArbitratedConfig, COST_UNIT, Class, Cost, Curve, FairConfig, LpnsConfig, PolicyConfig, TenantPriority};
+use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
+use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
+use ssd_model::{Profile, Writes};
+
+/// Each tenant's disk.
+const DISK_BYTES: u64 = 8 << 30;
+const SMALLEST_BYTES: u64 = 512;
+/// From 512 bytes to 128 KiB.
+const SIZES: u32 = 9;
+
+/// One mix on one drive.
+#[derive(Debug, Clone)]
+pub struct Mix {
+    pub seed: u64,
+    pub site: Site,
+    pub tenants: Vec<Tenant>,
+    /// In percent, as the simulator draws them.
+    reads: Vec<u8>,
+    /// By tenant and size.
+    weights: Vec<Vec<u32>>,
+}
+
+/// The mix of a seed: 2 to 32 tenants on the profiles in turn.
+pub fn draw(seed: u64) -> Mix {
+    let mut rng = Rng::with_seed(seed);
+    let built_in = Profile::built_in();
+    let profile = built_in[(seed % built_in.len() as u64) as usize].clone();
+    let count = rng.usize(2..=32);
+    let mut mix = Mix {
+        seed,
+        site: Site { profile, host: host(&HostCosts::default()) },
+        tenants: Vec::new(),
+        reads: Vec::new(),
+        weights: Vec::new(),
+    };
+    for at in 0..count {
+        add_tenant(&mut mix, &mut rng, at, count);
+    }
+    mix
+}
+
+/// What the simulator's pollers and guests cost, as the planner wants to know it.
+pub fn host(costs: &HostCosts) -> planner::Host {
+    let (GuestCosts { app_ns, submit_ns, write_ns, irq_ns, complete_ns, varies_permille }, path) =
+        (costs.guest, costs.mediated);
+    let PathCosts { pass_ns, fetch_ns, batch, doorbell_ns, interrupt_ns, delivery_ns, .. } = path;
+    let defaults = Scenario::new(Profile::p5800x());
+    planner::Host {
+        guest_app_ns: app_ns as f64,
+        guest_submit_ns: submit_ns as f64,
+        guest_write_ns: write_ns as f64,
+        guest_irq_ns: irq_ns as f64,
+        guest_complete_ns: complete_ns as f64,
+        guest_varies: varies_permille as f64 / 1_000.0,
+        poller_pass_ns: pass_ns as f64,
+        poller_fetch_ns: fetch_ns as f64,
+        poller_write_ns: path.write_ns as f64,
+        poller_complete_ns: path.complete_ns as f64,
+        poller_doorbell_ns: doorbell_ns as f64,
+        poller_interrupt_ns: interrupt_ns as f64,
+        poller_batch: batch,
+        delay_ns: delivery_ns as f64,
+        hwqs_own: HWQS_OWN,
+        hwqs_shared: defaults.hwqs_shared,
+    }
+}
+
+/// A drive has 128 queues: enough for thirty pollers of one tenant each.
+const HWQS_OWN: u16 = 3;
+
+fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
+    let read_percent = match rng.u8(..5) {
+        0 => 0,
+        1 => 100,
+        _ => rng.u8(0..=100),
+    };
+    let mut sizes: Vec<(u64, u32)> = Vec::new();
+    for _ in 0..rng.u8(1..=3) {
+        let len_bytes = SMALLEST_BYTES << rng.u32(..SIZES);
+        if sizes.iter().all(|size| size.0 != len_bytes) {
+            sizes.push((len_bytes, rng.u32(1..=4)));
+        }
+    }
+    let whole = f64::from(sizes.iter().map(|size| size.1).sum::<u32>());
+    let size = |&(len_bytes, weight): &(u64, u32)| Size { len_bytes, part: f64::from(weight) / whole };
+    let vcpus = 1 << rng.u16(..3);
+    let class = if rng.u8(..4) == 0 {
+        let factor = 1.5 * 8_f64.powf(rng.f64());
+        let target = Nanos((factor * lone_ns(&mix.site.profile, read_percent) as f64) as u64);
+        Class::Guaranteed { latency_target: Some(target) }
+    } else {
+        Class::BestEffort { weight: rng.u32(1..=8) }
+    };
+    let priority = match rng.u8(..16) {
+        0 => QueuePriority::Urgent,
+        1..6 => QueuePriority::High,
+        6..11 => QueuePriority::Medium,
+        _ => QueuePriority::Low,
+    };
+    let mut tenant = Tenant {
+        name: format!("t{at}"),
+        class,
+        priority,
+        load: Load::Closed { depth: 1 },
+        read_share: f64::from(read_percent) / 100.0,
+        sizes: sizes.iter().map(size).collect(),
+        vcpus,
+    };
+    tenant.load = if rng.u8(..3) == 0 {
+        let fair = rough_iops(&mix.site.profile, &tenant) / count as f64;
+        Load::Open { rate_iops: (fair * (0.05 + 0.75 * rng.f64())).round().max(50.0) }
+    } else {
+        let most = f64::from(128 / vcpus);
+        let depth = most.powf(rng.f64()).round() as u32;
+        Load::Closed { depth: u32::from(vcpus) * depth.max(1) }
+    };
+    if tenant.priority == QueuePriority::Urgent && matches!(tenant.load, Load::Closed { .. }) {
+        // An urgent closed loop starves everyone; there is nothing to predict beside it.
+        tenant.priority = QueuePriority::High;
+    }
+    mix.tenants.push(tenant);
+    mix.reads.push(read_percent);
+    mix.weights.push(sizes.iter().map(|size| size.1).collect());
+}
+
+/// About what a lone small command takes on the drive and its host.
+fn lone_ns(profile: &Profile, read_percent: u8) -> u64 {
+    let write_ns = match profile.writes {
+        Writes::InPlace { write_ns, ack_ns } => write_ns + ack_ns,
+        Writes::Buffered { ack_ns, .. } | Writes::Programmed { ack_ns, .. } => ack_ns,
+    };
+    let read_ns = profile.read_ns + profile.pipeline_ns;
+    4_500 + profile.controller_ns + if read_percent == 0 { write_ns } else { read_ns }
+}
+
+/// About what the drive would do if all commands were like this tenant's.
+fn rough_iops(profile: &Profile, tenant: &Tenant) -> f64 {
+    let bytes: f64 = tenant.sizes.iter().map(|size| size.part * size.len_bytes.max(4_096) as f64).sum();
+    let stripes = bytes / profile.stripe_bytes as f64;
+    let unit_ns = profile.read_ns as f64 * stripes.max(1.0) / f64::from(profile.units);
+    let write_ns = match profile.writes {
+        Writes::InPlace { .. } => unit_ns,
+        Writes::Buffered { drain_ns, .. } => drain_ns as f64 + bytes * 1e3 / f64::from(profile.link_write_mb_s),
+        Writes::Programmed { nand, .. } => {
+            nand.program_ns as f64 * bytes / nand.page_bytes as f64 / f64::from(profile.units)
+        }
+    };
+    let read_ns = unit_ns.max(bytes * 1e3 / f64::from(profile.link_read_mb_s));
+    let mean_ns = tenant.read_share * read_ns + (1.0 - tenant.read_share) * write_ns;
+    1e9 / mean_ns.max(profile.controller_ns as f64).max(2_500.0)
+}
+
+fn per_second(ns: f64) -> f64 {
+    1e9 / ns.max(1.0)
+}
+
+/// A read's cost in writes of 4 KiB, and the rate of those.
+fn calibrated(profile: &Profile) -> (Cost, f64) {
+    let units = f64::from(profile.units);
+    let controller_ns = profile.controller_ns as f64;
+    let link_ns = |mb_s: u32| 4_096e3 / f64::from(mb_s);
+    let write_ns = match profile.writes {
+        Writes::InPlace { write_ns, .. } => write_ns as f64 / units,
+        Writes::Buffered { drain_ns, .. } => drain_ns as f64,
+        Writes::Programmed { nand, .. } => nand.program_ns as f64 / units / (nand.page_bytes as f64 / 4_096.0),
+    };
+    let writes = per_second(write_ns.max(controller_ns).max(link_ns(profile.link_write_mb_s)));
+    let reads = per_second((profile.read_ns as f64 / units).max(controller_ns).max(link_ns(profile.link_read_mb_s)));
+    let read = (f64::from(COST_UNIT) * writes / reads).round().clamp(1.0, f64::from(COST_UNIT) * 16.0);
+    (Cost { read: Curve::linear(read as u32), ..Cost::default() }, writes)
+}
+
+/// The policies that are compared, by name.
+pub const POLICIES: [&str; 5] = ["passthrough", "wrr", "drr", "lpns", "fair"];
+
+/// A policy as the daemon would configure it for the mix's drive.
+pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
+    let profile = &mix.site.profile;
+    let (cost, r_iops) = calibrated(profile);
+    let lone_ns = lone_ns(profile, 100);
+    let priorities = || mix.tenants.iter().map(|tenant| TenantPriority::Fixed(tenant.priority)).collect();
+    match name {
+        "wrr" => PolicyConfig::Wrr(ArbitratedConfig { priorities: priorities(), ..ArbitratedConfig::wrr() }),
+        "drr" => PolicyConfig::Drr(ArbitratedConfig { priorities: priorities(), ..ArbitratedConfig::drr() }),
+        "fair" => PolicyConfig::Fair(match &*profile.name {
+            "p5800x" => FairConfig::p5800x(),
+            "pm1735" => FairConfig::pm1735(),
+            "p3520" => FairConfig::p3520(),
+            _ => FairConfig::for_drive(Nanos(lone_ns), Nanos(35 * lone_ns), profile.units, cost),
+        }),
+        "lpns" => PolicyConfig::Lpns(match &*profile.name {
+            "p5800x" => LpnsConfig::p5800x(),
+            "pm1735" => LpnsConfig::pm1735(),
+            _ => LpnsConfig {
+                r_iops,
+                l_h: Nanos(lone_ns),
+                parallelism: profile.units,
+                saturation_factor: (256 / profile.units).clamp(8, 32),
+                floor_in_flight: (profile.units / 32).max(1),
+                cost,
+                ..LpnsConfig::p5800x()
+            },
+        }),
+        _ => PolicyConfig::Passthrough,
+    }
+}
+
+/// The same mix for the simulator.
+pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos) -> Scenario {
+    let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_));
+    let tenants = mix.tenants.iter().enumerate().map(|(at, tenant)| {
+        let sizes = tenant.sizes.iter().zip(&mix.weights[at]);
+        let block = |(size, &weight): (&Size, &u32)| BlockSize { bytes: size.len_bytes as u32, weight };
+        let access = Access {
+            read_percent: mix.reads[at],
+            pattern: Pattern::Random,
+            block_sizes: sizes.map(block).collect(),
+            working_set_bytes: None,
+        };
+        let jobs = u32::from(tenant.vcpus);
+        let workload = match tenant.load {
+            Load::Closed { depth } => Workload::Fio(Fio { jobs, iodepth: depth / jobs, access }),
+            Load::Open { rate_iops } => {
+                let arrivals = Arrivals::Poisson { iops: rate_iops };
+                Workload::Open(Open { jobs, arrivals, access, max_outstanding: 4_096 })
+            }
+        };
+        sim::Tenant {
+            name: tenant.name.clone(),
+            class: tenant.class,
+            vcpus: tenant.vcpus,
+            vqs: tenant.vcpus,
+            queue_priorities: Vec::new(),
+            size_bytes: DISK_BYTES,
+            workload,
+        }
+    });
+    Scenario {
+        layout: if own_pollers { Layout::Evenkeel } else { Layout::Mdev },
+        policy,
+        hwqs_own: HWQS_OWN,
+        hwq_depth: 8_192,
+        tenants: tenants.collect(),
+        warmup,
+        duration,
+        seed: mix.seed,
+        starvation_limit: Nanos::from_millis(60_000),
+        ..Scenario::new(mix.site.profile.clone())
+    }
+}
