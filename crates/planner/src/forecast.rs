@@ -1,7 +1,7 @@
 //! What tenants will get.
 
 use io_model::Nanos;
-use policy::PolicyConfig;
+use policy::{Class, PolicyConfig};
 
 use crate::bound::bounds_ns;
 use crate::model::Model;
@@ -33,11 +33,15 @@ pub struct TenantForecast {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_s: f64,
-    /// Mean latency, from the command's submission to its completion, waiting included.
+    /// Mean latency, from the command's submission to its completion, waiting included. An open load that asks for more than
+    /// it gets waits ever longer: then it is what its outstanding commands (4096 for each vCPU) take.
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
-    /// No command takes longer, with what it rests on in the documentation; `None` where none can be given.
+    /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times vary as
+    /// [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads; beside open
+    /// loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; where
+    /// garbage is collected.
     pub bound: Option<Nanos>,
     /// Mean latency of its commands alone on the drive, one at a time: no target below it can be kept.
     pub alone: Nanos,
@@ -104,7 +108,7 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
             p99: Nanos(model.percentile_ns(at, 0.01) as u64),
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
             alone: alone(site, tenant),
-            limited_by: LimitedBy::Drive,
+            limited_by: model.limited_by(at),
         }
     };
     Ok(Forecast {
@@ -135,9 +139,122 @@ fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
         ((0.0..=1.0).contains(&tenant.read_share), "read_share", "must be from 0 to 1"),
         (sizes, "sizes", "must be lengths above 0 whose parts sum to 1"),
         (tenant.vcpus > 0, "vcpus", "must be at least 1"),
+        (tenant.class != Class::BestEffort { weight: 0 }, "class", "must have a weight of at least 1"),
     ];
     match rules.iter().find(|rule| !rule.0) {
         Some(&(_, field, remedy)) => Err(Unmodelled::Demand { tenant: tenant.name.clone(), field, remedy }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io_model::QueuePriority;
+    use policy::{ArbitratedConfig, FairConfig, LpnsConfig, TenantPriority};
+
+    use super::*;
+    use crate::fake::{best_effort, guaranteed, site};
+    use crate::{Host, Size};
+
+    fn close(value: f64, expected: f64, part: f64) -> bool {
+        (value / expected - 1.0).abs() < part
+    }
+
+    #[test]
+    fn a_lone_read_takes_what_the_profile_says() {
+        let forecast = predict(&site(), &PolicyConfig::Passthrough, &[best_effort("a", 1)]).unwrap();
+        let [only] = &forecast.tenants[..] else { panic!("one tenant") };
+        // 7.4 µs in a unit and 40 ns on the way.
+        assert_eq!((only.mean, only.alone), (Nanos(7_440), Nanos(7_440)));
+        assert!(close(only.iops, 1e9 / 7_440.0, 1e-3));
+        assert!(only.bound.is_some_and(|bound| bound >= Nanos(7_440) && bound < Nanos(20_000)), "{:?}", only.bound);
+    }
+
+    #[test]
+    fn units_that_are_hit_at_random_do_less_than_all_of_them_could() {
+        let rate =
+            |depth| predict(&site(), &PolicyConfig::Passthrough, &[best_effort("a", depth)]).unwrap().tenants[0].iops;
+        let most = 6e9 / 7_400.0;
+        // As many commands as units: 2 − √2 of it, a little more for so few of them.
+        assert!(close(rate(6), 0.62 * most, 0.03), "{}", rate(6) / most);
+        assert!(rate(128) > 0.95 * most && rate(128) <= most, "{}", rate(128) / most);
+    }
+
+    #[test]
+    fn classes_share_by_their_quanta() {
+        let priorities = [QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+        let tenants = priorities.map(|priority| Tenant { priority, ..best_effort("t", 128) });
+        let config =
+            ArbitratedConfig { priorities: priorities.map(TenantPriority::Fixed).to_vec(), ..ArbitratedConfig::drr() };
+        let forecast = predict(&site(), &PolicyConfig::Drr(config), &tenants).unwrap();
+        let iops: Vec<f64> = forecast.tenants.iter().map(|tenant| tenant.iops).collect();
+        assert!(close(iops[0] / iops[2], 4.0, 0.01) && close(iops[1] / iops[2], 2.0, 0.01), "{iops:?}");
+        assert!(forecast.tenants.iter().all(|tenant| tenant.limited_by == LimitedBy::Share));
+    }
+
+    #[test]
+    fn an_open_load_gets_what_it_asks_for_until_there_is_no_more() {
+        let open = |rate_iops| Tenant { load: Load::Open { rate_iops }, ..best_effort("open", 1) };
+        let of = |rate| predict(&site(), &PolicyConfig::Passthrough, &[open(rate)]).unwrap().tenants[0].clone();
+        let (light, heavy) = (of(400_000.0), of(2e6));
+        assert!(close(light.iops, 400_000.0, 1e-3) && light.limited_by == LimitedBy::Demand);
+        // M/D/1 at each unit, 49 % busy.
+        let busy = 400_000.0 * 7.4e-6 / 6.0;
+        let mean_ns = 7_440.0 + 7_400.0 * busy / (2.0 * (1.0 - busy));
+        assert!(close(light.mean.0 as f64, mean_ns, 0.02), "{} and {mean_ns}", light.mean.0);
+        assert!(heavy.iops < 820_000.0 && heavy.bound.is_none());
+    }
+
+    #[test]
+    fn a_promise_holds_best_effort_back() {
+        let alone = [best_effort("noisy", 128), best_effort("other", 128)];
+        let beside = [guaranteed("quiet", 30), best_effort("noisy", 128), best_effort("other", 128)];
+        let site = Site { host: Host::default(), ..site() };
+        let policy = PolicyConfig::Lpns(LpnsConfig::p5800x());
+        let free = predict(&site, &policy, &alone).unwrap();
+        let held = predict(&site, &policy, &beside).unwrap();
+        assert!(held.tenants[1].iops < free.tenants[0].iops, "{} and {}", held.tenants[1].iops, free.tenants[0].iops);
+        assert_eq!(held.tenants[1].limited_by, LimitedBy::Throttle);
+        assert!(held.tenants[0].p99 < Nanos(33_000), "{:?}", held.tenants[0]);
+    }
+
+    #[test]
+    fn bounds_are_above_percentiles_and_percentiles_above_means() {
+        let tenants: Vec<Tenant> = (1..=20).map(|at| best_effort("t", at * 3)).collect();
+        for site in [site(), Site { host: Host::default(), profile: ssd_model::Profile::p3520() }] {
+            for policy in [
+                PolicyConfig::Passthrough,
+                PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+                PolicyConfig::Drr(ArbitratedConfig::drr()),
+                PolicyConfig::Fair(FairConfig::p5800x()),
+            ] {
+                for tenant in predict(&site, &policy, &tenants).unwrap().tenants {
+                    assert!(tenant.mean <= tenant.p99, "{tenant:?} under {}", policy.name());
+                    assert!(
+                        tenant.bound.is_some_and(|bound| bound >= tenant.p99),
+                        "{tenant:?} under {}",
+                        policy.name()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let refused = |tenant: Tenant| predict(&site(), &PolicyConfig::Passthrough, &[tenant]).unwrap_err();
+        let field = |tenant| match refused(tenant) {
+            Unmodelled::Demand { field, .. } => field,
+            Unmodelled::Policy { policy } => policy,
+        };
+        let fine = || best_effort("a", 1);
+        assert_eq!(field(Tenant { load: Load::Closed { depth: 0 }, ..fine() }), "load");
+        assert_eq!(field(Tenant { load: Load::Open { rate_iops: f64::NAN }, ..fine() }), "load");
+        assert_eq!(field(Tenant { read_share: 1.1, ..fine() }), "read_share");
+        assert_eq!(field(Tenant { sizes: vec![Size { len_bytes: 4096, part: 0.5 }], ..fine() }), "sizes");
+        assert_eq!(field(Tenant { vcpus: 0, ..fine() }), "vcpus");
+        assert_eq!(field(Tenant { class: Class::BestEffort { weight: 0 }, ..fine() }), "class");
+        let policy = PolicyConfig::K2(policy::K2Config { max_in_flight: 8 });
+        assert_eq!(predict(&site(), &policy, &[fine()]), Err(Unmodelled::Policy { policy: "k2" }));
     }
 }

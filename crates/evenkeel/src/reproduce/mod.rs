@@ -41,7 +41,7 @@ pub struct Args {
     quick: bool,
 
     /// Instead of simulating, measure the arbitration paper's figures on a daemon of this program that imitates a drive in
-    /// real time. Takes a minute or two of otherwise idle CPUs, and no two reports are the same.
+    /// real time. Takes about three minutes of otherwise idle CPUs, and no two reports are the same.
     #[arg(long)]
     live: bool,
 }
@@ -89,8 +89,8 @@ fn measure_live(args: &Args, screen: &Screen) -> Result<Report> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let seconds = if args.quick { 1 } else { 3 };
-    let run = live::Run { seconds, seed: args.seed, stop: &stop };
+    let rounds = if args.quick { 1 } else { 5 };
+    let run = live::Run { seconds: 1, rounds, seed: args.seed, stop: &stop };
     let figures = live::figures(&run, &mut |what| screen.say(what))?;
     Ok(Report { seed: args.seed, quick: args.quick, figures, uncovered: Vec::new() })
 }

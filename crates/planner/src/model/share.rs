@@ -104,6 +104,12 @@ impl Level {
 
 /// Finds the level at which the scarcest resource is just used up.
 pub(super) fn fill(claims: &[Claim], class_turns: Option<[f64; CLASSES]>, has: &[f64; RESOURCES]) -> Level {
+    // The usual case, at little cost.
+    let mut all = (0.0, [0.0; RESOURCES]);
+    claims.iter().for_each(|claim| add(&mut all, claim.wants, &claim.uses));
+    if all.1.iter().zip(has).all(|(uses, has)| uses <= has) {
+        return Level::ALL;
+    }
     let mut classes: [Class; CLASSES] = Default::default();
     for (at, class) in classes.iter_mut().enumerate() {
         class.fill(class_turns.map(|turns| turns[at]), claims.iter().filter(|claim| claim.class == at).collect());
@@ -119,9 +125,6 @@ pub(super) fn fill(claims: &[Claim], class_turns: Option<[f64; CLASSES]>, has: &
         }
         sum.iter().zip(has).all(|(uses, has)| uses <= has)
     };
-    if fits(&Level::ALL) {
-        return Level::ALL;
-    }
     // Rates are per ns: none is above 1 or so, none below one in an hour.
     let (mut low, mut high) = (1e-15_f64, 10.0_f64);
     for _ in 0..60 {

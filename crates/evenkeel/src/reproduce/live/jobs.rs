@@ -45,8 +45,10 @@ pub struct Seen {
 
 /// How long, with which random numbers, and who may end it.
 pub struct Run<'a> {
-    /// Of each measurement.
+    /// Of each round.
     pub seconds: u64,
+    /// How often everything is measured; the medians count, so that a machine which was busy for a moment does no harm.
+    pub rounds: usize,
     /// Of the jobs' addresses.
     pub seed: u64,
     /// Set by an interrupt.
@@ -54,8 +56,24 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Starts a daemon under a policy, attaches a client to each tenant, measures.
+    /// What each tenant of a daemon under a policy gets: the medians of all rounds.
     pub fn play(&self, policy: &str, jobs: &[Job]) -> Result<Vec<Seen>> {
+        let rounds = (0..self.rounds.max(1)).map(|_| self.round(policy, jobs)).collect::<Result<Vec<_>>>()?;
+        let of = |at: usize, figure: fn(&Seen) -> f64| {
+            let mut values: Vec<f64> = rounds.iter().filter_map(|seen| seen.get(at)).map(figure).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        let seen = |at| Seen {
+            iops: of(at, |seen| seen.iops),
+            bytes_s: of(at, |seen| seen.bytes_s),
+            mean_us: of(at, |seen| seen.mean_us),
+        };
+        Ok((0..jobs.len()).map(seen).collect())
+    }
+
+    /// Starts a daemon, attaches a client to each tenant, measures.
+    fn round(&self, policy: &str, jobs: &[Job]) -> Result<Vec<Seen>> {
         let serving = Serving::start("reproduce", |dir| configuration(dir, policy, jobs))?;
         let target = |(at, job): (usize, &Job)| Target::connect(&serving.dir().join(name(at)), vec![self.spec(job)]);
         let targets = jobs.iter().enumerate().map(target).collect::<Result<Vec<_>, _>>()?;

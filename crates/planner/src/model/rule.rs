@@ -1,0 +1,256 @@
+//! The policy's part: who waits for whom, and what may be in flight.
+
+use io_model::{Op, QueuePriority};
+use policy::{COST_UNIT, Class, Cost, PolicyConfig};
+
+use super::host::service;
+use super::lpns::Throttle;
+use super::share::{CLASSES, Claim, Level, RESOURCES, fill};
+use super::{Flow, Model, OWN_DOING, Pool};
+use crate::{Host, Tenant};
+
+impl Model<'_> {
+    pub(super) fn apply(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) {
+        match policy {
+            PolicyConfig::Passthrough => {
+                for flow in &mut self.flows {
+                    flow.turn = flow.vcpus;
+                }
+            }
+            PolicyConfig::Wrr(config) => {
+                let turns = [config.high_weight, config.medium_weight, config.low_weight].map(f64::from);
+                for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
+                    flow.price(&Cost::default(), tenant);
+                    flow.class = class_of(tenant.priority);
+                    flow.urgent = tenant.priority == QueuePriority::Urgent;
+                }
+                for pool in &mut self.pools {
+                    pool.class_turns = Some(turns);
+                    pool.cap = f64::from(config.max_in_flight);
+                }
+            }
+            PolicyConfig::Drr(config) => {
+                let quanta = [config.high_weight, config.medium_weight, config.low_weight].map(f64::from);
+                for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
+                    flow.price(&Cost::default(), tenant);
+                    flow.turn = quanta[class_of(tenant.priority)] / 4.0 / flow.cost;
+                    flow.urgent = tenant.priority == QueuePriority::Urgent;
+                }
+                for pool in &mut self.pools {
+                    pool.cap = f64::from(config.max_in_flight);
+                }
+            }
+            PolicyConfig::Fair(config) => {
+                for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
+                    flow.price(&config.cost, tenant);
+                    flow.turn = weight_of(tenant.class) / flow.cost;
+                }
+                let per_unit =
+                    (config.window.0 as f64 / config.reference_time.0 as f64).max(1.0 / f64::from(COST_UNIT));
+                let contended = tenants.len() > 1;
+                for pool in &mut self.pools {
+                    pool.rounds = false;
+                    pool.cap = if contended { per_unit * f64::from(config.parallel_units) } else { f64::INFINITY };
+                }
+            }
+            PolicyConfig::Lpns(config) => {
+                for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
+                    flow.price(&config.cost, tenant);
+                    flow.turn = weight_of(tenant.class) / flow.cost;
+                }
+                self.pools.iter_mut().for_each(|pool| pool.rounds = false);
+                self.throttle = Throttle::new(config, tenants, &self.pools);
+                self.throttle_now();
+            }
+            _ => {}
+        }
+    }
+
+    /// Moves what best effort may have in flight as the promises fare.
+    pub(super) fn throttle_now(&mut self) {
+        let Some(mut throttle) = self.throttle.take() else { return };
+        let missed = throttle.targets.iter().any(|&(at, target_ns)| {
+            let flow = &self.flows[at];
+            // Who fills its own limit is judged by its mean alone.
+            let own_doing = flow.x * flow.slot_ns >= OWN_DOING * throttle.guaranteed_cap;
+            let seen_ns = if own_doing { flow.slot_ns } else { self.percentile_ns(at, throttle.may_miss) };
+            seen_ns > target_ns
+        });
+        throttle.judge(missed);
+        let (mut depth, mut rate) = (0.0, 0.0);
+        for flow in throttle.guaranteed.iter().map(|&at| &self.flows[at]) {
+            depth += (flow.x * flow.slot_ns).max(1.0);
+            rate += flow.x;
+        }
+        for &at in &throttle.guaranteed {
+            self.pools[self.flows[at].pool].cap = throttle.guaranteed_cap;
+        }
+        if let Some(pool) = throttle.pool {
+            let pool = &mut self.pools[pool];
+            (pool.cap, pool.rate) = throttle.best_effort(depth, rate);
+        }
+        self.throttle = Some(throttle);
+    }
+
+    /// Everyone's rate, by the policy.
+    pub(super) fn share(&mut self, damping: f64) -> f64 {
+        let mut change = 0.0_f64;
+        for pool in &mut self.pools {
+            let (mut urgent, mut others) = (Vec::new(), Vec::new());
+            for &at in &pool.members {
+                let flow = &self.flows[at];
+                let list = if flow.urgent { &mut urgent } else { &mut others };
+                list.push((at, claim(self.host, pool, flow)));
+            }
+            let mut has = [in_flight_at_cap(pool, &self.flows), 1.0, pool.rate];
+            let first = fill_all(&urgent, None, &has);
+            for (_, claim) in &urgent {
+                let rate = first.rate(claim);
+                for (has, uses) in has.iter_mut().zip(claim.uses) {
+                    *has = (*has - rate * uses).max(1e-6);
+                }
+            }
+            let level = fill_all(&others, pool.class_turns, &has);
+            let at_cap = pool
+                .members
+                .iter()
+                .map(|&at| &self.flows[at])
+                .fold((0.0, 0.0), |sum, flow| (sum.0 + flow.x * flow.cost, sum.1 + flow.x * flow.cost_square));
+            pool.room_ns = if at_cap.0 > 0.0 { at_cap.1 / at_cap.0 / 2.0 / at_cap.0 } else { 0.0 };
+            pool.level = level;
+            pool.urgent_level = first;
+            let of = |claims: Vec<(usize, Claim)>, level: Level| {
+                claims.into_iter().map(move |(at, claim)| (at, claim, level))
+            };
+            for (at, claim, level) in of(urgent, first).chain(of(others, level)) {
+                let flow = &mut self.flows[at];
+                let rate = level.rate(&claim);
+                let free = flow.cycle_ns();
+                let wait = match flow.rate {
+                    None => flow.population / rate - free,
+                    Some(open) if rate < open * 0.999 => flow.population / rate - free,
+                    Some(_) => short_wait(pool, flow, level),
+                };
+                flow.policy_ns = flow.policy_ns * (1.0 - damping) + damping * wait.max(0.0);
+                let next = flow.x * (1.0 - damping) + damping * rate;
+                change = change.max((next / flow.x - 1.0).abs());
+                flow.x = next;
+            }
+        }
+        change
+    }
+}
+
+impl Flow {
+    fn price(&mut self, cost: &Cost, tenant: &Tenant) {
+        (self.cost, self.cost_square, self.cost_least) = (0.0, 0.0, f64::INFINITY);
+        self.prices.clear();
+        for size in &tenant.sizes {
+            for (op, part) in [(Op::Read, tenant.read_share), (Op::Write, 1.0 - tenant.read_share)] {
+                let one = f64::from(cost.of(op, size.len_bytes)) / f64::from(COST_UNIT);
+                let part = part * size.part;
+                self.cost += part * one;
+                self.cost_square += part * one * one;
+                if part > 0.0 {
+                    self.cost_least = self.cost_least.min(one);
+                    self.prices.push((one, part));
+                }
+            }
+        }
+    }
+}
+
+fn weight_of(class: Class) -> f64 {
+    match class {
+        Class::BestEffort { weight } => f64::from(weight),
+        Class::Guaranteed { .. } => 1.0,
+    }
+}
+
+fn class_of(priority: QueuePriority) -> usize {
+    match priority {
+        QueuePriority::Urgent | QueuePriority::High => 0,
+        QueuePriority::Medium => 1,
+        QueuePriority::Low => 2,
+    }
+}
+
+/// What a flow that is not held back waits for its turn: half of the time between two of its turns, longer if it
+/// sometimes needs several. A closed loop that is back before its next turn always waits for that: it goes around with the turns.
+fn short_wait(pool: &Pool, flow: &Flow, level: Level) -> f64 {
+    if flow.urgent || !level.rounds.is_finite() {
+        return 0.0;
+    }
+    if !pool.rounds {
+        // By least use: it goes next, once there is room, unless it has just had its share.
+        let share_ns = 1.0 / (flow.turn * level.rounds);
+        let own = if flow.rate.is_some() { 1.0 } else { 1.0 - 1.0 / flow.population };
+        let busy = (own * flow.x * share_ns).min(0.95);
+        return pool.room_ns + share_ns / 2.0 * busy / (1.0 - busy);
+    }
+    let mine = level.by_class[flow.class];
+    let between = if mine.is_finite() { 1.0 / mine } else { 0.0 };
+    // The other classes' part of a round.
+    let others = pool.class_turns.map_or(0.0, |turns| 1.0 - turns[flow.class] / turns.iter().sum::<f64>());
+    let classes = others * others / level.rounds / 2.0;
+    if flow.rate.is_none() {
+        let period = if mine.is_finite() { between } else { 1.0 / level.rounds };
+        return (classes + between / 2.0).max(period - flow.cycle_ns());
+    }
+    let turn = flow.turn.max(1.0);
+    let busy = (flow.x * between / turn).min(0.95);
+    classes + between / 2.0 * (1.0 + busy / (turn * (1.0 - busy)))
+}
+
+/// What is in flight on average when the cap is reached: the last command may overdraw it.
+fn in_flight_at_cap(pool: &Pool, flows: &[Flow]) -> f64 {
+    let (mut slots, mut held, mut cost, mut square, mut least) = (0.0, 0.0, 0.0, 0.0, f64::INFINITY);
+    for flow in pool.members.iter().map(|&at| &flows[at]) {
+        slots += flow.x * flow.slot_ns;
+        held += flow.x * flow.slot_ns * flow.cost;
+        cost += flow.x * flow.cost;
+        square += flow.x * flow.cost_square;
+        least = f64::min(least, flow.cost_least);
+    }
+    if cost <= 0.0 || !pool.cap.is_finite() {
+        return pool.cap;
+    }
+    let seen = square / cost;
+    // Wide: the excess is half of a command as the cap meets it. Narrow: one command at a time.
+    let wide = pool.cap + if pool.rounds { 0.0 } else { mixed(pool, flows, cost) * ((seen - least) / 2.0).max(0.0) };
+    let narrow = (held / slots).max(pool.cap);
+    let width = ((pool.cap - least) / (seen - least).max(1e-3)).clamp(0.0, 1.0);
+    narrow + (wide - narrow) * width
+}
+
+/// Where the cap holds a whole number of the dearest commands, these alone never overdraw it: which part of what is in
+/// flight is not among them, twice over. 1 for other caps.
+fn mixed(pool: &Pool, flows: &[Flow], cost: f64) -> f64 {
+    let members = || pool.members.iter().map(|&at| &flows[at]);
+    let dearest = members().flat_map(|flow| &flow.prices).map(|price| price.0).fold(0.0, f64::max);
+    if dearest <= 0.0 || (pool.cap / dearest).fract() > 1e-9 {
+        return 1.0;
+    }
+    let by_dearest = |flow: &Flow| {
+        let prices = flow.prices.iter().filter(|price| price.0 == dearest);
+        flow.x * prices.map(|price| price.0 * price.1).sum::<f64>()
+    };
+    let part = members().map(by_dearest).sum::<f64>() / cost;
+    1.0 - part * part
+}
+
+fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64; RESOURCES]) -> Level {
+    fill(&claims.iter().map(|claim| claim.1).collect::<Vec<_>>(), turns, has)
+}
+
+fn claim(host: &Host, pool: &Pool, flow: &Flow) -> Claim {
+    let batch = f64::from(host.poller_batch);
+    let overhead = (host.poller_pass_ns + host.poller_doorbell_ns * pool.hwqs.min(batch)) / batch;
+    let short = short_wait(pool, flow, pool.level);
+    Claim {
+        wants: flow.wants(flow.cycle_ns() + short),
+        turn: flow.turn,
+        uses: [flow.cost * flow.slot_ns, service(host, flow) + overhead, flow.cost],
+        class: flow.class,
+    }
+}
