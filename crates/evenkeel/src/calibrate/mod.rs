@@ -34,7 +34,7 @@ use target::Target;
 /// a drive that is mounted or in use. If it is interrupted, the same command goes on where it was.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A configuration: its [device] is measured.
+    /// A configuration: the drive of its device section is measured.
     #[arg(required_unless_present = "path", conflicts_with = "path", value_name = "CONFIG")]
     config: Option<PathBuf>,
 

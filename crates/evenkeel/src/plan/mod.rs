@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", value_parser = choices::MODELLED)]
     policy: Option<String>,
 
-    /// Does this tenant fit too? A file with a [[tenant]] section, or the tenant itself:
+    /// Does this tenant fit too? A file with a tenant section, or the tenant itself:
     /// name=web,class=guaranteed,latency_target=200us,rw=randread,bs=4k,iodepth=1. Can be given several times.
     #[arg(long, value_name = "TENANT")]
     add: Vec<String>,
