@@ -39,6 +39,7 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
         p99: Nanos::from_micros(p99_us),
         bound: None,
         alone: Nanos::from_micros(10),
+        lowest: Nanos::from_micros(10),
         limited_by: LimitedBy::Drive,
     }
 }

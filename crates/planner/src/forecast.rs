@@ -43,8 +43,12 @@ pub struct TenantForecast {
     /// loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; where
     /// garbage is collected.
     pub bound: Option<Nanos>,
-    /// Mean latency of its commands alone on the drive, one at a time: no target below it can be kept.
+    /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read: no
+    /// target below it can be kept.
     pub alone: Nanos,
+    /// Of a tenant with a target below that: what its own load takes with nobody else on the drive, so the lowest target that it
+    /// can have. Otherwise as `alone`.
+    pub lowest: Nanos,
     /// What keeps it from getting more.
     pub limited_by: LimitedBy,
 }
@@ -100,6 +104,7 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     let bounds = bounds_ns(site, policy, tenants);
     let forecast = |(at, tenant): (usize, &Tenant)| {
         let means = model.means(at);
+        let (alone, lowest) = alone(site, tenant);
         let bytes: f64 = tenant.sizes.iter().map(|size| size.part * size.len_bytes as f64).sum();
         TenantForecast {
             iops: means.iops,
@@ -107,7 +112,8 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
             mean: Nanos(means.mean_ns as u64),
             p99: Nanos(model.percentile_ns(at, 0.01) as u64),
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
-            alone: alone(site, tenant),
+            alone,
+            lowest,
             limited_by: model.limited_by(at),
         }
     };
@@ -118,12 +124,38 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     })
 }
 
-/// Mean latency of a tenant's commands one at a time on an idle drive.
-fn alone(site: &Site, tenant: &Tenant) -> Nanos {
-    let lone = Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() };
-    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(&lone));
+/// What 99 of 100 of a tenant's commands take with nobody else on the drive, and what limits it then.
+fn by_itself(site: &Site, tenant: &Tenant) -> (Nanos, LimitedBy) {
+    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(tenant));
     model.solve();
-    Nanos(model.means(0).mean_ns as u64)
+    (rounded_up(model.percentile_ns(0, 0.01).max(model.means(0).mean_ns)), model.limited_by(0))
+}
+
+/// See [`TenantForecast::alone`] and [`TenantForecast::lowest`].
+fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos) {
+    let (alone, _) = by_itself(site, &Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() });
+    if tenant.target().is_none_or(|target| target >= alone) {
+        return (alone, alone);
+    }
+    match by_itself(site, tenant) {
+        // More than the drive can do: what waits would say nothing of the drive.
+        (_, limited_by) if matches!(tenant.load, Load::Open { .. }) && limited_by != LimitedBy::Demand => {
+            (alone, alone)
+        }
+        (own, _) => (alone, own.max(alone)),
+    }
+}
+
+/// To as many digits as people read, so that a target that was read off is not refused for the digits that were not shown.
+fn rounded_up(ns: f64) -> Nanos {
+    let ns = ns.ceil() as u64;
+    let step_ns = match ns {
+        0..100_000 => 100,
+        100_000..1_000_000 => 1_000,
+        1_000_000..100_000_000 => 100_000,
+        _ => 1_000_000,
+    };
+    Nanos(ns.div_ceil(step_ns).saturating_mul(step_ns))
 }
 
 fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
@@ -165,7 +197,7 @@ mod tests {
         let forecast = predict(&site(), &PolicyConfig::Passthrough, &[best_effort("a", 1)]).unwrap();
         let [only] = &forecast.tenants[..] else { panic!("one tenant") };
         // 7.4 µs in a unit and 40 ns on the way.
-        assert_eq!((only.mean, only.alone), (Nanos(7_440), Nanos(7_440)));
+        assert_eq!((only.mean, only.alone), (Nanos(7_440), Nanos(7_500)));
         assert!(close(only.iops, 1e9 / 7_440.0, 1e-3));
         assert!(only.bound.is_some_and(|bound| bound >= Nanos(7_440) && bound < Nanos(20_000)), "{:?}", only.bound);
     }
@@ -178,6 +210,20 @@ mod tests {
         // As many commands as units: 2 − √2 of it, a little more for so few of them.
         assert!(close(rate(6), 0.62 * most, 0.03), "{}", rate(6) / most);
         assert!(rate(128) > 0.95 * most && rate(128) <= most, "{}", rate(128) / most);
+    }
+
+    #[test]
+    fn no_part_of_the_drive_is_busier_than_it_can_be() {
+        for depth in [64, 256, 768, 1024, 4096] {
+            for profile in ssd_model::Profile::built_in() {
+                let site = Site { profile: profile.clone(), ..site() };
+                let forecast = predict(&site, &PolicyConfig::Passthrough, &[best_effort("a", depth)]).unwrap();
+                assert!(forecast.drive_utilization <= 1.0, "{} at {depth}: {forecast:?}", profile.name);
+                let [only] = &forecast.tenants[..] else { panic!("one tenant") };
+                let in_flight = only.iops * only.mean.0 as f64 / 1e9;
+                assert!(in_flight < f64::from(depth) * 1.02, "{} at {depth}: {in_flight} in flight", profile.name);
+            }
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Verdict {
     /// What a forecast means for a target.
     pub fn of(target: Nanos, forecast: &TenantForecast) -> Self {
         if target < forecast.alone {
-            Self::Impossible { lowest: forecast.alone }
+            Self::Impossible { lowest: forecast.lowest }
         } else if forecast.bound.is_some_and(|bound| bound <= target) {
             Self::Certain
         } else if forecast.p99 <= target {
@@ -191,7 +191,7 @@ impl<'a> Court<'a> {
             (Verdict::Impossible { lowest }, _) => {
                 let lowest = words(lowest);
                 format!(
-                    "one of its commands takes {lowest} even alone on the drive; the lowest possible target is {lowest}"
+                    "99 of 100 of its commands take up to {lowest} even alone on the drive; the lowest possible target is {lowest}"
                 )
             }
             (Verdict::NotKept, _) => {
@@ -295,7 +295,12 @@ mod tests {
 
     fn forecast(p99_us: u64, bound_us: Option<u64>) -> TenantForecast {
         let base = fake::forecast(1_000.0, p99_us);
-        TenantForecast { bound: bound_us.map(Nanos::from_micros), alone: Nanos::from_micros(20), ..base }
+        TenantForecast {
+            bound: bound_us.map(Nanos::from_micros),
+            alone: Nanos::from_micros(20),
+            lowest: Nanos::from_micros(20),
+            ..base
+        }
     }
 
     #[test]

@@ -222,9 +222,19 @@ impl Lab {
             }
         }
         for tenant in started {
-            if let Some(guest) = &mut self.guests[tenant as usize] {
-                guest.wait_ready()?;
+            let Some(guest) = &mut self.guests[tenant as usize] else { continue };
+            let Err(error) = guest.wait_ready() else { continue };
+            if !guest.ran_half_patched_code() {
+                return Err(error);
             }
+            println!(
+                "guest {}: QEMU's emulation ran kernel code while it was being patched; booting again",
+                tenant.name()
+            );
+            self.guests[tenant as usize] = None;
+            let disks = self.disks_of(tenant)?;
+            let guest = Guest::spawn(&self.machine, self.accel, tenant.name(), tenant.qemu(), &disks)?;
+            self.guests[tenant as usize].insert(guest).wait_ready()?;
         }
         Ok(())
     }

@@ -274,6 +274,14 @@ impl Guest {
         drop(self);
     }
 
+    /// Whether the kernel died before it touched a disk, of a breakpoint that it had put into its own code while it patched it. QEMU 7.2's
+    /// emulation of several CPUs at a time lets that happen now and then; no daemon can.
+    pub fn ran_half_patched_code(&self) -> bool {
+        let console = fs::read(&self.process.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        console.contains("Oops: int3") && !console.contains("Run /init")
+    }
+
     /// The ends of the guest's console and of QEMU's own output, for a failure's report.
     pub fn logs(&self) -> String {
         let end_of = |path: &Path| {

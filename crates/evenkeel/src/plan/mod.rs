@@ -107,8 +107,7 @@ fn make(
     solve: bool,
 ) -> Result<Report, config::ConfigErrors> {
     let Enlarged { config, present, .. } = enlarged;
-    let outcomes: Vec<Result<Outcome, Unmodelled>> =
-        choices.iter().map(|choice| planner.outcome(&choice.policy, &choice.tenants)).collect();
+    let outcomes = outcomes_of(question, choices);
     refuse_the_impossible(enlarged, &outcomes)?;
 
     let rows = TenantRow::all(config, &question.tenants, &question.assumed, *present);
@@ -127,6 +126,18 @@ fn make(
         solution: solve.then(|| solution_of(planner, config, choices, &rows)),
         tenants: rows,
         policies,
+    })
+}
+
+/// What comes of each choice; side by side, for with hundreds of tenants each takes a while.
+fn outcomes_of(question: &Question, choices: &[Choice]) -> Vec<Result<Outcome, Unmodelled>> {
+    let ask = |choice: &Choice| Planner::new(&question.site).outcome(&choice.policy, &choice.tenants);
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = choices.iter().map(|choice| scope.spawn(move || ask(choice))).collect();
+        let outcome = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        asked.into_iter().map(outcome).collect()
     })
 }
 

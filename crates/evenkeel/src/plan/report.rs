@@ -92,7 +92,7 @@ pub struct ForecastRow {
     pub p99_us: f64,
     /// No command takes longer; none where nothing can be promised.
     pub bound_us: Option<f64>,
-    /// Mean latency of a lone command on the idle drive: the lowest possible target.
+    /// 99 of 100 of its commands take no longer one at a time on the idle drive: no target below it is possible.
     pub alone_us: f64,
     /// demand, share, throttle, limits, poller, guest or drive.
     pub limited_by: &'static str,

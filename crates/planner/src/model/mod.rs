@@ -260,6 +260,26 @@ impl<'a> Model<'a> {
                 break;
             }
         }
+        self.fit_into_drive();
+    }
+
+    /// Where the iteration did not come to rest, it may promise more than a part of the drive can do: everyone gets less then, in
+    /// equal proportion. And a closed loop waits exactly as long as its rate says (Little's law).
+    fn fit_into_drive(&mut self) {
+        let too_much = self.drive_utilization().max(1.0);
+        self.busy.iter_mut().for_each(|busy| *busy /= too_much);
+        for flow in &mut self.flows {
+            flow.x /= too_much;
+            if flow.rate.is_some() {
+                continue;
+            }
+            let latency_ns = (flow.population / flow.x - flow.think_ns).max(1.0);
+            let served_ns = flow.cycle_ns() - flow.think_ns;
+            flow.policy_ns = (latency_ns - served_ns).max(0.0);
+            if served_ns > latency_ns {
+                flow.latency_ns.iter_mut().for_each(|ns| *ns *= latency_ns / served_ns);
+            }
+        }
     }
 
     fn step(&mut self, damping: f64) -> f64 {
