@@ -158,6 +158,12 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     }
     demands(&mut figure, &all);
     figure.plots.extend([THROUGHPUT, LATENCY, TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()));
+    figure.deviation = Some(
+        "The throttle of lpns comes to rest at a high percentile of the guaranteed tenants' latency; a tail that is forecast a little too \
+         long holds best effort back far too much, so its rates are the worst forecasts. The rest of the widest errors are full drives \
+         with mixed sizes under fair and drr. More in docs/decisions/0011."
+            .into(),
+    );
     Ok(vec![figure])
 }
 
