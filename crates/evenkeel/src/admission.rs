@@ -3,7 +3,6 @@
 use std::fmt;
 
 use config::{Backend, Config, ConfigErrors, Problem, TimeSpan};
-use io_model::Nanos;
 use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise};
 use policy::PolicyConfig;
 use serde::Serialize;
@@ -150,7 +149,7 @@ impl Court<'_> {
 
     fn remedy(&self, promise: &Promise, change: Option<&str>) -> String {
         if let Verdict::Impossible { lowest } = promise.verdict {
-            return format!("write latency_target = \"{}\" or more", round_up(lowest));
+            return format!("write latency_target = \"{}\" or more", TimeSpan(lowest.0));
         }
         let mut remedy = match change {
             Some(change) => change.to_owned(),
@@ -171,11 +170,6 @@ impl Court<'_> {
         }
         remedy
     }
-}
-
-/// A time that can be written as a target and holds: to a tenth of a microsecond.
-fn round_up(time: Nanos) -> TimeSpan {
-    TimeSpan(time.0.div_ceil(100) * 100)
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
 
 /// What a tenant does beyond its declared demand, in words.
 fn excess(tenant: &Tenant, measured: &Measured) -> Option<String> {
-    let declared_bytes = mean_len_bytes(tenant);
+    let declared_bytes = tenant.mean_len_bytes();
     if measured.mean_len_bytes > TOLERANCE * declared_bytes {
         let [kib, declared] = [measured.mean_len_bytes, declared_bytes].map(|bytes| bytes / 1024.0);
         return Some(format!("its commands have {kib:.1} KiB in the mean, declared are {declared:.1}"));
@@ -233,7 +233,7 @@ impl Shares {
             let share = self.bytes_s * weight(tenant) / self.weights.max(1.0);
             return bytes_s(measured) / share.max(1.0);
         }
-        let sizes = measured.mean_len_bytes / mean_len_bytes(tenant).max(1.0);
+        let sizes = measured.mean_len_bytes / tenant.mean_len_bytes().max(1.0);
         let asked = match tenant.load {
             Load::Open { rate_iops } => measured.iops / rate_iops.max(1.0),
             Load::Closed { depth } => measured.outstanding() / f64::from(depth.max(1)),
@@ -251,10 +251,6 @@ fn weight(tenant: &Tenant) -> f64 {
         Class::Guaranteed { .. } => 1.0,
         Class::BestEffort { weight } => weight.into(),
     }
-}
-
-fn mean_len_bytes(tenant: &Tenant) -> f64 {
-    tenant.sizes.iter().map(|size| size.part * size.len_bytes as f64).sum()
 }
 
 #[cfg(test)]

@@ -47,6 +47,13 @@ pub struct Tenant {
     pub vcpus: u16,
 }
 
+impl Tenant {
+    /// Mean length of its commands.
+    pub(crate) fn mean_len_bytes(&self) -> f64 {
+        self.sizes.iter().map(|size| size.part * size.len_bytes as f64).sum()
+    }
+}
+
 /// What a command costs the host's CPUs, and how the host's pollers reach the drive. Times in ns; all may be 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Host {

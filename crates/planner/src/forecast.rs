@@ -105,10 +105,9 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     let forecast = |(at, tenant): (usize, &Tenant)| {
         let means = model.means(at);
         let (alone, lowest) = alone(site, tenant);
-        let bytes: f64 = tenant.sizes.iter().map(|size| size.part * size.len_bytes as f64).sum();
         TenantForecast {
             iops: means.iops,
-            bandwidth_bytes_s: means.iops * bytes,
+            bandwidth_bytes_s: means.iops * tenant.mean_len_bytes(),
             mean: Nanos(means.mean_ns as u64),
             p99: Nanos(model.percentile_ns(at, 0.01) as u64),
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),

@@ -164,8 +164,7 @@ fn refuse_the_impossible(
         let Verdict::Impossible { lowest } = promise.verdict else { return None };
         let what =
             format!("tenant {:?} can't be promised {}: {}", tenant.name, words::span(promise.target), promise.reason);
-        // Rounded up, so that what is advised is possible.
-        let lowest = words::span(io_model::Nanos(lowest.0.div_ceil(100) * 100));
+        let lowest = words::span(lowest);
         let remedy = format!("write {lowest:?} or more, or overcommit = true to go without the promise");
         (!config.overcommits(tenant)).then(|| config.promise_problem(promise.tenant, what, remedy))
     };
