@@ -194,7 +194,7 @@ fn bad_input_is_told_with_its_place() {
 
     // A profile of one's own: its missing field, and the lowest target that follows from it.
     let own = CALM.replace("\"p5800x\"", "\"mine.toml\"");
-    let profile = include_str!("../../../ssd-model/profiles/p3520.toml");
+    let profile = include_str!("../../../core/ssd-model/profiles/p3520.toml");
     home.write_config(
         "mine.toml",
         &profile.lines().filter(|line| !line.starts_with("read_ns")).collect::<Vec<_>>().join("\n"),

@@ -110,7 +110,7 @@ fn d2fq_is_refused_where_no_drive_weighs_queues() {
 #[test]
 fn a_profile_of_ones_own_is_served_and_its_mistakes_are_told() {
     let home = Home::new();
-    let built_in = include_str!("../../../ssd-model/profiles/p3520.toml");
+    let built_in = include_str!("../../../core/ssd-model/profiles/p3520.toml");
     home.write_config("mine.toml", built_in);
     let text = model("name = \"lpns\"", TENANTS).replace("\"p5800x\"", "\"./mine.toml\"");
     let config = home.configure(&text);

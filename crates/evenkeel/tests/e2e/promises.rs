@@ -53,7 +53,7 @@ fn a_promise_that_cannot_be_kept_is_refused() {
 #[test]
 fn a_target_below_the_drive_is_told_the_lowest_possible_one() {
     let home = Home::new();
-    let built_in = include_str!("../../../ssd-model/profiles/p3520.toml");
+    let built_in = include_str!("../../../core/ssd-model/profiles/p3520.toml");
     home.write_config("mine.toml", built_in);
     let text = model("lpns", "latency_target = \"20us\"", LIGHT).replace("\"p5800x\"", "\"./mine.toml\"");
     let config = home.configure(&text);

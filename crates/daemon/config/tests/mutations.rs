@@ -11,7 +11,7 @@ use common::{Random, for_each_seed};
 use config::scenario::FaultKind;
 use config::{Class, Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
 
-const GOOD: &str = include_str!("../../../examples/two-tenants.toml");
+const GOOD: &str = include_str!("../../../../examples/two-tenants.toml");
 
 const GOOD_VHOST: &str = r#"
 [device]
@@ -40,10 +40,10 @@ read_only = true
 "#;
 
 const SCENARIOS: [&str; 4] = [
-    include_str!("../../../examples/scenarios/six-noisy-neighbours.toml"),
-    include_str!("../../../examples/scenarios/mixed-tenants.toml"),
-    include_str!("../../../examples/scenarios/faults.toml"),
-    include_str!("../../../examples/scenarios/trace-beside-noise.toml"),
+    include_str!("../../../../examples/scenarios/six-noisy-neighbours.toml"),
+    include_str!("../../../../examples/scenarios/mixed-tenants.toml"),
+    include_str!("../../../../examples/scenarios/faults.toml"),
+    include_str!("../../../../examples/scenarios/trace-beside-noise.toml"),
 ];
 
 /// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.

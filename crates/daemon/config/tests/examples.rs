@@ -9,7 +9,7 @@ use config::{
 };
 
 fn example(name: &str) -> Config {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples").join(name);
     let config = Config::load(&path).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.warnings, [], "an example has nothing to warn about");
     config
@@ -69,7 +69,7 @@ fn classes() {
 }
 
 fn scenario(name: &str) -> Scenario {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/scenarios").join(name);
     let scenario = Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(scenario.warnings, [], "an example has nothing to warn about");
     scenario
