@@ -5,7 +5,7 @@ CARGO ?= cargo
 .PHONY: build demo check test fuzz-seeds guest-test bench fuzz clean
 
 build:
-	$(CARGO) build --release --package evenkeel
+	$(CARGO) build --release --package evenkeel --package evenkeeld
 
 demo: build
 	target/release/evenkeel demo

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use config::{Config, Prepared, Summary};
+use promises::admission::{Admission, PromiseRow};
+use promises::drive_profile;
 use serde::Serialize;
-
-use crate::admission::{Admission, PromiseRow};
-use crate::drive_profile;
 
 /// Check a configuration: report every problem, or show what `serve` would do. Changes nothing. Promises that can't be
 /// kept are shown with everything else, and the exit status is 2 unless they are overcommitted.

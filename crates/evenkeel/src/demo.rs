@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use api::{Client, Snapshot};
 use load::value::BlockSizes;
 use load::{JobResult, JobSpec, Options, Patience, Rw, Sample, Target};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::daemon::control::Client;
-use crate::daemon::snapshot::Snapshot;
 use crate::serving::Serving;
 use crate::table;
 

@@ -1,20 +1,14 @@
-//! `evenkeel`: shares a host's NVMe drives among tenants, and keeps what it promised them.
+//! `evenkeel`: everything that a person types. Starts the daemon (`evenkeeld`) and asks it, plans, and opens the laboratory:
+//! simulations, measurements, the papers' figures.
 //!
-//! This crate is the wiring: it is the only one that names concrete types. `daemon` puts drives, policies,
-//! pollers and the vfio-user server together; each subcommand has a module of its own.
+//! Each subcommand has a module of its own.
 
 #![forbid(unsafe_code)]
 
-mod admission;
 mod calibrate;
 mod check;
-mod daemon;
 mod demo;
-mod drive_profile;
-mod log;
 mod plan;
-mod planning;
-mod policies;
 mod reproduce;
 mod serve;
 mod serving;
@@ -54,7 +48,7 @@ const EXIT_BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args).map(|never| match never {}),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
@@ -85,8 +79,7 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
     error.is::<config::ConfigErrors>()
         || error.is::<trace::TraceError>()
         || error.is::<::sim::ScenarioError>()
-        || error.is::<vfio_user::BindError>()
-        || error.is::<daemon::control::NoDaemon>()
+        || error.is::<api::NoDaemon>()
         || error.is::<calibrate::Refused>()
         || error.downcast_ref().is_some_and(load::Error::is_bad_input)
 }

@@ -1,22 +1,18 @@
-//! `evenkeel serve`: the daemon in the foreground, as service managers want it.
+//! `evenkeel serve`: becomes the daemon.
 
-use std::io::Write;
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use config::{Config, Prepared, Summary, TenantSummary};
-use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use anyhow::{Result, anyhow};
 
-use crate::admission::{Admission, PromiseRow};
-use crate::daemon::Daemon;
-use crate::drive_profile;
-use crate::log::Log;
+/// The daemon's program.
+const DAEMON: &str = "evenkeeld";
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
-/// promises that the drive can't keep, unless they are overcommitted.
+/// promises that the drive can't keep, unless they are overcommitted. This process becomes the daemon, `evenkeeld`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -27,100 +23,20 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints once every socket accepts clients.
-#[derive(Serialize)]
-struct Serving<'a> {
-    pid: u32,
-    #[serde(flatten)]
-    summary: &'a Summary,
-    promises: &'a [PromiseRow],
-    qemu: Vec<QemuArguments>,
+/// Runs the command. Returns only if the daemon can't be started.
+///
+/// # Errors
+/// There is no daemon to be found.
+pub fn run(args: &Args) -> Result<Infallible> {
+    let mut daemon = command();
+    daemon.args(args.json.then_some("--json")).arg(&args.config);
+    let error = daemon.exec();
+    let program = daemon.get_program().to_string_lossy().into_owned();
+    Err(anyhow!("can't start the daemon {program}: {error}; install evenkeeld beside evenkeel, or in the PATH"))
 }
 
-#[derive(Serialize)]
-struct QemuArguments {
-    tenant: String,
-    arguments: Vec<String>,
-}
-
-/// Runs the command.
-pub fn run(args: &Args) -> Result<()> {
-    // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
-    let config = Config::load(&args.config)?;
-    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
-    let mut prepared = Prepared::new(config)?;
-    let admission = Admission::new(&prepared.config, &profile);
-    prepared.warnings.extend(admission.warnings.iter().cloned());
-    let summary = Summary::new(&prepared);
-    let (promises, shown) = (admission.promises.clone(), admission.to_string());
-    admission.refuse(&prepared.config)?;
-    let log = Log::start().context("can't start the log")?;
-    let sink = log.clone();
-    let daemon = Daemon::start(prepared, profile, Arc::new(move |_, line| sink.line(line)))?;
-    // Not before: what keeps the daemon from starting is told once, as an error.
-    for warning in &summary.warnings {
-        log.line(&format!("warning: {warning}"));
-    }
-    // Whoever waits for the announcement finds them in the log.
-    log.flush();
-    if let Err(error) = announce(&summary, &promises, &shown, args.json) {
-        // Tenants are served all the same.
-        log.line(&format!("can't print what is served: {error:#}"));
-    }
-    let signal = signals.forever().next();
-    let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
-    log.line(&format!("{name}: completing what is in flight"));
-    let lost = daemon.stop();
-    log.flush();
-    match lost {
-        0 => Ok(()),
-        lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
-    }
-}
-
-fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {
-    let qemu = summary.tenants.iter().map(|tenant| QemuArguments {
-        tenant: tenant.name.clone(),
-        arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
-    });
-    let serving = Serving { pid: std::process::id(), summary, promises, qemu: qemu.collect() };
-    let mut out = std::io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string(&serving)?)?;
-        return Ok(out.flush()?);
-    }
-    write!(out, "{summary}{shown}")?;
-    writeln!(out, "\nto attach a tenant, add to QEMU's arguments (guest memory must be shared:")?;
-    writeln!(out, "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):")?;
-    for tenant in &serving.qemu {
-        let pairs = tenant.arguments.chunks_exact(2).map(|pair| format!("{} '{}'", pair[0], pair[1]));
-        writeln!(out, "  {}: {}", tenant.tenant, pairs.collect::<Vec<_>>().join(" "))?;
-    }
-    if !summary.tenants.iter().all(is_vhost) {
-        writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
-    }
-    if summary.tenants.iter().any(is_vhost) {
-        writeln!(out, "reconnect-ms takes QEMU 9.2 or later: before that, write reconnect=1")?;
-    }
-    writeln!(out, "\nserving; stop with SIGTERM")?;
-    Ok(out.flush()?)
-}
-
-fn is_vhost(tenant: &TenantSummary) -> bool {
-    tenant.frontend == "vhost-user-blk"
-}
-
-fn vfio_user_arguments(tenant: &TenantSummary) -> Vec<String> {
-    let socket = serde_json::json!({ "type": "unix", "path": tenant.socket });
-    vec!["-device".into(), serde_json::json!({ "driver": "vfio-user-pci", "socket": socket }).to_string()]
-}
-
-fn vhost_arguments(tenant: &TenantSummary) -> Vec<String> {
-    // An id begins with a letter, which a tenant's name need not; and a comma ends a path unless it is doubled.
-    let id = format!("evenkeel-{}", tenant.name);
-    let path = tenant.socket.to_string_lossy().replace(',', ",,");
-    let device = serde_json::json!({ "driver": "vhost-user-blk-pci", "chardev": id, "num-queues": tenant.queues });
-    let chardev = format!("socket,id={id},path={path},reconnect-ms=100");
-    vec!["-chardev".into(), chardev, "-device".into(), device.to_string()]
+/// The daemon that belongs to this program: the one beside it, or else the one in the `PATH`.
+pub fn command() -> Command {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(DAEMON)).filter(|path| path.exists());
+    Command::new(beside.map_or_else(|| OsString::from(DAEMON), PathBuf::into_os_string))
 }

@@ -1,10 +1,12 @@
-//! A daemon of this same program for as long as something is measured on it: the demo, experiments in real time.
+//! A daemon for as long as something is measured on it: the demo, experiments in real time.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, bail};
+
+use crate::serve;
 
 /// The daemon, in a directory that goes with it.
 pub struct Serving {
@@ -23,8 +25,8 @@ impl Serving {
         std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;
         let config = dir.join(format!("{purpose}.toml"));
         std::fs::write(&config, configuration(&dir))?;
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["serve", "--json"])
+        let mut child = serve::command()
+            .arg("--json")
             .arg(&config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

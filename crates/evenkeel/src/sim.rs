@@ -1,6 +1,7 @@
 //! `evenkeel sim`: what would happen on a drive, under each policy, in virtual time.
 
-pub mod plan;
+mod plan;
+mod question;
 mod show;
 
 use std::io::{IsTerminal, Write};

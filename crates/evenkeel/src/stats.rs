@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use api::Client;
 
-use crate::daemon::control::Client;
 use crate::table;
 
 /// Show what each tenant of a running daemon gets.
@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let mut client = Client::connect(&args.runtime_dir.join("control"))?;
+    let mut client = Client::connect(&api::control_path(&args.runtime_dir))?;
     let span_ms = if args.once { args.interval } else { args.interval.max(1) } * 1000;
     loop {
         let snapshot = client.stats(span_ms)?;

@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use crate::daemon::snapshot::{BoundRow, Snapshot, TenantRow};
+use api::{BoundRow, Snapshot, TenantRow};
 
 /// Lays out rows under a heading: the first column to the left, numbers to the right.
 pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {

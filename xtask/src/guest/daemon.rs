@@ -260,7 +260,7 @@ pub fn binary() -> Result<PathBuf> {
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet", "--package", "evenkeel"])
+        .args(["build", "--release", "--quiet", "--package", "evenkeel", "--package", "evenkeeld"])
         .current_dir(&workspace)
         .status()
         .context("running cargo")?;

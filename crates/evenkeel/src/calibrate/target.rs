@@ -12,7 +12,7 @@ use io_model::Backend;
 use rustix::fs::{major, minor};
 
 use super::{Refused, in_use};
-use crate::drive_profile;
+use promises::drive_profile;
 
 /// Reads and writes go to places that hold at least this much.
 const LEAST_BYTES: u64 = 16 << 20;

@@ -4,9 +4,8 @@ use config::{Arbitrated, Config, Fair, Lpns, Policy, Variant};
 use io_model::QueuePriority;
 use planner::Tenant;
 use policy::{ArbitratedConfig, PolicyConfig};
+use promises::planning;
 use ssd_model::Profile;
-
-use crate::planning;
 
 /// Those that there is a model of.
 pub const MODELLED: [&str; 5] = ["passthrough", "wrr", "drr", "lpns", "fair"];

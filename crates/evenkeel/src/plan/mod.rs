@@ -5,7 +5,7 @@
 //! | `addition` | `--add`: tenants that are not in the file |
 //! | `choices` | the policies that are compared |
 //! | `report`, `text` | what is said, as data and for people |
-//! | `words`, `paste` | in an operator's words; as a configuration spells it |
+//! | `paste` | as a configuration spells it |
 //! | `plot` | `--plot`: latency against load |
 
 mod addition;
@@ -14,7 +14,6 @@ mod paste;
 mod plot;
 mod report;
 mod text;
-pub mod words;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,12 +22,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
+use promises::planning::{self, Question};
+use promises::{drive_profile, words};
 
 use self::addition::Enlarged;
 use self::choices::Choice;
 use self::report::{Addition, AdviceRow, Drive, PolicyReport, PromiseRow, Report, Solution, TenantRow};
-use crate::drive_profile;
-use crate::planning::{self, Question};
 
 /// A promise does not hold, or what was to be added does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;

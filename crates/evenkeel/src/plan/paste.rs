@@ -3,7 +3,9 @@
 use config::{Config, Policy, Rate, TimeSpan};
 use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
 
-use super::report::{PriorityRow, priority_name};
+use promises::words::priority_name;
+
+use super::report::PriorityRow;
 use planner::Tenant;
 
 /// The `[policy]` section. What `policy` does not show (queues of `lpns`, thresholds of `fair`) is the configuration's.

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use config::{Config, Priority};
-use io_model::{Nanos, QueuePriority};
+use config::Config;
+use io_model::Nanos;
 use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
+use promises::words;
 use serde::Serialize;
 
 use super::choices::Choice;
-use super::words;
 
 /// What `evenkeel plan` prints. Times in µs, rates per second.
 #[derive(Debug, Serialize)]
@@ -281,15 +281,5 @@ impl AdviceRow {
             }
         };
         advice.into_iter().map(row).collect()
-    }
-}
-
-/// As a configuration spells it.
-pub fn priority_name(priority: QueuePriority) -> &'static str {
-    match priority {
-        QueuePriority::Urgent => Priority::Urgent.name(),
-        QueuePriority::High => Priority::High.name(),
-        QueuePriority::Medium => Priority::Medium.name(),
-        QueuePriority::Low => Priority::Low.name(),
     }
 }

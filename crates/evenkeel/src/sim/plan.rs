@@ -14,8 +14,10 @@ use policy::PolicyConfig;
 use ssd_model::Profile;
 use trace::Trace;
 
-use crate::policies::{self, Terms};
-use crate::{drive_profile, planning};
+use promises::drive_profile;
+use promises::policies::{self, Terms};
+
+use super::question;
 
 /// Everything that will be played.
 pub struct Plan {
@@ -89,7 +91,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
 
 /// Targets that the drive of a file can't keep even alone; those of built-in drives are told with the file's problems.
 fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<String>) {
-    let question = planning::of_scenario(scenario, &Policy::Passthrough, profile);
+    let question = question::of_scenario(scenario, &Policy::Passthrough, profile);
     let planner = Planner::new(&question.site);
     for tenant in question.tenants.iter().filter(|tenant| tenant.target().is_some()) {
         let alone = planner.outcome(&question.policy, std::slice::from_ref(tenant));

@@ -114,7 +114,7 @@ pub fn taken_up(log: &str, tenant: &str) -> Result<u32> {
 
 /// The ring and event of a line; none where the line is about something else.
 fn parse(line: &str, tenant: &str) -> Result<Option<(u32, Event)>> {
-    let line = line.strip_prefix("evenkeel: ").unwrap_or(line);
+    let line = line.strip_prefix("evenkeeld: ").unwrap_or(line);
     let Some(text) = line.strip_prefix(tenant).and_then(|text| text.strip_prefix(": queue ")) else { return Ok(None) };
     let Some((queue, text)) = text.split_once(' ') else { return Ok(None) };
     let event = if let Some(text) = text.strip_prefix("resumes at used index ") {
@@ -134,21 +134,21 @@ mod tests {
     use super::Ledger;
 
     const FIRST: &str = "\
-evenkeel: web: queue 0 resumes at used index 0, 0 requests taken over
-evenkeel: web: queue 0 stopped at used index 7
-evenkeel: web: queue 0 resumes at used index 0, 0 requests taken over
-evenkeel: web: queue 1 resumes at used index 0, 0 requests taken over
-evenkeel: mail: queue 1 resumes at used index 9, 0 requests taken over
+evenkeeld: web: queue 0 resumes at used index 0, 0 requests taken over
+evenkeeld: web: queue 0 stopped at used index 7
+evenkeeld: web: queue 0 resumes at used index 0, 0 requests taken over
+evenkeeld: web: queue 1 resumes at used index 0, 0 requests taken over
+evenkeeld: mail: queue 1 resumes at used index 9, 0 requests taken over
 ";
     const SECOND: &str = "\
-evenkeel: web: queue 0 resumes at used index 65000, 3 requests taken over
-evenkeel: web: queue 1 resumes at used index 10, 0 requests taken over
+evenkeeld: web: queue 0 resumes at used index 65000, 3 requests taken over
+evenkeeld: web: queue 1 resumes at used index 10, 0 requests taken over
 ";
     const LAST: &str = "\
-evenkeel: web: queue 0 resumes at used index 500, 1 requests taken over
-evenkeel: web: queue 1 resumes at used index 10, 0 requests taken over
-evenkeel: web: queue 0 stopped at used index 600
-evenkeel: web: queue 1 stopped at used index 10
+evenkeeld: web: queue 0 resumes at used index 500, 1 requests taken over
+evenkeeld: web: queue 1 resumes at used index 10, 0 requests taken over
+evenkeeld: web: queue 0 stopped at used index 600
+evenkeeld: web: queue 1 stopped at used index 10
 ";
 
     #[test]

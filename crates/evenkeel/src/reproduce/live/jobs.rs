@@ -12,8 +12,8 @@ use load::{JobSpec, Options, Patience, Rw, Target};
 use planner::{TenantForecast, predict};
 use ssd_model::Profile;
 
-use crate::planning;
 use crate::serving::Serving;
+use promises::planning;
 
 /// Commands that a greedy job keeps outstanding: far more than the policies let into the drive.
 pub const DEPTH: u16 = 1_000;

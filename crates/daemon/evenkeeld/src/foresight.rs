@@ -1,49 +1,11 @@
 //! What was said of the tenants beforehand, held against what they do.
 
+use api::{BlameRow, Predicted, TenantRow};
 use config::{Config, Priority};
 use planner::{Culprit, Evidence, Measured, Planner, Tenant, Unmodelled, blame};
-use serde::{Deserialize, Serialize};
+use promises::planning::{self, Question};
+use promises::words;
 use ssd_model::Profile;
-
-use super::snapshot::TenantRow;
-use crate::plan::words;
-use crate::planning::{self, Question};
-
-/// What a tenant was expected to get over a span, were it long.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
-    /// Completions per second.
-    pub iops: f64,
-    /// Mean latency.
-    pub mean_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// `declared`, or `measured`: nobody declared what it asks for, so this is for what it asked in the span.
-    pub demand: String,
-}
-
-/// Whose fault it is that a promise failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlameRow {
-    /// `own`, `neighbour`, `drive` or `host`.
-    pub culprit: String,
-    /// The neighbour.
-    pub neighbour: Option<String>,
-    /// What shows it.
-    pub why: String,
-}
-
-impl BlameRow {
-    /// For a table or a log: `neighbour "batch": it keeps …`.
-    pub fn in_words(&self) -> String {
-        let who = match (&self.neighbour, self.culprit.as_str()) {
-            (Some(name), _) => format!("neighbour {name:?}"),
-            (None, "own") => "its own load".to_owned(),
-            (None, culprit) => format!("the {culprit}"),
-        };
-        format!("{who}: {}", self.why)
-    }
-}
 
 /// All that the configuration and the plan say of the tenants; vectors are by tenant.
 pub struct Foresight {

@@ -31,7 +31,7 @@ impl Log {
         std::thread::Builder::new().name("log".into()).spawn(move || {
             for line in received {
                 // Nobody can be told that the log can't be written.
-                let _ = writeln!(std::io::stderr(), "evenkeel: {line}");
+                let _ = writeln!(std::io::stderr(), "evenkeeld: {line}");
                 written.fetch_sub(1, Ordering::Release);
             }
         })?;

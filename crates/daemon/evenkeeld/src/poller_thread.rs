@@ -15,12 +15,12 @@ use policy::{AnyPolicy, Policy};
 use poller::{INTERVAL, Poller, TenantSlot};
 use vfio_user::{Reply, ReplyTo, Request, ServerHandle, Session};
 
-use super::clock::Clock;
-use super::disk::{DiskQueues, Order, Pending};
-use super::doorman::{Doorman, Watch};
-use super::drive::SetWeights;
-use super::patrol::{Doorbells, Patrol};
-use super::served::Served;
+use crate::clock::Clock;
+use crate::disk::{DiskQueues, Order, Pending};
+use crate::doorman::{Doorman, Watch};
+use crate::drive::SetWeights;
+use crate::patrol::{Doorbells, Patrol};
+use crate::served::Served;
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
@@ -470,6 +470,6 @@ fn pin(cpu: u32) {
     set.set(cpu as usize);
     if let Err(errno) = rustix::thread::sched_setaffinity(None, &set) {
         // Not eprintln: it panics where standard error can't be written.
-        let _ = writeln!(std::io::stderr(), "evenkeel: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
+        let _ = writeln!(std::io::stderr(), "evenkeeld: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
     }
 }

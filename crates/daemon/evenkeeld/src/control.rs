@@ -1,7 +1,6 @@
 //! The control socket: one JSON request per line, one JSON answer per line.
 
-use std::fmt;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,42 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
 use poller::Board;
-use serde::{Deserialize, Serialize};
 
-use super::clock::Clock;
-use super::foresight::Foresight;
-use super::snapshot::{Mark, Snapshot};
+use crate::clock::Clock;
+use crate::foresight::Foresight;
+use crate::snapshot::Mark;
 
 /// A request is one short line.
 const MAX_REQUEST_BYTES: u64 = 4096;
-
-/// Spans that a client may ask for; a client that goes away holds a thread no longer than this.
-const MAX_SPAN_MS: u64 = 60_000;
-
-/// A daemon that takes longer than this to answer is stopped or stuck.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-
-/// What can be asked.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Ask {
-    /// All tenants, over the next `span_ms` milliseconds; 0: since the start.
-    Stats {
-        /// At most 60000.
-        span_ms: u64,
-    },
-}
-
-/// What comes back.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// To [`Ask::Stats`].
-    Stats(Snapshot),
-    /// The request was not understood.
-    Error(String),
-}
 
 /// What the control socket can see.
 #[derive(Clone)]
@@ -128,54 +100,4 @@ fn stats(view: &View, span_ms: u64) -> Snapshot {
         mark
     };
     mark.until(view.clock.now(), &view.foresight, &view.policy)
-}
-
-/// Nobody serves the control socket.
-#[derive(Debug)]
-pub struct NoDaemon(PathBuf);
-
-impl fmt::Display for NoDaemon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.0.display();
-        write!(f, "no daemon answers at {path}; is `evenkeel serve` running with this runtime_dir?")
-    }
-}
-
-/// The other end.
-pub struct Client {
-    stream: BufReader<UnixStream>,
-    path: PathBuf,
-}
-
-impl Client {
-    /// Connects to the daemon that serves `path`.
-    pub fn connect(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| NoDaemon(path.to_owned()))?;
-        Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
-    }
-
-    /// All tenants over the next `span_ms` (0: since the start).
-    pub fn stats(&mut self, span_ms: u64) -> Result<Snapshot> {
-        let mut request = serde_json::to_vec(&Ask::Stats { span_ms })?;
-        request.push(b'\n');
-        let limit = Duration::from_millis(span_ms) + ANSWER_LIMIT;
-        self.stream.get_ref().set_read_timeout(Some(limit))?;
-        let gone = || format!("the daemon at {} went away", self.path.display());
-        self.stream.get_mut().write_all(&request).with_context(gone)?;
-        let mut line = String::new();
-        match self.stream.read_line(&mut line) {
-            Ok(0) => bail!(gone()),
-            Ok(_) => {}
-            // It ended with our request unread.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!(gone()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("the daemon at {} did not answer in {limit:?}: it is stopped or stuck", self.path.display())
-            }
-            Err(error) => return Err(error).with_context(gone),
-        }
-        match serde_json::from_str(&line).with_context(gone)? {
-            Answer::Stats(snapshot) => Ok(snapshot),
-            Answer::Error(error) => bail!("the daemon refused: {error}"),
-        }
-    }
 }

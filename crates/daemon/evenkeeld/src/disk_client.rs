@@ -15,10 +15,10 @@ use poller::TenantSlot;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
 use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 
-use super::disk::{Order, Stopped, stopped_line};
-use super::doorman::Watch;
-use super::drive::Facts;
-use super::poller_thread::{Mail, Mailbox};
+use crate::disk::{Order, Stopped, stopped_line};
+use crate::doorman::Watch;
+use crate::drive::Facts;
+use crate::poller_thread::{Mail, Mailbox};
 
 /// Some of the disk's virtqueues, and where to send orders for them.
 pub struct Part {

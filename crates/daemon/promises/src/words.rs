@@ -1,10 +1,8 @@
 //! Demands and changes as an operator would say them.
 
-use config::{Rate, Size, TimeSpan};
-use io_model::Nanos;
+use config::{Priority, Rate, Size, TimeSpan};
+use io_model::{Nanos, QueuePriority};
 use planner::{Change, Load, Setting, Tenant};
-
-use super::report::priority_name;
 
 /// `4KiB reads, 1 at a time`.
 pub fn demand(tenant: &Tenant) -> String {
@@ -47,4 +45,14 @@ pub fn change(change: &Change, tenants: &[Tenant]) -> String {
 /// As a configuration spells it.
 pub fn span(time: Nanos) -> String {
     TimeSpan(time.0).to_string()
+}
+
+/// As a configuration spells it.
+pub fn priority_name(priority: QueuePriority) -> &'static str {
+    match priority {
+        QueuePriority::Urgent => Priority::Urgent.name(),
+        QueuePriority::High => Priority::High.name(),
+        QueuePriority::Medium => Priority::Medium.name(),
+        QueuePriority::Low => Priority::Low.name(),
+    }
 }

@@ -5,13 +5,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use api::TenantRow;
 use io_model::Nanos;
 use poller::Board;
 use vfio_user::{Level, Sink};
 
-use super::clock::Clock;
-use super::foresight::Foresight;
-use super::snapshot::{Mark, TenantRow};
+use crate::clock::Clock;
+use crate::foresight::Foresight;
+use crate::snapshot::Mark;
 
 /// How often promises are looked at.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -2,8 +2,8 @@
 
 use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
-use super::device::Device;
-use super::disk::DiskQueues;
+use crate::device::Device;
+use crate::disk::DiskQueues;
 
 /// A tenant at one poller, behind either front end.
 pub enum Served {

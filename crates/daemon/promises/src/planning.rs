@@ -1,14 +1,13 @@
-//! From a configuration or a scenario to what the planner asks: the site, the policy, the tenants with their demands.
+//! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::scenario::{BlockSize, Host as ScenarioHost, Rw, Workload};
-use config::{Config, Demand, DemandLoad, Policy, Scenario};
+use config::scenario::{BlockSize, Rw};
+use config::{Config, Demand, DemandLoad, Policy};
 use io_model::QueuePriority;
 use planner::{Host, Load, Site, Size, Tenant};
 use policy::PolicyConfig;
 use ssd_model::Profile;
 
 use crate::policies::{self, Terms};
-use crate::sim::plan;
 
 /// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
 /// policies").
@@ -84,70 +83,8 @@ pub fn of_config(config: &Config, profile: &Profile) -> Question {
     Question { site: site(profile.clone()), policy: policy(config, profile), tenants, assumed }
 }
 
-/// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
-/// has no figures before it has run, and is assumed like an undeclared demand.
-pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Question {
-    let terms = scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
-    let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
-    Question {
-        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy) },
-        policy: policies::configure(policy, profile, terms),
-        tenants,
-        assumed,
-    }
-}
-
-fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
-    let asked = Tenant {
-        name: tenant.name.clone(),
-        class: policies::class(tenant.class),
-        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
-        vcpus: tenant.vcpus,
-        ..undeclared(tenant.class.is_guaranteed())
-    };
-    let demand = match &tenant.workload {
-        Workload::Fio(fio) => {
-            let load = DemandLoad::Closed { numjobs: fio.numjobs, iodepth: fio.iodepth };
-            Some(Demand { load, rw: fio.rw.clone() })
-        }
-        Workload::Open(open) => {
-            let load = DemandLoad::Open { rate_iops: open.rate_iops };
-            Some(Demand { load, rw: open.rw.clone() })
-        }
-        _ => None,
-    };
-    match demand {
-        Some(demand) => (with_demand(asked, &demand), false),
-        None => (asked, true),
-    }
-}
-
-fn scenario_host(host: &ScenarioHost, policy: &Policy) -> Host {
-    let layout = plan::layout(host.layout, policy);
-    let costs = plan::costs(host, layout);
-    let (guest, path) = (costs.guest, layout.path(&costs));
-    let ns = |ns: u64| ns as f64;
-    Host {
-        guest_app_ns: ns(guest.app_ns),
-        guest_submit_ns: ns(guest.submit_ns),
-        guest_write_ns: ns(guest.write_ns),
-        guest_irq_ns: ns(guest.irq_ns),
-        guest_complete_ns: ns(guest.complete_ns),
-        guest_varies: ns(guest.varies_permille) / 1_000.0,
-        poller_pass_ns: ns(path.pass_ns),
-        poller_fetch_ns: ns(path.fetch_ns),
-        poller_write_ns: ns(path.write_ns),
-        poller_complete_ns: ns(path.complete_ns),
-        poller_doorbell_ns: ns(path.doorbell_ns),
-        poller_interrupt_ns: ns(path.interrupt_ns),
-        poller_batch: path.batch,
-        delay_ns: ns(path.delivery_ns + path.wake_ns),
-        ..Host::FREE
-    }
-}
-
 /// A tenant without a name of which nobody said what it will ask for.
-fn undeclared(guaranteed: bool) -> Tenant {
+pub fn undeclared(guaranteed: bool) -> Tenant {
     Tenant {
         name: String::new(),
         class: policy::Class::BestEffort { weight: 1 },
@@ -159,7 +96,8 @@ fn undeclared(guaranteed: bool) -> Tenant {
     }
 }
 
-fn with_demand(tenant: Tenant, demand: &Demand) -> Tenant {
+/// The tenant, asking for that.
+pub fn with_demand(tenant: Tenant, demand: &Demand) -> Tenant {
     let load = match demand.load {
         DemandLoad::Closed { numjobs, iodepth } => Load::Closed { depth: numjobs.saturating_mul(iodepth).max(1) },
         DemandLoad::Open { rate_iops } => Load::Open { rate_iops: rate_iops.0 as f64 },

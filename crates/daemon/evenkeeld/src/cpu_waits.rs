@@ -4,7 +4,7 @@ use std::path::Path;
 
 use io_model::Nanos;
 
-use super::poller_thread::NAME_PREFIX;
+use crate::poller_thread::NAME_PREFIX;
 
 /// What all pollers together waited since they started, while they could have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

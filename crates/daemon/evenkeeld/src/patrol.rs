@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use guest_memory::MappedU32;
 
-use super::doorman::Doorman;
+use crate::doorman::Doorman;
 
 /// Doorbells, each with the value that its poller last acted on.
 pub type Doorbells = Vec<(MappedU32, u32)>;

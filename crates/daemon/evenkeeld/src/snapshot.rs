@@ -1,130 +1,13 @@
-//! What `evenkeel stats` and `evenkeel demo` show: each tenant over a span of time.
+//! What each tenant got over a span of time, from the probes.
 
+use api::{BoundRow, Snapshot, TenantRow};
 use io_model::Nanos;
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
 use poller::{Board, Counters, Percentiles, TenantProbes};
-use serde::{Deserialize, Serialize};
 
-use super::cpu_waits::CpuWaits;
-use super::foresight::{BlameRow, Foresight, Predicted};
-
-/// All tenants over one span.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// The policy in force.
-    pub policy: String,
-    /// Length of the span.
-    pub span_ms: u64,
-    /// In the configuration's order.
-    pub tenants: Vec<TenantRow>,
-}
-
-/// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct TenantRow {
-    /// The tenant.
-    pub name: String,
-    /// `guaranteed` or `best-effort`.
-    pub class: String,
-    /// The share of a best-effort tenant.
-    pub weight: Option<u32>,
-    /// The promise to a guaranteed tenant.
-    pub latency_target_us: Option<f64>,
-    /// What it may do at most under `caps`, in words.
-    pub limits: Option<String>,
-    /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
-    pub priority: Option<String>,
-    /// It is served even if its promise can't be kept.
-    pub overcommit: bool,
-    /// What it is taken to ask for, in words.
-    pub demand: String,
-    /// Nobody declared that.
-    pub assumed: bool,
-    /// Completions per second.
-    pub iops: f64,
-    /// Bytes read and written per second.
-    pub bw_bytes: f64,
-    /// Mean latency.
-    pub mean_us: f64,
-    /// The part of it that passed in the tenant's queue.
-    pub waited_us: f64,
-    /// The part of it that passed with the drive.
-    pub served_us: f64,
-    /// Median latency.
-    pub p50_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// 99.9th percentile.
-    pub p999_us: f64,
-    /// 99.99th percentile.
-    pub p9999_us: f64,
-    /// The latency that the policy can vouch for now, if any: time with the drive, from the moment that the
-    /// policy let the command go.
-    pub bound_us: Option<f64>,
-    /// What stands behind it.
-    pub bound: Option<BoundRow>,
-    /// Completions later than the target, in this span.
-    pub violations: u64,
-    /// Commands that the drive failed, in this span.
-    pub errors: u64,
-    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of
-    /// them used.
-    pub hwqs: Vec<u16>,
-    /// What the model says; none where the file names no drive, or there is no model of the policy.
-    pub predicted: Option<Predicted>,
-    /// Whether 99 of 100 commands met the target; none without one, and where nothing was asked.
-    pub kept: Option<bool>,
-    /// Whose fault it was if they did not.
-    pub blame: Option<BlameRow>,
-}
-
-/// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BoundRow {
-    /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
-    pub published_us: f64,
-    /// b/R + L_h with the burst b that is enforced; none while rates don't allow one.
-    pub corrected_us: Option<f64>,
-    /// R, commands of 4 KiB per second.
-    pub r_iops: f64,
-    /// L_h.
-    pub l_h_us: f64,
-    /// Ω of the published bound.
-    pub omega: f64,
-    /// Whether p·Ω ≤ R, without which the published bound has no ground.
-    pub published_rate_within_r: bool,
-    /// Whether best-effort tenants are throttled now.
-    pub engaged: bool,
-    /// Commands of 4 KiB that best-effort tenants may have in flight together.
-    pub best_effort_cap: Option<f64>,
-    /// By how much one large command may exceed that.
-    pub overdraft: f64,
-    /// Commands that guaranteed tenants had in flight.
-    pub guaranteed_in_flight: f64,
-    /// v: commands per second that may arrive.
-    pub arriving_iops: f64,
-}
-
-impl From<Bound> for BoundRow {
-    fn from(bound: Bound) -> Self {
-        let RestsOn { r_iops, l_h, omega, published_rate_within_r, engaged, .. } = bound.rests_on;
-        let RestsOn { best_effort_cap, overdraft, guaranteed_in_flight, arriving_iops, .. } = bound.rests_on;
-        Self {
-            published_us: bound.published.as_micros_f64(),
-            corrected_us: bound.corrected.map(Nanos::as_micros_f64),
-            r_iops,
-            l_h_us: l_h.as_micros_f64(),
-            omega,
-            published_rate_within_r,
-            engaged,
-            best_effort_cap,
-            overdraft,
-            guaranteed_in_flight,
-            arriving_iops,
-        }
-    }
-}
+use crate::cpu_waits::CpuWaits;
+use crate::foresight::Foresight;
 
 /// A point in time to measure from.
 pub struct Mark {
@@ -224,7 +107,7 @@ fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -
         p999_us: us(latencies.p999_ns),
         p9999_us: us(latencies.p9999_ns),
         bound_us: bound.and_then(|bound| bound.vouched).map(Nanos::as_micros_f64),
-        bound: bound.map(BoundRow::from),
+        bound: bound.map(bound_row),
         violations: new.violations - old.violations,
         errors: new.errors - old.errors,
         hwqs: (0..64).filter(|bit| hwqs & (1 << bit) != 0).collect(),
@@ -233,4 +116,22 @@ fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -
         blame: None,
     };
     (row, measured)
+}
+
+fn bound_row(bound: Bound) -> BoundRow {
+    let RestsOn { r_iops, l_h, omega, published_rate_within_r, engaged, .. } = bound.rests_on;
+    let RestsOn { best_effort_cap, overdraft, guaranteed_in_flight, arriving_iops, .. } = bound.rests_on;
+    BoundRow {
+        published_us: bound.published.as_micros_f64(),
+        corrected_us: bound.corrected.map(Nanos::as_micros_f64),
+        r_iops,
+        l_h_us: l_h.as_micros_f64(),
+        omega,
+        published_rate_within_r,
+        engaged,
+        best_effort_cap,
+        overdraft,
+        guaranteed_in_flight,
+        arriving_iops,
+    }
 }

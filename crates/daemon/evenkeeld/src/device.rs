@@ -12,7 +12,7 @@ use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
-use super::drive::Facts;
+use crate::drive::Facts;
 
 /// Region indexes of a PCI device (VFIO).
 pub const BAR0: u32 = 0;

@@ -8,8 +8,8 @@ use guest_memory::{MappedU32, Mapping};
 use poller::TenantSlot;
 use vfio_user::{DeviceId, Handler, Reply, ReplyTo, Request, Session};
 
-use super::device::{BAR0, DOORBELLS_END, DOORBELLS_START};
-use super::poller_thread::{Mail, Mailbox};
+use crate::device::{BAR0, DOORBELLS_END, DOORBELLS_START};
+use crate::poller_thread::{Mail, Mailbox};
 
 /// A device and where its requests go.
 pub struct Route {

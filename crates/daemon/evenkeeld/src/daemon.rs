@@ -1,23 +1,6 @@
 //! The daemon: a drive, pollers on it, and for each tenant an NVMe controller behind a vfio-user socket or a virtio-blk
 //! disk behind a vhost-user one.
 
-pub mod clock;
-pub mod control;
-mod cpu_waits;
-mod device;
-mod disk;
-mod disk_client;
-mod doorman;
-mod drive;
-mod foresight;
-mod handler;
-mod patrol;
-mod poller_thread;
-mod promises;
-mod queues;
-mod served;
-pub mod snapshot;
-
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
@@ -39,19 +22,20 @@ use ssd_model::Profile;
 use vfio_user::{DeviceId, Level, Server, ServerHandle};
 use vhost_blk::{Disk, Queues};
 
-use self::clock::Clock;
-use self::control::{ControlSocket, View};
-use self::device::Device;
-use self::disk::DiskQueues;
-use self::disk_client::{DiskClient, Part};
-use self::drive::{Drive, SetWeights};
-use self::foresight::Foresight;
-use self::handler::{Route, Router};
-use self::patrol::Patrol;
-use self::poller_thread::{Mail, Mailbox, Manners};
-use self::promises::PromiseWatch;
-use self::served::Served;
-use crate::{drive_profile, planning, policies};
+use crate::clock::Clock;
+use crate::control::{ControlSocket, View};
+use crate::device::Device;
+use crate::disk::DiskQueues;
+use crate::disk_client::{DiskClient, Part};
+use crate::drive::{Drive, SetWeights};
+use crate::foresight::Foresight;
+use crate::handler::{Route, Router};
+use crate::patrol::Patrol;
+use crate::poller_thread::{Mail, Mailbox, Manners};
+use crate::promises_watch::PromiseWatch;
+use crate::served::Served;
+use crate::{device, disk_client, drive, poller_thread, queues};
+use promises::{drive_profile, planning, policies};
 
 /// A tenant's guest formatted its namespace; the layout file must remember.
 struct Formatted {

@@ -8,8 +8,8 @@ use policy::PolicyConfig;
 use serde::Serialize;
 use ssd_model::Profile;
 
-use crate::plan::words;
 use crate::planning::{self, Question};
+use crate::words;
 
 /// What becomes of a configuration's promises.
 #[derive(Debug, Default)]

@@ -1,0 +1,44 @@
+//! What a running daemon can be asked over its control socket, and its answers: one JSON request a line, one JSON answer
+//! a line.
+//!
+//! [`Ask`] and [`Answer`] are the lines, [`Client`] is the asking end. The answering end is the daemon's.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod snapshot;
+
+use std::path::{Path, PathBuf};
+
+pub use client::{Client, NoDaemon};
+use serde::{Deserialize, Serialize};
+pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};
+
+/// The longest span that a client may ask for: one that goes away holds a thread of the daemon no longer than this.
+pub const MAX_SPAN_MS: u64 = 60_000;
+
+/// The control socket of the daemon that keeps its sockets in `runtime_dir`.
+pub fn control_path(runtime_dir: &Path) -> PathBuf {
+    runtime_dir.join("control")
+}
+
+/// What can be asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Ask {
+    /// All tenants, over the next `span_ms` milliseconds; 0: since the start.
+    Stats {
+        /// At most [`MAX_SPAN_MS`].
+        span_ms: u64,
+    },
+}
+
+/// What comes back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Ask::Stats`].
+    Stats(Snapshot),
+    /// The request was not understood.
+    Error(String),
+}

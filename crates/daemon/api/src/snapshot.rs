@@ -1,0 +1,136 @@
+//! What a daemon says of its tenants over a span of time.
+
+use serde::{Deserialize, Serialize};
+
+/// All tenants over one span.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The policy in force.
+    pub policy: String,
+    /// Length of the span.
+    pub span_ms: u64,
+    /// In the configuration's order.
+    pub tenants: Vec<TenantRow>,
+}
+
+/// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TenantRow {
+    /// The tenant.
+    pub name: String,
+    /// `guaranteed` or `best-effort`.
+    pub class: String,
+    /// The share of a best-effort tenant.
+    pub weight: Option<u32>,
+    /// The promise to a guaranteed tenant.
+    pub latency_target_us: Option<f64>,
+    /// What it may do at most under `caps`, in words.
+    pub limits: Option<String>,
+    /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
+    pub priority: Option<String>,
+    /// It is served even if its promise can't be kept.
+    pub overcommit: bool,
+    /// What it is taken to ask for, in words.
+    pub demand: String,
+    /// Nobody declared that.
+    pub assumed: bool,
+    /// Completions per second.
+    pub iops: f64,
+    /// Bytes read and written per second.
+    pub bw_bytes: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// The part of it that passed in the tenant's queue.
+    pub waited_us: f64,
+    /// The part of it that passed with the drive.
+    pub served_us: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// 99.99th percentile.
+    pub p9999_us: f64,
+    /// The latency that the policy can vouch for now, if any: time with the drive, from the moment that the
+    /// policy let the command go.
+    pub bound_us: Option<f64>,
+    /// What stands behind it.
+    pub bound: Option<BoundRow>,
+    /// Completions later than the target, in this span.
+    pub violations: u64,
+    /// Commands that the drive failed, in this span.
+    pub errors: u64,
+    /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of
+    /// them used.
+    pub hwqs: Vec<u16>,
+    /// What the model says; none where the file names no drive, or there is no model of the policy.
+    pub predicted: Option<Predicted>,
+    /// Whether 99 of 100 commands met the target; none without one, and where nothing was asked.
+    pub kept: Option<bool>,
+    /// Whose fault it was if they did not.
+    pub blame: Option<BlameRow>,
+}
+
+/// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BoundRow {
+    /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
+    pub published_us: f64,
+    /// b/R + L_h with the burst b that is enforced; none while rates don't allow one.
+    pub corrected_us: Option<f64>,
+    /// R, commands of 4 KiB per second.
+    pub r_iops: f64,
+    /// L_h.
+    pub l_h_us: f64,
+    /// Ω of the published bound.
+    pub omega: f64,
+    /// Whether p·Ω ≤ R, without which the published bound has no ground.
+    pub published_rate_within_r: bool,
+    /// Whether best-effort tenants are throttled now.
+    pub engaged: bool,
+    /// Commands of 4 KiB that best-effort tenants may have in flight together.
+    pub best_effort_cap: Option<f64>,
+    /// By how much one large command may exceed that.
+    pub overdraft: f64,
+    /// Commands that guaranteed tenants had in flight.
+    pub guaranteed_in_flight: f64,
+    /// v: commands per second that may arrive.
+    pub arriving_iops: f64,
+}
+
+/// What a tenant was expected to get over a span, were it long.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Completions per second.
+    pub iops: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// `declared`, or `measured`: nobody declared what it asks for, so this is for what it asked in the span.
+    pub demand: String,
+}
+
+/// Whose fault it is that a promise failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlameRow {
+    /// `own`, `neighbour`, `drive` or `host`.
+    pub culprit: String,
+    /// The neighbour.
+    pub neighbour: Option<String>,
+    /// What shows it.
+    pub why: String,
+}
+
+impl BlameRow {
+    /// For a table or a log: `neighbour "batch": it keeps …`.
+    pub fn in_words(&self) -> String {
+        let who = match (&self.neighbour, self.culprit.as_str()) {
+            (Some(name), _) => format!("neighbour {name:?}"),
+            (None, "own") => "its own load".to_owned(),
+            (None, culprit) => format!("the {culprit}"),
+        };
+        format!("{who}: {}", self.why)
+    }
+}

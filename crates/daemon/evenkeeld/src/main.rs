@@ -1,0 +1,31 @@
+//! `evenkeeld`: serves the tenants of a configuration until it is told to end.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use evenkeeld::serve;
+
+/// The daemon. `evenkeel serve` starts it too; everything else that a person types is `evenkeel`.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+/// A problem with what the operator gave us; anything else exits with 1.
+const EXIT_BAD_INPUT: u8 = 2;
+
+fn main() -> ExitCode {
+    match serve::run(&Cli::parse().serve) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Not eprintln: it panics where standard error can't be written.
+            let _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}");
+            ExitCode::from(if serve::is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
+        }
+    }
+}

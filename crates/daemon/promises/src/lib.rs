@@ -1,0 +1,21 @@
+//! What follows from a configuration for policies and promises: the policy's figures for the drive, the demands that the
+//! planner is asked about, and which promises are admitted.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `drive_profile` | the drive that a file names, and what policies must know about it |
+//! | `policies` | the policy that runs, of the policy as configured |
+//! | `planning` | what the planner is asked: site, policy, tenants with their demands |
+//! | `admission` | which promises can be kept, before anybody is served |
+//! | `words` | demands and changes as an operator says them |
+//!
+//! Pure, but for [`drive_profile::load`], which reads a profile's file. The daemon and the command line share it, so that
+//! `evenkeel check` and `evenkeel plan` say what the daemon will do.
+
+#![forbid(unsafe_code)]
+
+pub mod admission;
+pub mod drive_profile;
+pub mod planning;
+pub mod policies;
+pub mod words;

@@ -1,0 +1,73 @@
+//! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
+
+use config::scenario::{Host as ScenarioHost, Workload};
+use config::{Demand, DemandLoad, Policy, Scenario};
+use io_model::QueuePriority;
+use planner::{Host, Site, Tenant};
+use promises::planning::{Question, undeclared, with_demand};
+use promises::policies::{self, Terms};
+use ssd_model::Profile;
+
+use super::plan;
+
+/// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
+/// has no figures before it has run, and is assumed like an undeclared demand.
+pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Question {
+    let terms = scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
+    let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
+    Question {
+        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy) },
+        policy: policies::configure(policy, profile, terms),
+        tenants,
+        assumed,
+    }
+}
+
+fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
+    let asked = Tenant {
+        name: tenant.name.clone(),
+        class: policies::class(tenant.class),
+        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        vcpus: tenant.vcpus,
+        ..undeclared(tenant.class.is_guaranteed())
+    };
+    let demand = match &tenant.workload {
+        Workload::Fio(fio) => {
+            let load = DemandLoad::Closed { numjobs: fio.numjobs, iodepth: fio.iodepth };
+            Some(Demand { load, rw: fio.rw.clone() })
+        }
+        Workload::Open(open) => {
+            let load = DemandLoad::Open { rate_iops: open.rate_iops };
+            Some(Demand { load, rw: open.rw.clone() })
+        }
+        _ => None,
+    };
+    match demand {
+        Some(demand) => (with_demand(asked, &demand), false),
+        None => (asked, true),
+    }
+}
+
+fn scenario_host(host: &ScenarioHost, policy: &Policy) -> Host {
+    let layout = plan::layout(host.layout, policy);
+    let costs = plan::costs(host, layout);
+    let (guest, path) = (costs.guest, layout.path(&costs));
+    let ns = |ns: u64| ns as f64;
+    Host {
+        guest_app_ns: ns(guest.app_ns),
+        guest_submit_ns: ns(guest.submit_ns),
+        guest_write_ns: ns(guest.write_ns),
+        guest_irq_ns: ns(guest.irq_ns),
+        guest_complete_ns: ns(guest.complete_ns),
+        guest_varies: ns(guest.varies_permille) / 1_000.0,
+        poller_pass_ns: ns(path.pass_ns),
+        poller_fetch_ns: ns(path.fetch_ns),
+        poller_write_ns: ns(path.write_ns),
+        poller_complete_ns: ns(path.complete_ns),
+        poller_doorbell_ns: ns(path.doorbell_ns),
+        poller_interrupt_ns: ns(path.interrupt_ns),
+        poller_batch: path.batch,
+        delay_ns: ns(path.delivery_ns + path.wake_ns),
+        ..Host::FREE
+    }
+}
