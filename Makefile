@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo check test fuzz-seeds guest-test bench fuzz clean
+.PHONY: build demo check fuzz-check test fuzz-seeds guest-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld
@@ -16,16 +16,24 @@ check:
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) xtask check
+	$(MAKE) fuzz-check
 
 test: check
 	$(CARGO) test --workspace --quiet
 	$(MAKE) fuzz-seeds
 	$(MAKE) guest-test
 
-# The fuzz targets' harnesses over fixed seeds, on the stable toolchain. libFuzzer itself needs a C++ compiler.
+# Runs a command in fuzz/, on the stable toolchain. libFuzzer, which it links, needs a C++ compiler.
+in_fuzz = if command -v c++ >/dev/null; then cd fuzz && $(1); \
+	else echo "$@: skipped, there is no C++ compiler (c++)"; test -z "$$CI"; fi
+
+fuzz-check:
+	cd fuzz && $(CARGO) fmt --check
+	@$(call in_fuzz,$(CARGO) clippy --all-targets --quiet -- -D warnings)
+
+# The fuzz targets' harnesses over fixed seeds and over the corpora.
 fuzz-seeds:
-	@if command -v c++ >/dev/null; then cd fuzz && $(CARGO) test --quiet; \
-	else echo "fuzz-seeds: skipped, there is no C++ compiler (c++)"; test -z "$$CI"; fi
+	@$(call in_fuzz,$(CARGO) test --quiet)
 
 guest-test: build
 	$(CARGO) xtask guest-test

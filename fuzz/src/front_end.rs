@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use vhost_user::wire::{HEADER_BYTES, Header};
-use vhost_user::{Closed, Connection, Session};
+use vhost_user::{Closed, Connection, FrontEnd, ProtocolError, Session};
 
 use crate::descriptors::{Descriptors, Fd};
 use client::Message;
@@ -52,19 +52,19 @@ pub fn run(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let mut device = Checker::new(u.arbitrary().unwrap_or(0));
     let session = Session::alone().expect("an eventfd");
-    let connection = Connection::open(Arc::new(device::spec()), session, &mut device);
+    let connection = Connection::open(FrontEnd::new(Arc::new(device::spec())), session, &mut device);
     let mut world = World { connection, device, inbound: Vec::new(), acknowledges: false };
     // Running out of input ends the program.
     let played = world.play(&mut u, &descriptors);
     let why = played.ok().flatten().unwrap_or(Closed::Gone);
     let World { connection, mut device, .. } = world;
-    connection.close(&why, &mut device);
+    connection.close(&why.to_string(), &mut device);
     device.check_end();
     assert!(descriptors.all_closed(), "a file descriptor leaked");
 }
 
 impl World {
-    fn play(&mut self, u: &mut Unstructured<'_>, descriptors: &Descriptors) -> Result<Option<Closed>> {
+    fn play(&mut self, u: &mut Unstructured<'_>, descriptors: &Descriptors) -> Result<Option<Closed<ProtocolError>>> {
         // Most runs should get past the negotiation.
         if u.ratio(7, 8)? {
             let closed = self.send_all(&client::negotiation(), descriptors);
@@ -98,13 +98,13 @@ impl World {
         Ok(None)
     }
 
-    fn send_all(&mut self, messages: &[Message], descriptors: &Descriptors) -> Option<Closed> {
+    fn send_all(&mut self, messages: &[Message], descriptors: &Descriptors) -> Option<Closed<ProtocolError>> {
         let send = |message: &Message| self.send(&message.encode(true), descriptors.open(message.fds()), 64);
         messages.iter().find_map(send)
     }
 
     /// Delivers bytes as the connection's contract asks for: no more than wanted, and what it says is read.
-    fn send(&mut self, mut bytes: &[u8], mut fds: Vec<OwnedFd>, piece_bytes: usize) -> Option<Closed> {
+    fn send(&mut self, mut bytes: &[u8], mut fds: Vec<OwnedFd>, piece_bytes: usize) -> Option<Closed<ProtocolError>> {
         while !bytes.is_empty() {
             let wanted = self.connection.wanted_bytes();
             assert!(wanted > 0, "a reader would wait for nothing");

@@ -1,7 +1,7 @@
 //! vfio-user messages against [`Connection`].
 //!
 //! The harness plays the client, the socket between (bytes come in pieces, descriptors with the first of
-//! a message) and the device, which answers late, out of order and sometimes wrongly.
+//! a message) and the device, which answers wrongly at times.
 
 mod client;
 mod device;
@@ -11,20 +11,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use vfio_user::{Asked, Closed, Connection, DeviceSpec, Errno, Reply, Ticket};
+use vfio_user::{ClientState, Closed, Connection, ProtocolError, Session};
 
 use crate::descriptors::{Descriptors, Fd};
 use client::{Message, Sent};
+use device::{Checker, How};
 
 /// Steps of one run at most.
 const MAX_STEPS: usize = 256;
 
-/// Requests that the device may be asked at a time.
-const MAX_ASKED: usize = 64;
-
-/// What may wait for a client: 256 KiB and one message more before it is full, and the replies to all
-/// requests that were asked until then.
-const MAX_WAITING_BYTES: usize = 256 * 1024 + (MAX_ASKED + 1) * (64 * 1024 + 32);
+/// What may wait for a client: 256 KiB and one message more before it is full.
+const MAX_WAITING_BYTES: usize = 256 * 1024 + 64 * 1024 + 32;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
@@ -34,30 +31,20 @@ enum Step {
     SendRaw { bytes: Vec<u8>, fds: Vec<Fd> },
     /// The socket delivers: at most so many bytes at a time, so many times.
     Deliver { piece_bytes: u16, times: u8 },
-    /// The device answers one of its requests.
-    Answer { which: u8, how: How },
+    /// The device's next answer is so.
+    Answer { how: How },
     /// The client reads.
     Read { bytes: u16 },
 }
 
-#[derive(Debug, Arbitrary)]
-enum How {
-    Properly,
-    WrongKind,
-    Failed,
-    Twice,
-    Fatal,
-}
-
 struct World {
     connection: Connection,
-    spec: Arc<DeviceSpec>,
+    device: Checker,
     /// What is in the socket: bytes and the descriptors that travel with the first of them.
     socket: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    asked: Vec<(Ticket, Option<Reply>)>,
     /// What the client said, as an independent reader of the stream sees it.
     sent: Sent,
-    closed: Option<Closed>,
+    closed: Option<Closed<ProtocolError>>,
 }
 
 /// Runs one input.
@@ -67,18 +54,17 @@ struct World {
 pub fn run(data: &[u8]) {
     let descriptors = Descriptors::new();
     let spec = Arc::new(device::spec());
-    let mut world = World {
-        connection: Connection::new(Arc::clone(&spec)),
-        spec,
-        socket: VecDeque::new(),
-        asked: Vec::new(),
-        sent: Sent::default(),
-        closed: None,
-    };
+    let mut device = Checker::new(Arc::clone(&spec));
+    let session = Session::alone().expect("an eventfd");
+    let connection = Connection::open(ClientState::new(spec), session, &mut device);
+    let mut world = World { connection, device, socket: VecDeque::new(), sent: Sent::default(), closed: None };
     // Running out of input ends the program.
     let _ = world.play(&mut Unstructured::new(data), &descriptors);
     world.finish();
-    drop(world);
+    let World { connection, mut device, socket, .. } = world;
+    connection.close("it is over", &mut device);
+    device.check_end();
+    drop((socket, device));
     assert!(descriptors.all_closed(), "a file descriptor leaked");
 }
 
@@ -105,7 +91,7 @@ impl World {
                 Step::Deliver { piece_bytes, times } => {
                     (0..=times).for_each(|_| self.deliver(usize::from(piece_bytes).max(1)));
                 }
-                Step::Answer { which, how } => self.answer(usize::from(which), &how),
+                Step::Answer { how } => self.device.answer_next(how),
                 Step::Read { bytes } => {
                     self.read(bytes.into());
                 }
@@ -135,43 +121,7 @@ impl World {
             self.socket.pop_front();
         }
         self.sent.see(&piece);
-        if let Err(closed) = self.connection.feed(&piece, fds) {
-            self.close(closed);
-        }
-        self.take_requests();
-    }
-
-    fn take_requests(&mut self) {
-        while let Some((ticket, asked)) = self.connection.next_request() {
-            assert!(self.closed.is_none(), "a closed connection yields requests");
-            let proper = match &asked {
-                Asked::Request(request) => device::judge(&self.spec, request),
-                Asked::DmaMap(..) => Reply::Done,
-            };
-            assert!(self.asked.iter().all(|(other, _)| *other != ticket), "a ticket was used twice");
-            self.asked.push((ticket, Some(proper)));
-        }
-        assert!(self.asked.len() <= MAX_ASKED, "{} requests at a time", self.asked.len());
-    }
-
-    fn answer(&mut self, which: usize, how: &How) {
-        if self.asked.is_empty() || self.closed.is_some() {
-            return;
-        }
-        let (ticket, proper) = self.asked.swap_remove(which % self.asked.len());
-        let proper = proper.unwrap_or(Reply::Done);
-        let reply = match how {
-            How::Properly | How::Twice => proper,
-            How::WrongKind if proper == Reply::Done => Reply::Data(vec![1, 2, 3]),
-            How::WrongKind => Reply::Done,
-            How::Failed => Reply::Failed(Errno::NOENT),
-            How::Fatal => Reply::Fatal(Errno::IO, "the device gave up".into()),
-        };
-        let result = self.connection.reply(ticket, reply);
-        if matches!(how, How::Twice) {
-            assert_eq!(self.connection.reply(ticket, Reply::Done), Ok(()), "a ticket that is not waiting");
-        }
-        if let Err(closed) = result {
+        if let Err(closed) = self.connection.feed(&piece, fds, &mut self.device) {
             self.close(closed);
         }
     }
@@ -191,29 +141,22 @@ impl World {
         bytes - left
     }
 
-    fn close(&mut self, closed: Closed) {
-        self.asked.clear();
-        let again = self.connection.feed(&client::version(), Vec::new());
+    fn close(&mut self, closed: Closed<ProtocolError>) {
+        let asked = self.device.asked;
+        let again = self.connection.feed(&client::version(), Vec::new(), &mut self.device);
         assert!(again.is_err(), "closed ({closed}), and fed again it goes on");
-        assert!(self.connection.next_request().is_none(), "closed ({closed}), and it asks the device");
+        assert_eq!(self.device.asked, asked, "closed ({closed}), and it asks the device");
         self.closed = Some(closed);
     }
 
-    /// Delivers and answers all that is left; then every message must have been answered once.
+    /// Delivers all that is left; then every message must have been answered once.
     fn finish(&mut self) {
         let waiting = self.read(usize::MAX);
         assert!(waiting <= MAX_WAITING_BYTES, "{waiting} bytes waited for the client");
         while self.closed.is_none() && !self.socket.is_empty() {
             self.deliver(usize::MAX);
-            while !self.asked.is_empty() && self.closed.is_none() {
-                self.answer(0, &How::Properly);
-            }
             self.read(usize::MAX);
         }
-        while self.closed.is_none() && !self.asked.is_empty() {
-            self.answer(0, &How::Properly);
-        }
-        self.read(usize::MAX);
         if self.closed.is_none() {
             self.sent.check_all_answered();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
-use io_model::{DeviceError, Fetch, Source, Token};
+use io_model::{DeviceError, Fetch, Place, Source, TenantId, Token};
 use nvme_controller::{
     BAR0_BYTES, BAR4_BYTES, Controller, ControllerConfig, ControllerState, Doorbells, Interrupts, NamespaceConfig,
     VECTORS,
@@ -135,7 +135,7 @@ fn config() -> ControllerConfig {
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         namespace: NamespaceConfig {
-            base_bytes: 1 << 20,
+            place: Place { tenant: TenantId(0), base_bytes: 1 << 20 },
             size_bytes: 1 << 20,
             lba_bytes: 512,
             lba_sizes: vec![512, 4096],
@@ -200,7 +200,7 @@ impl World {
             Step::Map { at, hole } => {
                 let mapping = (!hole).then(|| self.mapping());
                 // A range over another one is refused; nothing else can be wrong.
-                let _ = self.controller.dma_map(u64::from(at % 2) * RAM_BYTES, RAM_BYTES, mapping);
+                let _ = self.controller.dma_map(u64::from(at % 2) * RAM_BYTES, RAM_BYTES, mapping, &mut ());
             }
             Step::Unmap { at } => {
                 let _ = self.controller.dma_unmap(u64::from(at % 2) * RAM_BYTES, RAM_BYTES);
@@ -374,7 +374,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        while self.controller.take_unmapped().is_some() {}
+        while self.controller.take_unmapped(&mut ()).is_some() {}
         while self.controller.take_event().is_some() {}
         let (cc, csts) = (Cc(self.reg32(Reg::Cc)), self.csts());
         assert_eq!(self.constants(), self.constant, "read-only registers");
@@ -423,7 +423,7 @@ impl World {
         }
         self.controller.client_gone();
         self.was_reset();
-        self.controller.dma_map(0, RAM_BYTES, Some(self.mapping())).expect("nothing is mapped");
+        self.controller.dma_map(0, RAM_BYTES, Some(self.mapping()), &mut ()).expect("nothing is mapped");
         self.ram.write_at(0, &vec![0; RAM_BYTES as usize]).expect("inside");
         let asq = 0x1000_u64;
         let identify = Sqe { opc: admin::IDENTIFY, cid: 77, dptr: [0x4000, 0], cdw10: 1, ..Sqe::zeroed() };

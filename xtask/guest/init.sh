@@ -12,18 +12,18 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
+. /lib/wait-for.sh
 xzcat /lib/virtio_blk.ko.xz >/run/virtio_blk.ko
 insmod /run/virtio_blk.ko
 
-port=
-while [ -z "$port" ]; do
-    for name in /sys/class/virtio-ports/*/name; do
-        if [ "$(cat "$name")" = evenkeel.agent ]; then
-            port=/dev/$(basename "$(dirname "$name")")
-        fi
-    done
-    [ -n "$port" ] || sleep 0.1
-done
+# The host gives up on a boot before this does.
+PORT_LIMIT_S=900
+find_port() {
+    name=$(grep -lx evenkeel.agent /sys/class/virtio-ports/*/name)
+    port=/dev/$(basename "$(dirname "$name")")
+    test -c "$port"
+}
+wait_for "the virtio port evenkeel.agent" $PORT_LIMIT_S find_port
 
 exec 3<>"$port"
 printf 'EVK hello\n' >&3

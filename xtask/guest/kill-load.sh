@@ -1,14 +1,16 @@
 #!/bin/sh
-# Writes and verifies /dev/vda, round after round, until /run/stop appears. Then it rests until
-# /run/read-back appears, and reads the last round's data once more.
+# Writes and verifies /dev/vda, round after round, until /run/load.stop appears. Then it rests until
+# /run/read-back appears, and reads the last round's data once more. The host removes all of these first.
 set -e
-rm -f /run/stop /run/resting /run/read-back
+. /lib/wait-for.sh
+# The host kills and starts the daemon meanwhile.
+READ_BACK_LIMIT_S=600
 round=0
-until test -e /run/stop; do
+until test -e /run/load.stop; do
     round=$((round + 1))
     SEED=$(printf 0x%08x $round) fio --minimal /etc/kill.fio
 done
 echo $round >/run/resting.new
 mv /run/resting.new /run/resting
-until test -e /run/read-back; do sleep 0.1; done
+wait_for "the host's word to read back" $READ_BACK_LIMIT_S "test -e /run/read-back"
 SEED=$(printf 0x%08x $round) fio --minimal --verify_only --section=single --section=synced --section=mixed /etc/kill.fio

@@ -4,20 +4,21 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Runs all targets, or the one named with `--target`.
-pub fn run(args: &[String]) -> Result<()> {
-    let (mut seconds, mut only) = (300_u64, None);
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        let value = args.next().with_context(|| format!("{arg} needs a value"))?;
-        match arg.as_str() {
-            "--seconds" => seconds = value.parse().context("--seconds")?,
-            "--target" => only = Some(value.clone()),
-            _ => bail!("{arg}: no such option; there are --seconds N and --target NAME"),
-        }
-    }
-    let targets = match only {
-        Some(target) => vec![target],
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Seconds of each target
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    seconds: u64,
+    /// This target only
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+}
+
+/// Runs all targets, or the one asked for.
+pub fn run(options: &Options) -> Result<()> {
+    let seconds = options.seconds;
+    let targets = match &options.target {
+        Some(target) => vec![target.clone()],
         None => targets()?,
     };
     for target in &targets {

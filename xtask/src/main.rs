@@ -1,6 +1,7 @@
 //! Repository checks, guest tests, benches and fuzzing: `cargo xtask COMMAND`.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "tools measure, and wait for processes")]
 
 mod bench;
 mod check;
@@ -8,48 +9,108 @@ mod fuzz;
 mod guest;
 mod order;
 mod sweep;
+mod wait;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "\
-usage: cargo xtask COMMAND
+use clap::{Parser, Subcommand};
 
-  check                 the repository's own rules (file sizes, unsafe rooms, forbidden words)
-  guest-prepare         fetch and build what the guest tests need, into a cache outside of the clone
-  guest-test [OPTIONS]  boot stock Linux guests against the daemon
-  kill-test [OPTIONS]   kill the daemon under guests that verify: --kills N --seed N --qemu 11.1|7.2 --json FILE
-                        --self-check
-  guest-bench           what a guaranteed guest sees beside a noisy one, with and without a policy
-  bench [OPTIONS]       measure speed, CPU and memory; prints a table and writes JSON
-  fuzz [OPTIONS]        run each fuzz target for a while
-  order [OPTIONS]       the policies by a guaranteed tenant's p99, in the daemon and in the simulator: --json
-                        --seconds N --rounds N --drive PROFILE
-  sweep [OPTIONS]       simulate whole scenarios drawn from seeds and check them: --seeds N --seed FIRST
-                        --jobs J --canaries";
+/// Repository checks, guest tests, benches and fuzzing.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
+    Check,
+    /// Fetch and build what the guest tests need, into a cache outside of the clone.
+    GuestPrepare(guest::CacheDir),
+    /// Boot stock Linux guests against the daemon.
+    GuestTest(guest::Options),
+    /// Kill the daemon under guests that verify what they write.
+    KillTest(guest::kill::Options),
+    /// Measure what a guaranteed guest sees beside a noisy one, with and without a policy.
+    GuestBench(guest::CacheDir),
+    /// Measure speed, CPU and memory; print a table and write JSON.
+    Bench(bench::Options),
+    /// Run each fuzz target for a while.
+    Fuzz(fuzz::Options),
+    /// Order the policies by a guaranteed tenant's p99, in the daemon and in the simulator.
+    Order(order::Options),
+    /// Simulate whole scenarios drawn from seeds and check them.
+    Sweep(sweep::Options),
+}
+
+/// Ends with 1 where the command failed, with 2 where there is no such command or option.
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let (command, rest) = args.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-    let result = match command {
-        "bench" => bench::run(rest),
-        "check" => check::run(),
-        "fuzz" => fuzz::run(rest),
-        "guest-bench" => guest::bench(rest),
-        "guest-prepare" => guest::prepare(rest),
-        "guest-test" => guest::run(rest),
-        "kill-test" => guest::kill::run(rest),
-        "order" => order::run(rest),
-        "sweep" => sweep::run(rest),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+    let result = match Cli::parse().command {
+        Command::Check => check::run(),
+        Command::GuestPrepare(cache) => guest::prepare(&cache),
+        Command::GuestTest(options) => guest::run(&options),
+        Command::KillTest(options) => guest::kill::run(&options),
+        Command::GuestBench(cache) => guest::bench(&cache),
+        Command::Bench(options) => bench::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
+        Command::Order(options) => order::run(&options),
+        Command::Sweep(options) => sweep::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xtask {command}: {error:#}");
+            eprintln!("cargo xtask: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(["cargo xtask"].into_iter().chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn what_the_documentation_tells_to_type_is_accepted() {
+        for line in [
+            "check",
+            "guest-prepare --cache DIR",
+            "guest-test --filter ext4 --keep --self-check --cache DIR",
+            "guest-bench",
+            "kill-test --kills 20 --seed 18446744073709551615 --qemu 7.2 --json FILE --self-check",
+            "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
+            "fuzz --seconds 300 --target registers",
+            "order --rounds 3 --seconds 2 --drive pm1735 --json",
+            "sweep --seeds 10000 --seed 7 --jobs 2 --canaries",
+        ] {
+            assert!(parse(line).is_ok(), "{line}: {}", parse(line).expect_err("an error"));
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_unknown_ends_with_2() {
+        for line in [
+            "",
+            "nothing",
+            "check --fast",
+            "kill-test --qemu 9.9",
+            "bench --rounds 0",
+            "bench --seconds 0",
+            "fuzz --target",
+            "order --seconds 601",
+            "order --rounds 0",
+            "sweep --seeds 0",
+            "sweep --jobs 0",
+            "sweep --jobs 257",
+            "sweep --seed -1",
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
         }
     }
 }

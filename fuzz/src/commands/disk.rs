@@ -81,7 +81,9 @@ impl Disk {
 
     /// The device command is the one that the guest's command means.
     fn check_same(&self, command: &Command, part: &Part) {
-        let Command { op, offset_bytes, len_bytes, fua } = *command;
+        let Command { op, offset_bytes, tenant_offset_bytes, len_bytes, fua, .. } = *command;
+        let base_bytes = if op == Op::Flush { 0 } else { GUARD_BYTES as u64 };
+        assert_eq!(offset_bytes, base_bytes + tenant_offset_bytes, "{command:?}");
         let is = |expected_op, offset: u64, len: u64| (op, offset_bytes, len_bytes) == (expected_op, offset, len);
         let bytes = |pieces: &[(usize, super::ram::Piece)]| pieces.iter().map(|(_, piece)| piece.len() as u64).sum();
         let same = match part {

@@ -124,7 +124,7 @@ impl Context<'_> {
     fn range(&self, slba: u64, blocks: u64) -> Option<u64> {
         let namespace = &self.config.namespace;
         let end = slba.checked_add(blocks)?;
-        (end <= namespace.size_bytes >> self.lba_shift).then(|| namespace.base_bytes + (slba << self.lba_shift))
+        (end <= namespace.size_bytes >> self.lba_shift).then(|| namespace.place.base_bytes + (slba << self.lba_shift))
     }
 
     fn dataset_management(&self, sqe: &Sqe) -> Option<Meaning> {

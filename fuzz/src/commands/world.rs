@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use guest_memory::Mapping;
-use io_model::{Command, IoBuf, Source, Token};
+use io_model::{Command, IoBuf, Source, TenantId, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
 use nvme_spec::regs::{Aqa, Cc, Csts, DOORBELL_BASE, NSSR_RESET, Reg};
 use nvme_spec::{PAGE_BYTES, Sqe};
@@ -93,7 +93,7 @@ fn config(choices: &Choices) -> ControllerConfig {
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         namespace: NamespaceConfig {
-            base_bytes: GUARD_BYTES as u64,
+            place: io_model::Place { tenant: TenantId(0), base_bytes: GUARD_BYTES as u64 },
             size_bytes,
             lba_bytes: if choices.big_blocks { 4096 } else { 512 },
             lba_sizes: vec![512, 4096],
@@ -379,7 +379,7 @@ impl World {
         for slot in (0..SLOTS.len()).filter(|slot| self.ram.is_mapped(*slot)) {
             let (slot_at, elsewhere) = (&SLOTS[slot], self.ram.is_elsewhere(slot));
             let mapping = self.ram.mapping(slot, elsewhere);
-            let mapped = self.controller.dma_map(slot_at.iova, slot_at.len_bytes, mapping);
+            let mapped = self.controller.dma_map(slot_at.iova, slot_at.len_bytes, mapping, &mut ());
             assert_eq!(mapped, Ok(()), "slot {slot} after a restore");
         }
         self.after_call();

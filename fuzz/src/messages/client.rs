@@ -1,5 +1,7 @@
 //! The client's side: messages right and wrong, descriptors, and a second reader of the stream.
 
+use std::collections::VecDeque;
+
 use arbitrary::Arbitrary;
 use vfio_user::wire::{HEADER_BYTES, command};
 
@@ -204,7 +206,7 @@ pub struct Sent {
     /// The message that is coming in.
     inbound: Vec<u8>,
     /// Identifier and command of messages without an answer.
-    open: Vec<(u16, u16)>,
+    open: VecDeque<(u16, u16)>,
     /// The answer that is coming in.
     answer: Vec<u8>,
 }
@@ -216,7 +218,7 @@ impl Sent {
             self.inbound.push(*byte);
             let half = |at: usize| u16::from_ne_bytes([self.inbound[at], self.inbound[at + 1]]);
             if self.inbound.len() == HEADER_BYTES && self.inbound[8] & 1 << 4 == 0 {
-                self.open.push((half(0), half(2)));
+                self.open.push_back((half(0), half(2)));
             }
             if self.inbound.len() >= HEADER_BYTES && self.inbound.len() >= self.says_bytes() {
                 self.inbound.clear();
@@ -242,9 +244,7 @@ impl Sent {
             }
             assert!(flags == 1 || (flags == 0x21 && size == HEADER_BYTES), "answer flags {flags:#x}");
             assert!(!with_fd || name.1 == command::DEVICE_GET_REGION_INFO, "a descriptor with {name:?}");
-            let at = self.open.iter().position(|open| *open == name);
-            let at = at.unwrap_or_else(|| panic!("an answer that nobody waits for: {name:?}"));
-            self.open.swap_remove(at);
+            assert_eq!(self.open.pop_front(), Some(name), "an answer out of order");
             self.answer.drain(..size);
         }
     }

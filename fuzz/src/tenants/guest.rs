@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
-use guest_memory::Mapping;
+use guest_memory::{Mapping, MemoryListener};
+use io_model::{Place, TenantId};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::regs::{Aqa, Cc, Reg};
@@ -75,7 +76,7 @@ impl Guest {
             firmware: "1".into(),
             subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
             namespace: NamespaceConfig {
-                base_bytes: SIZE_BYTES * u64::from(tenant),
+                place: Place { tenant: TenantId(tenant.into()), base_bytes: SIZE_BYTES * u64::from(tenant) },
                 size_bytes: SIZE_BYTES,
                 lba_bytes: 512,
                 lba_sizes: vec![512],
@@ -94,12 +95,14 @@ impl Guest {
     }
 
     /// Starts the driver anew.
-    pub fn bring_up(&mut self, controller: &mut Controller<Wires>) {
+    pub fn bring_up(&mut self, controller: &mut Controller<Wires>, listener: &mut dyn MemoryListener) {
         self.ram.write_at(0, &vec![0; RAM_BYTES as usize]).expect("inside");
         self.pairs = vec![Pair { phase: true, ..Pair::default() }; QUEUES.into()];
         controller.dma_unmap_all();
+        while controller.take_unmapped(listener).is_some() {}
+        assert_eq!(controller.unmaps_pending(), 0, "an idle controller uses memory");
         let mapping = Mapping::shared(self.ram_fd.as_fd(), 0, RAM_BYTES, true).expect("mappable");
-        controller.dma_map(0, RAM_BYTES, Some(mapping)).expect("nothing is mapped");
+        controller.dma_map(0, RAM_BYTES, Some(mapping), listener).expect("nothing is mapped");
         let mut set = |reg: Reg, bytes: &[u8]| controller.bar_write(0, reg.offset(), bytes);
         set(Reg::Aqa, &Aqa::new(ENTRIES - 1, ENTRIES - 1).0.to_le_bytes());
         set(Reg::Asq, &sq_at(0).to_le_bytes());

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, Mapping};
-use io_model::{Command, Op};
+use io_model::{Command, Op, TenantId};
 
 /// Descriptors in a ring.
 pub const SIZE: u16 = 8;
@@ -20,6 +20,7 @@ const RAM_BYTES: u64 = 2 * RANGE_BYTES;
 
 /// The tenant's place on the drive.
 pub const BASE_BYTES: u64 = 8192;
+pub const PLACE: io_model::Place = io_model::Place { tenant: TenantId(0), base_bytes: BASE_BYTES };
 pub const SIZE_BYTES: u64 = 64 << 10;
 
 /// Where a virtqueue's ring lies.
@@ -59,7 +60,7 @@ impl Ram {
         for n in 0..2 {
             let at = n * RANGE_BYTES;
             let mapping = Mapping::shared(self.fd.as_fd(), at, RANGE_BYTES, true).expect("mappable");
-            memory.map(RAM + at, RANGE_BYTES, Some(mapping)).expect("nothing else there");
+            memory.map(RAM + at, RANGE_BYTES, Some(mapping), &mut ()).expect("nothing else there");
         }
         memory
     }
@@ -239,7 +240,7 @@ fn commands(ram: &Ram, chain: &Chain, mode: Mode, identity: &mut u32) -> Result<
     let place = |sector: u64, len_bytes: u64| {
         let start = sector.checked_mul(512)?;
         let end = start.checked_add(len_bytes)?;
-        (len_bytes % 512 == 0 && end <= SIZE_BYTES).then_some((BASE_BYTES + start, len_bytes))
+        (len_bytes.is_multiple_of(512) && end <= SIZE_BYTES).then_some((start, len_bytes))
     };
     match kind {
         0 | 1 => {
@@ -250,9 +251,9 @@ fn commands(ram: &Ram, chain: &Chain, mode: Mode, identity: &mut u32) -> Result<
                 return Err(IOERR);
             }
             let (op, fua) = if kind == 0 { (Op::Read, false) } else { (Op::Write, mode.fua) };
-            Ok((len_bytes > 0).then_some(Command { op, offset_bytes, len_bytes, fua }).into_iter().collect())
+            Ok((len_bytes > 0).then(|| PLACE.command(op, offset_bytes, len_bytes).with_fua(fua)).into_iter().collect())
         }
-        4 => Ok(vec![Command { op: Op::Flush, offset_bytes: 0, len_bytes: 0, fua: false }]),
+        4 => Ok(vec![PLACE.flush()]),
         8 if chain.can_write(in_bytes.min(20)) => {
             *identity = in_bytes.min(20) as u32;
             Ok(Vec::new())
@@ -278,7 +279,7 @@ fn commands(ram: &Ram, chain: &Chain, mode: Mode, identity: &mut u32) -> Result<
                 let place = place(sector, u64::from(sectors) * 512).filter(|_| sectors <= most);
                 let (offset_bytes, len_bytes) = place.ok_or(IOERR)?;
                 if len_bytes > 0 {
-                    commands.push(Command { op, offset_bytes, len_bytes, fua });
+                    commands.push(PLACE.command(op, offset_bytes, len_bytes).with_fua(fua));
                 }
             }
             Ok(commands)

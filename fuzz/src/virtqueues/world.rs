@@ -8,7 +8,7 @@ use io_model::{Command, DeviceError, Fetch, IoBuf, Op, Source, Token};
 use vhost_blk::{Disk, DiskConfig, Queues, RingSetup, inflight_bytes, inflight_region};
 
 use super::driver::{self, Step};
-use super::meaning::{BASE_BYTES, Meaning, Mode, Ram, SIZE, SIZE_BYTES, meaning, ring};
+use super::meaning::{BASE_BYTES, Meaning, Mode, PLACE, Ram, SIZE, SIZE_BYTES, meaning, ring};
 
 const QUEUES: u16 = 2;
 const SERIAL: &str = "fuzz";
@@ -82,7 +82,7 @@ pub struct World {
 
 fn config() -> DiskConfig {
     DiskConfig {
-        base_bytes: BASE_BYTES,
+        place: PLACE,
         size_bytes: SIZE_BYTES,
         block_bytes: 512,
         serial: SERIAL.into(),
@@ -132,7 +132,7 @@ impl World {
         self.log = new_log();
         self.disk.reset();
         self.writeback = true;
-        self.queues.set_memory(self.ram.memory());
+        self.queues.set_memory(self.ram.memory(), &mut ()).expect("nobody refuses");
         self.vqs = (0..QUEUES).map(|_| Vq::default()).collect();
         for queue in 0..QUEUES {
             self.ram.write(ring(queue).desc, &[0; 0x200]);
@@ -204,7 +204,7 @@ impl World {
                 self.vqs[usize::from(queue)].enabled = enabled;
             }
             Step::SetMemory => {
-                self.queues.set_memory(self.ram.memory());
+                self.queues.set_memory(self.ram.memory(), &mut ()).expect("nobody refuses");
                 (0..QUEUES).for_each(|queue| {
                     self.expect_wakeup(queue);
                     self.expect_published(queue);
@@ -432,7 +432,7 @@ impl World {
         });
         self.disk = Arc::new(Disk::new(config()).expect("a good configuration"));
         self.queues = Queues::new(Arc::clone(&self.disk), 0..QUEUES);
-        self.queues.set_memory(self.ram.memory());
+        self.queues.set_memory(self.ram.memory(), &mut ()).expect("nobody refuses");
         // The write cache is in the log.
         self.awake = true;
         for vq in &mut self.vqs {

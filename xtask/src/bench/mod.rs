@@ -16,18 +16,30 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-/// What was asked for on the command line.
+#[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Seconds of each measurement.
+    /// Seconds of each measurement
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
-    /// Rounds of each pair.
-    pub rounds: usize,
-    /// Where an SPDK build tree is, to measure its client and its target beside ours.
-    pub spdk: Option<PathBuf>,
-    /// Where the JSON goes.
+    /// Rounds of each pair
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// An SPDK build tree, to measure its client and its target beside ours [default: SPDK_DIR of the environment]
+    #[arg(long, value_name = "DIR")]
+    spdk: Option<PathBuf>,
+    /// Where the JSON goes
+    #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     pub json: PathBuf,
-    /// Runs only the parts whose title contains this.
+    /// Only the parts whose title contains this
+    #[arg(long, value_name = "PART")]
     pub only: Option<String>,
+}
+
+impl Options {
+    /// The SPDK build tree, if there is one.
+    pub fn spdk(&self) -> Option<PathBuf> {
+        self.spdk.clone().or_else(|| std::env::var_os("SPDK_DIR").map(PathBuf::from))
+    }
 }
 
 /// One figure.
@@ -83,14 +95,13 @@ struct Report {
     machine: String,
     kernel: String,
     seconds: u64,
-    rounds: usize,
+    rounds: u32,
     figures: Vec<Figure>,
     notes: Vec<String>,
 }
 
 /// Runs every measurement, prints the table, writes the JSON.
-pub fn run(args: &[String]) -> Result<()> {
-    let options = parse(args)?;
+pub fn run(options: &Options) -> Result<()> {
     let mut report = Report {
         machine: machine(),
         kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
@@ -114,7 +125,7 @@ pub fn run(args: &[String]) -> Result<()> {
             continue;
         }
         eprintln!("[{}/{}] {title} …", number + 1, parts.len());
-        match part(&options, &mut report.notes) {
+        match part(options, &mut report.notes) {
             Ok(figures) => report.figures.extend(figures),
             Err(error) => failures.push(format!("{title}: {error:#}")),
         }
@@ -127,37 +138,6 @@ pub fn run(args: &[String]) -> Result<()> {
         bail!("not measured: {}", failures.join("; "));
     }
     Ok(())
-}
-
-fn parse(args: &[String]) -> Result<Options> {
-    let mut options = Options {
-        seconds: 4,
-        rounds: 5,
-        spdk: std::env::var_os("SPDK_DIR").map(PathBuf::from),
-        json: PathBuf::from("target/bench.json"),
-        only: None,
-    };
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--only" {
-            options.only = Some(args.next().context("--only needs a part's name")?.clone());
-            continue;
-        }
-        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-        match arg.as_str() {
-            "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
-            "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
-            "--json" => options.json = value()?.into(),
-            "--spdk" => options.spdk = Some(value()?.into()),
-            _ => {
-                bail!("{arg}: no such option; there are --seconds N, --rounds N, --json FILE, --spdk DIR, --only PART")
-            }
-        }
-    }
-    if options.seconds == 0 || options.rounds == 0 {
-        bail!("--seconds and --rounds must be at least 1");
-    }
-    Ok(options)
 }
 
 fn machine() -> String {

@@ -13,6 +13,7 @@ const GUARANTEED: &str = "class = \"guaranteed\"\nlatency_target = \"100us\"";
 
 /// One poller core, one client core, 4 KiB random read.
 pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let spdk = options.spdk();
     let mut figures = Vec::new();
     for backend in ["null", "memory"] {
         let server = Server::start(backend, "passthrough", &tenant("a", BEST_EFFORT))?;
@@ -23,7 +24,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
                 let run = load(&server.socket("a"), depth, options.seconds)?;
                 ours.push(run.iops / 1e6);
                 mean_us.push(run.mean_us);
-                if let Some(spdk) = &options.spdk {
+                if let Some(spdk) = &spdk {
                     theirs.push(spdk_perf(spdk, &server.socket("a"), depth, options.seconds)? / 1e6);
                 }
             }
@@ -38,7 +39,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
             }
         }
     }
-    if options.spdk.is_none() {
+    if spdk.is_none() {
         notes.push("SPDK's client was not run; --spdk DIR (a build tree) adds it as a peer".into());
     }
     Ok(figures)

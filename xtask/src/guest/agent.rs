@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::wait;
+
 /// What a command left behind.
 #[derive(Debug)]
 pub struct Output {
@@ -26,7 +28,9 @@ pub struct Agent {
 /// How often a wait looks whether the guest still lives.
 const LOOK: Duration = Duration::from_millis(500);
 /// A command's limit is kept inside the guest; the host waits this much longer for the word of it.
-const GRACE: Duration = Duration::from_secs(20);
+const GRACE: Duration = Duration::from_secs(60);
+/// How long QEMU may take until it listens.
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Connects to the channel's socket, which QEMU makes as it starts.
@@ -34,17 +38,10 @@ impl Agent {
     /// # Errors
     /// When the socket does not appear in time or `alive` fails.
     pub fn connect(path: &Path, alive: &mut dyn FnMut() -> Result<()>) -> Result<Self> {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let stream = loop {
-            match UnixStream::connect(path) {
-                Ok(stream) => break stream,
-                Err(error) if Instant::now() > deadline => {
-                    return Err(error).context("connecting to the guest's command channel");
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
+        let stream = wait::for_this("the guest's command channel", CONNECT_LIMIT, || {
             alive()?;
-        };
+            Ok(UnixStream::connect(path).ok())
+        })?;
         stream.set_read_timeout(Some(LOOK))?;
         Ok(Self { stream, received: Vec::new(), last_id: 0 })
     }

@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::lab::{NVME, Tenant, VIRTIO};
 use super::qemu::VCPUS;
+use crate::wait;
 
 /// Size of each tenant's disk.
 pub const TENANT_SIZE_MIB: u64 = 1024;
@@ -19,8 +20,8 @@ pub const READ_ONLY_SIZE_MIB: u64 = 16;
 const DRIVE_SIZE_MIB: u64 = 5 << 10;
 
 const CONFIG_FILE: &str = "evenkeel.toml";
-const START_LIMIT: Duration = Duration::from_secs(20);
-const STOP_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running daemon. Dropping it kills it.
 pub struct Daemon {
@@ -84,7 +85,8 @@ impl Daemon {
     pub fn stop(mut self) -> Result<String> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).context("sending SIGTERM to evenkeel")?;
-        let status = self.wait(STOP_LIMIT)?;
+        let status = wait::for_this("evenkeel's end after SIGTERM", STOP_LIMIT, || Ok(self.child.try_wait()?))
+            .with_context(|| self.log_text())?;
         ensure!(status.code() == Some(0), "evenkeel ended with {status}:\n{}", self.log_text());
         self.check_log()?;
         Ok(self.log_text())
@@ -112,22 +114,6 @@ impl Daemon {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(bytes.get(self.log_start_bytes..).unwrap_or_default()).into_owned()
     }
-
-    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "evenkeel still runs {} s after SIGTERM:\n{}",
-                limit.as_secs(),
-                self.log_text()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
 
 impl Drop for Daemon {
@@ -143,22 +129,22 @@ impl Drop for Daemon {
 /// # Errors
 /// What `check` says, or that it took too long.
 pub fn wait_for_sockets(sockets: &[PathBuf], mut check: impl FnMut() -> Result<()>) -> Result<()> {
-    let deadline = Instant::now() + START_LIMIT;
-    for socket in sockets {
-        while !is_listening(socket)? {
+    sockets.iter().try_for_each(|socket| {
+        wait::for_this(&format!("a listener on {}", socket.display()), START_LIMIT, || {
             check()?;
-            ensure!(Instant::now() < deadline, "nobody listens on {}", socket.display());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-    Ok(())
+            Ok(is_listening(socket)?.then_some(()))
+        })
+    })
 }
 
 /// Whether a process listens on `socket`; the file alone may be an earlier daemon's.
 fn is_listening(socket: &Path) -> Result<bool> {
-    let listening = fs::read_to_string("/proc/net/unix")?;
+    /// Kernel's include/linux/net.h, SO_ACCEPTCON: a socket that is only bound does not have it yet.
+    const LISTENING: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix")?;
     let path = socket.to_string_lossy();
-    Ok(listening.lines().any(|line| line.ends_with(&*path)))
+    // The fourth field holds the flags, the last the path.
+    Ok(sockets.lines().any(|line| line.ends_with(&*path) && line.split_whitespace().nth(3) == Some(LISTENING)))
 }
 
 /// Makes a sparse image where there is none.

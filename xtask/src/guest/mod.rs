@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `mirror`, `apt`, `initramfs`, `prepare` | making QEMU, kernel and userland, once, without root |
-//! | `qemu`, `agent` | a guest: process, console, command channel |
+//! | `qemu`, `agent`, `load` | a guest: process, console, command channel, what runs in its background |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
@@ -19,6 +19,7 @@ pub mod daemon;
 mod initramfs;
 pub mod kill;
 mod lab;
+mod load;
 mod mirror;
 mod prepare;
 mod promise;
@@ -28,53 +29,57 @@ mod tests;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use lab::{Lab, Server};
+use prepare::Images;
 use qemu::{Accel, Machine};
 
-/// Options of both commands.
-#[derive(Debug, Default)]
-struct Options {
+#[derive(Debug, clap::Args)]
+pub struct CacheDir {
+    /// Where what is fetched and built is kept [default: EVENKEEL_CACHE, or evenkeel/guest in the user's cache]
+    #[arg(long = "cache", value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl CacheDir {
+    fn path(&self) -> Result<PathBuf> {
+        self.dir.clone().map_or_else(prepare::default_cache, Ok)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Only the tests whose names contain this
+    #[arg(long, value_name = "NAME")]
     filter: Option<String>,
+    /// Keep the run's files
+    #[arg(long)]
     keep: bool,
+    /// Put QEMU's own controllers in the daemon's place: the tests must pass there too
+    #[arg(long)]
     self_check: bool,
-    cache: Option<PathBuf>,
+    /// Run them so many times, one run after the other, each from nothing
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// Run them beside a busy loop on each CPU
+    #[arg(long)]
+    busy: bool,
+    #[command(flatten)]
+    cache: CacheDir,
 }
 
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let mut options = Self::default();
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} takes a value"));
-            match arg.as_str() {
-                "--filter" => options.filter = Some(value()?.clone()),
-                "--cache" => options.cache = Some(value()?.into()),
-                "--keep" => options.keep = true,
-                "--self-check" => options.self_check = true,
-                _ => bail!(
-                    "unknown option {arg}; there are --filter NAME, --cache DIR, --keep (the run's \
-                     files) and --self-check (QEMU's own controller in the daemon's place)"
-                ),
-            }
-        }
-        Ok(options)
-    }
-
-    fn cache(&self) -> Result<PathBuf> {
-        self.cache.clone().map_or_else(prepare::default_cache, Ok)
-    }
-}
-
-/// `cargo xtask guest-prepare [--cache DIR]`: makes what the guest tests need.
+/// `cargo xtask guest-prepare`: makes what the guest tests need.
 ///
 /// # Errors
 /// When this machine cannot make it.
-pub fn prepare(args: &[String]) -> Result<()> {
-    let cache = Options::parse(args)?.cache()?;
+pub fn prepare(cache: &CacheDir) -> Result<()> {
+    let cache = cache.path()?;
     prepare::images(&cache)?;
     println!("guest-prepare: ready in {}", cache.display());
     Ok(())
@@ -85,19 +90,17 @@ pub fn storage_daemon() -> Option<Command> {
     Some(prepare::found(&prepare::default_cache().ok()?)?.storage_daemon())
 }
 
-/// `cargo xtask guest-test [--filter NAME] [--keep] [--self-check] [--cache DIR]`: runs the tests
-/// whose names contain NAME. Where the guests cannot be prepared the tests are skipped, unless `CI`
-/// or `EVENKEEL_REQUIRE_GUESTS` is set: then that is a failure.
+/// `cargo xtask guest-test`: runs the tests. Where the guests cannot be prepared they are skipped, unless `CI` or
+/// `EVENKEEL_REQUIRE_GUESTS` is set: then that is a failure.
 ///
 /// # Errors
 /// When a test failed or none ran under a filter.
-pub fn run(args: &[String]) -> Result<()> {
-    let options = Options::parse(args)?;
+pub fn run(options: &Options) -> Result<()> {
     let chosen: Vec<&tests::Test> =
         tests::ALL.iter().filter(|test| options.filter.as_ref().is_none_or(|part| test.name.contains(part))).collect();
     ensure!(!chosen.is_empty(), "no guest test is named so");
 
-    let images = match prepare::images(&options.cache()?) {
+    let images = match prepare::images(&options.cache.path()?) {
         Ok(images) => images,
         Err(error) if required() => return Err(error.context("guest tests must not be skipped here")),
         Err(error) => {
@@ -111,26 +114,59 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let server = if options.self_check { Server::SelfCheck } else { Server::Evenkeel(daemon::binary()?) };
 
-    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
-    let machine = Machine::new(images, dir.path())?;
-    let accel = Accel::probe(&machine);
-    println!("Guests run under {}.", if accel == Accel::Kvm { "KVM" } else { "emulation (TCG)" });
-    let mut lab = Lab::new(machine, accel, server, dir.path().to_path_buf());
-    let failed = run_tests(&mut lab, &chosen);
-    lab.discard();
-    if options.keep {
-        println!("The run's files are in {}.", dir.keep().display());
+    let _busy = options.busy.then(BusyLoops::start).transpose()?;
+    let mut failed = 0;
+    for run in 1..=options.runs.unwrap_or(1) {
+        if options.runs.is_some() {
+            println!("Run {run}:");
+        }
+        failed += run_once(&images, &server, &chosen, options.keep)?;
     }
     ensure!(failed == 0, "{failed} guest tests failed");
     Ok(())
 }
 
-/// `cargo xtask guest-bench [--cache DIR]`: a promise as a stock guest sees it, with and without a policy.
+/// Runs the tests once, from nothing, and returns how many failed.
+fn run_once(images: &Images, server: &Server, chosen: &[&tests::Test], keep: bool) -> Result<usize> {
+    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
+    let machine = Machine::new(images.clone(), dir.path())?;
+    let accel = Accel::probe(&machine);
+    println!("Guests run under {}.", if accel == Accel::Kvm { "KVM" } else { "emulation (TCG)" });
+    let mut lab = Lab::new(machine, accel, server.clone(), dir.path().to_path_buf());
+    let failed = run_tests(&mut lab, chosen);
+    lab.discard();
+    if keep {
+        println!("The run's files are in {}.", dir.keep().display());
+    }
+    Ok(failed)
+}
+
+/// A loop on each CPU, until dropped: what waits by the clock instead of for what it needs fails beside them.
+struct BusyLoops(Arc<AtomicBool>);
+
+impl BusyLoops {
+    fn start() -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..thread::available_parallelism()?.get() {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || while !stop.load(Ordering::Relaxed) {});
+        }
+        Ok(Self(stop))
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `cargo xtask guest-bench`: a promise as a stock guest sees it, with and without a policy.
 ///
 /// # Errors
 /// When the guests can't be prepared, or daemon or guests fail.
-pub fn bench(args: &[String]) -> Result<()> {
-    let images = prepare::images(&Options::parse(args)?.cache()?)?;
+pub fn bench(cache: &CacheDir) -> Result<()> {
+    let images = prepare::images(&cache.path()?)?;
     let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
     let machine = Machine::new(images, dir.path())?;
     let accel = Accel::probe(&machine);

@@ -19,6 +19,8 @@ use super::qemu::{Accel, Disk, Guest, Machine};
 const SECONDS: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(180);
 const TARGET_US: u32 = 500;
+/// Of each guest, before anything is measured.
+const WARM_UP_REQUESTS: u64 = 1000;
 
 /// The guaranteed guest's reads.
 const READS: &str = "fio --name=db --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --rw=randread --bs=4k \
@@ -51,10 +53,10 @@ pub fn measure(machine: &Machine, accel: Accel, dir: &Path) -> Result<()> {
         let [db, batch] = &mut guests[..] else { anyhow::bail!("two guests were started") };
         if noisy {
             batch.start_job("noise", NOISE, LIMIT)?;
-            std::thread::sleep(Duration::from_secs(5));
+            batch.wait_for_requests("nvme0n1", WARM_UP_REQUESTS)?;
         }
         db.start_job("reads", READS, LIMIT)?;
-        std::thread::sleep(Duration::from_secs(2));
+        db.wait_for_requests("nvme0n1", WARM_UP_REQUESTS)?;
         let stats = stats(&binary, dir)?;
         let output = db.finish_job("reads", LIMIT)?;
         ensure!(output.code == 0, "fio: {}", output.text);

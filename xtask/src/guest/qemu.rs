@@ -14,16 +14,24 @@ use super::prepare::{Images, Qemu};
 /// Virtual CPUs of a guest, and so I/O queues of its drive.
 pub const VCPUS: u32 = 4;
 const MEMORY_MIB: u32 = 1024;
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one of
+/// the host's, the kernel would take a timer that ticks late for one that is broken, and panic.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=0 oops=panic no_timer_check";
+/// Four guests may boot at once, emulated, on a machine that does much else.
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
+/// Boots of a guest whose kernel dies of QEMU's fault.
+const BOOTS_MAX: u32 = 3;
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+/// How long a command may take that has no limit of its own.
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 7] = [
+const GUEST_FILES: [(&str, &str); 8] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
     ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
     ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
+    ("lib/wait-for.sh", include_str!("../../guest/wait-for.sh")),
     ("usr/sbin/kill-load", include_str!("../../guest/kill-load.sh")),
     ("etc/verify.fio", include_str!("../../guest/verify.fio")),
     ("etc/kill.fio", include_str!("../../guest/kill.fio")),
@@ -61,6 +69,7 @@ impl Accel {
 }
 
 /// What all guests of a run have in common.
+#[derive(Debug, Clone)]
 pub struct Machine {
     images: Images,
     initrd: PathBuf,
@@ -128,9 +137,67 @@ impl Disk {
     }
 }
 
+/// What a guest is started with.
+struct Setup {
+    machine: Machine,
+    accel: Accel,
+    name: String,
+    qemu: Qemu,
+    disks: Vec<Disk>,
+}
+
+impl Setup {
+    fn start(&self) -> Result<(Process, Agent)> {
+        let file = |suffix: &str| self.machine.dir.join(format!("{}.{suffix}", self.name));
+        let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
+        let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
+        let output = fs::File::create(&log)?;
+        fs::write(&console, "")?;
+        let child = self
+            .machine
+            .images
+            .qemu(self.qemu)
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
+            .args(["-m", &format!("{MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
+            .args(self.accel.arguments())
+            .arg("-kernel")
+            .arg(self.machine.images.kernel())
+            .arg("-initrd")
+            .arg(&self.machine.initrd)
+            .args(["-append", KERNEL_ARGUMENTS])
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .arg("-chardev")
+            .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
+            .args(["-device", "virtio-serial-pci"])
+            .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
+            .args(self.disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(self.qemu, index)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("starting QEMU")?;
+        let mut process = Process { child, console, log, boot_start_bytes: 0 };
+        let agent =
+            Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {}", self.name))?;
+        Ok((process, agent))
+    }
+
+    /// The drives' nodes in the guest.
+    fn nodes(&self) -> Vec<String> {
+        let (mut nvme, mut virtio) = (0.., 'a'..='z');
+        let node = |disk: &Disk| match disk {
+            Disk::VhostUser(_) => virtio.next().map(|letter| format!("/dev/vd{letter}")),
+            Disk::VfioUser(_) | Disk::QemuNvme(_) => nvme.next().map(|number: u32| format!("/dev/nvme{number}n1")),
+        };
+        self.disks.iter().filter_map(node).collect()
+    }
+}
+
 /// A running guest. Dropping it kills it.
 pub struct Guest {
-    name: String,
+    setup: Setup,
     process: Process,
     agent: Agent,
 }
@@ -141,51 +208,37 @@ impl Guest {
     /// # Errors
     /// When QEMU does not start; the error holds what it said.
     pub fn spawn(machine: &Machine, accel: Accel, name: &str, qemu: Qemu, disks: &[Disk]) -> Result<Self> {
-        let file = |suffix: &str| machine.dir.join(format!("{name}.{suffix}"));
-        let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
-        let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
-        let output = fs::File::create(&log)?;
-        fs::write(&console, "")?;
-        let child = machine
-            .images
-            .qemu(qemu)
-            .args(["-nodefaults", "-no-user-config", "-display", "none"])
-            .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
-            .args(["-m", &format!("{MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
-            .args(accel.arguments())
-            .arg("-kernel")
-            .arg(machine.images.kernel())
-            .arg("-initrd")
-            .arg(&machine.initrd)
-            .args(["-append", "console=ttyS0 panic=0"])
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            .arg("-chardev")
-            .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
-            .args(["-device", "virtio-serial-pci"])
-            .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
-            .args(disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(qemu, index)))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .context("starting QEMU")?;
-        let mut process = Process { child, console, log };
-        let agent = Agent::connect(&channel, &mut || process.check()).with_context(|| format!("guest {name}"))?;
-        Ok(Self { name: name.to_owned(), process, agent })
+        let setup = Setup { machine: machine.clone(), accel, name: name.to_owned(), qemu, disks: disks.to_vec() };
+        let (process, agent) = setup.start()?;
+        Ok(Self { setup, process, agent })
     }
 
-    /// Waits for a guest that was just started or told to reboot.
+    /// Waits for a guest that was just started or told to reboot, and for its drives. Where its kernel died of
+    /// [QEMU's fault](Process::ran_half_patched_code), another QEMU takes the place of the first.
     ///
     /// # Errors
     /// When the guest dies, panics or takes too long.
     pub fn wait_ready(&mut self) -> Result<()> {
-        self.wait_boot(BOOT_LIMIT)
+        let mut boots_left = BOOTS_MAX;
+        while let Err(error) = self.wait_boot(BOOT_LIMIT) {
+            boots_left -= 1;
+            if boots_left == 0 || !self.process.ran_half_patched_code() {
+                return Err(error);
+            }
+            println!(
+                "guest {}: QEMU's emulation ran kernel code while it was being patched; booting again",
+                self.setup.name
+            );
+            // Before another takes its sockets.
+            self.process.end();
+            (self.process, self.agent) = self.setup.start()?;
+        }
+        self.setup.nodes().iter().try_for_each(|node| self.wait_for(node, &format!("opens {node}")))
     }
 
     fn wait_boot(&mut self, limit: Duration) -> Result<()> {
         let process = &mut self.process;
-        self.agent.wait_boot(limit, &mut || process.check()).with_context(|| format!("guest {}", self.name))
+        self.agent.wait_boot(limit, &mut || process.check()).with_context(|| format!("guest {}", self.setup.name))
     }
 
     /// Runs a command and returns its output, whatever its exit code.
@@ -196,10 +249,10 @@ impl Guest {
         let process = &mut self.process;
         self.agent
             .run(command, limit, &mut || process.check())
-            .with_context(|| format!("guest {}: `{command}`", self.name))
+            .with_context(|| format!("guest {}: `{command}`", self.setup.name))
     }
 
-    /// Runs a command that must succeed within a minute and returns its output.
+    /// Runs a command that must succeed within [`COMMAND_LIMIT`] and returns its output.
     ///
     /// # Errors
     /// As [`Guest::attempt`], and when the command fails.
@@ -213,43 +266,8 @@ impl Guest {
     /// As [`Guest::attempt`], and when the command fails.
     pub fn run_within(&mut self, command: &str, limit: Duration) -> Result<String> {
         let Output { code, text } = self.attempt(command, limit)?;
-        ensure!(code == 0, "guest {}: `{command}` exited {code}:\n{text}", self.name);
+        ensure!(code == 0, "guest {}: `{command}` exited {code}:\n{text}", self.setup.name);
         Ok(text)
-    }
-
-    /// Starts a command in the background of the guest, under a name.
-    ///
-    /// # Errors
-    /// As [`Guest::run`].
-    pub fn start_job(&mut self, job: &str, command: &str, limit: Duration) -> Result<()> {
-        let quoted = command.replace('\'', r"'\''");
-        let limit_s = limit.as_secs();
-        self.run(&format!(
-            "rm -f /run/{job}.code; \
-             (timeout -s KILL {limit_s} sh -c '{quoted}' >/run/{job}.out 2>&1; \
-             echo $? >/run/{job}.code.new; mv /run/{job}.code.new /run/{job}.code) &"
-        ))?;
-        Ok(())
-    }
-
-    /// Whether a background command is still running.
-    ///
-    /// # Errors
-    /// As [`Guest::attempt`].
-    pub fn job_runs(&mut self, job: &str) -> Result<bool> {
-        Ok(self.attempt(&format!("test -e /run/{job}.code"), COMMAND_LIMIT)?.code != 0)
-    }
-
-    /// Waits for a background command's end.
-    ///
-    /// # Errors
-    /// As [`Guest::attempt`].
-    pub fn finish_job(&mut self, job: &str, limit: Duration) -> Result<Output> {
-        let wait = format!(
-            "while ! test -e /run/{job}.code; do sleep 0.1; done; \
-             cat /run/{job}.out; exit $(cat /run/{job}.code)"
-        );
-        self.attempt(&wait, limit)
     }
 
     /// Reboots the guest in the same QEMU and waits until it is back.
@@ -266,20 +284,13 @@ impl Guest {
     /// # Errors
     /// When the command channel is gone.
     pub fn start_reboot(&mut self) -> Result<()> {
+        self.process.boot_start_bytes = fs::read(&self.process.console)?.len();
         self.agent.send("reboot -f", COMMAND_LIMIT)
     }
 
     /// Ends QEMU with SIGKILL, as a crash of the host's process would.
     pub fn kill(self) {
         drop(self);
-    }
-
-    /// Whether the kernel died before it touched a disk, of a breakpoint that it had put into its own code while it patched it. QEMU 7.2's
-    /// emulation of several CPUs at a time lets that happen now and then; no daemon can.
-    pub fn ran_half_patched_code(&self) -> bool {
-        let console = fs::read(&self.process.console).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
-        console.contains("Oops: int3") && !console.contains("Run /init")
     }
 
     /// The ends of the guest's console and of QEMU's own output, for a failure's report.
@@ -292,7 +303,7 @@ impl Guest {
         };
         format!(
             "--- console of {0} ---\n{1}\n--- QEMU of {0} ---\n{2}",
-            self.name,
+            self.setup.name,
             end_of(&self.process.console),
             end_of(&self.process.log)
         )
@@ -304,6 +315,8 @@ struct Process {
     child: Child,
     console: PathBuf,
     log: PathBuf,
+    /// Where in the console the present boot starts.
+    boot_start_bytes: usize,
 }
 
 impl Process {
@@ -318,12 +331,42 @@ impl Process {
         ensure!(!String::from_utf8_lossy(&console).contains("Kernel panic"), "the guest's kernel panicked");
         Ok(())
     }
+
+    /// Whether the present boot [died half patched](died_half_patched): QEMU 7.2's emulation of several CPUs at a time
+    /// lets that happen now and then; no daemon can.
+    fn ran_half_patched_code(&self) -> bool {
+        let console = fs::read(&self.console).unwrap_or_default();
+        died_half_patched(&String::from_utf8_lossy(console.get(self.boot_start_bytes..).unwrap_or_default()))
+    }
+
+    fn end(&mut self) {
+        // Nothing is left to do where the process is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing is left to do where the process is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.end();
+    }
+}
+
+/// Whether a boot's console tells of a kernel that died, before it touched a disk, of a breakpoint that it had put into
+/// its own code while it patched it.
+fn died_half_patched(console: &str) -> bool {
+    console.contains("Oops: int3") && !console.contains("Run /init")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::died_half_patched;
+
+    #[test]
+    fn only_a_breakpoint_before_init_is_the_emulations_fault() {
+        let patched = "[    0.4] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n";
+        assert!(died_half_patched(patched));
+        assert!(!died_half_patched(&format!("[    2.0] Run /init as init process\n{patched}")));
+        assert!(!died_half_patched("[    0.4] Oops: general protection fault: 0000 [#1]\n"));
     }
 }

@@ -24,17 +24,26 @@ const WAITED_NOTED: f64 = 0.01;
 /// Neighbours that get less than this part of what the simulator gives them are held back by a CPU, not by the drive.
 const NOISE_MIN: f64 = 0.85;
 
-struct Options {
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Print JSON instead of a table
+    #[arg(long)]
     json: bool,
+    /// Built-in profile of the drive that both model
+    #[arg(long, value_name = "PROFILE", default_value = "p5800x")]
     drive: String,
-    runtime: Duration,
-    rounds: usize,
+    /// Seconds of each run of the daemon, 1 to 600
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Rounds through all policies, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
 }
 
 #[derive(Serialize)]
 struct Report {
     setting: String,
-    rounds: usize,
+    rounds: u16,
     seconds: u64,
     /// What the simulator takes daemon and clients to cost.
     costs_ns: Vec<(&'static str, u64)>,
@@ -65,14 +74,13 @@ struct Row {
 }
 
 /// Measures, simulates, compares. Fails if the orders differ, or nothing can be said.
-pub fn run(args: &[String]) -> Result<()> {
-    let options = parse(args)?;
+pub fn run(options: &Options) -> Result<()> {
     if cfg!(debug_assertions) {
-        return again_optimized(args);
+        return again_optimized();
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let machine = Machine::with_cpus(cpus).context("this needs two CPUs: one for a poller, one for a client")?;
-    let report = report(&options, machine)?;
+    let report = report(options, machine)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -86,41 +94,16 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 /// The clients are part of what is measured, so they run as optimized as the daemon.
-fn again_optimized(args: &[String]) -> Result<()> {
+fn again_optimized() -> Result<()> {
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["run", "--quiet", "--release", "--package", "xtask", "--", "order"])
-        .args(args)
+        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1))
         .status()
         .context("can't start cargo")?;
     if !status.success() {
         bail!("the optimized build ended with {status}");
     }
     Ok(())
-}
-
-fn parse(args: &[String]) -> Result<Options> {
-    let (mut json, mut drive, mut seconds, mut rounds) = (false, "p5800x".to_owned(), 2, 5);
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "--drive" {
-            drive.clone_from(args.next().context("--drive needs a profile")?);
-            continue;
-        }
-        let mut number = || -> Result<usize> {
-            let value = args.next().with_context(|| format!("{arg} needs a number"))?;
-            value.parse().with_context(|| format!("{arg} {value}: not a number"))
-        };
-        match arg.as_str() {
-            "--json" => json = true,
-            "--seconds" => seconds = number()?,
-            "--rounds" => rounds = number()?,
-            _ => bail!("{arg}: no such option; there are --json, --seconds N, --rounds N, --drive PROFILE"),
-        }
-    }
-    if !(1..=600).contains(&seconds) || !(1..=1000).contains(&rounds) {
-        bail!("--seconds must be from 1 to 600, --rounds from 1 to 1000");
-    }
-    Ok(Options { json, drive, runtime: Duration::from_secs(seconds as u64), rounds })
 }
 
 fn report(options: &Options, machine: Machine) -> Result<Report> {
@@ -131,12 +114,13 @@ fn report(options: &Options, machine: Machine) -> Result<Report> {
     let everyone: Vec<&str> = [GUARANTEED].into_iter().chain(NOISY).collect();
     let mut alone = Vec::new();
     let mut seen: Vec<Vec<Seen>> = POLICIES.iter().map(|_| Vec::new()).collect();
-    for round in 0..options.rounds {
+    let runtime = Duration::from_secs(options.seconds);
+    for round in 0..usize::from(options.rounds) {
         eprintln!("round {} of {} …", round + 1, options.rounds);
-        alone.push(sides::measure(&bench, "passthrough", &[GUARANTEED], options.runtime)?.mean_us);
+        alone.push(sides::measure(&bench, "passthrough", &[GUARANTEED], runtime)?.mean_us);
         for turn in 0..POLICIES.len() {
             let policy = (round + turn) % POLICIES.len();
-            let run = sides::measure(&bench, POLICIES[policy], &everyone, options.runtime);
+            let run = sides::measure(&bench, POLICIES[policy], &everyone, runtime);
             seen[policy].push(run.with_context(|| POLICIES[policy])?);
         }
     }
@@ -159,7 +143,7 @@ fn report(options: &Options, machine: Machine) -> Result<Report> {
     Ok(Report {
         setting: setting::in_words(&options.drive, machine),
         rounds: options.rounds,
-        seconds: options.runtime.as_secs(),
+        seconds: options.seconds,
         costs_ns: setting::COSTS_NS.to_vec(),
         alone: Alone { daemon_mean_us: median(&alone), simulator_mean_us: simulated.alone_mean_us },
         notes: notes(&policies, waited),

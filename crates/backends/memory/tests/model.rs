@@ -5,10 +5,11 @@ use std::thread;
 
 use backend_memory::{Model, ModelDrive};
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Backend, Command, HwqId, Io, Nanos, Op, QueuePriority, WrrWeights};
+use io_model::{Backend, HwqId, Io, Nanos, Op, Place, QueuePriority, TenantId, WrrWeights};
 use ssd_model::{MAX_QUEUES, Profile};
 
 const SIZE_BYTES: u64 = 1 << 30;
+const DRIVE: Place = Place::whole_drive(TenantId(0));
 
 /// A closed loop of 4 KiB reads on queue 0.
 struct Reader {
@@ -16,7 +17,7 @@ struct Reader {
     memory: Arc<Mapping>,
     started: Vec<Nanos>,
     latencies_ns: Vec<u64>,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Reader {
@@ -27,18 +28,18 @@ impl Reader {
     fn over(queues: Model, depth: u32) -> Self {
         let memory = Mapping::anonymous(4096 * depth as usize).expect("memory");
         let started = vec![Nanos(0); depth as usize];
-        let mut reader = Self { queues, memory, started, latencies_ns: Vec::new(), random: u64::from(depth) };
+        let mut reader =
+            Self { queues, memory, started, latencies_ns: Vec::new(), random: fastrand::Rng::with_seed(depth.into()) };
         (0..depth).for_each(|tag| reader.start(tag, Nanos(0)));
         reader.queues.kick();
         reader
     }
 
     fn start(&mut self, tag: u32, now: Nanos) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let offset_bytes = (self.random >> 33) * 4096 % SIZE_BYTES;
+        let offset_bytes = self.random.u64(..SIZE_BYTES / 4096) * 4096;
         let mut buf = IoBuf::default();
         assert!(buf.push(&self.memory, u64::from(tag) * 4096, 4096));
-        let command = Command { op: Op::Read, offset_bytes, len_bytes: 4096, fua: false };
+        let command = DRIVE.command(Op::Read, offset_bytes, 4096);
         self.started[tag as usize] = now;
         self.queues.submit(HwqId(0), Io { tag, command, buf }, now);
     }

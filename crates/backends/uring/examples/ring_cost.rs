@@ -6,6 +6,8 @@
 //! in the crate. On a drive that completes inside of the submission (zram, a memory-backed device) the
 //! processor time is what a command costs; on others it holds the polling too.
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;

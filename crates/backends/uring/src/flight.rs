@@ -80,7 +80,9 @@ impl Flight {
         if command.op == Op::Discard {
             // Advice: what is not whole blocks is left out.
             let end = (command.offset_bytes + command.len_bytes) & !(drive.block_bytes - 1);
-            command.offset_bytes = command.offset_bytes.next_multiple_of(drive.block_bytes);
+            let skipped_bytes = command.offset_bytes.next_multiple_of(drive.block_bytes) - command.offset_bytes;
+            command.offset_bytes += skipped_bytes;
+            command.tenant_offset_bytes += skipped_bytes;
             command.len_bytes = end.saturating_sub(command.offset_bytes);
         }
         if command.len_bytes == 0 && command.op != Op::Flush || command.op == Op::Discard && !drive.can_discard() {

@@ -8,15 +8,16 @@ use std::thread;
 
 use backend_uring::{Kind, OpenError, Uring, UringDrive};
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Backend, Command, DeviceError, HwqId, Io, Nanos, Op, Outcome};
+use io_model::{Backend, DeviceError, HwqId, Io, Nanos, Op, Outcome, Place, TenantId};
+
+const DRIVE: Place = Place::whole_drive(TenantId(0));
 
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
 fn run(queues: &mut Uring, op: Op, offset_bytes: u64, memory: &Arc<Mapping>) -> Outcome {
-    let len_bytes = memory.len_bytes();
-    let command = Command { op, offset_bytes, len_bytes, fua: false };
+    let command = DRIVE.command(op, offset_bytes, memory.len_bytes());
     queues.submit(HwqId(0), Io { tag: 1, command, buf: IoBuf::owned(memory) }, Nanos(0));
     let mut outcome = None;
     loop {
@@ -122,7 +123,7 @@ fn more_misaligned_commands_than_bounce_buffers_all_end() {
     for tag in 0..128u32 {
         let mut buf = IoBuf::default();
         assert!(buf.push(&memory, u64::from(tag) * 8192 + 1, 4096));
-        let command = Command { op: Op::Write, offset_bytes: u64::from(tag) * 4096, len_bytes: 4096, fua: false };
+        let command = DRIVE.command(Op::Write, u64::from(tag) * 4096, 4096);
         queues.submit(HwqId((tag % 2) as u16), Io { tag, command, buf }, Nanos(0));
     }
     let mut ended = [0; 128];

@@ -113,6 +113,12 @@ impl IoBuf {
         }
     }
 
+    /// The mappings that the segments point into, each at least once.
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        let spilled = self.spill.as_deref().map_or(&[][..], |spill| &spill.pins);
+        self.pin.iter().chain(spilled).map(|pin| &**pin)
+    }
+
     /// Bytes in all segments together.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes

@@ -7,7 +7,8 @@
 //! - [`GuestMemory`]: a tenant's DMA address space (IOVA to [`Mapping`]), built by DMA map messages;
 //! - [`IoBuf`]: the pieces of guest memory that one command moves data to or from. It *pins* the
 //!   mappings that it points into, so data never lands in memory that was unmapped meanwhile; a DMA
-//!   unmap is finished when [`Retired::is_quiet`] says that no command uses the range any more.
+//!   unmap is finished when [`GuestMemory::take_unmapped`] says that no command uses the range any more, and that the
+//!   device ([`MemoryListener`]) can't reach it any more.
 //!
 //! Not implemented: memory that can't be mapped (vfio-user DMA read/write messages). Such ranges are
 //! known as holes, and touching one is a [`Fault`].
@@ -19,4 +20,4 @@ mod space;
 
 pub use buf::{IoBuf, Segment};
 pub use mapping::{MapError, MappedRange, MappedU32, Mapping};
-pub use space::{Access, Fault, GuestMemory, MAX_RANGES, Retired, SpaceError};
+pub use space::{Access, Fault, GuestMemory, MAX_RANGES, MemoryListener, Refused, SpaceError};

@@ -1,5 +1,6 @@
 //! Shared mappings and views into them.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -143,6 +144,20 @@ impl Mapping {
     /// Length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes as u64
+    }
+
+    /// Where it lies in this process. No two mappings overlap while they live, except for [aliases](Mapping::alias).
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.base.as_ptr() as usize;
+        start..start + self.len_bytes
+    }
+
+    /// Whether it is memory of our own that no peer can reach, see [`Mapping::anonymous`].
+    pub fn is_own(&self) -> bool {
+        match &self.owner {
+            Some(owner) => owner.is_own(),
+            None => self.guard.is_none(),
+        }
     }
 
     /// Whether we may write to it.

@@ -39,6 +39,9 @@ pub enum SpaceError {
     /// Too many ranges.
     #[error("more than {MAX_RANGES} ranges")]
     TooMany,
+    /// See [`Refused`].
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 #[derive(Debug)]
@@ -53,36 +56,67 @@ impl Range {
     fn end(&self) -> u64 {
         self.iova + self.len_bytes
     }
-}
 
-/// A range taken out of the address space; commands in flight may still use it.
-#[derive(Debug)]
-pub struct Retired {
-    /// Start of the range.
-    pub iova: u64,
-    /// Its length in bytes.
-    pub len_bytes: u64,
-    mapping: Option<Arc<Mapping>>,
-}
-
-impl Retired {
-    /// Whether no command, queue view or anything else uses the range any more.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether no command, queue view or anything else uses the range.
+    fn is_quiet(&self) -> bool {
         self.mapping.as_ref().is_none_or(|mapping| Arc::strong_count(mapping) == 1)
     }
 }
 
-/// A tenant's DMA address space: sorted ranges, none overlapping.
+/// Why a device can't reach a mapping: its IOMMU has no entry left, or too much memory is pinned already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device can't reach the memory: {}", std::io::Error::from_raw_os_error(*.errno))]
+pub struct Refused {
+    /// The system's error number.
+    pub errno: i32,
+}
+
+/// Who must know which memory a tenant's commands may point into: the back end of the poller that serves it. `()` is
+/// for those that need not know.
+pub trait MemoryListener {
+    /// Commands may point into `mapping` from now on, unless refused.
+    ///
+    /// # Errors
+    /// The device can't reach it; nothing has changed.
+    fn map(&mut self, mapping: &Mapping) -> Result<(), Refused>;
+
+    /// No command points into `mapping` any more, and it may vanish as soon as this returns. Once for each
+    /// [`MemoryListener::map`].
+    fn unmap(&mut self, mapping: &Mapping);
+}
+
+impl MemoryListener for () {
+    fn map(&mut self, _mapping: &Mapping) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn unmap(&mut self, _mapping: &Mapping) {}
+}
+
+/// A tenant's DMA address space: sorted ranges, none overlapping. What is taken out of it stays mapped, and known to the
+/// [`MemoryListener`], until nothing uses it any more.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     ranges: Vec<Range>,
     /// Index of the range that the last look-up hit; guests mostly stay in one.
     last: usize,
+    /// Taken out; commands in flight may still use them.
+    retired: Vec<Range>,
 }
 
 impl GuestMemory {
-    /// Adds a range. `mapping: None` records a hole: known, but an access is a [`Fault`].
-    pub fn map(&mut self, iova: u64, len_bytes: u64, mapping: Option<Arc<Mapping>>) -> Result<(), SpaceError> {
+    /// Adds a range and tells `listener`, which must be the same each time. `mapping: None` records a hole: known,
+    /// but an access is a [`Fault`].
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn map(
+        &mut self,
+        iova: u64,
+        len_bytes: u64,
+        mapping: Option<Arc<Mapping>>,
+        listener: &mut dyn MemoryListener,
+    ) -> Result<(), SpaceError> {
         let end = iova.checked_add(len_bytes).filter(|_| len_bytes > 0).ok_or(SpaceError::BadRange)?;
         if mapping.as_ref().is_some_and(|m| m.len_bytes() < len_bytes) {
             return Err(SpaceError::BadRange);
@@ -94,24 +128,89 @@ impl GuestMemory {
         if self.ranges.get(at).is_some_and(|next| next.iova < end) {
             return Err(SpaceError::Overlap);
         }
+        mapping.as_ref().map_or(Ok(()), |mapping| listener.map(mapping))?;
         self.ranges.insert(at, Range { iova, len_bytes, mapping });
         Ok(())
     }
 
-    /// Takes out the range that starts at `iova` and has exactly `len_bytes`.
-    pub fn unmap(&mut self, iova: u64, len_bytes: u64) -> Result<Retired, SpaceError> {
+    /// Takes out the range that starts at `iova` and has exactly `len_bytes`. [`GuestMemory::take_unmapped`] says when
+    /// nothing uses it any more; nobody may keep its mapping otherwise.
+    ///
+    /// # Errors
+    /// There is no such range.
+    pub fn unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), SpaceError> {
         let at = self.ranges.binary_search_by_key(&iova, |range| range.iova).map_err(|_| SpaceError::NotMapped)?;
         if self.ranges[at].len_bytes != len_bytes {
             return Err(SpaceError::NotMapped);
         }
-        let Range { iova, len_bytes, mapping } = self.ranges.remove(at);
-        Ok(Retired { iova, len_bytes, mapping })
+        self.retired.push(self.ranges.remove(at));
+        Ok(())
     }
 
-    /// Takes out every range.
-    pub fn unmap_all(&mut self) -> Vec<Retired> {
-        let retire = |Range { iova, len_bytes, mapping }| Retired { iova, len_bytes, mapping };
-        self.ranges.drain(..).map(retire).collect()
+    /// As [`GuestMemory::unmap`], for every range. Returns their addresses and lengths in bytes.
+    pub fn unmap_all(&mut self) -> Vec<(u64, u64)> {
+        let taken = self.ranges.iter().map(|range| (range.iova, range.len_bytes)).collect();
+        self.retired.append(&mut self.ranges);
+        taken
+    }
+
+    /// Becomes `table`, which `listener` knows nothing of yet. Ranges whose memory is in both stay as they are
+    /// for the listener; what is new is told, what is gone is as after [`GuestMemory::unmap`].
+    ///
+    /// # Errors
+    /// Something new can't be reached. Nothing has changed then.
+    pub fn replace(&mut self, mut table: Self, listener: &mut dyn MemoryListener) -> Result<(), Refused> {
+        // Memory is the same if its addresses are, since all of it is mapped now. Each in the order of addresses.
+        let addresses = |range: &Range| range.mapping.as_ref().map(|mapping| mapping.addresses());
+        let mut old: Vec<(usize, usize)> = Vec::new();
+        for (at, range) in self.ranges.iter().enumerate() {
+            old.extend(addresses(range).map(|addresses| (addresses.start, at)));
+        }
+        old.sort_unstable();
+        let mut free = vec![true; self.ranges.len()];
+        let mut find = |range: &Range| {
+            let start = addresses(range)?.start;
+            let found = old.binary_search_by_key(&start, |(start, _)| *start).ok()?;
+            let (_, at) = old[found];
+            std::mem::take(&mut free[at]).then_some(at)
+        };
+        let kept: Vec<Option<usize>> = table.ranges.iter().map(&mut find).collect();
+        let new = |at: &usize| kept[*at].is_none();
+        for at in (0..table.ranges.len()).filter(new) {
+            let Some(mapping) = &table.ranges[at].mapping else { continue };
+            if let Err(refused) = listener.map(mapping) {
+                let told = table.ranges[..at].iter().enumerate().filter(|(at, _)| new(at));
+                told.filter_map(|(_, range)| range.mapping.as_ref()).for_each(|mapping| listener.unmap(mapping));
+                return Err(refused);
+            }
+        }
+        for (range, old) in table.ranges.iter_mut().zip(kept) {
+            // Its pins are counted where it was.
+            range.mapping = old.map_or(range.mapping.take(), |old| self.ranges[old].mapping.take());
+        }
+        self.retired.extend(self.ranges.drain(..).filter(|range| range.mapping.is_some()));
+        (self.ranges, self.last) = (table.ranges, 0);
+        Ok(())
+    }
+
+    /// A range taken out that nothing uses any more: its address and length in bytes, each once. `listener` has let go
+    /// of it.
+    pub fn take_unmapped(&mut self, listener: &mut dyn MemoryListener) -> Option<(u64, u64)> {
+        let at = self.retired.iter().position(Range::is_quiet)?;
+        let Range { iova, len_bytes, mapping } = self.retired.swap_remove(at);
+        mapping.iter().for_each(|mapping| listener.unmap(mapping));
+        Some((iova, len_bytes))
+    }
+
+    /// Ranges taken out that something may still use.
+    pub fn unmaps_pending(&self) -> usize {
+        self.retired.len()
+    }
+
+    /// All that the listener knows of: what is mapped, and what was taken out and may still be used. For telling
+    /// another one.
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        self.ranges.iter().chain(&self.retired).filter_map(|range| range.mapping.as_deref())
     }
 
     /// The range that holds `iova`: its mapping, the offset in it, and the bytes from there to its end.
@@ -207,7 +306,7 @@ impl GuestMemory {
     /// The same address space for another thread, which pins its mappings under counts of its own.
     pub fn replica(&self) -> Self {
         let copy = |range: &Range| Range { mapping: range.mapping.as_ref().map(Mapping::alias), ..*range };
-        Self { ranges: self.ranges.iter().map(copy).collect(), last: self.last }
+        Self { ranges: self.ranges.iter().map(copy).collect(), last: self.last, retired: Vec::new() }
     }
 
     /// Whether the tenant took away memory that it had mapped (see [`sigbus`](crate::sigbus)). Looks at

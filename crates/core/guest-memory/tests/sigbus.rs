@@ -32,7 +32,7 @@ fn a_shrunk_file_reads_as_zeros_and_poisons_its_mapping() {
     let mapping = Mapping::shared(fd.as_fd(), 0x1000, 0x8000, true).unwrap();
     let other = Mapping::shared(other_fd.as_fd(), 0, 4096, true).unwrap();
     let mut memory = GuestMemory::default();
-    memory.map(0, 0x8000, Some(mapping.clone())).unwrap();
+    memory.map(0, 0x8000, Some(mapping.clone()), &mut ()).unwrap();
     mapping.write_at(0x3000, &[7]).unwrap();
     other.write_at(0, &[8]).unwrap();
     assert!(!memory.any_poisoned());
@@ -49,6 +49,7 @@ fn a_shrunk_file_reads_as_zeros_and_poisons_its_mapping() {
     // A new mapping in the same slot starts clean.
     memory.unmap_all();
     drop(mapping);
+    assert_eq!(memory.take_unmapped(&mut ()), Some((0, 0x8000)));
     let again = Mapping::shared(other_fd.as_fd(), 0, 4096, false).unwrap();
     assert!(!again.is_poisoned() && !memory.any_poisoned());
     assert_eq!(read_u8(&again, 0), 8);

@@ -52,9 +52,9 @@ fn a_read_only_mapping_is_not_written() {
 fn a_check_is_what_an_access_would_be() {
     let mut memory = GuestMemory::default();
     for at in [0x1000, 0x2000] {
-        memory.map(at, 0x1000, Some(Mapping::anonymous(0x1000).expect("memory"))).expect("free");
+        memory.map(at, 0x1000, Some(Mapping::anonymous(0x1000).expect("memory")), &mut ()).expect("free");
     }
-    memory.map(0x3000, 0x1000, None).expect("free");
+    memory.map(0x3000, 0x1000, None, &mut ()).expect("free");
     assert_eq!(memory.check(0x1800, 0x1800, Access::Write), Ok(()));
     assert_eq!(memory.check(0x1800, 0x1801, Access::Write), Err(Fault { iova: 0x3000 }));
     assert_eq!(memory.check(0xfff, 1, Access::Read), Err(Fault { iova: 0xfff }));
@@ -67,7 +67,7 @@ fn a_check_is_what_an_access_would_be() {
 fn a_replica_pins_by_itself() {
     let mapping = Mapping::anonymous(4096).expect("memory");
     let mut memory = GuestMemory::default();
-    memory.map(0x1000, 4096, Some(Arc::clone(&mapping))).expect("free");
+    memory.map(0x1000, 4096, Some(Arc::clone(&mapping)), &mut ()).expect("free");
     let mut replica = memory.replica();
     let pins = Arc::strong_count(&mapping);
     memory.write(0x1000, b"shared").expect("mapped");

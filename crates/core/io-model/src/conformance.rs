@@ -37,6 +37,7 @@ pub fn check<B: Backend>(device: Device, mut open: impl FnMut(u16, u32) -> B) {
     discard(&mut Rig::new(device, open(1, 8)));
     durability(&mut Rig::new(device, open(1, 8)));
     full_depth(&mut Rig::new(device, open(4, 32)));
+    memory_comes_and_goes(&mut Rig::new(device, open(2, 8)));
     shared_drive(&mut Rig::new(device, open(1, 4)), &mut Rig::new(device, open(1, 4)));
     random::against_oracle(&mut Rig::new(device, open(3, 16)), random::seed());
     dropped_in_flight(Rig::new(device, open(2, 16)));
@@ -124,7 +125,7 @@ fn zeroes<B: Backend>(rig: &mut Rig<B>) {
         rig.expect_pattern_part(before, around, around - block, block, 9);
     }
     let command = rig.command(Op::WriteZeroes, 0, 4096);
-    assert_eq!(rig.run(crate::Command { fua: true, ..command }), Ok(()), "write zeroes with FUA");
+    assert_eq!(rig.run(command.with_fua(true)), Ok(()), "write zeroes with FUA");
     rig.expect_zeroes(0, 4096);
 }
 
@@ -147,7 +148,7 @@ fn durability<B: Backend>(rig: &mut Rig<B>) {
     assert_eq!(rig.one(Op::Flush, 0, 0), Ok(()), "flush");
     rig.expect_pattern(0, 4096, 21);
     let command = rig.command(Op::Write, 8192, 4096);
-    rig.run_pattern(crate::Command { fua: true, ..command }, 22);
+    rig.run_pattern(command.with_fua(true), 22);
     rig.expect_pattern(8192, 4096, 22);
 }
 
@@ -163,6 +164,18 @@ fn full_depth<B: Backend>(rig: &mut Rig<B>) {
         for index in 0..hwqs * depth {
             rig.expect_pattern(index * 4096, block, 1000 * round + index);
         }
+    }
+}
+
+/// Memory is let go when it is told, and no sooner.
+fn memory_comes_and_goes<B: Backend>(rig: &mut Rig<B>) {
+    for round in 0..3 {
+        for index in 0..8 {
+            rig.start_write((index % 2) as u16, index * 4096, 4096, 50 + round);
+        }
+        rig.drain();
+        rig.change_memory();
+        rig.expect_pattern(0, 4096, 50 + round);
     }
 }
 

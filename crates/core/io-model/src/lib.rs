@@ -7,15 +7,18 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
+mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod token;
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
-use std::os::fd::BorrowedFd;
 
-pub use guest_memory::IoBuf;
+pub use backend::{Backend, Done, Io};
+pub use command::{Command, DeviceError, Op, Outcome, Place};
+pub use guest_memory::{IoBuf, Mapping, Refused};
 pub use token::{Token, lost_tokens};
 
 /// A point in time or a span, in nanoseconds. Arithmetic saturates.
@@ -68,9 +71,10 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// One consumer with its own virtual disk; an index into the daemon's tenant table.
+/// One consumer with its own virtual disk. Given once and never again in a drive's life, so it grows without bound: a name to
+/// compare and to look up, never an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TenantId(pub u16);
+pub struct TenantId(pub u32);
 
 /// A tenant's virtual queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,55 +115,6 @@ pub struct WrrWeights {
     /// Of [`QueuePriority::Low`].
     pub low: u16,
 }
-
-/// What a command does to the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Device to memory.
-    Read,
-    /// Memory to device.
-    Write,
-    /// Make everything completed before it durable.
-    Flush,
-    /// The range reads as zeros afterwards.
-    WriteZeroes,
-    /// The range's content is not needed any more; it may read as zeros or as before.
-    Discard,
-}
-
-/// One command as a back end sees it. The range was checked against the tenant's namespace by the
-/// front end and already carries the tenant's place on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Command {
-    /// What to do.
-    pub op: Op,
-    /// Start on the device. 0 for [`Op::Flush`].
-    pub offset_bytes: u64,
-    /// Length. 0 for [`Op::Flush`]; the buffer's length for reads and writes.
-    pub len_bytes: u64,
-    /// Force unit access: a write is durable before it completes.
-    pub fua: bool,
-}
-
-/// Why the device failed a command. Front ends map it to their own status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DeviceError {
-    /// The medium can't be read or written there.
-    Medium,
-    /// No room left behind a thin device (a full file system).
-    NoSpace,
-    /// The range is outside of the device.
-    OutOfRange,
-    /// Guest memory went away or is not what the operation needs.
-    Memory,
-    /// The device can't do this operation.
-    Unsupported,
-    /// The device is gone or does not answer.
-    Gone,
-}
-
-/// How a command ended.
-pub type Outcome = Result<(), DeviceError>;
 
 /// What [`Source::fetch`] found.
 #[derive(Debug)]
@@ -209,82 +164,4 @@ pub trait Source {
     /// Asks the guest to ring audibly from now on (`true`: before the poller sleeps) or that it need not
     /// (`false`: the poller is awake). Only trapped doorbells with event indexes care.
     fn set_wakeup(&mut self, wanted: bool);
-}
-
-/// One request to a back end.
-#[derive(Debug)]
-pub struct Io {
-    /// The poller's; comes back in [`Done`].
-    pub tag: u32,
-    /// What to do.
-    pub command: Command,
-    /// Data segments; owned by the back end until the request is done.
-    pub buf: IoBuf,
-}
-
-impl Io {
-    /// What every back end checks before it starts: the range lies inside of a device of `size_bytes`
-    /// ([`DeviceError::OutOfRange`]), and the data segments hold exactly the range
-    /// ([`DeviceError::Memory`]; reads and writes only).
-    pub fn check(&self, size_bytes: u64) -> Outcome {
-        let Command { op, offset_bytes, len_bytes, .. } = self.command;
-        if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
-            return Err(DeviceError::OutOfRange);
-        }
-        if matches!(op, Op::Read | Op::Write) && self.buf.len_bytes() != len_bytes {
-            return Err(DeviceError::Memory);
-        }
-        Ok(())
-    }
-
-    /// Ends the request.
-    pub fn done(self, outcome: Outcome) -> Done {
-        Done { tag: self.tag, outcome, buf: self.buf }
-    }
-}
-
-/// One finished request.
-#[derive(Debug)]
-pub struct Done {
-    /// The tag it was submitted with.
-    pub tag: u32,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The buffer it was submitted with.
-    pub buf: IoBuf,
-}
-
-/// A device as one poller sees it: HWQs `0..hwqs()`, each with room for `depth()` commands.
-///
-/// The poller never submits more than `depth()` commands to a queue at a time; a back end that can't
-/// take one all the same completes it with an error. Ranges were validated by the front end, but a
-/// back end still refuses what lies outside of the device ([`DeviceError::OutOfRange`]).
-pub trait Backend {
-    /// Number of HWQs.
-    fn hwqs(&self) -> u16;
-
-    /// Commands that one HWQ holds.
-    fn depth(&self) -> u32;
-
-    /// Queues a request; it may start only at [`Backend::kick`].
-    fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos);
-
-    /// Starts what was queued, by `submit` or by `reap` (a command may take several steps). Once per poll
-    /// iteration; cheap if nothing is queued.
-    fn kick(&mut self);
-
-    /// Hands out everything that finished, from every HWQ.
-    fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done));
-
-    /// When something can next be reaped, if the back end knows (virtual time). `None`: unknown.
-    fn next_event(&self) -> Option<Nanos> {
-        None
-    }
-
-    /// Becomes readable when something may be reaped; for a poller that sleeps while commands are in flight, which
-    /// watches it edge-triggered and never reads it. Called by the thread that kicks, and from then on completions may
-    /// cost more. `None`: only [`Backend::next_event`], or looking, can tell.
-    fn wake_fd(&mut self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }

@@ -181,7 +181,7 @@ fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
 #[cfg(test)]
 mod tests {
     use io_model::QueuePriority;
-    use policy::{ArbitratedConfig, FairConfig, LpnsConfig, TenantPriority};
+    use policy::{ArbitratedConfig, FairConfig, LpnsConfig};
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
@@ -229,9 +229,7 @@ mod tests {
     fn classes_share_by_their_quanta() {
         let priorities = [QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
         let tenants = priorities.map(|priority| Tenant { priority, ..best_effort("t", 128) });
-        let config =
-            ArbitratedConfig { priorities: priorities.map(TenantPriority::Fixed).to_vec(), ..ArbitratedConfig::drr() };
-        let forecast = predict(&site(), &PolicyConfig::Drr(config), &tenants).unwrap();
+        let forecast = predict(&site(), &PolicyConfig::Drr(ArbitratedConfig::drr()), &tenants).unwrap();
         let iops: Vec<f64> = forecast.tenants.iter().map(|tenant| tenant.iops).collect();
         assert!(close(iops[0] / iops[2], 4.0, 0.01) && close(iops[1] / iops[2], 2.0, 0.01), "{iops:?}");
         assert!(forecast.tenants.iter().all(|tenant| tenant.limited_by == LimitedBy::Share));

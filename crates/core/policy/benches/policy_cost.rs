@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig, Next,
-    Policy, PolicyConfig, PollerShape, TenantReport, Variant, VqSlot,
+    AnyPolicy, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
+    PolicyConfig, PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -20,6 +20,14 @@ const BACKLOG: u32 = 32;
 const COMMANDS: u32 = 20_000;
 const COMMANDS_PER_INTERVAL: u32 = 2_000;
 const RUNS: u32 = 200;
+
+/// So high that nobody is held.
+const LIMITS: Limits = Limits {
+    rw_ios_per_sec: 100_000_000,
+    rw_mbytes_per_sec: 100_000,
+    r_mbytes_per_sec: 100_000,
+    w_mbytes_per_sec: 100_000,
+};
 
 struct Load {
     reports: Vec<TenantReport>,
@@ -41,15 +49,16 @@ impl Load {
         let now = Nanos(1);
         for slot in 0..tenants * VQS_PER_TENANT {
             let tenant = slot / VQS_PER_TENANT;
-            let vq = VqId { tenant: TenantId(tenant), index: slot % VQS_PER_TENANT + 1 };
-            policy.attach(VqSlot(slot), vq, class(tenant, guaranteed), now);
+            let vq = VqId { tenant: TenantId(tenant.into()), index: slot % VQS_PER_TENANT + 1 };
+            let terms = Terms { limits: LIMITS, ..class(tenant, guaranteed).into() };
+            policy.attach(VqSlot(slot), vq, TenantSlot(tenant), &terms, now);
             // Among others the guaranteed tenant is busy at a poller of its own: its neighbours are measured here.
             if !(guaranteed && tenant == 0) || tenants == 1 {
                 policy.arrived(VqSlot(slot), BACKLOG, now);
             }
         }
         let reports = (0..tenants).map(|tenant| TenantReport {
-            tenant: TenantId(tenant),
+            tenant: TenantId(tenant.into()),
             class: class(tenant, guaranteed),
             submitted: 0,
             completed: 0,
@@ -82,7 +91,7 @@ impl Load {
     /// One command's whole way.
     fn turn<P: Policy>(&mut self, policy: &mut P, at: usize) {
         let (vq, hwq) = self.flights[at];
-        let tenant = TenantId(vq.0 / VQS_PER_TENANT);
+        let tenant = TenantSlot(vq.0 / VQS_PER_TENANT);
         self.now += Nanos(1_300);
         policy.completed(vq, hwq, tenant, Op::Read, 4096, Nanos::from_micros(20), self.now);
         policy.arrived(vq, BACKLOG, self.now);
@@ -120,12 +129,6 @@ fn policies() -> Vec<(&'static str, PolicyConfig, bool)> {
         PolicyConfig::Lpns(config)
     };
     let fair = |variant| PolicyConfig::Fair(FairConfig { variant, parallel_units: 256, ..FairConfig::p5800x() });
-    let limits = Limits {
-        rw_ios_per_sec: 100_000_000,
-        rw_mbytes_per_sec: 100_000,
-        r_mbytes_per_sec: 100_000,
-        w_mbytes_per_sec: 100_000,
-    };
     vec![
         ("passthrough", PolicyConfig::Passthrough, false),
         ("lpns, nobody guaranteed", lpns(Variant::Corrected), false),
@@ -136,7 +139,7 @@ fn policies() -> Vec<(&'static str, PolicyConfig, bool)> {
         ("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 }), false),
         ("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() }), false),
         ("d2fq", PolicyConfig::D2fq(D2fqConfig::default()), false),
-        ("caps", PolicyConfig::Caps(CapsConfig { limits: vec![limits; 1024] }), false),
+        ("caps", PolicyConfig::Caps, false),
     ]
 }
 

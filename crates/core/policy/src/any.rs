@@ -3,8 +3,8 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::{
-    Arbitrated, Bound, Caps, Class, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport,
-    ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport, TenantSlot,
+    Terms, ThrottleState, VqSlot,
 };
 
 /// Any policy of this crate.
@@ -78,11 +78,6 @@ impl AnyPolicy {
         }
     }
 
-    /// The HWQ that a VQ's next command goes to.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        each!(self, policy => policy.hwq_of(slot))
-    }
-
     /// Whether a VQ sends through a backup until the HWQ meant for it is empty.
     pub fn is_switching(&self, slot: VqSlot) -> bool {
         match self {
@@ -109,8 +104,16 @@ impl AnyPolicy {
 }
 
 impl Policy for AnyPolicy {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos) {
-        each!(self, policy => policy.attach(slot, vq, class, now));
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        each!(self, policy => policy.attach(slot, vq, tenant, terms, now));
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        each!(self, policy => policy.change_terms(tenant, terms, now));
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        each!(self, policy => policy.forget(tenant));
     }
 
     fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
@@ -146,7 +149,7 @@ impl Policy for AnyPolicy {
         &mut self,
         slot: VqSlot,
         hwq: HwqId,
-        tenant: TenantId,
+        tenant: TenantSlot,
         op: Op,
         len_bytes: u64,
         latency: Nanos,
@@ -157,6 +160,10 @@ impl Policy for AnyPolicy {
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
         each!(self, policy => policy.interval(reports, now));
+    }
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        each!(self, policy => policy.hwq_of(slot))
     }
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {

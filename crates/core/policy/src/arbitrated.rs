@@ -7,7 +7,7 @@
 //! them: [`cost`](ArbitratedConfig::cost) counts a command for at least 4 KiB, or tiny ones would buy the drive's time at an
 //! eighth of its price. Urgent flows go before all others, without limit: only a configuration can make one.
 //!
-//! What a flow owes stays with its tenant's identifier for good, so that nobody sheds a debt by creating its queues anew.
+//! What a flow owes stays with its tenant until that leaves, so that nobody sheds a debt by creating its queues anew.
 //!
 //! Only commands that wait here can be put in order; those with the drive are served as the drive likes. `max_in_flight`
 //! says how many 4 KiB commands that may be: as few as keep the drive's units busy. Larger commands count for what they cost, or a
@@ -21,12 +21,13 @@
 //! flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
 
 use arbitration::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
-use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, WrrWeights};
 
+use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+use crate::{ConfigError, Next, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot};
 
 /// Bytes of a reference command, which costs [`COST_UNIT`].
 const REFERENCE_BYTES: u64 = 4096;
@@ -34,21 +35,6 @@ const REFERENCE_BYTES: u64 = 4096;
 const CLASSES: [QueuePriority; 4] =
     [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
 const MAX_TENANTS: u16 = MAX_QUEUES / CLASSES.len() as u16;
-
-/// Whence a tenant's priority comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TenantPriority {
-    /// From the configuration, for all of its VQs.
-    Fixed(QueuePriority),
-    /// From its client, for each VQ when it creates it. Urgent counts as high.
-    OfQueue,
-}
-
-impl Default for TenantPriority {
-    fn default() -> Self {
-        Self::Fixed(QueuePriority::Medium)
-    }
-}
 
 /// Which arbitration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +46,7 @@ pub(crate) enum Kind {
 }
 
 /// Settings of `wrr` and of `drr`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArbitratedConfig {
     /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to 1024.
     pub high_weight: u16,
@@ -72,31 +58,17 @@ pub struct ArbitratedConfig {
     pub arbitration_burst: u16,
     /// Reference commands (4 KiB) that all tenants may have with the drive together, 1 or more.
     pub max_in_flight: u32,
-    /// By [`TenantId`]; tenants beyond the end are medium.
-    pub priorities: Vec<TenantPriority>,
 }
 
 impl ArbitratedConfig {
     /// Weighted round robin, 32 : 16 : 8 commands, as in the paper.
     pub fn wrr() -> Self {
-        Self {
-            high_weight: 32,
-            medium_weight: 16,
-            low_weight: 8,
-            arbitration_burst: 1,
-            max_in_flight: 64,
-            priorities: Vec::new(),
-        }
+        Self { high_weight: 32, medium_weight: 16, low_weight: 8, arbitration_burst: 1, max_in_flight: 64 }
     }
 
     /// Deficit round robin, 128 : 64 : 32 KiB, as in the paper.
     pub fn drr() -> Self {
         Self { high_weight: 128, medium_weight: 64, low_weight: 32, ..Self::wrr() }
-    }
-
-    /// Whence a tenant's priority comes.
-    pub fn priority(&self, tenant: TenantId) -> TenantPriority {
-        self.priorities.get(usize::from(tenant.0)).copied().unwrap_or_default()
     }
 
     /// A class's weight; that of high for urgent, which needs none.
@@ -139,11 +111,14 @@ impl ArbitratedConfig {
 
 /// Flows in the arbiter's order.
 #[derive(Debug)]
-struct Order(Arbiter);
+pub(crate) struct Order(Arbiter);
 
 impl Turns for Order {
-    fn attach(&mut self, flow: u16, _: Class) {
-        self.0.set_class(flow, class_of(flow));
+    // A flow's class is in its number.
+    fn attach(&mut self, _: u16, _: &Terms) {}
+
+    fn forget(&mut self, flow: u16) {
+        self.0.forgive(flow);
     }
 
     fn moved(&mut self, flow: u16, _: Standing, to: Standing) {
@@ -151,9 +126,9 @@ impl Turns for Order {
     }
 }
 
-/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants from 1024 on share those of
-/// the tenants so many below.
-fn flow_of(tenant: TenantId, class: QueuePriority) -> u16 {
+/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants in slots from 1024 on share
+/// those of the tenants so many below.
+fn flow_of(tenant: TenantSlot, class: QueuePriority) -> u16 {
     let place = CLASSES.iter().position(|one| *one == class).unwrap_or(0) as u16;
     tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place
 }
@@ -170,9 +145,8 @@ pub struct Arbitrated {
     /// Cost of what is with the drive.
     in_flight: u64,
     cost: Cost,
-    config: ArbitratedConfig,
-    /// By slot.
-    tenants: Vec<TenantId>,
+    /// By tenant.
+    priorities: Vec<TenantPriority>,
     flows: Flows<Order>,
     /// HWQs that have room.
     roomy: List,
@@ -202,15 +176,17 @@ impl Arbitrated {
         let (mut roomy, mut hwq_links) = (List::default(), Links::default());
         hwq_links.grow(shape.hwqs.into());
         (0..shape.hwqs).for_each(|hwq| roomy.push_back(&mut hwq_links, hwq));
-        let order = Order(Arbiter::new(config.arbitration(kind), MAX_QUEUES));
+        let mut arbiter = Arbiter::new(config.arbitration(kind), MAX_QUEUES);
+        for flow in 0..MAX_QUEUES {
+            arbiter.set_class(flow, class_of(flow));
+        }
         Ok(Self {
             kind,
             max_in_flight: u64::from(config.max_in_flight) * u64::from(COST_UNIT),
             in_flight: 0,
             cost: Cost::default(),
-            config: config.clone(),
-            tenants: Vec::new(),
-            flows: Flows::new(order, shape.hwqs, shape.hwq_depth),
+            priorities: Vec::new(),
+            flows: Flows::new(Order(arbiter), shape.hwqs, shape.hwq_depth),
             roomy,
             hwq_links,
         })
@@ -224,56 +200,42 @@ impl Arbitrated {
         }
     }
 
-    /// The HWQ of a VQ: the one that it sends over while that has room.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.flows.hwq_of(slot)
-    }
-
-    fn join(&mut self, slot: VqSlot, tenant: TenantId, class: QueuePriority) {
-        // Best effort of any weight: what the tenant was promised plays no part here.
-        self.flows.attach(slot, flow_of(tenant, class), Class::BestEffort { weight: 1 });
-    }
-
-    fn charge(&mut self, slot: VqSlot, cost: u32) {
-        if let Some(flow) = self.flows.flow_of(slot) {
-            let len_bytes = u64::from(cost) * REFERENCE_BYTES / u64::from(COST_UNIT);
-            self.flows.turns.0.charge(flow, len_bytes);
-        }
+    fn charge(&mut self, flow: u16, cost: u32) {
+        let len_bytes = u64::from(cost) * REFERENCE_BYTES / u64::from(COST_UNIT);
+        self.flows.turns.0.charge(flow, len_bytes);
     }
 }
 
-impl Policy for Arbitrated {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, _: Class, _: Nanos) {
-        if self.tenants.len() <= usize::from(slot.0) {
-            self.tenants.resize(usize::from(slot.0) + 1, TenantId(0));
-        }
-        self.tenants[usize::from(slot.0)] = vq.tenant;
-        let class = match self.config.priority(vq.tenant) {
+impl ByFlow for Arbitrated {
+    type Turns = Order;
+
+    fn flows(&self) -> &Flows<Order> {
+        &self.flows
+    }
+
+    fn flows_mut(&mut self) -> &mut Flows<Order> {
+        &mut self.flows
+    }
+
+    fn flow_for(&self, _: VqSlot, tenant: TenantSlot, asked: QueuePriority) -> u16 {
+        let class = match self.priorities.get(usize::from(tenant.0)).copied().unwrap_or_default() {
             TenantPriority::Fixed(class) => class,
-            TenantPriority::OfQueue => QueuePriority::Medium,
+            TenantPriority::OfQueue if asked == QueuePriority::Urgent => QueuePriority::High,
+            TenantPriority::OfQueue => asked,
         };
-        self.join(slot, vq.tenant, class);
+        flow_of(tenant, class)
     }
 
-    fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
-        let Some(&tenant) = self.tenants.get(usize::from(slot.0)) else { return };
-        if self.flows.flow_of(slot).is_some() && self.config.priority(tenant) == TenantPriority::OfQueue {
-            let class = if priority == QueuePriority::Urgent { QueuePriority::High } else { priority };
-            self.join(slot, tenant, class);
+    fn heed(&mut self, tenant: TenantSlot, terms: &Terms, _: Nanos) {
+        let at = usize::from(tenant.0);
+        if self.priorities.len() <= at {
+            self.priorities.resize(at + 1, TenantPriority::default());
         }
-    }
-
-    fn detach(&mut self, slot: VqSlot, _: Nanos) {
-        self.flows.detach(slot);
+        self.priorities[at] = terms.priority;
     }
 
     #[inline]
-    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
-        self.flows.arrived(slot, backlog);
-    }
-
-    #[inline]
-    fn next(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, _: Nanos) -> Next {
         if !self.flows.any_backlog() {
             return Next::Idle;
         }
@@ -291,35 +253,38 @@ impl Policy for Arbitrated {
     }
 
     #[inline]
-    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
+    fn sending(&mut self, flow: u16, op: Op, len_bytes: u64) {
         let cost = self.cost.of(op, len_bytes);
         self.in_flight += u64::from(cost);
-        // First: if this was its last one, what is left of its credit is lost, and no more than that.
-        self.charge(slot, cost);
-        self.flows.sent(slot, hwq);
-        if !self.flows.has_room(hwq.0) {
+        // Before its VQ counts it: if this was its last one, what is left of its credit is lost, and no more than that.
+        self.charge(flow, cost);
+    }
+
+    fn refusing(&mut self, flow: u16, consumed: bool) {
+        if consumed {
+            // It took a turn and the poller's time, if not the drive's.
+            self.charge(flow, COST_UNIT);
+        }
+    }
+
+    #[inline]
+    fn turn_over(&mut self, _: u16, hwq: Option<HwqId>) {
+        if let Some(hwq) = hwq.filter(|hwq| !self.flows.has_room(hwq.0)) {
             self.roomy.remove(&mut self.hwq_links, hwq.0);
         }
     }
 
-    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
-        if consumed {
-            // It took a turn and the poller's time, if not the drive's.
-            self.charge(slot, COST_UNIT);
-        }
-        self.flows.refused(slot, consumed);
-    }
-
     #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
+    fn completing(&mut self, hwq: HwqId, _: TenantSlot, op: Op, len_bytes: u64, _: Nanos) {
         self.in_flight = self.in_flight.saturating_sub(self.cost.of(op, len_bytes).into());
         if !self.flows.has_room(hwq.0) {
             self.roomy.push_back(&mut self.hwq_links, hwq.0);
         }
-        self.flows.completed(hwq);
     }
 
-    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+    fn forget_flows(&mut self, tenant: TenantSlot) {
+        CLASSES.into_iter().for_each(|class| self.flows.turns.forget(flow_of(tenant, class)));
+    }
 }
 
 #[cfg(test)]

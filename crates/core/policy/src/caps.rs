@@ -11,38 +11,19 @@
 //! all commands of the tenant, since nobody knows what its next command is. Classes and weights play no part: tenants take
 //! turns. A tenant on several pollers has its limits at each.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{Nanos, Op};
 
+use crate::by_flow::ByFlow;
 use crate::calendar::{Calendar, FARTHEST};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+use crate::{ConfigError, Limits, Next, PollerShape, TenantSlot, Terms};
 
 const SLICE: Nanos = Nanos::from_millis(1);
 /// Quotas and tokens are in thousandths of a command or byte: a slice's quota is the rate per second.
 const MILLI: u64 = 1_000;
 /// No command counts more bytes than this.
 const MAX_LEN_BYTES: u64 = 1 << 40;
-
-/// What one tenant may do at most; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
-    /// Commands per second, up to 10^9.
-    pub rw_ios_per_sec: u64,
-    /// MiB per second, both ways, up to 10^6.
-    pub rw_mbytes_per_sec: u64,
-    /// MiB per second read, up to 10^6.
-    pub r_mbytes_per_sec: u64,
-    /// MiB per second written, up to 10^6.
-    pub w_mbytes_per_sec: u64,
-}
-
-/// Settings of [`Caps`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CapsConfig {
-    /// By [`TenantId`]; tenants beyond the end have no limit.
-    pub limits: Vec<Limits>,
-}
 
 /// One limit.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +36,15 @@ struct Quota {
 
 impl Quota {
     fn new(per_sec: u64) -> Self {
-        // At most 2^20 × 10^6: validated.
+        // At most 2^20 × 10^6.
         Self { per_slice: per_sec as i64, tokens: per_sec as i64 }
+    }
+
+    /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most the new quota.
+    fn set(&mut self, per_sec: u64) {
+        let new = Self::new(per_sec);
+        let tokens = if self.per_slice == 0 { new.tokens } else { self.tokens.min(new.tokens) };
+        *self = Self { tokens, ..new };
     }
 
     fn refill(&mut self, slices: u64) {
@@ -81,8 +69,7 @@ impl Quota {
 
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
-    /// Any limit at all.
-    limited: bool,
+    limits: Limits,
     ios: Quota,
     bytes: Quota,
     read_bytes: Quota,
@@ -94,19 +81,34 @@ struct Tenant {
     held_until: Option<u64>,
 }
 
+const UNLIMITED: Quota = Quota { per_slice: 0, tokens: 0 };
+
+const NEW: Tenant = Tenant {
+    limits: Limits { rw_ios_per_sec: 0, rw_mbytes_per_sec: 0, r_mbytes_per_sec: 0, w_mbytes_per_sec: 0 },
+    ios: UNLIMITED,
+    bytes: UNLIMITED,
+    read_bytes: UNLIMITED,
+    written_bytes: UNLIMITED,
+    slice: 0,
+    ready: false,
+    held_until: None,
+};
+
 impl Tenant {
-    fn new(limits: Limits) -> Self {
-        let bytes = |mbytes: u64| Quota::new(mbytes << 20);
-        Self {
-            limited: limits != Limits::default(),
-            ios: Quota::new(limits.rw_ios_per_sec),
-            bytes: bytes(limits.rw_mbytes_per_sec),
-            read_bytes: bytes(limits.r_mbytes_per_sec),
-            written_bytes: bytes(limits.w_mbytes_per_sec),
-            slice: 0,
-            ready: false,
-            held_until: None,
+    /// Said again, limits change nothing: a tenant gets no new quota by attaching anew.
+    fn set_limits(&mut self, limits: Limits, slice: u64) {
+        if limits == self.limits {
+            return;
         }
+        // What was earned under the old limits.
+        self.slices_to_wait(slice);
+        self.slice = self.slice.max(slice);
+        self.limits = limits;
+        let bytes = |mbytes: u64| mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20;
+        self.ios.set(limits.rw_ios_per_sec.min(Limits::MOST_IOS_PER_SEC));
+        self.bytes.set(bytes(limits.rw_mbytes_per_sec));
+        self.read_bytes.set(bytes(limits.r_mbytes_per_sec));
+        self.written_bytes.set(bytes(limits.w_mbytes_per_sec));
     }
 
     fn quotas(&mut self) -> [&mut Quota; 4] {
@@ -115,7 +117,7 @@ impl Tenant {
 
     /// Slices until it may send; 0: in this one.
     fn slices_to_wait(&mut self, slice: u64) -> u64 {
-        if !self.limited {
+        if self.limits == NEW.limits {
             return 0;
         }
         let elapsed = slice.saturating_sub(self.slice);
@@ -147,8 +149,7 @@ impl Tenant {
 
 /// Tenants with work: in turns, or held.
 #[derive(Debug)]
-struct Tenants {
-    limits: Vec<Limits>,
+pub(crate) struct Tenants {
     tenants: Vec<Tenant>,
     ring: List,
     links: Links,
@@ -201,14 +202,19 @@ impl Tenants {
 }
 
 impl Turns for Tenants {
-    fn attach(&mut self, tenant: u16, _: Class) {
-        let Self { limits, tenants, .. } = self;
-        // Once and for all, or a tenant could get new quotas by attaching anew.
-        while tenants.len() <= usize::from(tenant) {
-            tenants.push(Tenant::new(limits.get(tenants.len()).copied().unwrap_or_default()));
+    fn attach(&mut self, tenant: u16, terms: &Terms) {
+        if self.tenants.len() <= usize::from(tenant) {
+            self.tenants.resize(usize::from(tenant) + 1, NEW);
+            self.links.grow(self.tenants.len());
+            self.held.grow(self.tenants.len());
         }
-        self.links.grow(tenants.len());
-        self.held.grow(tenants.len());
+        self.tenants[usize::from(tenant)].set_limits(terms.limits, self.slice);
+    }
+
+    fn forget(&mut self, tenant: u16) {
+        if let Some(tenant) = self.tenants.get_mut(usize::from(tenant)) {
+            *tenant = NEW;
+        }
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
@@ -240,20 +246,10 @@ impl Caps {
     /// A policy without VQs.
     ///
     /// # Errors
-    /// A setting out of its range.
-    pub fn new(config: &CapsConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
+    /// A shape without HWQs or depth.
+    pub fn new(shape: &PollerShape) -> Result<Self, ConfigError> {
         shape.validate()?;
-        for limits in &config.limits {
-            let most_mbytes = 1_000_000;
-            let ios_remedy = "must be at most 1000000000";
-            let mbytes_remedy = "must be at most 1000000";
-            ConfigError::check(limits.rw_ios_per_sec <= 1_000_000_000, "rw_ios_per_sec", ios_remedy)?;
-            ConfigError::check(limits.rw_mbytes_per_sec <= most_mbytes, "rw_mbytes_per_sec", mbytes_remedy)?;
-            ConfigError::check(limits.r_mbytes_per_sec <= most_mbytes, "r_mbytes_per_sec", mbytes_remedy)?;
-            ConfigError::check(limits.w_mbytes_per_sec <= most_mbytes, "w_mbytes_per_sec", mbytes_remedy)?;
-        }
         let tenants = Tenants {
-            limits: config.limits.clone(),
             tenants: Vec::new(),
             ring: List::default(),
             links: Links::default(),
@@ -262,36 +258,25 @@ impl Caps {
         };
         Ok(Self { flows: Flows::new(tenants, shape.hwqs, shape.hwq_depth) })
     }
-
-    /// The HWQ of a VQ.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.flows.hwq_of(slot)
-    }
-
-    fn charge(&mut self, slot: VqSlot, op: Op, len_bytes: u64) {
-        if let Some(tenant) = self.flows.flow_of(slot) {
-            self.flows.turns.tenants[usize::from(tenant)].charge(op, len_bytes);
-            self.flows.turns.rotate(tenant);
-        }
-    }
 }
 
-impl Policy for Caps {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, _: Nanos) {
-        self.flows.attach(slot, vq.tenant.0, class);
+impl ByFlow for Caps {
+    type Turns = Tenants;
+
+    fn flows(&self) -> &Flows<Tenants> {
+        &self.flows
     }
 
-    fn detach(&mut self, slot: VqSlot, _: Nanos) {
-        self.flows.detach(slot);
+    fn flows_mut(&mut self) -> &mut Flows<Tenants> {
+        &mut self.flows
+    }
+
+    fn heed(&mut self, _: TenantSlot, _: &Terms, now: Nanos) {
+        self.flows.turns.release(now.0 / SLICE.0);
     }
 
     #[inline]
-    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
-        self.flows.arrived(slot, backlog);
-    }
-
-    #[inline]
-    fn next(&mut self, now: Nanos) -> Next {
+    fn pick(&mut self, now: Nanos) -> Next {
         if !self.flows.any_backlog() {
             return Next::Idle;
         }
@@ -307,40 +292,39 @@ impl Policy for Caps {
     }
 
     #[inline]
-    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
-        self.charge(slot, op, len_bytes);
-        self.flows.sent(slot, hwq);
+    fn sending(&mut self, tenant: u16, op: Op, len_bytes: u64) {
+        self.flows.turns.tenants[usize::from(tenant)].charge(op, len_bytes);
+        self.flows.turns.rotate(tenant);
     }
 
-    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
+    fn refusing(&mut self, tenant: u16, consumed: bool) {
         if consumed {
             // A command all the same, if not one for the drive.
-            self.charge(slot, Op::Flush, 0);
+            self.sending(tenant, Op::Flush, 0);
         }
-        self.flows.refused(slot, consumed);
     }
-
-    #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
-        self.flows.completed(hwq);
-    }
-
-    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
 }
 
 #[cfg(test)]
 mod tests {
+    use io_model::{HwqId, TenantId, VqId};
+
     use super::*;
+    use crate::{Policy, VqSlot};
 
     const SECOND: Nanos = Nanos::from_millis(1_000);
 
+    fn attach(policy: &mut Caps, slot: u16, tenant: u16, limits: Limits, backlog: u32) {
+        let vq = VqId { tenant: TenantId(tenant.into()), index: slot + 1 };
+        policy.attach(VqSlot(slot), vq, TenantSlot(tenant), &Terms { limits, ..Terms::default() }, Nanos(0));
+        policy.arrived(VqSlot(slot), backlog, Nanos(0));
+    }
+
     fn policy(limits: &[Limits]) -> Caps {
         let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0 };
-        let mut policy = Caps::new(&CapsConfig { limits: limits.to_vec() }, &shape).unwrap();
-        for tenant in 0..limits.len() as u16 {
-            let vq = VqId { tenant: TenantId(tenant), index: 1 };
-            policy.attach(VqSlot(tenant), vq, Class::BestEffort { weight: 1 }, Nanos(0));
-            policy.arrived(VqSlot(tenant), u32::MAX, Nanos(0));
+        let mut policy = Caps::new(&shape).unwrap();
+        for (tenant, limits) in (0..).zip(limits) {
+            attach(&mut policy, tenant, tenant, *limits, u32::MAX);
         }
         policy
     }
@@ -359,7 +343,7 @@ mod tests {
                 Next::Send { vq, hwq } => {
                     let (op, len_bytes) = command(sent[usize::from(vq.0)].len());
                     policy.sent(vq, hwq, op, len_bytes, now);
-                    policy.completed(vq, hwq, TenantId(vq.0), op, len_bytes, Nanos(0), now);
+                    policy.completed(vq, hwq, TenantSlot(vq.0), op, len_bytes, Nanos(0), now);
                     sent[usize::from(vq.0)].push(now);
                 }
                 Next::WaitUntil(at) => {
@@ -423,8 +407,8 @@ mod tests {
     #[test]
     fn room_that_a_held_tenant_was_woken_for_goes_to_others() {
         let shape = PollerShape { hwqs: 2, hwq_depth: 1, guaranteed_vqs: 0 };
-        let limits = vec![Limits { rw_ios_per_sec: 3_000, ..Limits::default() }];
-        let mut policy = Caps::new(&CapsConfig { limits }, &shape).unwrap();
+        let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
+        let mut policy = Caps::new(&shape).unwrap();
         let send = |policy: &mut Caps| {
             let Next::Send { vq, hwq } = policy.next(Nanos(0)) else { return None };
             policy.sent(vq, hwq, Op::Read, 4096, Nanos(0));
@@ -434,15 +418,13 @@ mod tests {
         let mut order = Vec::new();
         for slots in [[0, 1], [2, 3]] {
             for slot in slots {
-                let vq = VqId { tenant: TenantId(slot / 2), index: slot + 1 };
-                policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, Nanos(0));
-                policy.arrived(VqSlot(slot), 9, Nanos(0));
+                attach(&mut policy, slot, slot / 2, limits[usize::from(slot / 2)], 9);
             }
             order.extend(std::iter::from_fn(|| send(&mut policy)));
         }
         assert_eq!(order, [(0, 0), (1, 1)]);
         for hwq in [0, 1] {
-            policy.completed(VqSlot(hwq), HwqId(hwq), TenantId(0), Op::Read, 4096, Nanos(0), Nanos(0));
+            policy.completed(VqSlot(hwq), HwqId(hwq), TenantSlot(0), Op::Read, 4096, Nanos(0), Nanos(0));
         }
         // Both were woken, but one command is all that is left of the slice.
         order = std::iter::from_fn(|| send(&mut policy)).collect();
@@ -452,12 +434,10 @@ mod tests {
     #[test]
     fn vqs_of_a_held_tenant_take_turns_at_full_hwqs() {
         let shape = PollerShape { hwqs: 1, hwq_depth: 2, guaranteed_vqs: 0 };
-        let limits = vec![Limits { rw_ios_per_sec: 3_000, ..Limits::default() }];
-        let mut policy = Caps::new(&CapsConfig { limits }, &shape).unwrap();
+        let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
+        let mut policy = Caps::new(&shape).unwrap();
         for slot in 0..5 {
-            let vq = VqId { tenant: TenantId(0), index: slot + 1 };
-            policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, Nanos(0));
-            policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
+            attach(&mut policy, slot, 0, limits[0], u32::MAX);
         }
         let mut sent = [0; 5];
         for slice in 0..100 {
@@ -470,7 +450,7 @@ mod tests {
                     flying += 1;
                 }
                 for _ in 0..flying {
-                    policy.completed(VqSlot(0), HwqId(0), TenantId(0), Op::Read, 4096, Nanos(0), now);
+                    policy.completed(VqSlot(0), HwqId(0), TenantSlot(0), Op::Read, 4096, Nanos(0), now);
                 }
             }
         }
@@ -478,9 +458,44 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range_are_named() {
-        let shape = PollerShape { hwqs: 1, hwq_depth: 1, guaranteed_vqs: 0 };
-        let limits = vec![Limits::default(), Limits { w_mbytes_per_sec: 1_000_001, ..Limits::default() }];
-        assert_eq!(Caps::new(&CapsConfig { limits }, &shape).unwrap_err().field, "w_mbytes_per_sec");
+    fn limits_that_change_hold_from_then_on_and_shed_no_debt() {
+        let ios = |rw_ios_per_sec| Terms { limits: Limits { rw_ios_per_sec, ..Limits::default() }, ..Terms::default() };
+        let mut policy = policy(&[Limits { rw_mbytes_per_sec: 1, ..Limits::default() }]);
+        // 1 MiB at once is paid for in a second.
+        let (sent, _) = run(&mut policy, 1, SLICE, |_| (Op::Read, 1 << 20));
+        assert_eq!(sent[0].len(), 1);
+        let ten = Terms { limits: Limits { rw_mbytes_per_sec: 10, ..Limits::default() }, ..Terms::default() };
+        policy.change_terms(TenantSlot(0), &ten, SLICE);
+        let Next::WaitUntil(at) = policy.next(SLICE) else { panic!("the debt is kept") };
+        assert!((95..=101).contains(&(at.0 / SLICE.0)), "paid back at the new rate: {at:?}");
+        // Raised, lowered and said again within a slice: never more than a quota.
+        policy.change_terms(TenantSlot(0), &ios(5_000), at);
+        let mut count = 0;
+        for _ in 0..10 {
+            for limit in [50_000, 5_000, 5_000] {
+                policy.change_terms(TenantSlot(0), &ios(limit), at);
+            }
+            while let Next::Send { vq, hwq } = policy.next(at) {
+                policy.sent(vq, hwq, Op::Read, 512, at);
+                count += 1;
+            }
+        }
+        assert_eq!(count, 5);
+        policy.change_terms(TenantSlot(0), &Terms::default(), at);
+        assert!(matches!(policy.next(at), Next::Send { .. }), "without limits it is not held");
+    }
+
+    #[test]
+    fn the_next_tenant_in_a_slot_owes_nothing() {
+        let limits = Limits { rw_mbytes_per_sec: 1, ..Limits::default() };
+        let mut policy = policy(&[limits]);
+        run(&mut policy, 1, SLICE, |_| (Op::Read, 1 << 20));
+        policy.detach(VqSlot(0), SLICE);
+        attach(&mut policy, 0, 0, limits, 1);
+        assert!(matches!(policy.next(SLICE), Next::WaitUntil(_)), "the same tenant does");
+        policy.detach(VqSlot(0), SLICE);
+        policy.forget(TenantSlot(0));
+        attach(&mut policy, 0, 0, limits, 1);
+        assert!(matches!(policy.next(SLICE), Next::Send { .. }));
     }
 }

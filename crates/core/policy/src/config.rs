@@ -3,8 +3,8 @@
 use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
-    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, CapsConfig, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config,
-    Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, d2fq,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns,
+    LpnsConfig, Mqfq, MqfqConfig, Passthrough, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -60,8 +60,8 @@ pub enum PolicyConfig {
     Mqfq(MqfqConfig),
     /// Fair queueing by the drive's weighted round robin.
     D2fq(D2fqConfig),
-    /// A limit for each tenant.
-    Caps(CapsConfig),
+    /// A limit for each tenant, as its terms say.
+    Caps,
     /// Weighted round robin among tenants by class.
     Wrr(ArbitratedConfig),
     /// Deficit round robin among tenants by class.
@@ -81,7 +81,7 @@ impl PolicyConfig {
             Self::K2(_) => "k2",
             Self::Mqfq(_) => "mqfq",
             Self::D2fq(_) => "d2fq",
-            Self::Caps(_) => "caps",
+            Self::Caps => "caps",
             Self::Wrr(_) => "wrr",
             Self::Drr(_) => "drr",
         }
@@ -101,7 +101,7 @@ impl PolicyConfig {
             Self::K2(config) => K2::new(config, shape)?.into(),
             Self::Mqfq(config) => Mqfq::new(config, shape)?.into(),
             Self::D2fq(config) => D2fq::new(config, shape)?.into(),
-            Self::Caps(config) => Caps::new(config, shape)?.into(),
+            Self::Caps => Caps::new(shape)?.into(),
             Self::Wrr(config) => Arbitrated::wrr(config, shape)?.into(),
             Self::Drr(config) => Arbitrated::drr(config, shape)?.into(),
         })

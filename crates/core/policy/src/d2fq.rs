@@ -10,20 +10,21 @@
 //! another one's completion shows a lower one. So it may stand too high for a moment, but costs O(1).
 //!
 //! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed and yet
-//! runs away, down to the slowdown that is really in use. [`wrr_weights`](Policy::wrr_weights) tells the weights for R; whoever runs
+//! runs away, down to the slowdown that is really in use. [`wrr_weights`](crate::Policy::wrr_weights) tells the weights for R; whoever runs
 //! the policy has to set them at the drive. On a drive without weighted round robin, or with HWQs whose classes were never
 //! set, commands flow freely, but *no shares are kept*.
 //!
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not
 //! latencies. The HWQs of a poller take the classes in turn: high, medium, low, high, …
 
-use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, WrrWeights};
 
+use crate::by_flow::ByFlow;
 use crate::cost::Cost;
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List, NONE};
-use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+use crate::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// A tenant without commands for so long is not active any more, and starts anew without credit or debt.
 const GRACE: Nanos = Nanos::from_millis(200);
@@ -116,7 +117,7 @@ const NOBODY: Tenant = Tenant {
 
 /// All tenants and their virtual times.
 #[derive(Debug)]
-struct Tenants {
+pub(crate) struct Tenants {
     guaranteed_weight: u32,
     tenants: Vec<Tenant>,
     ring: List,
@@ -174,16 +175,20 @@ fn speed(class: QueuePriority) -> usize {
 }
 
 impl Turns for Tenants {
-    fn attach(&mut self, tenant: u16, class: Class) {
+    fn attach(&mut self, tenant: u16, terms: &Terms) {
         if self.tenants.len() <= usize::from(tenant) {
             self.tenants.resize(usize::from(tenant) + 1, NOBODY);
             self.links.grow(self.tenants.len());
         }
-        let weight = match class {
-            Class::Guaranteed { .. } => self.guaranteed_weight,
-            Class::BestEffort { weight } => weight,
-        };
-        self.tenants[usize::from(tenant)].share = Share::new(weight);
+        self.tenants[usize::from(tenant)].share = Share::new(terms.class.weight_or(self.guaranteed_weight));
+    }
+
+    fn forget(&mut self, tenant: u16) {
+        let Some(state) = self.tenants.get_mut(usize::from(tenant)) else { return };
+        self.active -= u32::from(std::mem::replace(state, NOBODY).active);
+        if self.holder == tenant {
+            self.holder = NONE;
+        }
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
@@ -244,17 +249,6 @@ impl D2fq {
             flows: Flows::new(tenants, shape.hwqs, shape.hwq_depth),
             config: config.clone(),
         })
-    }
-
-    /// The HWQ that a VQ's next command goes to.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        let tenant = self.flows.flow_of(slot)?;
-        Some(HwqId(hwq_in(self.class(tenant), slot.0, self.hwqs)))
-    }
-
-    /// The weights that the drive should have now. They change at [`interval`](Policy::interval) alone.
-    fn current_weights(&self) -> WrrWeights {
-        weights_of(self.ratio)
     }
 
     /// The class of a tenant's next command.
@@ -322,22 +316,24 @@ fn hwq_in(class: QueuePriority, slot: u16, hwqs: u16) -> u16 {
     first + 3 * (slot % count)
 }
 
-impl Policy for D2fq {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, _: Nanos) {
-        self.flows.attach(slot, vq.tenant.0, class);
+impl ByFlow for D2fq {
+    type Turns = Tenants;
+
+    fn flows(&self) -> &Flows<Tenants> {
+        &self.flows
     }
 
-    fn detach(&mut self, slot: VqSlot, _: Nanos) {
-        self.flows.detach(slot);
+    fn flows_mut(&mut self) -> &mut Flows<Tenants> {
+        &mut self.flows
+    }
+
+    fn next_hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        let tenant = self.flows.flow_of(slot)?;
+        Some(HwqId(hwq_in(self.class(tenant), slot.0, self.hwqs)))
     }
 
     #[inline]
-    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
-        self.flows.arrived(slot, backlog);
-    }
-
-    #[inline]
-    fn next(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, _: Nanos) -> Next {
         while let Some(tenant) = self.flows.turns.ring.front() {
             let (class, hwqs) = (self.class(tenant), self.hwqs);
             if let Some(send) = self.flows.pick_at(tenant, |_, slot| hwq_in(class, slot, hwqs)) {
@@ -349,35 +345,26 @@ impl Policy for D2fq {
     }
 
     #[inline]
-    fn sent(&mut self, slot: VqSlot, hwq: HwqId, _: Op, _: u64, _: Nanos) {
-        if let Some(tenant) = self.flows.flow_of(slot) {
-            let Tenants { tenants, ring, links, .. } = &mut self.flows.turns;
-            tenants[usize::from(tenant)].in_flight += 1;
-            ring.rotate(links, tenant);
-        }
-        self.flows.sent(slot, hwq);
+    fn sending(&mut self, tenant: u16, _: Op, _: u64) {
+        let Tenants { tenants, ring, links, .. } = &mut self.flows.turns;
+        tenants[usize::from(tenant)].in_flight += 1;
+        ring.rotate(links, tenant);
     }
 
-    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
-        if let Some(tenant) = self.flows.flow_of(slot).filter(|tenant| self.flows.is_ready(*tenant)) {
+    fn refusing(&mut self, tenant: u16, _: bool) {
+        if self.flows.is_ready(tenant) {
             let Tenants { ring, links, .. } = &mut self.flows.turns;
             ring.rotate(links, tenant);
         }
-        self.flows.refused(slot, consumed);
     }
 
     #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantId, op: Op, len_bytes: u64, _: Nanos, now: Nanos) {
+    fn completing(&mut self, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, now: Nanos) {
         let cost = self.config.cost.of(op, len_bytes);
         self.flows.turns.completed(tenant.0, class_of(hwq.0), cost, now);
-        self.flows.completed(hwq);
     }
 
-    fn wrr_weights(&self) -> Option<WrrWeights> {
-        Some(self.current_weights())
-    }
-
-    fn interval(&mut self, _: &[TenantReport], now: Nanos) {
+    fn end_interval(&mut self, now: Nanos) {
         self.flows.turns.expire(now);
         if now >= self.period_end {
             self.period_end = now + PERIOD;
@@ -386,11 +373,18 @@ impl Policy for D2fq {
             }
         }
     }
+
+    fn weights(&self) -> Option<WrrWeights> {
+        Some(weights_of(self.ratio))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use io_model::{TenantId, VqId};
+
     use super::*;
+    use crate::Policy;
 
     const T0: Nanos = Nanos(0);
 
@@ -398,14 +392,16 @@ mod tests {
         let shape = PollerShape { hwqs: 3, hwq_depth: 64, guaranteed_vqs: 0 };
         let mut policy = D2fq::new(config, &shape).unwrap();
         for (slot, weight) in weights.iter().enumerate() {
-            let vq = VqId { tenant: TenantId(slot as u16), index: 1 };
-            policy.attach(VqSlot(slot as u16), vq, Class::BestEffort { weight: *weight }, T0);
+            let vq = VqId { tenant: TenantId(slot as u32), index: 1 };
+            let tenant = TenantSlot(slot as u16);
+            policy.attach(VqSlot(slot as u16), vq, tenant, &Terms::best_effort(*weight), T0);
         }
         policy
     }
 
     fn complete(policy: &mut D2fq, tenant: u16, hwq: u16, count: u32) {
-        (0..count).for_each(|_| policy.completed(VqSlot(tenant), HwqId(hwq), TenantId(tenant), Op::Read, 4096, T0, T0));
+        (0..count)
+            .for_each(|_| policy.completed(VqSlot(tenant), HwqId(hwq), TenantSlot(tenant), Op::Read, 4096, T0, T0));
     }
 
     fn sends_over(policy: &mut D2fq, slot: u16) -> u16 {

@@ -79,6 +79,13 @@ impl Fair {
         self.entries[usize::from(id)].share = Share::new(weight);
     }
 
+    /// Another one has this identifier from now on: what the former one overdrew is gone. It is not waiting.
+    pub(crate) fn forget(&mut self, id: u16) {
+        if let Some(entry) = self.entries.get_mut(usize::from(id)) {
+            *entry = Entry { tag: 0, share: Share::ONE };
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.calendar.is_empty() && self.alone == NONE
     }

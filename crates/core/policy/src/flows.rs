@@ -1,15 +1,15 @@
-//! VQs with work, grouped into flows, and the HWQs that they wait for: what K2, MQFQ, D2FQ and the caps have in common.
+//! VQs with work, grouped into flows, and the HWQs that they wait for: what all policies but LPNS have in common.
 //!
 //! A flow is a tenant (or a single VQ, where a policy knows no tenants). Its VQs take turns. Which flow goes next is the
 //! policy's part, told through [`Turns`]. A VQ whose HWQ is full is parked there; room wakes one VQ, which hands on
 //! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command
 //! causes a bounded number of them.
 
-use io_model::{HwqId, Nanos};
+use io_model::{HwqId, Nanos, QueuePriority};
 
 use crate::hwq_pool::HwqPool;
 use crate::ready::{Links, List, NONE};
-use crate::{Class, Next, VqSlot};
+use crate::{Next, TenantSlot, Terms, VqSlot};
 
 /// What a flow could do if it were its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,11 @@ pub(crate) enum Standing {
 
 /// The order among flows.
 pub(crate) trait Turns {
-    /// Makes room for this flow, and tells its class. It is not ready now.
-    fn attach(&mut self, flow: u16, class: Class);
+    /// Makes room for this flow, and tells the terms of its tenant. It is not ready now.
+    fn attach(&mut self, flow: u16, terms: &Terms);
+
+    /// The tenant of an idle flow left: what is kept of it goes. It may never have been attached.
+    fn forget(&mut self, _flow: u16) {}
 
     /// Its standing changed.
     fn moved(&mut self, flow: u16, from: Standing, to: Standing);
@@ -52,15 +55,28 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 struct Vq {
     state: State,
-    flow: u16,
-    backlog: u32,
-    /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
-    hwq: u16,
     /// Parked: among those that go first.
     first: bool,
+    /// What its client asked for.
+    asked: QueuePriority,
+    tenant: u16,
+    flow: u16,
+    /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
+    hwq: u16,
+    backlog: u32,
 }
 
-const NO_VQ: Vq = Vq { state: State::Detached, flow: NONE, backlog: 0, hwq: NONE, first: false };
+const NO_VQ: Vq = Vq {
+    state: State::Detached,
+    first: false,
+    asked: QueuePriority::Medium,
+    tenant: NONE,
+    flow: NONE,
+    hwq: NONE,
+    backlog: 0,
+};
+
+const NO_FLOW: Flow = Flow { standing: Standing::Idle, woken: List::EMPTY, ready: List::EMPTY, backlogged: 0 };
 
 #[derive(Debug, Clone, Copy)]
 struct Flow {
@@ -135,9 +151,9 @@ impl<T: Turns> Flows<T> {
         self.pool.has_room(hwq, false)
     }
 
-    /// A VQ of `flow` appears. Slot and flow 65535 are ignored.
-    pub(crate) fn attach(&mut self, slot: VqSlot, flow: u16, class: Class) {
-        if slot.0 == NONE || flow == NONE {
+    /// A VQ of a tenant appears, in `flow`. Slots from 65535 on, which there are none of, are ignored.
+    pub(crate) fn attach(&mut self, slot: VqSlot, tenant: TenantSlot, flow: u16, terms: &Terms) {
+        if slot.0 == NONE || tenant.0 == NONE || flow == NONE {
             return;
         }
         self.detach(slot);
@@ -145,21 +161,72 @@ impl<T: Turns> Flows<T> {
             self.vqs.resize(usize::from(slot.0) + 1, NO_VQ);
             self.links.grow(self.vqs.len());
         }
+        self.make_room(flow);
+        self.tell(flow, terms);
+        self.vqs[usize::from(slot.0)] = Vq { state: State::Idle, tenant: tenant.0, flow, ..NO_VQ };
+        self.pool.attach(slot.0, false, &mut Vec::new());
+    }
+
+    fn make_room(&mut self, flow: u16) {
         if self.flows.len() <= usize::from(flow) {
-            let none = Flow { standing: Standing::Idle, woken: List::default(), ready: List::default(), backlogged: 0 };
-            self.flows.resize(usize::from(flow) + 1, none);
+            self.flows.resize(usize::from(flow) + 1, NO_FLOW);
         }
+    }
+
+    /// Tells the order of a flow's terms, which decide on the list that it belongs to.
+    fn tell(&mut self, flow: u16, terms: &Terms) {
         let standing = self.flows[usize::from(flow)].standing;
         if standing == Standing::Idle {
-            self.turns.attach(flow, class);
-        } else {
-            // Its class may have changed, and with it the list that it belongs to.
-            self.turns.moved(flow, standing, Standing::Idle);
-            self.turns.attach(flow, class);
-            self.turns.moved(flow, Standing::Idle, standing);
+            return self.turns.attach(flow, terms);
         }
-        self.vqs[usize::from(slot.0)] = Vq { state: State::Idle, flow, ..NO_VQ };
-        self.pool.attach(slot.0, false, &mut Vec::new());
+        self.turns.moved(flow, standing, Standing::Idle);
+        self.turns.attach(flow, terms);
+        self.turns.moved(flow, Standing::Idle, standing);
+    }
+
+    /// The terms of a VQ's flow changed.
+    pub(crate) fn retune(&mut self, slot: VqSlot, terms: &Terms) {
+        let Some(flow) = self.flow_of(slot) else { return };
+        self.tell(flow, terms);
+        let goes_first = self.turns.goes_first(flow);
+        let Vq { state, first, hwq, .. } = self.vqs[usize::from(slot.0)];
+        if state == State::Parked && first != goes_first {
+            self.parked[usize::from(hwq)].list(first).remove(&mut self.links, slot.0);
+            self.parked[usize::from(hwq)].list(goes_first).push_back(&mut self.links, slot.0);
+            self.vqs[usize::from(slot.0)].first = goes_first;
+        }
+    }
+
+    /// Puts a VQ with its backlog into another flow, one that the order knows.
+    pub(crate) fn move_to(&mut self, slot: VqSlot, flow: u16) {
+        if self.flow_of(slot).is_none_or(|from| from == flow) {
+            return;
+        }
+        let backlog = self.vqs[usize::from(slot.0)].backlog;
+        self.rest(slot.0);
+        self.make_room(flow);
+        self.vqs[usize::from(slot.0)].flow = flow;
+        self.arrived(slot, backlog);
+    }
+
+    /// Slots that were ever attached are below this.
+    pub(crate) fn slots(&self) -> u16 {
+        self.vqs.len() as u16
+    }
+
+    /// The tenant of an attached VQ.
+    pub(crate) fn tenant_of(&self, slot: VqSlot) -> Option<TenantSlot> {
+        let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.state != State::Detached)?;
+        Some(TenantSlot(vq.tenant))
+    }
+
+    /// What the client of an attached VQ asked for.
+    pub(crate) fn asked_by(&self, slot: VqSlot) -> QueuePriority {
+        self.vqs[usize::from(slot.0)].asked
+    }
+
+    pub(crate) fn set_asked(&mut self, slot: VqSlot, priority: QueuePriority) {
+        self.vqs[usize::from(slot.0)].asked = priority;
     }
 
     pub(crate) fn detach(&mut self, slot: VqSlot) {

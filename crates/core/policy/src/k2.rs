@@ -8,11 +8,12 @@
 //!
 //! Not implemented: the levels within the real-time class, and a cap in bytes (a later variant).
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, QueuePriority};
 
+use crate::by_flow::ByFlow;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+use crate::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// Settings of [`K2`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Default for K2Config {
 
 /// Ready VQs by class.
 #[derive(Debug, Default)]
-struct Classes {
+pub(crate) struct Classes {
     real_time: List,
     best_effort: List,
     links: Links,
@@ -48,12 +49,12 @@ impl Classes {
 }
 
 impl Turns for Classes {
-    fn attach(&mut self, flow: u16, class: Class) {
+    fn attach(&mut self, flow: u16, terms: &Terms) {
         if self.is_real_time.len() <= usize::from(flow) {
             self.is_real_time.resize(usize::from(flow) + 1, false);
             self.links.grow(self.is_real_time.len());
         }
-        self.is_real_time[usize::from(flow)] = matches!(class, Class::Guaranteed { .. });
+        self.is_real_time[usize::from(flow)] = terms.class.is_guaranteed();
     }
 
     fn moved(&mut self, flow: u16, from: Standing, to: Standing) {
@@ -90,62 +91,43 @@ impl K2 {
         let flows = Flows::new(Classes::default(), shape.hwqs, shape.hwq_depth);
         Ok(Self { max_in_flight: config.max_in_flight, flows })
     }
-
-    /// The HWQ of a VQ.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.flows.hwq_of(slot)
-    }
-
-    /// The command of a VQ went: the next VQ of its class has its turn.
-    fn rotate(&mut self, slot: VqSlot) {
-        if self.flows.is_ready(slot.0) {
-            let (list, links) = self.flows.turns.list(slot.0);
-            list.rotate(links, slot.0);
-        }
-    }
 }
 
-impl Policy for K2 {
-    fn attach(&mut self, slot: VqSlot, _: VqId, class: Class, _: Nanos) {
-        self.flows.attach(slot, slot.0, class);
+impl ByFlow for K2 {
+    type Turns = Classes;
+
+    fn flows(&self) -> &Flows<Classes> {
+        &self.flows
     }
 
-    fn detach(&mut self, slot: VqSlot, _: Nanos) {
-        self.flows.detach(slot);
+    fn flows_mut(&mut self) -> &mut Flows<Classes> {
+        &mut self.flows
+    }
+
+    fn flow_for(&self, slot: VqSlot, _: TenantSlot, _: QueuePriority) -> u16 {
+        slot.0
     }
 
     #[inline]
-    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
-        self.flows.arrived(slot, backlog);
-    }
-
-    #[inline]
-    fn next(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, _: Nanos) -> Next {
         self.flows.next_within(self.max_in_flight, |turns| turns.front())
     }
 
     #[inline]
-    fn sent(&mut self, slot: VqSlot, hwq: HwqId, _: Op, _: u64, _: Nanos) {
-        self.flows.sent(slot, hwq);
-        self.rotate(slot);
+    fn turn_over(&mut self, flow: u16, _: Option<HwqId>) {
+        if self.flows.is_ready(flow) {
+            let (list, links) = self.flows.turns.list(flow);
+            list.rotate(links, flow);
+        }
     }
-
-    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
-        self.flows.refused(slot, consumed);
-        self.rotate(slot);
-    }
-
-    #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
-        self.flows.completed(hwq);
-    }
-
-    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
 }
 
 #[cfg(test)]
 mod tests {
+    use io_model::{Op, TenantId, VqId};
+
     use super::*;
+    use crate::Policy;
 
     const T0: Nanos = Nanos(0);
     const WAIT: Next = Next::WaitUntil(Nanos::MAX);
@@ -155,12 +137,9 @@ mod tests {
         let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 1 };
         let mut policy = K2::new(&K2Config { max_in_flight }, &shape).unwrap();
         for slot in 0..3 {
-            let class = if slot == 0 {
-                Class::Guaranteed { latency_target: None }
-            } else {
-                Class::BestEffort { weight: u32::from(slot) * 100 }
-            };
-            policy.attach(VqSlot(slot), VqId { tenant: TenantId(slot), index: 1 }, class, T0);
+            let terms = if slot == 0 { Terms::guaranteed(None) } else { Terms::best_effort(u32::from(slot) * 100) };
+            let vq = VqId { tenant: TenantId(slot.into()), index: 1 };
+            policy.attach(VqSlot(slot), vq, TenantSlot(slot), &terms, T0);
         }
         policy
     }
@@ -181,7 +160,7 @@ mod tests {
         policy.arrived(VqSlot(0), 2, T0);
         assert_eq!(policy.next(T0), WAIT);
         for expected in [0, 0, 1] {
-            policy.completed(VqSlot(1), HwqId(1), TenantId(1), Op::Read, 4096, T0, T0);
+            policy.completed(VqSlot(1), HwqId(1), TenantSlot(1), Op::Read, 4096, T0, T0);
             assert_eq!(send(&mut policy), Some(expected));
             assert_eq!(policy.next(T0), WAIT);
         }

@@ -5,7 +5,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | here | the contract: [`Policy`], [`Class`], [`Next`], [`TenantReport`] |
+//! | here | the contract: [`Policy`], [`Next`], [`TenantReport`] |
+//! | `terms` | [`Terms`]: what a tenant was promised and is held to; they may change while it runs |
 //! | `config` | [`PolicyConfig`]: which policy, with which settings; builds one for a poller |
 //! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
@@ -16,21 +17,23 @@
 //! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
 //! | `caps` | [`Caps`]: commands and bytes per second for each tenant |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
-//! | `netcalc` | curves and bounds of network calculus |
+//! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
 //! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and under
 //! [`Lpns`] if it is a guaranteed one; all other policies compare what tenants wait for, and must see all of their VQs.
 //!
-//! Slot and tenant identifier 65535 are reserved; VQs under them are ignored. Not implemented: admission of promises before
-//! they are made; one policy's state shared by several pollers (each has its own, but for what
-//! [`interval`](Policy::interval) reports).
+//! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
+//! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
+//! implemented: admission of promises before they are made; one policy's state shared by several pollers (each has its own,
+//! but for what [`interval`](Policy::interval) reports).
 
 #![forbid(unsafe_code)]
 
 mod any;
 mod arbitrated;
+mod by_flow;
 mod calendar;
 mod caps;
 mod config;
@@ -46,39 +49,32 @@ mod mqfq;
 pub mod netcalc;
 mod passthrough;
 mod ready;
+mod roster;
+mod terms;
 
 pub use any::AnyPolicy;
-pub use arbitrated::{Arbitrated, ArbitratedConfig, TenantPriority};
-pub use caps::{Caps, CapsConfig, Limits};
+pub use arbitrated::{Arbitrated, ArbitratedConfig};
+pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use fairnvme::{FairConfig, FairNvme, FairState, FairVariant, TenantState};
 pub use k2::{K2, K2Config};
-pub use lpns::{Bound, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant};
+pub use lpns::{Bound, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
+pub use terms::{Class, Limits, TenantPriority, Terms};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
-/// What a tenant was promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// A latency, whatever its neighbours do.
-    Guaranteed {
-        /// The promise. `None`: as good as the drive can, no number given.
-        latency_target: Option<Nanos>,
-    },
-    /// A share in proportion to its weight.
-    BestEffort {
-        /// Relative weight, 1 to 10000.
-        weight: u32,
-    },
-}
-
-/// A VQ's place in the policy's tables: dense, chosen by the poller, reused after `detach`.
+/// A VQ's place in the policy's tables: dense, chosen by the poller, reused after `detach`. Below 65535.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VqSlot(pub u16);
+
+/// A tenant's place in the tables of one poller and of its policy: dense, chosen by the poller, reused after
+/// [`forget`](Policy::forget). Below 65535. Its [`TenantId`] is another number, which is never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantSlot(pub u16);
 
 /// What the policy wants the poller to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,12 +117,30 @@ pub struct TenantReport {
 
 /// The contract between a poller and a policy.
 ///
-/// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, then
-/// `detach`. The poller answers every `Send` with exactly one `sent` or `refused` before it asks again.
-/// Every method is O(1) amortised in the number of VQs and tenants, but for `interval`.
+/// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, `change_terms`, then
+/// `detach`; `forget` when a tenant leaves. The poller answers every `Send` with exactly one `sent` or `refused` before it
+/// calls anything else. Every method is O(1) amortised in the number of VQs and tenants, but for `interval`, `change_terms`
+/// and `forget`.
 pub trait Policy {
-    /// A VQ appears. The slot was unused.
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos);
+    /// A VQ appears. The slot was unused. `tenant` is where its tenant stands, the same for all of its VQs, and `terms` are
+    /// those in force: the tenant's other VQs here have been told of them.
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos);
+
+    /// A tenant has other terms from now on. Its VQs stay attached, with their backlogs and their commands in flight; nobody
+    /// is asked or told again.
+    ///
+    /// - A share by weight or priority counts from the next command on; what was served or is owed stays so.
+    /// - A limit holds from now on: what is left of the slice that goes on is at most the new limit's, and a command that
+    ///   overdrew the old one is paid back at the new rate.
+    /// - A promise is in force at once where the policy serves the tenant's VQs, elsewhere by the next `interval`. Commands
+    ///   in flight stay on their HWQs; new ones go where the class has them.
+    ///
+    /// Does nothing for a tenant that has no VQ here: its next `attach` brings the terms.
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos);
+
+    /// A tenant left this poller: it has no VQ and no command in flight here. All that is kept of it goes, what it owes
+    /// too, and another tenant may have its slot.
+    fn forget(&mut self, tenant: TenantSlot);
 
     /// The priority that the VQ's client asked for. Told right after `attach`; what it counts for is the policy's.
     fn asked_priority(&mut self, _slot: VqSlot, _priority: QueuePriority) {}
@@ -147,21 +161,27 @@ pub trait Policy {
     /// else the VQ can't be fetched from now: leave it out until its next `arrived`.
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos);
 
-    /// A command ended. Told for detached slots too (`slot` is then unused or reused: match by `tenant`).
+    /// A command ended. Told for detached slots too (`slot` is then unused or reused: go by `tenant`, who is still there).
     #[expect(clippy::too_many_arguments, reason = "plain values in registers, once per command")]
     fn completed(
         &mut self,
         slot: VqSlot,
         hwq: HwqId,
-        tenant: TenantId,
+        tenant: TenantSlot,
         op: Op,
         len_bytes: u64,
         latency: Nanos,
         now: Nanos,
     );
 
-    /// Every 10 ms: what all tenants of the drive did, this poller's and the others'.
+    /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their identifiers. Who
+    /// isn't in it left the drive: nothing is kept of it.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);
+
+    /// The HWQ that a VQ's next command goes to, as things stand. `None`: it is not attached, or the policy doesn't tell.
+    fn hwq_of(&self, _slot: VqSlot) -> Option<HwqId> {
+        None
+    }
 
     /// The latency that this tenant can count on now, with what it rests on, if the policy gives one.
     fn bound(&self, _tenant: TenantId) -> Option<Bound> {

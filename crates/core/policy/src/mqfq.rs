@@ -11,14 +11,15 @@
 //! a virtual time of its own: for one drive give it one poller. A flow stops counting as
 //! soon as it has no commands.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{Nanos, Op};
 
+use crate::by_flow::ByFlow;
 use crate::calendar::Calendar;
 use crate::cost::{COST_UNIT, Cost};
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{Class, ConfigError, Next, Policy, PollerShape, TenantReport, VqSlot};
+use crate::{ConfigError, Next, PollerShape, Terms};
 
 /// Settings of [`Mqfq`].
 #[derive(Debug, Clone, PartialEq)]
@@ -50,9 +51,11 @@ struct Flow {
     held: bool,
 }
 
+const NEW: Flow = Flow { start: 0, share: Share::ONE, standing: Standing::Idle, held: false };
+
 /// All flows in virtual time.
 #[derive(Debug)]
-struct VirtualTime {
+pub(crate) struct VirtualTime {
     gap: u64,
     guaranteed_weight: u32,
     /// Virtual time: the lowest start tag.
@@ -139,19 +142,20 @@ impl VirtualTime {
 }
 
 impl Turns for VirtualTime {
-    fn attach(&mut self, flow: u16, class: Class) {
-        let weight = match class {
-            Class::Guaranteed { .. } => self.guaranteed_weight,
-            Class::BestEffort { weight } => weight,
-        };
+    fn attach(&mut self, flow: u16, terms: &Terms) {
         if self.flows.len() <= usize::from(flow) {
-            let none = Flow { start: 0, share: Share::ONE, standing: Standing::Idle, held: false };
-            self.flows.resize(usize::from(flow) + 1, none);
+            self.flows.resize(usize::from(flow) + 1, NEW);
             self.links.grow(self.flows.len());
             self.starts.grow(self.flows.len());
             self.held.grow(self.flows.len());
         }
-        self.flows[usize::from(flow)].share = Share::new(weight);
+        self.flows[usize::from(flow)].share = Share::new(terms.class.weight_or(self.guaranteed_weight));
+    }
+
+    fn forget(&mut self, flow: u16) {
+        if let Some(flow) = self.flows.get_mut(usize::from(flow)) {
+            *flow = NEW;
+        }
     }
 
     fn moved(&mut self, flow: u16, from: Standing, to: Standing) {
@@ -198,60 +202,44 @@ impl Mqfq {
         let flows = Flows::new(VirtualTime::new(config), shape.hwqs, shape.hwq_depth);
         Ok(Self { cost: *cost, max_in_flight: *max_in_flight, flows })
     }
-
-    /// The HWQ of a VQ.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.flows.hwq_of(slot)
-    }
 }
 
-impl Policy for Mqfq {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, _: Nanos) {
-        self.flows.attach(slot, vq.tenant.0, class);
+impl ByFlow for Mqfq {
+    type Turns = VirtualTime;
+
+    fn flows(&self) -> &Flows<VirtualTime> {
+        &self.flows
     }
 
-    fn detach(&mut self, slot: VqSlot, _: Nanos) {
-        self.flows.detach(slot);
-    }
-
-    #[inline]
-    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
-        self.flows.arrived(slot, backlog);
+    fn flows_mut(&mut self) -> &mut Flows<VirtualTime> {
+        &mut self.flows
     }
 
     #[inline]
-    fn next(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, _: Nanos) -> Next {
         // Where it waits, commands are with the drive: D of them, or the slowest flow's HWQs are full, or it could go.
         self.flows.next_within(self.max_in_flight, |turns| turns.front())
     }
 
     #[inline]
-    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
-        if let Some(flow) = self.flows.flow_of(slot) {
-            self.flows.turns.charge(flow, self.cost.of(op, len_bytes));
-        }
-        self.flows.sent(slot, hwq);
+    fn sending(&mut self, flow: u16, op: Op, len_bytes: u64) {
+        self.flows.turns.charge(flow, self.cost.of(op, len_bytes));
     }
 
-    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
-        if let Some(flow) = self.flows.flow_of(slot).filter(|_| consumed) {
+    fn refusing(&mut self, flow: u16, consumed: bool) {
+        if consumed {
             // It took a turn and the poller's time, if not the drive's.
             self.flows.turns.charge(flow, COST_UNIT);
         }
-        self.flows.refused(slot, consumed);
     }
-
-    #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
-        self.flows.completed(hwq);
-    }
-
-    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
 }
 
 #[cfg(test)]
 mod tests {
+    use io_model::{HwqId, TenantId, VqId};
+
     use super::*;
+    use crate::{Policy, TenantSlot, VqSlot};
 
     const T0: Nanos = Nanos(0);
 
@@ -259,8 +247,9 @@ mod tests {
         let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0 };
         let mut policy = Mqfq::new(config, &shape).unwrap();
         for (slot, weight) in weights.iter().enumerate() {
-            let vq = VqId { tenant: TenantId(slot as u16), index: 1 };
-            policy.attach(VqSlot(slot as u16), vq, Class::BestEffort { weight: *weight }, T0);
+            let vq = VqId { tenant: TenantId(slot as u32), index: 1 };
+            let tenant = TenantSlot(slot as u16);
+            policy.attach(VqSlot(slot as u16), vq, tenant, &Terms::best_effort(*weight), T0);
             policy.arrived(VqSlot(slot as u16), u32::MAX, T0);
         }
         policy
@@ -271,7 +260,7 @@ mod tests {
         let Next::Send { vq, hwq } = policy.next(T0) else { panic!("somebody may always go") };
         let at = usize::from(vq.0);
         policy.sent(vq, hwq, Op::Read, lengths[at], T0);
-        policy.completed(vq, hwq, TenantId(vq.0), Op::Read, lengths[at], T0, T0);
+        policy.completed(vq, hwq, TenantSlot(vq.0), Op::Read, lengths[at], T0, T0);
         at
     }
 
@@ -316,7 +305,7 @@ mod tests {
             policy.sent(vq, hwq, Op::Read, 4096, T0);
         }
         assert_eq!(policy.next(T0), Next::WaitUntil(Nanos::MAX));
-        policy.completed(VqSlot(0), HwqId(0), TenantId(0), Op::Read, 4096, T0, T0);
+        policy.completed(VqSlot(0), HwqId(0), TenantSlot(0), Op::Read, 4096, T0, T0);
         assert!(matches!(policy.next(T0), Next::Send { .. }));
     }
 }

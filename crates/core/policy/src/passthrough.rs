@@ -1,10 +1,10 @@
 //! Round robin without throttle: what MDev-NVMe does, and the yardstick for every other policy.
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, VqId};
 
 use crate::hwq_pool::HwqPool;
 use crate::ready::{Links, List, NONE};
-use crate::{Class, Next, Policy, TenantReport, VqSlot};
+use crate::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -41,11 +41,6 @@ impl Passthrough {
         let pool = HwqPool::new(0, hwqs, hwq_depth);
         let parked = vec![List::default(); usize::from(pool.len())];
         Self { pool, vqs: Vec::new(), links: Links::default(), ready: List::default(), parked, waiting: 0 }
-    }
-
-    /// The HWQ of a VQ.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.pool.hwq_of(slot)
     }
 
     fn vq(&mut self, slot: VqSlot) -> Option<&mut Vq> {
@@ -94,7 +89,7 @@ impl Passthrough {
 }
 
 impl Policy for Passthrough {
-    fn attach(&mut self, slot: VqSlot, _: VqId, _: Class, now: Nanos) {
+    fn attach(&mut self, slot: VqSlot, _: VqId, _: TenantSlot, _: &Terms, now: Nanos) {
         if slot.0 == NONE {
             return;
         }
@@ -106,6 +101,10 @@ impl Policy for Passthrough {
         self.vqs[usize::from(slot.0)] = Vq { state: State::Idle, backlog: 0 };
         self.pool.attach(slot.0, false, &mut Vec::new());
     }
+
+    fn change_terms(&mut self, _: TenantSlot, _: &Terms, _: Nanos) {}
+
+    fn forget(&mut self, _: TenantSlot) {}
 
     fn detach(&mut self, slot: VqSlot, _: Nanos) {
         if self.vq(slot).is_some() {
@@ -163,7 +162,7 @@ impl Policy for Passthrough {
     }
 
     #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, _: TenantSlot, _: Op, _: u64, _: Nanos, _: Nanos) {
         self.pool.completed(hwq);
         if usize::from(hwq.0) < self.parked.len() {
             self.wake(hwq.0);
@@ -171,10 +170,16 @@ impl Policy for Passthrough {
     }
 
     fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.pool.hwq_of(slot)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use io_model::TenantId;
+
     use super::*;
 
     const T0: Nanos = Nanos(0);
@@ -182,8 +187,8 @@ mod tests {
     fn policy(hwqs: u16, depth: u32, vqs: u16) -> Passthrough {
         let mut policy = Passthrough::new(hwqs, depth);
         for slot in 0..vqs {
-            let vq = VqId { tenant: TenantId(slot), index: 1 };
-            policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, T0);
+            let vq = VqId { tenant: TenantId(slot.into()), index: 1 };
+            policy.attach(VqSlot(slot), vq, TenantSlot(slot), &Terms::default(), T0);
         }
         policy
     }
@@ -195,7 +200,7 @@ mod tests {
     }
 
     fn complete(policy: &mut Passthrough, hwq: u16) {
-        policy.completed(VqSlot(0), HwqId(hwq), TenantId(0), Op::Read, 4096, T0, T0);
+        policy.completed(VqSlot(0), HwqId(hwq), TenantSlot(0), Op::Read, 4096, T0, T0);
     }
 
     #[test]

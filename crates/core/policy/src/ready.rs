@@ -31,11 +31,13 @@ pub(crate) struct List {
 
 impl Default for List {
     fn default() -> Self {
-        Self { head: NONE, tail: NONE }
+        Self::EMPTY
     }
 }
 
 impl List {
+    pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE };
+
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NONE
     }

@@ -1,5 +1,5 @@
 //! What every policy must hold to, whatever it is asked: random legal calls over each variant of [`PolicyConfig`], driven by
-//! events as a poller in virtual time is. A seed decides everything, and every failure names it. Replay one with
+//! events as a poller in virtual time is; tenants' terms change, tenants leave, and others take their slots. A seed decides everything, and every failure names it. Replay one with
 //! `POLICY=<name> POLICY_SEED=<seed> cargo test -p policy --test every_policy`.
 
 use std::cmp::Reverse;
@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig,
-    MqfqConfig, Next, Policy, PolicyConfig, PollerShape, TenantPriority, TenantReport, Variant, VqSlot,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig,
+    Next, Policy, PolicyConfig, PollerShape, TenantPriority, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -58,44 +58,49 @@ fn config(name: &str, random: &mut Random) -> PolicyConfig {
             let low_gap_commands = medium_gap_commands + random.from(0, 20);
             PolicyConfig::D2fq(D2fqConfig { medium_gap_commands, low_gap_commands, ..D2fqConfig::default() })
         }
-        "caps" => {
-            let mut limits = Vec::new();
-            for _ in 0..random.below(TENANTS + 1) {
-                let mut limit =
-                    |least, most| if random.below(2) == 0 { 0 } else { u64::from(random.from(least, most)) };
-                limits.push(Limits {
-                    rw_ios_per_sec: limit(20, 50_000),
-                    rw_mbytes_per_sec: limit(1, 1_000),
-                    r_mbytes_per_sec: limit(1, 1_000),
-                    w_mbytes_per_sec: limit(1, 1_000),
-                });
-            }
-            PolicyConfig::Caps(CapsConfig { limits })
-        }
+        "caps" => PolicyConfig::Caps,
         "wrr" => PolicyConfig::Wrr(arbitrated(256, random)),
         "drr" => PolicyConfig::Drr(arbitrated(1_024, random)),
         _ => unreachable!("no such policy: {name}"),
     }
 }
 
-/// Any settings but those of an urgent tenant, who may starve the others.
 fn arbitrated(most_weight: u64, random: &mut Random) -> ArbitratedConfig {
     let mut weight = || random.from(1, most_weight) as u16;
     let (high_weight, medium_weight, low_weight) = (weight(), weight(), weight());
-    let priorities = (0..random.below(TENANTS + 1)).map(|_| match random.below(4) {
+    let (arbitration_burst, max_in_flight) = (random.from(1, 256) as u16, random.from(1, 40));
+    ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight }
+}
+
+/// Any limits and any priority but urgent, which may starve the others.
+fn terms(class: Class, random: &mut Random) -> Terms {
+    let mut limit = |least, most| if random.below(2) == 0 { 0 } else { u64::from(random.from(least, most)) };
+    let limits = Limits {
+        rw_ios_per_sec: limit(20, 50_000),
+        rw_mbytes_per_sec: limit(1, 1_000),
+        r_mbytes_per_sec: limit(1, 1_000),
+        w_mbytes_per_sec: limit(1, 1_000),
+    };
+    let priority = match random.below(4) {
         0 => TenantPriority::Fixed(QueuePriority::High),
         1 => TenantPriority::Fixed(QueuePriority::Medium),
         2 => TenantPriority::Fixed(QueuePriority::Low),
         _ => TenantPriority::OfQueue,
-    });
-    let priorities = priorities.collect();
-    let (arbitration_burst, max_in_flight) = (random.from(1, 256) as u16, random.from(1, 40));
-    ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight, priorities }
+    };
+    Terms { class, limits, priority }
+}
+
+fn class(random: &mut Random) -> Class {
+    match random.below(6) {
+        0 => Class::Guaranteed { latency_target: None },
+        1 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(random.from(20, 400).into())) },
+        _ => Class::BestEffort { weight: random.from(1, 8) },
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Vq {
-    tenant: TenantId,
+    tenant: TenantSlot,
     backlog: u32,
     served: u64,
 }
@@ -105,7 +110,7 @@ struct Flight {
     done: Nanos,
     slot: VqSlot,
     hwq: HwqId,
-    tenant: TenantId,
+    tenant: TenantSlot,
     read: bool,
     len_bytes: u64,
     sent: Nanos,
@@ -123,7 +128,12 @@ struct World {
     vqs: BTreeMap<VqSlot, Vq>,
     flights: BinaryHeap<Reverse<Flight>>,
     in_flight: Vec<u32>,
+    /// By the tenant's slot.
     reports: Vec<TenantReport>,
+    terms: Vec<Terms>,
+    tenants_so_far: u32,
+    /// Reads of this length alone; else of any, and writes.
+    len_bytes: Option<u64>,
     /// The random poller sometimes refuses.
     refuses: bool,
 }
@@ -141,22 +151,14 @@ impl World {
         };
         let policy = config.build(&shape).expect("valid settings");
         assert_eq!((config.name(), policy.name()), (name, name));
-        let reports = (0..TENANTS).map(|tenant| TenantReport {
-            tenant: TenantId(tenant as u16),
-            class: if tenant < guaranteed {
-                Class::Guaranteed { latency_target: (tenant == 0).then_some(Nanos::from_micros(40)) }
-            } else {
-                Class::BestEffort { weight: random.from(1, 8) }
-            },
-            submitted: 0,
-            completed: 0,
-            violations: 0,
-            mean_latency: Nanos::from_micros(20),
-            period_mean_latency: Nanos::from_micros(20),
-            max_latency: Nanos::from_micros(30),
-            busy_pollers: 1,
+        let classes = (0..TENANTS).map(|tenant| match tenant {
+            0 if guaranteed > 0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
+            _ if tenant < guaranteed => Class::Guaranteed { latency_target: None },
+            _ => Class::BestEffort { weight: random.from(1, 8) },
         });
-        let reports = reports.collect();
+        let classes: Vec<_> = classes.collect();
+        let terms: Vec<_> = classes.into_iter().map(|class| terms(class, &mut random)).collect();
+        let reports = (0..).zip(&terms).map(|(id, terms)| report(TenantId(id), terms.class)).collect();
         Self {
             random,
             policy,
@@ -168,6 +170,9 @@ impl World {
             flights: BinaryHeap::new(),
             in_flight: vec![0; usize::from(shape.hwqs)],
             reports,
+            terms,
+            tenants_so_far: TENANTS as u32,
+            len_bytes: None,
             refuses: true,
         }
     }
@@ -176,12 +181,41 @@ impl World {
         VqSlot(self.random.below(SLOTS) as u16)
     }
 
-    fn attach(&mut self, slot: VqSlot, tenant: TenantId) {
-        let class = self.reports[usize::from(tenant.0)].class;
-        self.policy.attach(slot, VqId { tenant, index: slot.0 + 1 }, class, self.now);
+    fn tenant(&mut self) -> TenantSlot {
+        TenantSlot(self.random.below(TENANTS) as u16)
+    }
+
+    fn attach(&mut self, slot: VqSlot, tenant: TenantSlot) {
+        let at = usize::from(tenant.0);
+        let vq = VqId { tenant: self.reports[at].tenant, index: slot.0 + 1 };
+        self.policy.attach(slot, vq, tenant, &self.terms[at], self.now);
         let asked = [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
         self.policy.asked_priority(slot, asked[self.random.below(4) as usize]);
         self.vqs.insert(slot, Vq { tenant, backlog: 0, served: 0 });
+    }
+
+    fn change(&mut self, tenant: TenantSlot, terms: Terms) {
+        let at = usize::from(tenant.0);
+        self.terms[at] = terms;
+        self.reports[at].class = terms.class;
+        self.policy.change_terms(tenant, &terms, self.now);
+    }
+
+    /// A tenant takes its VQs away, and another one comes in its place once nothing of it is with the drive.
+    fn replace(&mut self, tenant: TenantSlot) {
+        let own: Vec<_> = self.vqs.iter().filter(|(_, vq)| vq.tenant == tenant).map(|(slot, _)| *slot).collect();
+        for slot in own {
+            self.vqs.remove(&slot);
+            self.policy.detach(slot, self.now);
+        }
+        if self.flights.iter().all(|flight| flight.0.tenant != tenant) {
+            self.policy.forget(tenant);
+            let at = usize::from(tenant.0);
+            let class = class(&mut self.random);
+            self.terms[at] = terms(class, &mut self.random);
+            self.reports[at] = report(TenantId(self.tenants_so_far), class);
+            self.tenants_so_far += 1;
+        }
     }
 
     fn arrive(&mut self, slot: VqSlot, backlog: u32) {
@@ -233,8 +267,8 @@ impl World {
                 vq.served += 1;
                 *used += 1;
                 let tenant = vq.tenant;
-                let read = self.random.below(2) == 0;
-                let len_bytes = 512 << self.random.below(9);
+                let read = self.len_bytes.is_some() || self.random.below(2) == 0;
+                let len_bytes = self.len_bytes.unwrap_or(512 << self.random.below(9));
                 let done = self.now + Nanos(1_000 + self.random.below(200_000));
                 self.policy.sent(slot, hwq, op(read), len_bytes, self.now);
                 self.reports[usize::from(tenant.0)].submitted += 1;
@@ -256,7 +290,9 @@ impl World {
             self.policy.completed(slot, hwq, tenant, op(read), len_bytes, self.now - sent, self.now);
         }
         if self.now >= self.next_interval {
-            self.policy.interval(&self.reports, self.now);
+            let mut reports = self.reports.clone();
+            reports.sort_by_key(|report| report.tenant);
+            self.policy.interval(&reports, self.now);
             self.next_interval += INTERVAL;
         }
     }
@@ -264,7 +300,7 @@ impl World {
     fn step(&mut self) {
         match self.random.below(100) {
             0..4 => {
-                let (slot, tenant) = (self.slot(), TenantId(self.random.below(TENANTS) as u16));
+                let (slot, tenant) = (self.slot(), self.tenant());
                 if !self.vqs.contains_key(&slot) {
                     self.attach(slot, tenant);
                 }
@@ -290,8 +326,10 @@ impl World {
 
     /// No more arrivals: all that waits must go, and all that went must come back.
     fn drain(&mut self) {
-        // LPNS as published holds everybody for an idle guaranteed tenant, and says so: leave none in the reports.
-        self.reports.iter_mut().for_each(|report| report.class = Class::BestEffort { weight: 1 });
+        // LPNS as published holds everybody for an idle guaranteed tenant, and says so: leave none.
+        for (tenant, terms) in (0..).map(TenantSlot).zip(self.terms.clone()) {
+            self.change(tenant, Terms { class: Class::BestEffort { weight: 1 }, ..terms });
+        }
         self.refuses = false;
         for _ in 0..400_000 {
             let again = self.dispatch(u32::MAX);
@@ -308,6 +346,20 @@ impl World {
     }
 }
 
+fn report(tenant: TenantId, class: Class) -> TenantReport {
+    TenantReport {
+        tenant,
+        class,
+        submitted: 0,
+        completed: 0,
+        violations: 0,
+        mean_latency: Nanos::from_micros(20),
+        period_mean_latency: Nanos::from_micros(20),
+        max_latency: Nanos::from_micros(30),
+        busy_pollers: 1,
+    }
+}
+
 fn op(read: bool) -> Op {
     if read { Op::Read } else { Op::Write }
 }
@@ -318,12 +370,78 @@ fn random_calls(name: &str, seed: u64) {
     world.drain();
 }
 
+/// Beside all that, terms change and tenants come and go.
+fn changing_tenants(name: &str, seed: u64) {
+    let mut world = World::new(name, seed, 2);
+    for _ in 0..STEPS {
+        let tenant = world.tenant();
+        match world.random.below(40) {
+            0 => world.replace(tenant),
+            1..4 => {
+                let class = class(&mut world.random);
+                let terms = terms(class, &mut world.random);
+                world.change(tenant, terms);
+            }
+            _ => {}
+        }
+        world.step();
+    }
+    assert!(world.tenants_so_far > 2 * TENANTS as u32, "too few came and went");
+    world.drain();
+}
+
+/// Tenants 0 and 1 with a backlog for ever, and these weights and classes; commands that each was served in the `measured`
+/// completions that follow the `settling` ones.
+fn served_after_change(name: &str, seed: u64, terms: [Terms; 2], settling: u64, measured: u64) -> [u64; 2] {
+    let mut world = World::new(name, seed, 0);
+    // Only the policy's own cap is in the way.
+    world.shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0 };
+    world.policy = match config(name, &mut world.random) {
+        PolicyConfig::Lpns(config) => {
+            PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, saturation_factor: 4, ..config })
+        }
+        PolicyConfig::Fair(_) => PolicyConfig::Fair(FairConfig::p5800x()),
+        PolicyConfig::Mqfq(_) => PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 24, ..MqfqConfig::default() }),
+        PolicyConfig::Wrr(_) => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: 24, ..ArbitratedConfig::wrr() }),
+        PolicyConfig::Drr(_) => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: 24, ..ArbitratedConfig::drr() }),
+        _ => unreachable!("{name} promises no shares"),
+    }
+    .build(&world.shape)
+    .expect("valid settings");
+    world.in_flight = vec![0; 4];
+    (world.refuses, world.most_in_flight, world.len_bytes) = (false, usize::MAX, Some(4096));
+    world.terms.fill(Terms::best_effort(1));
+    for tenant in 0..2 {
+        world.attach(VqSlot(tenant), TenantSlot(tenant));
+        world.arrive(VqSlot(tenant), u32::MAX);
+    }
+    let run = |world: &mut World, commands: u64| {
+        let before = world.reports.iter().map(|report| report.completed).sum::<u64>();
+        while world.reports.iter().map(|report| report.completed).sum::<u64>() < before + commands {
+            let again = world.dispatch(64);
+            world.pass(again);
+        }
+    };
+    // Until the first interval showed that two compete.
+    while world.now < Nanos(3 * INTERVAL.0) {
+        let again = world.dispatch(64);
+        world.pass(again);
+    }
+    for (tenant, terms) in (0..).map(TenantSlot).zip(terms) {
+        world.change(tenant, terms);
+    }
+    run(&mut world, settling);
+    let before = [0, 1].map(|tenant| world.reports[tenant].completed);
+    run(&mut world, measured);
+    [0, 1].map(|tenant: usize| world.reports[tenant].completed - before[tenant])
+}
+
 /// Everyone always has commands: everyone gets some.
 fn saturation(name: &str, seed: u64) {
     let mut world = World::new(name, seed, 0);
     world.refuses = false;
     for slot in 0..SLOTS {
-        world.attach(VqSlot(slot as u16), TenantId((slot % TENANTS) as u16));
+        world.attach(VqSlot(slot as u16), TenantSlot((slot % TENANTS) as u16));
         world.arrive(VqSlot(slot as u16), u32::MAX);
     }
     let end = Nanos::from_millis(3_000);
@@ -354,6 +472,25 @@ fn each(test: impl Fn(&str, u64) + std::panic::RefUnwindSafe, seeds: u64) {
 #[test]
 fn invariants_hold_under_random_calls() {
     each(random_calls, SEEDS);
+}
+
+#[test]
+fn nothing_is_lost_while_terms_change_and_tenants_come_and_go() {
+    each(changing_tenants, SEEDS);
+}
+
+#[test]
+fn weights_and_priorities_that_change_count_within_200_completions() {
+    let heavy = [Terms::best_effort(1), Terms::best_effort(4)];
+    let fixed = |class| Terms { priority: TenantPriority::Fixed(class), ..Terms::default() };
+    let high = [fixed(QueuePriority::Low), fixed(QueuePriority::High)];
+    for (name, terms) in [("lpns", heavy), ("fair", heavy), ("mqfq", heavy), ("wrr", high), ("drr", high)] {
+        let [light, heavy] = served_after_change(name, 1, terms, 200, 2_000);
+        let ratio = heavy as f64 / light as f64;
+        // `fair` moves weights itself, by what latencies show.
+        let within = if name == "fair" { 2.4..6.4 } else { 3.6..4.4 };
+        assert!(within.contains(&ratio), "{name}: {light} and {heavy}");
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    Class, Cost, FairConfig, FairNvme, FairVariant, Next, Passthrough, Policy, TenantReport, TenantState, VqSlot,
+    Class, Cost, FairConfig, FairNvme, FairVariant, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState,
+    Terms, VqSlot,
 };
 use support::{Workload, World};
 
@@ -109,8 +110,8 @@ impl Hand {
     fn new(policy: FairNvme, tenants: u16) -> Self {
         let mut hand = Self { policy, now: T0, in_flight: VecDeque::new() };
         for slot in 0..tenants {
-            let vq = VqId { tenant: TenantId(slot), index: 1 };
-            hand.policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, T0);
+            let vq = VqId { tenant: TenantId(slot.into()), index: 1 };
+            hand.policy.attach(VqSlot(slot), vq, TenantSlot(slot), &Terms::default(), T0);
         }
         hand
     }
@@ -125,7 +126,7 @@ impl Hand {
     /// The oldest command completes.
     fn complete(&mut self) {
         let (slot, hwq, sent) = self.in_flight.pop_front().expect("a command in flight");
-        self.policy.completed(slot, hwq, TenantId(slot.0), Op::Read, 4096, self.now - sent, self.now);
+        self.policy.completed(slot, hwq, TenantSlot(slot.0), Op::Read, 4096, self.now - sent, self.now);
     }
 
     /// Sends and completes one command every microsecond; how many each tenant sent.
@@ -300,8 +301,8 @@ struct Calls {
     depth: u32,
     now: Nanos,
     backlogs: Vec<u32>,
-    attached: Vec<Option<TenantId>>,
-    in_flight: Vec<(VqSlot, HwqId, TenantId)>,
+    attached: Vec<Option<TenantSlot>>,
+    in_flight: Vec<(VqSlot, HwqId, TenantSlot)>,
     waited: Vec<u32>,
 }
 
@@ -326,8 +327,9 @@ impl Calls {
         let at = usize::from(slot);
         match (self.random.below(100), self.attached[at]) {
             (0..10, None) => {
-                let tenant = TenantId(self.random.below(TENANTS) as u16);
-                self.policy.attach(VqSlot(slot), VqId { tenant, index: 1 }, Class::BestEffort { weight: 1 }, self.now);
+                let tenant = TenantSlot(self.random.below(TENANTS) as u16);
+                let vq = VqId { tenant: TenantId(tenant.0.into()), index: 1 };
+                self.policy.attach(VqSlot(slot), vq, tenant, &Terms::default(), self.now);
                 self.attached[at] = Some(tenant);
             }
             (0, Some(_)) => {
@@ -347,13 +349,13 @@ impl Calls {
             _ => self.send(),
         }
         for tenant in 0..TENANTS as usize {
-            if !self.has_backlog(TenantId(tenant as u16)) {
+            if !self.has_backlog(TenantSlot(tenant as u16)) {
                 self.waited[tenant] = 0;
             }
         }
     }
 
-    fn has_backlog(&self, tenant: TenantId) -> bool {
+    fn has_backlog(&self, tenant: TenantSlot) -> bool {
         self.attached.iter().zip(&self.backlogs).any(|(owner, backlog)| *owner == Some(tenant) && *backlog > 0)
     }
 
@@ -444,7 +446,7 @@ fn vqs_of_one_tenant_take_turns_at_a_shallow_hwq() {
     let mut policy = FairNvme::new(FairConfig::p5800x(), 1, 2).expect("a valid preset");
     for slot in 0..4 {
         let vq = VqId { tenant: TenantId(0), index: slot + 1 };
-        policy.attach(VqSlot(slot), vq, Class::BestEffort { weight: 1 }, Nanos(0));
+        policy.attach(VqSlot(slot), vq, TenantSlot(0), &Terms::default(), Nanos(0));
         policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
     }
     let mut order = Vec::new();
@@ -456,7 +458,7 @@ fn vqs_of_one_tenant_take_turns_at_a_shallow_hwq() {
         }
         // Both at once: several VQs are woken.
         for _ in 0..2 {
-            policy.completed(VqSlot(0), HwqId(0), TenantId(0), Op::Read, 4_096, Nanos(10_000), now);
+            policy.completed(VqSlot(0), HwqId(0), TenantSlot(0), Op::Read, 4_096, Nanos(10_000), now);
         }
     }
     assert!(order.windows(6).all(|span| (0..4).all(|slot| span.contains(&slot))), "{order:?}");

@@ -3,7 +3,7 @@
 mod support;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, Variant, VqSlot};
+use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Variant, VqSlot};
 use support::{INTERVAL, Workload, World};
 
 /// How long is measured.
@@ -250,8 +250,9 @@ fn a_guaranteed_vq_never_waits_for_the_home_that_it_lent() {
     let (owner, borrower) = (VqSlot(0), VqSlot(1));
     let (home, shared) = (HwqId(0), HwqId(1));
     let mut now = Nanos(0);
-    policy.attach(owner, VqId { tenant: TenantId(0), index: 1 }, Workload::guaranteed(50).class, now);
-    policy.attach(borrower, VqId { tenant: TenantId(1), index: 1 }, noisy().class, now);
+    let vq = |tenant| VqId { tenant: TenantId(tenant), index: 1 };
+    policy.attach(owner, vq(0), TenantSlot(0), &Workload::guaranteed(50).class.into(), now);
+    policy.attach(borrower, vq(1), TenantSlot(1), &noisy().class.into(), now);
     policy.arrived(borrower, 5, now);
     for _ in 0..2 {
         now += INTERVAL;
@@ -269,7 +270,7 @@ fn a_guaranteed_vq_never_waits_for_the_home_that_it_lent() {
     policy.sent(owner, shared, Op::Read, 4096, now);
     assert_eq!(policy.hwq_of(borrower), Some(shared), "the borrower goes on elsewhere");
     for left in [1, 0] {
-        policy.completed(borrower, home, TenantId(1), Op::Read, 4096, Nanos(1), now);
+        policy.completed(borrower, home, TenantSlot(1), Op::Read, 4096, Nanos(1), now);
         assert_eq!(policy.in_flight(home), left);
     }
     assert!(!policy.is_switching(owner));
@@ -307,7 +308,7 @@ fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
         // Each poller serves one of the tenant's virtqueues, whose indexes count from 1.
         let poller = |index| {
             let mut policy = corrected();
-            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, class, at(0));
+            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, TenantSlot(0), &class.into(), at(0));
             for interval in 1..3 {
                 let best_effort = report(1, Class::BestEffort { weight: 1 }, 1000 * interval, 1);
                 policy.interval(&[report(0, class, 1000 * interval, busy_pollers), best_effort], at(interval));
@@ -332,7 +333,7 @@ fn the_first_virtqueue_index_is_like_any_other() {
     let hwqs: Vec<_> = [0, 1, 64]
         .map(|index| {
             let mut policy = corrected();
-            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, class, Nanos(0));
+            policy.attach(VqSlot(0), VqId { tenant: TenantId(0), index }, TenantSlot(0), &class.into(), Nanos(0));
             policy.arrived(VqSlot(0), 1, Nanos(0));
             policy.next(Nanos(0))
         })

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, Variant, VqSlot};
+use policy::{
+    AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+};
 
 const SLOTS: u64 = 24;
 const TENANTS: u64 = 7;
@@ -31,7 +33,7 @@ struct Flight {
     /// Which attachment of the slot it came from.
     generation: u64,
     hwq: HwqId,
-    tenant: TenantId,
+    tenant: TenantSlot,
     op: Op,
     len_bytes: u64,
     sent: Nanos,
@@ -39,7 +41,7 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy)]
 struct Vq {
-    tenant: TenantId,
+    tenant: TenantSlot,
     generation: u64,
     backlog: u32,
 }
@@ -86,7 +88,7 @@ impl Model {
             AnyPolicy::from(Lpns::new(config).expect("valid settings"))
         };
         let reports = (0..TENANTS).map(|tenant| TenantReport {
-            tenant: TenantId(tenant as u16),
+            tenant: TenantId(tenant as u32),
             class: match tenant {
                 0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
                 1 => Class::Guaranteed { latency_target: None },
@@ -129,9 +131,10 @@ impl Model {
         if self.vqs.contains_key(&slot) {
             return;
         }
-        let tenant = TenantId(self.random.below(TENANTS) as u16);
-        let class = self.reports[usize::from(tenant.0)].class;
-        self.policy.attach(slot, VqId { tenant, index: 1 }, class, self.now);
+        let tenant = TenantSlot(self.random.below(TENANTS) as u16);
+        let terms = Terms::from(self.reports[usize::from(tenant.0)].class);
+        let vq = VqId { tenant: TenantId(tenant.0.into()), index: 1 };
+        self.policy.attach(slot, vq, tenant, &terms, self.now);
         self.generations += 1;
         self.vqs.insert(slot, Vq { tenant, generation: self.generations, backlog: 0 });
     }

@@ -19,11 +19,21 @@ pub struct Board {
 }
 
 impl Board {
-    /// Adds a probe of a tenant: one for each poller that serves it.
+    /// Adds a probe of a tenant: one for each poller that serves it. A probe that is there already stays.
     pub fn add(&self, probe: Arc<Probe>) {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
+        if probes.iter().any(|other| Arc::ptr_eq(other, &probe)) {
+            return;
+        }
         let at = probes.partition_point(|other| other.tenant() <= probe.tenant());
         probes.insert(at, probe);
+    }
+
+    /// Forgets a probe, and what it counted. A tenant without any left the drive: no report names it from now on.
+    /// Pollers that still hold it may go on counting for nobody.
+    pub fn remove(&self, probe: &Arc<Probe>) {
+        let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
+        probes.retain(|other| !Arc::ptr_eq(other, probe));
     }
 
     /// Every tenant's probes, in the order of their identifiers.
@@ -58,7 +68,8 @@ impl TenantProbes {
         self.0[0].tenant()
     }
 
-    /// The promise or weight.
+    /// The promise or weight, as the first of its pollers has it: while a change goes from poller to poller, others may
+    /// have another for a moment.
     pub fn class(&self) -> Class {
         self.0[0].class()
     }
@@ -127,5 +138,13 @@ mod tests {
         first.publish(None, 0b01);
         second.publish(None, 0b10);
         assert_eq!(tenant.hwqs_in_use(), 0b11);
+
+        board.remove(&first);
+        board.reports(&mut reports);
+        assert_eq!((reports[0].submitted, reports[0].completed), (2, 1), "the other poller's remain");
+        board.add(Arc::clone(&second));
+        board.remove(&second);
+        board.reports(&mut reports);
+        assert_eq!(reports.iter().map(|report| report.tenant).collect::<Vec<_>>(), [TenantId(4)]);
     }
 }

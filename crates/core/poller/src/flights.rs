@@ -1,14 +1,13 @@
 //! The commands that are with the device.
 
 use io_model::{HwqId, Nanos, Op, Token};
-use policy::VqSlot;
+use policy::{TenantSlot, VqSlot};
 
 /// One command in flight.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub token: Token,
-    /// Index of the tenant in the poller's table.
-    pub tenant: u32,
+    pub tenant: TenantSlot,
     pub slot: VqSlot,
     pub hwq: HwqId,
     pub op: Op,

@@ -21,7 +21,8 @@ mod probe;
 
 pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles};
-pub use poller::{Poller, Progress, TenantSlot};
+pub use policy::TenantSlot;
+pub use poller::{Poller, Progress, TenantMemory};
 pub use probe::{Counters, Probe};
 
 /// Length of one monitoring interval of the probe (LPNS §4.1: 10 ms).

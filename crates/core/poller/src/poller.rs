@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, VqId};
-use policy::{Class, Next, Policy, TenantReport, VqSlot};
+use guest_memory::{Mapping, MemoryListener, Refused};
+use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
+use policy::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 use crate::flights::{Flight, Flights};
 use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Probe};
@@ -12,9 +13,8 @@ use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Probe};
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
 
-/// A tenant's place in a poller's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TenantSlot(u32);
+/// Most tenants, and most VQs, that a poller can have at a time.
+const MOST: usize = u16::MAX as usize;
 
 /// What one iteration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +37,7 @@ impl Progress {
 struct Tenant<S> {
     source: S,
     probe: Arc<Probe>,
+    terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
     /// The policy's slot of each VQ.
@@ -49,9 +50,8 @@ struct Tenant<S> {
 }
 
 /// A VQ that the policy knows.
-#[derive(Default)]
 struct Vq {
-    tenant: u32,
+    tenant: TenantSlot,
     index: u16,
     /// The backlog that the policy knows.
     backlog: u32,
@@ -62,6 +62,10 @@ struct Vq {
 }
 
 impl Vq {
+    fn new(tenant: TenantSlot, index: u16) -> Self {
+        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0 }
+    }
+
     fn saw(&mut self, backlog: u32, now: Nanos) {
         self.backlog = backlog;
         if backlog > self.stamped {
@@ -84,8 +88,25 @@ impl Vq {
     }
 }
 
+/// A poller's back end, as far as a tenant's front end must know it: who has to hear of the tenant's memory.
+pub struct TenantMemory<'p, B> {
+    backend: &'p mut B,
+    tenant: TenantId,
+}
+
+impl<B: Backend> MemoryListener for TenantMemory<'_, B> {
+    fn map(&mut self, mapping: &Mapping) -> Result<(), Refused> {
+        self.backend.map_memory(self.tenant, mapping)
+    }
+
+    fn unmap(&mut self, mapping: &Mapping) {
+        self.backend.unmap_memory(self.tenant, mapping);
+    }
+}
+
 /// Moves commands from its tenants' VQs to its HWQs and completions back.
 pub struct Poller<S, B, P> {
+    // First, so that it is dropped first: it knows of the tenants' memory.
     backend: B,
     policy: P,
     board: Arc<Board>,
@@ -126,38 +147,89 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         self.send_budget = commands.max(1);
     }
 
-    /// Takes a tenant on. Its probe should be on the board too.
-    pub fn add(&mut self, source: S, probe: Arc<Probe>) -> TenantSlot {
-        let tenant =
-            Tenant { source, probe, live: 0, slots: vec![VqSlot(0); 128], inflight: 0, touched: false, hwqs_used: 0 };
+    /// Takes a tenant on under these terms, and puts its probe on the board. A poller has at most 65535 tenants, and
+    /// fetches from the first 65535 VQs that appear.
+    ///
+    /// # Errors
+    /// The source, if the poller has as many tenants as it can have.
+    pub fn add(&mut self, source: S, probe: Arc<Probe>, terms: &Terms) -> Result<TenantSlot, S> {
         let free = self.tenants.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
+        let at = free.unwrap_or(self.tenants.len());
+        if at >= MOST {
+            return Err(source);
+        }
+        if at == self.tenants.len() {
             self.tenants.push(None);
-            self.tenants.len() - 1
+        }
+        probe.set_class(terms.class);
+        self.board.add(Arc::clone(&probe));
+        self.tenants[at] = Some(Tenant {
+            source,
+            probe,
+            terms: *terms,
+            live: 0,
+            slots: vec![VqSlot(0); 128],
+            inflight: 0,
+            touched: false,
+            hwqs_used: 0,
         });
-        self.tenants[at] = Some(tenant);
-        TenantSlot(at as u32)
+        Ok(TenantSlot(at as u16))
     }
 
-    /// Lets a tenant go. `None`: no such tenant, or its commands are still with the device.
+    /// Other terms from now on, while commands wait and are in flight; see [`Policy::change_terms`]. The probe, and so every
+    /// other poller, shows the class at once. A tenant with several pollers is told at each. `false`: no such tenant.
+    pub fn change_terms(&mut self, slot: TenantSlot, terms: &Terms, now: Nanos) -> bool {
+        let Some(Some(tenant)) = self.tenants.get_mut(usize::from(slot.0)) else { return false };
+        tenant.terms = *terms;
+        tenant.probe.set_class(terms.class);
+        self.policy.change_terms(slot, terms, now);
+        true
+    }
+
+    /// Lets a tenant go, whose memory was let go before: the board, the policy and this poller forget it, and its slot may
+    /// be another's. `None`: no such tenant, or its commands are still with the device.
     pub fn remove(&mut self, slot: TenantSlot, now: Nanos) -> Option<S> {
-        let at = slot.0 as usize;
+        let at = usize::from(slot.0);
         if self.tenants.get(at)?.as_ref()?.inflight > 0 {
             return None;
         }
         self.set_live(at, 0, now);
-        Some(self.tenants[at].take()?.source)
+        let Tenant { source, probe, .. } = self.tenants[at].take()?;
+        self.policy.forget(slot);
+        self.board.remove(&probe);
+        Some(source)
+    }
+
+    /// Lengths of the tables of tenants and of VQs: the most that there were at a time.
+    pub fn table_lengths(&self) -> (usize, usize) {
+        (self.tenants.len(), self.vqs.len())
     }
 
     /// A tenant's front end, for what does not go through queues (registers, DMA maps).
     pub fn source_mut(&mut self, slot: TenantSlot) -> Option<&mut S> {
-        Some(&mut self.tenants.get_mut(slot.0 as usize)?.as_mut()?.source)
+        Some(&mut self.tenants.get_mut(usize::from(slot.0))?.as_mut()?.source)
+    }
+
+    /// A tenant's front end with the listener for what maps and unmaps memory, or finds that an unmapping is over.
+    pub fn source_and_memory(&mut self, slot: TenantSlot) -> Option<(&mut S, TenantMemory<'_, B>)> {
+        let tenant = self.tenants.get_mut(usize::from(slot.0))?.as_mut()?;
+        let memory = TenantMemory { backend: &mut self.backend, tenant: tenant.probe.tenant() };
+        Some((&mut tenant.source, memory))
+    }
+
+    /// Calls `visit` with every tenant, as [`Poller::source_and_memory`] would give it.
+    pub fn for_each_with_memory(&mut self, mut visit: impl FnMut(TenantSlot, &mut S, &mut TenantMemory<'_, B>)) {
+        for (at, tenant) in self.tenants.iter_mut().enumerate() {
+            let Some(tenant) = tenant else { continue };
+            let mut memory = TenantMemory { backend: &mut self.backend, tenant: tenant.probe.tenant() };
+            visit(TenantSlot(at as u16), &mut tenant.source, &mut memory);
+        }
     }
 
     /// All tenants.
     pub fn sources_mut(&mut self) -> impl Iterator<Item = (TenantSlot, &mut S)> {
         let slots = self.tenants.iter_mut().enumerate();
-        slots.filter_map(|(at, tenant)| Some((TenantSlot(at as u32), &mut tenant.as_mut()?.source)))
+        slots.filter_map(|(at, tenant)| Some((TenantSlot(at as u16), &mut tenant.as_mut()?.source)))
     }
 
     /// The policy, for bounds and statistics.
@@ -245,13 +317,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 *unknown_completions += 1;
                 return;
             };
-            let Flight { token, tenant, slot, hwq, op, len_bytes, arrived, fetched } = flight;
+            let Flight { token, tenant: tenant_slot, slot, hwq, op, len_bytes, arrived, fetched } = flight;
             // A tenant with commands in flight is never removed, so it is there.
-            let Some(Some(tenant)) = tenants.get_mut(tenant as usize) else { return };
+            let Some(Some(tenant)) = tenants.get_mut(usize::from(tenant_slot.0)) else { return };
             tenant.inflight -= 1;
             tenant.touched = true;
             tenant.probe.completed(op, len_bytes, outcome, fetched - arrived, now - fetched);
-            policy.completed(slot, hwq, tenant.probe.tenant(), op, len_bytes, now - fetched, now);
+            policy.completed(slot, hwq, tenant_slot, op, len_bytes, now - fetched, now);
             tenant.source.complete(token, outcome, buf);
             completed += 1;
         });
@@ -271,7 +343,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 self.set_live(at, live, now);
             }
             let Some(tenant) = &mut self.tenants[at] else { continue };
-            let mut rest = live;
+            let mut rest = tenant.live;
             while rest != 0 {
                 let index = rest.trailing_zeros() as u16;
                 rest &= rest - 1;
@@ -287,27 +359,34 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         serviced
     }
 
-    /// Attaches and detaches VQs so that the policy knows exactly those in `live`.
+    /// Attaches and detaches VQs so that the policy knows exactly those in `live`, as far as there are slots.
     fn set_live(&mut self, at: usize, live: u128, now: Nanos) {
         let Some(tenant) = &mut self.tenants[at] else { return };
         let changed = tenant.live ^ live;
+        let tenant_slot = TenantSlot(at as u16);
         for index in (0..128_u16).filter(|index| changed & (1 << index) != 0) {
             let place = &mut tenant.slots[usize::from(index)];
+            tenant.live ^= 1 << index;
             if live & (1 << index) == 0 {
                 self.policy.detach(*place, now);
                 self.free_vqs.push(*place);
                 continue;
             }
-            *place = self.free_vqs.pop().unwrap_or_else(|| {
-                self.vqs.push(Vq::default());
-                VqSlot((self.vqs.len() - 1) as u16)
-            });
-            self.vqs[usize::from(place.0)] = Vq { tenant: at as u32, index, ..Vq::default() };
+            let vq = Vq::new(tenant_slot, index);
+            if let Some(free) = self.free_vqs.pop() {
+                self.vqs[usize::from(free.0)] = vq;
+                *place = free;
+            } else if self.vqs.len() < MOST {
+                *place = VqSlot(self.vqs.len() as u16);
+                self.vqs.push(vq);
+            } else {
+                tenant.live ^= 1 << index;
+                continue;
+            }
             let id = VqId { tenant: tenant.probe.tenant(), index };
-            self.policy.attach(*place, id, tenant.probe.class(), now);
+            self.policy.attach(*place, id, tenant_slot, &tenant.terms, now);
             self.policy.asked_priority(*place, tenant.source.priority(index));
         }
-        tenant.live = live;
     }
 
     fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {
@@ -327,11 +406,12 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
 
     fn send(&mut self, slot: VqSlot, hwq: HwqId, now: Nanos, progress: &mut Progress) {
         let vq = &mut self.vqs[usize::from(slot.0)];
-        let Some(Some(tenant)) = self.tenants.get_mut(vq.tenant as usize) else { return };
+        let Some(Some(tenant)) = self.tenants.get_mut(usize::from(vq.tenant.0)) else { return };
         match tenant.source.fetch(vq.index) {
             Fetch::Command(command, buf, token) => {
                 let arrived = vq.took(now);
                 let (op, len_bytes) = (command.op, command.len_bytes);
+                debug_assert_eq!(command.tenant, tenant.probe.tenant(), "a front end made for another tenant");
                 let flight = Flight { token, tenant: vq.tenant, slot, hwq, op, len_bytes, arrived, fetched: now };
                 let tag = self.flights.insert(flight);
                 self.backend.submit(hwq, Io { tag, command, buf }, now);
@@ -363,15 +443,15 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn end_interval(&mut self, now: Nanos) {
+        self.tenants.iter().flatten().for_each(|tenant| tenant.probe.next_interval());
+        self.board.reports(&mut self.reports);
+        self.policy.interval(&self.reports, now);
+        // After the policy's interval: a bound is about what may go from now on.
         for tenant in self.tenants.iter_mut().flatten() {
-            tenant.probe.next_interval();
-            let guaranteed = matches!(tenant.probe.class(), Class::Guaranteed { .. });
-            let bound = self.policy.bound(tenant.probe.tenant()).filter(|_| guaranteed);
+            let bound = self.policy.bound(tenant.probe.tenant()).filter(|_| tenant.terms.class.is_guaranteed());
             tenant.probe.publish(bound, tenant.hwqs_used);
             tenant.hwqs_used = 0;
         }
-        self.board.reports(&mut self.reports);
-        self.policy.interval(&self.reports, now);
         self.next_interval += INTERVAL;
         if self.next_interval <= now {
             // We slept through some intervals; they were idle.

@@ -65,7 +65,7 @@ pub struct Counters {
     pub write_bytes: u64,
     /// Commands that the device failed.
     pub errors: u64,
-    /// Completions later than the latency target (doorbell seen to completion posted).
+    /// Completions later than the latency target then in force (doorbell seen to completion posted).
     pub violations: u64,
     /// Sum of all latencies, for a mean.
     pub latency_sum_ns: u64,
@@ -122,7 +122,7 @@ impl Recent {
         let mean = |sum_ns: u64, count: u64| Nanos(sum_ns.checked_div(count).unwrap_or(0));
         TenantReport {
             tenant: probe.tenant,
-            class: probe.class,
+            class: probe.class(),
             submitted: self.submitted,
             completed: self.completed,
             violations: self.violations,
@@ -134,12 +134,43 @@ impl Recent {
     }
 }
 
+/// A class in one word, so that its kind and its number are always of the same one.
+#[derive(Debug)]
+struct ClassWord(AtomicU64);
+
+impl ClassWord {
+    /// Set: guaranteed, and the rest is the target in ns.
+    const GUARANTEED: u64 = 1 << 63;
+    /// In the place of a target: none was named.
+    const UNNAMED: u64 = Self::GUARANTEED - 1;
+
+    fn set(&self, class: Class) {
+        let word = match class {
+            // No target is as long as 292 years.
+            Class::Guaranteed { latency_target: Some(target) } => Self::GUARANTEED | target.0.min(Self::UNNAMED - 1),
+            Class::Guaranteed { latency_target: None } => Self::GUARANTEED | Self::UNNAMED,
+            Class::BestEffort { weight } => weight.into(),
+        };
+        self.0.store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn get(&self) -> Class {
+        let word = self.0.load(Ordering::Relaxed);
+        match word & Self::UNNAMED {
+            weight if word & Self::GUARANTEED == 0 => Class::BestEffort { weight: weight as u32 },
+            Self::UNNAMED => Class::Guaranteed { latency_target: None },
+            target_ns => Class::Guaranteed { latency_target: Some(Nanos(target_ns)) },
+        }
+    }
+}
+
 /// One tenant's measurements at one poller; aligned so that two pollers never write one cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Probe {
     tenant: TenantId,
-    class: Class,
+    class: ClassWord,
     submitted: Count,
     completed: Count,
     reads: Count,
@@ -163,9 +194,11 @@ pub struct Probe {
 impl Probe {
     /// A probe with nothing recorded.
     pub fn new(tenant: TenantId, class: Class) -> Self {
+        let word = ClassWord(AtomicU64::new(0));
+        word.set(class);
         Self {
             tenant,
-            class,
+            class: word,
             submitted: Count::default(),
             completed: Count::default(),
             reads: Count::default(),
@@ -189,9 +222,15 @@ impl Probe {
         self.tenant
     }
 
-    /// The promise or weight.
+    /// The promise or weight in force at this poller. One that changes meanwhile is read as it was or as it is, never as a
+    /// mixture; what is counted beside it ([`violations`](Counters::violations)) may be of the one before for a moment.
     pub fn class(&self) -> Class {
-        self.class
+        self.class.get()
+    }
+
+    /// The poller's part: what it tells its policy too.
+    pub(crate) fn set_class(&self, class: Class) {
+        self.class.set(class);
     }
 
     #[inline]
@@ -225,9 +264,7 @@ impl Probe {
         }
         self.latency_sum_ns.add(latency_ns);
         self.histogram.record(latency_ns);
-        if let Class::Guaranteed { latency_target: Some(target) } = self.class
-            && latency_ns > target.0
-        {
+        if self.class().latency_target().is_some_and(|target| latency_ns > target.0) {
             self.violations.add(1);
         }
         let cell = self.cell(self.interval.load(Ordering::Relaxed));
@@ -338,6 +375,17 @@ mod tests {
         probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(5));
         let counters = probe.counters();
         assert_eq!(counters.served_sum_ns, counters.latency_sum_ns - counters.completed);
+    }
+
+    #[test]
+    fn a_class_is_read_as_it_was_set() {
+        let probe = Probe::new(TenantId(u32::MAX), Class::BestEffort { weight: 10_000 });
+        let target = |ns| Class::Guaranteed { latency_target: Some(Nanos(ns)) };
+        let unnamed = Class::Guaranteed { latency_target: None };
+        for class in [unnamed, target(0), target(50_000), Class::BestEffort { weight: u32::MAX }, target(1 << 40)] {
+            probe.set_class(class);
+            assert_eq!(probe.class(), class);
+        }
     }
 
     #[test]

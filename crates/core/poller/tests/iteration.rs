@@ -5,27 +5,29 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{
-    Backend, Command, DeviceError, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Source, TenantId, Token, VqId,
-};
-use policy::{Class, Next, Policy, TenantReport, VqSlot};
+use backend_memory::{Null, NullDrive};
+use backend_wrappers::{Checked, Delay, Fate, Fault, Faults, Faulty};
+use io_model::{Command, DeviceError, Fetch, HwqId, IoBuf, Nanos, Op, Outcome, Place, Source, TenantId, Token, VqId};
+use policy::{Class, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 use poller::{Board, Poller, Probe};
 
 /// What happened, in order.
 type Log = Rc<RefCell<Vec<String>>>;
 
-/// A tenant with one VQ (index 1) that holds the offsets of waiting reads.
+/// A tenant with one VQ (index 1) that holds the blocks of waiting discards, which need no data.
 struct Scripted {
     live: u128,
     waiting: VecDeque<u64>,
     /// Completion slots left.
     slots: usize,
+    place: Place,
     log: Log,
 }
 
 impl Scripted {
-    fn new(log: &Log, commands: impl IntoIterator<Item = u64>) -> Self {
-        Self { live: 0b10, waiting: commands.into_iter().collect(), slots: usize::MAX, log: Rc::clone(log) }
+    fn new(tenant: TenantId, log: &Log, commands: impl IntoIterator<Item = u64>) -> Self {
+        let (waiting, place) = (commands.into_iter().collect(), Place::whole_drive(tenant));
+        Self { live: 0b10, waiting, slots: usize::MAX, place, log: Rc::clone(log) }
     }
 }
 
@@ -46,10 +48,10 @@ impl Source for Scripted {
         match self.waiting.pop_front() {
             None => Fetch::Empty,
             Some(u64::MAX) => Fetch::Handled,
-            Some(offset_bytes) => {
+            Some(block) => {
                 self.slots -= 1;
-                let command = Command { op: Op::Read, offset_bytes, len_bytes: 512, fua: false };
-                Fetch::Command(command, IoBuf::default(), Token::new(1, 0, offset_bytes as u32))
+                let command = self.place.command(Op::Discard, block * 512, 512);
+                Fetch::Command(command, IoBuf::default(), Token::new(1, 0, block as u32))
             }
         }
     }
@@ -69,41 +71,15 @@ impl Source for Scripted {
     }
 }
 
-/// Finishes each request 100 ns after its submission; offset 13 fails.
-#[derive(Default)]
-struct Slow {
-    queued: VecDeque<(Nanos, HwqId, Io)>,
-    kicks: u32,
-}
+/// Finishes each command 100 ns after its submission; the 13th of the drive's blocks fails.
+type Slow = Checked<Delay<Faulty<Null>, fn(&Command) -> Nanos>>;
 
-impl Backend for Slow {
-    fn hwqs(&self) -> u16 {
-        1
-    }
-
-    fn depth(&self) -> u32 {
-        4
-    }
-
-    fn submit(&mut self, hwq: HwqId, io: Io, now: Nanos) {
-        self.queued.push_back((now + Nanos(100), hwq, io));
-    }
-
-    fn kick(&mut self) {
-        self.kicks += 1;
-    }
-
-    fn reap(&mut self, now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
-        while self.queued.front().is_some_and(|(at, ..)| *at <= now) {
-            let Some((_, hwq, Io { tag, command, buf })) = self.queued.pop_front() else { return };
-            let outcome = if command.offset_bytes == 13 { Err(DeviceError::Medium) } else { Ok(()) };
-            done(hwq, Done { tag, outcome, buf });
-        }
-    }
-
-    fn next_event(&self) -> Option<Nanos> {
-        self.queued.front().map(|(at, ..)| *at)
-    }
+fn slow() -> Slow {
+    let faults = Faults::default();
+    let block_13 = Some(13 * 512..14 * 512);
+    faults.add(Fault { in_drive: block_13, ..Fault::new(Fate::Fails(DeviceError::Medium)) });
+    let drive = NullDrive::new(1 << 20).open_queues(1, 4);
+    Checked::new(Delay::new(Faulty::new(drive, &faults), |_| Nanos(100)))
 }
 
 /// Serves backlogged VQs in slot order, four commands in flight at most.
@@ -112,14 +88,25 @@ struct InOrder {
     backlog: Vec<u32>,
     inflight: u32,
     attached: Vec<VqId>,
+    told: Vec<(TenantSlot, Terms)>,
+    forgotten: Vec<TenantSlot>,
     completed: u32,
     intervals: Vec<usize>,
 }
 
 impl Policy for InOrder {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, _class: Class, _now: Nanos) {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, _now: Nanos) {
         self.backlog.resize(self.backlog.len().max(usize::from(slot.0) + 1), 0);
         self.attached.push(vq);
+        self.told.push((tenant, *terms));
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, _now: Nanos) {
+        self.told.push((tenant, *terms));
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        self.forgotten.push(tenant);
     }
 
     fn detach(&mut self, slot: VqSlot, _now: Nanos) {
@@ -148,7 +135,7 @@ impl Policy for InOrder {
         *backlog = if consumed { *backlog - 1 } else { 0 };
     }
 
-    fn completed(&mut self, _: VqSlot, _: HwqId, _: TenantId, _: Op, _: u64, _: Nanos, _: Nanos) {
+    fn completed(&mut self, _: VqSlot, _: HwqId, _: TenantSlot, _: Op, _: u64, _: Nanos, _: Nanos) {
         self.inflight -= 1;
         self.completed += 1;
     }
@@ -167,14 +154,15 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let board = Arc::new(Board::default());
-        let poller = Poller::new(Slow::default(), InOrder::default(), Arc::clone(&board), Nanos(0));
+        let poller = Poller::new(slow(), InOrder::default(), Arc::clone(&board), Nanos(0));
         Self { poller, board, log: Log::default() }
     }
 
-    fn add(&mut self, id: u16, commands: impl IntoIterator<Item = u64>) -> (poller::TenantSlot, Arc<Probe>) {
+    fn add(&mut self, id: u32, commands: impl IntoIterator<Item = u64>) -> (TenantSlot, Arc<Probe>) {
         let probe = Arc::new(Probe::new(TenantId(id), Class::BestEffort { weight: 1 }));
-        self.board.add(Arc::clone(&probe));
-        (self.poller.add(Scripted::new(&self.log, commands), Arc::clone(&probe)), probe)
+        let source = Scripted::new(TenantId(id), &self.log, commands);
+        let slot = self.poller.add(source, Arc::clone(&probe), &Terms::default());
+        (slot.ok().expect("there is room"), probe)
     }
 
     fn take_log(&self) -> Vec<String> {
@@ -188,7 +176,7 @@ fn a_command_goes_out_and_comes_back_once() {
     let (_, probe) = bench.add(7, [1, 13, u64::MAX]);
     let progress = bench.poller.step(Nanos(0));
     assert_eq!((progress.sent, progress.handled, progress.completed), (2, 1, 0));
-    assert_eq!(bench.poller.backend().kicks, 1, "one kick for the whole batch");
+    assert_eq!(bench.poller.backend().kicks(), 1, "one kick for the whole batch");
     assert_eq!(bench.take_log(), ["notify"], "for the command that needed no device");
     assert_eq!(bench.poller.next_event(), Nanos(100));
 
@@ -238,7 +226,11 @@ fn vqs_come_and_go_and_in_flight_commands_still_end() {
     bench.poller.step(Nanos(1));
     assert!(bench.poller.remove(slot, Nanos(2)).is_none(), "its command is with the device");
     assert_eq!(bench.poller.step(Nanos(100)).completed, 1);
+    assert!(bench.poller.policy().forgotten.is_empty());
+    assert_eq!(bench.board.tenants().len(), 1);
     assert!(bench.poller.remove(slot, Nanos(101)).is_some());
+    assert_eq!(bench.poller.policy().forgotten, [slot]);
+    assert_eq!(bench.board.tenants().len(), 0, "what it counted went with it");
 
     // The next tenant takes the same places.
     let (again, _) = bench.add(4, [2]);
@@ -246,6 +238,25 @@ fn vqs_come_and_go_and_in_flight_commands_still_end() {
     assert_eq!(bench.poller.step(Nanos(102)).sent, 1);
     assert_eq!(bench.poller.policy().attached.len(), 2);
     bench.poller.step(Nanos(300));
+}
+
+#[test]
+fn terms_change_for_the_probe_the_policy_and_vqs_that_come_later() {
+    let mut bench = Bench::new();
+    let (slot, probe) = bench.add(1, [1, 2]);
+    bench.poller.step(Nanos(0));
+    let terms = Terms::guaranteed(Some(Nanos(50)));
+    assert!(bench.poller.change_terms(slot, &terms, Nanos(10)));
+    assert_eq!(probe.class(), terms.class);
+    bench.poller.step(Nanos(100));
+    assert_eq!(probe.counters().violations, 2, "both took 100 ns");
+    bench.poller.source_mut(slot).unwrap().live = 0;
+    bench.poller.step(Nanos(101));
+    bench.poller.source_mut(slot).unwrap().live = 0b10;
+    bench.poller.step(Nanos(102));
+    assert_eq!(bench.poller.policy().told, [(slot, Terms::default()), (slot, terms), (slot, terms)]);
+    bench.poller.remove(slot, Nanos(103));
+    assert!(!bench.poller.change_terms(slot, &terms, Nanos(104)), "nobody is there");
 }
 
 #[test]

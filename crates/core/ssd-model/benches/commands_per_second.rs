@@ -36,11 +36,8 @@ fn main() {
 }
 
 fn simulate(drive: &mut Drive, kind: Kind) -> u64 {
-    let mut random: u64 = 1;
-    let mut request = |tag| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        Request { tag, kind, offset_bytes: (random >> 27) * 4096, len_bytes: 4096 }
-    };
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut request = |tag| Request { tag, kind, offset_bytes: random.u64(..1 << 37) * 4096, len_bytes: 4096 };
     let (mut now_ns, mut finished_total) = (0, 0);
     for tag in 0..u32::from(HWQS) * DEPTH {
         drive.submit(now_ns, (tag % u32::from(HWQS)) as u16, request(tag)).expect("the queue exists");

@@ -21,12 +21,11 @@ fn served(arbitration: Arbitration, jobs: &[Job], commands: u32) -> Vec<u64> {
     let mut drive = Drive::new(profile, jobs.len() as u16);
     let mut sent = vec![0usize; jobs.len()];
     let mut lengths: Vec<VecDeque<u64>> = vec![VecDeque::new(); jobs.len()];
-    let mut random: u64 = 9;
+    let mut random = fastrand::Rng::with_seed(9);
     let mut send = |drive: &mut Drive, lengths: &mut Vec<VecDeque<u64>>, now: u64, hwq: usize| {
         let len_bytes = jobs[hwq].1[sent[hwq] % jobs[hwq].1.len()] * KIB;
         sent[hwq] += 1;
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let offset_bytes = (random >> 30) * 16 * KIB;
+        let offset_bytes = random.u64(..1 << 34) * 16 * KIB;
         lengths[hwq].push_back(len_bytes);
         drive
             .submit(now, hwq as u16, Request { tag: 0, kind: Kind::Read, offset_bytes, len_bytes })

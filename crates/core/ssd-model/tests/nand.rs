@@ -17,12 +17,11 @@ fn nand(profile: &mut Profile) -> &mut Nand {
 /// rate in commands per second of each.
 fn run(profile: &Profile, loads: &[(Kind, u32, u64)], until_ns: u64) -> Vec<(f64, f64)> {
     let mut drive = Drive::new(profile.clone(), loads.len() as u16);
-    let mut random: u64 = 5;
+    let mut random = fastrand::Rng::with_seed(5);
     let mut started: Vec<Vec<u64>> = loads.iter().map(|load| vec![0; load.1 as usize]).collect();
     let mut send = |drive: &mut Drive, now: u64, hwq: usize, tag: u32| {
         let (kind, _, len_bytes) = loads[hwq];
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let offset_bytes = (random >> 33) * len_bytes;
+        let offset_bytes = random.u64(..1 << 31) * len_bytes;
         drive.submit(now, hwq as u16, Request { tag, kind, offset_bytes, len_bytes }).expect("the queue exists");
     };
     for (hwq, load) in loads.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fastrand::Rng;
 use ssd_model::{Drive, Kind, MAX_QUEUES, Nand, Placement, Profile, Request, UnknownQueue, Writes};
 
 const DRIVE_BYTES: u64 = 400 << 30;
@@ -11,18 +12,6 @@ const HOST_NS: f64 = 4_460.0;
 
 fn named(name: &str) -> Profile {
     Profile::by_name(name).expect("a built-in profile")
-}
-
-/// SplitMix64: virtual time needs no better.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -43,17 +32,17 @@ struct Seen {
 
 /// A closed loop at random addresses: each queue keeps `depth` commands in flight until `commands` finished.
 fn closed_loop(profile: &Profile, load: Load, commands: u32) -> Seen {
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let mut loads = vec![load; usize::from(load.hwqs)];
     run(profile, &mut loads, commands, &mut random)
 }
 
-fn run(profile: &Profile, loads: &mut [Load], commands: u32, random: &mut Random) -> Seen {
+fn run(profile: &Profile, loads: &mut [Load], commands: u32, random: &mut Rng) -> Seen {
     let mut drive = Drive::new(profile.clone(), loads.len() as u16);
     let mut started = HashMap::new();
     let mut tag = 0;
     let mut start = |drive: &mut Drive, started: &mut HashMap<u32, u64>, now: u64, hwq: u16, load: Load| {
-        let offset_bytes = random.next() % (DRIVE_BYTES / load.len_bytes) * load.len_bytes;
+        let offset_bytes = random.u64(..DRIVE_BYTES / load.len_bytes) * load.len_bytes;
         tag += 1;
         assert_eq!(started.insert(tag, now), None);
         let request = Request { tag, kind: load.kind, offset_bytes, len_bytes: load.len_bytes };
@@ -167,10 +156,10 @@ fn pooled_units_lose_less_to_a_cap_than_hashed_ones() {
 fn a_light_queue_suffers_beside_a_heavy_one() {
     let light = Load { hwqs: 1, depth: 1, kind: Kind::Read, len_bytes: 4096 };
     let mut loads = [light, Load { depth: 256, ..light }];
-    let seen = run(&Profile::p5800x(), &mut loads, 200_000, &mut Random(3));
+    let seen = run(&Profile::p5800x(), &mut loads, 200_000, &mut Rng::with_seed(3));
     assert!(seen.mean_ns_of_hwq[0] > 20.0 * 7_440.0, "a full drive makes everyone wait: {:?}", seen.mean_ns_of_hwq);
     let narrow = Profile { window: 16, ..Profile::p5800x() };
-    let narrow = run(&narrow, &mut loads, 200_000, &mut Random(3)).mean_ns_of_hwq;
+    let narrow = run(&narrow, &mut loads, 200_000, &mut Rng::with_seed(3)).mean_ns_of_hwq;
     assert!(narrow[0] < 60_000.0, "with a small window the wait is in the other one's queue: {narrow:?}");
     assert!(narrow[1] > 4.0 * narrow[0]);
 }
@@ -201,7 +190,7 @@ fn the_same_input_gives_the_same_output() {
                 .zip([1, 9, 2, 33])
                 .map(|(&kind, depth)| Load { hwqs: 4, depth, kind, len_bytes: 12 << 10 })
                 .collect();
-            run(profile, &mut loads, 20_000, &mut Random(5)).log
+            run(profile, &mut loads, 20_000, &mut Rng::with_seed(5)).log
         });
         assert_eq!(logs.next(), logs.next(), "{}", profile.name);
     }
@@ -211,11 +200,11 @@ fn the_same_input_gives_the_same_output() {
 fn polling_rarely_changes_no_finish() {
     let submit_all = |profile: &Profile, poll_every: u64| {
         let mut drive = Drive::new(profile.clone(), 2);
-        let (mut random, mut log) = (Random(11), Vec::new());
+        let (mut random, mut log) = (Rng::with_seed(11), Vec::new());
         for tag in 0..5_000u32 {
             let now = u64::from(tag) * 1_500;
-            let kind = if random.next() % 3 == 0 { Kind::Write } else { Kind::Read };
-            let request = Request { tag, kind, offset_bytes: random.next() % DRIVE_BYTES, len_bytes: 4096 };
+            let kind = if random.u8(..3) == 0 { Kind::Write } else { Kind::Read };
+            let request = Request { tag, kind, offset_bytes: random.u64(..DRIVE_BYTES), len_bytes: 4096 };
             drive.submit(now, (tag % 2) as u16, request).unwrap();
             if u64::from(tag) % poll_every == 0 {
                 drive.poll(now, &mut |hwq, tag, at_ns| log.push((hwq, tag, at_ns)));
@@ -237,13 +226,13 @@ fn polling_rarely_changes_no_finish() {
 fn nothing_finishes_before_the_next_finish() {
     for profile in Profile::built_in() {
         let mut drive = Drive::new(profile.clone(), 2);
-        let (mut random, mut now, mut finished) = (Random(13), 0, 0);
+        let (mut random, mut now, mut finished) = (Rng::with_seed(13), 0, 0);
         for tag in 0..3_000u32 {
-            let kind = [Kind::Read, Kind::Write, Kind::Control][(random.next() % 3) as usize];
-            let len_bytes = 512 << (random.next() % 10);
-            let request = Request { tag, kind, offset_bytes: random.next() % DRIVE_BYTES, len_bytes };
+            let kind = [Kind::Read, Kind::Write, Kind::Control][random.usize(..3)];
+            let len_bytes = 512 << random.u32(..10);
+            let request = Request { tag, kind, offset_bytes: random.u64(..DRIVE_BYTES), len_bytes };
             drive.submit(now, (tag % 2) as u16, request).unwrap();
-            let until = now + random.next() % 20_000;
+            let until = now + random.u64(..20_000);
             while let Some(at) = drive.next_finish().filter(|&at| at <= until) {
                 if at > now {
                     drive.poll(at - 1, &mut |_, tag, at_ns| panic!("{}: {tag} at {at_ns} before {at}", profile.name));

@@ -31,6 +31,7 @@
 //! running.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 
 mod check;
 mod class;
@@ -61,7 +62,7 @@ pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
-pub use plan::{Poller, Serves};
+pub use plan::{Home, Poller, Serves};
 pub use policy::{Arbitrated, D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
 pub use priority::Priority;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::config::{Config, PollerLayout, Pollers};
+use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::policy::Policy;
 
@@ -26,6 +26,17 @@ pub struct Serves {
     pub queues: Range<u16>,
 }
 
+/// Which pollers serve a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// The one that all tenants share who need no other.
+    Shared,
+    /// One of its own, as `[pollers]` lays out.
+    Alone,
+    /// Those that its `threads` ask for.
+    Own,
+}
+
 /// What a tenant's pollers depend on.
 pub(crate) struct Load<'a> {
     pub guaranteed: bool,
@@ -33,20 +44,42 @@ pub(crate) struct Load<'a> {
     pub queues: u16,
 }
 
+impl<'a> From<&'a Tenant> for Load<'a> {
+    fn from(tenant: &'a Tenant) -> Self {
+        Self { guaranteed: tenant.is_guaranteed(), frontend: &tenant.frontend, queues: tenant.queues }
+    }
+}
+
+impl Load<'_> {
+    fn home(&self, policy: Option<&Policy>, pollers: &Pollers) -> Home {
+        let one = policy.is_some_and(Policy::needs_one_poller) || pollers.layout == PollerLayout::Shared;
+        match self.frontend.threads() {
+            Threads::Dedicated | Threads::PerQueue => Home::Own,
+            Threads::Shared if self.guaranteed && !one => Home::Alone,
+            Threads::Shared => Home::Shared,
+        }
+    }
+}
+
 /// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Policy>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
-    let (sharing, own): (Vec<usize>, Vec<usize>) =
-        (0..loads.len()).partition(|index| loads[*index].frontend.threads() == Threads::Shared);
-    let one = policy.is_some_and(Policy::needs_one_poller) || pollers.layout == PollerLayout::Shared;
-    let (alone, rest) = if one { (vec![], sharing) } else { sharing.into_iter().partition(|i| loads[*i].guaranteed) };
-    let groups = alone.into_iter().map(|index| vec![index]).chain([rest]).filter(|group| !group.is_empty());
-    let cpus = pollers.cpus.iter().copied().map(Some).cycle().chain(std::iter::repeat(None));
-    let shared = groups.zip(cpus).map(|(group, cpu)| {
+    let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
+    let rest: Vec<usize> = at(Home::Shared).collect();
+    let alone = at(Home::Alone).map(|index| vec![index]);
+    let groups = alone.chain([rest]).filter(|group| !group.is_empty());
+    let shared = groups.enumerate().map(|(number, group)| {
         let mode = group.iter().map(|index| loads[*index].frontend.mode()).max().unwrap_or(Mode::Adaptive);
         let serves = group.into_iter().map(|tenant| Serves { tenant, queues: 0..loads[tenant].queues });
-        Poller { serves: serves.collect(), cpu, mode }
+        Poller { serves: serves.collect(), cpu: pollers.cpu(number), mode }
     });
-    shared.chain(own.into_iter().flat_map(|tenant| own_pollers(tenant, &loads[tenant]))).collect()
+    shared.chain(at(Home::Own).flat_map(|tenant| own_pollers(tenant, &loads[tenant]))).collect()
+}
+
+impl Pollers {
+    /// The CPU of the `number`th poller that no tenant has to itself by its `threads`.
+    fn cpu(&self, number: usize) -> Option<u32> {
+        self.cpus.iter().copied().cycle().nth(number)
+    }
 }
 
 fn own_pollers(tenant: usize, load: &Load<'_>) -> Vec<Poller> {
@@ -63,11 +96,22 @@ impl Config {
     /// themselves, in the file's order and in that of their queues. With fewer CPUs than pollers, CPUs are used
     /// again from the first; [`Pollers::cpus`] are for pollers that no tenant has to itself by its `threads`.
     pub fn poller_plan(&self) -> Vec<Poller> {
-        let loads = self.tenants.iter().map(|tenant| Load {
-            guaranteed: tenant.is_guaranteed(),
-            frontend: &tenant.frontend,
-            queues: tenant.queues,
-        });
-        plan(Some(&self.policy), &self.pollers, &loads.collect::<Vec<_>>())
+        plan(Some(&self.policy), &self.pollers, &self.tenants.iter().map(Load::from).collect::<Vec<_>>())
+    }
+
+    /// Which pollers serve a tenant of this configuration, or one that would be.
+    pub fn home(&self, tenant: &Tenant) -> Home {
+        Load::from(tenant).home(Some(&self.policy), &self.pollers)
+    }
+
+    /// The pollers that one more tenant would need for itself, if `others` run: the queues, mode and CPU of each. For
+    /// a tenant that could share one, the one that it would be the first of.
+    pub fn own_pollers(&self, tenant: &Tenant, others: usize) -> Vec<(Range<u16>, Mode, Option<u32>)> {
+        let load = Load::from(tenant);
+        if self.home(tenant) != Home::Own {
+            return vec![(0..load.queues, load.frontend.mode(), self.pollers.cpu(others))];
+        }
+        let queues = |poller: &Poller| poller.serves.first().map_or(0..0, |serves| serves.queues.clone());
+        own_pollers(0, &load).into_iter().map(|poller| (queues(&poller), poller.mode, poller.cpu)).collect()
     }
 }

@@ -12,7 +12,8 @@ use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
 use poller::Board;
 
 use crate::clock::Clock;
-use crate::foresight::Foresight;
+use crate::daemon::Handle;
+use crate::panics;
 use crate::snapshot::Mark;
 
 /// A request is one short line.
@@ -23,10 +24,8 @@ const MAX_REQUEST_BYTES: u64 = 4096;
 pub struct View {
     /// All tenants' probes.
     pub board: Arc<Board>,
-    /// What was said of the tenants.
-    pub foresight: Arc<Foresight>,
-    /// The policy in force.
-    pub policy: String,
+    /// Its owner, who knows what was said of the tenants.
+    pub daemon: Handle,
     /// The pollers' clock.
     pub clock: Clock,
 }
@@ -71,6 +70,7 @@ fn talk(client: UnixStream, view: &View) {
     if limits.iter().any(Result::is_err) {
         return;
     }
+    panics::drill();
     let mut reader = BufReader::new(&client);
     loop {
         let mut line = String::new();
@@ -79,7 +79,10 @@ fn talk(client: UnixStream, view: &View) {
             _ => return,
         }
         let answer = match serde_json::from_str(&line) {
-            Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => Answer::Stats(stats(view, span_ms)),
+            Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => match stats(view, span_ms) {
+                Ok(snapshot) => Answer::Stats(snapshot),
+                Err(error) => Answer::Error(error.to_string()),
+            },
             Ok(Ask::Stats { .. }) => Answer::Error(format!("span_ms: at most {MAX_SPAN_MS}")),
             Err(error) => Answer::Error(error.to_string()),
         };
@@ -91,7 +94,7 @@ fn talk(client: UnixStream, view: &View) {
     }
 }
 
-fn stats(view: &View, span_ms: u64) -> Snapshot {
+fn stats(view: &View, span_ms: u64) -> Result<Snapshot> {
     let mark = if span_ms == 0 {
         Mark::start(&view.board)
     } else {
@@ -99,5 +102,5 @@ fn stats(view: &View, span_ms: u64) -> Snapshot {
         std::thread::sleep(Duration::from_millis(span_ms));
         mark
     };
-    mark.until(view.clock.now(), &view.foresight, &view.policy)
+    Ok(mark.until(view.clock.now(), &*view.daemon.describe()?))
 }

@@ -1,11 +1,21 @@
 //! The drives that a configuration can name, behind one trait.
 
-use anyhow::Result;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
-use backend_uring::{Uring, UringDrive};
+use backend_uring::{Kind, Uring, UringDrive};
 use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
+use policy::{PolicyConfig, PollerShape};
+use poller::{Board, Poller};
+use promises::policies;
 use ssd_model::Profile;
+
+use crate::clock::Clock;
+use crate::doorbell_scanner::DoorbellScanner;
+use crate::front_end::Served;
+use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
 
 /// What a drive can do, as far as a controller must know.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +28,8 @@ pub struct Facts {
     pub discard: bool,
 }
 
-/// A drive that pollers open queues on.
-pub trait Drive {
+/// A drive that pollers open queues on; copies are the same drive. A wrapper of a drive is one too.
+pub trait Drive: Clone + Send + 'static {
     /// One poller's queues.
     type Queues: Backend + Send + 'static;
 
@@ -44,6 +54,64 @@ pub trait Drive {
     fn weights(&self) -> Option<SetWeights> {
         None
     }
+}
+
+/// A drive whose type only its pollers know. Its owner opens and closes pollers on it while others run.
+pub trait AnyDrive: Send {
+    /// What the drive can do.
+    fn facts(&self) -> Facts;
+
+    /// Opens queues and starts a poller on them.
+    ///
+    /// # Errors
+    /// The drive has no such queues, the policy a setting out of its range, or the kernel no thread left.
+    fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)>;
+}
+
+/// A poller that is to be opened.
+pub struct Opening<'a> {
+    /// Which of the daemon's; given once.
+    pub number: usize,
+    /// Its queues.
+    pub shape: PollerShape,
+    /// The policy as configured, and as it follows from the drive.
+    pub policy: (&'a config::Policy, &'a PolicyConfig),
+    /// The probes of all tenants of the drive.
+    pub board: Arc<Board>,
+    /// How its thread behaves at first.
+    pub behaviour: Behaviour,
+    /// Run on this CPU only.
+    pub cpu: Option<u32>,
+    /// The daemon's.
+    pub clock: Clock,
+    /// Looks at mapped doorbells while it sleeps.
+    pub scanner: DoorbellScanner,
+}
+
+impl<D: Drive> AnyDrive for D {
+    fn facts(&self) -> Facts {
+        Drive::facts(self)
+    }
+
+    fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
+        let Opening { number, shape, policy: (configured, policy), board, behaviour, cpu, clock, scanner } = opening;
+        let built = policies::build(configured, policy, &shape).context("[policy]")?;
+        let (queues, set_weights) = open(self, policy, &shape)?;
+        let poller = Poller::new(queues, built, board, clock.now());
+        poller_thread::start(Start { number, poller, set_weights, behaviour, cpu, clock, scanner })
+            .with_context(|| format!("can't start poller {number}"))
+    }
+}
+
+/// A poller's queues, and what sets their weights where the policy relies on them.
+fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Result<(D::Queues, Option<SetWeights>)> {
+    let (Some(classes), Some(weights)) = (policy.hwq_classes(shape.hwqs), policy.wrr_weights()) else {
+        return Ok((drive.open_queues(shape.hwqs, shape.hwq_depth)?, None));
+    };
+    // The configuration was checked; this is for whoever adds a back end.
+    let none = || anyhow!("{} needs a drive with weighted round robin", policy.name());
+    let queues = drive.open_weighted_queues(&classes, weights, shape.hwq_depth).ok_or_else(none)??;
+    Ok((queues, drive.weights()))
 }
 
 /// Sets the weights of a drive's arbitration classes.
@@ -114,7 +182,75 @@ impl Drive for UringDrive {
     }
 }
 
-/// A drive model with that profile.
-pub fn model(config: &Config, profile: Profile, size_bytes: u64) -> Result<ModelDrive> {
-    Ok(ModelDrive::over_memory(profile, size_bytes).map_err(|error| config.no_memory(error))?)
+/// The drive that a configuration names, of so many bytes.
+///
+/// # Errors
+/// It can't be opened, or there is not enough memory for it.
+pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> Result<Box<dyn AnyDrive>> {
+    Ok(match &config.device.backend {
+        config::Backend::Null => Box::new(NullDrive::new(size_bytes)),
+        config::Backend::Memory => Box::new(MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error))?),
+        config::Backend::Model => {
+            Box::new(ModelDrive::over_memory(profile.clone(), size_bytes).map_err(|error| config.no_memory(error))?)
+        }
+        config::Backend::File { path, .. } => Box::new(UringDrive::open(path, Kind::File, None)?),
+        config::Backend::Block { path } => Box::new(UringDrive::open(path, Kind::Block, None)?),
+    })
+}
+
+/// A drive with something around each poller's queues, for tests in which it must misbehave.
+#[cfg(test)]
+#[derive(Clone)]
+pub struct Wrapped<D, W> {
+    /// The drive.
+    pub drive: D,
+    /// What goes around its queues.
+    pub wrap: W,
+}
+
+#[cfg(test)]
+impl<D: Drive, B: Backend + Send + 'static, W: Fn(D::Queues) -> B + Clone + Send + 'static> Drive for Wrapped<D, W> {
+    type Queues = B;
+
+    fn facts(&self) -> Facts {
+        self.drive.facts()
+    }
+
+    fn open_queues(&self, hwqs: u16, depth: u32) -> Result<B> {
+        self.drive.open_queues(hwqs, depth).map(&self.wrap)
+    }
+
+    fn open_weighted_queues(&self, classes: &[QueuePriority], weights: WrrWeights, depth: u32) -> Option<Result<B>> {
+        Some(self.drive.open_weighted_queues(classes, weights, depth)?.map(&self.wrap))
+    }
+
+    fn weights(&self) -> Option<SetWeights> {
+        self.drive.weights()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend_wrappers::{Fate, Fault, Faults, Faulty};
+    use io_model::{DeviceError, HwqId, Io, IoBuf, Nanos, Place, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn a_wrapped_drive_is_a_drive_that_fails_on_demand() {
+        let faults = Faults::default();
+        let (drive, of_queues) = (MemoryDrive::new(1 << 20).unwrap(), faults.clone());
+        let wrapped = Wrapped { drive, wrap: move |queues| Faulty::new(queues, &of_queues) };
+        let mut queues = wrapped.open_queues(1, 4).unwrap();
+        let mut flush = || {
+            let command = Place::whole_drive(TenantId(0)).flush();
+            queues.submit(HwqId(0), Io { tag: 0, command, buf: IoBuf::default() }, Nanos(0));
+            let mut outcome = None;
+            queues.reap(Nanos(0), &mut |_, done| outcome = Some(done.outcome));
+            outcome
+        };
+        assert_eq!(flush(), Some(Ok(())));
+        faults.add(Fault::new(Fate::Fails(DeviceError::Gone)));
+        assert_eq!(flush(), Some(Err(DeviceError::Gone)));
+    }
 }

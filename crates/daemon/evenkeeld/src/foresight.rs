@@ -1,78 +1,118 @@
 //! What was said of the tenants beforehand, held against what they do.
 
+use std::collections::BTreeMap;
+
 use api::{BlameRow, Predicted, TenantRow};
-use config::{Config, Priority};
-use planner::{Culprit, Evidence, Measured, Planner, Tenant, Unmodelled, blame};
-use promises::planning::{self, Question};
-use promises::words;
+use config::{Config, Priority, Tenant};
+use io_model::TenantId;
+use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
+use policy::PolicyConfig;
+use promises::{planning, words};
 use ssd_model::Profile;
 
-/// All that the configuration and the plan say of the tenants; vectors are by tenant.
+/// What was measured of one tenant over a span.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Whom.
+    pub id: TenantId,
+    /// What is told of it.
+    pub row: TenantRow,
+    /// The same for the model.
+    pub measured: Measured,
+}
+
+/// What was said of one tenant.
+#[derive(Debug, Clone)]
+struct Said {
+    name: String,
+    limits: Option<String>,
+    priority: Option<Priority>,
+    overcommit: bool,
+    asks: planner::Tenant,
+    /// Nobody declared what it asks for.
+    assumed: bool,
+}
+
+/// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
+/// out copies.
+#[derive(Debug, Clone)]
 pub struct Foresight {
-    names: Vec<String>,
-    limits: Vec<Option<String>>,
-    priorities: Vec<Option<Priority>>,
-    overcommitted: Vec<bool>,
-    question: Question,
+    tenants: BTreeMap<TenantId, Said>,
+    site: Site,
+    policy: PolicyConfig,
+    has_priorities: bool,
     /// The drive is the one that the file names. Of another, the model could only mislead.
     named: bool,
 }
 
 impl Foresight {
-    /// What `config` says, on the drive that it names.
+    /// Nobody yet, on the drive that `config` names.
     pub fn new(config: &Config, profile: &Profile) -> Self {
-        let tenants = || config.tenants.iter();
         Self {
-            names: tenants().map(|tenant| tenant.name.clone()).collect(),
-            limits: tenants().map(|tenant| tenant.limits.in_words()).collect(),
-            priorities: tenants().map(|tenant| config.policy.has_priorities().then_some(tenant.priority)).collect(),
-            overcommitted: tenants().map(|tenant| tenant.is_guaranteed() && config.overcommits(tenant)).collect(),
-            question: planning::of_config(config, profile),
+            tenants: BTreeMap::new(),
+            site: planning::site(profile.clone()),
+            policy: planning::policy(config, profile),
+            has_priorities: config.policy.has_priorities(),
             named: config.device.profile_named,
         }
     }
 
-    /// The names of the tenants.
-    pub fn names(&self) -> &[String] {
-        &self.names
+    /// A tenant comes, or is another one under the same identifier: as configured, served though its promise can't be
+    /// kept or not.
+    pub fn set(&mut self, id: TenantId, tenant: &Tenant, overcommits: bool) {
+        let (asks, assumed) = planning::tenant(tenant);
+        let said = Said {
+            name: tenant.name.clone(),
+            limits: tenant.limits.in_words(),
+            priority: self.has_priorities.then_some(tenant.priority),
+            overcommit: tenant.is_guaranteed() && overcommits,
+            asks,
+            assumed,
+        };
+        self.tenants.insert(id, said);
     }
 
-    /// Fills in what was said of the tenant at `index`.
-    pub fn describe(&self, index: usize, row: &mut TenantRow) {
-        row.name = self.names.get(index).cloned().unwrap_or_default();
-        row.limits = self.limits.get(index).cloned().flatten();
-        row.priority = self.priorities.get(index).copied().flatten().map(|priority| priority.name().to_owned());
-        row.overcommit = self.overcommitted.get(index).copied().unwrap_or(false);
-        row.demand = self.question.tenants.get(index).map(words::demand).unwrap_or_default();
-        row.assumed = self.is_assumed(index);
+    /// A tenant left.
+    pub fn forget(&mut self, id: TenantId) {
+        self.tenants.remove(&id);
     }
 
-    fn is_assumed(&self, index: usize) -> bool {
-        self.question.assumed.get(index).copied().unwrap_or(true)
+    /// The name of the policy in force.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
     }
 
-    /// Fills in what the model says beside what was measured; nothing where it says nothing. Rows and measurements are
-    /// those of all tenants, in their order.
-    pub fn predict(&self, rows: &mut [TenantRow], measured: &[Measured]) {
+    /// Fills in what was said of a tenant. `false`: it left.
+    pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
+        let Some(said) = self.tenants.get(&id) else { return false };
+        row.name.clone_from(&said.name);
+        row.limits.clone_from(&said.limits);
+        row.priority = said.priority.map(|priority| priority.name().to_owned());
+        row.overcommit = said.overcommit;
+        row.demand = words::demand(&said.asks);
+        row.assumed = said.assumed;
+        true
+    }
+
+    /// Fills in what the model says beside what was measured of all tenants; nothing where it says nothing.
+    pub fn predict(&self, observed: &mut [Observed]) {
         if !self.named {
             return;
         }
-        let asked = |(index, (tenant, measured)): (usize, (&Tenant, &Measured))| {
-            if self.is_assumed(index) {
-                return Some((index, measured.as_demand(tenant)?, "measured"));
+        let asked = |(at, Observed { id, measured, .. }): (usize, &Observed)| {
+            let Said { asks, assumed, .. } = self.tenants.get(id)?;
+            if *assumed {
+                return Some((measured.as_demand(asks)?, (at, "measured")));
             }
-            Some((index, tenant.clone(), "declared"))
+            Some((asks.clone(), (at, "declared")))
         };
-        let each = self.question.tenants.iter().zip(measured).enumerate();
-        let (tenants, known): (Vec<Tenant>, Vec<(usize, &str)>) =
-            each.filter_map(asked).map(|(index, tenant, demand)| (tenant, (index, demand))).unzip();
+        let (tenants, known): (Vec<_>, Vec<_>) = observed.iter().enumerate().filter_map(asked).unzip();
         if tenants.is_empty() {
             return;
         }
-        let Ok(forecast) = planner::predict(&self.question.site, &self.question.policy, &tenants) else { return };
-        for ((index, demand), own) in known.into_iter().zip(forecast.tenants) {
-            let Some(row) = rows.get_mut(index) else { continue };
-            row.predicted = Some(Predicted {
+        let Ok(forecast) = planner::predict(&self.site, &self.policy, &tenants) else { return };
+        for ((at, demand), own) in known.into_iter().zip(forecast.tenants) {
+            observed[at].row.predicted = Some(Predicted {
                 iops: own.iops,
                 mean_us: own.mean.as_micros_f64(),
                 p99_us: own.p99.as_micros_f64(),
@@ -81,19 +121,26 @@ impl Foresight {
         }
     }
 
-    /// Whose fault it is that the promise to the tenant at `broken` fails, if it does. `starved` is the part of the span in
-    /// which pollers waited for a CPU.
-    pub fn blame(&self, measured: &[Measured], starved: f64, broken: usize) -> Option<BlameRow> {
-        let Question { site, policy, tenants, assumed } = &self.question;
+    /// Whose fault it is that the promise to a tenant fails, if it does. `starved` is the part of the span in which
+    /// pollers waited for a CPU.
+    pub fn blame(&self, observed: &[Observed], starved: f64, broken: TenantId) -> Option<BlameRow> {
+        let there = |Observed { id, measured, .. }: &Observed| Some((*id, self.tenants.get(id)?, *measured));
+        let there: Vec<_> = observed.iter().filter_map(there).collect();
+        let tenants: Vec<_> = there.iter().map(|(_, said, _)| said.asks.clone()).collect();
+        let assumed: Vec<_> = there.iter().map(|(_, said, _)| said.assumed).collect();
+        let measured: Vec<_> = there.iter().map(|(.., measured)| *measured).collect();
         let planner = if self.named {
-            Planner::new(site)
+            Planner::new(&self.site)
         } else {
-            Planner::with_model(site, |policy, _| Err(Unmodelled::Policy { policy: policy.name() }))
+            Planner::with_model(&self.site, |policy, _| Err(Unmodelled::Policy { policy: policy.name() }))
         };
-        let found = blame(&planner, Evidence { policy, tenants, assumed, measured, starved }, broken)?;
+        let broken = there.iter().position(|(id, ..)| *id == broken)?;
+        let evidence =
+            Evidence { policy: &self.policy, tenants: &tenants, assumed: &assumed, measured: &measured, starved };
+        let found = blame(&planner, evidence, broken)?;
         let (culprit, neighbour) = match found.culprit {
             Culprit::Own => ("own", None),
-            Culprit::Neighbour(index) => ("neighbour", self.names.get(index).cloned()),
+            Culprit::Neighbour(at) => ("neighbour", there.get(at).map(|(_, said, _)| said.name.clone())),
             Culprit::Drive => ("drive", None),
             Culprit::Host => ("host", None),
         };

@@ -1,23 +1,35 @@
 //! The daemon: drives, pollers on them, and for each tenant a controller or disk behind a socket.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `serve` | from a configuration file to a running daemon, and its end |
+//! | `daemon`, `owner`, `pollers` | the owner of everything that lives, and the commands that change it |
+//! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
+//! | `drive` | the back ends that a configuration can name |
+//! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
+//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
+//! | `log`, `panics`, `clock` | log lines; what a panic does; the time |
+//!
+//! Not here: what a person types (`evenkeel`), and everything of the laboratory.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]
 
 mod clock;
 mod control;
 mod cpu_waits;
-mod daemon;
-mod device;
-mod disk;
-mod disk_client;
-mod doorman;
+pub mod daemon;
+mod doorbell_scanner;
 mod drive;
-mod foresight;
-mod handler;
+pub mod foresight;
+mod front_end;
 mod log;
-mod patrol;
+mod owner;
+mod panics;
 mod poller_thread;
+mod poller_waker;
+mod pollers;
 mod promises_watch;
 mod queues;
 pub mod serve;
-mod served;
 mod snapshot;

@@ -1,16 +1,13 @@
 //! Tells the log when a promise starts to fail, and whose fault it is, and when it is kept again.
 
-use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use api::TenantRow;
-use io_model::Nanos;
+use client_socket::{Level, Sink};
+use io_model::{Nanos, TenantId};
 use poller::Board;
-use vfio_user::{Level, Sink};
 
-use crate::clock::Clock;
 use crate::foresight::Foresight;
 use crate::snapshot::Mark;
 
@@ -26,51 +23,53 @@ const GOOD_PERIODS: u32 = 3;
 /// Fewer commands than this have no 99th percentile worth a line.
 const COMMANDS_MIN: f64 = 100.0;
 
-/// The thread; ends when this is dropped.
+/// What the daemon's owner looks at every five seconds.
 pub struct PromiseWatch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    mark: Mark,
+    next: Nanos,
+    told: HashMap<TenantId, Told>,
+    sink: Sink,
 }
 
 impl PromiseWatch {
-    /// Starts looking.
-    ///
-    /// # Errors
-    /// No thread can be had.
-    pub fn start(board: Arc<Board>, foresight: Arc<Foresight>, clock: Clock, sink: Sink) -> std::io::Result<Self> {
-        let (end, ended) = channel();
-        let thread = std::thread::Builder::new().name("promises".into()).spawn(move || {
-            let mut told = vec![Told::default(); foresight.names().len()];
-            let mut mark = Mark::now(&board, clock.now());
-            while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                let now = clock.now();
-                let (rows, measured) = mark.measure(now, &foresight);
-                for (index, (row, told)) in rows.iter().zip(&mut told).enumerate() {
-                    match told.turn(is_kept(row, PERIOD), now) {
-                        Some(Turn::Fails) => {
-                            let why =
-                                foresight.blame(&measured, mark.starved(now), index).map(|blame| blame.in_words());
-                            sink(Level::Warn, &fails(row, &why.unwrap_or_else(|| "nobody to blame".into())));
-                        }
-                        Some(Turn::IsKept) => sink(Level::Info, &format!("{}: its promise is kept again", row.name)),
-                        None => {}
-                    }
+    /// Begins with what the board has now.
+    pub fn new(board: &Board, now: Nanos, sink: Sink) -> Self {
+        Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink }
+    }
+
+    /// How long from `now` until it is to look again.
+    pub fn patience(&self, now: Nanos) -> Duration {
+        Duration::from_nanos((self.next - now).0)
+    }
+
+    /// Looks, if it is time to.
+    pub fn look(&mut self, now: Nanos, board: &Board, foresight: &Foresight) {
+        if now < self.next {
+            return;
+        }
+        let observed = self.mark.measure(now, foresight);
+        for tenant in &observed {
+            let told = self.told.entry(tenant.id).or_default();
+            match told.turn(is_kept(&tenant.row, PERIOD), now) {
+                Some(Turn::Fails) => {
+                    let blame = foresight.blame(&observed, self.mark.starved(now), tenant.id);
+                    let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
+                    (self.sink)(Level::Warn, &fails(&tenant.row, &why));
                 }
-                mark = Mark::now(&board, now);
+                Some(Turn::IsKept) => {
+                    (self.sink)(Level::Info, &format!("{}: its promise is kept again", tenant.row.name));
+                }
+                None => {}
             }
-        })?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
+        }
+        self.told.retain(|id, _| observed.iter().any(|tenant| tenant.id == *id));
+        self.mark = Mark::now(board, now);
+        self.next = now + period();
     }
 }
 
-impl Drop for PromiseWatch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // Whatever became of it, nobody is served by it.
-            let _ = thread.join();
-        }
-    }
+fn period() -> Nanos {
+    Nanos::from_millis(PERIOD.as_millis() as u64)
 }
 
 fn fails(row: &TenantRow, why: &str) -> String {

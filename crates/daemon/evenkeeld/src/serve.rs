@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use config::{Config, Prepared, Summary, TenantSummary};
@@ -11,9 +10,11 @@ use promises::drive_profile;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::daemon::Daemon;
-use crate::log::Log;
+use crate::log;
+use crate::panics;
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted.
@@ -25,6 +26,10 @@ pub struct Args {
     /// Print what is served as one line of JSON, instead of text.
     #[arg(long)]
     json: bool,
+
+    /// Log what matters at least so much: error, warn, info.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
 }
 
 /// What `--json` prints once every socket accepts clients.
@@ -43,8 +48,12 @@ struct QemuArguments {
     arguments: Vec<String>,
 }
 
-/// Runs the command.
+/// Serves until a signal asks it to end.
+///
+/// # Errors
+/// What is wrong with the configuration, the machine or the drive; or commands that the drive never answered.
 pub fn run(args: &Args) -> Result<()> {
+    panics::end_the_process();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
     let config = Config::load(&args.config)?;
@@ -55,22 +64,21 @@ pub fn run(args: &Args) -> Result<()> {
     let summary = Summary::new(&prepared);
     let (promises, shown) = (admission.promises.clone(), admission.to_string());
     admission.refuse(&prepared.config)?;
-    let log = Log::start().context("can't start the log")?;
-    let sink = log.clone();
-    let daemon = Daemon::start(prepared, profile, Arc::new(move |_, line| sink.line(line)))?;
+    let log = log::start(args.log_level).context("can't start the log")?;
+    let daemon = Daemon::start(prepared, profile, log::sink())?;
     // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
-        log.line(&format!("warning: {warning}"));
+        tracing::warn!("{warning}");
     }
     // Whoever waits for the announcement finds them in the log.
     log.flush();
     if let Err(error) = announce(&summary, &promises, &shown, args.json) {
         // Tenants are served all the same.
-        log.line(&format!("can't print what is served: {error:#}"));
+        tracing::warn!("can't print what is served: {error:#}");
     }
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
-    log.line(&format!("{name}: completing what is in flight"));
+    tracing::info!("{name}: completing what is in flight");
     let lost = daemon.stop();
     log.flush();
     match lost {

@@ -7,7 +7,7 @@ use policy::{Bound, Class, RestsOn};
 use poller::{Board, Counters, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
-use crate::foresight::Foresight;
+use crate::foresight::{Foresight, Observed};
 
 /// A point in time to measure from.
 pub struct Mark {
@@ -33,14 +33,16 @@ impl Mark {
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
-    pub fn until(&self, now: Nanos, foresight: &Foresight, policy: &str) -> Snapshot {
-        let (mut tenants, measured) = self.measure(now, foresight);
-        foresight.predict(&mut tenants, &measured);
+    pub fn until(&self, now: Nanos, foresight: &Foresight) -> Snapshot {
+        let mut observed = self.measure(now, foresight);
+        foresight.predict(&mut observed);
         let starved = self.starved(now);
-        for (index, row) in tenants.iter_mut().enumerate().filter(|(_, row)| row.kept == Some(false)) {
-            row.blame = foresight.blame(&measured, starved, index);
-        }
-        Snapshot { policy: policy.to_owned(), span_ms: (now - self.at).0 / 1_000_000, tenants }
+        let blame = |tenant: &Observed| foresight.blame(&observed, starved, tenant.id);
+        let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
+        let blamed: Vec<_> = observed.iter().map(|tenant| is_broken(tenant).then(|| blame(tenant)).flatten()).collect();
+        let rows = observed.into_iter().zip(blamed).map(|(tenant, blame)| TenantRow { blame, ..tenant.row });
+        let policy = foresight.policy().to_owned();
+        Snapshot { policy, span_ms: (now - self.at).0 / 1_000_000, tenants: rows.collect() }
     }
 
     /// The part of the time from the mark until `now` in which pollers waited for a CPU, in the mean.
@@ -48,15 +50,15 @@ impl Mark {
         CpuWaits::now().since(&self.waits, now - self.at)
     }
 
-    /// What happened from the mark until `now`, without what follows from a model; in the order of the tenants.
-    pub fn measure(&self, now: Nanos, foresight: &Foresight) -> (Vec<TenantRow>, Vec<Measured>) {
+    /// What happened from the mark until `now`, without what follows from a model; in the order in which tenants came.
+    pub fn measure(&self, now: Nanos, foresight: &Foresight) -> Vec<Observed> {
         let span = now - self.at;
-        let each = self.tenants.iter().map(|(probes, counters, counts)| {
+        let each = self.tenants.iter().filter_map(|(probes, counters, counts)| {
+            let id = probes.tenant();
             let (mut row, measured) = row(probes, counters, counts, span);
-            foresight.describe(usize::from(probes.tenant().0), &mut row);
-            (row, measured)
+            foresight.describe(id, &mut row).then_some(Observed { id, row, measured })
         });
-        each.unzip()
+        each.collect()
     }
 }
 

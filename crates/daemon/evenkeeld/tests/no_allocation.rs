@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex};
 
 use backend_memory::{Memory, MemoryDrive};
 use guest_memory::{MappedU32, Mapping};
-use io_model::{Nanos, TenantId};
+use io_model::{Nanos, Place, TenantId};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
 use policy::{
-    AnyPolicy, CapsConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig,
-    Passthrough, PolicyConfig, PollerShape,
+    AnyPolicy, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig, Passthrough,
+    PolicyConfig, PollerShape, Terms,
 };
 use poller::{Board, Poller, Probe, TenantSlot};
 
@@ -54,7 +54,7 @@ impl Daemon {
             firmware: "1".into(),
             subnqn: "nqn.2026-11.evenkeel:test".into(),
             namespace: NamespaceConfig {
-                base_bytes: 0,
+                place: Place::whole_drive(TenantId(0)),
                 size_bytes: DRIVE_BYTES,
                 lba_bytes: 512,
                 lba_sizes: vec![512],
@@ -71,10 +71,11 @@ impl Daemon {
         let controller = Controller::new(config, Arc::clone(&doorbells), NoInterrupts).unwrap();
         let board = Arc::new(Board::default());
         let probe = Arc::new(Probe::new(TenantId(0), class));
-        board.add(Arc::clone(&probe));
         let queues = MemoryDrive::new(DRIVE_BYTES).unwrap().open_queues(hwqs, 1024);
         let mut poller = Poller::new(queues, policy, board, Nanos(0));
-        let tenant = poller.add(controller, probe);
+        let limits = Limits { rw_ios_per_sec: 200_000, ..Limits::default() };
+        let terms = Terms { limits, ..class.into() };
+        let tenant = poller.add(controller, probe, &terms).ok().expect("there is room");
         Self { poller, tenant, doorbells, now: Nanos(0), steps: 0 }
     }
 
@@ -148,7 +149,7 @@ impl PciDevice for Wire {
             .lock()
             .unwrap()
             .controller()
-            .dma_map(iova, mapping.len_bytes(), Some(Arc::clone(&mapping)))
+            .dma_map(iova, mapping.len_bytes(), Some(Arc::clone(&mapping)), &mut ())
             .unwrap();
         Ok(DmaMemory::new(mapping, iova))
     }
@@ -240,14 +241,13 @@ fn lpns_allocates_nothing() {
 #[test]
 fn the_other_policies_allocate_nothing() {
     let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5 };
-    let limits = vec![Limits { rw_ios_per_sec: 200_000, ..Limits::default() }];
     let policies = [
         PolicyConfig::Fair(FairConfig::p5800x()),
         PolicyConfig::Fair(FairConfig { variant: FairVariant::Published, ..FairConfig::p5800x() }),
         PolicyConfig::K2(K2Config::default()),
         PolicyConfig::Mqfq(MqfqConfig::default()),
         PolicyConfig::D2fq(D2fqConfig::default()),
-        PolicyConfig::Caps(CapsConfig { limits }),
+        PolicyConfig::Caps,
     ];
     for config in policies {
         for class in [Class::BestEffort { weight: 1 }, Class::Guaranteed { latency_target: Some(Nanos(50_000)) }] {

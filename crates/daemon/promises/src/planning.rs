@@ -1,13 +1,13 @@
 //! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::scenario::{BlockSize, Rw};
-use config::{Config, Demand, DemandLoad, Policy};
+use config::{Config, Demand, DemandLoad};
 use io_model::QueuePriority;
 use planner::{Host, Load, Site, Size, Tenant};
 use policy::PolicyConfig;
 use ssd_model::Profile;
 
-use crate::policies::{self, Terms};
+use crate::policies;
 
 /// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
 /// policies").
@@ -48,13 +48,7 @@ pub fn site(profile: Profile) -> Site {
 
 /// The daemon's policy, as it will run on a drive.
 pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
-    policy_instead(config, &config.policy, profile)
-}
-
-/// Another policy for the same tenants.
-pub fn policy_instead(config: &Config, policy: &Policy, profile: &Profile) -> PolicyConfig {
-    let terms = config.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
-    policies::configure(policy, profile, terms)
+    policies::configure(&config.policy, profile)
 }
 
 /// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,

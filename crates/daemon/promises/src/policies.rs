@@ -3,24 +3,15 @@
 use config::{Arbitrated, Class, Limits, Policy, Priority, Variant};
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    AnyPolicy, ArbitratedConfig, CapsConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns,
-    LpnsConfig, MqfqConfig, PolicyConfig, PollerShape, TenantPriority,
+    AnyPolicy, ArbitratedConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns, LpnsConfig,
+    MqfqConfig, PolicyConfig, PollerShape, TenantPriority, Terms,
 };
 use ssd_model::Profile;
 
 use crate::drive_profile;
 
-/// What a policy must know of a tenant before it is there.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    /// For `caps`.
-    pub limits: Limits,
-    /// For `wrr` and `drr`.
-    pub priority: Priority,
-}
-
-/// The policy for a drive. `tenants` are in the order of their identifiers.
-pub fn configure(policy: &Policy, profile: &Profile, tenants: impl Iterator<Item = Terms>) -> PolicyConfig {
+/// The policy for a drive.
+pub fn configure(policy: &Policy, profile: &Profile) -> PolicyConfig {
     match policy {
         Policy::Passthrough => PolicyConfig::Passthrough,
         Policy::Lpns(settings) => PolicyConfig::Lpns(lpns(settings, profile)),
@@ -40,9 +31,9 @@ pub fn configure(policy: &Policy, profile: &Profile, tenants: impl Iterator<Item
             guaranteed_weight: settings.guaranteed_weight,
             cost: drive_profile::lpns(profile).cost,
         }),
-        Policy::Wrr(settings) => PolicyConfig::Wrr(arbitrated(settings, profile, tenants)),
-        Policy::Drr(settings) => PolicyConfig::Drr(arbitrated(settings, profile, tenants)),
-        Policy::Caps => PolicyConfig::Caps(CapsConfig { limits: tenants.map(|tenant| caps(tenant.limits)).collect() }),
+        Policy::Wrr(settings) => PolicyConfig::Wrr(arbitrated(settings, profile)),
+        Policy::Drr(settings) => PolicyConfig::Drr(arbitrated(settings, profile)),
+        Policy::Caps => PolicyConfig::Caps,
     }
 }
 
@@ -95,7 +86,7 @@ fn fair(settings: &config::Fair, profile: &Profile) -> FairConfig {
     }
 }
 
-fn arbitrated(settings: &Arbitrated, profile: &Profile, tenants: impl Iterator<Item = Terms>) -> ArbitratedConfig {
+fn arbitrated(settings: &Arbitrated, profile: &Profile) -> ArbitratedConfig {
     // The configuration holds weights to 1024.
     let weight = |weight: u32| u16::try_from(weight).unwrap_or(u16::MAX);
     ArbitratedConfig {
@@ -104,12 +95,13 @@ fn arbitrated(settings: &Arbitrated, profile: &Profile, tenants: impl Iterator<I
         low_weight: weight(settings.low_weight),
         arbitration_burst: weight(settings.arbitration_burst),
         max_in_flight: settings.max_in_flight.unwrap_or_else(|| drive_profile::saturating_in_flight(profile)),
-        priorities: tenants.map(|tenant| priority(tenant.priority)).collect(),
     }
 }
 
-fn priority(priority: Priority) -> TenantPriority {
-    queue_priority(priority).map_or(TenantPriority::OfQueue, TenantPriority::Fixed)
+/// What a tenant is promised and held to.
+pub fn terms(of: Class, limits: Limits, priority: Priority) -> Terms {
+    let priority = queue_priority(priority).map_or(TenantPriority::OfQueue, TenantPriority::Fixed);
+    Terms { class: class(of), limits: caps(limits), priority }
 }
 
 /// The class of all of a tenant's queues; `None`: each has its own.

@@ -4,7 +4,7 @@ use config::{Arbitrated, Config, Fair, Lpns, Policy, Variant};
 use io_model::QueuePriority;
 use planner::Tenant;
 use policy::{ArbitratedConfig, PolicyConfig};
-use promises::planning;
+use promises::policies;
 use ssd_model::Profile;
 
 /// Those that there is a model of.
@@ -40,7 +40,7 @@ fn choice(config: &Config, profile: &Profile, tenants: &[Tenant], name: &str) ->
         Tenant { priority, ..tenant.clone() }
     };
     Choice {
-        policy: planning::policy_instead(config, &policy, profile),
+        policy: policies::configure(&policy, profile),
         configured,
         tenants: if priorities_assumed { tenants.iter().map(promised_first).collect() } else { tenants.to_vec() },
         priorities_assumed,

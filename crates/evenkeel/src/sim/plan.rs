@@ -14,8 +14,7 @@ use policy::PolicyConfig;
 use ssd_model::Profile;
 use trace::Trace;
 
-use promises::drive_profile;
-use promises::policies::{self, Terms};
+use promises::{drive_profile, policies};
 
 use super::question;
 
@@ -57,10 +56,9 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     if scenario.drive.profile.figures().is_none() {
         impossible_targets(scenario, &profile, &mut notes);
     }
-    let terms = || scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
     let mut runs = Vec::new();
     for policy in &scenario.policies {
-        let configured = policies::configure(policy, &profile, terms());
+        let configured = policies::configure(policy, &profile);
         let layout = layout(scenario.host.layout, policy);
         if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
             notes.push(drive_profile::assumed(&profile.name, lpns));
@@ -263,7 +261,7 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
         workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
         tenants.push(sim::Tenant {
             name: tenant.name.clone(),
-            class: policies::class(tenant.class),
+            terms: policies::terms(tenant.class, tenant.limits, tenant.priority),
             vcpus: tenant.vcpus,
             vqs: tenant.queues,
             queue_priorities: Vec::new(),

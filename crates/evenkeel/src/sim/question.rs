@@ -5,7 +5,7 @@ use config::{Demand, DemandLoad, Policy, Scenario};
 use io_model::QueuePriority;
 use planner::{Host, Site, Tenant};
 use promises::planning::{Question, undeclared, with_demand};
-use promises::policies::{self, Terms};
+use promises::policies;
 use ssd_model::Profile;
 
 use super::plan;
@@ -13,11 +13,10 @@ use super::plan;
 /// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
 /// has no figures before it has run, and is assumed like an undeclared demand.
 pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Question {
-    let terms = scenario.tenants.iter().map(|tenant| Terms { limits: tenant.limits, priority: tenant.priority });
     let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
     Question {
         site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy) },
-        policy: policies::configure(policy, profile, terms),
+        policy: policies::configure(policy, profile),
         tenants,
         assumed,
     }

@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -123,28 +122,15 @@ impl Home {
     }
 }
 
-/// The program under test, without arguments. It starts `evenkeeld` beside it, which must be of these sources.
+/// The program under test, without arguments. It starts the `evenkeeld` beside it, which cargo builds for tests of the
+/// workspace, but not for those of this package alone.
 pub fn evenkeel() -> Command {
-    static DAEMON: OnceLock<()> = OnceLock::new();
-    DAEMON
-        .get_or_init(|| refuse_a_stale_daemon(&Path::new(env!("CARGO_BIN_EXE_evenkeel")).with_file_name("evenkeeld")));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let program = Path::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let daemon = program.with_file_name("evenkeeld");
+    assert!(daemon.exists(), "{daemon:?} is missing: cargo build --package evenkeeld (cargo test --workspace does)");
+    let mut command = Command::new(program);
     command.stdin(Stdio::null());
     command
-}
-
-/// Cargo builds the daemon for tests of the workspace, but not for those of this package alone.
-fn refuse_a_stale_daemon(daemon: &Path) {
-    const REMEDY: &str = "build it: cargo build --package evenkeeld (cargo test --workspace does)";
-    let built =
-        fs::metadata(daemon).and_then(|file| file.modified()).unwrap_or_else(|e| panic!("{daemon:?}: {e}; {REMEDY}"));
-    // What cargo made it of, as a rule for make.
-    let rule = fs::read_to_string(daemon.with_extension("d")).unwrap();
-    let sources = rule.split_once(": ").unwrap().1.split_whitespace();
-    for source in sources {
-        let changed = fs::metadata(source).and_then(|file| file.modified());
-        assert!(changed.is_ok_and(|changed| changed <= built), "{daemon:?} is older than {source}; {REMEDY}");
-    }
 }
 
 /// Runs the program to its end.

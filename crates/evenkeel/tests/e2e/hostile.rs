@@ -200,12 +200,12 @@ fn interrupts_that_make_no_sense() {
 fn a_guest_that_rings_nonsense() {
     let siege = Siege::begin();
     for seed in seeds(20) {
-        println!("SEED={seed}");
-        let mut random = Random(seed);
+        println!("EVENKEEL_SEED={seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
         let mut guest = siege.home.attach("bad");
         for _ in 0..200 {
-            let offset = 0x1000 + random.below(140) * 4;
-            guest.controller.device().doorbell(offset).unwrap().write(random.next() as u32).unwrap();
+            let offset = 0x1000 + random.u64(..140) * 4;
+            guest.controller.device().doorbell(offset).unwrap().write(random.u32(..)).unwrap();
         }
         // Whatever state it is in by now, a reset ends it.
         guest.controller.device().reset().unwrap();

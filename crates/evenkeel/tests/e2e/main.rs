@@ -4,6 +4,7 @@
 //! long something takes, except that [`harness::HANG`] is taken for a hang.
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+#![allow(clippy::disallowed_methods, reason = "the daemon under test is another process")]
 
 mod arbitration;
 mod bad_config;
@@ -19,6 +20,7 @@ mod format;
 mod guest;
 mod harness;
 mod hostile;
+mod panics;
 mod plan;
 mod policies;
 mod promises;

@@ -1,20 +1,39 @@
-//! What the vfio-user and the vhost-user server have in common below their protocols.
+//! A device on a Unix socket, served for one client at a time: what the vfio-user and the vhost-user server share
+//! below their protocols.
 //!
-//! - [`Listener`]: a socket in the file system that only its owner's processes can use, and that
-//!   replaces one which a killed daemon left behind;
-//! - [`receive`] and [`send`]: bytes with file descriptors, never waiting;
-//! - [`descriptor`]: whether what a client passed is what it should be;
-//! - [`Log`]: log lines, few enough that no client can fill a disk with them.
+//! A [`Server`] is a listening socket with a thread. The thread accepts a client, reads exactly what its next message
+//! needs, has the [`Protocol`] do what the message asks for, and sends the replies; meanwhile it refuses other clients,
+//! and obeys what other threads ask through the [`Session`].
 //!
-//! Not implemented: any protocol, any thread.
+//! # What a client can make wait
+//!
+//! Its own thread: with a descriptor whose close asks a FUSE server, with a file that is slow to map, with a request
+//! that waits for a poller. No other thread waits for that one: orders to it are stored and a [`Waker`] rung, and a
+//! server that is dropped leaves its thread behind rather than wait for it longer than a second. What waits *for* a
+//! client is bounded: bytes of replies, descriptors, log lines, and 5 s of silence in the middle of a message or with
+//! replies unread.
+//!
+//! # Why a thread for each device
+//!
+//! And not one that accepts for all devices and starts a thread for each client: see the figures in
+//! `docs/decisions/0012-a-control-thread-per-device.md`.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it counts lines per time")]
 
+mod connection;
 pub mod descriptor;
 mod listener;
 mod log;
 mod message;
+mod server;
+mod session;
+mod waker;
 
-pub use listener::{BindError, Listener};
+pub use connection::{Closed, Connection, Protocol, Replies};
+pub use listener::BindError;
 pub use log::{Level, Log, Sink};
-pub use message::{MAX_FDS, Received, has_hung_up, receive, send};
+pub use message::{MAX_FDS, send};
+pub use server::{Place, Server};
+pub use session::Session;
+pub use waker::Waker;

@@ -3,11 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown,
+    socket_with,
 };
 
 /// Room in `sockaddr_un` for a path and its NUL.
@@ -31,15 +33,16 @@ pub enum BindError {
     BadDevice { name: String, why: String },
 }
 
-/// A listening socket in the file system; removed when dropped.
+/// A listening socket in the file system; closed when dropped.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
     /// Device and inode of the socket file, so that we never remove someone else's.
-    identity: Option<(u64, u64)>,
+    /// `None`: it was removed.
+    identity: Mutex<Option<(u64, u64)>>,
     /// Given up for a moment to refuse a client when the daemon has no descriptor left.
-    spare: Option<fs::File>,
+    spare: Mutex<Option<fs::File>>,
 }
 
 impl Listener {
@@ -56,8 +59,8 @@ impl Listener {
         remove_stale(path, &address)?;
         let fd = stream_socket().map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
-        let mut listener = Self { fd, path: path.to_owned(), identity: None, spare: spare() };
-        listener.identity = identity(path);
+        let identity = Mutex::new(identity(path));
+        let listener = Self { fd, path: path.to_owned(), identity, spare: Mutex::new(spare()) };
         // Nobody can connect before `listen`, so the mode is right from the first moment that counts.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(os("set the mode of"))?;
         listen(&listener.fd, 8).map_err(|errno| os("listen on")(errno.into()))?;
@@ -69,19 +72,28 @@ impl Listener {
     /// # Errors
     /// `EMFILE` or `ENFILE`: the daemon has no descriptor left, and the client was sent away (else it would
     /// stay in the queue and wake us again and again). Other errors are the client's own.
-    pub fn accept(&mut self) -> Result<OwnedFd, Errno> {
+    pub fn accept(&self) -> Result<OwnedFd, Errno> {
         let accepted = accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         if let Err(Errno::MFILE | Errno::NFILE) = accepted {
-            self.spare = None;
+            let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = None;
             drop(accept_with(&self.fd, SocketFlags::CLOEXEC));
-            self.spare = spare();
+            *kept = spare();
         }
         accepted
     }
 
-    /// Where it listens.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Removes the socket from the file system and sends away who waits there, from any thread; nobody can connect
+    /// any more, and the path is free for another.
+    pub fn close(&self) {
+        // Once: the inode may be another socket's afterwards.
+        let ours = self.identity.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if ours.is_some() && identity(&self.path) == ours {
+            // Nothing to be done about a failure: the next start replaces a stale socket.
+            let _ = fs::remove_file(&self.path);
+        }
+        let _ = shutdown(&self.fd, Shutdown::Both);
+        while accept_with(&self.fd, SocketFlags::CLOEXEC).is_ok() {}
     }
 }
 
@@ -93,10 +105,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.identity.is_some() && identity(&self.path) == self.identity {
-            // Nothing to be done about a failure: the next start replaces a stale socket.
-            let _ = fs::remove_file(&self.path);
-        }
+        self.close();
     }
 }
 

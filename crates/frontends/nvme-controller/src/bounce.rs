@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use guest_memory::{Access, IoBuf, Mapping};
+use io_model::Op;
 use nvme_spec::{Sqe, Status};
 
 use crate::Controller;
@@ -70,6 +71,7 @@ impl<I: Interrupts> Controller<I> {
         let bounce = Bounce { memory, len_bytes };
         self.bounce_bytes += bounce.size_bytes();
         self.stats.bounced_bytes += len_bytes;
-        Ok(Admitted::Bounced { kind, offset_bytes, len_bytes, buf, bounce: Box::new(bounce) })
+        let command = self.namespace.config.place.command(Op::Read, offset_bytes, len_bytes);
+        Ok(Admitted::Bounced { kind, command, slba: sqe.slba(), buf, bounce: Box::new(bounce) })
     }
 }

@@ -1,5 +1,6 @@
 //! What one controller is to look like.
 
+use io_model::Place;
 use nvme_spec::PAGE_BYTES;
 
 /// The most I/O queue pairs that a controller can offer.
@@ -20,8 +21,8 @@ pub enum Doorbells {
 /// One tenant's disk: a part of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// Where it starts on the device.
-    pub base_bytes: u64,
+    /// Whose it is, and where it starts on the device.
+    pub place: Place,
     /// How long it is.
     pub size_bytes: u64,
     /// Current logical block size; one of `lba_sizes`.
@@ -127,8 +128,9 @@ impl NamespaceConfig {
             return Err(ConfigError::Range { field: "lba_sizes", range: "512, 4096 or both, lba_bytes one of them" });
         }
         let whole = |bytes: u64| self.lba_sizes.iter().all(|size| bytes.is_multiple_of(u64::from(*size)));
-        let fits = self.base_bytes.checked_add(self.size_bytes).is_some();
-        if self.size_bytes == 0 || !fits || !whole(self.base_bytes) || !whole(self.size_bytes) {
+        let base_bytes = self.place.base_bytes;
+        let fits = base_bytes.checked_add(self.size_bytes).is_some();
+        if self.size_bytes == 0 || !fits || !whole(base_bytes) || !whole(self.size_bytes) {
             return Err(ConfigError::Namespace);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use guest_memory::{GuestMemory, IoBuf, MappedU32, Mapping, Retired, SpaceError};
+use guest_memory::{GuestMemory, IoBuf, MappedU32, Mapping, MemoryListener, SpaceError};
 use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
@@ -41,7 +41,6 @@ pub struct Controller<I: Interrupts> {
     pub(crate) pci: PciFunction,
     pub(crate) irq: Msix<I>,
     pub(crate) memory: GuestMemory,
-    retired: Vec<Retired>,
     pub(crate) queues: Queues,
     pub(crate) features: Features,
     pub(crate) events: Events,
@@ -76,7 +75,6 @@ impl<I: Interrupts> Controller<I> {
             pci: PciFunction::new(),
             irq: Msix::new(interrupts),
             memory: GuestMemory::default(),
-            retired: Vec::new(),
             queues: Queues::new(Bells::new(doorbells, config.doorbells)),
             features: Features::new(config.namespace.volatile_write_cache),
             events: Events::default(),
@@ -285,7 +283,7 @@ impl<I: Interrupts> Controller<I> {
         self.reset();
         self.irq.forget_wiring();
         self.health.power_cycles += 1;
-        self.retired.extend(self.memory.unmap_all());
+        self.memory.unmap_all();
     }
 
     /// Whether no device command is in flight.
@@ -293,10 +291,19 @@ impl<I: Interrupts> Controller<I> {
         self.in_flight == 0
     }
 
-    /// Adds guest memory. `None`: a range that is known but can't be reached. Queues that were halted
-    /// for want of it go on.
-    pub fn dma_map(&mut self, iova: u64, len_bytes: u64, mapping: Option<Arc<Mapping>>) -> Result<(), SpaceError> {
-        self.memory.map(iova, len_bytes, mapping)?;
+    /// Adds guest memory, after telling `listener` of it. `None`: a range that is known but can't be reached. Queues
+    /// that were halted for want of it go on.
+    ///
+    /// # Errors
+    /// See [`GuestMemory::map`].
+    pub fn dma_map(
+        &mut self,
+        iova: u64,
+        len_bytes: u64,
+        mapping: Option<Arc<Mapping>>,
+        listener: &mut dyn MemoryListener,
+    ) -> Result<(), SpaceError> {
+        self.memory.map(iova, len_bytes, mapping, listener)?;
         self.queues.attach(&mut self.memory, false);
         Ok(())
     }
@@ -305,17 +312,15 @@ impl<I: Interrupts> Controller<I> {
     /// with Data Transfer Error; commands in flight may use it until [`Controller::take_unmapped`] says
     /// that it is quiet. The caller must not keep the mapping's `Arc`: it would never be.
     pub fn dma_unmap(&mut self, iova: u64, len_bytes: u64) -> Result<(), SpaceError> {
-        let retired = self.memory.unmap(iova, len_bytes)?;
+        self.memory.unmap(iova, len_bytes)?;
         self.queues.detach(iova, len_bytes);
-        self.retired.push(retired);
         Ok(())
     }
 
     /// As [`Controller::dma_unmap`], for all of it.
     pub fn dma_unmap_all(&mut self) {
-        for retired in self.memory.unmap_all() {
-            self.queues.detach(retired.iova, retired.len_bytes);
-            self.retired.push(retired);
+        for (iova, len_bytes) in self.memory.unmap_all() {
+            self.queues.detach(iova, len_bytes);
         }
     }
 
@@ -324,16 +329,14 @@ impl<I: Interrupts> Controller<I> {
         self.memory.any_poisoned()
     }
 
-    /// A range taken out that nothing uses any more: its address and length in bytes. Each is told once.
-    pub fn take_unmapped(&mut self) -> Option<(u64, u64)> {
-        let at = self.retired.iter().position(Retired::is_quiet)?;
-        let retired = self.retired.swap_remove(at);
-        Some((retired.iova, retired.len_bytes))
+    /// A range taken out that nothing uses any more, `listener` included: its address and length in bytes, each once.
+    pub fn take_unmapped(&mut self, listener: &mut dyn MemoryListener) -> Option<(u64, u64)> {
+        self.memory.take_unmapped(listener)
     }
 
     /// Ranges taken out that something may still use.
     pub fn unmaps_pending(&self) -> usize {
-        self.retired.len()
+        self.memory.unmaps_pending()
     }
 
     /// Masks or unmasks a vector on behalf of a VMM that does so by message (vfio-user SET_IRQS), apart

@@ -1,7 +1,7 @@
 //! Dataset Management: one guest command, one discard per range (NVM Command Set 1.0, 3.2.3).
 
 use guest_memory::{Access, IoBuf};
-use io_model::{Command, Fetch, Op, Token};
+use io_model::{Fetch, Op, Token};
 use nvme_spec::data::DsmRange;
 use nvme_spec::opcode::dsm;
 use nvme_spec::{Sqe, Status};
@@ -16,7 +16,7 @@ use crate::queue::Kind;
 #[derive(Debug)]
 pub(crate) struct RangeStream {
     slot: u16,
-    /// Offset on the device and length in bytes: a Format may change the blocks meanwhile.
+    /// Offset in the disk and length in bytes: a Format may change the blocks meanwhile.
     ranges: Vec<(u64, u64)>,
     next: usize,
 }
@@ -74,7 +74,7 @@ impl<I: Interrupts> Controller<I> {
             sq.stream = None;
         }
         self.in_flight += 1;
-        let command = Command { op: Op::Discard, offset_bytes, len_bytes, fua: false };
+        let command = self.namespace.config.place.command(Op::Discard, offset_bytes, len_bytes);
         Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))
     }
 }

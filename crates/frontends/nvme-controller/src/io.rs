@@ -20,7 +20,7 @@ pub(crate) enum Admitted {
     /// One device command, its data in guest memory.
     Device { kind: Kind, command: Command, slba: u64, buf: IoBuf },
     /// One device read into memory of our own.
-    Bounced { kind: Kind, offset_bytes: u64, len_bytes: u64, buf: IoBuf, bounce: Box<Bounce> },
+    Bounced { kind: Kind, command: Command, slba: u64, buf: IoBuf, bounce: Box<Bounce> },
     /// Ranges to be handed out; already in the table.
     Stream,
     /// Nothing to do.
@@ -112,7 +112,8 @@ impl<I: Interrupts> Controller<I> {
             self.recycle(buf);
             return Err(status);
         }
-        let command = Command { op, offset_bytes, len_bytes, fua: op == Op::Write && self.is_fua(sqe) };
+        let command = self.namespace.config.place.command(op, offset_bytes, len_bytes);
+        let command = command.with_fua(op == Op::Write && self.is_fua(sqe));
         Ok(Admitted::Device { kind, command, slba: sqe.slba(), buf })
     }
 
@@ -126,14 +127,15 @@ impl<I: Interrupts> Controller<I> {
         if !self.namespace.write_cache {
             return Admitted::Done;
         }
-        let command = Command { op: Op::Flush, offset_bytes: 0, len_bytes: 0, fua: false };
+        let command = self.namespace.config.place.flush();
         Admitted::Device { kind: Kind::Flush, command, slba: 0, buf: IoBuf::default() }
     }
 
     /// The Deallocate bit is a permission; zeroes are written all the same.
     fn admit_write_zeroes(&self, sqe: &Sqe) -> Result<Admitted, Status> {
         let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
-        let command = Command { op: Op::WriteZeroes, offset_bytes, len_bytes, fua: self.is_fua(sqe) };
+        let command = self.namespace.config.place.command(Op::WriteZeroes, offset_bytes, len_bytes);
+        let command = command.with_fua(self.is_fua(sqe));
         Ok(Admitted::Device { kind: Kind::WriteZeroes, command, slba: sqe.slba(), buf: IoBuf::default() })
     }
 
@@ -142,11 +144,7 @@ impl<I: Interrupts> Controller<I> {
     fn start(&mut self, vq: u16, cid: u16, admitted: Admitted) -> Fetch {
         let (kind, command, slba, buf, bounce) = match admitted {
             Admitted::Device { kind, command, slba, buf } => (kind, command, slba, buf, None),
-            Admitted::Bounced { kind, offset_bytes, len_bytes, buf, bounce } => {
-                let slba = (offset_bytes - self.namespace.config.base_bytes) >> self.namespace.lba_shift;
-                let command = Command { op: Op::Read, offset_bytes, len_bytes, fua: false };
-                (kind, command, slba, buf, Some(bounce))
-            }
+            Admitted::Bounced { kind, command, slba, buf, bounce } => (kind, command, slba, buf, Some(bounce)),
             Admitted::Stream => return self.next_range(vq),
             Admitted::Done => {
                 self.queues.post(vq, cid, 0, Status::SUCCESS);

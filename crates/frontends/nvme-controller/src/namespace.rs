@@ -1,4 +1,4 @@
-//! The tenant's disk: block addresses to a range on the device.
+//! The tenant's disk: block addresses to a range of bytes in it.
 
 use nvme_spec::Status;
 
@@ -36,14 +36,12 @@ impl Namespace {
         sizes.iter().position(|size| *size == self.config.lba_bytes).unwrap_or(0) as u8
     }
 
-    /// Where `blocks` from `slba` lie on the device: offset and length in bytes.
+    /// Where `blocks` from `slba` lie in the disk: offset and length in bytes.
     #[inline]
     pub fn range(&self, slba: u64, blocks: u64) -> Result<(u64, u64), Status> {
         match slba.checked_add(blocks) {
-            // Neither shift nor sum overflows: the end is inside of a namespace that was checked.
-            Some(end) if end <= self.blocks() => {
-                Ok((self.config.base_bytes + (slba << self.lba_shift), blocks << self.lba_shift))
-            }
+            // No shift overflows: the end is inside of a namespace that was checked.
+            Some(end) if end <= self.blocks() => Ok((slba << self.lba_shift, blocks << self.lba_shift)),
             _ => Err(Status::LBA_OUT_OF_RANGE),
         }
     }

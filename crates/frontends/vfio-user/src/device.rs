@@ -1,12 +1,15 @@
-//! What a device looks like to its client: regions, interrupts, and what may be done to them.
+//! What a device is to the server: what it looks like to its client (regions, interrupts, and what may be done to
+//! them), and what it is asked.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use client_socket::Session;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
-use crate::request::{IrqChange, SetIrqs};
+use crate::request::{IrqChange, Reply, Request, SetIrqs};
 use crate::wire::{Access, RegionInfo, SetIrqsPayload};
 
 const PAGE_BYTES: u64 = 4096;
@@ -18,11 +21,26 @@ const MAX_IRQS: u32 = 2048;
 /// Bounds a GET_REGION_INFO reply; SPDK's client has room for 8 areas.
 const MAX_AREAS: usize = 8;
 
+/// What the server calls, on the device's own thread; a call may block until whoever owns the device's state has done
+/// what it asks for. Calls come in the order of the client's messages, between one [`connected`](Self::connected) and
+/// one [`disconnected`](Self::disconnected).
+pub trait Device: Send {
+    /// A client attached.
+    fn connected(&mut self, session: Session);
+
+    /// Does what the client asks. Its next request is not read before this returns.
+    fn request(&mut self, request: Request) -> Reply;
+
+    /// The client is gone. Its memory is to be let go and its eventfds closed; the rest of the device's state stays
+    /// (specification, "Client Disconnection"). The next client is accepted when this returns.
+    fn disconnected(&mut self, reason: &str);
+}
+
 /// A device and the socket it is served on. Always a PCI device, the only kind that the
 /// specification knows.
 #[derive(Debug)]
 pub struct DeviceSpec {
-    /// The tenant's name, for log lines.
+    /// The tenant's name, for log lines and the thread.
     pub name: String,
     /// Where clients connect: `<runtime_dir>/<tenant>/cntrl`.
     pub socket: PathBuf,
@@ -51,7 +69,7 @@ pub struct RegionSpec {
 #[derive(Debug)]
 pub struct MmapSpec {
     /// The file behind it. Seal it against shrinking: the client gets a descriptor to it.
-    pub fd: OwnedFd,
+    pub fd: Arc<OwnedFd>,
     /// Where byte 0 of the *region* would be in the file, bytes.
     pub file_offset_bytes: u64,
     /// Offset in the region and length of each area, bytes, multiples of 4 KiB, in ascending order.
@@ -90,6 +108,9 @@ impl IrqSpec {
 impl DeviceSpec {
     /// Finds what would make the device useless or unsafe to serve; the text says which and why.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.name.contains('\0') {
+            return Err("its name has a NUL".into());
+        }
         if self.regions.len() > MAX_REGIONS || self.irqs.len() > MAX_IRQ_TYPES {
             return Err(format!("more than {MAX_REGIONS} regions or {MAX_IRQ_TYPES} interrupt types"));
         }

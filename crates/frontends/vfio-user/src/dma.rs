@@ -6,7 +6,7 @@ use client_socket::descriptor;
 use guest_memory::{MapError, Mapping};
 use rustix::io::Errno;
 
-use crate::request::{IrqChange, Request};
+use crate::request::{IrqChange, Request, SetIrqs};
 use crate::wire::DmaMap;
 
 /// Maps the file behind a DMA map, if there is one.
@@ -56,8 +56,7 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>) -> Result<Request, (Errno, Strin
 ///
 /// # Errors
 /// `EINVAL`: something else than an eventfd.
-pub fn admit_eventfds(request: &Request) -> Result<(), Errno> {
-    let Request::SetIrqs(irqs) = request else { return Ok(()) };
+pub fn admit_eventfds(irqs: &SetIrqs) -> Result<(), Errno> {
     let IrqChange::Assign(eventfds) = &irqs.change else { return Ok(()) };
     eventfds.iter().try_for_each(descriptor::admit_eventfd)
 }

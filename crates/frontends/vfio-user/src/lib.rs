@@ -1,4 +1,4 @@
-//! A vfio-user server: devices on Unix sockets, one client each, all served by one thread.
+//! A vfio-user server: devices on Unix sockets, one client each, each served by a thread of its own.
 //!
 //! The protocol is that of the vfio-user specification 0.9 (QEMU, `docs/interop/vfio-user.rst`); QEMU's
 //! `vfio-user-pci`, SPDK's vfio-user host and the `vfio_user` crate are its clients.
@@ -7,28 +7,41 @@
 //!
 //! ```text
 //!   client's socket
-//!     │  client_socket::receive, no more bytes than the message needs, so that descriptors
-//!     ▼                       can't be taken for another message's
-//!   Connection::feed          header, length, VERSION first; payload (wire), JSON (version)
-//!     ├── describes itself ─▶ DEVICE_GET_INFO, _REGION_INFO, _IRQ_INFO: answered from the DeviceSpec
+//!     │  client_socket::Server, no more bytes than the message needs, so that descriptors
+//!     ▼                         can't be taken for another message's
+//!   Connection::feed            header, length, VERSION first; payload (wire), JSON (version)
+//!     │
 //!     ▼
-//!   Asked                     region bounds, interrupt ranges (device)
-//!     │  dma::admit           maps the file behind a DMA map; eventfds are eventfds
+//!   ClientState                 region bounds, interrupt ranges (device); maps the file behind a DMA map, eventfds
+//!     │                         are eventfds (dma); GET_INFO and its like are answered from the DeviceSpec
 //!     ▼
-//!   Handler::request ─▶ Some(Reply)                at once
-//!                    └▶ None … ServerHandle::reply  later, from any thread, in any order
+//!   Device::request             blocks until it is done
+//!     │
 //!     ▼
-//!   Connection::reply ─▶ output ─▶ client_socket::send
+//!   Connection::output ─▶ client's socket
 //! ```
 //!
-//! [`Connection`] does no I/O: a test or a fuzzer feeds it bytes. [`Server`] owns the sockets and calls
-//! a [`Handler`]; [`ServerHandle`] brings late replies, devices and disconnections to it.
+//! [`Connection`] does no I/O on a socket: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its socket with
+//! a thread of its own.
+//!
+//! # One request after the other
+//!
+//! A client's requests are done strictly in the order in which they came: a request that waits makes the ones behind it
+//! wait, of all the client's vCPUs. The device must therefore end every request without another one's help:
+//!
+//! - an unmap, or a reset, waits for the commands in flight. Those end by the drive's and the poller's doing; a doorbell
+//!   or a register access that queues behind the unmap starts new commands, and is needed by none that is in flight.
+//! - a reset behind an unmap finds memory that is quiet already, and waits for less.
+//! - a client that leaves, or is to be disconnected, while its request waits is noticed when the answer comes; until
+//!   then its memory is in use, and the next client waits in the listening socket's queue.
+//! - a client that sends ahead without reading keeps what [`client_socket`] bounds, and is then not read from; if it
+//!   waits for us to read before it reads itself, it is disconnected after 5 s.
 //!
 //! # What a hostile client can do
 //!
-//! End its own connection. Lengths, counts, ranges and descriptors are checked before use; what waits
-//! for one client is bounded (requests, reply bytes, log lines); each client gets a bounded turn; a
-//! client that stops in the middle of a message, or stops to read its replies, is disconnected after 5 s.
+//! End its own connection, and make its own thread wait. Lengths, counts, ranges and descriptors are checked before
+//! use; what waits for one client is bounded (reply bytes, log lines); a client that stops in the middle of a message,
+//! or stops to read its replies, is disconnected after 5 s.
 //!
 //! # Not implemented
 //!
@@ -37,19 +50,32 @@
 //! (`ENOTSUP`); guest memory in files that are not on tmpfs or hugetlbfs.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "sockets are served by threads")]
 
 mod connection;
 mod device;
 mod dma;
 mod request;
-mod served;
-mod server;
 mod version;
 pub mod wire;
 
-pub use client_socket::{BindError, Level, Sink};
-pub use connection::{Asked, Closed, Connection};
-pub use device::{DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
-pub use request::{DeviceId, IrqChange, Reply, ReplyTo, Request, Session, SetIrqs, Ticket};
+use std::sync::Arc;
+
+pub use client_socket::{BindError, Closed, Level, Server, Session, Sink};
+pub use connection::{ClientState, Connection, ProtocolError};
+pub use device::{Device, DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
+pub use request::{IrqChange, Reply, Request, SetIrqs};
 pub use rustix::io::Errno;
-pub use server::{Handler, Server, ServerHandle};
+
+/// Puts a device on its socket, with a thread of its own. Clients can connect as soon as this returns.
+///
+/// # Errors
+/// The socket is in use or can't be created, the description is inconsistent, or the kernel refused a thread or a
+/// descriptor.
+pub fn serve(spec: DeviceSpec, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
+    spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
+    let spec = Arc::new(spec);
+    let place = client_socket::Place { name: &spec.name, prefix: "vfio", socket: &spec.socket, sink };
+    let of_client = Arc::clone(&spec);
+    Server::start(place, move || ClientState::new(Arc::clone(&of_client)), device)
+}

@@ -6,10 +6,6 @@ use std::sync::Arc;
 use guest_memory::Mapping;
 use rustix::io::Errno;
 
-/// One of the server's devices. Numbers are not used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceId(pub u32);
-
 /// One request to a device. What is said here was checked; the rest is the device's to judge.
 #[derive(Debug)]
 pub enum Request {
@@ -94,25 +90,3 @@ pub enum Reply {
     /// It was refused, and the client is to be disconnected. The text goes to the log.
     Fatal(Errno, String),
 }
-
-/// One client's stay at one device. What belongs to one session never reaches the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Session {
-    /// The device.
-    pub device: DeviceId,
-    /// Counts the device's clients, from 1.
-    pub generation: u64,
-}
-
-/// Whom a late [`Reply`] is for. Every one must be answered, or its client waits forever.
-#[derive(Debug)]
-#[must_use]
-pub struct ReplyTo {
-    /// The session; if it is over, the reply goes nowhere.
-    pub session: Session,
-    pub(crate) ticket: Ticket,
-}
-
-/// One request of one connection. Unlike message identifiers, tickets are unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(pub(crate) u64);

@@ -7,8 +7,9 @@ mod common;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use common::{BAR0_BYTES, COPY_REGISTER, DOORBELLS, RESETS_REGISTER, Running, Seen, VECTORS, peek};
+use common::{BAR0_BYTES, COPY_REGISTER, DOORBELLS, RESETS_REGISTER, Running, VECTORS, peek};
 use guest_memory::Mapping;
 use rustix::event::{EventfdFlags, eventfd};
 use vfio_user::BindError;
@@ -129,8 +130,7 @@ fn a_second_client_is_refused_and_the_first_goes_on() {
     let mut first = Client::new(&socket).unwrap();
     assert!(Client::new(&socket).is_err());
     first.region_write(7, 0, &[9]).unwrap();
-    let refused = |seen: &Seen| *seen == Seen::Log("db: client refused: another one is attached".into());
-    assert!(server.seen.try_iter().any(|seen| refused(&seen)));
+    server.logged("db: client refused: another one is attached");
 }
 
 #[test]
@@ -139,13 +139,13 @@ fn a_device_cuts_its_client_off_but_never_the_next_one() {
     let (device, socket, _) = server.add("db");
     let first = Client::new(&socket).unwrap();
     let first_session = server.connection(device);
-    server.handle.disconnect(first_session, "its memory went away");
+    first_session.disconnect("its memory went away");
     assert_eq!(server.disconnection(device), "its memory went away");
     drop(first);
 
     let mut second = Client::new(&socket).unwrap();
-    assert_eq!(server.connection(device).generation, first_session.generation + 1);
-    server.handle.disconnect(first_session, "too late");
+    server.connection(device);
+    first_session.disconnect("too late");
     second.region_write(7, 0, &[1]).unwrap();
     second.reset().unwrap();
 }
@@ -158,13 +158,14 @@ fn devices_are_added_and_removed_while_others_are_served() {
     let (second_id, second, _) = server.add("two");
     let mut other = Client::new(&second).unwrap();
     other.region_write(7, 0, &[1]).unwrap();
-    server.handle.remove_device(second_id);
-    assert_eq!(server.disconnection(second_id), "the device was removed");
+    let removed = server.take(second_id);
+    removed.stop();
+    assert!(!second.exists() && Client::new(&second).is_err());
+    assert_eq!(server.disconnection(second_id), "the device is taken off its socket");
     client.region_write(7, 0, &[1]).unwrap();
-    while second.exists() {
-        std::thread::yield_now();
-    }
-    assert!(Client::new(&second).is_err());
+    assert!(removed.join_by(Instant::now() + Duration::from_secs(60)));
+    let (_, second, _) = server.add("two");
+    Client::new(&second).unwrap().reset().unwrap();
 }
 
 #[test]
@@ -176,24 +177,24 @@ fn sockets_are_private_replaced_when_stale_and_kept_when_live() {
     assert_eq!(mode(socket.parent().unwrap()), 0o700);
 
     let other = Running::start();
-    let error = other.handle.add_device(common::spec("db", &socket).0).unwrap_err();
+    let error = other.add_at("db", &socket).unwrap_err();
     assert!(matches!(error, BindError::InUse { .. }), "{error}");
     assert!(error.to_string().contains(socket.to_str().unwrap()));
 
     let stale = server.socket("stale");
     std::fs::create_dir(stale.parent().unwrap()).unwrap();
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    server.handle.add_device(common::spec("stale", &stale).0).unwrap();
+    server.add_at("stale", &stale).unwrap();
     Client::new(&stale).unwrap();
 
     let file = server.directory.path().join("file");
     std::fs::write(&file, "precious").unwrap();
-    let error = server.handle.add_device(common::spec("file", &file).0).unwrap_err();
+    let error = server.add_at("file", &file).unwrap_err();
     assert!(matches!(error, BindError::NotASocket { .. }), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 
     let long = server.directory.path().join("x".repeat(120));
-    let error = server.handle.add_device(common::spec("long", &long).0).unwrap_err();
+    let error = server.add_at("long", &long).unwrap_err();
     assert!(matches!(error, BindError::TooLong { .. }), "{error}");
 
     drop(server);

@@ -167,7 +167,7 @@ fn summary(mut turns: Vec<f64>) -> String {
 
 fn start(disk: &Arc<Disk>, memory: GuestMemory, offer: &Offer, log: Option<&Arc<Mapping>>) -> Queues {
     let mut queues = Queues::new(Arc::clone(disk), 0..1);
-    queues.set_memory(memory);
+    queues.set_memory(memory, &mut ()).expect("nobody refuses");
     let setup = RingSetup {
         size: SIZE,
         desc: offer.desc(),
@@ -208,7 +208,7 @@ fn measure(regions: u64, shape: Shape, batch: u16) {
     let mut own = ring::Ring::new(place, view, 0);
 
     let config = DiskConfig {
-        base_bytes: 0,
+        place: io_model::Place::whole_drive(io_model::TenantId(0)),
         size_bytes: 1 << 30,
         block_bytes: 512,
         serial: "bench".into(),
@@ -260,7 +260,7 @@ fn our_memory(fd: &OwnedFd, regions: u64) -> GuestMemory {
     for n in 0..regions {
         let at = n * REGION_BYTES;
         let mapping = Mapping::shared(fd.as_fd(), at, REGION_BYTES, true).expect("mappable");
-        memory.map(at, REGION_BYTES, Some(mapping)).expect("nothing else there");
+        memory.map(at, REGION_BYTES, Some(mapping), &mut ()).expect("nothing else there");
     }
     memory
 }

@@ -1,5 +1,7 @@
 //! What one disk is to look like.
 
+use io_model::Place;
+
 use crate::spec::SECTOR_BYTES;
 
 /// The most virtqueues of one disk.
@@ -32,8 +34,8 @@ pub const SERIAL_BYTES: usize = 20;
 /// One tenant's disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// Where it starts on the device.
-    pub base_bytes: u64,
+    /// Whose it is, and where it starts on the device.
+    pub place: Place,
     /// How long it is.
     pub size_bytes: u64,
     /// Block size: 512 or 4096. Requests must be whole blocks.
@@ -84,15 +86,16 @@ impl DiskConfig {
             return Err(ConfigError::Queues);
         }
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(self.block_bytes));
-        let fits = self.base_bytes.checked_add(self.size_bytes).is_some();
-        if self.size_bytes == 0 || !fits || !whole(self.base_bytes) || !whole(self.size_bytes) {
+        let base_bytes = self.place.base_bytes;
+        let fits = base_bytes.checked_add(self.size_bytes).is_some();
+        if self.size_bytes == 0 || !fits || !whole(base_bytes) || !whole(self.size_bytes) {
             return Err(ConfigError::Place);
         }
         Ok(())
     }
 
-    /// Where `sectors` from `sector` lie on the device: offset and length in bytes. `None`: not whole blocks, or not
-    /// all inside of the disk.
+    /// Where `len_bytes` from `sector` lie in the disk: offset and length in bytes. `None`: not whole blocks, or not
+    /// all inside of it.
     #[inline]
     pub(crate) fn range(&self, sector: u64, len_bytes: u64) -> Option<(u64, u64)> {
         let start_bytes = sector.checked_mul(SECTOR_BYTES)?;
@@ -102,6 +105,6 @@ impl DiskConfig {
         if (start_bytes | len_bytes) & mask != 0 || end_bytes > self.size_bytes {
             return None;
         }
-        Some((self.base_bytes + start_bytes, len_bytes))
+        Some((start_bytes, len_bytes))
     }
 }

@@ -216,8 +216,8 @@ impl Queue {
     }
 
     /// The next command of the request whose ranges are being handed out, and that request's head.
-    pub fn next_range(&mut self) -> Option<(u16, io_model::Command)> {
-        let command = self.ranges.next_command()?;
+    pub fn next_range(&mut self, place: &io_model::Place) -> Option<(u16, io_model::Command)> {
+        let command = self.ranges.next_command(place)?;
         Some((self.ranges_head, command))
     }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use guest_memory::{Access, GuestMemory};
-use io_model::{Command, Fetch, IoBuf, Outcome, Token};
+use guest_memory::{Access, GuestMemory, MemoryListener, Refused};
+use io_model::{Command, Fetch, IoBuf, Outcome, Place, Token};
 
 use crate::chain::Chain;
 use crate::disk::Disk;
@@ -90,11 +90,15 @@ impl Queues {
         queues.filter_map(|(index, queue)| Some((index, queue.as_deref_mut()?)))
     }
 
-    /// Replaces the guest's memory; a [replica](GuestMemory::replica) for each poller is best. Commands in flight
-    /// keep what they use mapped. A ring that is not in the new memory is served no more, and says so
+    /// Replaces the guest's memory, a [replica](GuestMemory::replica) of each poller's own, after telling `listener` what
+    /// is new in it. What is not in it any more stays mapped while commands in flight use it: see
+    /// [`Queues::take_unmapped`]. A ring that is not in the new memory is served no more, and says so
     /// ([`Queues::take_fault`]), until it is in it again.
-    pub fn set_memory(&mut self, memory: GuestMemory) {
-        self.memory = memory;
+    ///
+    /// # Errors
+    /// See [`GuestMemory::replace`]. All is as before.
+    pub fn set_memory(&mut self, memory: GuestMemory, listener: &mut dyn MemoryListener) -> Result<(), Refused> {
+        self.memory.replace(memory, listener)?;
         let awake = self.awake;
         for index in self.range() {
             let Some(queue) = self.queues[usize::from(index - self.first)].as_deref_mut() else { continue };
@@ -106,6 +110,18 @@ impl Queues {
         }
         // What was completed while a ring was out of reach.
         self.announce();
+        Ok(())
+    }
+
+    /// Guest memory that was replaced, or whose client is gone, and that nothing uses any more, `listener` included: its
+    /// guest address and length in bytes, each once.
+    pub fn take_unmapped(&mut self, listener: &mut dyn MemoryListener) -> Option<(u64, u64)> {
+        self.memory.take_unmapped(listener)
+    }
+
+    /// Ranges of such memory that something may still use.
+    pub fn unmaps_pending(&self) -> usize {
+        self.memory.unmaps_pending()
     }
 
     /// Whether the client took memory away that it had shared (see `guest_memory::sigbus`).
@@ -203,8 +219,8 @@ impl Queues {
         self.started().for_each(|(_, ring)| ring.note_write_cache(on));
     }
 
-    /// The client is gone: rings, descriptors and guest memory are dropped. Commands with the drive keep what they use
-    /// until they come back, and complete to nobody; their requests are in the log.
+    /// The client is gone: rings and descriptors are dropped, guest memory once nothing uses it
+    /// ([`Queues::take_unmapped`]). Commands with the drive complete to nobody; their requests are in the log.
     pub fn client_gone(&mut self) {
         for queue in self.queues.iter_mut().filter_map(Option::take) {
             self.orphans += queue.in_flight;
@@ -212,7 +228,7 @@ impl Queues {
                 self.disk.ring_stopped();
             }
         }
-        self.memory = GuestMemory::default();
+        self.memory.unmap_all();
         self.live = 0;
         self.dirty = 0;
         self.fault = None;
@@ -286,7 +302,7 @@ impl Queues {
         let Self { queues, memory, chain, pool, disk, stats, .. } = self;
         let Some(ring) = queues.get_mut(at).and_then(Option::as_deref_mut) else { return Ok(Fetch::Empty) };
         if ring.ranges_left() > 0 {
-            return Ok(next_range(ring, queue));
+            return Ok(next_range(ring, queue, &disk.config().place));
         }
         let Some((head, again)) = ring.peek()? else { return Ok(Fetch::Empty) };
         let Some(view) = &ring.ring.view else { return Ok(Fetch::Empty) };
@@ -308,7 +324,7 @@ impl Queues {
             }
             Ok(Admitted::Ranges) => {
                 ring.start_ranges(head);
-                Ok(next_range(ring, queue))
+                Ok(next_range(ring, queue, &disk.config().place))
             }
             Ok(Admitted::Done { written }) => {
                 let all = u64::from(written) + 1 == chain.write_bytes;
@@ -385,8 +401,8 @@ fn hand_out(ring: &mut Queue, queue: u16, head: u16, command: Command, buf: IoBu
     Fetch::Command(command, buf, Token::new(queue + 1, ring.generation, head.into()))
 }
 
-fn next_range(ring: &mut Queue, queue: u16) -> Fetch {
-    match ring.next_range() {
+fn next_range(ring: &mut Queue, queue: u16, place: &Place) -> Fetch {
+    match ring.next_range(place) {
         Some((head, command)) => hand_out(ring, queue, head, command, IoBuf::default()),
         None => Fetch::Empty,
     }

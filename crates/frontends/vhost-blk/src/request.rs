@@ -1,7 +1,7 @@
 //! What a request means (5.2.6), checked and turned into device commands.
 
 use guest_memory::{GuestMemory, IoBuf};
-use io_model::{Command, DeviceError, Op};
+use io_model::{Command, DeviceError, Op, Place};
 
 use crate::chain::Chain;
 use crate::config::{DiskConfig, MAX_DISCARD_SECTORS, MAX_RANGES, MAX_REQUEST_BYTES, MAX_ZEROES_SECTORS, SERIAL_BYTES};
@@ -69,7 +69,7 @@ impl Pool {
 pub(crate) struct Ranges {
     op: Op,
     fua: bool,
-    /// Offset on the device and length in bytes.
+    /// Offset in the disk and length in bytes.
     ranges: [(u64, u64); MAX_RANGES],
     next: u8,
     end: u8,
@@ -84,10 +84,10 @@ impl Ranges {
         u16::from(self.end - self.next)
     }
 
-    pub fn next_command(&mut self) -> Option<Command> {
+    pub fn next_command(&mut self, place: &Place) -> Option<Command> {
         let (offset_bytes, len_bytes) = *self.ranges[..usize::from(self.end)].get(usize::from(self.next))?;
         self.next += 1;
-        Some(Command { op: self.op, offset_bytes, len_bytes, fua: self.fua })
+        Some(place.command(self.op, offset_bytes, len_bytes).with_fua(self.fua))
     }
 }
 
@@ -130,10 +130,7 @@ impl Rules<'_> {
             OUT if self.config().read_only => Err(Status::IoError),
             OUT => self.transfer(Op::Write, sector, chain, memory, pool),
             // Also with the write cache off: a write of before may still be in it.
-            FLUSH if self.config().write_cache => {
-                let command = Command { op: Op::Flush, offset_bytes: 0, len_bytes: 0, fua: false };
-                Ok(Admitted::Device(command, IoBuf::default()))
-            }
+            FLUSH if self.config().write_cache => Ok(Admitted::Device(self.config().place.flush(), IoBuf::default())),
             FLUSH => Ok(Admitted::Done { written: 0 }),
             GET_ID => self.identify(chain, memory),
             DISCARD | WRITE_ZEROES if self.config().read_only => Err(Status::IoError),
@@ -172,7 +169,8 @@ impl Rules<'_> {
             pool.give(buf);
             return Err(Status::IoError);
         }
-        Ok(Admitted::Device(Command { op, offset_bytes, len_bytes, fua: op == Op::Write && self.fua() }, buf))
+        let command = self.config().place.command(op, offset_bytes, len_bytes);
+        Ok(Admitted::Device(command.with_fua(op == Op::Write && self.fua()), buf))
     }
 
     fn identify(&self, chain: &Chain, memory: &mut GuestMemory) -> Result<Admitted, Status> {

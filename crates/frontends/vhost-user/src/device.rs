@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use client_socket::Session;
 use guest_memory::MappedRange;
 
 use crate::memory::Memory;
-use crate::session::Session;
 use crate::wire::VHOST_USER_F_PROTOCOL_FEATURES;
 
 /// The index of a ring is one byte of SET_VRING_KICK.

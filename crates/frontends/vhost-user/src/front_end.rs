@@ -3,15 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use client_socket::{descriptor, send};
+use client_socket::descriptor;
 
 use crate::device::{Device, DeviceSpec};
 use crate::inflight::Inflight;
 use crate::memory::{MAX_REGIONS, Memory, Region};
 use crate::ring::Ring;
-use crate::wire::{
-    self, ConfigRange, MemoryRequest, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature,
-};
+use crate::wire::{ConfigRange, MemoryRequest, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature};
 
 /// What the server has of the protocol.
 const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
@@ -24,7 +22,7 @@ const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
 
 /// How a request went.
 #[derive(Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// It was done; only a client that asks for an acknowledgement gets one.
     Done,
     /// It was done; this is the payload of its reply.
@@ -37,7 +35,7 @@ fn number(value: u64) -> Answer {
     Answer::Reply(value.to_ne_bytes().to_vec())
 }
 
-/// The state of one client's connection.
+/// What one client said so far: the vhost-user protocol, for its [`Connection`](crate::Connection).
 #[derive(Debug)]
 pub struct FrontEnd {
     spec: Arc<DeviceSpec>,
@@ -49,13 +47,15 @@ pub struct FrontEnd {
     rings: Vec<Ring>,
     inflight: Option<Inflight>,
     /// Where we may send requests of our own.
-    backend_channel: Option<OwnedFd>,
+    pub(crate) backend_channel: Option<OwnedFd>,
     /// The log of requests in flight was made in this session, not kept from an earlier one.
     has_new_log: bool,
-    config_change_due: bool,
+    /// A ring of an earlier session was taken up again: the device may not be what it was then.
+    pub(crate) config_change_due: bool,
 }
 
 impl FrontEnd {
+    /// A client that said nothing yet.
     pub fn new(spec: Arc<DeviceSpec>) -> Self {
         let rings = (0..spec.queues).map(|_| Ring::default()).collect();
         Self {
@@ -73,29 +73,15 @@ impl FrontEnd {
     }
 
     /// Whether the client is told how its requests went if it asks.
-    pub fn acknowledges(&self) -> bool {
+    pub(crate) fn acknowledges(&self) -> bool {
         self.protocol_features & protocol_feature::REPLY_ACK != 0
-    }
-
-    /// Whether a ring of an earlier session was taken up again since the last call: the device may not be
-    /// what it was then.
-    pub fn take_config_change_due(&mut self) -> bool {
-        std::mem::take(&mut self.config_change_due)
-    }
-
-    /// Tells the client to read configuration space again, if it wants to be told such things.
-    pub fn send_config_change(&self) {
-        if let Some(channel) = &self.backend_channel {
-            // A client that leaves its channel full or closed misses it.
-            let _ = send(channel, &wire::config_change(), None);
-        }
     }
 
     /// Does what the client asks.
     ///
     /// # Errors
     /// Why not, for the log; nothing changed.
-    pub fn handle(&mut self, request: Request, device: &mut dyn Device) -> Result<Answer, String> {
+    pub(crate) fn handle(&mut self, request: Request, device: &mut dyn Device) -> Result<Answer, String> {
         match request {
             Request::GetFeatures => return Ok(number(self.spec.features | VHOST_USER_F_PROTOCOL_FEATURES)),
             Request::SetFeatures(features) => self.set_features(features, device)?,

@@ -8,21 +8,21 @@
 //!
 //! ```text
 //!   client's socket
-//!     │  client_socket::receive, no more bytes than the message needs, so that descriptors
-//!     ▼                          can't be taken for another message's
-//!   Connection::feed             header and length; payload and number of descriptors (wire)
+//!     │  client_socket::Server, no more bytes than the message needs, so that descriptors
+//!     ▼                         can't be taken for another message's
+//!   Connection::feed            header and length; payload and number of descriptors (wire)
 //!     │
 //!     ▼
-//!   FrontEnd::handle             what was negotiated, the order of messages, each ring's state (front_end, ring),
-//!     │                          memory regions (memory), the log of requests in flight (inflight)
+//!   FrontEnd::handle            what was negotiated, the order of messages, each ring's state (front_end, ring),
+//!     │                         memory regions (memory), the log of requests in flight (inflight)
 //!     ▼
-//!   Device                       memory, start, stop, set_call …: blocks until it is done
+//!   Device                      memory, start, stop, set_call …: blocks until it is done
 //!     │
 //!     ▼
-//!   Connection::output ─▶ client_socket::send
+//!   Connection::output ─▶ client's socket
 //! ```
 //!
-//! [`Connection`] does no I/O of its own: a test or a fuzzer feeds it bytes. [`Server`] is a device on its
+//! [`Connection`] does no I/O of its own: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its
 //! socket with a thread of its own, so that a device may wait for its queues' threads, and a client that
 //! stops in the middle of a message keeps nobody else from anything.
 //!
@@ -39,6 +39,7 @@
 //! objects, device state transfer; guest memory in files that are not on tmpfs or hugetlbfs.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "sockets are served by threads")]
 
 mod connection;
 mod device;
@@ -46,13 +47,25 @@ mod front_end;
 mod inflight;
 mod memory;
 mod ring;
-mod server;
-mod session;
 pub mod wire;
 
-pub use client_socket::{BindError, Level, Sink};
-pub use connection::{Closed, Connection};
+use std::sync::Arc;
+
+pub use client_socket::{BindError, Closed, Level, Server, Session, Sink};
+pub use connection::{Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, RingSetup};
+pub use front_end::FrontEnd;
 pub use memory::{MAX_REGIONS, Memory, Region};
-pub use server::Server;
-pub use session::Session;
+
+/// Puts a device on its socket, with a thread of its own. Clients can connect as soon as this returns.
+///
+/// # Errors
+/// The socket is in use or can't be created, the description makes no sense, or the kernel refused a thread or a
+/// descriptor.
+pub fn serve(spec: DeviceSpec, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
+    spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
+    let spec = Arc::new(spec);
+    let place = client_socket::Place { name: &spec.name, prefix: "vhost", socket: &spec.socket, sink };
+    let of_client = Arc::clone(&spec);
+    Server::start(place, move || FrontEnd::new(Arc::clone(&of_client)), device)
+}

@@ -65,11 +65,12 @@ impl Memory {
         &self.regions
     }
 
-    /// The guest's physical address space; make one for each thread that needs it.
+    /// The guest's physical address space; make one for each thread that needs it, which then counts its pins by itself.
     pub fn guest_memory(&self) -> GuestMemory {
         let mut memory = GuestMemory::default();
         for region in &self.regions {
-            let mapped = memory.map(region.guest_addr, region.len_bytes, Some(Arc::clone(&region.mapping)));
+            let mapped =
+                memory.map(region.guest_addr, region.len_bytes, Some(Mapping::alias(&region.mapping)), &mut ());
             debug_assert!(mapped.is_ok(), "regions were checked when they were added");
         }
         memory

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::message::*;
 use common::{Held, MAX_SIZE, QUEUES, Recorder, STOPPED_AT, VERSION_1, inflight_bytes, notifier, spec};
 use guest_memory::Mapping;
-use vhost_user::{Connection, Session};
+use vhost_user::{Connection, FrontEnd, Session};
 
 const USER: u64 = 0x7f00_0000_0000;
 const GUEST: u64 = 0x10_0000;
@@ -39,7 +39,7 @@ impl Client {
     fn connect() -> Self {
         let (mut device, held, seen) = Recorder::new();
         let spec = Arc::new(spec("vm", "unused".into()));
-        let connection = Connection::open(spec, Session::alone().unwrap(), &mut device);
+        let connection = Connection::open(FrontEnd::new(spec), Session::alone().unwrap(), &mut device);
         Self { connection, device, held, seen }
     }
 
@@ -201,6 +201,7 @@ fn a_refusal_without_an_acknowledgement_ends_the_connection() {
     client.refused(SET_VRING_NUM, &words(&[0, 0]), vec![], "SET_VRING_NUM refused: a ring of 0 entries");
     client.closed(SET_VRING_NUM, &words(&[0, 0]), vec![], "SET_VRING_NUM refused: a ring of 0 entries");
     // A client that waits for a descriptor would take an acknowledgement for it.
+    let mut client = Client::ready();
     let outcome = client.ask(GET_INFLIGHT_FD, &inflight(0, 0, 0, 128), vec![]);
     assert!(matches!(outcome, Outcome::Closed(why) if why.contains("GET_INFLIGHT_FD refused")));
     let mut client = Client::connect();

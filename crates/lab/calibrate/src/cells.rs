@@ -4,7 +4,6 @@ use io_model::Backend;
 
 use crate::clock::Clock;
 use crate::rig::{Failure, Loop, Shot};
-use crate::rng::Rng;
 use crate::seen::Cell;
 use crate::session::{BLOCK_BYTES, Session};
 
@@ -67,14 +66,14 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         let reads = (facts.size_bytes - len_bytes) / BLOCK_BYTES + 1;
         let writes = range_bytes.saturating_sub(len_bytes) / BLOCK_BYTES + 1;
         // The same addresses for whoever does the same load: what differs is the drive's.
-        self.rig.rng = Rng::new(u64::from(read_percent) << 56 | len_bytes << 16 | u64::from(depth));
+        self.rig.rng = fastrand::Rng::with_seed(u64::from(read_percent) << 56 | len_bytes << 16 | u64::from(depth));
         // Large commands cost a model more, and need fewer to tell.
         let count = (self.effort.cell_commands / (len_bytes / (16 << 10)).max(1) as usize).max(16 * depth as usize);
         let seen = self.rig.closed_loop(depth as usize, count, self.effort.cell_ns, |rng| {
-            if rng.below(100) < u64::from(read_percent) {
-                Shot::read(rng.below(reads) * BLOCK_BYTES, len_bytes)
+            if rng.u64(..100) < u64::from(read_percent) {
+                Shot::read(rng.u64(..reads) * BLOCK_BYTES, len_bytes)
             } else {
-                Shot::write(start + rng.below(writes) * BLOCK_BYTES, len_bytes)
+                Shot::write(start + rng.u64(..writes) * BLOCK_BYTES, len_bytes)
             }
         })?;
         Ok(summary(&seen, facts.own_ns.0).map(|[iops, mean_ns, p50_ns, p99_ns]| Cell {

@@ -38,7 +38,6 @@ mod judge;
 mod model;
 mod read_stages;
 mod rig;
-mod rng;
 mod seen;
 mod session;
 mod window_stages;

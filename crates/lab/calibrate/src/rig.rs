@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fastrand::Rng;
 use guest_memory::{IoBuf, MapError, Mapping};
-use io_model::{Backend, Command, DeviceError, HwqId, Io, Nanos, Op};
+use io_model::{Backend, DeviceError, HwqId, Io, Nanos, Op, Place, TenantId};
 
 use crate::clock::Clock;
-use crate::rng::Rng;
 
 /// The longest command that is measured.
 pub const MAX_LEN_BYTES: u64 = 64 << 20;
@@ -17,6 +17,9 @@ pub const HWQS: u16 = 6;
 
 /// Commands that each of them holds.
 pub const DEPTH: u32 = 1024;
+
+/// Nobody else is there while a drive is measured.
+const WHOLE_DRIVE: Place = Place::whole_drive(TenantId(0));
 
 /// How often a burst is repeated because the host was elsewhere.
 const BURST_TRIES: usize = 8;
@@ -122,13 +125,13 @@ impl<'s, B: Backend, C: Clock> Rig<'s, B, C> {
     /// # Errors
     /// No memory for the data.
     pub fn new(backend: B, clock: C, facts: Facts, stop: &'s AtomicBool) -> Result<Self, MapError> {
-        let mut rng = Rng::new(0x0e5e_4b1e);
+        let mut rng = Rng::with_seed(0x0e5e_4b1e);
         let len = MAX_LEN_BYTES.min(facts.size_bytes.next_multiple_of(4096).max(4096));
         let read_to = Mapping::anonymous(len as usize)?;
         // A drive may compress, or not store zeros at all.
         let write_from = Mapping::anonymous((1 << 20) as usize)?;
         for at in (0..1 << 20).step_by(8) {
-            write_from.write_at(at, &rng.next().to_ne_bytes());
+            write_from.write_at(at, &rng.u64(..).to_ne_bytes());
         }
         let capacity = u32::from(backend.hwqs()) * backend.depth();
         Ok(Self {
@@ -188,7 +191,7 @@ impl<'s, B: Backend, C: Clock> Rig<'s, B, C> {
             Op::Flush | Op::WriteZeroes | Op::Discard => {}
         }
         let Shot { op, offset_bytes, len_bytes, hwq } = shot;
-        let command = Command { op, offset_bytes, len_bytes, fua: false };
+        let command = WHOLE_DRIVE.command(op, offset_bytes, len_bytes);
         self.in_flight[tag as usize] = Some((shot, id));
         self.backend.submit(HwqId(hwq), Io { tag, command, buf }, Nanos(now_ns));
     }

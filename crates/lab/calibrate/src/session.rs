@@ -177,7 +177,7 @@ impl<'s, B: Backend, C: Clock> Session<'s, B, C> {
     /// A random multiple of `step_bytes` where `len_bytes` can be read.
     pub(crate) fn place(&mut self, step_bytes: u64, len_bytes: u64) -> u64 {
         let steps = self.rig.facts().size_bytes.saturating_sub(len_bytes) / step_bytes.max(1) + 1;
-        self.rig.rng.below(steps) * step_bytes
+        self.rig.rng.u64(..steps) * step_bytes
     }
 
     /// The same where it may be overwritten.
@@ -185,7 +185,7 @@ impl<'s, B: Backend, C: Clock> Session<'s, B, C> {
         let (start, range_bytes) = self.rig.facts().overwrite.unwrap_or_default();
         let first = start.next_multiple_of(step_bytes.max(1));
         let steps = (start + range_bytes).saturating_sub(first + len_bytes) / step_bytes.max(1) + 1;
-        first + self.rig.rng.below(steps) * step_bytes
+        first + self.rig.rng.u64(..steps) * step_bytes
     }
 
     /// The time between two completions of a burst, less the loop's own part.

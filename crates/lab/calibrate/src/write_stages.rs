@@ -126,12 +126,12 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         // The smallest writes fill a buffer most quickly: the link holds them up least.
         let len_bytes = self.rig.facts().block_bytes.min(BLOCK_BYTES);
         let (start, range_bytes) = self.rig.facts().overwrite.unwrap_or_default();
-        let places = range_bytes / BLOCK_BYTES;
+        let places = (range_bytes / BLOCK_BYTES).max(1);
         let depth = 256;
         self.rig.pause(5 * PAUSE_NS)?;
         let limit_ns = self.effort.sustained_ns;
         let seen = self.rig.closed_loop(depth, SUSTAINED, limit_ns, |rng| {
-            Shot::write(start + rng.below(places) * BLOCK_BYTES, len_bytes)
+            Shot::write(start + rng.u64(..places) * BLOCK_BYTES, len_bytes)
         })?;
         Ok(sustained(&seen, len_bytes, depth as u32))
     }

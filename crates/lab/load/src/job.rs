@@ -6,10 +6,10 @@ use crate::Error;
 use crate::disk::{Buffers, DiskQueue, Done, Failure, QueueShape, Request};
 use crate::pace::Pace;
 use crate::pattern::{Next, Pattern};
-use crate::rng::{Rng, mix};
 use crate::spec::{JobSpec, Range};
 use crate::stats::{Direction, Totals, VerifyResult};
 use crate::verify::Verifier;
+use crate::verify::mix;
 
 /// What a step came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,9 +84,9 @@ impl<Q: DiskQueue> Job<Q> {
         let buffers = queue.buffers();
         let seed = mix(spec.seed ^ mix(copy.into()));
         let mut scratch = vec![0; shape(spec, copy).buffer_bytes as usize];
-        let mut rng = Rng::new(seed ^ 1);
+        let mut rng = fastrand::Rng::with_seed(seed ^ 1);
         for tag in 0..depth {
-            scratch.as_chunks_mut().0.iter_mut().for_each(|word| *word = rng.next().to_le_bytes());
+            scratch.as_chunks_mut().0.iter_mut().for_each(|word| *word = rng.u64(..).to_le_bytes());
             let filled = buffers.write(tag, &scratch);
             filled.ok_or_else(|| Error::Spec("too little memory for the job's buffers".into()))?;
         }

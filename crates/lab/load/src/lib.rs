@@ -5,7 +5,7 @@
 //! | [`spec`] | [`JobSpec`]: what a job does, and checking it against a disk |
 //! | [`priority`] | queue priorities and arbitration as operators write them |
 //! | [`value`] | sizes, times and shares as operators write them |
-//! | `rng`, `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
+//! | `pace`, `pattern` | where the next command goes and when, reproducible from a seed |
 //! | [`verify`] | stamped blocks: finds corrupt, stale and misplaced data |
 //! | [`job`] | [`Job`]: one queue's work, as calls of `step(now)`; no thread, no clock |
 //! | [`disk`] | [`Disk`](disk::Disk): what a job needs of whatever carries its commands |
@@ -21,6 +21,7 @@
 //! Not implemented: fio's job files, replay of traces, files, interrupts (a job polls).
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it measures, and keeps to a rate")]
 
 mod attach;
 pub mod cli;
@@ -31,7 +32,6 @@ mod pace;
 mod pattern;
 pub mod priority;
 pub mod report;
-mod rng;
 pub mod runner;
 pub mod spec;
 pub mod stats;

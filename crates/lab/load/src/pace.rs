@@ -1,6 +1,5 @@
 //! When the next command is due.
 
-use crate::rng::Rng;
 use crate::spec::Arrivals;
 
 /// Open-loop arrivals: due times do not depend on completions.
@@ -10,13 +9,13 @@ pub(crate) struct Pace {
     gap_ns: Option<f64>,
     arrivals: Arrivals,
     next_ns: f64,
-    rng: Rng,
+    rng: fastrand::Rng,
 }
 
 impl Pace {
     pub(crate) fn new(rate_iops: Option<u64>, arrivals: Arrivals, start_ns: u64, seed: u64) -> Self {
         let gap_ns = rate_iops.map(|rate| 1e9 / rate.max(1) as f64);
-        Self { gap_ns, arrivals, next_ns: start_ns as f64, rng: Rng::new(seed) }
+        Self { gap_ns, arrivals, next_ns: start_ns as f64, rng: fastrand::Rng::with_seed(seed) }
     }
 
     /// When the next command is due. Not paced: at once.
@@ -31,7 +30,7 @@ impl Pace {
         if let Some(gap_ns) = self.gap_ns {
             self.next_ns += match self.arrivals {
                 Arrivals::Linear => gap_ns,
-                Arrivals::Poisson => -self.rng.unit().ln() * gap_ns,
+                Arrivals::Poisson => -(1.0 - self.rng.f64()).ln() * gap_ns,
             };
         }
     }

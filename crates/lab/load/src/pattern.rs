@@ -1,6 +1,5 @@
 //! Where the next command goes.
 
-use crate::rng::Rng;
 use crate::spec::{JobSpec, Range, Rw};
 use crate::stats::Direction;
 use crate::value::BlockSizes;
@@ -21,7 +20,7 @@ pub(crate) struct Pattern {
     sizes: BlockSizes,
     unit_bytes: u64,
     range: Range,
-    rng: Rng,
+    rng: fastrand::Rng,
     /// Where each direction's next sequential command starts, relative to the range.
     cursors: [u64; 3],
 }
@@ -34,7 +33,7 @@ impl Pattern {
             unit_bytes: spec.block_sizes.min_bytes().max(1),
             sizes: spec.block_sizes.clone(),
             range,
-            rng: Rng::new(seed),
+            rng: fastrand::Rng::with_seed(seed),
             cursors: [0; 3],
         }
     }
@@ -44,7 +43,7 @@ impl Pattern {
         let len_bytes = self.len_bytes();
         let room = self.range.len_bytes - len_bytes;
         let at = if self.rw.is_random() {
-            self.rng.below(room / self.unit_bytes + 1) * self.unit_bytes
+            self.rng.u64(..room / self.unit_bytes + 1) * self.unit_bytes
         } else {
             let cursor = &mut self.cursors[direction as usize];
             let at = if *cursor > room { 0 } else { *cursor };
@@ -59,7 +58,7 @@ impl Pattern {
             Rw::Read | Rw::RandRead => Direction::Read,
             Rw::Write | Rw::RandWrite => Direction::Write,
             Rw::Trim | Rw::RandTrim => Direction::Trim,
-            Rw::ReadWrite | Rw::RandRw if self.rng.below(100) < self.read_percent => Direction::Read,
+            Rw::ReadWrite | Rw::RandRw if self.rng.u64(..100) < self.read_percent => Direction::Read,
             Rw::ReadWrite | Rw::RandRw => Direction::Write,
         }
     }
@@ -69,7 +68,7 @@ impl Pattern {
         if let [(only, _)] = shares {
             return *only;
         }
-        let mut left = self.rng.below(100);
+        let mut left = self.rng.u64(..100);
         for &(size, share) in shares {
             match left.checked_sub(share.into()) {
                 None => return size,

@@ -6,8 +6,6 @@
 
 use std::fmt;
 
-use crate::rng::mix;
-
 /// Mismatches that are kept word for word; the rest is counted.
 const KEPT_MISMATCHES: usize = 10;
 /// First word of a stamped unit, before the seed is mixed in.
@@ -211,6 +209,12 @@ fn fill(unit: &mut [u8], seed: u64, offset_bytes: u64, generation: u32) {
     for (word, value) in words.iter_mut().zip([MAGIC ^ seed, offset_bytes, generation.into()]) {
         *word = value.to_le_bytes();
     }
+}
+
+/// A number that follows from `value` and looks like no other's.
+#[inline]
+pub(crate) fn mix(value: u64) -> u64 {
+    fastrand::Rng::with_seed(value).u64(..)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use ssd_model::Profile;
 fn tenant(class: Class, jobs: u32, iodepth: u32) -> Tenant {
     Tenant {
         name: format!("n{jobs}d{iodepth}"),
-        class,
+        terms: class.into(),
         vcpus: jobs as u16,
         vqs: jobs as u16,
         queue_priorities: Vec::new(),

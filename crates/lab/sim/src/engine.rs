@@ -3,6 +3,7 @@
 mod build;
 mod events;
 mod faults;
+mod membership;
 mod mutex;
 
 use std::cell::RefCell;
@@ -11,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use io_model::{Nanos, WrrWeights};
-use policy::{Cost, Policy, PolicyConfig, PollerShape};
-use poller::{INTERVAL, Poller, Probe, TenantSlot};
+use policy::{Cost, Policy, PolicyConfig, PollerShape, Terms};
+use poller::{Board, INTERVAL, Poller, Probe, TenantSlot};
 use ssd_model::Drive;
 
-use crate::check::{Contender, Ledger, Rule, Service, Shares, Watch};
+use crate::check::{BoundCounts, Contender, Ledger, Rule, Service, Shares, Watch};
 use crate::device::{SimBackend, SimDrive};
 use crate::engine::events::{Event, Events};
 use crate::guest::{Ask, Guest};
@@ -39,8 +40,14 @@ const LOOKS: u64 = 4;
 
 struct Node<P> {
     poller: Poller<SimSource, SimBackend, P>,
-    /// Tenants and their places in the poller; `None` when one left.
-    tenants: Vec<(u16, Option<TenantSlot>)>,
+    /// Whoever is served here at some time.
+    members: Vec<u16>,
+    /// Those who are here, and their places in the poller.
+    tenants: Vec<(u16, TenantSlot)>,
+    /// The most that they ever were.
+    most_tenants: usize,
+    /// Those who come later.
+    awaited: Vec<Awaited>,
     /// What its policy last had the drive fetch by.
     weights: Option<WrrWeights>,
     busy_until_ns: u64,
@@ -52,6 +59,13 @@ struct Node<P> {
     turn: MutexTurn,
     /// The tenant and vCPU whose CPU it works on.
     beside: Option<(u16, u16)>,
+}
+
+/// What a poller will have of a tenant that is not there yet.
+struct Awaited {
+    tenant: u16,
+    source: SimSource,
+    probe: Arc<Probe>,
 }
 
 /// A poller's place at the global mutex.
@@ -76,6 +90,11 @@ pub(crate) struct Engine<'a, P> {
     nodes: Vec<Node<P>>,
     guests: Vec<Guest>,
     probes: Vec<Arc<Probe>>,
+    board: Arc<Board>,
+    /// Each tenant's, in force now.
+    terms: Vec<Terms>,
+    /// Tenants whose shares over the measured time are not to be compared, since their terms changed.
+    changed: Vec<bool>,
     /// Each tenant's: one, or one for each VQ.
     nodes_of: Vec<Range<u16>>,
     watches: Vec<Watch>,
@@ -101,7 +120,8 @@ impl<'a, P: Policy> Engine<'a, P> {
             PolicyConfig::Drr(_) => Some(Cost::default()),
             _ => None,
         };
-        let ledger = Rc::new(RefCell::new(Ledger::new(cost)));
+        let bound_cost = if let PolicyConfig::Lpns(config) = &scenario.policy { Some(config.cost) } else { None };
+        let ledger = Rc::new(RefCell::new(Ledger::new(cost, bound_cost)));
         let path = scenario.layout.path(&scenario.costs);
         let hwqs = scenario.poller_hwqs();
         let drive = Drive::new(scenario.profile.clone(), hwqs.iter().sum());
@@ -120,6 +140,9 @@ impl<'a, P: Policy> Engine<'a, P> {
             nodes: Vec::new(),
             guests: Vec::new(),
             probes: Vec::new(),
+            board: Arc::default(),
+            terms: scenario.tenants.iter().map(|tenant| tenant.terms).collect(),
+            changed: vec![false; scenario.tenants.len()],
             nodes_of: vec![0..0; scenario.tenants.len()],
             watches: Vec::new(),
             measured_from: vec![Service::default(); scenario.tenants.len()],
@@ -140,10 +163,12 @@ impl<'a, P: Policy> Engine<'a, P> {
     pub(crate) fn run(mut self) -> Report {
         let end_ns = self.scenario.warmup.0 + self.scenario.duration.0;
         for tenant in 0..self.guests.len() {
-            for thread in 0..self.guests[tenant].threads() {
-                self.guests[tenant].ready(thread, 0, &mut self.asks);
+            if !self.guests[tenant].awaited {
+                self.start(tenant);
             }
-            self.answer(tenant as u16);
+        }
+        for change in 0..self.scenario.changes.len() {
+            self.push(self.scenario.changes[change].at.0, Event::Change { change: change as u32 });
         }
         for fault in 0..self.scenario.faults.len() {
             self.push(self.scenario.faults[fault].at.0, Event::Fault { fault: fault as u16 });
@@ -195,6 +220,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             Event::Look => self.look(),
             Event::Fault { fault } => self.fault(fault),
             Event::FaultEnds { fault } => self.fault_ends(fault),
+            Event::Change { change } => self.change(change),
         }
         true
     }
@@ -320,9 +346,10 @@ impl<'a, P: Policy> Engine<'a, P> {
             self.poke(poller as u16);
         }
         for tenant in 0..self.guests.len() {
-            let bound = self.probes[tenant].bound().and_then(|bound| bound.vouched);
-            self.guests[tenant].bound_ns = bound.map_or(u64::MAX, |bound| bound.0);
             self.let_go(tenant);
+        }
+        if !self.scenario.changes.is_empty() {
+            self.check_board();
         }
     }
 
@@ -347,8 +374,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         let served = ledger.served();
         for (tenant, (guest, watch)) in self.guests.iter().zip(&mut self.watches).enumerate() {
             if let Some((vq, waits_ns)) = watch.look(guest.port.borrow().queues(), now_ns, served) {
-                let what = || format!("tenant {tenant}: VQ {vq} was not served for {waits_ns} ns, others were");
-                ledger.violate(Rule::NoStarvation, what);
+                ledger.starves(tenant as u16, vq, waits_ns);
             }
         }
     }
@@ -374,35 +400,19 @@ impl<'a, P: Policy> Engine<'a, P> {
         let mut ledger = self.ledger.borrow_mut();
         ledger.set_now(self.now_ns);
         for node in &self.nodes {
-            let contenders = node.tenants.iter().map(|&(tenant, _)| {
+            let contenders = node.members.iter().map(|&tenant| {
                 let guest = &self.guests[usize::from(tenant)];
                 let port = guest.port.borrow();
                 let always_waiting = port.seen_since_ns.is_some_and(|since_ns| since_ns <= warmup.0) && !port.rogue;
                 let own = &tenants[usize::from(tenant)];
                 let kind = tenants.iter().position(|other| other.is_like(own)).unwrap_or(usize::from(tenant));
                 let (from, to) = (self.measured_from[usize::from(tenant)], ledger.service(tenant));
-                Contender { tenant, class: own.class, always_waiting, rogue: port.rogue, kind, from, to }
+                let terms = self.terms[usize::from(tenant)];
+                let changed = self.changed[usize::from(tenant)];
+                Contender { tenant, terms, changed, always_waiting, rogue: port.rogue, kind, from, to }
             });
             let contenders: Vec<Contender> = contenders.collect();
             shares.check(&contenders, &mut |rule, what| ledger.violate(rule, || what));
-        }
-    }
-
-    /// Takes a tenant that left out of its poller, once nothing of it is with the drive.
-    fn let_go(&mut self, tenant: usize) {
-        if !self.guests[tenant].stopped {
-            return;
-        }
-        let now = Nanos(self.now_ns);
-        for number in self.nodes_of[tenant].clone() {
-            let node = &mut self.nodes[usize::from(number)];
-            let place = node.tenants.iter_mut().find(|place| usize::from(place.0) == tenant);
-            if let Some((_, place)) = place
-                && let Some(slot) = *place
-                && node.poller.remove(slot, now).is_some()
-            {
-                *place = None;
-            }
         }
     }
 
@@ -446,6 +456,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             fairness_index: None,
             max_slowdown: None,
             simulated_ios: 0,
+            bounds: BoundCounts::default(),
             violations: 0,
             broken: Vec::new(),
         }
@@ -459,13 +470,15 @@ impl<'a, P: Policy> Engine<'a, P> {
     }
 
     fn finish(self, mut report: Report) -> Report {
+        self.check_board();
+        self.check_tables();
         let mut ledger = self.ledger.borrow_mut();
         for (number, node) in self.nodes.iter().enumerate() {
             let (left, unknown) = (node.poller.inflight(), node.poller.unknown_completions());
             if left > 0 {
                 ledger.violate(Rule::ExactlyOnce, || format!("poller {number}: {left} commands never completed"));
             }
-            for (tenant, _) in node.tenants.iter().filter(|place| place.1.is_some()) {
+            for (tenant, _) in &node.tenants {
                 ledger.violate(Rule::ExactlyOnce, || format!("poller {number}: tenant {tenant} can't leave"));
             }
             if unknown > 0 {
@@ -474,6 +487,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             }
         }
         ledger.close();
+        report.bounds = ledger.bounds();
         report.simulated_ios = self.guests.iter().map(|guest| guest.ios).sum();
         (report.violations, report.broken) = ledger.take();
         drop(ledger);

@@ -115,10 +115,12 @@ pub(crate) struct Guest {
     /// Completions from then on count.
     pub(crate) measure_from_ns: u64,
     pub(crate) target_ns: u64,
-    pub(crate) bound_ns: u64,
     /// Ended I/Os, measured or not.
     pub(crate) ios: u64,
+    /// It is gone, or not there yet.
     pub(crate) stopped: bool,
+    /// It will come.
+    pub(crate) awaited: bool,
 }
 
 impl Guest {
@@ -154,9 +156,9 @@ impl Guest {
             tally,
             measure_from_ns: 0,
             target_ns: u64::MAX,
-            bound_ns: u64::MAX,
             ios: 0,
             stopped: false,
+            awaited: false,
         }
     }
 
@@ -282,7 +284,7 @@ impl Guest {
         if measured {
             self.tally.io(&io.shape, took, io.outcome.is_err(), now_ns);
             self.tally.late += u64::from(took.0 > self.target_ns);
-            self.tally.over_bound += u64::from(io.served_ns() > self.bound_ns);
+            self.tally.over_bound += u64::from(io.served_ns() > io.bound_ns);
         }
         self.threads[io.job as usize].job.completed(&io.shape, took, io_model::Nanos(now_ns));
         self.follow(io.job, now_ns, asks);

@@ -42,12 +42,12 @@ mod scenario;
 pub mod sweep;
 pub mod workload;
 
-pub use check::{Rule, Violation};
+pub use check::{BoundCounts, Rule, Violation};
 pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
 pub use measure::{Latencies, Moments, fairness_index};
 pub use report::{BoundReport, Report, TenantReport};
-pub use scenario::{Fault, FaultKind, Scenario, ScenarioError, Tenant};
+pub use scenario::{Change, ChangeKind, Fault, FaultKind, Scenario, ScenarioError, Tenant};
 
 use policy::{Policy, PollerShape};
 use sabotage::Sabotage;

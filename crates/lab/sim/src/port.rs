@@ -4,10 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use io_model::{Command, DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, Token};
+use poller::Probe;
 
-use crate::check::{Ledger, Queue};
+use crate::check::{Fetched, Ledger, Queue};
 use crate::host::{Kick, PathCosts};
 use crate::job::Shape;
 use crate::sabotage::Sabotage;
@@ -53,6 +55,8 @@ pub(crate) struct Io {
     pub(crate) since_ns: u64,
     fetched_ns: u64,
     posted_ns: u64,
+    /// What was vouched for when it was fetched; `u64::MAX`: nothing.
+    pub(crate) bound_ns: u64,
     pub(crate) outcome: Outcome,
 }
 
@@ -186,6 +190,7 @@ impl Port {
             since_ns,
             fetched_ns: 0,
             posted_ns: 0,
+            bound_ns: u64::MAX,
             outcome: Ok(()),
         });
         let queue = &mut self.vqs[usize::from(vq)];
@@ -281,11 +286,14 @@ pub(crate) struct SimSource {
     pub(crate) ledger: Rc<RefCell<Ledger>>,
     pub(crate) costs: PathCosts,
     pub(crate) tenant: u16,
+    pub(crate) place: Place,
+    pub(crate) poller: u16,
+    /// Where its poller publishes its bound.
+    pub(crate) probe: Arc<Probe>,
     /// The VQs that its poller serves.
     pub(crate) vqs: RangeInclusive<u16>,
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
-    pub(crate) base_bytes: u64,
     pub(crate) sabotage: Sabotage,
 }
 
@@ -337,17 +345,19 @@ impl Source for SimSource {
         let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.costs.bounce_ns };
         queue.last_vcpu = io.vcpu;
         self.meter.spend(self.costs.fetch_ns + write_ns + bounce_ns);
-        let (offset_bytes, len_bytes) = match io.shape.op {
-            Op::Flush => (0, 0),
-            _ => (self.base_bytes + io.shape.offset_bytes, u64::from(io.shape.len_bytes)),
+        let mut command = match io.shape.op {
+            Op::Flush => self.place.flush(),
+            op => self.place.command(op, io.shape.offset_bytes, io.shape.len_bytes.into()),
         };
-        let mut command = Command { op: io.shape.op, offset_bytes, len_bytes, fua: false };
-        if self.sabotage == Sabotage::ForeignRange && len_bytes > 0 {
-            command.offset_bytes = io.shape.offset_bytes;
+        if self.sabotage == Sabotage::ForeignRange {
+            command.offset_bytes = command.tenant_offset_bytes;
         }
         io.state = State::Fetched;
         io.fetched_ns = self.meter.now_ns();
-        io.serial = self.ledger.borrow_mut().fetched(self.tenant, &command);
+        let bound = if self.probe.class().is_guaranteed() { self.probe.bound() } else { None };
+        io.bound_ns = bound.and_then(|bound| bound.vouched).map_or(u64::MAX, |vouched| vouched.0);
+        let by = Fetched { poller: self.poller, tenant: self.tenant, bound };
+        io.serial = self.ledger.borrow_mut().fetched(by, &command);
         Fetch::Command(command, IoBuf::default(), Token::new(vq, io.serial as u16, id))
     }
 
@@ -365,13 +375,14 @@ impl Source for SimSource {
                 io.state = State::Posted;
                 io.posted_ns = self.meter.now_ns();
                 io.outcome = outcome;
-                self.ledger.borrow_mut().completed(self.tenant, io.serial);
+                self.ledger.borrow_mut().completed(self.tenant, io.serial, Nanos(io.served_ns()));
                 vqs[usize::from(vq)].posting.push(id);
             }
             Some(io) if io.state == State::Orphaned => {
                 io.state = State::Free;
                 free.push(id);
-                self.ledger.borrow_mut().completed(self.tenant, io.serial);
+                let served = Nanos(self.meter.now_ns() - io.fetched_ns);
+                self.ledger.borrow_mut().completed(self.tenant, io.serial, served);
             }
             _ => self.ledger.borrow_mut().wrong_completion(self.tenant, vq, id),
         }

@@ -6,7 +6,7 @@ use io_model::Nanos;
 use policy::Bound;
 use serde::Serialize;
 
-use crate::check::Violation;
+use crate::check::{BoundCounts, Violation};
 use crate::measure::{Latencies, Moments, fairness_index};
 
 /// A latency that a policy vouches for. Times in ns, with the drive: from the fetch of a command to its completion.
@@ -86,6 +86,8 @@ pub struct Report {
     pub max_slowdown: Option<f64>,
     /// I/Os that were simulated, warm-up included.
     pub simulated_ios: u64,
+    /// How many commands were held against a bound.
+    pub bounds: BoundCounts,
     /// Rules that were broken.
     pub violations: u64,
     /// The first of them.

@@ -1,19 +1,22 @@
 //! What is simulated: a drive, a host, a policy, tenants, faults.
 
 use io_model::{Nanos, QueuePriority};
-use policy::{Class, PolicyConfig};
+use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
 use crate::host::{HostCosts, Layout};
 use crate::workload::Workload;
+
+/// Most tenants of a scenario, counting those who come when others left.
+const MOST_TENANTS: usize = 16_384;
 
 /// One consumer with its own virtual disk.
 #[derive(Debug, Clone)]
 pub struct Tenant {
     /// For reports.
     pub name: String,
-    /// The promise or the weight.
-    pub class: Class,
+    /// The promise or the weight, with what `caps`, `wrr` and `drr` want to know.
+    pub terms: Terms,
     /// CPUs of the guest; jobs are spread over them. At least 1.
     pub vcpus: u16,
     /// Its VQs; vCPUs share them if there are fewer. 1 to 127.
@@ -87,6 +90,28 @@ pub enum FaultKind {
     },
 }
 
+/// Somebody comes, goes or gets other terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// When, from the start of the run (warm-up included).
+    pub at: Nanos,
+    /// Who: index into the tenants.
+    pub tenant: usize,
+    /// What.
+    pub kind: ChangeKind,
+}
+
+/// What changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// The tenant comes: it was not there before. Once for each tenant; later ones change nothing.
+    Joins,
+    /// It has other terms from now on. Its target counts from now on too.
+    NewTerms(Terms),
+    /// It goes, with commands in flight, and never comes back.
+    Leaves,
+}
+
 /// A whole run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -106,7 +131,7 @@ pub struct Scenario {
     pub hwqs_shared: u16,
     /// Commands that an HWQ holds.
     pub hwq_depth: u32,
-    /// 1 to 1024 of them.
+    /// 1 to 16384 of them.
     pub tenants: Vec<Tenant>,
     /// Not measured.
     pub warmup: Nanos,
@@ -116,6 +141,8 @@ pub struct Scenario {
     pub window: Nanos,
     /// Everything random follows from it.
     pub seed: u64,
+    /// Who comes, goes and gets other terms meanwhile. A tenant keeps the poller that its first terms give it.
+    pub changes: Vec<Change>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// A tenant whose oldest command waits longer than this counts as starved.
@@ -139,6 +166,7 @@ impl Scenario {
             duration: Nanos::from_millis(1_000),
             window: Nanos(0),
             seed: 1,
+            changes: Vec::new(),
             faults: Vec::new(),
             starvation_limit: Nanos::from_millis(1_000),
         }
@@ -147,14 +175,14 @@ impl Scenario {
     /// The same with one tenant only, for its slowdown. Faults that name tenants are left out.
     pub fn alone(&self, tenant: usize) -> Self {
         let tenants = self.tenants.get(tenant).cloned().into_iter().collect();
-        Self { tenants, faults: Vec::new(), ..self.clone() }
+        Self { tenants, changes: Vec::new(), faults: Vec::new(), ..self.clone() }
     }
 
     /// # Errors
     /// What can't be simulated.
     pub fn validate(&self) -> Result<(), ScenarioError> {
         let tenants = self.tenants.len();
-        if tenants == 0 || tenants > 1024 {
+        if tenants == 0 || tenants > MOST_TENANTS {
             return Err(ScenarioError::Tenants { found: tenants });
         }
         let mut start_bytes = 0_u64;
@@ -185,12 +213,26 @@ impl Scenario {
                 return Err(ScenarioError::NoSuchTenant { tenant });
             }
         }
+        if let Some(change) = self.changes.iter().find(|change| change.tenant >= tenants) {
+            return Err(ScenarioError::NoSuchTenant { tenant: change.tenant });
+        }
         Ok(())
+    }
+
+    /// All terms that each tenant ever has.
+    pub(crate) fn terms(&self) -> Vec<Vec<Terms>> {
+        let mut terms: Vec<Vec<Terms>> = self.tenants.iter().map(|tenant| vec![tenant.terms]).collect();
+        for change in &self.changes {
+            if let ChangeKind::NewTerms(new) = change.kind {
+                terms[change.tenant].push(new);
+            }
+        }
+        terms
     }
 
     /// Whether each tenant is guaranteed.
     fn guaranteed(&self) -> Vec<bool> {
-        self.tenants.iter().map(|tenant| matches!(tenant.class, Class::Guaranteed { .. })).collect()
+        self.tenants.iter().map(|tenant| tenant.terms.class.is_guaranteed()).collect()
     }
 
     /// The tenants of each poller. With a poller for each VQ a tenant has as many as it has VQs, one after another.
@@ -219,7 +261,7 @@ impl Scenario {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// None, or too many.
-    #[error("a scenario has 1 to 1024 tenants, this one has {found}")]
+    #[error("a scenario has 1 to {MOST_TENANTS} tenants, this one has {found}")]
     Tenants {
         /// How many there are.
         found: usize,
@@ -253,7 +295,7 @@ pub enum ScenarioError {
         wanted: usize,
     },
     /// A fault names it.
-    #[error("a fault names tenant {tenant}, which is not there")]
+    #[error("a fault or a change names tenant {tenant}, which is not there")]
     NoSuchTenant {
         /// Index.
         tenant: usize,

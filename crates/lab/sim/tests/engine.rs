@@ -109,7 +109,7 @@ fn every_policy_drains_on_every_layout() {
         PolicyConfig::Lpns(policy::LpnsConfig::p5800x()),
         PolicyConfig::Fair(policy::FairConfig::p5800x()),
         PolicyConfig::Mqfq(policy::MqfqConfig::default()),
-        PolicyConfig::Caps(policy::CapsConfig::default()),
+        PolicyConfig::Caps,
         PolicyConfig::Wrr(policy::ArbitratedConfig::wrr()),
         PolicyConfig::Drr(policy::ArbitratedConfig::drr()),
     ];

@@ -60,7 +60,7 @@ impl World {
         self.allow_event_indexes();
         self.model.end_deletions();
         self.model.collect(&mut self.ram);
-        while let Some((iova, len_bytes)) = self.controller.take_unmapped() {
+        while let Some((iova, len_bytes)) = self.controller.take_unmapped(&mut ()) {
             self.quiet(iova, len_bytes);
         }
         while let Some(Event::Formatted { lba_bytes }) = self.controller.take_event() {
@@ -113,7 +113,7 @@ impl World {
             }
             self.blur(&[]);
         }
-        let result = self.call(|controller| controller.dma_map(at.iova, at.len_bytes, mapping));
+        let result = self.call(|controller| controller.dma_map(at.iova, at.len_bytes, mapping, &mut ()));
         assert_eq!(result, if was { Err(SpaceError::Overlap) } else { Ok(()) }, "mapping slot {slot}");
     }
 
@@ -319,7 +319,7 @@ impl World {
             Fetch::Empty => return,
         };
         if let Some(formatting) = self.formatting.as_mut().filter(|_| qid == 0) {
-            let offset = self.config.namespace.base_bytes + formatting.done_bytes;
+            let offset = self.config.namespace.place.base_bytes + formatting.done_bytes;
             formatting.done_bytes += command.len_bytes;
             assert!(formatting.done_bytes <= self.config.namespace.size_bytes, "a Format goes on past the end");
             let (part, serial) = (Part::Erase { offset, len_bytes: command.len_bytes }, formatting.serial);

@@ -18,52 +18,40 @@ mod rig;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::daemon;
 use super::lab::{Lab, Tenant, VIRTIO};
 use super::prepare::{self, QEMUS, Qemu};
 use super::qemu::{Accel, Machine};
+use super::{CacheDir, daemon};
 use report::Report;
 use rig::{Plan, Rig};
 
 /// Kills within the guest tests.
 const FEW_KILLS: u32 = 20;
 
-const USAGE: &str = "--kills N (200), --seed N, --qemu 11.1 or 7.2 (without it, a guest in each), --cache DIR, \
-                     --json FILE, --keep (the run's files) and --self-check (spoils the image, and must notice)";
-
-struct Options {
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 200)]
     kills: u32,
-    seed: u64,
-    tenants: Vec<Tenant>,
-    cache: Option<PathBuf>,
+    /// Replays the moments of the kills [default: of the time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// A guest in this version of QEMU alone, 11.1 or 7.2 [default: one in each]
+    #[arg(long, value_name = "VERSION", value_parser = tenant_in)]
+    qemu: Option<Tenant>,
+    #[command(flatten)]
+    cache: CacheDir,
+    /// Write the figures to this file, as JSON
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Keep the run's files
+    #[arg(long)]
     keep: bool,
+    /// Spoil the image: the guests must notice
+    #[arg(long)]
     self_check: bool,
-}
-
-impl Options {
-    fn parse(args: &[String]) -> Result<Self> {
-        let tenants = VIRTIO.to_vec();
-        let mut options =
-            Self { kills: 200, seed: seed_of_now(), tenants, cache: None, json: None, keep: false, self_check: false };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} takes a value"));
-            match arg.as_str() {
-                "--kills" => options.kills = value()?.parse().context("--kills")?,
-                "--seed" => options.seed = value()?.parse().context("--seed")?,
-                "--qemu" => options.tenants = vec![tenant_in(value()?)?],
-                "--cache" => options.cache = Some(value()?.into()),
-                "--json" => options.json = Some(value()?.into()),
-                "--keep" => options.keep = true,
-                "--self-check" => options.self_check = true,
-                _ => bail!("unknown option {arg}; there are {USAGE}"),
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// The tenant whose guest runs in the QEMU of a version.
@@ -82,18 +70,17 @@ fn seed_of_now() -> u64 {
 /// # Errors
 /// When the guests can't be prepared, the daemon does not survive its kills, or, with `--self-check`, when
 /// a spoiled image goes unnoticed.
-pub fn run(args: &[String]) -> Result<()> {
-    let options = Options::parse(args)?;
-    let cache = options.cache.clone().map_or_else(prepare::default_cache, Ok)?;
-    let images = prepare::images(&cache)?;
+pub fn run(options: &Options) -> Result<()> {
+    let images = prepare::images(&options.cache.path()?)?;
     let binary = daemon::binary()?;
     let dir = tempfile::Builder::new().prefix("evenkeel-kills-").tempdir()?;
     let machine = Machine::new(images, dir.path())?;
     let accel = Accel::probe(&machine);
-    let plan = Plan { kills: options.kills, seed: options.seed, spoil: options.self_check };
+    let plan = Plan { kills: options.kills, seed: options.seed.unwrap_or_else(seed_of_now), spoil: options.self_check };
     println!("{} kills, seed {}", plan.kills, plan.seed);
 
-    let result = boot_and_run(&machine, accel, &binary, dir.path(), &options.tenants, &[plan]);
+    let tenants = options.qemu.map_or_else(|| VIRTIO.to_vec(), |tenant| vec![tenant]);
+    let result = boot_and_run(&machine, accel, &binary, dir.path(), &tenants, &[plan]);
     if options.keep {
         println!("The run's files are in {}.", dir.keep().display());
     }

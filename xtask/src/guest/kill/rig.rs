@@ -5,21 +5,24 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::ledger::{self, Ledger};
 use super::report::{GuestReport, Report};
 use crate::guest::daemon::{self, Daemon};
 use crate::guest::lab::{Tenant, complaints};
 use crate::guest::qemu::{Accel, Disk, Guest, Machine, VCPUS};
+use crate::wait;
 
-/// Size of each guest's disk.
+/// Each guest's disk, as its kernel names it.
+const DRIVE: &str = "vda";
+/// Its size.
 const DISK_SIZE_MIB: u64 = 128;
 /// How long a kill waits after requests have completed again.
 const PAUSE_MS: std::ops::Range<u64> = 20..600;
 /// How long requests may take to complete again, on a machine that does much else.
-const OUTAGE_LIMIT: Duration = Duration::from_secs(60);
-const ROUND_LIMIT: Duration = Duration::from_secs(180);
+const OUTAGE_LIMIT: Duration = Duration::from_secs(120);
+const ROUND_LIMIT: Duration = Duration::from_secs(300);
 /// The blocks that `kill.fio` writes at the disk's start, all of which are read back.
 const SPOILED_BYTES: u64 = 4 << 20;
 
@@ -107,12 +110,14 @@ impl<'a> Rig<'a> {
     /// wrong is in the report.
     pub fn run(&mut self, plan: Plan, mut daemon: Daemon) -> Result<Report> {
         for member in &mut self.members {
+            // What an earlier run left.
+            member.guest.run("rm -f /run/resting /run/read-back")?;
             member.guest.start_job("load", "sh /usr/sbin/kill-load", ROUND_LIMIT + OUTAGE_LIMIT * plan.kills)?;
         }
         self.wait_for_requests(&mut daemon, Instant::now())?;
-        let mut random = plan.seed;
+        let mut random = fastrand::Rng::with_seed(plan.seed);
         for _ in 0..plan.kills {
-            let pause_ms = PAUSE_MS.start + next(&mut random) % (PAUSE_MS.end - PAUSE_MS.start);
+            let pause_ms = random.u64(PAUSE_MS);
             std::thread::sleep(Duration::from_millis(pause_ms));
             let killed = Instant::now();
             self.end_life(&daemon.kill()?)?;
@@ -121,19 +126,18 @@ impl<'a> Rig<'a> {
         }
 
         for member in &mut self.members {
-            member.guest.run("touch /run/stop")?;
+            member.guest.run("touch /run/load.stop")?;
         }
         for member in &mut self.members {
-            let rested = member
-                .guest
-                .attempt("until test -e /run/resting -o -e /run/load.code; do sleep 0.1; done", ROUND_LIMIT);
-            rested.with_context(|| "waiting for the last round")?;
+            // Where the load has failed, the report says why.
+            member.guest.wait_for("the end of the load's last round", "test -e /run/resting -o -e /run/load.code")?;
         }
         self.end_life(&daemon.kill()?)?;
         if plan.spoil {
             self.spoil()?;
         }
-        let daemon = self.start_daemon()?;
+        let mut daemon = self.start_daemon()?;
+        self.wait_for_queues(&mut daemon)?;
         let guests = self.read_back()?;
         let log = daemon.stop()?;
         self.end_life(&log)?;
@@ -149,17 +153,25 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
+    /// Waits until every guest's queues are taken up.
+    fn wait_for_queues(&self, daemon: &mut Daemon) -> Result<()> {
+        self.members.iter().try_for_each(|member| {
+            let name = member.tenant.name();
+            wait::for_this(&format!("all queues of {name}"), OUTAGE_LIMIT, || {
+                daemon.check()?;
+                Ok((ledger::taken_up(&daemon.log_text(), name)? >= VCPUS).then_some(()))
+            })
+            .with_context(|| daemon.log_text())
+        })
+    }
+
     /// Waits until every guest's queues are taken up and its requests complete.
     fn wait_for_requests(&mut self, daemon: &mut Daemon, since: Instant) -> Result<()> {
+        self.wait_for_queues(daemon)?;
         let deadline = Instant::now() + OUTAGE_LIMIT;
         for member in &mut self.members {
             let name = member.tenant.name();
-            while ledger::taken_up(&daemon.log_text(), name)? < VCPUS {
-                daemon.check()?;
-                ensure!(Instant::now() < deadline, "{name}: not all queues are taken up:\n{}", daemon.log_text());
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let before = member.guest.requests()?.0;
+            let before = member.guest.requests(DRIVE)?.0;
             let mut now = before;
             while now == before {
                 daemon.check()?;
@@ -168,7 +180,7 @@ impl<'a> Rig<'a> {
                 if !member.guest.job_runs("load")? {
                     break;
                 }
-                now = member.guest.requests()?.0;
+                now = member.guest.requests(DRIVE)?.0;
             }
             member.longest_outage = member.longest_outage.max(since.elapsed());
             member.most_in_a_life = member.most_in_a_life.max(now - member.last);
@@ -232,7 +244,7 @@ impl Member {
             fio_complaints.push(format!("the load ended with {}: {}", output.code, output.text));
         }
         let rounds = guest.attempt("cat /run/resting", OUTAGE_LIMIT)?.text;
-        let (requests, in_flight) = guest.requests()?;
+        let (requests, in_flight) = guest.requests(DRIVE)?;
         let log = guest.run("dmesg -r -c")?;
         Ok(Ending {
             rounds: rounds.trim().parse().unwrap_or(0),
@@ -265,30 +277,6 @@ impl Member {
         self.longest_outage = Duration::ZERO;
         report
     }
-}
-
-impl Guest {
-    /// Requests of `/dev/vda` that the kernel saw completed since boot, and those in flight.
-    fn requests(&mut self) -> Result<(u64, u64)> {
-        let text = self.run("cat /sys/block/vda/stat")?;
-        let fields: Vec<u64> =
-            text.split_whitespace().map(str::parse).collect::<Result<_, _>>().context(text.clone())?;
-        // Kernel's Documentation/block/stat.rst: reads, writes, discards and flushes; in flight.
-        match fields[..] {
-            [reads, _, _, _, writes, _, _, _, in_flight, _, _, discards, _, _, _, flushes, ..] => {
-                Ok((reads + writes + discards + flushes, in_flight))
-            }
-            _ => bail!("too few figures: {text}"),
-        }
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// One tenant's queues are served by the shared poller, the other's by a thread each.

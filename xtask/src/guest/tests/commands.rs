@@ -207,10 +207,11 @@ pub fn format(lab: &mut Lab) -> Result<()> {
         let namespace = json(guest, &format!("nvme id-ns {NAMESPACE} -o json"))?;
         ensure!(current_format(&namespace)? == (index as u64, lbads), "not formatted: {namespace}");
         let block_bytes = 1u64 << lbads;
-        let seen = guest.run(&format!(
-            "until test $(blockdev --getss {NAMESPACE}) = {block_bytes}; do sleep 0.1; done; \
-             blockdev --getsize64 {NAMESPACE}"
-        ))?;
+        guest.wait_for(
+            &format!("blocks of {block_bytes} bytes"),
+            &format!("test $(blockdev --getss {NAMESPACE}) = {block_bytes}"),
+        )?;
+        let seen = guest.run(&format!("blockdev --getsize64 {NAMESPACE}"))?;
         ensure!(seen.trim() == (TENANT_SIZE_MIB << 20).to_string(), "size: {seen}");
         guest.run("cmp -n 1048576 /dev/zero /dev/nvme0n1").context("the format erased nothing")?;
         guest.run_within(

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::guest::lab::{Lab, NVME, Tenant};
+use crate::guest::load::ENDLESS;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -18,25 +19,27 @@ pub fn killed_mid_write(lab: &mut Lab) -> Result<()> {
 fn kill_one(lab: &mut Lab, victim: Tenant) -> Result<()> {
     lab.guests(NVME)?;
     let survivor = victim.other();
-    lab.guest(survivor)?.start_job(
+    let guest = lab.guest(survivor)?;
+    guest.start_rounds(
         "verify",
         "fio --name=verify --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=16 \
-         --rw=randwrite --bs=4k --size=4m --time_based --runtime=15 --verify=crc32c --verify_fatal=1",
-        LIMIT,
+         --rw=randwrite --bs=4k --size=4m --time_based --runtime=5 --verify=crc32c --verify_fatal=1",
     )?;
+    guest.wait_for_requests("nvme0n1", 100)?;
     let guest = lab.guest(victim)?;
     guest.start_job(
         "write",
         "fio --name=write --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=64 \
-         --rw=randwrite --bs=128k --size=512m --time_based --runtime=120",
-        LIMIT,
+         --rw=randwrite --bs=128k --size=512m --time_based --runtime=1h",
+        ENDLESS,
     )?;
-    guest.run("until test $(awk '{print $7}' /sys/block/nvme0n1/stat) -gt 4000; do sleep 0.1; done")?;
+    guest.wait_for_requests("nvme0n1", 20)?;
     ensure!(guest.job_runs("write")?, "the victim was no longer writing");
-    ensure!(lab.guest(survivor)?.job_runs("verify")?, "the survivor was no longer verifying");
     lab.kill(victim);
 
-    let output = lab.guest(survivor)?.finish_job("verify", LIMIT)?;
+    let guest = lab.guest(survivor)?;
+    guest.wait_for_requests("nvme0n1", 100)?;
+    let output = guest.finish_rounds("verify", LIMIT)?;
     ensure!(output.code == 0, "the survivor's fio failed:\n{}", output.text);
     lab.guest(victim)?.run_within(
         "fio --name=again --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --iodepth=32 \
@@ -49,21 +52,22 @@ fn kill_one(lab: &mut Lab, victim: Tenant) -> Result<()> {
 /// The daemon ends with exit code 0 while both guests write, and every write that a guest saw
 /// completed before is on the drive afterwards.
 pub fn daemon_stopped_mid_write(lab: &mut Lab) -> Result<()> {
-    const MAKE_DATA: &str = "seq 300000 >/tmp/data";
+    const MAKE_DATA: &str = "seq 300000 >/tmp/data; rm -f /run/acknowledged";
     for guest in lab.guests(NVME)? {
         guest.run(MAKE_DATA)?;
-        guest.start_job("write", "sh /usr/sbin/write-in-order", LIMIT)?;
+        guest.start_job("write", "sh /usr/sbin/write-in-order", ENDLESS)?;
         guest.start_job(
             "load",
             "fio --name=load --filename=/dev/nvme0n1 --direct=1 --ioengine=io_uring --iodepth=32 \
-             --rw=randwrite --bs=16k --offset=64m --size=256m --time_based --runtime=120",
-            LIMIT,
+             --rw=randwrite --bs=16k --offset=64m --size=256m --time_based --runtime=1h",
+            ENDLESS,
         )?;
     }
     let mut blocks = Vec::new();
     for guest in lab.guests(NVME)? {
-        let wait = "until test $(cat /run/acknowledged) -gt 100; do sleep 0.1; done";
-        let written = guest.run(&format!("{wait}; cat /run/acknowledged"))?;
+        guest.wait_for("100 acknowledged blocks", "test $(cat /run/acknowledged) -gt 100")?;
+        guest.wait_for_requests("nvme0n1", 100)?;
+        let written = guest.run("cat /run/acknowledged")?;
         blocks.push(written.trim().parse::<u64>().context(written)?);
         ensure!(guest.job_runs("load")?, "the load ended too early");
     }

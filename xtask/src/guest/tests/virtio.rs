@@ -8,9 +8,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::guest::daemon::{READ_ONLY_SIZE_MIB, TENANT_SIZE_MIB};
 use crate::guest::lab::{Lab, Tenant, VIRTIO};
+use crate::guest::load::ENDLESS;
 use crate::guest::qemu::{Guest, VCPUS};
 
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(400);
 const ROUNDS: u32 = 2;
 
 /// Feature bits that the driver must have taken (virtio 1.2, §5.2.3 and §6). QEMU passes no back end's
@@ -101,11 +102,10 @@ pub fn rebind_under_load(lab: &mut Lab) -> Result<()> {
 }
 
 fn rebind_one(lab: &mut Lab, tenant: Tenant) -> Result<()> {
-    lab.guest(tenant.other())?.start_job(
+    lab.guest(tenant.other())?.start_rounds(
         "verify",
         "fio --name=verify --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=16 \
-         --rw=randwrite --bs=4k --size=4m --time_based --runtime=8 --verify=crc32c --verify_fatal=1",
-        LIMIT,
+         --rw=randwrite --bs=4k --size=4m --time_based --runtime=5 --verify=crc32c --verify_fatal=1",
     )?;
     let guest = lab.guest(tenant)?;
     guest.run("dd if=/dev/urandom of=/tmp/data bs=1M count=8")?;
@@ -114,18 +114,18 @@ fn rebind_one(lab: &mut Lab, tenant: Tenant) -> Result<()> {
         guest.start_job(
             "load",
             "fio --name=load --filename=/dev/vda --direct=1 --ioengine=io_uring --iodepth=64 \
-             --rw=randrw --bs=16k --offset=64m --size=256m --time_based --runtime=120",
-            LIMIT,
+             --rw=randrw --bs=16k --offset=64m --size=256m --time_based --runtime=1h",
+            ENDLESS,
         )?;
-        guest.run("sleep 2")?;
+        guest.wait_for_requests("vda", 200)?;
         ensure!(guest.job_runs("load")?, "the load ended before the driver was taken away");
-        guest.run("sh /usr/sbin/rebind /dev/vda")?;
+        guest.run_within("sh /usr/sbin/rebind /dev/vda", LIMIT)?;
         let output = guest.finish_job("load", LIMIT)?;
         ensure!(output.code != 0, "round {round}: the load did not notice:\n{}", output.text);
         guest.run("cmp -n 8388608 /tmp/data /dev/vda")?;
     }
     guest.run("rm /tmp/data")?;
-    let output = lab.guest(tenant.other())?.finish_job("verify", LIMIT)?;
+    let output = lab.guest(tenant.other())?.finish_rounds("verify", LIMIT)?;
     ensure!(output.code == 0, "the other guest's fio failed:\n{}", output.text);
     Ok(())
 }

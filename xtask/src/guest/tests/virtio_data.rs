@@ -10,8 +10,12 @@ use anyhow::{Context, Result, ensure};
 use super::ext4;
 use crate::guest::lab::{Lab, Tenant, VIRTIO};
 use crate::guest::qemu::Guest;
+use crate::wait;
 
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Among so many requests of the load in [`write_cache`] are several syncs.
+const SYNCED_REQUESTS: u64 = 400;
 
 /// `verify.fio`, in one guest through io_uring and in the other through Linux's native asynchronous I/O.
 pub fn verify(lab: &mut Lab) -> Result<()> {
@@ -109,11 +113,10 @@ fn blocks_become_zeros(guest: &mut Guest) -> Result<()> {
 /// with the cache on does it send flushes.
 pub fn write_cache(lab: &mut Lab) -> Result<()> {
     for guest in lab.guests(VIRTIO)? {
-        guest.start_job(
+        guest.start_rounds(
             "verify",
             "fio --name=verify --filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \
-             --size=4m --fsync=32 --time_based --runtime=10 --verify=crc32c --verify_backlog=128 --verify_fatal=1",
-            LIMIT,
+             --size=4m --fsync=32 --time_based --runtime=5 --verify=crc32c --verify_backlog=128 --verify_fatal=1",
         )?;
     }
     for guest in lab.guests(VIRTIO)? {
@@ -122,16 +125,27 @@ pub fn write_cache(lab: &mut Lab) -> Result<()> {
                 guest.run(&format!("echo '{mode}' >/sys/block/vda/cache_type"))?;
                 let now = guest.run("cat /sys/block/vda/cache_type")?;
                 ensure!(now.trim() == mode, "set to {mode}, it is {now}");
+                if flushes {
+                    let before = flushes_of(guest)?;
+                    guest.run("sync -d /dev/vda")?;
+                    ensure!(flushes_of(guest)? > before, "{mode}: a sync flushes nothing");
+                    continue;
+                }
                 // What was under way at the change may still flush.
-                guest.run("sleep 0.2")?;
-                let before = flushes_of(guest)?;
-                guest.run("sleep 0.5; sync -d /dev/vda")?;
-                let after = flushes_of(guest)?;
-                ensure!((after > before) == flushes, "{mode}: {before} flushes, then {after}");
+                wait::for_this(&format!("{mode} without flushes"), LIMIT, || {
+                    let before = flushes_of(guest)?;
+                    guest.run("sync -d /dev/vda")?;
+                    guest.wait_for_requests("vda", SYNCED_REQUESTS)?;
+                    Ok((flushes_of(guest)? == before).then_some(()))
+                })?;
             }
         }
     }
-    finish(lab, VIRTIO)
+    for guest in lab.guests(VIRTIO)? {
+        let output = guest.finish_rounds("verify", LIMIT)?;
+        ensure!(output.code == 0, "fio:\n{}", output.text);
+    }
+    Ok(())
 }
 
 /// Flushes that the disk has completed.

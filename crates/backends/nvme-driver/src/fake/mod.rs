@@ -325,13 +325,19 @@ impl PciDevice for FakeDevice {
         let len = mapping.len_bytes();
         // A hole after each range: running over an end is a fault, not the neighbour's memory.
         state.next_iova += len + PAGE_BYTES;
-        state.memory.map(iova, len, Some(Arc::clone(&mapping))).map_err(|error| Error::Memory(error.to_string()))?;
+        state
+            .memory
+            .map(iova, len, Some(Arc::clone(&mapping)), &mut ())
+            .map_err(|error| Error::Memory(error.to_string()))?;
         Ok(DmaMemory::new(mapping, iova))
     }
 
     fn release_dma(&mut self, memory: DmaMemory) -> Result<(), Error> {
-        let unmapped = self.present()?.memory.unmap(memory.iova(), memory.len_bytes());
-        unmapped.map(drop).map_err(|error| Error::Memory(error.to_string()))
+        let guest = &mut self.present()?.memory;
+        guest.unmap(memory.iova(), memory.len_bytes()).map_err(|error| Error::Memory(error.to_string()))?;
+        drop(memory);
+        while guest.take_unmapped(&mut ()).is_some() {}
+        Ok(())
     }
 
     fn set_interrupt(&mut self, _vector: u16, _event: BorrowedFd<'_>) -> Result<(), Error> {

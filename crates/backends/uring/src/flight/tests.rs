@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
 use guest_memory::Mapping;
+use io_model::{Place, TenantId};
 
 use super::*;
 
 fn command(op: Op, offset_bytes: u64, len_bytes: u64) -> Command {
-    Command { op, offset_bytes, len_bytes, fua: false }
+    Place::whole_drive(TenantId(0)).command(op, offset_bytes, len_bytes)
 }
 
 fn buf(memory: &Arc<Mapping>, pieces: &[(u64, u64)]) -> IoBuf {
@@ -119,7 +120,7 @@ fn zeroing_falls_back_to_writing_once_and_for_all() {
 #[test]
 fn zeroing_with_fua_is_synced() {
     let drive = Opened::pretended();
-    let command = Command { fua: true, ..command(Op::WriteZeroes, 0, 4096) };
+    let command = command(Op::WriteZeroes, 0, 4096).with_fua(true);
     let mut flight = start(&drive, command, IoBuf::default()).unwrap();
     assert_eq!(step(&mut flight, &drive, 0), Next::Again);
     assert_eq!(flight.step, Step::Sync);

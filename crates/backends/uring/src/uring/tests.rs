@@ -3,7 +3,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use guest_memory::Mapping;
-use io_model::{Command, Op};
+use io_model::{Op, Place, TenantId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -23,7 +23,7 @@ fn a_completion_that_comes_late_wakes_whoever_waits() {
     let mut uring = Uring::new(&drive, 3, 4).unwrap();
     let wake = uring.wake_fd().expect("an eventfd").try_clone_to_owned().unwrap();
     let memory = Mapping::anonymous(4096).unwrap();
-    let command = Command { op: Op::Read, offset_bytes: 0, len_bytes: 4096, fua: false };
+    let command = Place::whole_drive(TenantId(0)).command(Op::Read, 0, 4096);
     for (tag, hwq) in (0..6).zip([0, 1, 2, 2, 1, 0].map(HwqId)) {
         uring.submit(hwq, Io { tag, command, buf: IoBuf::owned(&memory) }, Nanos(0));
         uring.kick();

@@ -1,6 +1,8 @@
 //! Random commands against a byte array.
 
-use super::rig::{Rig, bytes, mix};
+use fastrand::Rng;
+
+use super::rig::{Rig, bytes};
 use crate::{Backend, Op};
 
 /// The part of the device that is used, half at each end.
@@ -14,19 +16,10 @@ pub(super) fn seed() -> u64 {
     seed
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix(self.0) % limit
-    }
-}
-
 /// Batches of random commands on ranges that do not overlap within a batch, in random queues; reads and,
 /// at the end, the whole span must agree with an array that saw the same commands.
 pub(super) fn against_oracle<B: Backend>(rig: &mut Rig<B>, seed: u64) {
-    let mut random = Random(mix(seed));
+    let mut random = Rng::with_seed(seed);
     let mut oracle = vec![0; SPAN_BYTES as usize];
     for at in (0..SPAN_BYTES).step_by(1 << 20) {
         let device_at = place(rig, at);
@@ -46,20 +39,20 @@ fn place<B: Backend>(rig: &Rig<B>, at: u64) -> u64 {
     if at < SPAN_BYTES / 2 { at } else { rig.device.size_bytes - SPAN_BYTES + at }
 }
 
-fn batch<B: Backend>(rig: &mut Rig<B>, random: &mut Random, oracle: &mut [u8]) {
+fn batch<B: Backend>(rig: &mut Rig<B>, random: &mut Rng, oracle: &mut [u8]) {
     let block = rig.device.block_bytes;
     let (hwqs, depth) = (u64::from(rig.backend.hwqs()), u64::from(rig.backend.depth()));
-    let mut at = random.below(SPAN_BYTES / 2 / block) * block;
+    let mut at = random.u64(..SPAN_BYTES / 2 / block) * block;
     let mut touched = Vec::new();
-    for index in 0..random.below(hwqs * depth) + 1 {
-        let len_bytes = (random.below(16) + 1) * block;
+    for index in 0..=random.u64(..hwqs * depth) {
+        let len_bytes = random.u64(1..=16) * block;
         let half_end = if at < SPAN_BYTES / 2 { SPAN_BYTES / 2 } else { SPAN_BYTES };
         if at + len_bytes > half_end {
             break;
         }
-        let (hwq, pattern, device_at) = ((index % hwqs) as u16, random.below(u64::MAX), place(rig, at));
+        let (hwq, pattern, device_at) = ((index % hwqs) as u16, random.u64(..), place(rig, at));
         let range = at as usize..(at + len_bytes) as usize;
-        match random.below(8) {
+        match random.u8(..8) {
             0 => {
                 rig.start_plain(hwq, Op::WriteZeroes, device_at, len_bytes);
                 oracle[range].fill(0);
@@ -71,8 +64,8 @@ fn batch<B: Backend>(rig: &mut Rig<B>, random: &mut Random, oracle: &mut [u8]) {
             }
         }
         touched.push((at, len_bytes));
-        at += len_bytes + random.below(4) * block;
-        if random.below(5) == 0 {
+        at += len_bytes + random.u64(..4) * block;
+        if random.u8(..5) == 0 {
             rig.poll();
         }
     }

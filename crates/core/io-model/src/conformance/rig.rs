@@ -6,7 +6,7 @@ use std::sync::Arc;
 use guest_memory::{IoBuf, Mapping};
 
 use super::Device;
-use crate::{Backend, Command, HwqId, Io, Nanos, Op, Outcome};
+use crate::{Backend, Command, HwqId, Io, Nanos, Op, Outcome, Place, TenantId};
 
 /// Guest memory of the bench: one slot per command in flight.
 const SLOT_BYTES: u64 = 4 << 20;
@@ -14,6 +14,9 @@ const SLOTS: u64 = 256;
 
 /// Polls without a completion before the bench gives up: minutes for a back end that needs real time.
 const PATIENCE_POLLS: u64 = 1 << 30;
+
+/// The suite has the whole device.
+const PLACE: Place = Place::whole_drive(TenantId(7));
 
 struct Flight {
     hwq: HwqId,
@@ -34,8 +37,10 @@ pub(super) struct Rig<B> {
 }
 
 impl<B: Backend> Rig<B> {
-    pub(super) fn new(device: Device, backend: B) -> Self {
-        let memory = Mapping::anonymous((SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
+    pub(super) fn new(device: Device, mut backend: B) -> Self {
+        // Shared, as a guest's is.
+        let (memory, _) = Mapping::memfd("conformance", (SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
+        backend.map_memory(PLACE.tenant, &memory).expect("memory that the device can reach");
         Self {
             device,
             backend,
@@ -57,7 +62,7 @@ impl<B: Backend> Rig<B> {
     }
 
     pub(super) fn command(&self, op: Op, offset_bytes: u64, len_bytes: u64) -> Command {
-        Command { op, offset_bytes, len_bytes, fua: false }
+        PLACE.command(op, offset_bytes, len_bytes)
     }
 
     /// Submits with a buffer of these pieces, the first of them `first_byte` into a page and every next
@@ -280,6 +285,21 @@ impl<B: Backend> Rig<B> {
                 assert!(zeroes || read == pattern, "a discarded block is neither zeros nor what it was");
             }
         }
+    }
+
+    /// Ends with this memory and goes on with other memory. What the old one was must be nobody's then.
+    pub(super) fn change_memory(&mut self) {
+        assert!(self.in_flight.is_empty(), "commands in flight use the memory");
+        let (new, _) = Mapping::memfd("conformance", (SLOT_BYTES * SLOTS) as usize).expect("memory for the bench");
+        let alias = Mapping::alias(&new);
+        // The same memory twice: for two tenants.
+        self.backend.map_memory(PLACE.tenant, &new).expect("memory that the device can reach");
+        self.backend.map_memory(TenantId(8), &alias).expect("memory that the device can reach");
+        let old = std::mem::replace(&mut self.memory, new);
+        self.backend.unmap_memory(PLACE.tenant, &old);
+        assert_eq!(Arc::strong_count(&old), 1, "unmapped memory is still in use");
+        drop(old);
+        self.backend.unmap_memory(TenantId(8), &alias);
     }
 
     /// Drops the back end as it is and returns the guest memory.

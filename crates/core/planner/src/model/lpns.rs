@@ -1,16 +1,11 @@
 //! Where the throttle of `lpns` (corrected) comes to rest.
 
-use policy::{Class, LpnsConfig};
+use policy::LpnsConfig;
+use policy::lpns_rule::{self, SPENT_OF_BUDGET};
 
 use super::Pool;
 use crate::Tenant;
 
-/// Of what a target leaves in flight, the part that guaranteed tenants may use, as in the policy.
-const RESERVATION: f64 = 0.75;
-/// A target without a number, in idle latencies, as in the policy.
-const UNNAMED_TARGET: f64 = 4.0;
-/// The policy spends half of what a promise may miss.
-const SPENT: f64 = 0.5;
 /// How fast the model's budget moves; it settles within a few dozen steps, and then sways by this much.
 const FIRST_STEP: f64 = 0.2;
 const LEAST_STEP: f64 = 0.002;
@@ -33,26 +28,19 @@ pub(super) struct Throttle {
     ceiling: f64,
     floor: f64,
     r: f64,
-    floor_rate: f64,
+    floor_rate_permille: u32,
     saturation: f64,
     step: f64,
     missed: bool,
 }
 
 fn is_guaranteed(tenant: &Tenant) -> bool {
-    matches!(tenant.class, Class::Guaranteed { .. })
+    tenant.class.is_guaranteed()
 }
 
 /// What may be in flight at most beside promises like these, in reference commands.
 pub(crate) fn ceiling(config: &LpnsConfig, tenants: &[Tenant]) -> f64 {
-    let target = |tenant: &Tenant| match tenant.class {
-        Class::Guaranteed { latency_target: Some(target) } => Some(target.0 as f64),
-        _ => None,
-    };
-    let idle_ns = config.l_h.0 as f64;
-    let tightest = tenants.iter().filter_map(target).reduce(f64::min).unwrap_or(idle_ns * UNNAMED_TARGET);
-    let saturation = f64::from(config.parallelism) * f64::from(config.saturation_factor);
-    ((tightest - idle_ns).max(0.0) * config.r_iops / 1e9).min(saturation).max(f64::from(config.floor_in_flight))
+    lpns_rule::ceiling(config, tenants.iter().filter_map(|tenant| tenant.class.latency_target()).min())
 }
 
 /// What one guaranteed tenant may have in flight, in reference commands.
@@ -61,25 +49,21 @@ pub(crate) fn guaranteed_limit(config: &LpnsConfig, tenants: &[Tenant]) -> f64 {
     if guaranteed == 1 && tenants.len() == 1 {
         return f64::INFINITY;
     }
-    (ceiling(config, tenants) * RESERVATION / guaranteed.max(1) as f64).max(f64::from(config.parallelism))
+    lpns_rule::guaranteed_limit(config, ceiling(config, tenants), guaranteed as u32)
 }
 
 impl Throttle {
     pub(super) fn new(config: &LpnsConfig, tenants: &[Tenant], pools: &[Pool]) -> Option<Self> {
         let all: Vec<usize> = (0..tenants.len()).filter(|&at| is_guaranteed(&tenants[at])).collect();
-        let target = |at: usize| match tenants[at].class {
-            Class::Guaranteed { latency_target: Some(target) } => Some((at, target.0 as f64)),
-            _ => None,
-        };
+        let target = |at: usize| Some((at, tenants[at].class.latency_target()?.0 as f64));
         let targets: Vec<(usize, f64)> = all.iter().filter_map(|&at| target(at)).collect();
-        let saturation = f64::from(config.parallelism) * f64::from(config.saturation_factor);
         let r = config.r_iops / 1e9;
         let ceiling = ceiling(config, tenants);
         let best_effort = tenants.len() - all.len();
         Some(Self {
             pool: pools.iter().position(|pool| pool.members.iter().any(|&at| !is_guaranteed(&tenants[at]))),
             targets,
-            may_miss: f64::from(config.miss_budget_permille) / 1_000.0 * SPENT,
+            may_miss: f64::from(config.miss_budget_permille) / 1_000.0 / SPENT_OF_BUDGET as f64,
             guaranteed_cap: guaranteed_limit(config, tenants),
             guaranteed: all,
             crowded: best_effort > 1,
@@ -87,8 +71,8 @@ impl Throttle {
             ceiling,
             floor: f64::from(config.floor_in_flight),
             r,
-            floor_rate: r * f64::from(config.floor_rate_permille) / 1_000.0,
-            saturation,
+            floor_rate_permille: config.floor_rate_permille,
+            saturation: lpns_rule::saturation(config),
             step: FIRST_STEP,
             missed: false,
         })
@@ -109,6 +93,7 @@ impl Throttle {
         if self.guaranteed.is_empty() {
             return (if self.crowded { self.saturation } else { f64::INFINITY }, f64::INFINITY);
         }
-        ((self.budget - depth).max(self.floor), (self.r - rate).max(self.floor_rate))
+        let cap = lpns_rule::best_effort_cap(self.floor, self.budget, depth);
+        (cap, lpns_rule::best_effort_rate(self.r, self.floor_rate_permille, rate))
     }
 }

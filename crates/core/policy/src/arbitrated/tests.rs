@@ -1,11 +1,13 @@
 //! Tenants are numbered as their priorities are listed; each has its VQs in slots of its own.
 
+use io_model::{TenantId, VqId};
+
 use super::*;
+use crate::Policy;
 
 const T0: Nanos = Nanos(0);
 const WAIT: Next = Next::WaitUntil(Nanos::MAX);
 const KIB: u64 = 1024;
-const BEST_EFFORT: Class = Class::BestEffort { weight: 1 };
 
 fn fixed(class: QueuePriority) -> TenantPriority {
     TenantPriority::Fixed(class)
@@ -21,16 +23,16 @@ fn shape() -> PollerShape {
 
 /// A policy whose tenants have one VQ each, with more commands than they will ever send.
 fn backlogged(kind: Kind, start: ArbitratedConfig, priorities: &[TenantPriority]) -> Arbitrated {
-    let config = ArbitratedConfig { priorities: priorities.to_vec(), ..start };
-    let mut policy = Arbitrated::new(kind, &config, &shape()).unwrap();
-    for tenant in 0..priorities.len() as u16 {
-        add(&mut policy, tenant, tenant, None);
+    let mut policy = Arbitrated::new(kind, &start, &shape()).unwrap();
+    for (tenant, priority) in (0..).zip(priorities) {
+        add(&mut policy, tenant, tenant, *priority, None);
     }
     policy
 }
 
-fn add(policy: &mut Arbitrated, slot: u16, tenant: u16, asked: Option<QueuePriority>) {
-    policy.attach(VqSlot(slot), VqId { tenant: TenantId(tenant), index: slot + 1 }, BEST_EFFORT, T0);
+fn add(policy: &mut Arbitrated, slot: u16, tenant: u16, priority: TenantPriority, asked: Option<QueuePriority>) {
+    let vq = VqId { tenant: TenantId(tenant.into()), index: slot + 1 };
+    policy.attach(VqSlot(slot), vq, TenantSlot(tenant), &Terms { priority, ..Terms::default() }, T0);
     policy.asked_priority(VqSlot(slot), asked.unwrap_or(QueuePriority::Medium));
     policy.arrived(VqSlot(slot), u32::MAX, T0);
 }
@@ -39,7 +41,7 @@ fn add(policy: &mut Arbitrated, slot: u16, tenant: u16, asked: Option<QueuePrior
 fn serve(policy: &mut Arbitrated, len_bytes: impl Fn(u16) -> u64) -> u16 {
     let Next::Send { vq, hwq } = policy.next(T0) else { panic!("somebody may always go") };
     policy.sent(vq, hwq, Op::Read, len_bytes(vq.0), T0);
-    policy.completed(vq, hwq, TenantId(0), Op::Read, len_bytes(vq.0), T0, T0);
+    policy.completed(vq, hwq, TenantSlot(0), Op::Read, len_bytes(vq.0), T0, T0);
     vq.0
 }
 
@@ -100,7 +102,7 @@ fn low_is_never_starved_beside_high_and_medium() {
 fn many_queues_large_commands_and_tiny_ones_gain_nothing_under_drr() {
     for rogue_bytes in [512, 4 * KIB, 128 * KIB, KIB * KIB] {
         let mut policy = backlogged(Kind::Drr, ArbitratedConfig::drr(), &[MEDIUM, MEDIUM]);
-        (2..40).for_each(|slot| add(&mut policy, slot, 1, None));
+        (2..40).for_each(|slot| add(&mut policy, slot, 1, MEDIUM, None));
         let len_bytes = |slot: u16| if slot == 0 { 4 * KIB } else { rogue_bytes };
         let served = bytes(&mut policy, 40, 200_000, len_bytes);
         let rogue: u64 = served[1..].iter().sum();
@@ -121,7 +123,7 @@ fn doorbells_for_nothing_cost_only_the_one_who_rings() {
                 continue;
             }
             policy.sent(vq, hwq, Op::Read, 4 * KIB, T0);
-            policy.completed(vq, hwq, TenantId(vq.0), Op::Read, 4 * KIB, T0, T0);
+            policy.completed(vq, hwq, TenantSlot(vq.0), Op::Read, 4 * KIB, T0, T0);
             served[usize::from(vq.0)] += 1;
         }
         // Under wrr the class medium halves its turns, as it would for a rogue that does send.
@@ -139,7 +141,7 @@ fn nobody_sheds_a_debt_by_creating_its_queue_anew() {
         served[usize::from(slot)] += [4 * KIB, KIB * KIB][usize::from(slot)];
         if slot == 1 {
             policy.detach(VqSlot(1), T0);
-            add(&mut policy, 1, 1, None);
+            add(&mut policy, 1, 1, MEDIUM, None);
         }
     }
     assert!(ratio(served[1], served[0]) < 1.03, "{served:?}");
@@ -147,13 +149,40 @@ fn nobody_sheds_a_debt_by_creating_its_queue_anew() {
 
 #[test]
 fn a_queue_has_the_priority_that_its_client_asked_for_but_never_urgent() {
-    let config = ArbitratedConfig { priorities: vec![TenantPriority::OfQueue, MEDIUM], ..ArbitratedConfig::wrr() };
-    let mut policy = Arbitrated::wrr(&config, &shape()).unwrap();
-    add(&mut policy, 0, 0, Some(QueuePriority::Urgent));
-    add(&mut policy, 1, 0, Some(QueuePriority::Low));
-    add(&mut policy, 2, 1, Some(QueuePriority::Urgent));
+    let mut policy = Arbitrated::wrr(&ArbitratedConfig::wrr(), &shape()).unwrap();
+    add(&mut policy, 0, 0, TenantPriority::OfQueue, Some(QueuePriority::Urgent));
+    add(&mut policy, 1, 0, TenantPriority::OfQueue, Some(QueuePriority::Low));
+    add(&mut policy, 2, 1, MEDIUM, Some(QueuePriority::Urgent));
     let served = bytes(&mut policy, 3, 56 * 100, |_| 1);
     assert_eq!(served, [3_200, 800, 1_600], "high, low, and what the configuration says");
+}
+
+#[test]
+fn a_priority_that_changes_moves_waiting_commands_and_remembers_what_clients_asked_for() {
+    let mut policy = backlogged(Kind::Wrr, ArbitratedConfig::wrr(), &[MEDIUM, MEDIUM]);
+    add(&mut policy, 2, 0, MEDIUM, Some(QueuePriority::Low));
+    let change = |policy: &mut Arbitrated, priority| {
+        policy.change_terms(TenantSlot(0), &Terms { priority, ..Terms::default() }, T0)
+    };
+    let served = |policy: &mut Arbitrated| bytes(policy, 3, 56 * 100, |_| 1);
+    assert_eq!(served(&mut policy), [1_400, 2_800, 1_400]);
+    change(&mut policy, LOW);
+    let [first, other, second] = served(&mut policy)[..] else { panic!("three VQs") };
+    assert!(ratio(other, first + second) > 1.98 && first.abs_diff(second) <= 1, "16 : 8");
+    change(&mut policy, TenantPriority::OfQueue);
+    let [first, other, second] = served(&mut policy)[..] else { panic!("three VQs") };
+    assert!(first.abs_diff(other) <= 16 && ratio(first, second) > 0.99, "medium, medium and low: 8, 8 and 8");
+}
+
+#[test]
+fn the_next_tenant_in_a_slot_owes_nothing() {
+    let mut policy = backlogged(Kind::Drr, ArbitratedConfig::drr(), &[MEDIUM, MEDIUM]);
+    while serve(&mut policy, |slot| [4 * KIB, 64 * KIB * KIB][usize::from(slot)]) != 1 {}
+    policy.detach(VqSlot(1), T0);
+    policy.forget(TenantSlot(1));
+    add(&mut policy, 1, 1, MEDIUM, None);
+    let served = bytes(&mut policy, 2, 1_000, |_| 4 * KIB);
+    assert!(ratio(served[1], served[0]) > 0.9, "{served:?}");
 }
 
 #[test]
@@ -169,7 +198,7 @@ fn the_window_counts_large_commands_for_what_they_cost() {
     assert_eq!(sent.len(), 3, "32 + 1 + 32 of 40: the last one overdraws");
     assert_eq!(policy.next(T0), WAIT);
     let (vq, hwq, len_bytes) = sent[0];
-    policy.completed(vq, hwq, TenantId(vq.0), Op::Read, len_bytes, T0, T0);
+    policy.completed(vq, hwq, TenantSlot(vq.0), Op::Read, len_bytes, T0, T0);
     assert!(matches!(policy.next(T0), Next::Send { .. }));
 }
 
@@ -188,17 +217,15 @@ fn nothing_waits_where_something_may_go() {
     for seed in 0..40 {
         let mut state = seed;
         let (window, depth) = (1 + random(&mut state, 64), 1 + random(&mut state, 16) as u32);
-        let config = ArbitratedConfig {
-            max_in_flight: window as u32,
-            priorities: vec![HIGH, LOW, fixed(QueuePriority::Urgent), TenantPriority::OfQueue],
-            ..ArbitratedConfig::drr()
-        };
+        let config = ArbitratedConfig { max_in_flight: window as u32, ..ArbitratedConfig::drr() };
+        let priorities = [HIGH, LOW, fixed(QueuePriority::Urgent), TenantPriority::OfQueue, MEDIUM];
         let kind = if seed % 2 == 0 { Kind::Wrr } else { Kind::Drr };
         let shape = PollerShape { hwqs: 3, hwq_depth: depth, guaranteed_vqs: 0 };
         let config = ArbitratedConfig { high_weight: 100, ..config };
         let mut policy = Arbitrated::new(kind, &config, &shape).unwrap();
         (0..8).for_each(|slot| {
-            add(&mut policy, slot, slot % 5, Some(CLASSES[usize::from(slot % 4)]));
+            let priority = priorities[usize::from(slot % 5)];
+            add(&mut policy, slot, slot % 5, priority, Some(CLASSES[usize::from(slot % 4)]));
             policy.arrived(VqSlot(slot), 0, T0);
         });
         let (mut backlog, mut flights) = ([0_u32; 8], Vec::new());
@@ -219,7 +246,7 @@ fn nothing_waits_where_something_may_go() {
             if random(&mut state, 2) == 0 && !flights.is_empty() {
                 let at = random(&mut state, flights.len() as u64) as usize;
                 let (vq, hwq, len_bytes) = flights.swap_remove(at);
-                policy.completed(vq, hwq, TenantId(vq.0 % 5), Op::Write, len_bytes, T0, T0);
+                policy.completed(vq, hwq, TenantSlot(vq.0 % 5), Op::Write, len_bytes, T0, T0);
             }
         }
     }

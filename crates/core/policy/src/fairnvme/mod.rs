@@ -43,7 +43,7 @@ pub use self::config::{FairConfig, FairVariant};
 use self::account::Account;
 use self::queues::{Queues, weight_of};
 use crate::ready::NONE;
-use crate::{COST_UNIT, Class, ConfigError, Next, Policy, TenantReport, VqSlot};
+use crate::{COST_UNIT, ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// The FairNVMe policy of one poller.
 #[derive(Debug)]
@@ -90,14 +90,10 @@ impl FairNvme {
         &self.config
     }
 
-    /// The HWQ of a VQ.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.queues.hwq_of(slot)
-    }
-
     /// A tenant's state, weight and budget. `None`: it has no VQ here.
     pub fn state(&self, tenant: TenantId) -> Option<FairState> {
-        let account = self.accounts.get(usize::from(tenant.0)).filter(|_| self.queues.serves(tenant.0))?;
+        let slot = self.queues.slot_of(tenant);
+        let account = self.accounts.get(usize::from(slot)).filter(|_| self.queues.serves(slot))?;
         let budget_ns = match self.config.variant {
             FairVariant::Published => account.budget_ns,
             FairVariant::Corrected => account.budget_ns + self.share_ns(account) - account.spent_ns,
@@ -195,22 +191,36 @@ impl FairNvme {
 }
 
 impl Policy for FairNvme {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos) {
-        let tenant = vq.tenant.0;
+    fn attach(&mut self, slot: VqSlot, vq: VqId, TenantSlot(tenant): TenantSlot, terms: &Terms, now: Nanos) {
         if slot.0 == NONE || tenant == NONE {
             return;
         }
         self.detach(slot, now);
-        let fresh = Account::new(&self.config, weight_of(class), now);
+        let fresh = Account::new(&self.config, weight_of(terms.class), now);
         if self.accounts.len() <= usize::from(tenant) {
             self.accounts.resize(usize::from(tenant) + 1, fresh);
         }
         if !self.queues.serves(tenant) {
             self.accounts[usize::from(tenant)].renew(fresh);
         }
-        self.queues.attach(slot, tenant, class);
+        self.queues.attach(slot, vq.tenant, tenant, terms);
         if self.config.variant == FairVariant::Published {
             self.reallocate();
+        }
+    }
+
+    fn change_terms(&mut self, TenantSlot(tenant): TenantSlot, terms: &Terms, _: Nanos) {
+        if self.queues.serves(tenant) {
+            self.accounts[usize::from(tenant)].configured = f64::from(weight_of(terms.class));
+            self.queues.change_terms(tenant, terms);
+        }
+    }
+
+    fn forget(&mut self, TenantSlot(tenant): TenantSlot) {
+        self.queues.forget(tenant);
+        if let Some(account) = self.accounts.get_mut(usize::from(tenant)) {
+            self.active.1 = self.active.1.saturating_sub(account.active.into());
+            *account = Account::new(&self.config, 1, Nanos(0));
         }
     }
 
@@ -276,7 +286,7 @@ impl Policy for FairNvme {
         &mut self,
         _: VqSlot,
         hwq: HwqId,
-        tenant: TenantId,
+        TenantSlot(tenant): TenantSlot,
         op: Op,
         len_bytes: u64,
         latency: Nanos,
@@ -285,8 +295,8 @@ impl Policy for FairNvme {
         let cost = self.config.cost.of(op, len_bytes);
         self.in_flight_ticks = self.in_flight_ticks.saturating_sub(u64::from(cost));
         self.queues.completed(hwq);
-        let backlog = self.queues.backlog_of(tenant.0);
-        let Some(account) = self.accounts.get_mut(usize::from(tenant.0)) else { return };
+        let backlog = self.queues.backlog_of(tenant);
+        let Some(account) = self.accounts.get_mut(usize::from(tenant)) else { return };
         account.tick(backlog, now);
         account.in_flight = account.in_flight.saturating_sub(1);
         account.completed += 1;
@@ -301,7 +311,7 @@ impl Policy for FairNvme {
         for report in reports {
             let busy = report.mean_latency > Nanos(0) || report.submitted > report.completed;
             let weight = f64::from(weight_of(report.class));
-            if self.queues.serves(report.tenant.0) {
+            if self.queues.serves(self.queues.slot_of(report.tenant)) {
                 own += weight;
             } else if busy {
                 elsewhere += weight;
@@ -311,5 +321,9 @@ impl Policy for FairNvme {
         // A poller whose tenants are idle keeps its full claim: they may start at any moment.
         let part = if own > 0.0 { own / (own + elsewhere) } else { 1.0 };
         self.window_ticks = ((self.config.window_ticks() as f64 * part) as u64).max(1);
+    }
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.queues.hwq_of(slot)
     }
 }

@@ -1,19 +1,24 @@
 //! Who waits where: [`Flows`] by tenant, with what FairNVMe needs to know of each tenant's queues.
 
-use io_model::HwqId;
+use io_model::{HwqId, TenantId};
 
 use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
-use crate::{Class, Next, VqSlot};
+use crate::roster::Roster;
+use crate::{Class, Next, TenantSlot, Terms, VqSlot};
 
 /// Tenants that could send, in the order that the corrected variant wants.
 #[derive(Debug)]
 pub(super) struct Waiting(Fair);
 
 impl Turns for Waiting {
-    fn attach(&mut self, tenant: u16, class: Class) {
+    fn attach(&mut self, tenant: u16, terms: &Terms) {
         self.0.grow(usize::from(tenant) + 1);
-        self.0.set_weight(tenant, weight_of(class));
+        self.0.set_weight(tenant, weight_of(terms.class));
+    }
+
+    fn forget(&mut self, tenant: u16) {
+        self.0.forget(tenant);
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
@@ -28,10 +33,7 @@ impl Turns for Waiting {
 
 /// The weight that a class gives; a guaranteed tenant has none of its own.
 pub(super) fn weight_of(class: Class) -> u32 {
-    match class {
-        Class::BestEffort { weight } => weight.clamp(1, 10_000),
-        Class::Guaranteed { .. } => 1,
-    }
+    class.weight_or(1)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,6 +47,7 @@ struct Tenant {
 pub(super) struct Queues {
     flows: Flows<Waiting>,
     tenants: Vec<Tenant>,
+    roster: Roster,
     /// Commands in each VQ, by slot.
     backlogs: Vec<u32>,
 }
@@ -52,11 +55,11 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn new(hwqs: u16, hwq_depth: u32) -> Self {
         let flows = Flows::new(Waiting(Fair::new()), hwqs, hwq_depth);
-        Self { flows, tenants: Vec::new(), backlogs: Vec::new() }
+        Self { flows, tenants: Vec::new(), roster: Roster::default(), backlogs: Vec::new() }
     }
 
-    /// The slot is not attached, and neither identifier is reserved.
-    pub(super) fn attach(&mut self, slot: VqSlot, tenant: u16, class: Class) {
+    /// The slot is not attached, and neither slot is 65535.
+    pub(super) fn attach(&mut self, slot: VqSlot, id: TenantId, tenant: u16, terms: &Terms) {
         if self.tenants.len() <= usize::from(tenant) {
             self.tenants.resize(usize::from(tenant) + 1, Tenant::default());
         }
@@ -64,7 +67,28 @@ impl Queues {
             self.backlogs.resize(usize::from(slot.0) + 1, 0);
         }
         self.tenants[usize::from(tenant)].vqs += 1;
-        self.flows.attach(slot, tenant, class);
+        self.roster.enter(id, tenant);
+        self.flows.attach(slot, TenantSlot(tenant), tenant, terms);
+    }
+
+    /// Weights count from the next command on.
+    pub(super) fn change_terms(&mut self, tenant: u16, terms: &Terms) {
+        for slot in (0..self.flows.slots()).map(VqSlot) {
+            if self.tenant_of(slot) == Some(tenant) {
+                self.flows.retune(slot, terms);
+            }
+        }
+    }
+
+    /// The tenant has no VQ here any more.
+    pub(super) fn forget(&mut self, tenant: u16) {
+        self.roster.leave(tenant);
+        self.flows.turns.forget(tenant);
+    }
+
+    /// The slot of a tenant that was attached here, and has not left.
+    pub(super) fn slot_of(&self, tenant: TenantId) -> u16 {
+        self.roster.slot_of(tenant)
     }
 
     /// The slot is this tenant's.
@@ -89,7 +113,7 @@ impl Queues {
         self.tenants.get(usize::from(tenant)).is_some_and(|tenant| tenant.vqs > 0)
     }
 
-    /// Identifiers of the tenants that were ever attached here are below this.
+    /// Slots of the tenants that were ever attached here are below this.
     pub(super) fn tenants(&self) -> u16 {
         self.tenants.len() as u16
     }

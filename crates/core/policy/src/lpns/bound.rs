@@ -34,11 +34,14 @@ pub struct RestsOn {
     pub omega: f64,
     /// p·Ω ≤ R in the last interval; if not, `published` has no ground even with its burst.
     pub published_rate_within_r: bool,
-    /// The throttle is in force now; if not, `corrected` starts to hold within an interval of the first command.
+    /// The throttle has been in force for a whole interval; if not, `corrected` starts to hold within two intervals of the
+    /// first command.
     pub engaged: bool,
-    /// Reference commands that best-effort tenants may have in flight together.
+    /// Reference commands that best-effort tenants may have in flight together: now or in the last interval, whichever is
+    /// more, since what went then may still be there.
     pub best_effort_cap: Option<f64>,
-    /// By how much the largest best-effort command seen may exceed the cap.
+    /// By how much the largest best-effort command seen at this poller may exceed the cap. Others overdraw theirs too,
+    /// each by one command: no figure counts that.
     pub overdraft: f64,
     /// Commands that guaranteed tenants had in flight together.
     pub guaranteed_in_flight: f64,

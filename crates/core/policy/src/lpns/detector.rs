@@ -3,6 +3,7 @@
 use io_model::{Nanos, TenantId};
 
 use super::config::LpnsConfig;
+use super::rule::SPENT_OF_BUDGET;
 use crate::{Class, TenantReport};
 
 /// Commands needed to judge a promise before the period ends: a 99th percentile shows in 100.
@@ -57,14 +58,27 @@ pub(super) struct Observed {
     pub share: f64,
 }
 
+impl Observed {
+    /// Takes in a guaranteed tenant that is active, or was within the last period.
+    fn protect(&mut self, depth: u64, target: Option<Nanos>, judge: impl FnOnce(Nanos) -> Verdict) {
+        self.protected += 1;
+        self.guaranteed_depth += depth.max(1);
+        if let Some(target) = target {
+            self.target = Some(self.target.map_or(target, |tightest| tightest.min(target)));
+            self.verdict = self.verdict.max(judge(target));
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
+    /// The promise that it is judged by.
+    target: Option<Nanos>,
     submitted: u64,
     completed: u64,
     violations: u64,
     /// Whole intervals without a command.
     idle: u32,
-    known: bool,
     /// Commands and misses since the last judgement.
     samples: u64,
     missed: u64,
@@ -76,14 +90,12 @@ struct Seen {
     iops: f64,
 }
 
-/// Counts that grew by so much. A counter that fell belongs to a new tenant under an old identifier.
-fn grown(now: u64, before: u64) -> u64 {
-    now.checked_sub(before).unwrap_or(now)
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Detector {
-    seen: Vec<Seen>,
+    /// In the order of identifiers: who the last reports told of, and nobody else.
+    seen: Vec<(TenantId, Seen)>,
+    /// Scratch: the same of the reports before.
+    before: Vec<(TenantId, Seen)>,
     last: Option<Nanos>,
     /// The last one of an interval with best-effort tenants here: one that comes back between two intervals must
     /// not find a share of nothing.
@@ -125,7 +137,7 @@ impl Detector {
 
     /// Commands that a tenant keeps in flight, and its rate in commands per second, as of the last interval.
     pub(super) fn load_of(&self, tenant: TenantId) -> (u64, f64) {
-        self.seen.get(usize::from(tenant.0)).map_or((0, 0.0), |seen| (seen.depth, seen.iops))
+        find(&self.seen, tenant).map_or((0, 0.0), |seen| (seen.depth, seen.iops))
     }
 
     /// Takes in the reports of an interval. `limit`: commands in flight from which a guaranteed tenant's misses are its
@@ -155,10 +167,12 @@ impl Detector {
             verdict: Verdict::Open,
             share: 1.0,
         };
+        debug_assert!(reports.is_sorted_by_key(|report| report.tenant));
+        std::mem::swap(&mut self.seen, &mut self.before);
+        self.seen.clear();
         for report in reports {
             let own = own(report.tenant);
-            let submitted = self.advance(report, elapsed);
-            let seen = &mut self.seen[usize::from(report.tenant.0)];
+            let (mut seen, submitted) = self.advance(report, elapsed);
             let active = submitted.is_some_and(|submitted| submitted > 0)
                 || seen.depth > 0
                 || own.is_some_and(|own| own.backlogged);
@@ -174,18 +188,15 @@ impl Detector {
                     }
                     seen_all.guaranteed += u32::from(active);
                     seen_all.guaranteed_iops += seen.iops;
-                    if u64::from(seen.idle) >= idle_after {
-                        continue;
-                    }
-                    seen_all.protected += 1;
-                    seen_all.guaranteed_depth += seen.depth.max(1);
-                    if let Some(target) = latency_target {
-                        seen_all.target = Some(seen_all.target.map_or(target, |tightest| tightest.min(target)));
-                        let verdict = seen.judge(report, target, config.miss_budget_permille, limit, period_ends);
-                        seen_all.verdict = seen_all.verdict.max(verdict);
+                    if u64::from(seen.idle) < idle_after {
+                        let depth = seen.depth;
+                        let judge =
+                            |target| seen.judge(report, target, config.miss_budget_permille, limit, period_ends);
+                        seen_all.protect(depth, latency_target, judge);
                     }
                 }
             }
+            self.seen.push((report.tenant, seen));
         }
         seen_all.slowest_iops = seen_all.slowest.unwrap_or(0) as f64 * 1e9 / elapsed.0 as f64;
         self.share = weights.share().or(self.share);
@@ -193,30 +204,36 @@ impl Detector {
         seen_all
     }
 
-    /// Takes in one report; returns the commands submitted since the last one, if there was one.
-    fn advance(&mut self, report: &TenantReport, elapsed: Nanos) -> Option<u64> {
-        let at = usize::from(report.tenant.0);
-        if self.seen.len() <= at {
-            self.seen.resize(at + 1, Seen::default());
+    /// What is known of a tenant with this report, and the commands submitted since the last one, if there was one.
+    fn advance(&self, report: &TenantReport, elapsed: Nanos) -> (Seen, Option<u64>) {
+        let TenantReport { submitted, completed, violations, .. } = *report;
+        // Mostly the same tenants as before, in the same order.
+        let same = self.before.get(self.seen.len()).filter(|entry| entry.0 == report.tenant);
+        let known = same.map(|entry| entry.1).or_else(|| find(&self.before, report.tenant));
+        // When a tenant seen for the first time did what it did before is not known.
+        let mut seen = known.unwrap_or(Seen { submitted, completed, violations, ..Seen::default() });
+        // A sum that fell: one of the tenant's pollers let it go, and took what it had counted with it.
+        let newly_submitted = submitted.saturating_sub(seen.submitted);
+        let newly_completed = completed.saturating_sub(seen.completed);
+        if seen.target != report.class.latency_target() {
+            // Nobody is judged by what happened under another promise.
+            seen = Seen { target: report.class.latency_target(), samples: 0, missed: 0, bank: 0, ..seen };
+        } else {
+            seen.samples += newly_completed;
+            seen.missed += violations.saturating_sub(seen.violations);
         }
-        let seen = &mut self.seen[at];
-        let known = seen.known;
-        if !known {
-            // When a tenant seen for the first time did what it did before is not known.
-            let TenantReport { submitted, completed, violations, .. } = *report;
-            *seen = Seen { submitted, completed, violations, known: true, ..Seen::default() };
-        }
-        let submitted = grown(report.submitted, seen.submitted);
-        let completed = grown(report.completed, seen.completed);
-        seen.samples += completed;
-        seen.missed += grown(report.violations, seen.violations);
-        (seen.submitted, seen.completed, seen.violations) = (report.submitted, report.completed, report.violations);
+        (seen.submitted, seen.completed, seen.violations) = (submitted, completed, violations);
         // Little's law, or what is in flight at this moment if that is more.
-        let mean = u128::from(completed) * u128::from(report.mean_latency.0) / u128::from(elapsed.0);
-        seen.depth = report.submitted.saturating_sub(report.completed).max(mean as u64);
-        seen.iops = submitted as f64 * 1e9 / elapsed.0 as f64;
-        known.then_some(submitted)
+        let mean = u128::from(newly_completed) * u128::from(report.mean_latency.0) / u128::from(elapsed.0);
+        seen.depth = submitted.saturating_sub(completed).max(mean as u64);
+        seen.iops = newly_submitted as f64 * 1e9 / elapsed.0 as f64;
+        (seen, known.map(|_| newly_submitted))
     }
+}
+
+fn find(seen: &[(TenantId, Seen)], tenant: TenantId) -> Option<Seen> {
+    let at = seen.binary_search_by_key(&tenant, |entry| entry.0).ok()?;
+    Some(seen[at].1)
 }
 
 impl Seen {
@@ -236,9 +253,9 @@ impl Seen {
             return Verdict::Open;
         }
         let (samples, missed) = (std::mem::take(&mut self.samples), std::mem::take(&mut self.missed));
-        let earned = (samples * u64::from(budget_permille) / 2) as i64;
+        let earned = (samples * u64::from(budget_permille) / SPENT_OF_BUDGET) as i64;
         let spent = (missed * 1000) as i64;
-        let most = (self.iops * f64::from(budget_permille) / 2.0 * SAVED_SECONDS) as i64;
+        let most = (self.iops * f64::from(budget_permille) / SPENT_OF_BUDGET as f64 * SAVED_SECONDS) as i64;
         let left = (self.bank + earned - spent).min(most);
         self.bank = left.max(0);
         match () {
@@ -259,7 +276,7 @@ mod tests {
 
     const MS10: u64 = 10_000_000;
 
-    fn guaranteed(tenant: u16, submitted: u64, violations: u64) -> TenantReport {
+    fn guaranteed(tenant: u32, submitted: u64, violations: u64) -> TenantReport {
         TenantReport {
             tenant: TenantId(tenant),
             class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) },
@@ -273,7 +290,7 @@ mod tests {
         }
     }
 
-    fn best_effort(tenant: u16, submitted: u64, weight: u32) -> TenantReport {
+    fn best_effort(tenant: u32, submitted: u64, weight: u32) -> TenantReport {
         TenantReport { class: Class::BestEffort { weight }, ..guaranteed(tenant, submitted, 0) }
     }
 
@@ -359,9 +376,33 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_falls_belongs_to_a_new_tenant() {
+    fn a_sum_that_falls_lost_a_poller_and_counts_on_from_there() {
         let mut detector = Detector::default();
         observe(&mut detector, 1, &[guaranteed(0, 5000, 0)]);
-        assert_eq!(observe(&mut detector, 2, &[guaranteed(0, 30, 0)]).slowest, Some(30));
+        assert_eq!(observe(&mut detector, 2, &[guaranteed(0, 30, 0)]).slowest, Some(0));
+        assert_eq!(observe(&mut detector, 3, &[guaranteed(0, 80, 0)]).slowest, Some(50));
+    }
+
+    #[test]
+    fn who_left_the_reports_is_forgotten_and_the_next_one_starts_anew() {
+        let mut detector = Detector::default();
+        observe(&mut detector, 1, &[guaranteed(3, 5000, 0), guaranteed(4, 0, 0)]);
+        observe(&mut detector, 2, &[guaranteed(4, 900, 0)]);
+        assert_eq!((detector.load_of(TenantId(3)), detector.seen.len()), ((0, 0.0), 1));
+        let seen = observe(&mut detector, 3, &[guaranteed(4, 950, 0), guaranteed(5, 30, 0)]);
+        assert_eq!(seen.slowest, Some(50), "when the new one sent its 30 is not known");
+    }
+
+    #[test]
+    fn misses_under_another_promise_are_nobodys() {
+        let mut detector = Detector::default();
+        observe(&mut detector, 1, &[guaranteed(0, 0, 0)]);
+        let looser = |submitted, violations| TenantReport {
+            class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(500)) },
+            ..guaranteed(0, submitted, violations)
+        };
+        assert_eq!(observe(&mut detector, 2, &[looser(1_000, 900)]).verdict, Verdict::Open);
+        assert_eq!(observe(&mut detector, 3, &[looser(2_000, 900)]).verdict, Verdict::Comfortable);
+        assert_eq!(observe(&mut detector, 4, &[looser(3_000, 1_800)]).verdict, Verdict::Missed);
     }
 }

@@ -5,6 +5,7 @@
 //! | `config` | settings, presets of known drives |
 //! | `queues` | who waits where; with `hwq_pool` and `fair` below |
 //! | `detector` | counters of all pollers → what happened in the last interval |
+//! | `rule` | the formulas, for forecasts too |
 //! | `throttle`, `bucket` | how much best-effort work may go: as published, and corrected |
 //! | `bound` | the latency that can be promised, and what it rests on |
 //!
@@ -29,6 +30,7 @@ mod bucket;
 mod config;
 mod detector;
 mod queues;
+pub mod rule;
 mod throttle;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
@@ -42,7 +44,7 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{Class, ConfigError, Next, Policy, TenantReport, VqSlot};
+use crate::{ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
 /// throttle lets it go.
@@ -58,6 +60,8 @@ pub struct Lpns {
     /// What the last interval showed.
     observed: Option<Observed>,
     last_period: Option<Nanos>,
+    /// What the throttle in force let best effort have in flight as of the last two intervals' ends, the later one first.
+    caps: [Option<f64>; 2],
     /// Guaranteed commands since the last best-effort one.
     run: u32,
     /// Highest cost of a best-effort command: it may overdraw the cap by that.
@@ -73,11 +77,12 @@ impl Lpns {
         config.validate()?;
         let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth);
         Ok(Self {
-            queues: Queues::new(pool),
+            queues: Queues::new(pool, config.variant == Variant::Corrected),
             throttle: Throttle::new(&config),
             detector: Detector::default(),
             observed: None,
             last_period: None,
+            caps: [None; 2],
             run: 0,
             largest_cost: COST_UNIT,
             config,
@@ -87,11 +92,6 @@ impl Lpns {
     /// The settings.
     pub fn config(&self) -> &LpnsConfig {
         &self.config
-    }
-
-    /// The HWQ that a VQ's next command goes to.
-    pub fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        self.queues.pool.hwq_of(slot)
     }
 
     /// Whether a VQ sends through its backup until the exclusive HWQ meant for it is empty.
@@ -119,7 +119,14 @@ impl Lpns {
         let (depth, _) = self.detector.load_of(tenant);
         let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
         let windowed = self.throttle.guaranteed_limit() < u64::MAX;
-        bound::bound(&self.config, &self.throttle_state(), windowed, self.observed.as_ref(), depth, overdraft)
+        let mut throttle = self.throttle_state();
+        // What went under the last interval's cap may still be with the drive, and other pollers may be a moment behind.
+        if let [Some(cap), Some(before)] = self.caps {
+            throttle.cap = Some(cap.max(before));
+        } else {
+            throttle.engaged = false;
+        }
+        bound::bound(&self.config, &throttle, windowed, self.observed.as_ref(), depth, overdraft)
     }
 
     fn next_guaranteed(&mut self) -> Option<Next> {
@@ -157,9 +164,19 @@ impl Lpns {
 }
 
 impl Policy for Lpns {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, _: Nanos) {
-        let weighted = self.config.variant == Variant::Corrected;
-        self.queues.attach(slot.0, vq.tenant, class, weighted);
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, _: Nanos) {
+        self.queues.attach(slot.0, vq.tenant, tenant.0, terms.class);
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        let waits = self.queues.change_class(tenant.0, terms.class);
+        if waits && terms.class.is_guaranteed() {
+            self.throttle.engage(&self.config, terms.class.latency_target(), now);
+        }
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        self.queues.forget(tenant.0);
     }
 
     fn detach(&mut self, slot: VqSlot, _: Nanos) {
@@ -230,8 +247,8 @@ impl Policy for Lpns {
     }
 
     #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantId, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
-        self.queues.completed(hwq, tenant, self.config.cost.of(op, len_bytes));
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
+        self.queues.completed(hwq, tenant.0, self.config.cost.of(op, len_bytes));
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
@@ -249,6 +266,12 @@ impl Policy for Lpns {
             queues.schedule();
         }
         self.observed = Some(observed);
+        let state = self.throttle_state();
+        self.caps = [state.cap.filter(|_| state.engaged), self.caps[0]];
+    }
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.queues.pool.hwq_of(slot)
     }
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {

@@ -11,6 +11,7 @@ use super::detector::Own;
 use crate::fair::Fair;
 use crate::hwq_pool::{HwqPool, Moved, Want};
 use crate::ready::{Links, List, NONE};
+use crate::roster::Roster;
 use crate::{Class, VqSlot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,10 @@ pub(super) struct Queues {
     pub(super) pool: HwqPool,
     vqs: Vec<Vq>,
     vq_links: Links,
+    /// Whether weights count; else every best-effort tenant has the same.
+    weighted: bool,
     tenants: Vec<Tenant>,
+    roster: Roster,
     tenant_links: Links,
     guaranteed: List,
     best_effort: Fair,
@@ -134,7 +138,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn new(pool: HwqPool) -> Self {
+    pub(super) fn new(pool: HwqPool, weighted: bool) -> Self {
         let parked = vec![Parked::default(); usize::from(pool.len())];
         let mut hwq_links = Links::default();
         hwq_links.grow(parked.len());
@@ -142,7 +146,9 @@ impl Queues {
             pool,
             vqs: Vec::new(),
             vq_links: Links::default(),
+            weighted,
             tenants: Vec::new(),
+            roster: Roster::default(),
             tenant_links: Links::default(),
             guaranteed: List::default(),
             best_effort: Fair::new(),
@@ -156,9 +162,8 @@ impl Queues {
         }
     }
 
-    /// `weighted`: whether weights count; else every best-effort tenant has the same.
-    pub(super) fn attach(&mut self, slot: u16, tenant: TenantId, class: Class, weighted: bool) {
-        if slot == NONE || tenant.0 == NONE {
+    pub(super) fn attach(&mut self, slot: u16, id: TenantId, tenant: u16, class: Class) {
+        if slot == NONE || tenant == NONE {
             return;
         }
         self.detach(slot);
@@ -167,39 +172,76 @@ impl Queues {
             self.vq_links.grow(self.vqs.len());
             self.moved.reserve(2 * self.vqs.len());
         }
-        if self.tenants.len() <= usize::from(tenant.0) {
-            self.tenants.resize(usize::from(tenant.0) + 1, Tenant::default());
+        if self.tenants.len() <= usize::from(tenant) {
+            self.tenants.resize(usize::from(tenant) + 1, Tenant::default());
             self.tenant_links.grow(self.tenants.len());
             self.best_effort.grow(self.tenants.len());
         }
-        self.set_class(tenant.0, class, weighted);
-        self.vqs[usize::from(slot)] = Vq { state: VqState::Idle, tenant: tenant.0, ..NO_VQ };
-        self.tenants[usize::from(tenant.0)].vqs += 1;
-        let guaranteed = matches!(class, Class::Guaranteed { .. });
-        self.pool.attach(slot, guaranteed, &mut self.moved);
+        self.roster.enter(id, tenant);
+        self.set_class(tenant, class);
+        self.vqs[usize::from(slot)] = Vq { state: VqState::Idle, tenant, ..NO_VQ };
+        self.tenants[usize::from(tenant)].vqs += 1;
+        self.pool.attach(slot, class.is_guaranteed(), &mut self.moved);
         self.settle();
     }
 
-    fn set_class(&mut self, tenant: u16, class: Class, weighted: bool) {
+    fn set_class(&mut self, tenant: u16, class: Class) {
         let queued = self.tenants[usize::from(tenant)].place != Place::Nowhere;
         self.dequeue(tenant);
         let state = &mut self.tenants[usize::from(tenant)];
-        let was_guaranteed = std::mem::replace(&mut state.guaranteed, matches!(class, Class::Guaranteed { .. }));
-        // Commands of the identifier's former user are still counted under its class.
+        let was_guaranteed = std::mem::replace(&mut state.guaranteed, class.is_guaranteed());
+        // What it has in flight counts under its new class.
         match (was_guaranteed, state.guaranteed) {
             (true, false) => self.best_effort_in_flight += state.in_flight,
             (false, true) => self.best_effort_in_flight -= state.in_flight,
             _ => {}
         }
-        state.latency_target = match class {
-            Class::Guaranteed { latency_target } => latency_target,
-            Class::BestEffort { .. } => None,
-        };
+        state.latency_target = class.latency_target();
         if let Class::BestEffort { weight } = class {
-            self.best_effort.set_weight(tenant, if weighted { weight } else { 1 });
+            self.best_effort.set_weight(tenant, if self.weighted { weight } else { 1 });
         }
         if queued {
             self.enqueue(tenant);
+        }
+    }
+
+    /// A tenant has another class; whether any of its commands wait. Its VQs are bound anew if it begins or ceases to be
+    /// guaranteed.
+    pub(super) fn change_class(&mut self, tenant: u16, class: Class) -> bool {
+        let Some(before) = self.tenants.get(usize::from(tenant)).filter(|tenant| tenant.vqs > 0).copied() else {
+            return false;
+        };
+        self.set_class(tenant, class);
+        if before.guaranteed != class.is_guaranteed() {
+            for slot in 0..self.vqs.len() as u16 {
+                if self.is_attached(slot) && self.vqs[usize::from(slot)].tenant == tenant {
+                    self.rebind(slot, class.is_guaranteed());
+                }
+            }
+        }
+        before.backlogged > 0
+    }
+
+    /// Gives a VQ the queue that it would have if it had come under its present class. Its commands stay where they are.
+    fn rebind(&mut self, slot: u16, guaranteed: bool) {
+        let from = self.pool.at(slot);
+        if self.vqs[usize::from(slot)].state == VqState::Parked {
+            self.unpark(slot);
+            self.ready(slot, false);
+        }
+        self.vqs[usize::from(slot)].woken = false;
+        self.pool.attach(slot, guaranteed, &mut self.moved);
+        self.settle();
+        // It may have been woken for room that it leaves to the next now.
+        self.wake_parked(from);
+    }
+
+    /// The tenant has no VQ and no command in flight here any more.
+    pub(super) fn forget(&mut self, tenant: u16) {
+        self.roster.leave(tenant);
+        self.best_effort.forget(tenant);
+        if let Some(state) = self.tenants.get_mut(usize::from(tenant)) {
+            *state = Tenant::default();
         }
     }
 
@@ -241,7 +283,7 @@ impl Queues {
 
     /// What is known here of a tenant with VQs at this poller.
     pub(super) fn own(&self, tenant: TenantId) -> Option<Own> {
-        let tenant = self.tenants.get(usize::from(tenant.0)).filter(|tenant| tenant.vqs > 0)?;
+        let tenant = self.tenants.get(usize::from(self.roster.slot_of(tenant))).filter(|tenant| tenant.vqs > 0)?;
         Some(Own { backlogged: tenant.backlogged > 0 })
     }
 
@@ -263,7 +305,7 @@ impl Queues {
 
     /// So many pollers share what a tenant may have in flight.
     pub(super) fn set_parts(&mut self, tenant: TenantId, parts: u32) {
-        if let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) {
+        if let Some(tenant) = self.tenants.get_mut(usize::from(self.roster.slot_of(tenant))) {
             tenant.parts = u64::from(parts.max(1));
         }
     }
@@ -487,15 +529,15 @@ impl Queues {
 
     /// A command came back from the drive.
     #[inline]
-    pub(super) fn completed(&mut self, hwq: HwqId, tenant: TenantId, cost: u32) {
-        if let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) {
+    pub(super) fn completed(&mut self, hwq: HwqId, tenant: u16, cost: u32) {
+        if let Some(state) = self.tenants.get_mut(usize::from(tenant)) {
             let ended = u64::from(cost).min(state.in_flight);
             state.in_flight -= ended;
             if !state.guaranteed {
                 self.best_effort_in_flight -= ended;
             } else if state.place == Place::Held {
-                self.held.remove(&mut self.tenant_links, tenant.0);
-                self.enqueue(tenant.0);
+                self.held.remove(&mut self.tenant_links, tenant);
+                self.enqueue(tenant);
             }
         }
         if let Some(moved) = self.pool.completed(hwq) {
@@ -537,11 +579,11 @@ mod tests {
 
     /// VQs of one tenant for each class, on one HWQ, all with more commands than are ever sent.
     fn queues(depth: u32, classes: &[(Class, u16)]) -> Queues {
-        let mut queues = Queues::new(HwqPool::new(0, 1, depth));
+        let mut queues = Queues::new(HwqPool::new(0, 1, depth), true);
         let mut slot = 0;
         for (tenant, (class, vqs)) in (0..).zip(classes) {
             for _ in 0..*vqs {
-                queues.attach(slot, TenantId(tenant), *class, true);
+                queues.attach(slot, TenantId(tenant.into()), tenant, *class);
                 queues.set_backlog(slot, u32::MAX);
                 slot += 1;
             }
@@ -561,7 +603,7 @@ mod tests {
                 queues.sent(vq.0, hwq, 1);
                 order.push(vq.0);
             }
-            queues.completed(HwqId(0), TenantId(0), 1);
+            queues.completed(HwqId(0), 0, 1);
         }
         assert!(order.iter().enumerate().all(|(at, slot)| usize::from(*slot) == at % 5), "{order:?}");
     }
@@ -581,15 +623,15 @@ mod tests {
         };
         send_guaranteed(&mut queues);
         for _ in 2..GUARANTEED_RUN {
-            queues.completed(HwqId(0), TenantId(0), 1);
+            queues.completed(HwqId(0), 0, 1);
             assert_eq!(queues.next_due(), None);
             send_guaranteed(&mut queues);
         }
-        queues.completed(HwqId(0), TenantId(0), 1);
+        queues.completed(HwqId(0), 0, 1);
         assert_eq!(queues.next_due(), Some((1, VqSlot(2), HwqId(0))));
         queues.sent(2, HwqId(0), 1);
         assert_eq!(queues.next_due(), None, "its turn is over");
-        queues.completed(HwqId(0), TenantId(0), 1);
+        queues.completed(HwqId(0), 0, 1);
         assert_eq!(
             queues.front_guaranteed().and_then(|tenant| queues.next_vq(tenant)).map(|next| next.1),
             Some(HwqId(0))

@@ -5,15 +5,9 @@ use io_model::Nanos;
 use super::bucket::TokenBucket;
 use super::config::{LpnsConfig, Variant};
 use super::detector::{Observed, Verdict};
+use super::rule;
 use crate::cost::COST_UNIT;
-use crate::netcalc::in_flight_for;
 
-/// Share of what a target leaves in flight that guaranteed tenants may use themselves: a rogue one then can't
-/// push the others out, and its own promise holds.
-const RESERVATION: f64 = 0.75;
-/// A guaranteed tenant without a number is treated as if it had asked for this many idle latencies, about
-/// where more load costs more latency than it gives throughput.
-const UNNAMED_TARGET: f64 = 4.0;
 /// A missed promise takes a quarter of the budget away …
 const DECREASE: f64 = 0.75;
 /// … and a comfortable one gives this part of its ceiling back.
@@ -42,11 +36,6 @@ pub struct ThrottleState {
     pub cap: Option<f64>,
     /// Reference commands per second that they may send together.
     pub rate_iops: Option<f64>,
-}
-
-/// θ = (Ω − i)/j. With nobody active the rule divides by zero; then one tenant is taken to be.
-fn theta(omega: f64, guaranteed: u32, best_effort: u32) -> f64 {
-    (omega - f64::from(guaranteed)).max(0.0) / f64::from(best_effort.max(1))
 }
 
 /// The rule as printed.
@@ -96,7 +85,7 @@ impl Throttle {
         match config.variant {
             Variant::Published => Self::Published(Published { theta: None, allowance: u64::MAX }),
             Variant::Corrected => {
-                let ceiling = Corrected::saturation(config);
+                let ceiling = rule::saturation(config);
                 Self::Corrected(Corrected {
                     engaged: false,
                     crowded: false,
@@ -176,7 +165,7 @@ impl Throttle {
     pub(super) fn observe(&mut self, config: &LpnsConfig, seen: &Observed, now: Nanos) {
         match self {
             Self::Published(rule) => {
-                let theta = theta(config.omega, seen.guaranteed, seen.best_effort);
+                let theta = rule::theta(config.omega, seen.guaranteed, seen.best_effort);
                 rule.theta = seen.slowest.map(|_| theta);
                 rule.allowance = seen.slowest.map_or(u64::MAX, |slowest| (theta * slowest as f64) as u64);
             }
@@ -205,20 +194,8 @@ impl Throttle {
 }
 
 impl Corrected {
-    /// Work in flight above which the drive gets no faster.
-    fn saturation(config: &LpnsConfig) -> f64 {
-        f64::from(config.parallelism) * f64::from(config.saturation_factor)
-    }
-
-    /// b = d·Ω with which the target holds, at most what saturates the drive.
-    fn ceiling_for(config: &LpnsConfig, target: Option<Nanos>) -> f64 {
-        let target = target.unwrap_or(Nanos((config.l_h.0 as f64 * UNNAMED_TARGET) as u64));
-        let allowed = in_flight_for(target, &config.service()).min(Self::saturation(config));
-        allowed.max(f64::from(config.floor_in_flight))
-    }
-
     fn aim(&mut self, config: &LpnsConfig, target: Option<Nanos>) {
-        let ceiling = Self::ceiling_for(config, target);
+        let ceiling = rule::ceiling(config, target);
         // What was learnt under one target says nothing about a looser one: start from there again.
         if ceiling > self.ceiling {
             (self.budget, self.missed_at, self.patience) = (ceiling, f64::INFINITY, 1);
@@ -233,7 +210,7 @@ impl Corrected {
         self.crowded = seen.best_effort > 1;
         if !self.engaged {
             self.guaranteed_limit = u64::MAX;
-            self.cap = ticks(Self::saturation(config) * self.share).max(1);
+            self.cap = ticks(rule::saturation(config) * self.share).max(1);
             return;
         }
         self.guaranteed_depth = seen.guaranteed_depth as f64;
@@ -275,7 +252,7 @@ impl Corrected {
 
     /// Best-effort work in flight on the whole drive.
     fn drive_cap(&self, config: &LpnsConfig) -> f64 {
-        (self.budget - self.guaranteed_depth).max(f64::from(config.floor_in_flight))
+        rule::best_effort_cap(f64::from(config.floor_in_flight), self.budget, self.guaranteed_depth)
     }
 
     /// Derives cap, rate and limit from the budget.
@@ -283,11 +260,9 @@ impl Corrected {
         let own = self.drive_cap(config) * self.share;
         // At least one command, or a poller with little weight would never send.
         self.cap = ticks(own).max(1);
-        let floor_iops = config.r_iops * f64::from(config.floor_rate_permille) / 1000.0;
-        self.rate_iops = (config.r_iops - guaranteed_iops).max(floor_iops);
+        self.rate_iops = rule::best_effort_rate(config.r_iops, config.floor_rate_permille, guaranteed_iops);
         let ticks_per_ns = self.rate_iops * self.share * f64::from(COST_UNIT) / 1e9;
         self.bucket.set(ticks_per_ns, self.cap.max(u64::from(COST_UNIT)), now);
-        let reservation = (self.ceiling * RESERVATION / f64::from(protected.max(1))).max(f64::from(config.parallelism));
-        self.guaranteed_limit = ticks(reservation);
+        self.guaranteed_limit = ticks(rule::guaranteed_limit(config, self.ceiling, protected));
     }
 }

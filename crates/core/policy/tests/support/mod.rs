@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Next, Policy, TenantReport, VqSlot};
+use policy::{Class, Next, Policy, TenantReport, TenantSlot, VqSlot};
 
 pub const INTERVAL: Nanos = Nanos::from_millis(10);
 
@@ -133,8 +133,8 @@ impl<P: Policy> World<P> {
             let slots = &mut self.slots[tenant.poller];
             let slot = VqSlot(slots.len() as u16);
             slots.push(self.vqs.len());
-            let vq = VqId { tenant: TenantId(id as u16), index: index + 1 };
-            self.policies[tenant.poller].attach(slot, vq, tenant.class, self.now);
+            let vq = VqId { tenant: TenantId(id as u32), index: index + 1 };
+            self.policies[tenant.poller].attach(slot, vq, TenantSlot(id as u16), &tenant.class.into(), self.now);
             for _ in 0..tenant.depth {
                 self.post(self.now, Event::Arrival { vq: self.vqs.len() });
             }
@@ -207,7 +207,7 @@ impl<P: Policy> World<P> {
                 if let Class::Guaranteed { latency_target: Some(target) } = load.class {
                     seen.violations += u64::from(latency > target);
                 }
-                let id = TenantId(tenant as u16);
+                let id = TenantSlot(tenant as u16);
                 self.policies[load.poller].completed(slot, hwq, id, Op::Read, load.len_bytes, latency, self.now);
                 self.post(self.now + load.think, Event::Arrival { vq });
             }
@@ -265,7 +265,7 @@ impl<P: Policy> World<P> {
         seen.per_interval.push(seen.submitted - seen.interval_start.0);
         seen.interval_start = (seen.submitted, seen.latencies_ns.len());
         TenantReport {
-            tenant: TenantId(tenant as u16),
+            tenant: TenantId(tenant as u32),
             class: self.tenants[tenant].class,
             submitted: seen.submitted,
             completed: seen.completed,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Command, Fetch, Op, Outcome, Token};
+use io_model::{Fetch, Op, Outcome, Token};
 use nvme_spec::feature::async_event;
 use nvme_spec::log::AsyncEvent;
 use nvme_spec::opcode::format;
@@ -86,12 +86,11 @@ impl<I: Interrupts> Controller<I> {
                 (Op::Write, len_bytes)
             }
         };
-        let offset_bytes = self.namespace.config.base_bytes + format.done_bytes;
+        let command = self.namespace.config.place.command(op, format.done_bytes, len_bytes);
         format.done_bytes += len_bytes;
         format.in_flight = true;
         self.in_flight += 1;
-        let fua = self.namespace.config.volatile_write_cache;
-        let command = Command { op, offset_bytes, len_bytes, fua };
+        let command = command.with_fua(self.namespace.config.volatile_write_cache);
         Some(Fetch::Command(command, buf, Token::new(0, generation, 0)))
     }
 

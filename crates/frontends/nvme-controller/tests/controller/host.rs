@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
-use io_model::{Command, DeviceError, Fetch, Op, Outcome, Source, Token};
+use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
@@ -18,6 +18,7 @@ pub const RAM_BYTES: u64 = 64 << 20;
 /// The tenant's part of the disk, with a guard on both sides.
 pub const BASE_BYTES: u64 = 1 << 20;
 pub const SIZE_BYTES: u64 = 8 << 20;
+pub const PLACE: Place = Place { tenant: TenantId(3), base_bytes: BASE_BYTES };
 pub const GUARD: u8 = 0xa5;
 
 /// Records which vectors were raised.
@@ -43,7 +44,7 @@ pub fn config() -> ControllerConfig {
         firmware: "1.0".into(),
         subnqn: "nqn.2026-01.io.evenkeel:test".into(),
         namespace: NamespaceConfig {
-            base_bytes: BASE_BYTES,
+            place: PLACE,
             size_bytes: SIZE_BYTES,
             lba_bytes: 512,
             lba_sizes: vec![512, 4096],
@@ -100,7 +101,7 @@ impl Host {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
         let (bells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
         let vectors = Vectors::default();
-        let end = (config.namespace.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
+        let end = (config.namespace.place.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
         let controller = Controller::new(config, Arc::clone(&bells), vectors.clone()).expect("a good configuration");
         let mut host = Self {
             controller,
@@ -124,7 +125,7 @@ impl Host {
 
     pub fn map_ram(&mut self) {
         let mapping = Mapping::shared(self.ram_fd.as_fd(), 0, RAM_BYTES, true).expect("mappable");
-        self.controller.dma_map(RAM_IOVA, RAM_BYTES, Some(mapping)).expect("nothing else there");
+        self.controller.dma_map(RAM_IOVA, RAM_BYTES, Some(mapping), &mut ()).expect("nothing else there");
     }
 
     /// A host that brought its controller up, with one I/O queue pair of 64 entries.
@@ -294,6 +295,7 @@ impl Host {
             while self.controller.backlog(vq) > 0 {
                 match self.controller.fetch(vq) {
                     Fetch::Command(command, buf, token) => {
+                        check_place(&command);
                         self.seen.push(command);
                         self.in_flight.push((token, command, buf));
                     }
@@ -435,6 +437,14 @@ pub fn rw(opc: u8, slba: u64, blocks: u32) -> Sqe {
 
 pub fn flush() -> Sqe {
     Sqe { opc: nvm::FLUSH, nsid: 1, ..Sqe::zeroed() }
+}
+
+/// A command says whose it is and where it begins in the tenant's disk.
+pub fn check_place(command: &Command) {
+    let Command { op, offset_bytes, tenant_offset_bytes, len_bytes, .. } = *command;
+    let again = if op == Op::Flush { PLACE.flush() } else { PLACE.command(op, tenant_offset_bytes, len_bytes) };
+    assert_eq!(*command, again.with_fua(command.fua));
+    assert!(tenant_offset_bytes + len_bytes <= SIZE_BYTES && offset_bytes <= BASE_BYTES + SIZE_BYTES, "{command:?}");
 }
 
 pub fn execute(disk: &mut [u8], command: &Command, buf: &IoBuf) -> Outcome {

@@ -1,12 +1,12 @@
 //! I/O commands: what passes, what is refused and with which status.
 
 use bytemuck::Zeroable;
-use io_model::{Command, DeviceError, Op, Source};
+use io_model::{DeviceError, Op, Source};
 use nvme_spec::data::{DsmRange, SglDescriptor, sgl_type};
 use nvme_spec::opcode::{dsm, nvm, rw as dword12};
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
-use crate::host::{BASE_BYTES, Host, RAM_BYTES, RAM_IOVA, SIZE_BYTES, config, flush, rw};
+use crate::host::{BASE_BYTES, Host, PLACE, RAM_BYTES, RAM_IOVA, SIZE_BYTES, config, flush, rw};
 
 const BLOCKS: u64 = SIZE_BYTES / 512;
 /// An address that no guest memory is behind.
@@ -166,7 +166,7 @@ fn a_prp_list_goes_on_in_the_next_list_page() {
     assert_eq!(host.io(write).status().code(), Status::PRP_OFFSET_INVALID);
     // Buffers that are kept for reuse pin no memory.
     host.controller.dma_unmap(RAM_IOVA, RAM_BYTES).expect("mapped");
-    assert_eq!(host.controller.take_unmapped(), Some((RAM_IOVA, RAM_BYTES)));
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((RAM_IOVA, RAM_BYTES)));
 }
 
 #[test]
@@ -304,12 +304,7 @@ fn each_range_of_a_deallocation_is_one_discard() {
     host.submit(1, flush());
     assert_eq!(host.controller.backlog(1), 2);
     host.fetch_all();
-    let discard = |slba: u64, blocks: u64| Command {
-        op: Op::Discard,
-        offset_bytes: BASE_BYTES + slba * 512,
-        len_bytes: blocks * 512,
-        fua: false,
-    };
+    let discard = |slba: u64, blocks: u64| PLACE.command(Op::Discard, slba * 512, blocks * 512);
     assert_eq!(host.seen[..3], [discard(0, 8), discard(64, 16), discard(BLOCKS - 1, 1)]);
     assert_eq!(host.seen[3].op, Op::Flush);
     // It completes with its last range only.

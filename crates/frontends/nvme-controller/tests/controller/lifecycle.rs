@@ -129,11 +129,11 @@ fn a_function_level_reset_resets_everything_but_memory() {
 fn a_client_that_is_gone_leaves_its_memory_when_it_is_quiet() {
     let mut host = busy();
     host.controller.client_gone();
-    assert_eq!((host.controller.take_unmapped(), host.controller.unmaps_pending()), (None, 1));
+    assert_eq!((host.controller.take_unmapped(&mut ()), host.controller.unmaps_pending()), (None, 1));
     host.finish_all();
     assert!(host.controller.is_idle());
-    assert_eq!(host.controller.take_unmapped(), Some((RAM_IOVA, RAM_BYTES)));
-    assert_eq!((host.controller.take_unmapped(), host.controller.unmaps_pending()), (None, 0));
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((RAM_IOVA, RAM_BYTES)));
+    assert_eq!((host.controller.take_unmapped(&mut ()), host.controller.unmaps_pending()), (None, 0));
     // Another client finds a fresh controller, which knows what happened.
     host.map_ram();
     host.enable(32);
@@ -153,11 +153,11 @@ fn memory_may_go_and_come_back_under_a_running_guest() {
     // The queues halt, and what is in flight keeps the memory until it is done.
     assert_eq!((host.controller.backlog(1), host.controller.backlog(0)), (0, 0));
     assert!(matches!(host.controller.fetch(1), io_model::Fetch::Empty));
-    assert_eq!(host.controller.take_unmapped(), None);
+    assert_eq!(host.controller.take_unmapped(&mut ()), None);
     host.finish_one();
-    assert_eq!(host.controller.take_unmapped(), None);
+    assert_eq!(host.controller.take_unmapped(&mut ()), None);
     host.finish_all();
-    assert_eq!(host.controller.take_unmapped(), Some((RAM_IOVA, RAM_BYTES)));
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((RAM_IOVA, RAM_BYTES)));
     assert_eq!(host.completions(1), [], "completions are kept aside");
     host.vectors.take();
     host.map_ram();
@@ -177,7 +177,7 @@ fn only_queues_in_the_range_halt() {
     let (other, at) = (0x4000_0000, RAM_IOVA + (32 << 20));
     let map = |host: &mut Host| {
         let mapping = Mapping::shared(host.ram_fd.as_fd(), 32 << 20, 1 << 20, true).expect("mappable");
-        host.controller.dma_map(other, 1 << 20, Some(mapping)).expect("free");
+        host.controller.dma_map(other, 1 << 20, Some(mapping), &mut ()).expect("free");
     };
     map(&mut host);
     let cq = Sqe { dptr: [other, 0], ..host.create_cq_sqe(2, 16, 2) };
@@ -190,7 +190,7 @@ fn only_queues_in_the_range_halt() {
     let data = Sqe { dptr: [other + 8192, 0], ..rw(nvm::READ, 0, 8) };
     assert_eq!(host.io(data).status(), Status::SUCCESS);
     host.controller.dma_unmap(other, 1 << 20).expect("mapped");
-    assert_eq!(host.controller.take_unmapped(), Some((other, 1 << 20)));
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((other, 1 << 20)));
     host.submit(2, flush());
     assert_eq!(host.controller.backlog(2), 0);
     assert_eq!(host.io(data).status(), Status::DATA_TRANSFER_ERROR);
@@ -206,7 +206,7 @@ fn shadow_pages_halt_queues_too() {
     let (shadow, events, at) = (0x4000_0000u64, 0x4000_1000u64, RAM_IOVA + (32 << 20));
     let map = |host: &mut Host| {
         let mapping = Mapping::shared(host.ram_fd.as_fd(), 32 << 20, 8192, true).expect("mappable");
-        host.controller.dma_map(shadow, 8192, Some(mapping)).expect("free");
+        host.controller.dma_map(shadow, 8192, Some(mapping), &mut ()).expect("free");
     };
     map(&mut host);
     let sqe = Sqe { opc: admin::DOORBELL_BUFFER_CONFIG, dptr: [shadow, events], ..Sqe::zeroed() };
@@ -216,7 +216,7 @@ fn shadow_pages_halt_queues_too() {
     host.submit(1, flush());
     host.fetch_all();
     host.controller.dma_unmap(shadow, 8192).expect("mapped");
-    assert_eq!(host.controller.take_unmapped(), Some((shadow, 8192)));
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((shadow, 8192)));
     host.submit(1, flush());
     assert_eq!(host.controller.backlog(1), 0);
     host.finish_all();
@@ -232,8 +232,8 @@ fn shadow_pages_halt_queues_too() {
 fn memory_that_the_controller_may_not_write_takes_no_data() {
     let mut host = Host::ready();
     let mapping = Mapping::shared(host.ram_fd.as_fd(), 0, 4096, false).expect("mappable");
-    host.controller.dma_map(0x4000_0000, 4096, Some(mapping)).expect("free");
-    host.controller.dma_map(0x5000_0000, 4096, None).expect("free");
+    host.controller.dma_map(0x4000_0000, 4096, Some(mapping), &mut ()).expect("free");
+    host.controller.dma_map(0x5000_0000, 4096, None, &mut ()).expect("free");
     let to = |opc, iova| Sqe { dptr: [iova, 0], ..rw(opc, 0, 8) };
     assert_eq!(host.io(to(nvm::WRITE, 0x4000_0000)).status(), Status::SUCCESS);
     assert_eq!(host.io(to(nvm::READ, 0x4000_0000)).status(), Status::DATA_TRANSFER_ERROR);

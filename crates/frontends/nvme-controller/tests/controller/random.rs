@@ -14,7 +14,6 @@ use nvme_spec::vendor::FID_QUANTA;
 use nvme_spec::{Sqe, Status};
 
 use crate::host::{BASE_BYTES, Host, SIZE_BYTES, config, flush, rw};
-use crate::registers::Random;
 
 const QUEUES: u16 = 4;
 const BLOCKS: u64 = SIZE_BYTES / 512;
@@ -40,7 +39,7 @@ struct Pending {
 }
 
 struct Run {
-    random: Random,
+    random: fastrand::Rng,
     host: Host,
     model: Vec<u8>,
     buffers: u64,
@@ -52,8 +51,8 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let doorbells = if random.below(2) == 0 { Doorbells::Mapped } else { Doorbells::Trapped };
+        let mut random = fastrand::Rng::with_seed(seed);
+        let doorbells = if random.u64(..2) == 0 { Doorbells::Mapped } else { Doorbells::Trapped };
         let mut host = Host::new(ControllerConfig { doorbells, ..config() });
         let buffers = host.alloc(BUFFERS * BUFFER_BYTES);
         host.disk[BASE_BYTES as usize..][..SIZE_BYTES as usize].fill(0);
@@ -71,20 +70,20 @@ impl Run {
     }
 
     fn bring_up(&mut self) {
-        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][self.random.below(3) as usize];
+        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][self.random.usize(..3)];
         self.host.enable_with(32, Cc::enable_nvm().with_ams(ams));
-        let entries = [4, 16, 64][self.random.below(3) as usize];
+        let entries = [4, 16, 64][self.random.usize(..3)];
         self.host.create_pair(1, entries * 2);
         // Some queues share a completion queue.
         for qid in 2..=QUEUES {
-            let qprio = self.random.below(4) as u8;
-            if self.random.below(3) == 0 {
+            let qprio = self.random.u8(..4);
+            if self.random.u64(..3) == 0 {
                 self.host.create_sq_with(qid, entries, 1, qprio);
             } else {
                 self.host.create_pair_with(qid, entries, qprio);
             }
         }
-        if self.random.below(2) == 0 {
+        if self.random.u64(..2) == 0 {
             let pages = [self.host.alloc(4096), self.host.alloc(4096)];
             let sqe = Sqe { opc: admin::DOORBELL_BUFFER_CONFIG, dptr: pages, ..Sqe::default() };
             assert_eq!(self.host.admin(sqe).status(), Status::SUCCESS);
@@ -93,7 +92,7 @@ impl Run {
     }
 
     fn step(&mut self) {
-        match self.random.below(20) {
+        match self.random.u64(..20) {
             0..=8 => self.submit(),
             9..=12 => {
                 self.host.fetch_all();
@@ -106,8 +105,8 @@ impl Run {
 
     /// Ends commands in a random order.
     fn finish_some(&mut self) {
-        for _ in 0..self.random.below(8).min(self.host.in_flight.len() as u64) {
-            let at = self.random.below(self.host.in_flight.len() as u64) as usize;
+        for _ in 0..self.random.u64(..8).min(self.host.in_flight.len() as u64) {
+            let at = self.random.usize(..self.host.in_flight.len());
             let any = self.host.in_flight.swap_remove(at);
             self.host.in_flight.insert(0, any);
             self.host.finish_one();
@@ -117,12 +116,12 @@ impl Run {
 
     /// Memory goes and comes back, the poller sleeps, the controller is reset.
     fn disturb(&mut self) {
-        match self.random.below(9) {
+        match self.random.u64(..9) {
             8 => {
-                let (feature, value) = if self.random.below(2) == 0 {
-                    (fid::ARBITRATION, self.random.next() as u32)
+                let (feature, value) = if self.random.u64(..2) == 0 {
+                    (fid::ARBITRATION, self.random.u32(..))
                 } else {
-                    (FID_QUANTA, self.random.next() as u32 >> 2)
+                    (FID_QUANTA, self.random.u32(..) >> 2)
                 };
                 let sqe = Sqe { opc: admin::SET_FEATURES, cdw10: feature.into(), cdw11: value, ..Sqe::default() };
                 self.host.submit(0, sqe);
@@ -136,7 +135,7 @@ impl Run {
                 self.finish_some();
                 self.host.map_ram();
             }
-            1 if self.random.below(4) == 0 => self.reset(),
+            1 if self.random.u64(..4) == 0 => self.reset(),
             _ => {
                 self.host.controller.set_wakeup(true);
                 self.host.fetch_all();
@@ -163,21 +162,21 @@ impl Run {
     }
 
     fn submit(&mut self) {
-        let qid = 1 + self.random.below(QUEUES.into()) as u16;
+        let qid = 1 + self.random.u16(..QUEUES);
         let rings = &self.host.sqs[&qid];
         let outstanding = self.pending.keys().filter(|(queue, _)| *queue == qid).count();
         if outstanding + 1 >= usize::from(rings.entries) {
             return;
         }
-        let blocks = 1 + self.random.below(MAX_BLOCKS);
-        let slba = self.random.below(BLOCKS - blocks + 1);
+        let blocks = 1 + self.random.u64(..MAX_BLOCKS);
+        let slba = self.random.u64(..BLOCKS - blocks + 1);
         let range = slba..slba + blocks;
         // Commands on overlapping blocks have no defined order.
         if self.overlaps(&range) {
             return;
         }
         let bytes = slba as usize * 512..(slba + blocks) as usize * 512;
-        match self.random.below(10) {
+        match self.random.u64(..10) {
             0..=6 => self.transfer(qid, range, bytes),
             7 => {
                 self.model[bytes].fill(0);
@@ -185,7 +184,7 @@ impl Run {
             }
             8 => self.send(qid, flush(), Expect::Success, None, 0..0),
             _ => {
-                let past = BLOCKS - self.random.below(blocks);
+                let past = BLOCKS - self.random.u64(..blocks);
                 let sqe = rw(nvm::WRITE_ZEROES, past, blocks as u32);
                 self.send(qid, sqe, Expect::Failure(Status::LBA_OUT_OF_RANGE), None, 0..0);
             }
@@ -197,9 +196,9 @@ impl Run {
         let Some(buffer) = self.free.pop() else { return };
         let (slba, blocks) = (range.start, (range.end - range.start) as u32);
         let len = u64::from(blocks) * 512;
-        let at = self.buffers + buffer * BUFFER_BYTES + self.random.below(1024) * 4;
-        let opc = [nvm::READ, nvm::WRITE, nvm::COMPARE][self.random.below(3) as usize];
-        let salt = self.random.next();
+        let at = self.buffers + buffer * BUFFER_BYTES + self.random.u64(..1024) * 4;
+        let opc = [nvm::READ, nvm::WRITE, nvm::COMPARE][self.random.usize(..3)];
+        let salt = self.random.u64(..);
         let expect = match opc {
             nvm::READ => {
                 self.host.write(at, &vec![0xee; len as usize]);
@@ -219,7 +218,7 @@ impl Run {
                 if differs { Expect::Failure(Status::COMPARE_FAILURE) } else { Expect::Success }
             }
         };
-        let sqe = if self.random.below(2) == 0 {
+        let sqe = if self.random.u64(..2) == 0 {
             let block = SglDescriptor::new(sgl_type::DATA_BLOCK, at, len as u32);
             Sqe { flags: 0x40, dptr: bytemuck::cast(block), ..rw(opc, slba, blocks) }
         } else {
@@ -257,11 +256,7 @@ impl Run {
 
 #[test]
 fn what_is_read_is_what_was_written() {
-    // EVENKEEL_SEED replays one run.
-    let only = std::env::var("EVENKEEL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = only.map_or(1..=30, |seed: u64| seed..=seed);
-    for seed in seeds {
-        println!("EVENKEEL_SEED={seed}");
+    for seed in crate::seeds(30) {
         let mut run = Run::new(seed);
         for _ in 0..1500 {
             run.step();

@@ -69,41 +69,24 @@ fn an_enabled_controller_keeps_its_admin_queue() {
     assert_eq!(Cc(host.reg32(Reg::Cc)).mps(), 0);
 }
 
-/// A small generator with a printed seed (xorshift64*).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
 #[test]
 fn hostile_accesses_do_no_harm() {
-    for seed in 1..=50 {
-        println!("seed {seed}");
-        let mut random = Random(seed);
+    for seed in crate::seeds(50) {
+        let mut random = fastrand::Rng::with_seed(seed);
         let mut host = Host::ready();
         for _ in 0..2000 {
-            let len = [1, 2, 3, 4, 8, 8, 16, 64, 5000][random.below(9) as usize];
-            let offset = match random.below(4) {
-                0 => random.below(0x80),
-                1 => random.below(0x4100),
-                2 => 0x1000 + random.below(0x400) * 4,
-                _ => u64::MAX - random.below(64),
+            let len = [1, 2, 3, 4, 8, 8, 16, 64, 5000][random.usize(..9)];
+            let offset = match random.u64(..4) {
+                0 => random.u64(..0x80),
+                1 => random.u64(..0x4100),
+                2 => 0x1000 + random.u64(..0x400) * 4,
+                _ => u64::MAX - random.u64(..64),
             };
-            let data: Vec<u8> = (0..len).map(|_| random.next() as u8 & random.next() as u8).collect();
+            let data: Vec<u8> = (0..len).map(|_| random.u8(..) & random.u8(..)).collect();
             let mut out = vec![0xee; len];
-            match random.below(4) {
-                0 => host.controller.bar_read(random.below(8) as u8, offset, &mut out),
-                1 => host.controller.bar_write(random.below(8) as u8, offset, &data),
+            match random.u64(..4) {
+                0 => host.controller.bar_read(random.u8(..8), offset, &mut out),
+                1 => host.controller.bar_write(random.u8(..8), offset, &data),
                 2 => host.controller.config_read(offset, &mut out),
                 _ => host.controller.config_write(offset, &data),
             }

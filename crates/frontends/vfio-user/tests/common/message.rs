@@ -66,27 +66,10 @@ pub fn region_write(id: u16, flags: u32, region: u32, offset: u64, data: &[u8]) 
     message(id, REGION_WRITE, flags, &access)
 }
 
-/// Random numbers of a seed (SplitMix64); a failing test prints the seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
-/// The seeds to run: `SEED` of the environment, or `count` fixed ones.
+/// The seeds to run: `EVENKEEL_SEED` of the environment, or `count` fixed ones.
 pub fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("SEED") {
-        Ok(seed) => vec![seed.parse().expect("SEED is a decimal number")],
+    match std::env::var("EVENKEEL_SEED") {
+        Ok(seed) => vec![seed.parse().expect("EVENKEEL_SEED is a decimal number")],
         Err(_) => (1..=count).collect(),
     }
 }

@@ -1,22 +1,20 @@
 //! A small device for tests: a register file, a mapped doorbell page, guest memory, interrupts.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::disallowed_methods, reason = "the server has a thread")]
 
 pub mod message;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use guest_memory::{GuestMemory, Mapping};
 use vfio_user::{
-    DeviceId, DeviceSpec, Errno, Handler, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, ReplyTo, Request, Server,
-    ServerHandle, Session,
+    BindError, DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Server, Session, Sink,
 };
 
 pub const BAR0_BYTES: u64 = 0x4000;
@@ -24,18 +22,20 @@ pub const BAR0_BYTES: u64 = 0x4000;
 pub const DOORBELLS: u64 = 0x1000;
 pub const VECTORS: u32 = 8;
 
-/// What happened, in the order in which the server said so.
-#[derive(Debug, PartialEq, Eq)]
+/// What happened at which device, in the order in which it said so.
+#[derive(Debug)]
 pub enum Seen {
-    Connected(Session),
-    Disconnected(DeviceId, String),
+    Connected(String, Session),
+    /// A request waits for the gate.
+    Waits(String),
+    Disconnected(String, String),
     Log(String),
 }
 
 /// An NVMe-like PCI device at `socket`, and what its clients map a page of.
 pub fn spec(name: &str, socket: &Path) -> (DeviceSpec, Arc<Mapping>) {
     let (bar0, fd) = Mapping::memfd("bar0", BAR0_BYTES as usize).unwrap();
-    let mmap = Some(MmapSpec { fd, file_offset_bytes: 0, areas: vec![(DOORBELLS, 0x1000)] });
+    let mmap = Some(MmapSpec { fd: fd.into(), file_offset_bytes: 0, areas: vec![(DOORBELLS, 0x1000)] });
     let mut regions: Vec<RegionSpec> = (0..9).map(|_| RegionSpec::default()).collect();
     regions[0] = RegionSpec { size_bytes: BAR0_BYTES, readable: true, writable: true, mmap };
     regions[7] = RegionSpec { size_bytes: 4096, readable: true, writable: true, mmap: None };
@@ -45,8 +45,11 @@ pub fn spec(name: &str, socket: &Path) -> (DeviceSpec, Arc<Mapping>) {
     (spec, bar0)
 }
 
-#[derive(Default)]
 struct Device {
+    name: String,
+    seen: Sender<Seen>,
+    late: Sender<(Reply, Sender<Reply>)>,
+    gate: Arc<Mutex<()>>,
     registers: HashMap<(u32, u64), u8>,
     memory: GuestMemory,
     eventfds: BTreeMap<u32, OwnedFd>,
@@ -59,11 +62,8 @@ pub const COPY_REGISTER: u64 = 0x100;
 /// Reads the number of resets.
 pub const RESETS_REGISTER: u64 = 0x108;
 
-struct Devices {
-    devices: HashMap<DeviceId, Device>,
-    late: Sender<(ReplyTo, Reply)>,
-    seen: Sender<Seen>,
-}
+/// A write to this one waits until nobody holds [`Running::gate`].
+pub const GATE_REGISTER: u64 = 0x110;
 
 impl Device {
     fn copy(&mut self, iova: u64) -> Reply {
@@ -82,6 +82,10 @@ impl Device {
         if let (0, COPY_REGISTER, Ok(iova)) = (region, offset, data.try_into()) {
             return self.copy(u64::from_ne_bytes(iova));
         }
+        if (region, offset) == (0, GATE_REGISTER) {
+            self.seen.send(Seen::Waits(self.name.clone())).unwrap();
+            drop(self.gate.lock());
+        }
         for (at, &byte) in (offset..).zip(data) {
             self.registers.insert((region, at), byte);
         }
@@ -95,39 +99,43 @@ impl Device {
         };
         Reply::Data((offset..).take(len as usize).map(byte).collect())
     }
+
+    /// Waits for another thread's answer, as for a poller that waits for its drive.
+    fn late(&self, reply: Reply) -> Reply {
+        let (done, answer) = channel();
+        self.late.send((reply, done)).unwrap();
+        answer.recv().unwrap()
+    }
 }
 
-impl Handler for Devices {
+impl vfio_user::Device for Device {
     fn connected(&mut self, session: Session) {
-        self.seen.send(Seen::Connected(session)).unwrap();
+        // Nobody may be listening any more.
+        let _ = self.seen.send(Seen::Connected(self.name.clone(), session));
     }
 
-    fn request(&mut self, session: Session, request: Request, to: ReplyTo) -> Option<Reply> {
-        let device = self.devices.entry(session.device).or_default();
-        Some(match request {
-            Request::RegionRead { region, offset_bytes, len_bytes } => device.read(region, offset_bytes, len_bytes),
-            Request::RegionWrite { region, offset_bytes, data } => device.write(region, offset_bytes, &data),
-            Request::DmaMap { iova, len_bytes, mapping } => match device.memory.map(iova, len_bytes, mapping) {
+    fn request(&mut self, request: Request) -> Reply {
+        match request {
+            Request::RegionRead { region, offset_bytes, len_bytes } => self.read(region, offset_bytes, len_bytes),
+            Request::RegionWrite { region, offset_bytes, data } => self.write(region, offset_bytes, &data),
+            Request::DmaMap { iova, len_bytes, mapping } => match self.memory.map(iova, len_bytes, mapping, &mut ()) {
                 Ok(()) => Reply::Done,
                 Err(_) => Reply::Fatal(Errno::EXIST, "a DMA map over another".into()),
             },
-            // Unmaps and resets are answered later, by another thread, as by a poller that waits for
-            // its drive.
             Request::DmaUnmap { iova, len_bytes } => {
-                let reply = device.memory.unmap(iova, len_bytes).map_or(Reply::Failed(Errno::NOENT), |_| Reply::Done);
-                self.late.send((to, reply)).unwrap();
-                return None;
+                let unmapped = self.memory.unmap(iova, len_bytes);
+                self.late(unmapped.map_or(Reply::Failed(Errno::NOENT), |_| Reply::Done))
             }
             Request::DmaUnmapAll => {
-                device.memory.unmap_all();
+                self.memory.unmap_all();
                 Reply::Done
             }
             Request::SetIrqs(irqs) => {
                 match irqs.change {
-                    IrqChange::Assign(eventfds) => device.eventfds.extend(irqs.vectors.into_iter().zip(eventfds)),
-                    IrqChange::Deassign => irqs.vectors.iter().for_each(|vector| drop(device.eventfds.remove(vector))),
+                    IrqChange::Assign(eventfds) => self.eventfds.extend(irqs.vectors.into_iter().zip(eventfds)),
+                    IrqChange::Deassign => irqs.vectors.iter().for_each(|vector| drop(self.eventfds.remove(vector))),
                     IrqChange::Trigger => {
-                        for eventfd in irqs.vectors.iter().filter_map(|vector| device.eventfds.get(vector)) {
+                        for eventfd in irqs.vectors.iter().filter_map(|vector| self.eventfds.get(vector)) {
                             rustix::io::write(eventfd, &1u64.to_ne_bytes()).unwrap();
                         }
                     }
@@ -136,93 +144,113 @@ impl Handler for Devices {
                 Reply::Done
             }
             Request::Reset => {
-                device.resets += 1;
-                self.late.send((to, Reply::Done)).unwrap();
-                return None;
+                self.resets += 1;
+                self.late(Reply::Done)
             }
-        })
+        }
     }
 
-    fn disconnected(&mut self, session: Session, reason: &str) {
-        let device = self.devices.entry(session.device).or_default();
-        device.memory.unmap_all();
-        device.eventfds.clear();
-        self.seen.send(Seen::Disconnected(session.device, reason.into())).unwrap();
+    fn disconnected(&mut self, reason: &str) {
+        self.memory.unmap_all();
+        self.eventfds.clear();
+        let _ = self.seen.send(Seen::Disconnected(self.name.clone(), reason.into()));
     }
 }
 
-/// A running server; stops when dropped.
+/// Devices on sockets; they stop when it is dropped.
 pub struct Running {
-    pub handle: ServerHandle,
     pub directory: tempfile::TempDir,
     pub seen: Receiver<Seen>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    pub gate: Arc<Mutex<()>>,
+    servers: Mutex<Vec<(String, Server)>>,
+    sink: Sink,
+    seen_by: Sender<Seen>,
+    late: Sender<(Reply, Sender<Reply>)>,
 }
 
 impl Running {
     pub fn start() -> Self {
-        Self::start_with_stall_limit(Duration::from_secs(60))
-    }
-
-    pub fn start_with_stall_limit(limit: Duration) -> Self {
-        let (seen_sender, seen) = channel();
-        let log = Mutex::new(seen_sender.clone());
+        let (seen_by, seen) = channel();
+        let log = Mutex::new(seen_by.clone());
         let sink = Arc::new(move |_, line: &str| drop(log.lock().unwrap().send(Seen::Log(line.into()))));
-        let mut server = Server::new(sink).unwrap();
-        server.set_stall_limit(limit);
-        let handle = server.handle();
-        let (late, late_replies) = channel();
-        let answering = handle.clone();
-        std::thread::spawn(move || late_replies.iter().for_each(|(to, reply)| answering.reply(to, reply)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopping = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut handler = Devices { devices: HashMap::new(), late, seen: seen_sender };
-            server.run(&mut handler, &stopping).unwrap();
-        });
-        Self { handle, directory: tempfile::tempdir().unwrap(), seen, stop, thread: Some(thread) }
+        let (late, late_replies) = channel::<(Reply, Sender<Reply>)>();
+        std::thread::spawn(move || late_replies.iter().for_each(|(reply, to)| to.send(reply).unwrap()));
+        let directory = tempfile::tempdir().unwrap();
+        Self { directory, seen, gate: Arc::default(), servers: Mutex::default(), sink, seen_by, late }
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
         self.directory.path().join(name).join("cntrl")
     }
 
-    pub fn add(&self, name: &str) -> (DeviceId, PathBuf, Arc<Mapping>) {
+    /// Puts a device on its usual socket; its name stands for it from then on.
+    pub fn add<'a>(&self, name: &'a str) -> (&'a str, PathBuf, Arc<Mapping>) {
         let socket = self.socket(name);
-        let (spec, bar0) = spec(name, &socket);
-        (self.handle.add_device(spec).unwrap(), socket, bar0)
+        let bar0 = self.add_at(name, &socket).unwrap();
+        (name, socket, bar0)
+    }
+
+    pub fn add_at(&self, name: &str, socket: &Path) -> Result<Arc<Mapping>, BindError> {
+        let (spec, bar0) = spec(name, socket);
+        let device = Device {
+            name: name.into(),
+            seen: self.seen_by.clone(),
+            late: self.late.clone(),
+            gate: Arc::clone(&self.gate),
+            registers: HashMap::new(),
+            memory: GuestMemory::default(),
+            eventfds: BTreeMap::new(),
+            resets: 0,
+        };
+        let server = vfio_user::serve(spec, Box::new(device), Arc::clone(&self.sink))?;
+        self.servers.lock().unwrap().push((name.into(), server));
+        Ok(bar0)
+    }
+
+    /// The first of the devices of that name, which is not this one's any more.
+    pub fn take(&self, name: &str) -> Server {
+        let mut servers = self.servers.lock().unwrap();
+        let at = servers.iter().position(|(of, _)| of == name).unwrap();
+        servers.remove(at).1
+    }
+
+    /// Waits for something to be seen.
+    fn wait<T>(&self, wanted: impl Fn(Seen) -> Option<T>) -> T {
+        loop {
+            let seen = self.seen.recv_timeout(Duration::from_secs(60)).expect("nothing happens any more");
+            if let Some(wanted) = wanted(seen) {
+                return wanted;
+            }
+        }
     }
 
     /// Waits for a client of the device.
-    pub fn connection(&self, device: DeviceId) -> Session {
-        loop {
-            match self.seen.recv_timeout(Duration::from_secs(60)).expect("the server says nothing any more") {
-                Seen::Connected(session) if session.device == device => return session,
-                _ => {}
-            }
-        }
+    pub fn connection(&self, device: &str) -> Session {
+        self.wait(|seen| match seen {
+            Seen::Connected(of, session) if of == device => Some(session),
+            _ => None,
+        })
+    }
+
+    /// Waits until the device waits for the gate.
+    pub fn waits(&self, device: &str) {
+        self.wait(|seen| matches!(seen, Seen::Waits(of) if of == device).then_some(()));
     }
 
     /// Waits for the device's client to go; returns the reason.
-    pub fn disconnection(&self, device: DeviceId) -> String {
-        loop {
-            match self.seen.recv_timeout(Duration::from_secs(60)).expect("the server says nothing any more") {
-                Seen::Disconnected(gone, reason) if gone == device => return reason,
-                _ => {}
-            }
-        }
+    pub fn disconnection(&self, device: &str) -> String {
+        self.wait(|seen| match seen {
+            Seen::Disconnected(of, reason) if of == device => Some(reason),
+            _ => None,
+        })
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.handle.wake();
-        let outcome = self.thread.take().unwrap().join();
-        if !std::thread::panicking() {
-            outcome.unwrap();
-        }
+    /// Waits for a log line with this in it.
+    pub fn logged(&self, text: &str) -> String {
+        self.wait(|seen| match seen {
+            Seen::Log(line) if line.contains(text) => Some(line),
+            _ => None,
+        })
     }
 }
 

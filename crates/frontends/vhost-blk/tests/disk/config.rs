@@ -1,8 +1,9 @@
 //! Features and the configuration space.
 
+use io_model::Place;
 use vhost_blk::{CONFIG_BYTES, ConfigError, Disk, DiskConfig, ReadOnlyField};
 
-use crate::guest::{FEATURE_CONFIG_WCE, SIZE_BYTES, config};
+use crate::guest::{FEATURE_CONFIG_WCE, PLACE, SIZE_BYTES, config};
 
 const RO: u64 = 1 << 5;
 const DISCARD: u64 = 1 << 13;
@@ -65,6 +66,7 @@ fn only_writeback_can_be_written() {
 
 #[test]
 fn bad_configurations_are_refused() {
+    let at = |base_bytes| Place { base_bytes, ..PLACE };
     for (config, error) in [
         (DiskConfig { serial: "x".repeat(21), ..config() }, ConfigError::Serial),
         (DiskConfig { serial: "ü".into(), ..config() }, ConfigError::Serial),
@@ -73,8 +75,8 @@ fn bad_configurations_are_refused() {
         (DiskConfig { queues: 65, ..config() }, ConfigError::Queues),
         (DiskConfig { size_bytes: 0, ..config() }, ConfigError::Place),
         (DiskConfig { size_bytes: 511, ..config() }, ConfigError::Place),
-        (DiskConfig { base_bytes: 1, ..config() }, ConfigError::Place),
-        (DiskConfig { base_bytes: u64::MAX - 511, ..config() }, ConfigError::Place),
+        (DiskConfig { place: at(1), ..config() }, ConfigError::Place),
+        (DiskConfig { place: at(u64::MAX - 511), ..config() }, ConfigError::Place),
     ] {
         assert_eq!(Disk::new(config).err(), Some(error));
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, IoBuf, MappedRange, Mapping};
-use io_model::{Command, DeviceError, Fetch, Op, Outcome, Source, Token};
+use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_blk::{Disk, DiskConfig, Queues, RingSetup, Started, inflight_bytes, inflight_region};
 
@@ -15,6 +15,7 @@ pub const RAM_BYTES: u64 = 64 << 20;
 /// The tenant's part of the drive, with a guard on both sides.
 pub const BASE_BYTES: u64 = 1 << 20;
 pub const SIZE_BYTES: u64 = 4 << 20;
+pub const PLACE: Place = Place { tenant: TenantId(3), base_bytes: BASE_BYTES };
 pub const GUARD: u8 = 0xa5;
 
 /// Request types.
@@ -42,7 +43,7 @@ pub const FEATURE_FLUSH: u64 = 1 << 9;
 
 pub fn config() -> DiskConfig {
     DiskConfig {
-        base_bytes: BASE_BYTES,
+        place: PLACE,
         size_bytes: SIZE_BYTES,
         block_bytes: 512,
         serial: "EK0001".into(),
@@ -129,7 +130,7 @@ impl Ram {
     pub fn memory(&self) -> GuestMemory {
         let mapping = Mapping::shared(self.fd.as_fd(), 0, RAM_BYTES, true).expect("mappable");
         let mut memory = GuestMemory::default();
-        memory.map(RAM, RAM_BYTES, Some(mapping)).expect("nothing else there");
+        memory.map(RAM, RAM_BYTES, Some(mapping), &mut ()).expect("nothing else there");
         memory
     }
 
@@ -306,6 +307,14 @@ impl Driver {
     }
 }
 
+/// A command says whose it is and where it begins in the tenant's disk.
+fn check_place(command: &Command) {
+    let Command { op, tenant_offset_bytes, len_bytes, .. } = *command;
+    let again = if op == Op::Flush { PLACE.flush() } else { PLACE.command(op, tenant_offset_bytes, len_bytes) };
+    assert_eq!(*command, again.with_fua(command.fua));
+    assert!(tenant_offset_bytes + len_bytes <= SIZE_BYTES, "{command:?}");
+}
+
 /// A drive that remembers everything and fails on demand.
 pub struct Drive {
     pub content: Vec<u8>,
@@ -323,6 +332,7 @@ impl Drive {
     }
 
     pub fn execute(&mut self, command: &Command, buf: &IoBuf) -> Outcome {
+        check_place(command);
         self.seen.push(*command);
         if let Some(error) = self.fail {
             return Err(error);
@@ -376,7 +386,7 @@ impl World {
         let ram = Ram::new();
         let driver = Driver::new(&ram, QUEUE, size);
         let mut queues = Queues::new(disk, 0..4);
-        queues.set_memory(ram.memory());
+        queues.set_memory(ram.memory(), &mut ()).expect("nobody refuses");
         let log = Mapping::anonymous(inflight_bytes(4, size) as usize).expect("memory");
         let call = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
         Self { ram, driver, queues, drive: Drive::new(), log, in_flight: Vec::new(), call }
@@ -402,7 +412,7 @@ impl World {
         for (token, ..) in self.in_flight.drain(..) {
             token.spend();
         }
-        self.queues.set_memory(self.ram.memory());
+        self.queues.set_memory(self.ram.memory(), &mut ()).expect("nobody refuses");
         let setup = RingSetup { inflight: Some(self.log_region()), ..self.setup() };
         let started = self.queues.start(QUEUE, setup).expect("the log is good");
         self.queues.enable(QUEUE, true);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use guest_memory::{GuestMemory, Mapping};
+use guest_memory::{GuestMemory, Mapping, MemoryListener, Refused};
 use io_model::Source;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_blk::{Disk, Fault, FaultKind, Queues, RingSetup, StartError, Started};
@@ -69,13 +69,27 @@ fn memory_is_replaced_while_the_ring_runs() {
     world.submit(&Request::write(0, &pattern(1, 4096)), Framing::Direct);
     world.submit(&Request::read(8, 512), Framing::Direct);
     assert_eq!(world.fetch(), 2);
-    world.queues.set_memory(world.ram.memory());
+    world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
     // What was fetched before pins the old mapping, and is completed through the new one.
     assert_eq!(world.run().len(), 0);
     world.complete();
     assert_eq!(world.run().len(), 2);
     assert_eq!(world.one(&Request::read(0, 4096), Framing::Direct).data, pattern(1, 4096));
     assert_eq!(world.queues.take_fault(), None);
+}
+
+/// How many more mappings it knows than at first.
+struct Known(i32);
+
+impl MemoryListener for Known {
+    fn map(&mut self, _mapping: &Mapping) -> Result<(), Refused> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn unmap(&mut self, _mapping: &Mapping) {
+        self.0 -= 1;
+    }
 }
 
 #[test]
@@ -91,19 +105,22 @@ fn a_ring_without_memory_waits_for_it() {
     let buffers = world.driver.buffers(0) & !4095;
     let mapping =
         Mapping::shared(std::os::fd::AsFd::as_fd(&world.ram.fd), buffers - RAM, 1 << 20, true).expect("mappable");
-    memory.map(buffers, 1 << 20, Some(mapping)).expect("nothing else there");
-    world.queues.set_memory(memory);
+    memory.map(buffers, 1 << 20, Some(mapping), &mut ()).expect("nothing else there");
+    let mut known = Known(0);
+    world.queues.set_memory(memory, &mut known).expect("nobody refuses");
+    assert_eq!((world.queues.take_unmapped(&mut known), known.0), (None, 1), "the command uses the old memory");
     assert_eq!(world.queues.take_fault(), Some(Fault { queue: QUEUE, kind: FaultKind::RingMemory }));
     assert!(drain(&err));
     assert_eq!(world.queues.live_vqs(), 0);
     assert!(!world.queues.disk().is_broken(), "other rings go on");
     world.queues.complete(token, world.drive.execute(&command, &buf), buf);
+    assert_eq!((world.queues.take_unmapped(&mut known), known.0), (Some((RAM, RAM_BYTES)), 0));
     world.queues.notify();
     assert!(world.driver.completions(&world.ram).is_empty());
     assert!(world.queues.is_quiet(QUEUE), "nothing that could still happen");
     world.interrupted();
     // It comes back, and with it what was completed meanwhile.
-    world.queues.set_memory(world.ram.memory());
+    world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
     assert!(world.interrupted());
     assert_eq!(world.driver.completions(&world.ram).len(), 1);
     assert_eq!(world.run().len(), 1);
@@ -117,8 +134,8 @@ fn a_status_byte_that_goes_away_stops_the_device() {
     world.fetch();
     let mut memory = GuestMemory::default();
     let rings = Mapping::shared(std::os::fd::AsFd::as_fd(&world.ram.fd), 0, 1 << 20, true).expect("mappable");
-    memory.map(RAM, 1 << 20, Some(rings)).expect("nothing else there");
-    world.queues.set_memory(memory);
+    memory.map(RAM, 1 << 20, Some(rings), &mut ()).expect("nothing else there");
+    world.queues.set_memory(memory, &mut ()).expect("nobody refuses");
     world.complete();
     world.queues.notify();
     let address = world.driver.buffers(0) + 16;
@@ -136,7 +153,7 @@ fn a_client_that_goes_leaves_its_commands_behind() {
     assert_eq!(world.queues.live_vqs(), 0);
     assert!(!world.queues.is_idle() && world.queues.is_quiet(QUEUE));
     // A new client has to wait, or an old write could overtake a new one.
-    world.queues.set_memory(world.ram.memory());
+    world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
     let setup = world.setup();
     assert_eq!(world.queues.start(QUEUE, setup), Err(StartError::Busy));
     world.complete();
@@ -156,7 +173,7 @@ fn a_fault_stops_every_ring_of_the_disk() {
     let mut pollers: Vec<Queues> = (0..2).map(|n| Queues::new(Arc::clone(&disk), n..n + 1)).collect();
     let memory = ram.memory();
     for (n, poller) in (0..).zip(&mut pollers) {
-        poller.set_memory(memory.replica());
+        poller.set_memory(memory.replica(), &mut ()).expect("nobody refuses");
         poller.start(n, drivers[usize::from(n)].setup()).expect("a good ring");
         poller.enable(n, true);
         assert_eq!((poller.range(), poller.live_vqs()), (n..n + 1, 2 << n));

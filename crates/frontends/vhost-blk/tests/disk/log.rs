@@ -100,7 +100,7 @@ fn a_stale_base_is_ignored() {
             token.spend();
         }
         world.queues = vhost_blk::Queues::new(std::sync::Arc::clone(world.queues.disk()), 0..4);
-        world.queues.set_memory(world.ram.memory());
+        world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
         let setup = RingSetup { next_avail, inflight: Some(world.log_region()), ..world.setup() };
         let started = world.queues.start(QUEUE, setup).expect("the log is good");
         assert_eq!(started.resubmitted, 3);
@@ -115,7 +115,7 @@ fn a_client_that_comes_back_finds_its_requests() {
     world.queues.client_gone();
     world.complete();
     assert!(world.queues.is_idle());
-    world.queues.set_memory(world.ram.memory());
+    world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
     let setup = RingSetup { inflight: Some(world.log_region()), ..world.setup() };
     assert_eq!(world.queues.start(QUEUE, setup).map(|started| started.resubmitted), Ok(3));
     world.queues.enable(QUEUE, true);
@@ -181,7 +181,7 @@ fn refused(error: LogError, corrupt: impl Fn(&World)) {
         token.spend();
     }
     world.queues = vhost_blk::Queues::new(std::sync::Arc::clone(world.queues.disk()), 0..4);
-    world.queues.set_memory(world.ram.memory());
+    world.queues.set_memory(world.ram.memory(), &mut ()).expect("nobody refuses");
     let setup = RingSetup { inflight: Some(world.log_region()), ..world.setup() };
     assert_eq!(world.queues.start(QUEUE, setup), Err(StartError::Log(error)));
     assert_eq!(bytes(&world.log_region()), before, "a log that is refused is left as it is");

@@ -151,7 +151,7 @@ impl Running {
         let (lines, log) = channel();
         let lines = Mutex::new(lines);
         let sink = Arc::new(move |_, line: &str| drop(lines.lock().unwrap().send(line.to_owned())));
-        let server = Server::start(spec(name, socket.clone()), Box::new(device), sink).unwrap();
+        let server = vhost_user::serve(spec(name, socket.clone()), Box::new(device), sink).unwrap();
         Self { server: Some(server), directory, socket, held, seen, log }
     }
 

@@ -1,6 +1,6 @@
 //! What `wrr` and `drr` promise tenants that always have work.
 
-use io_model::{QueuePriority, TenantId};
+use io_model::QueuePriority;
 use policy::{ArbitratedConfig, COST_UNIT, TenantPriority};
 
 use super::shares::Contender;
@@ -13,8 +13,8 @@ const ROUNDS_APART: f64 = 4.0;
 const COST_OF_KIB: f64 = COST_UNIT as f64 / 4.0;
 
 /// A tenant's class, if it has a single one and that has a weight.
-fn weighted_class(config: &ArbitratedConfig, contender: &Contender) -> Option<QueuePriority> {
-    match config.priority(TenantId(contender.tenant)) {
+fn weighted_class(contender: &Contender) -> Option<QueuePriority> {
+    match contender.terms.priority {
         TenantPriority::Fixed(class) if class != QueuePriority::Urgent => Some(class),
         _ => None,
     }
@@ -23,7 +23,7 @@ fn weighted_class(config: &ArbitratedConfig, contender: &Contender) -> Option<Qu
 /// `drr`: bytes in proportion to the quanta, whatever the sizes. The last command of a turn overdraws.
 pub(super) fn unequal_in_bytes(config: &ArbitratedConfig, one: &Contender, other: &Contender) -> Option<String> {
     let quantum =
-        |tenant: &Contender| weighted_class(config, tenant).map(|class| f64::from(config.weight(class)) * COST_OF_KIB);
+        |tenant: &Contender| weighted_class(tenant).map(|class| f64::from(config.weight(class)) * COST_OF_KIB);
     let (own, others) = (quantum(one)?, quantum(other)?);
     let rounds = |tenant: &Contender, quantum: f64| (tenant.to.cost - tenant.from.cost) as f64 / quantum;
     let command = |tenant: &Contender, quantum: f64| tenant.to.most_cost as f64 / quantum;
@@ -39,20 +39,20 @@ pub(super) fn unequal_in_commands(
     all: &[Contender],
 ) -> Option<String> {
     let commands = |tenant: &Contender| (tenant.to.commands - tenant.from.commands) as f64;
-    let (own, others) = (weighted_class(config, one)?, weighted_class(config, other)?);
+    let (own, others) = (weighted_class(one)?, weighted_class(other)?);
     if own == others {
         let burst = f64::from(config.arbitration_burst);
         return told([commands(one) / burst, commands(other) / burst], ROUNDS_APART);
     }
-    // Who chooses its class, or rings for nothing, uses turns that nobody can tell from outside.
+    // Who chooses its class or got another, or rings for nothing, uses turns that nobody can tell from outside.
     let counted = |tenant: &Contender| {
-        !tenant.rogue && matches!(config.priority(TenantId(tenant.tenant)), TenantPriority::Fixed(_))
+        !tenant.rogue && !tenant.changed && matches!(tenant.terms.priority, TenantPriority::Fixed(_))
     };
     if !all.iter().all(counted) {
         return None;
     }
     let rounds = |class: QueuePriority| {
-        let flows = all.iter().filter(|tenant| weighted_class(config, tenant) == Some(class));
+        let flows = all.iter().filter(|tenant| weighted_class(tenant) == Some(class));
         flows.map(commands).sum::<f64>() / f64::from(config.weight(class))
     };
     told([rounds(own), rounds(others)], ROUNDS_APART)

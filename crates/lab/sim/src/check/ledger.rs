@@ -1,8 +1,9 @@
 //! Every command's way from its VQ to the drive and back.
 
-use io_model::{Command, Op};
-use policy::Cost;
+use io_model::{Command, Nanos, Op};
+use policy::{Class, Cost};
 
+use super::bound::{BoundCounts, Bounds, Fetched};
 use super::{Book, Rule, Served, Violation};
 
 /// What one tenant got. Commands count when they are fetched: that is what a policy decides.
@@ -45,14 +46,16 @@ pub(crate) struct Ledger {
     in_hand: Option<InHand>,
     /// The drive just gave this one back to a poller, which must complete it before the next.
     returned: Option<u64>,
+    /// If the policy vouches for any.
+    bounds: Option<Bounds>,
     /// All tenants together.
     served: Served,
     book: Book,
 }
 
 impl Ledger {
-    /// `cost` is what commands cost to the policy, if its shares are to be checked.
-    pub(crate) fn new(cost: Option<Cost>) -> Self {
+    /// `cost` is what commands cost to the policy, if its shares are to be checked; `bound_cost` if its bounds are.
+    pub(crate) fn new(cost: Option<Cost>, bound_cost: Option<Cost>) -> Self {
         Self {
             now_ns: 0,
             accounts: Vec::new(),
@@ -60,14 +63,32 @@ impl Ledger {
             serial: 0,
             in_hand: None,
             returned: None,
+            bounds: bound_cost.map(Bounds::new),
             served: Served::default(),
             book: Book::default(),
         }
     }
 
-    pub(crate) fn add_tenant(&mut self, start_bytes: u64, size_bytes: u64) {
+    pub(crate) fn add_tenant(&mut self, class: Class, start_bytes: u64, size_bytes: u64) {
+        if let Some(bounds) = &mut self.bounds {
+            bounds.set_class(self.accounts.len() as u16, class.is_guaranteed());
+        }
         let end_bytes = start_bytes.saturating_add(size_bytes);
         self.accounts.push(Account { start_bytes, end_bytes, service: Service::default(), completed: 0 });
+    }
+
+    /// A tenant has other terms.
+    pub(crate) fn set_class(&mut self, tenant: u16, class: Class) {
+        if let Some(bounds) = &mut self.bounds {
+            bounds.set_class(tenant, class.is_guaranteed());
+        }
+    }
+
+    /// Who is there, or as what, changed now: bounds given before did not count that.
+    pub(crate) fn unsettle(&mut self) {
+        if let Some(bounds) = &mut self.bounds {
+            bounds.unsettle(self.now_ns);
+        }
     }
 
     pub(crate) fn set_now(&mut self, now_ns: u64) {
@@ -75,7 +96,13 @@ impl Ledger {
     }
 
     pub(crate) fn violate(&mut self, rule: Rule, what: impl FnOnce() -> String) {
-        self.book.write(self.now_ns, rule, what);
+        self.book.write(self.now_ns, rule, None, what);
+    }
+
+    /// One of a tenant's VQs is passed over.
+    pub(crate) fn starves(&mut self, tenant: u16, vq: usize, waits_ns: u64) {
+        let what = || format!("tenant {tenant}: VQ {vq} was not served for {waits_ns} ns, others were");
+        self.book.write(self.now_ns, Rule::NoStarvation, Some(tenant), what);
     }
 
     pub(crate) fn service(&self, tenant: u16) -> Service {
@@ -88,8 +115,12 @@ impl Ledger {
     }
 
     /// A poller fetched a command. Returns its serial number.
-    pub(crate) fn fetched(&mut self, tenant: u16, command: &Command) -> u64 {
+    pub(crate) fn fetched(&mut self, by: Fetched, command: &Command) -> u64 {
+        let tenant = by.tenant;
         self.serial += 1;
+        if let Some(bounds) = &mut self.bounds {
+            bounds.fetched(by, self.serial, command, self.now_ns);
+        }
         let account = &mut self.accounts[usize::from(tenant)];
         let service = &mut account.service;
         service.commands += 1;
@@ -142,8 +173,13 @@ impl Ledger {
         }
     }
 
-    /// A tenant's queue gets a completion for one of its commands in flight.
-    pub(crate) fn completed(&mut self, tenant: u16, serial: u64) {
+    /// A tenant's queue gets a completion for one of its commands in flight, so long after its fetch.
+    pub(crate) fn completed(&mut self, tenant: u16, serial: u64, served: Nanos) {
+        if let Some(bounds) = &mut self.bounds
+            && let Some(what) = bounds.completed(serial, served)
+        {
+            self.violate(Rule::Bound, || format!("tenant {tenant}: {what}"));
+        }
         self.accounts[usize::from(tenant)].completed += 1;
         let returned = self.returned.take();
         if returned != Some(serial) {
@@ -173,6 +209,10 @@ impl Ledger {
                 self.violate(Rule::ExactlyOnce, what);
             }
         }
+    }
+
+    pub(crate) fn bounds(&self) -> BoundCounts {
+        self.bounds.as_ref().map(Bounds::counts).unwrap_or_default()
     }
 
     pub(crate) fn take(&mut self) -> (u64, Vec<Violation>) {

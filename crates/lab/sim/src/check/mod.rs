@@ -6,11 +6,13 @@
 //! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
 //! | `watch`, `turns` | who waits while others are served |
 //! | `shares` | weights and caps over the measured time |
+//! | `bound` | no command takes longer than what was vouched for |
 //! | `classes` | weights of classes over the measured time, under `wrr` and `drr` |
 //!
 //! Some policies are known to starve tenants: K2 serves guaranteed tenants without limit, LPNS as printed suspends the
 //! others. It is reported all the same; [`sweep`](crate::sweep) says whom it forgives what, and why.
 
+mod bound;
 mod classes;
 mod ledger;
 mod shares;
@@ -19,6 +21,8 @@ mod watch;
 
 use serde::Serialize;
 
+pub use bound::BoundCounts;
+pub(crate) use bound::Fetched;
 pub(crate) use ledger::{Ledger, Service};
 pub(crate) use shares::{Contender, Shares};
 pub(crate) use turns::turns;
@@ -34,6 +38,8 @@ pub struct Violation {
     pub at_ns: u64,
     /// Which rule.
     pub rule: Rule,
+    /// Whose: index into the tenants, if it is about one that waits.
+    pub tenant: Option<u16>,
     /// Who and what.
     pub what: String,
 }
@@ -53,6 +59,10 @@ pub enum Rule {
     Shares,
     /// Nobody gets more than its cap (`caps`).
     Caps,
+    /// No command takes longer than the bound that the policy vouched for, while what it rests on holds (`lpns`).
+    Bound,
+    /// Who comes is served, and who left is forgotten: by the board and in the pollers' tables.
+    Membership,
     /// Time goes on: a poller does not spin on one instant.
     Progress,
 }
@@ -65,10 +75,10 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn write(&mut self, at_ns: u64, rule: Rule, what: impl FnOnce() -> String) {
+    pub(crate) fn write(&mut self, at_ns: u64, rule: Rule, tenant: Option<u16>, what: impl FnOnce() -> String) {
         self.count += 1;
         if self.kept.iter().filter(|kept| kept.rule == rule).count() < KEPT {
-            self.kept.push(Violation { at_ns, rule, what: what() });
+            self.kept.push(Violation { at_ns, rule, tenant, what: what() });
         }
     }
 }

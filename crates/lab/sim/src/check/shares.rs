@@ -1,6 +1,6 @@
 //! Weights and caps over the measured time.
 
-use policy::{COST_UNIT, Class, Limits, PolicyConfig};
+use policy::{COST_UNIT, Class, PolicyConfig, Terms};
 
 use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};
@@ -20,9 +20,11 @@ const FAIR_HWQ_DEPTH: u32 = 64;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Contender {
     pub(crate) tenant: u16,
-    pub(crate) class: Class,
+    pub(crate) terms: Terms,
     /// It had work waiting all the time, as far as its poller knew, and behaved.
     pub(crate) always_waiting: bool,
+    /// Its terms changed meanwhile, so that nothing was promised for the whole time.
+    pub(crate) changed: bool,
     /// It rang for what isn't there.
     pub(crate) rogue: bool,
     /// Tenants with the same number here have the same guests and workloads.
@@ -34,7 +36,7 @@ pub(crate) struct Contender {
 
 impl Contender {
     fn weight(&self, guaranteed_weight: u32) -> f64 {
-        match self.class {
+        match self.terms.class {
             Class::Guaranteed { .. } => guaranteed_weight.into(),
             Class::BestEffort { weight } => weight.into(),
         }
@@ -59,14 +61,12 @@ pub(crate) struct Shares<'a> {
 impl Shares<'_> {
     /// Checks the tenants of one poller.
     pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, String)) {
-        if let PolicyConfig::Caps(caps) = self.policy {
-            for contender in contenders {
-                if let Some(limits) = caps.limits.get(usize::from(contender.tenant)) {
-                    self.check_caps(contender, limits, violate);
-                }
-            }
+        if let PolicyConfig::Caps = self.policy {
+            let unchanged = contenders.iter().filter(|contender| !contender.changed);
+            unchanged.for_each(|contender| self.check_caps(contender, violate));
         }
-        let busy: Vec<_> = contenders.iter().filter(|contender| contender.always_waiting).collect();
+        let busy: Vec<_> =
+            contenders.iter().filter(|contender| contender.always_waiting && !contender.changed).collect();
         for (at, one) in busy.iter().enumerate() {
             for other in &busy[at + 1..] {
                 if let Some(what) = self.unequal(one, other).or_else(|| self.unequal_classes(one, other, contenders)) {
@@ -78,8 +78,8 @@ impl Shares<'_> {
 
     /// In no span more than the limit, a quota for the slice that the span begins in and for the one that it ends in, and one
     /// command that overdraws.
-    fn check_caps(&self, contender: &Contender, limits: &Limits, violate: &mut dyn FnMut(Rule, String)) {
-        let Contender { tenant, from, to, .. } = contender;
+    fn check_caps(&self, contender: &Contender, violate: &mut dyn FnMut(Rule, String)) {
+        let Contender { tenant, from, to, terms: Terms { limits, .. }, .. } = contender;
         let read = to.read_bytes - from.read_bytes;
         let written = to.written_bytes - from.written_bytes;
         let most_bytes = u128::from(to.most_bytes);

@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{Nanos, TenantId};
-use policy::{Class, Policy, PollerShape};
-use poller::{Board, Poller, Probe};
+use io_model::{Nanos, Place, TenantId};
+use policy::{Policy, PollerShape};
+use poller::{Poller, Probe};
 
-use super::{Engine, MutexTurn, Node};
+use super::{Awaited, Engine, MutexTurn, Node};
 use crate::check::{Watch, turns};
 use crate::device::SimBackend;
 use crate::guest::Guest;
@@ -15,7 +15,7 @@ use crate::host::Layout;
 use crate::measure::Tally;
 use crate::port::{Port, SimSource};
 use crate::sabotage::Sabotage;
-use crate::scenario::{ScenarioError, Tenant};
+use crate::scenario::{ChangeKind, ScenarioError, Tenant};
 
 impl<P: Policy> Engine<'_, P> {
     pub(super) fn add_guests(&mut self) {
@@ -24,7 +24,7 @@ impl<P: Policy> Engine<'_, P> {
         let mut seeds = fastrand::Rng::with_seed(scenario.seed);
         let turns = turns(scenario);
         for (at, tenant) in scenario.tenants.iter().enumerate() {
-            self.ledger.borrow_mut().add_tenant(start_bytes, tenant.size_bytes);
+            self.ledger.borrow_mut().add_tenant(tenant.terms.class, start_bytes, tenant.size_bytes);
             self.watches.push(Watch::new(scenario.starvation_limit.0, turns[at]));
             start_bytes += tenant.size_bytes;
             let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
@@ -32,11 +32,16 @@ impl<P: Policy> Engine<'_, P> {
             let tally = Tally::with_windows(scenario.window);
             let mut guest = Guest::new(port, scenario.costs.guest, &self.path, jobs, tally, seeds.u64(..));
             guest.measure_from_ns = scenario.warmup.0;
-            if let Class::Guaranteed { latency_target: Some(target) } = tenant.class {
+            if let Some(target) = tenant.terms.class.latency_target() {
                 guest.target_ns = target.0;
             }
             self.guests.push(guest);
-            self.probes.push(Arc::new(Probe::new(TenantId(at as u16), tenant.class)));
+            self.probes.push(Arc::new(Probe::new(TenantId(at as u32), tenant.terms.class)));
+        }
+        for change in scenario.changes.iter().filter(|change| change.kind == ChangeKind::Joins) {
+            let guest = &mut self.guests[change.tenant];
+            (guest.stopped, guest.awaited) = (true, true);
+            guest.port.borrow_mut().live = false;
         }
     }
 
@@ -48,8 +53,6 @@ impl<P: Policy> Engine<'_, P> {
     ) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
         let costs = self.path;
-        let board = Arc::new(Board::default());
-        self.probes.iter().for_each(|probe| board.add(Arc::clone(probe)));
         let starts: Vec<u64> = scenario
             .tenants
             .iter()
@@ -58,7 +61,7 @@ impl<P: Policy> Engine<'_, P> {
         let mut first_hwq = 0;
         for (number, tenants) in scenario.pollers().into_iter().enumerate() {
             let guaranteed = tenants.iter().map(|&tenant| &scenario.tenants[tenant]);
-            let guaranteed = guaranteed.filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
+            let guaranteed = guaranteed.filter(|tenant| tenant.terms.class.is_guaranteed());
             let per_queue = scenario.layout == Layout::PerQueue;
             let guaranteed_vqs = guaranteed.map(|tenant| if per_queue { 1 } else { tenant.vqs }).sum();
             let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
@@ -78,18 +81,22 @@ impl<P: Policy> Engine<'_, P> {
                 depth: scenario.hwq_depth,
                 touched: 0,
             };
-            let mut poller = Poller::new(backend, policy, Arc::clone(&board), Nanos(0));
+            let mut poller = Poller::new(backend, policy, Arc::clone(&self.board), Nanos(0));
             poller.set_send_budget(costs.batch);
-            let mut places = Vec::new();
+            let (mut places, mut awaited) = (Vec::new(), Vec::new());
             for &tenant in &tenants {
                 let (source, probe) = self.source(number as u16, tenant, starts[tenant], sabotage);
-                if !Arc::ptr_eq(&probe, &self.probes[tenant]) {
-                    board.add(Arc::clone(&probe));
+                if self.guests[tenant].awaited {
+                    awaited.push(Awaited { tenant: tenant as u16, source, probe });
+                } else if let Ok(slot) = poller.add(source, probe, &scenario.tenants[tenant].terms) {
+                    places.push((tenant as u16, slot));
                 }
-                places.push((tenant as u16, Some(poller.add(source, probe))));
             }
             let node = Node {
+                members: tenants.iter().map(|&tenant| tenant as u16).collect(),
+                most_tenants: places.len(),
                 tenants: places,
+                awaited,
                 weights,
                 busy_until_ns: 0,
                 wake_ns: u64::MAX,
@@ -106,7 +113,7 @@ impl<P: Policy> Engine<'_, P> {
 
     /// What a poller has of a tenant: all of its VQs, or the next one that none has yet.
     fn source(&mut self, poller: u16, tenant: usize, base_bytes: u64, sabotage: Sabotage) -> (SimSource, Arc<Probe>) {
-        let Tenant { vqs, class, ref queue_priorities, .. } = self.scenario.tenants[tenant];
+        let Tenant { vqs, terms, ref queue_priorities, .. } = self.scenario.tenants[tenant];
         let nodes = &mut self.nodes_of[tenant];
         if nodes.end == 0 {
             *nodes = poller..poller;
@@ -116,7 +123,7 @@ impl<P: Policy> Engine<'_, P> {
         // A probe has one writer. What reports ask is the first poller's.
         let probe = match vq {
             1 => Arc::clone(&self.probes[tenant]),
-            _ => Arc::new(Probe::new(TenantId(tenant as u16), class)),
+            _ => Arc::new(Probe::new(TenantId(tenant as u32), terms.class)),
         };
         let port = &self.guests[tenant].port;
         let source = SimSource {
@@ -126,9 +133,11 @@ impl<P: Policy> Engine<'_, P> {
             ledger: Rc::clone(&self.ledger),
             costs: self.path,
             tenant: tenant as u16,
+            place: Place { tenant: TenantId(tenant as u32), base_bytes },
+            poller,
+            probe: Arc::clone(&probe),
             vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
             priorities: queue_priorities.clone(),
-            base_bytes,
             sabotage,
         };
         (source, probe)

@@ -34,6 +34,10 @@ pub(super) enum Event {
     FaultEnds {
         fault: u16,
     },
+    /// Somebody comes, goes or gets other terms.
+    Change {
+        change: u32,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -53,10 +53,12 @@ impl<P: Policy> Engine<'_, P> {
     pub(super) fn leave(&mut self, tenant: usize) {
         let guest = &mut self.guests[tenant];
         guest.stopped = true;
+        guest.awaited = false;
         let mut port = guest.port.borrow_mut();
         port.live = false;
         port.forget();
         drop(port);
+        self.let_go(tenant);
         self.poke_all(tenant);
     }
 

@@ -2,14 +2,14 @@
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, CapsConfig, Class, Limits, MqfqConfig, Next, Passthrough, Policy, PolicyConfig,
-    PollerShape, TenantPriority, VqSlot,
+    AnyPolicy, ArbitratedConfig, Bound, Cost, Limits, LpnsConfig, MqfqConfig, Next, Passthrough, Policy, PolicyConfig,
+    PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
 };
-use ssd_model::Profile;
+use ssd_model::{Placement, Profile};
 
 use crate::sabotage::Sabotage;
 use crate::workload::{BlockSize, Fio, Workload};
-use crate::{Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
+use crate::{FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
 
 /// What one broken thing led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub fn canaries() -> Vec<Canary> {
         ("a wrr that takes all tenants for medium", Flaw::IgnoresClasses, Rule::Shares),
         ("a drr that charges commands instead of bytes", Flaw::ChargesCommands, Rule::Shares),
         ("a drr that forgets debts", Flaw::ForgetsDebts, Rule::Shares),
+        ("an lpns whose cap best effort does not feel", Flaw::ExceedsBound, Rule::Bound),
     ];
     let parts = [
         ("a drive that completes twice", Sabotage::DeliverTwice, Rule::ExactlyOnce),
@@ -67,7 +68,7 @@ fn judge(name: &'static str, expected: Rule, played: Result<Report, ScenarioErro
 fn scenario(policy: PolicyConfig) -> Scenario {
     let tenant = |weight| Tenant {
         name: format!("weight {weight}"),
-        class: Class::BestEffort { weight },
+        terms: Terms::best_effort(weight),
         vcpus: 4,
         vqs: 4,
         queue_priorities: Vec::new(),
@@ -92,33 +93,46 @@ fn play_sabotaged(sabotage: Sabotage) -> Result<Report, ScenarioError> {
 
 /// The same with tenants of the classes medium and high; the second one's commands are large.
 fn classes(policy: fn(ArbitratedConfig) -> PolicyConfig, start: ArbitratedConfig) -> Scenario {
-    let high = TenantPriority::Fixed(QueuePriority::High);
-    let config = ArbitratedConfig { priorities: vec![TenantPriority::default(), high], ..start };
-    let mut scenario = scenario(policy(config));
+    let mut scenario = scenario(policy(start));
+    scenario.tenants[1].terms.priority = TenantPriority::Fixed(QueuePriority::High);
     if let Workload::Fio(fio) = &mut scenario.tenants[1].workload {
         fio.access.block_sizes = vec![BlockSize { bytes: 128 << 10, weight: 1 }];
     }
     scenario
 }
 
+/// A promise on a drive that does what its figures say, on a host that costs nothing: nobody but the policy can break it.
+fn promised() -> Scenario {
+    let cost = Cost { flush: 1, ..Cost::default() };
+    let mut scenario = scenario(PolicyConfig::Lpns(LpnsConfig { cost, ..LpnsConfig::p5800x() }));
+    scenario.profile.placement = Placement::Pooled;
+    scenario.costs.mediated = FREE;
+    scenario.costs.guest =
+        GuestCosts { app_ns: 0, submit_ns: 0, write_ns: 0, irq_ns: 0, complete_ns: 0, varies_permille: 0 };
+    // A bound stands from the second interval on.
+    scenario.duration = Nanos::from_millis(40);
+    // One HWQ: the drive serves in the order of arrival.
+    scenario.hwqs_shared = 1;
+    let first = &mut scenario.tenants[0];
+    first.terms = Terms::guaranteed(Some(Nanos::from_micros(50)));
+    first.workload = Workload::Fio(Fio::random_4k(1, 1, 100));
+    scenario
+}
+
 fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
-    let limits = vec![Limits { rw_ios_per_sec: 50_000, ..Limits::default() }];
-    let scenario = match flaw {
+    let mut scenario = match flaw {
         Flaw::Starves | Flaw::Spins => scenario(PolicyConfig::Passthrough),
-        Flaw::ExceedsCaps => scenario(PolicyConfig::Caps(CapsConfig { limits })),
+        Flaw::ExceedsCaps => scenario(PolicyConfig::Caps),
         Flaw::IgnoresWeights => scenario(PolicyConfig::Mqfq(MqfqConfig::default())),
         Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
         Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
+        Flaw::ExceedsBound => promised(),
     };
+    scenario.tenants[0].terms.limits = Limits { rw_ios_per_sec: 50_000, ..Limits::default() };
     let mut build = |shape: &PollerShape| {
         let inner = match flaw {
             Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights => Passthrough::new(shape.hwqs, shape.hwq_depth).into(),
-            Flaw::IgnoresClasses => PolicyConfig::Wrr(ArbitratedConfig::wrr()).build(shape)?,
-            Flaw::ChargesCommands | Flaw::ForgetsDebts => scenario.policy.build(shape)?,
-            Flaw::ExceedsCaps => {
-                let limits = vec![Limits { rw_ios_per_sec: 60_000, ..Limits::default() }];
-                PolicyConfig::Caps(CapsConfig { limits }).build(shape)?
-            }
+            _ => scenario.policy.build(shape)?,
         };
         Ok(Flawed { inner, flaw, victims: Vec::new() })
     };
@@ -142,15 +156,29 @@ enum Flaw {
     ChargesCommands,
     /// Takes no command for more than the least quantum.
     ForgetsDebts,
+    /// Takes best effort's commands for flushes, which cost next to nothing.
+    ExceedsBound,
 }
 
 impl Flaw {
-    /// What it takes a length for.
-    fn reckons(self, len_bytes: u64) -> u64 {
+    /// What it takes terms for.
+    fn understands(self, terms: &Terms) -> Terms {
+        let mut terms = *terms;
         match self {
-            Self::ChargesCommands => 4_096,
-            Self::ForgetsDebts => len_bytes.min(64 << 10),
-            _ => len_bytes,
+            Self::ExceedsCaps => terms.limits.rw_ios_per_sec += terms.limits.rw_ios_per_sec / 5,
+            Self::IgnoresClasses => terms.priority = TenantPriority::default(),
+            _ => {}
+        }
+        terms
+    }
+
+    /// What it takes a command for; `victim`: of tenant 1.
+    fn reckons(self, victim: bool, op: Op, len_bytes: u64) -> (Op, u64) {
+        match self {
+            Self::ChargesCommands => (op, 4_096),
+            Self::ForgetsDebts => (op, len_bytes.min(64 << 10)),
+            Self::ExceedsBound if victim => (Op::Flush, 0),
+            _ => (op, len_bytes),
         }
     }
 }
@@ -159,16 +187,24 @@ impl Flaw {
 struct Flawed {
     inner: AnyPolicy,
     flaw: Flaw,
-    /// Slots that are starved.
+    /// Tenant 1's slots.
     victims: Vec<VqSlot>,
 }
 
 impl Policy for Flawed {
-    fn attach(&mut self, slot: VqSlot, vq: VqId, class: Class, now: Nanos) {
-        if self.flaw == Flaw::Starves && vq.tenant == TenantId(1) {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        if vq.tenant == TenantId(1) {
             self.victims.push(slot);
         }
-        self.inner.attach(slot, vq, class, now);
+        self.inner.attach(slot, vq, tenant, &self.flaw.understands(terms), now);
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        self.inner.change_terms(tenant, &self.flaw.understands(terms), now);
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        self.inner.forget(tenant);
     }
 
     fn detach(&mut self, slot: VqSlot, now: Nanos) {
@@ -176,7 +212,7 @@ impl Policy for Flawed {
     }
 
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        if !self.victims.contains(&slot) {
+        if self.flaw != Flaw::Starves || !self.victims.contains(&slot) {
             self.inner.arrived(slot, backlog, now);
         }
     }
@@ -186,7 +222,8 @@ impl Policy for Flawed {
     }
 
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
-        self.inner.sent(slot, hwq, op, self.flaw.reckons(len_bytes), now);
+        let (op, len_bytes) = self.flaw.reckons(self.victims.contains(&slot), op, len_bytes);
+        self.inner.sent(slot, hwq, op, len_bytes, now);
     }
 
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos) {
@@ -197,16 +234,21 @@ impl Policy for Flawed {
         &mut self,
         slot: VqSlot,
         hwq: HwqId,
-        tenant: TenantId,
+        tenant: TenantSlot,
         op: Op,
         len_bytes: u64,
         latency: Nanos,
         now: Nanos,
     ) {
-        self.inner.completed(slot, hwq, tenant, op, self.flaw.reckons(len_bytes), latency, now);
+        let (op, len_bytes) = self.flaw.reckons(self.victims.contains(&slot), op, len_bytes);
+        self.inner.completed(slot, hwq, tenant, op, len_bytes, latency, now);
     }
 
     fn interval(&mut self, reports: &[policy::TenantReport], now: Nanos) {
         self.inner.interval(reports, now);
+    }
+
+    fn bound(&self, tenant: TenantId) -> Option<Bound> {
+        self.inner.bound(tenant)
     }
 }

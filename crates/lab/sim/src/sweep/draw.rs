@@ -7,15 +7,15 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, CapsConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits,
-    LpnsConfig, MqfqConfig, PolicyConfig, TenantPriority, Variant,
+    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig,
+    MqfqConfig, PolicyConfig, TenantPriority, Terms, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
 
 use crate::workload::{
     Access, Arrivals, BlockSize, Core, Filebench, Fio, Open, Pattern, Personality, Replay, Webuser, Workload, Ycsb,
 };
-use crate::{Contention, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
+use crate::{Change, ChangeKind, Contention, FREE, Fault, FaultKind, Kick, Layout, PathCosts, Scenario, Tenant};
 
 const MIB: u64 = 1 << 20;
 /// Layouts whose pollers see all queues of a tenant.
@@ -39,7 +39,7 @@ pub fn draw(seed: u64) -> Scenario {
     let warmup_ms = rng.u64(0..span_ms);
     let mut scenario = Scenario {
         layout: *choose(&mut rng, &WHOLE),
-        policy: policy(&mut rng, tenants.len()),
+        policy: policy(&mut rng, &mut tenants),
         hwqs_own: rng.u16(1..=8),
         hwqs_shared: rng.u16(1..=16),
         hwq_depth: *choose(&mut rng, &[1, 2, 8, 64, 1024]),
@@ -58,8 +58,10 @@ pub fn draw(seed: u64) -> Scenario {
         scenario.layout = *choose(&mut rng, &[Layout::Evenkeel, Layout::Mdev, Layout::Spdk, Layout::K2]);
     }
     arbitrated(&mut scenario);
+    promised(&mut scenario);
     costs(&mut rng, &mut scenario);
     contention(&mut scenario);
+    membership(&mut scenario);
     if rng.bool() {
         let faults = 0..rng.usize(1..=3);
         scenario.faults = faults.map(|_| fault(&mut rng, &scenario)).collect();
@@ -134,12 +136,58 @@ fn arbitrated(scenario: &mut Scenario) {
         low_weight,
         arbitration_burst: *choose(&mut rng, &[1, 1, 8, 256]),
         max_in_flight: *choose(&mut rng, &[1, 8, 64, 256]),
-        priorities: (0..rng.usize(0..=scenario.tenants.len())).map(|_| priority(&mut rng)).collect(),
     };
+    for at in 0..rng.usize(0..=scenario.tenants.len()) {
+        scenario.tenants[at].terms.priority = priority(&mut rng);
+    }
     for tenant in &mut scenario.tenants {
         tenant.queue_priorities = (0..rng.u16(0..=tenant.vqs)).map(|_| class(&mut rng)).collect();
     }
     scenario.policy = if drr { PolicyConfig::Drr(config) } else { PolicyConfig::Wrr(config) };
+}
+
+/// A bound stands from the second interval on: half of those under `lpns` run on for longer. From a source of its own too.
+fn promised(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(16) ^ 0xb0d5);
+    if matches!(scenario.policy, PolicyConfig::Lpns(_)) && rng.bool() {
+        scenario.duration += Nanos::from_millis(rng.u64(20..=80));
+    }
+}
+
+/// Now and then tenants that come later, go, or get other terms. From a source of its own too.
+fn membership(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(48) ^ 0x3e3b);
+    if rng.u8(..3) > 0 {
+        return;
+    }
+    let end_ns = (scenario.warmup + scenario.duration).0;
+    for _ in 0..rng.usize(1..=12) {
+        let tenant = rng.usize(..scenario.tenants.len());
+        let kind = match rng.u8(..4) {
+            0 => ChangeKind::Joins,
+            1 => ChangeKind::Leaves,
+            _ => ChangeKind::NewTerms(terms(&mut rng, &scenario.policy)),
+        };
+        scenario.changes.push(Change { at: Nanos(rng.u64(0..end_ns)), tenant, kind });
+    }
+}
+
+/// Terms of which those that the policy heeds are drawn.
+pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
+    let limits = if *policy == PolicyConfig::Caps { limits(rng) } else { Limits::default() };
+    let priority = match policy {
+        PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => priority(rng),
+        _ => TenantPriority::default(),
+    };
+    Terms { class: promise(rng), limits, priority }
+}
+
+fn promise(rng: &mut Rng) -> Class {
+    if rng.u8(..3) == 0 {
+        Class::Guaranteed { latency_target: rng.bool().then(|| Nanos::from_micros(rng.u64(20..=500))) }
+    } else {
+        Class::BestEffort { weight: *choose(rng, &[1, 1, 1, 2, 4, 8, 100]) }
+    }
 }
 
 fn class(rng: &mut Rng) -> QueuePriority {
@@ -195,7 +243,8 @@ fn profile(rng: &mut Rng) -> Profile {
     profile
 }
 
-fn policy(rng: &mut Rng, tenants: usize) -> PolicyConfig {
+/// Policies that want to know more of tenants than their class have that drawn too.
+fn policy(rng: &mut Rng, tenants: &mut [Tenant]) -> PolicyConfig {
     let cost = if rng.bool() { Cost::default() } else { Cost { read: Curve::linear(13), ..Cost::default() } };
     match rng.u8(..8) {
         0 => PolicyConfig::Passthrough,
@@ -216,7 +265,12 @@ fn policy(rng: &mut Rng, tenants: usize) -> PolicyConfig {
             guaranteed_weight: rng.u32(1..=10),
             cost,
         }),
-        _ => PolicyConfig::Caps(CapsConfig { limits: (0..rng.usize(0..=tenants)).map(|_| limits(rng)).collect() }),
+        _ => {
+            for at in 0..rng.usize(0..=tenants.len()) {
+                tenants[at].terms.limits = limits(rng);
+            }
+            PolicyConfig::Caps
+        }
     }
 }
 
@@ -262,17 +316,21 @@ fn limits(rng: &mut Rng) -> Limits {
 }
 
 fn tenant(rng: &mut Rng, at: usize) -> Tenant {
-    let class = if rng.u8(..3) == 0 {
-        Class::Guaranteed { latency_target: rng.bool().then(|| Nanos::from_micros(rng.u64(20..=500))) }
-    } else {
-        Class::BestEffort { weight: *choose(rng, &[1, 1, 1, 2, 4, 8, 100]) }
-    };
+    let class = promise(rng);
     let size_bytes = rng.u64(64..=1_024) * MIB;
     let drawn = workload(rng, size_bytes);
     let workload = if drawn.validate(size_bytes).is_ok() { drawn } else { Workload::Fio(Fio::random_4k(1, 1, 100)) };
     let vqs = if rng.u8(..32) == 0 { 127 } else { rng.u16(1..=8) };
     let queue_priorities = Vec::new();
-    Tenant { name: format!("t{at}"), class, vcpus: rng.u16(1..=8), vqs, queue_priorities, size_bytes, workload }
+    Tenant {
+        name: format!("t{at}"),
+        terms: class.into(),
+        vcpus: rng.u16(1..=8),
+        vqs,
+        queue_priorities,
+        size_bytes,
+        workload,
+    }
 }
 
 fn workload(rng: &mut Rng, size_bytes: u64) -> Workload {

@@ -4,32 +4,30 @@
 //! | --- | --- |
 //! | here | [`check`]: one seed |
 //! | `draw` | [`draw()`]: a seed's scenario: drive, host, policy, tenants, faults |
+//! | `churn` | [`churn()`]: thousands of changes of membership beside a tenant that runs on |
+//! | `excuse` | who may starve, and why |
 //! | `canary` | [`canaries`]: policies and parts broken on purpose |
 //!
 //! A few milliseconds of virtual time each, so that thousands run in minutes. A seed says everything: the same one
 //! draws the same scenario and ends in the same report.
 
 mod canary;
+mod churn;
 mod draw;
+mod excuse;
 
 use std::fmt;
 
-use io_model::QueuePriority;
-use policy::{Class, FairVariant, PolicyConfig, TenantPriority, Variant};
-
 pub use canary::{Canary, canaries};
+pub use churn::{Churn, POLICIES, churn};
 pub use draw::draw;
 
-use crate::workload::Workload;
-use crate::{FaultKind, Report, Rule, Scenario, ScenarioError, Violation, run};
+use excuse::excuse;
+
+use crate::{BoundCounts, Report, Scenario, ScenarioError, Violation, run};
 
 /// Each so many seeds one runs twice, to see that nothing but the scenario decides.
 const TWICE: u64 = 16;
-
-/// Commands of guaranteed tenants in flight that may saturate a drive.
-const SATURATING: u32 = 128;
-/// The speed of D2FQ's high class against its low one up to which the low one is not starved.
-const PATIENT_RATIO: u32 = 32;
 
 /// What a seed's run was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +40,14 @@ pub struct Summary {
     pub tenants: usize,
     /// How many faults.
     pub faults: usize,
+    /// How many changes of who is there and on which terms.
+    pub changes: usize,
     /// I/Os that ended.
     pub simulated_ios: u64,
-    /// Broken rules that are known of this policy.
-    pub forgiven: u64,
+    /// How many commands were held against a bound.
+    pub bounds: BoundCounts,
+    /// Why somebody was allowed to starve, if somebody did; each reason once.
+    pub excuses: Vec<&'static str>,
 }
 
 /// Why a seed failed.
@@ -71,7 +73,7 @@ impl fmt::Display for Failure {
             Self::Differs(summary) => write!(f, "{summary}: two runs of it differ"),
             Self::Broken { summary, violations } => {
                 write!(f, "{summary}: {} rules broken", violations.len())?;
-                for Violation { at_ns, rule, what } in violations.iter().take(4) {
+                for Violation { at_ns, rule, what, .. } in violations.iter().take(4) {
                     write!(f, "\n  at {at_ns} ns, {rule:?}: {what}")?;
                 }
                 Ok(())
@@ -82,8 +84,8 @@ impl fmt::Display for Failure {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, layout, tenants, faults, simulated_ios, .. } = self;
-        write!(f, "{policy} on {layout}, {tenants} tenants, {faults} faults, {simulated_ios} I/Os")
+        let Self { policy, layout, tenants, faults, changes, simulated_ios, .. } = self;
+        write!(f, "{policy} on {layout}, {tenants} tenants, {faults} faults, {changes} changes, {simulated_ios} I/Os")
     }
 }
 
@@ -96,9 +98,17 @@ impl std::error::Error for Failure {}
 pub fn check(seed: u64) -> Result<Summary, Failure> {
     let scenario = draw(seed);
     let report = run(&scenario).map_err(Failure::Invalid)?;
-    let (forgiven, violations): (Vec<_>, Vec<_>) =
-        report.broken.iter().cloned().partition(|violation| excused(&scenario, violation.rule));
-    let summary = summary(&scenario, &report, forgiven.len() as u64);
+    let terms = scenario.terms();
+    let (mut excuses, mut violations) = (Vec::new(), Vec::new());
+    for violation in &report.broken {
+        match excuse(&scenario, &terms, violation) {
+            Some(why) => excuses.push(why),
+            None => violations.push(violation.clone()),
+        }
+    }
+    excuses.sort_unstable();
+    excuses.dedup();
+    let summary = summary(&scenario, &report, excuses);
     if !violations.is_empty() {
         return Err(Failure::Broken { summary, violations });
     }
@@ -108,54 +118,25 @@ pub fn check(seed: u64) -> Result<Summary, Failure> {
     Ok(summary)
 }
 
-fn summary(scenario: &Scenario, report: &Report, forgiven: u64) -> Summary {
+fn summary(scenario: &Scenario, report: &Report, excuses: Vec<&'static str>) -> Summary {
     Summary {
         policy: report.policy.clone(),
         layout: report.layout.clone(),
         tenants: scenario.tenants.len(),
         faults: scenario.faults.len(),
+        changes: scenario.changes.len(),
         simulated_ios: report.simulated_ios,
-        forgiven,
+        bounds: report.bounds,
+        excuses,
     }
-}
-
-/// Whether a scenario may break a rule. Only starvation is ever excused: by policies that are known to starve, each for
-/// the reason beside it, and by an HWQ that is lost, for then a policy that bound a VQ to it can't know.
-fn excused(scenario: &Scenario, rule: Rule) -> bool {
-    let guaranteed = || scenario.tenants.iter().any(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
-    let starves = match &scenario.policy {
-        // Guaranteed tenants first, without limit.
-        PolicyConfig::K2(_) => guaranteed(),
-        // As published it suspends every best-effort tenant beside an idle guaranteed one; corrected, guaranteed ones
-        // with much in flight leave best effort only its floor, a command or two that wait for all of theirs.
-        PolicyConfig::Lpns(config) => config.variant == Variant::Published || guaranteed_depth(scenario) >= SATURATING,
-        // As published the first tenant goes first, and who asks most gets most.
-        PolicyConfig::Fair(config) => config.variant == FairVariant::Published,
-        // The drive fetches from its low class once for so many of its high one.
-        PolicyConfig::D2fq(config) => config.adaptive || config.ratio > PATIENT_RATIO,
-        // Urgent tenants first, without limit.
-        PolicyConfig::Wrr(config) | PolicyConfig::Drr(config) => {
-            config.priorities.contains(&TenantPriority::Fixed(QueuePriority::Urgent))
-        }
-        _ => false,
-    };
-    let lost = scenario.faults.iter().any(|fault| matches!(fault.kind, FaultKind::LoseHwq { .. }));
-    rule == Rule::NoStarvation && (starves || lost)
-}
-
-/// Commands that all guaranteed tenants of a closed loop keep in flight together.
-fn guaranteed_depth(scenario: &Scenario) -> u32 {
-    let guaranteed = scenario.tenants.iter().filter(|tenant| matches!(tenant.class, Class::Guaranteed { .. }));
-    let depths = guaranteed.map(|tenant| match &tenant.workload {
-        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth),
-        _ => 0,
-    });
-    depths.fold(0, u32::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
+    use policy::PolicyConfig;
+
     use super::*;
+    use crate::{ChangeKind, FaultKind};
 
     #[test]
     fn dozens_of_seeds_hold() {
@@ -170,6 +151,14 @@ mod tests {
     fn every_canary_is_caught() {
         for canary in canaries() {
             assert!(canary.caught(), "{}: {:?} was not seen, only {:?}", canary.name, canary.expected, canary.seen);
+        }
+    }
+
+    #[test]
+    fn thousands_come_and_go_beside_one_that_runs_on() {
+        for policy in POLICIES {
+            let churn = churn(policy, 7, 10_000).unwrap_or_else(|what| panic!("seed 7: {policy}: {what}"));
+            println!("{churn}");
         }
     }
 
@@ -195,6 +184,10 @@ mod tests {
         assert!(
             has(|kind| matches!(kind, FaultKind::Leave { .. })) && has(|kind| matches!(kind, FaultKind::Rogue { .. }))
         );
+        let changes: Vec<ChangeKind> =
+            scenarios.iter().flat_map(|scenario| &scenario.changes).map(|change| change.kind).collect();
+        assert!(changes.contains(&ChangeKind::Joins) && changes.contains(&ChangeKind::Leaves));
+        assert!(changes.iter().any(|kind| matches!(kind, ChangeKind::NewTerms(_))));
         assert!(scenarios.iter().all(|scenario| scenario.validate().is_ok()));
     }
 }

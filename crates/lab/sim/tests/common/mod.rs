@@ -14,7 +14,7 @@ pub const BEST_EFFORT: Class = Class::BestEffort { weight: 1 };
 pub fn reader(class: Class, jobs: u16, iodepth: u32) -> Tenant {
     Tenant {
         name: format!("n{jobs}d{iodepth}"),
-        class,
+        terms: class.into(),
         vcpus: jobs,
         vqs: jobs,
         queue_priorities: Vec::new(),

@@ -1,7 +1,7 @@
 //! Passthrough, a namespace through QEMU, and SPDK vhost, with one VM.
 
 use io_model::Nanos;
-use policy::Class;
+use policy::Terms;
 use sim::workload::{Fio, Workload};
 use sim::{Layout, Report, Scenario, Tenant};
 use ssd_model::Profile;
@@ -38,7 +38,7 @@ fn run(context: &Context<'_>, layout: Layout, vcpus: u16, fio: Fio) -> Result<Re
     let profile = Profile::by_name("pm1725a").ok_or("no profile pm1725a")?;
     let tenant = Tenant {
         name: "VM".to_owned(),
-        class: Class::BestEffort { weight: 1 },
+        terms: Terms::default(),
         vcpus,
         vqs: vcpus,
         queue_priorities: Vec::new(),

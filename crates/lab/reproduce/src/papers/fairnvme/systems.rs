@@ -140,7 +140,7 @@ fn host() -> HostCosts {
 pub fn scenario(context: &Context<'_>, system: System, drive: Drive, workloads: &[Workload]) -> Scenario {
     let tenant = |(i, workload): (usize, &Workload)| Tenant {
         name: format!("VM{}", i + 1),
-        class: system.class(i),
+        terms: system.class(i).into(),
         vcpus: QUEUES,
         vqs: QUEUES,
         queue_priorities: Vec::new(),

@@ -1,7 +1,7 @@
 //! The systems that LPNS is compared with, its two drives, and its VMs.
 
 use io_model::Nanos;
-use policy::{Class, D2fqConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, Variant};
+use policy::{D2fqConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, Terms, Variant};
 use sim::workload::{Fio, Webuser, Workload};
 use sim::{HostCosts, Layout, Scenario, Tenant, TenantReport};
 use ssd_model::Profile;
@@ -176,10 +176,7 @@ pub fn scenario(context: &Context<'_>, system: System, drive: Drive, vms: &[Vm],
     let target = Nanos((drive.target_us() * 1e3) as u64);
     let tenant = |(i, vm): (usize, &Vm)| Tenant {
         name: format!("VM{}", i + 1),
-        class: match vm.guaranteed {
-            true => Class::Guaranteed { latency_target: Some(target) },
-            false => Class::BestEffort { weight: 1 },
-        },
+        terms: if vm.guaranteed { Terms::guaranteed(Some(target)) } else { Terms::default() },
         vcpus: QUEUES,
         vqs: QUEUES,
         queue_priorities: Vec::new(),

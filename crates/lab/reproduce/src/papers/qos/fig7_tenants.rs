@@ -2,7 +2,7 @@
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant};
-use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority};
+use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{HostCosts, Layout, Scenario};
 use ssd_model::Profile;
@@ -50,10 +50,9 @@ fn site() -> Result<Site, String> {
     Ok(Site { profile, host: host(&HostCosts::default()) })
 }
 
-fn policy(tenants: &[Tenant]) -> PolicyConfig {
-    let priorities = tenants.iter().map(|tenant| TenantPriority::Fixed(tenant.priority)).collect();
+fn policy() -> PolicyConfig {
     // Nine commands of 32 KiB do not keep a flash drive busy; the default is for commands of 4 KiB.
-    PolicyConfig::Drr(ArbitratedConfig { priorities, max_in_flight: 512, ..ArbitratedConfig::drr() })
+    PolicyConfig::Drr(ArbitratedConfig { max_in_flight: 512, ..ArbitratedConfig::drr() })
 }
 
 fn scenario(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Scenario {
@@ -68,7 +67,7 @@ fn scenario(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Scenario 
     };
     let tenant = |tenant: &Tenant| sim::Tenant {
         name: tenant.name.clone(),
-        class: tenant.class,
+        terms: Terms { priority: TenantPriority::Fixed(tenant.priority), ..tenant.class.into() },
         vcpus: VCPUS,
         vqs: VCPUS,
         queue_priorities: Vec::new(),
@@ -77,7 +76,7 @@ fn scenario(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Scenario 
     };
     Scenario {
         layout: Layout::Mdev,
-        policy: policy(tenants),
+        policy: policy(),
         hwq_depth: 8_192,
         tenants: tenants.iter().map(tenant).collect(),
         duration: context.span(SPAN),
@@ -87,7 +86,7 @@ fn scenario(context: &Context<'_>, site: &Site, tenants: &[Tenant]) -> Scenario 
 }
 
 fn predict(site: &Site, tenants: &[Tenant]) -> Result<planner::Forecast, String> {
-    planner::predict(site, &policy(tenants), tenants).map_err(|error| error.to_string())
+    planner::predict(site, &policy(), tenants).map_err(|error| error.to_string())
 }
 
 /// Throughput and mean latency (µs) of the high tenant, simulated and planned.

@@ -1,7 +1,7 @@
 //! Fig. 8 with the host's policies in the drive's place: `wrr` and `drr` between tenants, on a drive that takes turns.
 
 use io_model::Nanos;
-use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority};
+use policy::{ArbitratedConfig, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, BlockSize, Fio, Pattern, Workload};
 use sim::{Layout, Tenant};
 use ssd_model::Profile;
@@ -33,16 +33,10 @@ type Way = (&'static str, fn(&Scenario) -> Printed, f64);
 const WAYS: [Way; 3] =
     [("drr", |s| s.drr, DRR_TOLERANCE), ("wrr", |s| s.wrr, TOLERANCE), ("passthrough", |s| s.rr, TOLERANCE)];
 
-fn policy(name: &str, scenario: &Scenario) -> PolicyConfig {
-    let fixed = |job: &Job| TenantPriority::Fixed(class(job.class));
-    let priorities = scenario.jobs.iter().map(fixed).collect();
+fn policy(name: &str) -> PolicyConfig {
     match name {
-        "drr" => {
-            PolicyConfig::Drr(ArbitratedConfig { max_in_flight: MAX_IN_FLIGHT, priorities, ..ArbitratedConfig::drr() })
-        }
-        "wrr" => {
-            PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: MAX_IN_FLIGHT, priorities, ..ArbitratedConfig::wrr() })
-        }
+        "drr" => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: MAX_IN_FLIGHT, ..ArbitratedConfig::drr() }),
+        "wrr" => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: MAX_IN_FLIGHT, ..ArbitratedConfig::wrr() }),
         _ => PolicyConfig::Passthrough,
     }
 }
@@ -53,7 +47,7 @@ fn tenant(at: usize, job: &Job) -> Tenant {
         Access { read_percent: 100, pattern: Pattern::Random, block_sizes: sizes.collect(), working_set_bytes: None };
     Tenant {
         name: format!("job {}", at + 1),
-        class: Class::BestEffort { weight: 1 },
+        terms: Terms { priority: TenantPriority::Fixed(class(job.class)), ..Terms::default() },
         vcpus: JOBS,
         vqs: JOBS,
         queue_priorities: Vec::new(),
@@ -66,7 +60,7 @@ fn ratio(context: &Context<'_>, scenario: &Scenario, way: &Way) -> Result<f64, S
     let profile = Profile::by_name("p3700").ok_or("no profile p3700")?;
     let run = sim::Scenario {
         layout: Layout::Mdev,
-        policy: policy(way.0, scenario),
+        policy: policy(way.0),
         tenants: scenario.jobs.iter().enumerate().map(|(at, job)| tenant(at, job)).collect(),
         warmup: context.span(WARMUP),
         duration: context.span(SPAN),

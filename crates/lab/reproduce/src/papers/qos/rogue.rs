@@ -1,7 +1,7 @@
 //! A neighbour that goes wild: what the others notice. Not in the paper; it arbitrates only among well-behaved jobs.
 
 use io_model::Nanos;
-use policy::{ArbitratedConfig, CapsConfig, Class, FairConfig, Limits, LpnsConfig, PolicyConfig};
+use policy::{ArbitratedConfig, Class, FairConfig, Limits, LpnsConfig, PolicyConfig, Terms};
 use sim::workload::{Access, BlockSize, Fio, Open, Workload};
 use sim::{Fault, FaultKind, Layout, Scenario, Tenant};
 use ssd_model::Profile;
@@ -96,44 +96,41 @@ fn size(bytes: u32) -> String {
     if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes >> 10) }
 }
 
-fn tenant(name: &str, class: Class, vqs: u16, workload: Workload) -> Tenant {
+fn tenant(name: &str, terms: Terms, vqs: u16, workload: Workload) -> Tenant {
     let name = name.to_owned();
-    Tenant { name, class, vcpus: vqs, vqs, queue_priorities: Vec::new(), size_bytes: DISK_BYTES, workload }
+    Tenant { name, terms, vcpus: vqs, vqs, queue_priorities: Vec::new(), size_bytes: DISK_BYTES, workload }
 }
 
-fn policy(name: &str, window: u32, share_iops: f64) -> PolicyConfig {
+fn policy(name: &str, window: u32) -> PolicyConfig {
     match name {
         "drr" => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::drr() }),
         "wrr" => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: window, ..ArbitratedConfig::wrr() }),
         "lpns" => PolicyConfig::Lpns(LpnsConfig::p5800x()),
         "fair" => PolicyConfig::Fair(FairConfig::p5800x()),
-        "caps" => {
-            let mut limits = vec![Limits::default(); OTHERS];
-            let mbytes = share_iops * f64::from(PAGE) / f64::from(1 << 20);
-            let (rw_ios_per_sec, rw_mbytes_per_sec) = (share_iops as u64, mbytes as u64);
-            limits.push(Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() });
-            PolicyConfig::Caps(CapsConfig { limits })
-        }
+        "caps" => PolicyConfig::Caps,
         _ => PolicyConfig::Passthrough,
     }
 }
 
-/// The worst p99 of the others, in ns. `class` is theirs.
+/// The worst p99 of the others, in ns. `class` is theirs; `caps` holds the last one to its share.
 fn others_p99(
     context: &Context<'_>,
     (drive, window, share_iops): (&str, u32, f64),
     (name, class): (&str, Class),
     others: &Workload,
-    last: Tenant,
+    mut last: Tenant,
     faults: Vec<Fault>,
 ) -> Result<f64, String> {
     let profile = Profile::by_name(drive).ok_or_else(|| format!("no profile {drive}"))?;
     let mut tenants: Vec<Tenant> =
-        (0..OTHERS).map(|at| tenant(&format!("tenant {at}"), class, JOBS, others.clone())).collect();
+        (0..OTHERS).map(|at| tenant(&format!("tenant {at}"), class.into(), JOBS, others.clone())).collect();
+    let mbytes = share_iops * f64::from(PAGE) / f64::from(1 << 20);
+    let (rw_ios_per_sec, rw_mbytes_per_sec) = (share_iops as u64, mbytes as u64);
+    last.terms.limits = Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() };
     tenants.push(last);
     let scenario = Scenario {
         layout: if name == "lpns" { Layout::Evenkeel } else { Layout::Mdev },
-        policy: policy(name, window, share_iops),
+        policy: policy(name, window),
         tenants,
         warmup: context.span(WARMUP),
         duration: context.span(SPAN),
@@ -152,7 +149,7 @@ fn booked_out(context: &Context<'_>, drive: (&str, u32, f64), name: &str, last: 
     let wild = matches!(last, Neighbour::Wild { .. });
     let rings = Fault { at: Nanos(1_000), kind: FaultKind::Rogue { tenant: OTHERS } };
     let faults = if wild { vec![rings] } else { Vec::new() };
-    let rogue = tenant("rogue", BEST_EFFORT, last.jobs(), last.workload());
+    let rogue = tenant("rogue", BEST_EFFORT.into(), last.jobs(), last.workload());
     others_p99(context, drive, (name, BEST_EFFORT), &others, rogue, faults)
 }
 
@@ -273,7 +270,7 @@ pub fn measure_idle(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let label = |((series, ..), times): &((&str, &str, u32), f64)| format!("{series}: {times} times its share");
     let p99s = context.all(&cases, label, |((_, name, window), times)| {
         let class = if *name == "lpns" { target } else { BEST_EFFORT };
-        let rogue = tenant("rogue", BEST_EFFORT, ROGUE_JOBS, open(ROGUE_JOBS, share_iops * times));
+        let rogue = tenant("rogue", BEST_EFFORT.into(), ROGUE_JOBS, open(ROGUE_JOBS, share_iops * times));
         let others = open(JOBS, share_iops * LOAD);
         others_p99(context, (drive, *window, share_iops), (*name, class), &others, rogue, Vec::new())
     })?;

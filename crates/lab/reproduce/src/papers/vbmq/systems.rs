@@ -1,7 +1,7 @@
 //! The systems that VBMq is compared with, the two drives, and the VM.
 
 use io_model::Nanos;
-use policy::Class;
+use policy::Terms;
 use sim::workload::{Fio, Workload};
 use sim::{Contention, HostCosts, Layout, PathCosts, Scenario, Tenant};
 use ssd_model::{Placement, Profile, Writes};
@@ -139,7 +139,7 @@ pub fn run(context: &Context<'_>, system: System, drive: Drive, load: Load) -> R
     let (layout, path, vqs) = system.parts(drive);
     let tenant = Tenant {
         name: "VM".to_owned(),
-        class: Class::BestEffort { weight: 1 },
+        terms: Terms::default(),
         vcpus: VCPUS,
         vqs,
         queue_priorities: Vec::new(),

@@ -3,7 +3,9 @@
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant};
-use policy::{ArbitratedConfig, COST_UNIT, Class, Cost, Curve, FairConfig, LpnsConfig, PolicyConfig, TenantPriority};
+use policy::{
+    ArbitratedConfig, COST_UNIT, Class, Cost, Curve, FairConfig, LpnsConfig, PolicyConfig, TenantPriority, Terms,
+};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
@@ -184,10 +186,9 @@ pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
     let profile = &mix.site.profile;
     let (cost, r_iops) = calibrated(profile);
     let lone_ns = lone_ns(profile, 100);
-    let priorities = || mix.tenants.iter().map(|tenant| TenantPriority::Fixed(tenant.priority)).collect();
     match name {
-        "wrr" => PolicyConfig::Wrr(ArbitratedConfig { priorities: priorities(), ..ArbitratedConfig::wrr() }),
-        "drr" => PolicyConfig::Drr(ArbitratedConfig { priorities: priorities(), ..ArbitratedConfig::drr() }),
+        "wrr" => PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+        "drr" => PolicyConfig::Drr(ArbitratedConfig::drr()),
         "fair" => PolicyConfig::Fair(match &*profile.name {
             "p5800x" => FairConfig::p5800x(),
             "pm1735" => FairConfig::pm1735(),
@@ -233,7 +234,7 @@ pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos)
         };
         sim::Tenant {
             name: tenant.name.clone(),
-            class: tenant.class,
+            terms: Terms { priority: TenantPriority::Fixed(tenant.priority), ..tenant.class.into() },
             vcpus: tenant.vcpus,
             vqs: tenant.vcpus,
             queue_priorities: Vec::new(),

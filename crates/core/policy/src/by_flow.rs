@@ -1,0 +1,136 @@
+//! The contract of [`Policy`] for policies whose VQs wait in [`Flows`]: they say who goes next and what it costs, and nothing
+//! of the rest.
+
+use io_model::{HwqId, Nanos, Op, QueuePriority, VqId, WrrWeights};
+
+use crate::flows::{Flows, Turns};
+use crate::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+
+/// A policy over [`Flows`].
+pub(crate) trait ByFlow {
+    /// The order among flows.
+    type Turns: Turns;
+
+    fn flows(&self) -> &Flows<Self::Turns>;
+
+    fn flows_mut(&mut self) -> &mut Flows<Self::Turns>;
+
+    /// The flow of a tenant's VQ whose client asked for this priority: the tenant, if not said otherwise.
+    fn flow_for(&self, _slot: VqSlot, tenant: TenantSlot, _asked: QueuePriority) -> u16 {
+        tenant.0
+    }
+
+    /// A tenant's terms as of now, before [`Turns::attach`] tells its flows.
+    fn heed(&mut self, _tenant: TenantSlot, _terms: &Terms, _now: Nanos) {}
+
+    /// See [`Policy::hwq_of`].
+    fn next_hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.flows().hwq_of(slot)
+    }
+
+    /// See [`Policy::next`].
+    fn pick(&mut self, now: Nanos) -> Next;
+
+    /// A command of the flow goes to the drive; its VQ still counts it.
+    fn sending(&mut self, _flow: u16, _op: Op, _len_bytes: u64) {}
+
+    /// See [`Policy::refused`]; the VQ still counts the command.
+    fn refusing(&mut self, _flow: u16, _consumed: bool) {}
+
+    /// The flow's turn is over, and the command that it had went to this HWQ, if to any.
+    fn turn_over(&mut self, _flow: u16, _hwq: Option<HwqId>) {}
+
+    /// See [`Policy::completed`]; the HWQ still counts the command.
+    fn completing(&mut self, _hwq: HwqId, _tenant: TenantSlot, _op: Op, _len_bytes: u64, _now: Nanos) {}
+
+    /// See [`Policy::forget`].
+    fn forget_flows(&mut self, tenant: TenantSlot) {
+        self.flows_mut().turns.forget(tenant.0);
+    }
+
+    /// See [`Policy::interval`].
+    fn end_interval(&mut self, _now: Nanos) {}
+
+    /// See [`Policy::wrr_weights`].
+    fn weights(&self) -> Option<WrrWeights> {
+        None
+    }
+}
+
+impl<P: ByFlow> Policy for P {
+    fn attach(&mut self, slot: VqSlot, _: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        self.heed(tenant, terms, now);
+        let flow = self.flow_for(slot, tenant, QueuePriority::Medium);
+        self.flows_mut().attach(slot, tenant, flow, terms);
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        self.heed(tenant, terms, now);
+        for slot in (0..self.flows().slots()).map(VqSlot) {
+            if self.flows().tenant_of(slot) == Some(tenant) {
+                let flow = self.flow_for(slot, tenant, self.flows().asked_by(slot));
+                self.flows_mut().move_to(slot, flow);
+                self.flows_mut().retune(slot, terms);
+            }
+        }
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        self.forget_flows(tenant);
+    }
+
+    fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
+        if let Some(tenant) = self.flows().tenant_of(slot) {
+            self.flows_mut().set_asked(slot, priority);
+            let flow = self.flow_for(slot, tenant, priority);
+            self.flows_mut().move_to(slot, flow);
+        }
+    }
+
+    fn detach(&mut self, slot: VqSlot, _: Nanos) {
+        self.flows_mut().detach(slot);
+    }
+
+    #[inline]
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, _: Nanos) {
+        self.flows_mut().arrived(slot, backlog);
+    }
+
+    #[inline]
+    fn next(&mut self, now: Nanos) -> Next {
+        self.pick(now)
+    }
+
+    #[inline]
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
+        let Some(flow) = self.flows().flow_of(slot) else { return };
+        self.sending(flow, op, len_bytes);
+        self.flows_mut().sent(slot, hwq);
+        self.turn_over(flow, Some(hwq));
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {
+        let Some(flow) = self.flows().flow_of(slot) else { return };
+        self.refusing(flow, consumed);
+        self.flows_mut().refused(slot, consumed);
+        self.turn_over(flow, None);
+    }
+
+    #[inline]
+    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos, now: Nanos) {
+        self.completing(hwq, tenant, op, len_bytes, now);
+        self.flows_mut().completed(hwq);
+    }
+
+    fn interval(&mut self, _: &[TenantReport], now: Nanos) {
+        self.end_interval(now);
+    }
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.next_hwq_of(slot)
+    }
+
+    fn wrr_weights(&self) -> Option<WrrWeights> {
+        self.weights()
+    }
+}

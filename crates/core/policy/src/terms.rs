@@ -1,0 +1,146 @@
+//! What a tenant was promised, and what it is held to: told at attach, and changeable while it runs.
+
+use io_model::{Nanos, QueuePriority};
+
+use crate::ConfigError;
+
+/// What a tenant was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A latency, whatever its neighbours do.
+    Guaranteed {
+        /// The promise. `None`: as good as the drive can, no number given.
+        latency_target: Option<Nanos>,
+    },
+    /// A share in proportion to its weight.
+    BestEffort {
+        /// Relative weight, 1 to 10000.
+        weight: u32,
+    },
+}
+
+impl Class {
+    /// Whether a latency was promised, with or without a number.
+    pub const fn is_guaranteed(self) -> bool {
+        matches!(self, Self::Guaranteed { .. })
+    }
+
+    /// The latency that was promised, if it has a number.
+    pub const fn latency_target(self) -> Option<Nanos> {
+        match self {
+            Self::Guaranteed { latency_target } => latency_target,
+            Self::BestEffort { .. } => None,
+        }
+    }
+
+    /// The weight, 1 to 10000, where a guaranteed tenant has this one.
+    pub(crate) fn weight_or(self, guaranteed: u32) -> u32 {
+        match self {
+            Self::Guaranteed { .. } => guaranteed,
+            Self::BestEffort { weight } => weight.clamp(1, 10_000),
+        }
+    }
+}
+
+/// What one tenant may do at most; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Commands per second, up to 10^9.
+    pub rw_ios_per_sec: u64,
+    /// MiB per second, both ways, up to 10^6.
+    pub rw_mbytes_per_sec: u64,
+    /// MiB per second read, up to 10^6.
+    pub r_mbytes_per_sec: u64,
+    /// MiB per second written, up to 10^6.
+    pub w_mbytes_per_sec: u64,
+}
+
+impl Limits {
+    /// Highest limit on commands per second.
+    pub const MOST_IOS_PER_SEC: u64 = 1_000_000_000;
+    /// Highest limit on MiB per second.
+    pub const MOST_MBYTES_PER_SEC: u64 = 1_000_000;
+
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first limit out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let remedy = "must be at most 1000000000";
+        ConfigError::check(self.rw_ios_per_sec <= Self::MOST_IOS_PER_SEC, "rw_ios_per_sec", remedy)?;
+        let in_mbytes = [
+            ("rw_mbytes_per_sec", self.rw_mbytes_per_sec),
+            ("r_mbytes_per_sec", self.r_mbytes_per_sec),
+            ("w_mbytes_per_sec", self.w_mbytes_per_sec),
+        ];
+        for (field, limit) in in_mbytes {
+            ConfigError::check(limit <= Self::MOST_MBYTES_PER_SEC, field, "must be at most 1000000")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whence a tenant's priority comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TenantPriority {
+    /// From the configuration, for all of its VQs.
+    Fixed(QueuePriority),
+    /// From its client, for each VQ when it creates it. Urgent counts as high.
+    OfQueue,
+}
+
+impl Default for TenantPriority {
+    fn default() -> Self {
+        Self::Fixed(QueuePriority::Medium)
+    }
+}
+
+/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, limits (`caps`), or
+/// priorities (`wrr`, `drr`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// A latency, or a share.
+    pub class: Class,
+    /// What `caps` lets it do at most. Out of range: the highest limit there is; see [`Limits::validate`].
+    pub limits: Limits,
+    /// What it counts for under `wrr` and `drr`.
+    pub priority: TenantPriority,
+}
+
+impl Terms {
+    /// A latency, with or without a number; no limits, medium priority.
+    pub fn guaranteed(latency_target: Option<Nanos>) -> Self {
+        Class::Guaranteed { latency_target }.into()
+    }
+
+    /// A share by weight, 1 to 10000; no limits, medium priority.
+    pub fn best_effort(weight: u32) -> Self {
+        Class::BestEffort { weight }.into()
+    }
+}
+
+impl From<Class> for Terms {
+    fn from(class: Class) -> Self {
+        Self { class, limits: Limits::default(), priority: TenantPriority::default() }
+    }
+}
+
+impl Default for Terms {
+    /// Best effort with weight 1, no limits, medium priority.
+    fn default() -> Self {
+        Self::best_effort(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_out_of_range_are_named() {
+        assert_eq!(Limits::default().validate(), Ok(()));
+        let field = |limits: Limits| limits.validate().unwrap_err().field;
+        assert_eq!(field(Limits { rw_ios_per_sec: 1_000_000_001, ..Limits::default() }), "rw_ios_per_sec");
+        assert_eq!(field(Limits { w_mbytes_per_sec: 1_000_001, ..Limits::default() }), "w_mbytes_per_sec");
+    }
+}

@@ -1,0 +1,98 @@
+//! Which front end a tenant has, and what it takes to serve one.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use client_socket::{BindError, Log, Server, Sink};
+use config::{Frontend, Placement, Policy, Tenant};
+use io_model::TenantId;
+use vhost_blk::Queues;
+
+use super::nvme_client::NvmeClient;
+use super::virtio::VirtioQueues;
+use super::virtio_client::{self, VirtioClient};
+use super::{Port, Served, nvme};
+use crate::drive::Facts;
+use crate::poller_thread::{PollerSender, TenantAt};
+
+/// Called with the new LBA size when a guest formatted its namespace.
+pub type OnFormat = Box<dyn Fn(u32) + Send>;
+
+/// Some of a tenant's queues, and where they are served.
+pub type ServedAt = (Range<u16>, PollerSender<Served>, TenantAt);
+
+/// A tenant's front end, before it is anywhere.
+pub struct Fitted {
+    /// For each of the tenant's pollers, in the order of its queues.
+    pub parts: Vec<Served>,
+    /// Puts it on its socket, once each part is with its poller.
+    pub serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
+}
+
+/// What a front end is made of.
+pub struct Making<'a> {
+    /// Whose; given once.
+    pub id: TenantId,
+    /// As configured.
+    pub tenant: &'a Tenant,
+    /// Where its disk lies.
+    pub placement: &'a Placement,
+    /// What the drive can do.
+    pub drive: &'a Facts,
+    /// The policy in force.
+    pub policy: &'a Policy,
+    /// The queues of each part; one part for a front end that can't be split.
+    pub queues: &'a [Range<u16>],
+    /// Where clients connect.
+    pub socket: PathBuf,
+    /// Where log lines go.
+    pub sink: Sink,
+    /// See [`OnFormat`].
+    pub on_format: OnFormat,
+}
+
+/// Makes a tenant's front end.
+///
+/// # Errors
+/// A disk that this front end can't present, or no memory for it.
+pub fn fit(making: Making<'_>) -> Result<Fitted> {
+    match making.tenant.frontend {
+        Frontend::VfioUser => nvme(making),
+        Frontend::VhostUserBlk(_) => virtio(making),
+    }
+}
+
+fn nvme(making: Making<'_>) -> Result<Fitted> {
+    let Making { id, tenant, placement, drive, policy, socket, sink, on_format, .. } = making;
+    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, socket, on_format)?;
+    let serve = move |places: Vec<ServedAt>| {
+        let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
+        let client = NvmeClient { port: Port::new(queues, poller, tenant), doorbells };
+        vfio_user::serve(spec, Box::new(client), sink)
+    };
+    Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
+}
+
+fn virtio(making: Making<'_>) -> Result<Fitted> {
+    let Making { id, tenant, placement, drive, queues, socket, sink, .. } = making;
+    let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
+    let name: Arc<str> = tenant.name.as_str().into();
+    let part = |queues: &Range<u16>| {
+        let queues = Queues::new(Arc::clone(&disk), queues.clone());
+        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&sink))).into()
+    };
+    let parts = queues.iter().map(part).collect();
+    let serve = move |places: Vec<ServedAt>| {
+        let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
+        let client = VirtioClient::new(name, disk, ports, Log::new(Arc::clone(&sink)));
+        let spec = client.spec(socket);
+        vhost_user::serve(spec, Box::new(client), sink)
+    };
+    Ok(Fitted { parts, serve: Box::new(serve) })
+}
+
+fn nowhere(name: &str) -> BindError {
+    BindError::BadDevice { name: name.to_owned(), why: "no poller serves it".into() }
+}

@@ -1,0 +1,216 @@
+//! What a tenant sees, as the daemon's threads deal with it.
+//!
+//! A front end has two sides. Its queues are with a poller, or with several: [`FrontEnd`], which the poller's thread
+//! drives. Its client is with a thread of its own, which speaks the protocol and gives the pollers orders through
+//! [`Port`]s. A third front end is a type that implements [`FrontEnd`], a variant of [`Served`], and an arm of [`fit`].
+
+mod fit;
+mod nvme;
+mod nvme_client;
+mod virtio;
+mod virtio_client;
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use guest_memory::{MappedU32, MemoryListener};
+use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+
+pub use self::fit::{Fitted, Making, OnFormat, fit};
+use crate::poller_thread::{Message, PollerSender, TenantAt};
+use crate::poller_waker::{PollerWaker, Watch};
+
+/// Why a client is cut off.
+const POISONED: &str = "the client shrank a file that it had shared as memory";
+
+/// A tenant's queues at one poller, and the life that they have beside [`Source`].
+///
+/// All calls come from the poller's thread, between its iterations. None may wait: what an order has to wait for is
+/// looked at again by [`settle`](Self::settle).
+pub trait FrontEnd: Source + Send + 'static {
+    /// What the client's thread asks for.
+    type Order: Send + 'static;
+
+    /// Executes an order, and answers it unless it has to wait for commands in flight. Orders come in the sequence in
+    /// which the client's thread gave them. `memory` is told of what is mapped and unmapped.
+    fn order(&mut self, order: Self::Order, memory: &mut dyn MemoryListener);
+
+    /// The tenant leaves this poller: its client counts as gone, whatever its thread does. Nothing is fetched any more,
+    /// and memory is let go of once nothing in flight uses it.
+    fn leave(&mut self);
+
+    /// Answers what waited and is over. `true`: something still waits.
+    fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool;
+
+    /// Whether a client is attached.
+    fn has_client(&self) -> bool;
+
+    /// Now and then: disconnects a client that took memory away from under us (see `guest_memory::sigbus`), and tells
+    /// the log what stopped.
+    fn check_health(&mut self);
+
+    /// Doorbells that guests store into mapped memory, each with the value that was last acted on: a sleeping poller
+    /// has them looked at.
+    fn doorbells(&self, _out: &mut Vec<(MappedU32, u32)>) {}
+
+    /// Whether requests may come that nothing at all announces, so that a sleeping poller has to look by itself.
+    fn is_polled(&self) -> bool {
+        false
+    }
+}
+
+/// How a client's thread reaches its tenant's queues at one poller; `O` is [`FrontEnd::Order`].
+pub struct Port<O> {
+    /// Which of the tenant's queues.
+    pub queues: Range<u16>,
+    give: Box<dyn Fn(O) + Send + Sync>,
+    waker: Arc<PollerWaker>,
+}
+
+impl<O: 'static> Port<O> {
+    /// To a tenant at that poller.
+    pub fn new<S>(queues: Range<u16>, poller: PollerSender<S>, tenant: TenantAt) -> Self
+    where
+        S: FrontEnd,
+        S::Order: From<O>,
+    {
+        let waker = Arc::clone(poller.waker());
+        Self { queues, give: Box::new(move |order| poller.send(Message::Order(tenant, order.into()))), waker }
+    }
+
+    /// Gives an order. If the poller has ended, it is dropped, and with it what it would be answered by.
+    pub fn order(&self, order: O) {
+        (self.give)(order);
+    }
+
+    /// Wakes the poller: a doorbell was stored for it.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Has whoever writes to an eventfd wake the poller, until the [`Watch`] is dropped.
+    ///
+    /// # Errors
+    /// See [`PollerWaker::watch`].
+    pub fn watch(&self, fd: OwnedFd) -> std::io::Result<Watch> {
+        self.waker.watch(fd)
+    }
+}
+
+/// One of several front ends, chosen when the tenant is made: a match instead of a virtual call for each doorbell and
+/// command, so that the compiler sees through it.
+macro_rules! front_ends {
+    ($(#[$doc:meta])* $name:ident, $orders:ident { $($(#[$its_doc:meta])* $variant:ident($front_end:ty)),+ $(,)? }) => {
+        $(#[$doc])*
+        pub enum $name {
+            $($(#[$its_doc])* $variant(Box<$front_end>)),+
+        }
+
+        #[doc = concat!("An order to one of [`", stringify!($name), "`].")]
+        pub enum $orders {
+            $($(#[$its_doc])* $variant(<$front_end as FrontEnd>::Order)),+
+        }
+
+        $(impl From<$front_end> for $name {
+            fn from(front_end: $front_end) -> Self {
+                Self::$variant(Box::new(front_end))
+            }
+        })+
+
+        $(impl From<<$front_end as FrontEnd>::Order> for $orders {
+            fn from(order: <$front_end as FrontEnd>::Order) -> Self {
+                Self::$variant(order)
+            }
+        })+
+
+        impl Source for $name {
+            #[inline]
+            fn live_vqs(&self) -> u128 {
+                match self { $(Self::$variant(it) => it.live_vqs()),+ }
+            }
+
+            fn priority(&self, vq: u16) -> QueuePriority {
+                match self { $(Self::$variant(it) => it.priority(vq)),+ }
+            }
+
+            #[inline]
+            fn service(&mut self) -> u32 {
+                match self { $(Self::$variant(it) => it.service()),+ }
+            }
+
+            #[inline]
+            fn backlog(&mut self, vq: u16) -> u32 {
+                match self { $(Self::$variant(it) => it.backlog(vq)),+ }
+            }
+
+            #[inline]
+            fn fetch(&mut self, vq: u16) -> Fetch {
+                match self { $(Self::$variant(it) => it.fetch(vq)),+ }
+            }
+
+            #[inline]
+            fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+                match self { $(Self::$variant(it) => it.complete(token, outcome, buf)),+ }
+            }
+
+            fn notify(&mut self) {
+                match self { $(Self::$variant(it) => it.notify()),+ }
+            }
+
+            fn set_wakeup(&mut self, wanted: bool) {
+                match self { $(Self::$variant(it) => it.set_wakeup(wanted)),+ }
+            }
+        }
+
+        impl FrontEnd for $name {
+            type Order = $orders;
+
+            fn order(&mut self, order: $orders, memory: &mut dyn MemoryListener) {
+                match (self, order) {
+                    $((Self::$variant(it), $orders::$variant(order)) => it.order(order, memory),)+
+                    // A port gives its own front end's orders alone.
+                    _ => {}
+                }
+            }
+
+            fn leave(&mut self) {
+                match self { $(Self::$variant(it) => it.leave()),+ }
+            }
+
+            fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
+                match self { $(Self::$variant(it) => it.settle(memory)),+ }
+            }
+
+            fn has_client(&self) -> bool {
+                match self { $(Self::$variant(it) => it.has_client()),+ }
+            }
+
+            fn check_health(&mut self) {
+                match self { $(Self::$variant(it) => it.check_health()),+ }
+            }
+
+            fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
+                match self { $(Self::$variant(it) => it.doorbells(out)),+ }
+            }
+
+            fn is_polled(&self) -> bool {
+                match self { $(Self::$variant(it) => it.is_polled()),+ }
+            }
+        }
+    };
+}
+
+front_ends! {
+    /// A tenant at one poller, behind any of the front ends.
+    Served, ServedOrder {
+        /// An NVMe controller over vfio-user.
+        Nvme(nvme::NvmeDevice),
+        /// Virtqueues over vhost-user.
+        Virtio(virtio::VirtioQueues),
+    }
+}
+
+// Behind the macro that it uses.
+#[cfg(test)]
+mod third;

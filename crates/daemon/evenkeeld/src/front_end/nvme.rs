@@ -1,0 +1,384 @@
+//! A tenant's NVMe controller at its poller: the controller, its interrupts as eventfds, and what its client asks.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, Result};
+use config::{Placement, Policy, Priority, Tenant};
+use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
+use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
+
+use super::{FrontEnd, OnFormat};
+use crate::drive::Facts;
+
+/// Region indexes of a PCI device (VFIO).
+pub const BAR0: u32 = 0;
+const BAR4: u32 = 4;
+const CONFIG_SPACE: u32 = 7;
+const REGIONS: usize = 9;
+
+/// Interrupt indexes of a PCI device (VFIO).
+const INTX: u32 = 0;
+const MSIX: u32 = 2;
+const ERROR: u32 = 3;
+const IRQ_TYPES: usize = 5;
+
+/// The doorbell page in BAR 0.
+pub const DOORBELLS_START: u64 = 0x1000;
+/// Its end.
+pub const DOORBELLS_END: u64 = 0x2000;
+
+/// What the thread of the controller's client asks for.
+pub enum Order {
+    /// A client attached.
+    Connected(Session),
+    /// The client's request; answered when it is done, or not at all if the daemon ends first.
+    Request(Request, Sender<Reply>),
+    /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
+    Gone(Sender<()>),
+}
+
+/// An answer that waits for the drive.
+enum Waiting {
+    /// For memory to be quiet: a range, or all that was taken away.
+    Unmap(Option<(u64, u64)>, Sender<Reply>),
+    /// For commands in flight to end.
+    Reset(Sender<Reply>),
+    /// For both, after the client left.
+    Gone(Option<Sender<()>>),
+}
+
+/// The eventfds that a client gave for a device's interrupts.
+#[derive(Debug, Default)]
+pub struct EventFds {
+    intx: Option<OwnedFd>,
+    msix: Vec<Option<OwnedFd>>,
+}
+
+impl EventFds {
+    fn has_msix(&self) -> bool {
+        self.msix.iter().any(Option::is_some)
+    }
+
+    fn set(&mut self, index: u32, vector: u32, fd: Option<OwnedFd>) {
+        match index {
+            INTX => self.intx = fd,
+            MSIX => {
+                let at = vector as usize;
+                if at >= self.msix.len() {
+                    self.msix.resize_with(at + 1, || None);
+                }
+                self.msix[at] = fd;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Interrupts for EventFds {
+    fn raise(&mut self, vector: u16) {
+        let msix = self.msix.get(usize::from(vector)).and_then(Option::as_ref);
+        let Some(fd) = msix.or(self.intx.as_ref()) else { return };
+        // The server made it non-blocking, but a client shares that flag and could fill the counter to
+        // hold the poller up: ask first. A full counter is an interrupt that is pending already.
+        let mut writable = [PollFd::new(fd, PollFlags::OUT)];
+        if poll(&mut writable, Some(&Timespec::default())) == Ok(1) {
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A tenant's controller, owned by one poller.
+pub struct NvmeDevice {
+    controller: Controller<EventFds>,
+    session: Option<Session>,
+    waiting: Vec<Waiting>,
+    on_format: OnFormat,
+}
+
+/// Data of one command at most (MDTS).
+const MAX_TRANSFER_BYTES: u32 = 1 << 20;
+
+/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a time is
+/// hardly more than a large one. Guests split what is larger.
+const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
+
+/// Makes the device and says how the server is to present it. The mapping is its doorbell page.
+pub fn build(
+    id: TenantId,
+    tenant: &Tenant,
+    policy: &Policy,
+    placement: &Placement,
+    drive: &Facts,
+    socket: PathBuf,
+    on_format: OnFormat,
+) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>)> {
+    // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
+    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
+    let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;
+    let doorbells = match tenant.doorbells {
+        config::Doorbells::Mapped => Doorbells::Mapped,
+        config::Doorbells::Trapped => Doorbells::Trapped,
+    };
+    let in_turn = matches!(policy, Policy::Wrr(_) | Policy::Drr(_));
+    let config = ControllerConfig {
+        max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
+        ..controller_config(id, tenant, placement, drive, doorbells)
+    };
+    let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
+    let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
+    for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
+        regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
+    }
+    if doorbells == Doorbells::Mapped {
+        let areas = vec![(DOORBELLS_START, DOORBELLS_END - DOORBELLS_START)];
+        regions[BAR0 as usize].mmap = Some(MmapSpec { fd: Arc::new(fd), file_offset_bytes: 0, areas });
+    }
+    let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
+    irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
+    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
+    // Never raised; QEMU warns where it is missing.
+    irqs[ERROR as usize] = IrqSpec::eventfds(1);
+    let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
+    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), on_format }, spec, page))
+}
+
+fn controller_config(
+    id: TenantId,
+    tenant: &Tenant,
+    placement: &Placement,
+    drive: &Facts,
+    doorbells: Doorbells,
+) -> ControllerConfig {
+    let lba_sizes = [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect();
+    ControllerConfig {
+        serial: tenant.name.chars().take(20).collect(),
+        model: "Evenkeel virtual NVMe disk".into(),
+        firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
+        subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
+        namespace: NamespaceConfig {
+            place: Place { tenant: id, base_bytes: placement.offset_bytes },
+            size_bytes: placement.size_bytes,
+            lba_bytes: placement.lba_bytes,
+            lba_sizes,
+            discard: drive.discard,
+            write_zeroes: true,
+            volatile_write_cache: drive.write_cache,
+        },
+        max_io_queues: tenant.queues,
+        max_depth: 1024,
+        max_transfer_bytes: MAX_TRANSFER_BYTES,
+        doorbells,
+        queues_singly: tenant.priority == Priority::Client,
+    }
+}
+
+impl NvmeDevice {
+    /// Does what a client asks, or begins it.
+    fn request(&mut self, request: Request, done: Sender<Reply>, memory: &mut dyn MemoryListener) {
+        let reply = match request {
+            Request::RegionRead { region, offset_bytes, len_bytes } => {
+                let mut data = vec![0; len_bytes as usize];
+                self.read(region, offset_bytes, &mut data);
+                Reply::Data(data)
+            }
+            Request::RegionWrite { region, offset_bytes, data } => {
+                self.write(region, offset_bytes, &data);
+                // A write can make parked completions deliverable; so can memory that comes back.
+                self.notify();
+                Reply::Done
+            }
+            Request::DmaMap { iova, len_bytes, mapping } => {
+                let mapped = self.controller.dma_map(iova, len_bytes, mapping, memory);
+                self.notify();
+                mapped.map_or_else(|error| refusal(error, iova, len_bytes), |()| Reply::Done)
+            }
+            Request::DmaUnmap { iova, len_bytes } => match self.controller.dma_unmap(iova, len_bytes) {
+                Ok(()) => return self.waiting.push(Waiting::Unmap(Some((iova, len_bytes)), done)),
+                Err(_) => Reply::Failed(Errno::NOENT),
+            },
+            Request::DmaUnmapAll => {
+                self.controller.dma_unmap_all();
+                return self.waiting.push(Waiting::Unmap(None, done));
+            }
+            Request::Reset => {
+                self.controller.reset();
+                return self.waiting.push(Waiting::Reset(done));
+            }
+            Request::SetIrqs(change) => {
+                self.set_irqs(change);
+                Reply::Done
+            }
+        };
+        answer(&done, reply);
+    }
+
+    /// The client is gone: its memory is let go once nothing in flight uses it; the controller is reset.
+    fn client_gone(&mut self, done: Option<Sender<()>>) {
+        self.session = None;
+        *self.controller.interrupts_mut() = EventFds::default();
+        self.controller.client_gone();
+        self.waiting.push(Waiting::Gone(done));
+    }
+
+    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
+        match region {
+            CONFIG_SPACE => self.controller.config_read(offset, data),
+            BAR0 | BAR4 => self.controller.bar_read(region as u8, offset, data),
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        match region {
+            CONFIG_SPACE => self.controller.config_write(offset, data),
+            BAR0 | BAR4 => self.controller.bar_write(region as u8, offset, data),
+            _ => {}
+        }
+    }
+
+    fn set_irqs(&mut self, SetIrqs { index, vectors, change }: SetIrqs) {
+        let masked = matches!(change, IrqChange::Mask);
+        match change {
+            IrqChange::Assign(fds) => {
+                for (vector, fd) in vectors.into_iter().zip(fds) {
+                    self.controller.interrupts_mut().set(index, vector, Some(fd));
+                }
+            }
+            IrqChange::Deassign => {
+                vectors.into_iter().for_each(|vector| self.controller.interrupts_mut().set(index, vector, None));
+            }
+            IrqChange::Trigger => {
+                vectors.into_iter().for_each(|vector| self.controller.interrupts_mut().raise(vector as u16));
+            }
+            IrqChange::Mask | IrqChange::Unmask => {
+                vectors.into_iter().for_each(|vector| self.controller.set_vector_masked(vector as u16, masked));
+            }
+        }
+        let armed = self.controller.interrupts_mut().has_msix();
+        self.controller.set_msix_armed(armed);
+    }
+}
+
+/// The answer to a DMA map that failed.
+fn refusal(error: SpaceError, iova: u64, len_bytes: u64) -> Reply {
+    match error {
+        // No VMM does this; what it means by its addresses can't be known any more.
+        SpaceError::Overlap => {
+            Reply::Fatal(Errno::EXIST, format!("a DMA map over another, of {len_bytes:#x} bytes at {iova:#x}"))
+        }
+        SpaceError::TooMany => Reply::Failed(Errno::NOSPC),
+        SpaceError::Refused(refused) => Reply::Failed(Errno::from_raw_os_error(refused.errno)),
+        SpaceError::BadRange | SpaceError::NotMapped => Reply::Failed(Errno::INVAL),
+    }
+}
+
+fn answer<T>(to: &Sender<T>, answer: T) {
+    // A client's thread that no longer waits needs no answer.
+    let _ = to.send(answer);
+}
+
+impl FrontEnd for NvmeDevice {
+    type Order = Order;
+
+    fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
+        match order {
+            Order::Connected(session) => self.session = Some(session),
+            Order::Request(request, done) => self.request(request, done, memory),
+            Order::Gone(done) => self.client_gone(Some(done)),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.client_gone(None);
+    }
+
+    fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
+        while let Some(quiet) = self.controller.take_unmapped(memory) {
+            let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(range, _) if *range == Some(quiet));
+            if let Some(at) = self.waiting.iter().position(told)
+                && let Waiting::Unmap(_, done) = self.waiting.remove(at)
+            {
+                answer(&done, Reply::Done);
+            }
+        }
+        let (is_idle, is_unmapped) = (self.controller.is_idle(), self.controller.unmaps_pending() == 0);
+        self.waiting.retain(|waiting| match waiting {
+            Waiting::Unmap(None, done) if is_unmapped => {
+                answer(done, Reply::Done);
+                false
+            }
+            Waiting::Reset(done) if is_idle => {
+                answer(done, Reply::Done);
+                false
+            }
+            Waiting::Gone(done) if is_idle && is_unmapped => {
+                done.iter().for_each(|done| answer(done, ()));
+                false
+            }
+            _ => true,
+        });
+        !self.waiting.is_empty()
+    }
+
+    fn has_client(&self) -> bool {
+        self.session.is_some()
+    }
+
+    fn check_health(&mut self) {
+        if let Some(session) = self.session.as_ref().filter(|_| self.controller.any_poisoned()) {
+            session.disconnect(super::POISONED);
+        }
+    }
+
+    fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
+        self.controller.doorbells(out);
+    }
+}
+
+impl Source for NvmeDevice {
+    fn live_vqs(&self) -> u128 {
+        self.controller.live_vqs()
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        self.controller.priority(vq)
+    }
+
+    #[inline]
+    fn service(&mut self) -> u32 {
+        self.controller.service()
+    }
+
+    #[inline]
+    fn backlog(&mut self, vq: u16) -> u32 {
+        self.controller.backlog(vq)
+    }
+
+    #[inline]
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        self.controller.fetch(vq)
+    }
+
+    #[inline]
+    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        self.controller.complete(token, outcome, buf);
+    }
+
+    fn notify(&mut self) {
+        self.controller.notify();
+        while let Some(event) = self.controller.take_event() {
+            let Event::Formatted { lba_bytes } = event;
+            (self.on_format)(lba_bytes);
+        }
+    }
+
+    fn set_wakeup(&mut self, wanted: bool) {
+        self.controller.set_wakeup(wanted);
+    }
+}

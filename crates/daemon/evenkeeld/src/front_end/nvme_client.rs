@@ -1,0 +1,58 @@
+//! A tenant's NVMe controller as its client's thread sees it: a doorbell is stored, everything else is ordered from the
+//! tenant's poller, and the thread waits until it is done.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use guest_memory::{MappedU32, Mapping};
+use vfio_user::{Device, Errno, Reply, Request, Session};
+
+use super::Port;
+use super::nvme::{BAR0, DOORBELLS_END, DOORBELLS_START, Order};
+use crate::panics;
+
+/// A tenant's controller, for the thread of its socket.
+pub struct NvmeClient {
+    /// The poller that owns the controller.
+    pub port: Port<Order>,
+    /// The controller's doorbells.
+    pub doorbells: Arc<Mapping>,
+}
+
+impl NvmeClient {
+    /// Stores a trapped doorbell where the poller looks for mapped ones. `None`: not a doorbell.
+    fn ring(&self, request: &Request) -> Option<()> {
+        let Request::RegionWrite { region: BAR0, offset_bytes, data } = request else { return None };
+        if !(DOORBELLS_START..DOORBELLS_END).contains(offset_bytes) {
+            return None;
+        }
+        let value = u32::from_le_bytes(data.as_slice().try_into().ok()?);
+        MappedU32::new(&self.doorbells, offset_bytes - DOORBELLS_START)?.store(value);
+        self.port.wake();
+        Some(())
+    }
+}
+
+impl Device for NvmeClient {
+    fn connected(&mut self, session: Session) {
+        panics::drill();
+        self.port.order(Order::Connected(session));
+    }
+
+    fn request(&mut self, request: Request) -> Reply {
+        if self.ring(&request).is_some() {
+            return Reply::Done;
+        }
+        // Of its own for each request: a poller that ends drops the only sender, and so ends the wait.
+        let (done, answer) = channel();
+        self.port.order(Order::Request(request, done));
+        answer.recv().unwrap_or_else(|_| Reply::Fatal(Errno::SHUTDOWN, "the daemon is ending".into()))
+    }
+
+    fn disconnected(&mut self, _reason: &str) {
+        let (done, answer) = channel();
+        self.port.order(Order::Gone(done));
+        // Fails if the poller has ended, and with it everything of the client.
+        let _ = answer.recv();
+    }
+}

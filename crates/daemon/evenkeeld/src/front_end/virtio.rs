@@ -1,0 +1,232 @@
+//! A poller's part of a tenant's virtio-blk disk, and the orders that its client's thread gives.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use client_socket::Log;
+use guest_memory::{GuestMemory, MemoryListener, Refused};
+use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use vhost_blk::{Queues, RingSetup, StartError, Started};
+use vhost_user::Session;
+
+use super::FrontEnd;
+
+/// What a client's thread tells the pollers that serve its disk. An order with a `Sender` is answered when it is
+/// done; the answer does not come if the daemon ends first.
+pub enum Order {
+    /// A client attached.
+    Connected(Session),
+    /// The guest's memory from now on; answered when nothing uses the former any more.
+    Memory(GuestMemory, Sender<Result<(), Refused>>),
+    /// Serve a ring. `bool`: nobody kicks it, it is to be polled.
+    Start(u16, Box<RingSetup>, bool, Sender<Result<Started, StartError>>),
+    /// Fetch from a ring, or don't.
+    Enable(u16, bool),
+    /// Where to interrupt a ring's driver.
+    Call(u16, Option<OwnedFd>),
+    /// Where to tell of a ring's failure.
+    Err(u16, Option<OwnedFd>),
+    /// The guest turned the write cache on or off: note it where it outlives the daemon.
+    WriteCache,
+    /// Stop a ring; answered when nothing of it is in flight.
+    Stop(u16, Sender<Stopped>),
+    /// The client is gone; answered when nothing of it is in flight.
+    Gone(Sender<()>),
+}
+
+/// Where a ring stopped; both modulo 2^16.
+#[derive(Debug, Clone, Copy)]
+pub struct Stopped {
+    /// The next entry of the available ring.
+    pub next_avail: u16,
+    /// The used index.
+    pub used_idx: u16,
+}
+
+/// An order that waits for commands in flight.
+enum Waiting {
+    /// See [`Order::Memory`].
+    Memory(Sender<Result<(), Refused>>),
+    /// See [`Order::Stop`].
+    Stop(u16, Sender<Stopped>),
+    /// See [`Order::Gone`].
+    Gone(Option<Sender<()>>),
+}
+
+/// Some virtqueues of a tenant's disk, owned by one poller.
+pub struct VirtioQueues {
+    name: Arc<str>,
+    queues: Queues,
+    session: Option<Session>,
+    /// Rings that nobody kicks, one bit each.
+    polled: u64,
+    waiting: Vec<Waiting>,
+    log: Log,
+}
+
+impl VirtioQueues {
+    /// The virtqueues of the tenant `name`, none of them started.
+    pub fn new(name: Arc<str>, queues: Queues, log: Log) -> Self {
+        Self { name, queues, session: None, polled: 0, waiting: Vec::new(), log }
+    }
+
+    /// The client is gone, or counts as gone.
+    fn client_gone(&mut self, done: Option<Sender<()>>) {
+        self.session = None;
+        self.queues.range().for_each(|ring| self.queues.stop(ring));
+        self.waiting.push(Waiting::Gone(done));
+    }
+
+    /// Whether an order's wait is over; then it is answered.
+    fn is_over(&mut self, waiting: &Waiting, memory: &mut dyn MemoryListener) -> bool {
+        match waiting {
+            Waiting::Memory(done) => {
+                let quiet = self.queues.unmaps_pending() == 0;
+                if quiet {
+                    answer(done, Ok(()));
+                }
+                quiet
+            }
+            Waiting::Stop(ring, done) => {
+                let quiet = self.queues.is_quiet(*ring);
+                if quiet {
+                    self.polled &= !(1 << ring);
+                    let next_avail = self.queues.next_avail(*ring).unwrap_or_default();
+                    let used_idx = self.queues.used_idx(*ring).unwrap_or_default();
+                    answer(done, Stopped { next_avail, used_idx });
+                }
+                quiet
+            }
+            Waiting::Gone(done) => {
+                let idle = self.queues.is_idle();
+                if idle {
+                    self.let_go(memory);
+                    done.iter().for_each(|done| answer(done, ()));
+                }
+                idle
+            }
+        }
+    }
+
+    /// Forgets the client. What was completed is published first.
+    fn let_go(&mut self, memory: &mut dyn MemoryListener) {
+        self.notify();
+        for ring in self.queues.range() {
+            if let Some(used_idx) = self.queues.used_idx(ring) {
+                self.log.info(&stopped_line(&self.name, ring, used_idx));
+            }
+        }
+        self.polled = 0;
+        self.queues.client_gone();
+        self.release_memory(memory);
+    }
+
+    /// Lets go of memory that was taken away and that nothing uses any more.
+    fn release_memory(&mut self, memory: &mut dyn MemoryListener) {
+        while self.queues.take_unmapped(memory).is_some() {}
+    }
+}
+
+/// The line that says where a ring stopped.
+pub fn stopped_line(name: &str, ring: u16, used_idx: u16) -> String {
+    format!("{name}: queue {ring} stopped at used index {used_idx}")
+}
+
+fn answer<T>(to: &Sender<T>, answer: T) {
+    // A client's thread that no longer waits needs no answer.
+    let _ = to.send(answer);
+}
+
+impl FrontEnd for VirtioQueues {
+    type Order = Order;
+
+    fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
+        match order {
+            Order::Connected(session) => self.session = Some(session),
+            Order::Memory(table, done) => match self.queues.set_memory(table, memory) {
+                Ok(()) => {
+                    self.notify();
+                    self.waiting.push(Waiting::Memory(done));
+                }
+                Err(refused) => answer(&done, Err(refused)),
+            },
+            Order::Start(ring, setup, polled, done) => {
+                let started = self.queues.start(ring, *setup);
+                if started.is_ok() && polled {
+                    self.polled |= 1 << ring;
+                }
+                answer(&done, started);
+            }
+            Order::Enable(ring, enabled) => self.queues.enable(ring, enabled),
+            Order::Call(ring, call) => self.queues.set_call(ring, call),
+            Order::Err(ring, err) => self.queues.set_err(ring, err),
+            Order::WriteCache => self.queues.note_write_cache(),
+            Order::Stop(ring, done) => {
+                self.queues.stop(ring);
+                self.waiting.push(Waiting::Stop(ring, done));
+            }
+            Order::Gone(done) => self.client_gone(Some(done)),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.client_gone(None);
+    }
+
+    fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
+        self.release_memory(memory);
+        let waiting = std::mem::take(&mut self.waiting);
+        let over = |waiting: &Waiting| !self.is_over(waiting, memory);
+        self.waiting = waiting.into_iter().filter(over).collect();
+        !self.waiting.is_empty()
+    }
+
+    fn has_client(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Also says once what stopped a ring. Its driver has to reset the device.
+    fn check_health(&mut self) {
+        if let Some(session) = self.session.as_ref().filter(|_| self.queues.any_poisoned()) {
+            session.disconnect(super::POISONED);
+        }
+        if let Some(fault) = self.queues.take_fault() {
+            self.log.warn(&format!("{}: {fault}; the disk is stopped until the guest's driver resets it", self.name));
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        self.polled != 0
+    }
+}
+
+impl Source for VirtioQueues {
+    #[inline]
+    fn live_vqs(&self) -> u128 {
+        self.queues.live_vqs()
+    }
+
+    #[inline]
+    fn backlog(&mut self, vq: u16) -> u32 {
+        self.queues.backlog(vq)
+    }
+
+    #[inline]
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        self.queues.fetch(vq)
+    }
+
+    #[inline]
+    fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
+        self.queues.complete(token, outcome, buf);
+    }
+
+    fn notify(&mut self) {
+        self.queues.notify();
+    }
+
+    fn set_wakeup(&mut self, wanted: bool) {
+        self.queues.set_wakeup(wanted);
+    }
+}

@@ -1,0 +1,178 @@
+//! A tenant's virtio-blk disk as its client's thread sees it: what the client asks for goes to the pollers that serve
+//! the virtqueues, as [`Order`]s, and the thread waits until it is done.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use anyhow::Result;
+use client_socket::Log;
+use config::{Placement, Tenant};
+use io_model::{Place, TenantId};
+use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
+use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
+
+use super::Port;
+use super::virtio::{Order, Stopped, stopped_line};
+use crate::drive::Facts;
+use crate::panics;
+use crate::poller_waker::Watch;
+
+/// A tenant's disk, for the thread of its socket.
+pub struct VirtioClient {
+    name: Arc<str>,
+    disk: Arc<Disk>,
+    ports: Vec<Port<Order>>,
+    features: u64,
+    /// The kicks of running rings.
+    watches: HashMap<u16, Watch>,
+    log: Log,
+}
+
+/// The disk that a tenant's guest sees.
+pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Disk> {
+    Ok(Disk::new(DiskConfig {
+        place: Place { tenant: id, base_bytes: placement.offset_bytes },
+        size_bytes: placement.size_bytes,
+        block_bytes: placement.lba_bytes,
+        serial: tenant.name.chars().take(vhost_blk::SERIAL_BYTES).collect(),
+        queues: tenant.queues,
+        read_only: tenant.frontend.vhost().is_some_and(|vhost| vhost.read_only),
+        discard: drive.discard,
+        write_cache: drive.write_cache,
+    })?)
+}
+
+impl VirtioClient {
+    /// A disk whose virtqueues are served by `ports`.
+    pub fn new(name: Arc<str>, disk: Arc<Disk>, ports: Vec<Port<Order>>, log: Log) -> Self {
+        Self { name, disk, ports, features: 0, watches: HashMap::new(), log }
+    }
+
+    /// How the disk is presented on its socket.
+    pub fn spec(&self, socket: PathBuf) -> DeviceSpec {
+        DeviceSpec {
+            name: self.name.to_string(),
+            socket,
+            features: self.disk.features(),
+            queues: self.disk.config().queues,
+            max_queue_size: MAX_RING_SIZE,
+            inflight_bytes: |size| inflight_bytes(1, size),
+        }
+    }
+
+    fn port(&self, ring: u16) -> Option<&Port<Order>> {
+        self.ports.iter().find(|port| port.queues.contains(&ring))
+    }
+
+    /// Orders something about one ring.
+    fn order(&self, ring: u16, order: Order) {
+        if let Some(port) = self.port(ring) {
+            port.order(order);
+        }
+    }
+
+    /// Orders the same of every part, and waits for all of them. A part whose poller has ended gives no answer.
+    fn order_all<T>(&self, order: impl Fn(Sender<T>) -> Order) -> Vec<T> {
+        let (done, answers) = channel();
+        self.ports.iter().for_each(|port| port.order(order(done.clone())));
+        drop(done);
+        answers.iter().collect()
+    }
+}
+
+/// The answer to an order.
+fn wait<T>(answer: &Receiver<T>) -> Result<T, String> {
+    answer.recv().map_err(|_| "the daemon is ending".into())
+}
+
+impl Device for VirtioClient {
+    fn connected(&mut self, session: Session) {
+        panics::drill();
+        self.disk.reset();
+        self.ports.iter().for_each(|port| port.order(Order::Connected(session.clone())));
+    }
+
+    fn config(&mut self) -> Vec<u8> {
+        self.disk.config_space().to_vec()
+    }
+
+    fn set_config(&mut self, offset_bytes: u32, data: &[u8]) -> Result<(), String> {
+        let changed = self.disk.write_config(offset_bytes as usize, data, self.features).map_err(|e| e.to_string())?;
+        if changed {
+            self.ports.iter().for_each(|port| port.order(Order::WriteCache));
+            let cache = if self.disk.writeback() { "on" } else { "off" };
+            self.log.info(&format!("{}: the guest turned the write cache {cache}", self.name));
+        }
+        Ok(())
+    }
+
+    fn features_acked(&mut self, features: u64) {
+        self.features = features;
+    }
+
+    fn memory(&mut self, memory: &Memory) -> Result<(), String> {
+        let answers = self.order_all(|done| Order::Memory(memory.guest_memory(), done));
+        answers.into_iter().collect::<Result<(), _>>().map_err(|refused| refused.to_string())
+    }
+
+    fn start(&mut self, ring: u16, setup: RingSetup) -> Result<(), String> {
+        let RingSetup { size, desc_table, avail_ring, used_ring, next_avail, features, .. } = setup;
+        let RingSetup { enabled, kick, call, err, inflight, .. } = setup;
+        let Some(port) = self.port(ring) else { return Err(format!("there is no queue {ring}")) };
+        let polled = kick.is_none();
+        let watch = kick.map(|kick| port.watch(kick)).transpose();
+        let watch = watch.map_err(|error| format!("its kick can't be watched: {error}"))?;
+        let setup = vhost_blk::RingSetup {
+            size,
+            desc: desc_table,
+            avail: avail_ring,
+            used: used_ring,
+            next_avail,
+            features,
+            call,
+            err,
+            inflight,
+        };
+        let (done, answer) = channel();
+        port.order(Order::Start(ring, Box::new(setup), polled, done));
+        let started = wait(&answer)?.map_err(|error| error.to_string())?;
+        let vhost_blk::Started { used_idx, resubmitted, .. } = started;
+        port.order(Order::Enable(ring, enabled));
+        self.watches.extend(watch.map(|watch| (ring, watch)));
+        let line = format!("queue {ring} resumes at used index {used_idx}, {resubmitted} requests taken over");
+        self.log.info(&format!("{}: {line}", self.name));
+        Ok(())
+    }
+
+    fn set_call(&mut self, ring: u16, call: Option<OwnedFd>) {
+        self.order(ring, Order::Call(ring, call));
+    }
+
+    fn set_err(&mut self, ring: u16, err: Option<OwnedFd>) {
+        self.order(ring, Order::Err(ring, err));
+    }
+
+    fn enable(&mut self, ring: u16, enabled: bool) {
+        self.order(ring, Order::Enable(ring, enabled));
+    }
+
+    fn stop(&mut self, ring: u16) -> Result<u16, String> {
+        let (done, answer) = channel();
+        self.order(ring, Order::Stop(ring, done));
+        self.watches.remove(&ring);
+        let Stopped { next_avail, used_idx } = wait(&answer)?;
+        self.log.info(&stopped_line(&self.name, ring, used_idx));
+        Ok(next_avail)
+    }
+
+    /// The write cache stays as it is: the client shows its guest what it was last told of it.
+    fn reset(&mut self) {}
+
+    fn disconnected(&mut self, _reason: &str) {
+        self.watches.clear();
+        self.order_all(Order::Gone);
+    }
+}

@@ -1,0 +1,385 @@
+//! The one owner of everything that lives: the drive, its pollers, the tenants with their sockets, the layout.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use client_socket::{Level, Server, Sink};
+use config::{Change as LayoutChange, Config, DeviceLock, Layout, LayoutFile, Placement, Prepared, Tenant};
+use io_model::TenantId;
+use policy::{PolicyConfig, Terms};
+use poller::{Probe, TenantSlot};
+use promises::{drive_profile, policies};
+use ssd_model::Profile;
+
+use crate::clock::Clock;
+use crate::control::{ControlSocket, View};
+use crate::daemon::{Change, Command, Handle};
+use crate::drive;
+use crate::foresight::Foresight;
+use crate::front_end::{Fitted, Making, fit};
+use crate::panics;
+use crate::poller_thread::{Addition, Message, TenantAt};
+use crate::pollers::{Part, PollerId, Pollers};
+use crate::promises_watch::PromiseWatch;
+
+/// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
+const SERVERS_LIMIT: Duration = Duration::from_secs(1);
+
+/// A poller that has not taken a tenant on by then is stuck.
+const ADD_LIMIT: Duration = Duration::from_secs(5);
+
+/// A tenant that is there.
+struct Live {
+    tenant: Tenant,
+    /// `None`: it is leaving, or not served yet.
+    server: Option<Server>,
+    places: Vec<(PollerId, TenantSlot)>,
+    leaving: Option<Leaving>,
+}
+
+/// A tenant that was told to go.
+struct Leaving {
+    /// Pollers that have not let go of it yet.
+    parts: usize,
+    /// Whom to tell.
+    done: Sender<Result<()>>,
+}
+
+/// A tenant whose queues are on their way to its pollers.
+struct Coming {
+    id: TenantId,
+    fitted: Fitted,
+    parts: Vec<Part>,
+    slots: Vec<Receiver<TenantSlot>>,
+}
+
+/// Everything that lives. See [`Command`] for what changes it.
+pub struct Owner {
+    config: Config,
+    policy: PolicyConfig,
+    pollers: Pollers,
+    tenants: BTreeMap<TenantId, Live>,
+    next_id: u32,
+    layout: LayoutFile,
+    foresight: Arc<Foresight>,
+    promises: PromiseWatch,
+    clock: Clock,
+    handle: Handle,
+    sink: Sink,
+    _control: ControlSocket,
+    _lock: DeviceLock,
+}
+
+impl Owner {
+    /// Opens the drive, starts the pollers, and puts every tenant of the configuration on its socket.
+    ///
+    /// # Errors
+    /// See [`crate::daemon::Daemon::start`].
+    pub fn start(prepared: Prepared, profile: &Profile, handle: Handle, sink: Sink) -> Result<Self> {
+        let new = |change: &LayoutChange| match change {
+            LayoutChange::Placed(placement) => Some(placement.name.clone()),
+            _ => None,
+        };
+        let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
+        let (config, mut layout, lock) = prepared.commit()?;
+        guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
+        let policy = promises::planning::policy(&config, profile);
+        if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
+            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
+        }
+        let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
+        let drive = drive::open_configured(&config, profile, size_bytes)?;
+        fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, &sink)?;
+        std::fs::create_dir_all(&config.runtime_dir).with_context(|| {
+            format!("can't create runtime_dir = {:?}; choose another one, or create it", config.runtime_dir)
+        })?;
+        let clock = Clock::start();
+        let pollers = Pollers::new(drive, &config, clock)?;
+        let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
+        let mut owner = Self {
+            policy,
+            tenants: BTreeMap::new(),
+            next_id: 0,
+            layout,
+            foresight: Arc::new(Foresight::new(&config, profile)),
+            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&sink)),
+            clock,
+            handle,
+            sink,
+            _control: ControlSocket::serve(&config.control_path(), view)?,
+            _lock: lock,
+            config,
+            pollers,
+        };
+        if let Err(error) = owner.start_tenants() {
+            owner.stop();
+            return Err(error);
+        }
+        Ok(owner)
+    }
+
+    /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
+    fn start_tenants(&mut self) -> Result<()> {
+        let tenants = self.config.tenants.clone();
+        let parts = self.pollers.open_planned(&self.config, &self.policy)?;
+        let coming: Result<Vec<Coming>> =
+            tenants.into_iter().zip(parts).map(|(tenant, parts)| self.begin_to_add(tenant, parts)).collect();
+        coming?.into_iter().try_for_each(|coming| self.put_on_socket(coming))
+    }
+
+    /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
+    /// anything.
+    pub fn patience(&self) -> Option<Duration> {
+        let promised = self.tenants.values().any(|live| live.tenant.is_guaranteed());
+        promised.then(|| self.promises.patience(self.clock.now()))
+    }
+
+    /// Holds what tenants got against their targets, if it is time to.
+    pub fn look_at_promises(&mut self) {
+        self.promises.look(self.clock.now(), self.pollers.board(), &self.foresight);
+    }
+
+    /// Applies a command, whole or not at all.
+    pub fn apply(&mut self, command: Command) {
+        panics::drill();
+        match command {
+            Command::Add(tenant, done) => {
+                let added = self.add(*tenant);
+                answer(&done, added);
+            }
+            Command::Change(id, change, done) => {
+                let changed = self.change(id, change);
+                answer(&done, changed);
+            }
+            Command::Remove(id, done) => self.remove(id, done),
+            Command::Left(id) => self.left(id),
+            Command::Formatted(id, lba_bytes) => self.formatted(id, lba_bytes),
+            Command::Describe(done) => answer(&done, Arc::clone(&self.foresight)),
+            // Ends the loop around this.
+            Command::Stop(_) => {}
+        }
+    }
+
+    fn add(&mut self, tenant: Tenant) -> Result<TenantId> {
+        if self.tenants.values().any(|live| live.tenant.name == tenant.name) {
+            bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
+        }
+        self.place(&tenant)?;
+        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
+        let coming = self.begin_to_add(tenant, parts)?;
+        let id = coming.id;
+        self.put_on_socket(coming)?;
+        Ok(id)
+    }
+
+    /// Gives a tenant its range of the drive, durably. One that was there before has it still.
+    fn place(&mut self, tenant: &Tenant) -> Result<()> {
+        let Some(recorded) = self.layout.layout().filter(|layout| layout.find(&tenant.name).is_none()) else {
+            return Ok(());
+        };
+        let mut config = self.config.clone();
+        config.tenants = self.tenants.values().map(|live| live.tenant.clone()).chain([tenant.clone()]).collect();
+        let (layout, _) = Layout::plan(&config, recorded.device(), Some(recorded))?;
+        self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
+    }
+
+    /// Makes a tenant's front end, and sends its queues to their pollers. It has an identifier from now on.
+    fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
+        let id = TenantId(self.next_id);
+        self.next_id += 1;
+        self.remove_former_socket(&tenant);
+        let fitted = self.fit(id, &tenant, &parts);
+        let made = fitted.with_context(|| format!("tenant {}", tenant.name));
+        let mut fitted = match made {
+            Ok(fitted) => fitted,
+            Err(error) => {
+                self.pollers.close_unused(&self.config);
+                return Err(error);
+            }
+        };
+        let terms = policies::terms(tenant.class, tenant.limits, tenant.priority);
+        let add = |(front_end, part): (_, &Part)| {
+            let probe = Arc::new(Probe::new(id, terms.class));
+            let (done, slot) = channel();
+            self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
+            slot
+        };
+        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).map(add).collect();
+        parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
+        let overcommits = self.config.overcommits(&tenant);
+        Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
+        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), leaving: None });
+        Ok(Coming { id, fitted, parts, slots })
+    }
+
+    fn fit(&self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
+        let handle = self.handle.clone();
+        fit(Making {
+            id,
+            tenant,
+            placement: placement.context("it has no place on the drive")?,
+            drive: &self.pollers.drive_facts(),
+            policy: &self.config.policy,
+            queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
+            socket: self.config.socket_path(tenant),
+            sink: Arc::clone(&self.sink),
+            on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
+        })
+    }
+
+    /// Waits for the places of a tenant's queues, and lets clients connect.
+    fn put_on_socket(&mut self, coming: Coming) -> Result<()> {
+        let Coming { id, fitted, parts, slots } = coming;
+        let Some(live) = self.tenants.get_mut(&id) else { return Ok(()) };
+        let mut served_at = Vec::new();
+        let mut failed = None;
+        for (part, slot) in parts.iter().zip(&slots) {
+            match slot.recv_timeout(ADD_LIMIT) {
+                Ok(slot) => {
+                    live.places.push((part.poller, slot));
+                    let sender = self.pollers.sender(part.poller);
+                    served_at.extend(sender.map(|sender| (part.queues.clone(), sender, TenantAt { id, slot })));
+                }
+                Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
+            }
+        }
+        let served = match failed {
+            Some(error) => Err(error),
+            None => (fitted.serve)(served_at).map_err(Into::into),
+        };
+        match served {
+            Ok(server) => {
+                live.server = Some(server);
+                Ok(())
+            }
+            Err(error) => {
+                let (done, _) = channel();
+                self.remove(id, done);
+                Err(error)
+            }
+        }
+    }
+
+    /// A tenant that has the other front end now must not look as if the former one were still there.
+    fn remove_former_socket(&self, tenant: &Tenant) {
+        let former = self.config.socket_path(tenant).with_file_name(tenant.frontend.other_socket_name());
+        let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+        if is_socket && UnixStream::connect(&former).is_err() {
+            // If it can't be removed, it is in nobody's way.
+            let _ = std::fs::remove_file(&former);
+        }
+    }
+
+    fn change(&mut self, id: TenantId, change: Change) -> Result<()> {
+        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
+            bail!("{}", nobody(id))
+        };
+        let Change { class, limits, priority } = change;
+        (live.tenant.class, live.tenant.limits, live.tenant.priority) = (class, limits, priority);
+        let terms: Terms = policies::terms(class, limits, priority);
+        for (poller, slot) in &live.places {
+            self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
+        }
+        let overcommits = self.config.overcommits(&live.tenant);
+        Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
+        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
+            return answer(&done, Err(anyhow!(nobody(id))));
+        };
+        if let Some(server) = live.server.take() {
+            server.stop();
+            // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
+            // had, that is what happens, for a second.
+            let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(server));
+        }
+        live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
+        for (poller, slot) in &live.places {
+            let handle = self.handle.clone();
+            let left = Box::new(move || handle.tell(Command::Left(id)));
+            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left));
+        }
+        if live.places.is_empty() {
+            self.left(id);
+        }
+    }
+
+    fn left(&mut self, id: TenantId) {
+        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
+        leaving.parts = leaving.parts.saturating_sub(1);
+        if leaving.parts > 0 {
+            return;
+        }
+        let Some(Live { tenant, leaving, .. }) = self.tenants.remove(&id) else { return };
+        Arc::make_mut(&mut self.foresight).forget(id);
+        self.pollers.forget(id);
+        self.pollers.close_unused(&self.config);
+        (self.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        if let Some(Leaving { done, .. }) = leaving {
+            answer(&done, Ok(()));
+        }
+    }
+
+    fn formatted(&mut self, id: TenantId, lba_bytes: u32) {
+        let Some(Live { tenant, .. }) = self.tenants.get(&id) else { return };
+        let name = &tenant.name;
+        match self.layout.set_lba_bytes(name, lba_bytes) {
+            Ok(()) => (self.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
+            Err(error) => (self.sink)(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
+        }
+    }
+
+    /// Completes what is in flight, and lets go of everything. Returns the commands that the drive never answered.
+    pub fn stop(&mut self) -> u32 {
+        let servers: Vec<Server> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
+        servers.iter().for_each(Server::stop);
+        let lost = self.pollers.drain();
+        let deadline = Instant::now() + SERVERS_LIMIT;
+        for server in servers {
+            server.join_by(deadline);
+        }
+        lost
+    }
+}
+
+fn nobody(id: TenantId) -> String {
+    format!("there is no tenant with the identifier {}", id.0)
+}
+
+fn answer<T>(to: &Sender<T>, answer: T) {
+    // Who asked may have given up.
+    let _ = to.send(answer);
+}
+
+/// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed before has
+/// data in blocks of its own, and is refused.
+fn fit_blocks(
+    config: &Config,
+    layout: &mut LayoutFile,
+    block_bytes: u32,
+    new_tenants: &[String],
+    sink: &Sink,
+) -> Result<()> {
+    let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
+    let served = |placement: &&Placement| config.tenants.iter().any(|tenant| tenant.name == placement.name);
+    for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
+        let Placement { name, lba_bytes, .. } = placement;
+        if !new_tenants.contains(name) {
+            bail!(
+                "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
+                 back to a file system or device with smaller blocks"
+            );
+        }
+        layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
+        sink(Level::Info, &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"));
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! A device on its socket, with a thread that serves its clients one after the other.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::connection::{Closed, Connection, Protocol};
+use crate::listener::{BindError, Listener};
+use crate::log::{Level, Log, Sink};
+use crate::message::{Received, has_hung_up, receive, send};
+use crate::session::Session;
+use crate::waker::Waker;
+
+/// How long a client may leave a message unfinished, or replies unread.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a client must be silent before it is told of a configuration change: QEMU 7.2 answers it
+/// from within its wait for the reply to another message, and takes one reply for the other.
+const SILENCE: Duration = Duration::from_millis(200);
+/// How long [`Server`]'s drop waits for the thread.
+const JOIN_LIMIT: Duration = Duration::from_secs(1);
+/// Taken from a socket at a time; longer messages come in pieces.
+const PIECE_BYTES: usize = 4096;
+
+/// What a device needs to be on a socket, whatever it speaks there.
+pub struct Place<'a> {
+    /// The tenant's name, for log lines and the thread.
+    pub name: &'a str,
+    /// What the thread's name begins with.
+    pub prefix: &'a str,
+    /// Where clients connect.
+    pub socket: &'a Path,
+    /// Where log lines go.
+    pub sink: Sink,
+}
+
+/// A device on its socket. Dropping it disconnects the client and waits for the thread to end, for 1 s at most; see
+/// [`Server::join_by`].
+pub struct Server {
+    name: String,
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+    sink: Sink,
+}
+
+impl Server {
+    /// Puts a device on its socket. Clients can connect as soon as this returns. `protocol` makes the state of a client
+    /// that said nothing yet.
+    ///
+    /// # Errors
+    /// The socket is in use or can't be created, or the kernel refused a thread or a descriptor.
+    pub fn start<P: Protocol + 'static>(
+        place: Place<'_>,
+        protocol: impl Fn() -> P + Send + 'static,
+        device: Box<P::Device>,
+    ) -> Result<Self, BindError>
+    where
+        P::Device: Send,
+    {
+        let Place { name, prefix, socket, sink } = place;
+        let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
+        let listener = Listener::bind(socket)?;
+        let control = Arc::new(Control {
+            listener,
+            waker: Arc::new(Waker::new().map_err(bad)?),
+            is_stopping: AtomicBool::new(false),
+            has_ended: Mutex::new(false),
+            ended: Condvar::new(),
+        });
+        let mut log = Log::new(Arc::clone(&sink));
+        log.info(&format!("{name}: listening on {}", socket.display()));
+        let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, log };
+        let guard = Ended(Arc::clone(&control));
+        let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
+            // Dropped last, when the device is gone, or in a panic.
+            let _guard = guard;
+            served.run();
+        });
+        Ok(Self { name: name.to_owned(), control, thread: Some(thread.map_err(bad)?), sink })
+    }
+
+    /// Takes the device off its socket and disconnects the client once the device has done what it is doing for it.
+    /// Returns at once: ask all servers before dropping the first.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Waits until the thread has ended and the device is gone; `false`: it had not by then. A thread that its client
+    /// holds up longer is left behind, as a line of the log says. It has the device, and nothing that others need: the
+    /// path of the socket is free.
+    pub fn join_by(mut self, deadline: Instant) -> bool {
+        self.finish(deadline)
+    }
+
+    fn finish(&mut self, deadline: Instant) -> bool {
+        self.stop();
+        let Some(thread) = self.thread.take() else { return true };
+        let has_ended = self.control.has_ended_by(deadline);
+        if has_ended {
+            // A panic of the device's was reported when it happened.
+            let _ = thread.join();
+        } else {
+            let line =
+                format!("{}: its device is still busy with what the client asked for, and is left so", self.name);
+            (self.sink)(Level::Warn, &line);
+        }
+        has_ended
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.finish(Instant::now() + JOIN_LIMIT);
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+struct Control {
+    listener: Listener,
+    waker: Arc<Waker>,
+    is_stopping: AtomicBool,
+    has_ended: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Control {
+    fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.listener.close();
+        self.waker.wake();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    fn has_ended_by(&self, deadline: Instant) -> bool {
+        let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let waited = self.ended.wait_timeout_while(has_ended, patience, |has_ended| !*has_ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Tells that the thread ended.
+struct Ended(Arc<Control>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Whatever it ended for, nobody is to wait for it.
+        self.0.listener.close();
+        *self.0.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.ended.notify_all();
+    }
+}
+
+/// What the thread owns.
+struct Served<P: Protocol, F> {
+    name: String,
+    control: Arc<Control>,
+    protocol: F,
+    device: Box<P::Device>,
+    log: Log,
+}
+
+/// The one client of a device.
+struct Client<P: Protocol> {
+    socket: OwnedFd,
+    session: Session,
+    connection: Connection<P>,
+    buffer: [u8; PIECE_BYTES],
+    /// Since when it owes us a message or the rest of one.
+    midway_since: Option<Instant>,
+    /// Since when it could have taken what we owe it.
+    unread_since: Option<Instant>,
+    /// When it last said something.
+    heard_at: Instant,
+    /// It is to be told of a configuration change.
+    config_changed: bool,
+}
+
+impl<P: Protocol, F: Fn() -> P> Served<P, F> {
+    fn run(mut self) {
+        while !self.control.is_stopping() {
+            if let Err(errno) = self.wait_for_client() {
+                self.log.warn(&format!("{}: waiting for a client failed: {errno}", self.name));
+                return;
+            }
+        }
+    }
+
+    fn wait_for_client(&mut self) -> Result<(), Errno> {
+        let Control { listener, waker, .. } = &*self.control;
+        let [has_client, woken] = wait([(listener.as_fd(), PollFlags::IN), (waker.as_fd(), PollFlags::IN)], None)?;
+        if woken {
+            waker.drain();
+        }
+        if has_client && !self.control.is_stopping() {
+            match self.control.listener.accept() {
+                Ok(socket) => self.serve(socket),
+                Err(errno) => self.complain_of_accept(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn complain_of_accept(&mut self, errno: Errno) {
+        // Other errors are the client's own: it changed its mind.
+        if let Errno::MFILE | Errno::NFILE = errno {
+            self.log.warn(&format!("{}: client refused: too many open files; raise LimitNOFILE", self.name));
+        }
+    }
+
+    fn serve(&mut self, socket: OwnedFd) {
+        let peer = rustix::net::sockopt::socket_peercred(&socket);
+        let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        self.log.info(&format!("{}: a client attached (process {pid})", self.name));
+        let session = Session::new(Arc::clone(&self.control.waker));
+        let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
+        let mut client = Client {
+            socket,
+            session,
+            midway_since: connection.is_midway().then(Instant::now),
+            connection,
+            buffer: [0; PIECE_BYTES],
+            unread_since: None,
+            heard_at: Instant::now(),
+            config_changed: false,
+        };
+        let why = loop {
+            if let Err(why) = self.turn(&mut client) {
+                break why;
+            }
+        };
+        // The last error reply, if it can go at once; the connection is over either way.
+        let _ = client.flush();
+        match &why {
+            Closed::Gone => self.log.info(&format!("{}: {why}", self.name)),
+            _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
+        }
+        // The socket first: a client that comes back at once waits in the queue until the device let go.
+        drop(client.socket);
+        client.connection.close(&why.to_string(), &mut self.device);
+    }
+
+    /// Waits for something to do, and does it.
+    fn turn(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
+        if self.control.is_stopping() {
+            return Err(Closed::Asked("the device is taken off its socket".into()));
+        }
+        if let Some(reason) = client.session.is_to_end() {
+            return Err(Closed::Asked(reason.to_owned()));
+        }
+        client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
+        let Control { listener, waker, .. } = &*self.control;
+        let fds = [
+            (client.socket.as_fd(), client.interest()),
+            (listener.as_fd(), PollFlags::IN),
+            (waker.as_fd(), PollFlags::IN),
+        ];
+        let [is_ready, has_another, woken] = wait(fds, client.patience()).map_err(Closed::Socket)?;
+        if woken {
+            // Before the orders are looked at: one that comes meanwhile wakes us again.
+            waker.drain();
+        }
+        if has_another {
+            self.refuse(client);
+        }
+        if is_ready {
+            client.flush()?;
+            return self.receive(client);
+        }
+        client.check_stall()?;
+        if client.config_changed && client.is_silent() {
+            client.config_changed = false;
+            client.connection.send_config_change();
+        }
+        Ok(())
+    }
+
+    /// Takes one message, or what came of it.
+    fn receive(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
+        while !client.connection.is_full() {
+            let room = client.connection.wanted_bytes().min(PIECE_BYTES);
+            let (bytes, fds) = match receive(&client.socket, &mut client.buffer[..room]) {
+                Ok(Received::Bytes(bytes, fds)) => (&client.buffer[..bytes], fds),
+                Ok(Received::Nothing) => break,
+                Ok(Received::TooManyFds) => return Err(Closed::TooManyFds),
+                Ok(Received::End) | Err(Errno::CONNRESET | Errno::PIPE) => return Err(Closed::Gone),
+                Err(errno) => return Err(Closed::Socket(errno)),
+            };
+            if let Some(refusal) = client.connection.feed(bytes, fds, &mut self.device)? {
+                self.log.warn(&format!("{}: {refusal}", self.name));
+            }
+            client.heard_at = Instant::now();
+            client.midway_since = client.connection.is_midway().then_some(client.heard_at);
+            if !client.connection.has_part() {
+                break;
+            }
+        }
+        client.flush()
+    }
+
+    /// A second client is sent away, unless it is the next one.
+    fn refuse(&mut self, client: &Client<P>) {
+        if has_hung_up(&client.socket) {
+            return;
+        }
+        match self.control.listener.accept() {
+            Ok(_) => self.log.warn(&format!("{}: client refused: another one is attached", self.name)),
+            Err(errno) => self.complain_of_accept(errno),
+        }
+    }
+}
+
+impl<P: Protocol> Client<P> {
+    fn flush(&mut self) -> Result<(), Closed<P::Error>> {
+        while let Some((bytes, fd)) = self.connection.output() {
+            match send(&self.socket, bytes, fd) {
+                Ok(0) => {
+                    self.unread_since.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
+                Ok(sent) => {
+                    self.connection.sent(sent);
+                    self.unread_since = None;
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Closed::Gone),
+                Err(errno) => return Err(Closed::Socket(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn interest(&self) -> PollFlags {
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, !self.connection.is_full());
+        interest.set(PollFlags::OUT, self.connection.output().is_some());
+        interest
+    }
+
+    fn is_silent(&self) -> bool {
+        self.midway_since.is_none() && self.unread_since.is_none() && self.heard_at.elapsed() >= SILENCE
+    }
+
+    /// How long to wait for it.
+    fn patience(&self) -> Option<Duration> {
+        match [self.midway_since, self.unread_since].into_iter().flatten().min() {
+            Some(since) => Some(STALL_LIMIT.saturating_sub(since.elapsed())),
+            None => self.config_changed.then(|| SILENCE.saturating_sub(self.heard_at.elapsed())),
+        }
+    }
+
+    fn check_stall(&self) -> Result<(), Closed<P::Error>> {
+        let over = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() >= STALL_LIMIT);
+        if over(self.unread_since) {
+            return Err(Closed::NotReading);
+        }
+        if over(self.midway_since) { Err(Closed::Stalled) } else { Ok(()) }
+    }
+}
+
+/// Waits for any of these; which of them have something to say, be it an error.
+fn wait<const N: usize>(fds: [(impl AsFd, PollFlags); N], patience: Option<Duration>) -> Result<[bool; N], Errno> {
+    let mut polled: [PollFd<'_>; N] = std::array::from_fn(|at| PollFd::new(&fds[at].0, fds[at].1));
+    // Rounded up by the kernel, so that a time limit is over when it returns.
+    let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    match poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => Ok(std::array::from_fn(|at| !polled[at].revents().is_empty())),
+        Err(Errno::INTR) => Ok([false; N]),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,59 @@
+//! What other threads can ask of a client's connection.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::waker::Waker;
+
+/// One client's stay at one device: a handle for any thread, which never waits. What is asked of a session that
+/// is over has no effect, above all not on the client that came after.
+#[derive(Debug, Clone)]
+pub struct Session(Arc<Orders>);
+
+#[derive(Debug)]
+struct Orders {
+    waker: Arc<Waker>,
+    disconnect: OnceLock<String>,
+    config_changed: AtomicBool,
+}
+
+impl Session {
+    /// A session that no server looks after: for a [`Connection`](crate::Connection) of a test.
+    ///
+    /// # Errors
+    /// The kernel refused an eventfd.
+    pub fn alone() -> io::Result<Self> {
+        Ok(Self::new(Arc::new(Waker::new()?)))
+    }
+
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
+        Self(Arc::new(Orders { waker, disconnect: OnceLock::new(), config_changed: AtomicBool::new(false) }))
+    }
+
+    /// Disconnects the client once the device has done what it is doing for it; `reason` goes to the log, the
+    /// first one if it is said more than once.
+    pub fn disconnect(&self, reason: &str) {
+        if self.0.disconnect.set(reason.to_owned()).is_ok() {
+            self.0.waker.wake();
+        }
+    }
+
+    /// Tells the client to read the device's configuration again, once it has been silent for a moment. No effect
+    /// on a client that gave no way to tell it, or whose protocol has none.
+    pub fn config_changed(&self) {
+        if !self.0.config_changed.swap(true, Ordering::Release) {
+            self.0.waker.wake();
+        }
+    }
+
+    /// Why the client is to be disconnected, if it is.
+    pub(crate) fn is_to_end(&self) -> Option<&str> {
+        self.0.disconnect.get().map(String::as_str)
+    }
+
+    /// Whether the client is to be told of a change; asking forgets it.
+    pub(crate) fn take_config_changed(&self) -> bool {
+        self.0.config_changed.load(Ordering::Relaxed) && self.0.config_changed.swap(false, Ordering::Acquire)
+    }
+}

@@ -1,0 +1,60 @@
+//! Who may starve, and why.
+
+use io_model::QueuePriority;
+use policy::{FairVariant, PolicyConfig, TenantPriority, Terms, Variant};
+
+use crate::workload::Workload;
+use crate::{FaultKind, Rule, Scenario, Violation};
+
+/// Commands of guaranteed tenants in flight that may saturate a drive.
+const SATURATING: u32 = 128;
+/// The speed of D2FQ's high class against its low one up to which the low one is not starved.
+const PATIENT_RATIO: u32 = 32;
+
+/// Why a rule may be broken. Only starvation is ever excused: by policies that are known to starve, for those whom they
+/// starve, and by an HWQ that is lost, for then a policy that bound a VQ to it can't know. `terms`: all that each tenant
+/// ever has.
+pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Violation) -> Option<&'static str> {
+    if violation.rule != Rule::NoStarvation {
+        return None;
+    }
+    if scenario.faults.iter().any(|fault| matches!(fault.kind, FaultKind::LoseHwq { .. })) {
+        return Some("bound to an HWQ that was lost");
+    }
+    let own = || violation.tenant.and_then(|tenant| terms.get(usize::from(tenant))).into_iter().flatten();
+    let best_effort = || own().any(|terms| !terms.class.is_guaranteed());
+    let anybody = |is: fn(&Terms) -> bool| terms.iter().flatten().any(is);
+    let is_urgent = |terms: &Terms| terms.priority == TenantPriority::Fixed(QueuePriority::Urgent);
+    match &scenario.policy {
+        PolicyConfig::K2(_) if best_effort() && anybody(|terms| terms.class.is_guaranteed()) => {
+            Some("k2: guaranteed tenants first, without limit")
+        }
+        PolicyConfig::Lpns(config) if config.variant == Variant::Published => {
+            Some("lpns as published: all best effort is suspended beside an idle guaranteed tenant")
+        }
+        PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms) >= SATURATING => {
+            Some("lpns: guaranteed tenants with much in flight leave best effort its floor, a command or two at a time")
+        }
+        PolicyConfig::Fair(config) if config.variant == FairVariant::Published => {
+            Some("fair as published: the first tenant goes first, and who asks most gets most")
+        }
+        PolicyConfig::D2fq(config) if config.adaptive || config.ratio > PATIENT_RATIO => {
+            Some("d2fq: the drive fetches from its low class once for so many of its high one")
+        }
+        PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) if anybody(is_urgent) && own().any(|terms| !is_urgent(terms)) => {
+            Some("wrr, drr: urgent tenants first, without limit")
+        }
+        _ => None,
+    }
+}
+
+/// Commands that all tenants of a closed loop that are guaranteed at some time keep in flight together.
+fn guaranteed_depth(scenario: &Scenario, terms: &[Vec<Terms>]) -> u32 {
+    let tenants = scenario.tenants.iter().zip(terms);
+    let guaranteed = tenants.filter(|(_, terms)| terms.iter().any(|terms| terms.class.is_guaranteed()));
+    let depths = guaranteed.map(|(tenant, _)| match &tenant.workload {
+        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth),
+        _ => 0,
+    });
+    depths.fold(0, u32::saturating_add)
+}
