@@ -22,7 +22,6 @@ use crate::daemon::{Change, Command, Handle};
 use crate::drive;
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
-use crate::panics;
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
@@ -146,7 +145,6 @@ impl Owner {
 
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
-        panics::drill();
         match command {
             Command::Add(tenant, done) => {
                 let added = self.add(*tenant);
