@@ -65,9 +65,10 @@ impl Mark {
         let observe = |(id, (mut row, measured)): (TenantId, _)| {
             foresight.describe(id, &mut row).then_some(Observed { id, row, measured })
         };
-        let were_there = self.tenants.iter().map(|(id, Counted { probes, counters, latencies })| {
-            (*id, row(probes, counters, latencies, span))
-        });
+        let were_there = self
+            .tenants
+            .iter()
+            .map(|(id, Counted { probes, counters, latencies })| (*id, row(probes, counters, latencies, span)));
         let came = board.tenants().into_iter().filter(|probes| !self.tenants.contains_key(&probes.tenant()));
         // Identifiers only grow.
         let came = came.map(|probes| (probes.tenant(), row(&probes, &Counters::default(), &[], span)));
