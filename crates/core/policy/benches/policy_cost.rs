@@ -67,6 +67,7 @@ impl Load {
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(40),
             busy_pollers: 1,
+            best_effort_cap: None,
         });
         let mut load = Self { reports: reports.collect(), flights: [(VqSlot(0), HwqId(0)); IN_FLIGHT], now };
         for at in 0..IN_FLIGHT {

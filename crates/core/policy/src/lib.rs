@@ -113,6 +113,8 @@ pub struct TenantReport {
     pub max_latency: Nanos,
     /// Pollers at which it had commands in the last interval or has some in flight; at least 1.
     pub busy_pollers: u32,
+    /// Of a best-effort tenant: the [`RestsOn::best_effort_cap`] that its pollers enforce, the largest of them.
+    pub best_effort_cap: Option<f64>,
 }
 
 /// The contract between a poller and a policy.

@@ -357,6 +357,7 @@ fn report(tenant: TenantId, class: Class) -> TenantReport {
         period_mean_latency: Nanos::from_micros(20),
         max_latency: Nanos::from_micros(30),
         busy_pollers: 1,
+        best_effort_cap: None,
     }
 }
 

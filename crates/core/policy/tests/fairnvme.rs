@@ -196,6 +196,7 @@ fn the_window_is_split_with_other_pollers() {
         period_mean_latency: T0,
         max_latency: T0,
         busy_pollers: 1,
+        best_effort_cap: None,
     };
     hand.policy.interval(&[report(0, 1), report(7, 2)], T0);
     hand.policy.arrived(VqSlot(0), 1_000, T0);

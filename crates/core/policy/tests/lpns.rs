@@ -302,6 +302,7 @@ fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
         period_mean_latency: Nanos::from_micros(20),
         max_latency: Nanos::from_micros(30),
         busy_pollers,
+        best_effort_cap: None,
     };
     let sent_at_each = |busy_pollers: u32| -> Vec<u32> {
         let at = |interval| Nanos::from_millis(10 * interval);

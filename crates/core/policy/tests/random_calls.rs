@@ -101,6 +101,7 @@ impl Model {
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(30),
             busy_pollers: 1,
+            best_effort_cap: None,
         });
         let reports = reports.collect();
         let generations = 0;

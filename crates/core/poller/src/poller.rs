@@ -448,8 +448,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         self.policy.interval(&self.reports, now);
         // After the policy's interval: a bound is about what may go from now on.
         for tenant in self.tenants.iter_mut().flatten() {
-            let bound = self.policy.bound(tenant.probe.tenant()).filter(|_| tenant.terms.class.is_guaranteed());
-            tenant.probe.publish(bound, tenant.hwqs_used);
+            tenant.probe.publish(self.policy.bound(tenant.probe.tenant()), tenant.hwqs_used);
             tenant.hwqs_used = 0;
         }
         self.next_interval += INTERVAL;

@@ -100,6 +100,7 @@ pub(crate) struct Recent {
     period_count: u64,
     period_sum_ns: u64,
     busy_pollers: u32,
+    best_effort_cap: Option<f64>,
 }
 
 impl AddAssign for Recent {
@@ -113,6 +114,10 @@ impl AddAssign for Recent {
         self.period_count += other.period_count;
         self.period_sum_ns += other.period_sum_ns;
         self.busy_pollers += other.busy_pollers;
+        // None is less than any.
+        if other.best_effort_cap > self.best_effort_cap {
+            self.best_effort_cap = other.best_effort_cap;
+        }
     }
 }
 
@@ -130,9 +135,13 @@ impl Recent {
             period_mean_latency: mean(self.period_sum_ns, self.period_count),
             max_latency: Nanos(self.max_ns),
             busy_pollers: self.busy_pollers.max(1),
+            best_effort_cap: self.best_effort_cap,
         }
     }
 }
+
+/// No cap, as bits: NaN.
+const NO_CAP: u64 = u64::MAX;
 
 /// A class in one word, so that its kind and its number are always of the same one.
 #[derive(Debug)]
@@ -188,6 +197,9 @@ pub struct Probe {
     interval: AtomicU32,
     /// Written once per interval, and only if nobody reads it just then: the poller never waits.
     bound: Mutex<Option<Bound>>,
+    /// The bits of a best-effort tenant's cap; see [`TenantReport::best_effort_cap`]. Apart from the bound, which other
+    /// pollers must not lock.
+    best_effort_cap: AtomicU64,
     hwqs_in_use: AtomicU64,
 }
 
@@ -213,6 +225,7 @@ impl Probe {
             phases: Default::default(),
             interval: AtomicU32::new(0),
             bound: Mutex::new(None),
+            best_effort_cap: AtomicU64::new(NO_CAP),
             hwqs_in_use: AtomicU64::new(0),
         }
     }
@@ -307,6 +320,8 @@ impl Probe {
             period_count: sum(|cell| &cell.count),
             period_sum_ns: sum(|cell| &cell.sum_ns),
             busy_pollers: u32::from(count > 0 || submitted > completed),
+            best_effort_cap: Some(f64::from_bits(self.best_effort_cap.load(Ordering::Relaxed)))
+                .filter(|cap| !cap.is_nan()),
         }
     }
 
@@ -334,9 +349,12 @@ impl Probe {
 
     /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends.
     pub(crate) fn publish(&self, bound: Option<Bound>, hwqs_in_use: u64) {
+        let guaranteed = self.class().is_guaranteed();
         if let Ok(mut published) = self.bound.try_lock() {
-            *published = bound;
+            *published = bound.filter(|_| guaranteed);
         }
+        let cap = bound.filter(|_| !guaranteed).and_then(|bound| bound.rests_on.best_effort_cap);
+        self.best_effort_cap.store(cap.map_or(NO_CAP, f64::to_bits), Ordering::Relaxed);
         self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
     }
 

@@ -111,6 +111,8 @@ struct Vq {
     waiting: VecDeque<u32>,
     /// Fetched since the start.
     fetched: u64,
+    /// Completed by the poller since the start.
+    completed: u64,
     /// Commands of this VQ from submission to completion.
     held: u32,
     /// Completed in this step, not announced yet.
@@ -272,7 +274,7 @@ impl Port {
         self.vqs.iter().map(|vq| {
             let next = vq.waiting.front().filter(|_| self.live).map(|&id| self.ios[id as usize].shape.len_bytes);
             let next_blocks = next.map_or(0, |len_bytes| u64::from(len_bytes >> 12).max(1));
-            Queue { next_blocks, fetched: vq.fetched }
+            Queue { next_blocks, served: vq.fetched + vq.completed }
         })
     }
 }
@@ -376,6 +378,7 @@ impl Source for SimSource {
                 io.posted_ns = self.meter.now_ns();
                 io.outcome = outcome;
                 self.ledger.borrow_mut().completed(self.tenant, io.serial, Nanos(io.served_ns()));
+                vqs[usize::from(vq)].completed += 1;
                 vqs[usize::from(vq)].posting.push(id);
             }
             Some(io) if io.state == State::Orphaned => {

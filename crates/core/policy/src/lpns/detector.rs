@@ -287,6 +287,7 @@ mod tests {
             period_mean_latency: Nanos::from_micros(20),
             max_latency: Nanos::from_micros(60),
             busy_pollers: 1,
+            best_effort_cap: None,
         }
     }
 

@@ -62,6 +62,9 @@ pub struct Lpns {
     last_period: Option<Nanos>,
     /// What the throttle in force let best effort have in flight as of the last two intervals' ends, the later one first.
     caps: [Option<f64>; 2],
+    /// The largest cap that pollers of best-effort tenants had told of by the last interval's end: each judges for itself
+    /// how the promises fare, and they look at different moments.
+    told_cap: f64,
     /// Guaranteed commands since the last best-effort one.
     run: u32,
     /// Highest cost of a best-effort command: it may overdraw the cap by that.
@@ -83,6 +86,7 @@ impl Lpns {
             observed: None,
             last_period: None,
             caps: [None; 2],
+            told_cap: 0.0,
             run: 0,
             largest_cost: COST_UNIT,
             config,
@@ -114,7 +118,8 @@ impl Lpns {
         self.throttle.state(&self.config)
     }
 
-    /// The latency bounds of a tenant under its present load, with what they rest on.
+    /// The latency bounds of a tenant under its present load, with what they rest on. A best-effort tenant's rest on what
+    /// this poller enforces alone.
     pub fn bound_of(&self, tenant: TenantId) -> Bound {
         let (depth, _) = self.detector.load_of(tenant);
         let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
@@ -122,7 +127,8 @@ impl Lpns {
         let mut throttle = self.throttle_state();
         // What went under the last interval's cap may still be with the drive, and other pollers may be a moment behind.
         if let [Some(cap), Some(before)] = self.caps {
-            throttle.cap = Some(cap.max(before));
+            let told = if self.queues.is_guaranteed(tenant) { self.told_cap } else { 0.0 };
+            throttle.cap = Some(cap.max(before).max(told));
         } else {
             throttle.engaged = false;
         }
@@ -266,6 +272,7 @@ impl Policy for Lpns {
             queues.schedule();
         }
         self.observed = Some(observed);
+        self.told_cap = reports.iter().filter_map(|report| report.best_effort_cap).fold(0.0, f64::max);
         let state = self.throttle_state();
         self.caps = [state.cap.filter(|_| state.engaged), self.caps[0]];
     }

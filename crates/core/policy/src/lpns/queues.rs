@@ -287,6 +287,11 @@ impl Queues {
         Some(Own { backlogged: tenant.backlogged > 0 })
     }
 
+    /// Whether a tenant of this poller has a promise, with or without a number.
+    pub(super) fn is_guaranteed(&self, tenant: TenantId) -> bool {
+        self.tenants.get(usize::from(self.roster.slot_of(tenant))).is_some_and(|tenant| tenant.guaranteed)
+    }
+
     pub(super) fn front_guaranteed(&self) -> Option<u16> {
         self.guaranteed.front()
     }

@@ -274,6 +274,7 @@ impl<P: Policy> World<P> {
             period_mean_latency: Nanos(mean),
             max_latency: Nanos(max),
             busy_pollers: 1,
+            best_effort_cap: None,
         }
     }
 }

@@ -15,6 +15,9 @@ const FAIR_FACTOR: f64 = 4.0;
 const FAIR_EPOCHS: u64 = 5;
 /// … nor with HWQs that hold so little that their room, not the policy, decides who goes.
 const FAIR_HWQ_DEPTH: u32 = 64;
+/// … nor on a drive so slow that in this time fewer than so many HWQs' worth of commands went: what fills the HWQs at first
+/// is then most of what is seen.
+const FAIR_FILLS: u64 = 8;
 
 /// One tenant over the measured time.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +67,12 @@ impl Shares<'_> {
         if let PolicyConfig::Caps = self.policy {
             let unchanged = contenders.iter().filter(|contender| !contender.changed);
             unchanged.for_each(|contender| self.check_caps(contender, violate));
+        }
+        if let PolicyConfig::Fair(_) = self.policy
+            && contenders.iter().map(|one| one.to.commands - one.from.commands).sum::<u64>()
+                < FAIR_FILLS * u64::from(self.hwq_depth)
+        {
+            return;
         }
         let busy: Vec<_> =
             contenders.iter().filter(|contender| contender.always_waiting && !contender.changed).collect();

@@ -17,21 +17,22 @@ pub(crate) struct Served {
 pub(crate) struct Queue {
     /// Blocks of the command that is next; 0 if none waits.
     pub(crate) next_blocks: u64,
-    /// Commands fetched from it since the start.
-    pub(crate) fetched: u64,
+    /// Commands fetched from it since the start, and such that came back: who sent much at once has its turn until that is
+    /// done.
+    pub(crate) served: u64,
 }
 
 /// Since when a VQ waits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Since {
     waiting: bool,
-    fetched: u64,
+    own: u64,
     at_ns: u64,
-    served: Served,
+    others: Served,
 }
 
-/// Looks at a tenant's VQs now and then. A VQ starves if none of its commands was fetched for longer than the
-/// scenario's limit *and* the others were served many times what its turn takes meanwhile; so a drive that stalls
+/// Looks at a tenant's VQs now and then. A VQ starves if none of its commands was fetched or came back for longer than
+/// the scenario's limit *and* the others were served many times what its turn takes meanwhile; so a drive that stalls
 /// starves nobody, nor does a small weight.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -61,14 +62,14 @@ impl Watch {
             }
             let since = &mut self.queues[at];
             let waiting = queue.next_blocks > 0;
-            if !waiting || !since.waiting || queue.fetched != since.fetched {
-                *since = Since { waiting, fetched: queue.fetched, at_ns: now_ns, served };
+            if !waiting || !since.waiting || queue.served != since.own {
+                *since = Since { waiting, own: queue.served, at_ns: now_ns, others: served };
                 continue;
             }
             let waited_ns = now_ns - since.at_ns;
             let fair = TURNS * self.turn;
-            let passed_over = served.commands - since.served.commands > fair
-                && served.blocks - since.served.blocks > fair * queue.next_blocks;
+            let passed_over = served.commands - since.others.commands > fair
+                && served.blocks - since.others.blocks > fair * queue.next_blocks;
             if waited_ns > self.limit_ns && passed_over {
                 since.waiting = false;
                 starving = starving.or(Some((at, waited_ns)));
@@ -85,8 +86,8 @@ mod tests {
     #[test]
     fn only_who_is_passed_over_starves() {
         let mut watch = Watch::new(100, 2);
-        let mut look = |waiting: bool, fetched, now_ns, served| {
-            let queue = Queue { next_blocks: waiting.into(), fetched };
+        let mut look = |waiting: bool, own, now_ns, served| {
+            let queue = Queue { next_blocks: waiting.into(), served: own };
             watch.look([queue].into_iter(), now_ns, Served { commands: served, blocks: served })
         };
         assert_eq!(look(true, 0, 10, 0), None);
@@ -103,7 +104,7 @@ mod tests {
     fn small_weights_wait_for_large_ones() {
         let mut watch = Watch::new(100, 1_001);
         let mut look = |now_ns, commands, blocks| {
-            let queue = Queue { next_blocks: 8, fetched: 0 };
+            let queue = Queue { next_blocks: 8, served: 0 };
             watch.look([queue].into_iter(), now_ns, Served { commands, blocks })
         };
         assert_eq!(look(0, 0, 0), None);

@@ -3,10 +3,10 @@
 use io_model::QueuePriority;
 use policy::{FairVariant, PolicyConfig, TenantPriority, Terms, Variant};
 
-use crate::workload::Workload;
+use crate::workload::{Access, Workload};
 use crate::{FaultKind, Rule, Scenario, Violation};
 
-/// Commands of guaranteed tenants in flight that may saturate a drive.
+/// Commands of 4 KiB of guaranteed tenants in flight that may saturate a drive.
 const SATURATING: u32 = 128;
 /// The speed of D2FQ's high class against its low one up to which the low one is not starved.
 const PATIENT_RATIO: u32 = 32;
@@ -48,13 +48,20 @@ pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Viol
     }
 }
 
-/// Commands that all tenants of a closed loop that are guaranteed at some time keep in flight together.
+/// Commands that all tenants of a closed loop that are guaranteed at some time keep in flight together, a longer one
+/// counting as so many of 4 KiB.
 fn guaranteed_depth(scenario: &Scenario, terms: &[Vec<Terms>]) -> u32 {
     let tenants = scenario.tenants.iter().zip(terms);
     let guaranteed = tenants.filter(|(_, terms)| terms.iter().any(|terms| terms.class.is_guaranteed()));
     let depths = guaranteed.map(|(tenant, _)| match &tenant.workload {
-        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth),
+        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth).saturating_mul(mean_4k(&fio.access)),
         _ => 0,
     });
     depths.fold(0, u32::saturating_add)
+}
+
+fn mean_4k(access: &Access) -> u32 {
+    let weights: u64 = access.block_sizes.iter().map(|size| u64::from(size.weight)).sum();
+    let bytes: u64 = access.block_sizes.iter().map(|size| u64::from(size.bytes) * u64::from(size.weight)).sum();
+    bytes.div_ceil(weights.max(1)).div_ceil(4096).max(1) as u32
 }
