@@ -6,10 +6,12 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use client_socket::Sink;
-use config::{Class, Limits, Prepared, Priority, Tenant};
+use config::{Class, Config, Limits, Prepared, Priority, Tenant};
 use io_model::TenantId;
+use policy::PolicyConfig;
 use ssd_model::Profile;
 
+use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
 use crate::owner::Owner;
 use crate::panics;
@@ -95,6 +97,19 @@ impl Handle {
     }
 }
 
+/// Opens the drive of a configuration, of so many bytes.
+pub trait OpenDrive: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>> {}
+
+impl<O: FnOnce(&Config, &Profile, u64) -> Result<Box<dyn AnyDrive>>> OpenDrive for O {}
+
+/// What follows from a configuration, unless a test has its own.
+pub struct Engine<O> {
+    /// Of every poller.
+    pub policy: PolicyConfig,
+    /// Opens the drive.
+    pub open: O,
+}
+
 /// A running daemon. Drop it only after [`Daemon::stop`].
 pub struct Daemon {
     handle: Handle,
@@ -107,9 +122,14 @@ impl Daemon {
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
+        let policy = promises::planning::policy(&prepared.config, &profile);
+        Self::start_on(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+    }
+
+    fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
         let (commands, queue) = channel();
         let handle = Handle { commands };
-        let owner = Owner::start(prepared, &profile, handle.clone(), sink)?;
+        let owner = Owner::start(engine, prepared, &profile, handle.clone(), sink)?;
         let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, &queue));
         Ok(Self { handle, thread: spawned.context("can't start the daemon's thread")? })
     }
@@ -149,3 +169,6 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
         owner.look_at_promises();
     }
 }
+
+#[cfg(test)]
+mod tests;

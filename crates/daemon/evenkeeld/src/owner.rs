@@ -18,8 +18,7 @@ use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
-use crate::daemon::{Change, Command, Handle};
-use crate::drive;
+use crate::daemon::{Change, Command, Engine, Handle, OpenDrive};
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
 use crate::poller_thread::{Addition, Message, TenantAt};
@@ -79,7 +78,14 @@ impl Owner {
     ///
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
-    pub fn start(prepared: Prepared, profile: &Profile, handle: Handle, sink: Sink) -> Result<Self> {
+    pub fn start(
+        engine: Engine<impl OpenDrive>,
+        prepared: Prepared,
+        profile: &Profile,
+        handle: Handle,
+        sink: Sink,
+    ) -> Result<Self> {
+        let Engine { policy, open } = engine;
         let new = |change: &LayoutChange| match change {
             LayoutChange::Placed(placement) => Some(placement.name.clone()),
             _ => None,
@@ -87,12 +93,11 @@ impl Owner {
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         let (config, mut layout, lock) = prepared.commit()?;
         guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
-        let policy = promises::planning::policy(&config, profile);
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
         }
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let drive = drive::open_configured(&config, profile, size_bytes)?;
+        let drive = open(&config, profile, size_bytes)?;
         fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, &sink)?;
         std::fs::create_dir_all(&config.runtime_dir).with_context(|| {
             format!("can't create runtime_dir = {:?}; choose another one, or create it", config.runtime_dir)
