@@ -149,7 +149,7 @@ pub struct Beside {
     pub write_depth: u32,
     /// The reads' latency.
     pub read: Estimate,
-    /// Its mean, ns.
+    /// Their mean without the longest eighth, ns.
     pub read_mean_ns: f64,
 }
 
