@@ -25,7 +25,7 @@ const RUNTIME_DIR: &str = "/run/evenkeel";
 const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
-const PATROL_MIN: TimeSpan = TimeSpan(10_000);
+const DOORBELL_SCAN_MIN: TimeSpan = TimeSpan(10_000);
 
 pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
     let document = parse_document(&source)?;
@@ -304,12 +304,13 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     marks.cpus = cpus.as_ref().map(Spanned::span);
     let idle = TimeSpan(1_000_000)..=TimeSpan(3_600_000_000_000);
     let idle_after = or(sink, section, "idle_after", TimeSpan(500_000_000), span_in(idle));
-    let patrol = or(sink, section, "patrol", TimeSpan(1_000_000), span_in(PATROL_MIN..=TimeSpan(1_000_000_000)));
+    let scans = DOORBELL_SCAN_MIN..=TimeSpan(1_000_000_000);
+    let doorbell_scan = or(sink, section, "doorbell_scan", TimeSpan(1_000_000), span_in(scans));
     Some(Pollers {
         layout: layout?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
-        patrol: patrol?,
+        doorbell_scan: doorbell_scan?,
     })
 }
 

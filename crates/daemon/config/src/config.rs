@@ -103,7 +103,7 @@ pub struct Pollers {
     /// A poller sleeps after this long without I/O.
     pub idle_after: TimeSpan,
     /// How often a sleeping poller looks at mapped doorbells.
-    pub patrol: TimeSpan,
+    pub doorbell_scan: TimeSpan,
 }
 
 /// How tenants are shared out to pollers.

@@ -60,7 +60,7 @@ pub(crate) const POLICY: &[&str] = &[
     "low_weight",
     "arbitration_burst",
 ];
-pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "patrol"];
+pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "doorbell_scan"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
     "size",
@@ -84,6 +84,9 @@ pub(crate) const TENANT: &[&str] = &[
     "cpus",
     "read_only",
 ];
+
+/// Keys that had another name once: the section, then, now.
+const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan")];
 
 pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
 
@@ -237,7 +240,9 @@ impl<'t, 'i> Section<'t, 'i> {
                 continue;
             }
             let elsewhere = self.schema.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
+            let renamed = RENAMED.iter().find(|(section, then, _)| (*section, *then) == (&*self.label, name));
             let remedy = match (nearest(name, known), elsewhere) {
+                _ if let Some((_, _, now)) = renamed => format!("it is called `{now}` now"),
                 (_, Some(section)) => format!("it belongs under {section}"),
                 (Some(meant), None) => format!("did you mean `{meant}`?"),
                 (None, None) => format!("known keys are {}; remove it", list(known)),
