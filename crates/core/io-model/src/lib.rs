@@ -3,7 +3,8 @@
 //! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
 //! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
 //! other, nor the policy. Every back end must pass the suite in `conformance` (a cargo feature, for
-//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes.
+//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. What people write and read of them is
+//! in [`units`].
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +13,8 @@ mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod token;
+pub mod units;
 
-use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 pub use backend::{Backend, Done, Io};
@@ -62,12 +63,6 @@ impl Sub for Nanos {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl fmt::Display for Nanos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} µs", self.as_micros_f64())
     }
 }
 

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use io_model::Nanos;
+use io_model::units::Size;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -19,13 +21,12 @@ use crate::rules;
 use crate::section::{
     self, DAEMON, Items, Section, Wrong, boolean, choice, count, integer, integers, or, size, span_in, text,
 };
-use crate::units::{Size, TimeSpan};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
-const DOORBELL_SCAN_MIN: TimeSpan = TimeSpan(10_000);
+const DOORBELL_SCAN_MIN: Nanos = Nanos(10_000);
 
 pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
     let document = parse_document(&source)?;
@@ -302,10 +303,10 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
     let cpus = section.get(sink, "cpus", integers(0..=8191));
     marks.cpus = cpus.as_ref().map(Spanned::span);
-    let idle = TimeSpan(1_000_000)..=TimeSpan(3_600_000_000_000);
-    let idle_after = or(sink, section, "idle_after", TimeSpan(500_000_000), span_in(idle));
-    let scans = DOORBELL_SCAN_MIN..=TimeSpan(1_000_000_000);
-    let doorbell_scan = or(sink, section, "doorbell_scan", TimeSpan(1_000_000), span_in(scans));
+    let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
+    let idle_after = or(sink, section, "idle_after", Nanos(500_000_000), span_in(idle));
+    let scans = DOORBELL_SCAN_MIN..=Nanos(1_000_000_000);
+    let doorbell_scan = or(sink, section, "doorbell_scan", Nanos(1_000_000), span_in(scans));
     Some(Pollers {
         layout: layout?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),

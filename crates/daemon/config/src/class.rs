@@ -2,14 +2,15 @@
 
 use std::fmt;
 
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate};
 use toml::de::DeValue;
 
 use crate::problem::Sink;
 use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span};
-use crate::units::{Bandwidth, Rate, TimeSpan};
 
 /// A target above this is no promise worth a poller.
-const TARGET_MAX: TimeSpan = TimeSpan(1_000_000_000);
+const TARGET_MAX: Nanos = Nanos(1_000_000_000);
 
 /// What a tenant is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,7 +18,7 @@ pub enum Class {
     /// A latency.
     Guaranteed {
         /// The target: above 0, at most 1 s.
-        latency_target: TimeSpan,
+        latency_target: Nanos,
     },
     /// A share of what is left.
     BestEffort {
@@ -91,7 +92,7 @@ pub(crate) fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Opti
         section.forbid(sink, "weight", why, "remove it, or write class = \"best-effort\"");
         let target = section.require(sink, "latency_target", "add latency_target = \"50us\"", |value| {
             let found = span(value)?;
-            if found == TimeSpan(0) || found > TARGET_MAX {
+            if found == Nanos(0) || found > TARGET_MAX {
                 let remedy = format!("write a time above 0 and up to {TARGET_MAX}, such as \"50us\"");
                 return Err(Wrong { what: format!("is {found}"), remedy });
             }

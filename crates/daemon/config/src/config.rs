@@ -4,6 +4,9 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use io_model::Nanos;
+use io_model::units::Size;
+
 use crate::check;
 use crate::class::{Class, Limits};
 use crate::demand::Demand;
@@ -12,7 +15,6 @@ use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
-use crate::units::{Size, TimeSpan};
 
 /// A file is a few lines for each tenant; much more is some other file.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -101,9 +103,9 @@ pub struct Pollers {
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
     /// A poller sleeps after this long without I/O.
-    pub idle_after: TimeSpan,
+    pub idle_after: Nanos,
     /// How often a sleeping poller looks at mapped doorbells.
-    pub doorbell_scan: TimeSpan,
+    pub doorbell_scan: Nanos,
 }
 
 /// How tenants are shared out to pollers.

@@ -13,7 +13,6 @@
 //!
 //! | module | |
 //! | --- | --- |
-//! | `units` | sizes, times and rates with their units |
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
@@ -53,7 +52,6 @@ pub mod scenario;
 mod section;
 mod sockets;
 mod summary;
-mod units;
 
 pub use class::{Class, Limits};
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
@@ -70,7 +68,6 @@ pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use scenario::Scenario;
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
-pub use units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// Tenants in one file, at most.
 pub const TENANTS_MAX: usize = 1024;

@@ -2,12 +2,13 @@
 
 use std::ops::RangeInclusive;
 
+use io_model::Nanos;
+use io_model::units::Rate;
 use toml::de::DeValue;
 
 use crate::problem::Sink;
 use crate::profile::Profile;
 use crate::section::{Section, Wrong, boolean, choice, count, integer, list, or, rate, span_in};
-use crate::units::{Rate, TimeSpan};
 
 /// Who may send next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Lpns {
     /// R of Eq. 4: 4 KiB random writes per second that the drive sustains.
     pub rate_iops: Option<Rate>,
     /// L_h of Eq. 4: a command's latency on the idle drive.
-    pub min_latency: Option<TimeSpan>,
+    pub min_latency: Option<Nanos>,
     /// HWQs that serve one VQ each (1-1); `None`: the policy's choice.
     pub exclusive_queues: Option<u16>,
     /// HWQs that serve many VQs (1-N), at least 1; `None`: the policy's choice.
@@ -56,11 +57,11 @@ pub struct Fair {
     /// Which rules.
     pub variant: Variant,
     /// Below this mean latency a tenant counts as served too well; `None`: from the drive.
-    pub min_latency: Option<TimeSpan>,
+    pub min_latency: Option<Nanos>,
     /// Above this mean latency a tenant counts as suffering; `None`: from the drive.
-    pub max_latency: Option<TimeSpan>,
+    pub max_latency: Option<Nanos>,
     /// How long a tenant's time budget lasts, 1 us to 1 s; `None`: the policy's choice.
-    pub epoch: Option<TimeSpan>,
+    pub epoch: Option<Nanos>,
 }
 
 /// The parameters of K2 (Miemietz et al., RTAS 2019).
@@ -260,7 +261,7 @@ fn read_lpns(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) 
         let remedy = "write what the drive sustains, from \"1k\" to \"100M\"";
         sane.then_some(Some(found)).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
     });
-    let latencies = TimeSpan(100)..=TimeSpan(100_000_000);
+    let latencies = Nanos(100)..=Nanos(100_000_000);
     let default = figures.map(|f| f.min_latency);
     let min_latency = or(sink, section, "min_latency", default, |v| span_in(latencies)(v).map(Some));
     let exclusive_queues = count(sink, section, "exclusive_queues", 0..=1024);
@@ -277,10 +278,10 @@ fn read_lpns(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) 
 
 fn read_fair(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fair> {
     let variant = read_variant(sink, section);
-    let thresholds = || span_in(TimeSpan(1_000)..=TimeSpan(10_000_000_000));
+    let thresholds = || span_in(Nanos(1_000)..=Nanos(10_000_000_000));
     let min_latency = or(sink, section, "min_latency", None, |v| thresholds()(v).map(Some));
     let max_latency = or(sink, section, "max_latency", None, |v| thresholds()(v).map(Some));
-    let epochs = TimeSpan(1_000)..=TimeSpan(1_000_000_000);
+    let epochs = Nanos(1_000)..=Nanos(1_000_000_000);
     let epoch = or(sink, section, "epoch", None, |v| span_in(epochs)(v).map(Some));
     let (min_latency, max_latency) = (min_latency?, max_latency?);
     let (Some(min), Some(max)) = (min_latency, max_latency) else {

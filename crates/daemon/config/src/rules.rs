@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use io_model::units::Size;
+
 use crate::check::{Draft, TenantDraft};
 use crate::class::Class;
 use crate::config::{Backend, PollerLayout};
@@ -11,7 +13,6 @@ use crate::plan::{self, Load, Poller};
 use crate::policy::{Policy, Variant};
 use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
-use crate::units::Size;
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.

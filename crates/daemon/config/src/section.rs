@@ -2,12 +2,13 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate, Size, UnitError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::nearest::nearest;
 use crate::problem::Sink;
-use crate::units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// A value that can't be used: what is wrong, what to do.
 pub(crate) struct Wrong {
@@ -289,7 +290,7 @@ pub(crate) fn size(value: &DeValue<'_>) -> Result<Size, Wrong> {
     number_with_unit(value, "a size such as \"16GiB\", \"1TB\" or 4096 (bytes)")
 }
 
-pub(crate) fn span(value: &DeValue<'_>) -> Result<TimeSpan, Wrong> {
+pub(crate) fn span(value: &DeValue<'_>) -> Result<Nanos, Wrong> {
     number_with_unit(value, "a time with its unit, in double quotes, such as \"50us\" or \"10ms\"")
 }
 
@@ -317,7 +318,7 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
 }
 
 /// A span within bounds.
-pub(crate) fn span_in(range: RangeInclusive<TimeSpan>) -> impl FnOnce(&DeValue<'_>) -> Result<TimeSpan, Wrong> {
+pub(crate) fn span_in(range: RangeInclusive<Nanos>) -> impl FnOnce(&DeValue<'_>) -> Result<Nanos, Wrong> {
     move |value| {
         let found = span(value)?;
         if range.contains(&found) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use io_model::Nanos;
+use io_model::units::{Rate, Size};
 use serde::Serialize;
 
 use crate::class::Class;
@@ -13,7 +15,6 @@ use crate::layout::{Change, Placement};
 use crate::plan::{Poller, Serves};
 use crate::policy::{Arbitrated, Policy};
 use crate::prepare::Prepared;
-use crate::units::{Size, TimeSpan};
 
 /// What `evenkeel check` prints. Sizes in bytes, times in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -191,13 +192,13 @@ impl PolicySummary {
                 variant: Some(lpns.variant.name()),
                 omega: lpns.omega,
                 rate_iops: lpns.rate_iops.map(|rate| rate.0),
-                min_latency_us: lpns.min_latency.map(TimeSpan::as_micros_f64),
+                min_latency_us: lpns.min_latency.map(Nanos::as_micros_f64),
                 ..named
             },
             Policy::Fair(fair) => Self {
                 variant: Some(fair.variant.name()),
-                min_latency_us: fair.min_latency.map(TimeSpan::as_micros_f64),
-                max_latency_us: fair.max_latency.map(TimeSpan::as_micros_f64),
+                min_latency_us: fair.min_latency.map(Nanos::as_micros_f64),
+                max_latency_us: fair.max_latency.map(Nanos::as_micros_f64),
                 ..named
             },
             Policy::K2(k2) => Self { max_in_flight: Some(k2.max_in_flight), ..named },
@@ -229,14 +230,13 @@ impl PolicySummary {
 
     /// The parameters in few words.
     fn parameters(&self) -> String {
-        let span = |us: f64| TimeSpan((us * 1_000.0).round() as u64);
         let mut words: Vec<String> = self.variant.map(str::to_owned).into_iter().collect();
         words.extend(self.omega.map(|omega| format!("omega {omega}")));
         match (self.rate_iops, self.min_latency_us, self.max_latency_us) {
             (Some(rate), Some(latency), None) => {
-                words.push(format!("drive {} IOPS, {}", crate::Rate(rate), span(latency)));
+                words.push(format!("drive {} IOPS, {}", Rate(rate), spelled(latency)));
             }
-            (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", span(min), span(max))),
+            (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", spelled(min), spelled(max))),
             _ => {}
         }
         words.extend(self.class_weights.map(|[high, medium, low]| {
@@ -250,6 +250,11 @@ impl PolicySummary {
         words.extend(self.ratio.map(|ratio| format!("ratio {ratio}")));
         words.join(", ")
     }
+}
+
+/// A time as the file spells it.
+fn spelled(us: f64) -> String {
+    Nanos((us * 1_000.0).round() as u64).to_string()
 }
 
 impl PollerSummary {
@@ -326,7 +331,7 @@ impl TenantSummary {
 
     /// What it gets, in few words.
     fn promise(&self) -> String {
-        let target = self.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
+        let target = self.latency_target_us.map(spelled);
         let priority = self.priority.map(|priority| format!("priority {priority}"));
         match (target, priority, &self.limits) {
             (Some(target), Some(priority), _) => format!("{target}, {priority}"),

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
-use config::{
-    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Priority, Profile, Rate, Scenario,
-    Serves, Size, TimeSpan,
-};
+use config::{Backend, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Priority, Profile, Scenario, Serves};
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate, Size};
 
 fn example(name: &str) -> Config {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples").join(name);
@@ -21,7 +20,7 @@ fn two_tenants() {
     let path = PathBuf::from("/srv/evenkeel/drive.img");
     assert_eq!(config.device.backend, Backend::File { path, create: true });
     assert_eq!(config.device.size, Some(Size(64 << 30)));
-    assert_eq!(config.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
+    assert_eq!(config.tenants[0].class, Class::Guaranteed { latency_target: Nanos(50_000) });
     assert_eq!((config.tenants[1].lba_bytes, config.tenants[1].queues), (4096, 8));
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
     assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);
@@ -82,7 +81,7 @@ fn six_noisy_neighbours() {
     assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
-    assert_eq!(scenario.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
+    assert_eq!(scenario.tenants[0].class, Class::Guaranteed { latency_target: Nanos(50_000) });
     let Workload::Fio(noise) = &scenario.tenants[6].workload else { panic!("not fio") };
     assert_eq!((noise.numjobs, noise.iodepth, noise.rw.read_percent, noise.rw.random), (4, 32, 0, true));
     assert_eq!(scenario.tenants[6].limits.rw_bandwidth, Some(Bandwidth(300 << 20)));
@@ -95,7 +94,7 @@ fn mixed_tenants_and_faults() {
     let sizes: Vec<(u32, u32)> = batch.rw.block_sizes.iter().map(|size| (size.bytes, size.weight)).collect();
     assert_eq!((sizes, batch.rw.read_percent), (vec![(4096, 60), (65_536, 40)], 30));
     let Workload::Open(bursts) = &mixed.tenants[3].workload else { panic!("not open") };
-    assert_eq!(bursts.arrival, Arrival::OnOff { on: TimeSpan(50_000_000), off: TimeSpan(150_000_000) });
+    assert_eq!(bursts.arrival, Arrival::OnOff { on: Nanos(50_000_000), off: Nanos(150_000_000) });
 
     let faults = scenario("faults.toml").faults;
     assert_eq!(faults[0].kind, FaultKind::Error { probability: 0.0001, lasts: None });

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use config::{Class, Config, Limits, Prepared, Priority, Tenant};
 use evenkeeld::daemon::{Change, Daemon, Handle};
-use io_model::TenantId;
+use io_model::units::Rate;
+use io_model::{Nanos, TenantId};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
 use ssd_model::Profile;
 
@@ -152,10 +153,10 @@ impl World {
         let class = if self.random.bool() {
             Class::BestEffort { weight: self.random.u32(1..100) }
         } else {
-            Class::Guaranteed { latency_target: config::TimeSpan(self.random.u64(1_000_000..9_000_000)) }
+            Class::Guaranteed { latency_target: Nanos(self.random.u64(1_000_000..9_000_000)) }
         };
         let priority = *self.random.choice([Priority::Urgent, Priority::High, Priority::Low].iter()).unwrap();
-        let limits = Limits { rw_iops: Some(config::Rate(self.random.u64(1_000..100_000))), ..Limits::default() };
+        let limits = Limits { rw_iops: Some(Rate(self.random.u64(1_000..100_000))), ..Limits::default() };
         self.handle.change(id, Change { class, limits, priority }).unwrap();
         self.done[1] += 1;
     }

@@ -73,7 +73,7 @@ fn lpns(settings: &config::Lpns, profile: &Profile) -> LpnsConfig {
 
 fn fair(settings: &config::Fair, profile: &Profile) -> FairConfig {
     let drive = drive_profile::fair(profile);
-    let or = |own: Option<config::TimeSpan>, drive: Nanos| own.map_or(drive, |span| Nanos(span.0));
+    let or = |own: Option<Nanos>, drive: Nanos| own.map_or(drive, |span| Nanos(span.0));
     FairConfig {
         variant: match settings.variant {
             Variant::Published => FairVariant::Published,
@@ -127,7 +127,7 @@ pub fn class(class: Class) -> policy::Class {
 
 /// 0: no limit, as in SPDK.
 fn caps(limits: Limits) -> policy::Limits {
-    let mib = |bandwidth: Option<config::Bandwidth>| bandwidth.map_or(0, |bandwidth| bandwidth.0 >> 20);
+    let mib = |bandwidth: Option<io_model::units::Bandwidth>| bandwidth.map_or(0, |bandwidth| bandwidth.0 >> 20);
     policy::Limits {
         rw_ios_per_sec: limits.rw_iops.map_or(0, |rate| rate.0),
         rw_mbytes_per_sec: mib(limits.rw_bandwidth),

@@ -1,7 +1,8 @@
 //! Demands and changes as an operator would say them.
 
-use config::{Priority, Rate, Size, TimeSpan};
-use io_model::{Nanos, QueuePriority};
+use config::Priority;
+use io_model::QueuePriority;
+use io_model::units::{Rate, Size};
 use planner::{Change, Load, Setting, Tenant};
 
 /// `4KiB reads, 1 at a time`.
@@ -36,15 +37,9 @@ pub fn change(change: &Change, tenants: &[Tenant]) -> String {
         }
         Change::Elsewhere { tenant } => format!("put tenant {:?} on another drive", name(tenant)),
         Change::Target { tenant, from, to } => {
-            let [from, to] = [from, to].map(span);
             format!("promise tenant {:?} less: latency_target = \"{to}\" (now {from})", name(tenant))
         }
     }
-}
-
-/// As a configuration spells it.
-pub fn span(time: Nanos) -> String {
-    TimeSpan(time.0).to_string()
 }
 
 /// As a configuration spells it.

@@ -22,8 +22,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
+use promises::drive_profile;
 use promises::planning::{self, Question};
-use promises::{drive_profile, words};
 
 use self::addition::Enlarged;
 use self::choices::Choice;
@@ -161,10 +161,8 @@ fn refuse_the_impossible(
     let problem = |promise: &Promise| {
         let tenant = config.tenants.get(promise.tenant)?;
         let Verdict::Impossible { lowest } = promise.verdict else { return None };
-        let what =
-            format!("tenant {:?} can't be promised {}: {}", tenant.name, words::span(promise.target), promise.reason);
-        let lowest = words::span(lowest);
-        let remedy = format!("write {lowest:?} or more, or overcommit = true to go without the promise");
+        let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
+        let remedy = format!("write \"{lowest}\" or more, or overcommit = true to go without the promise");
         (!config.overcommits(tenant)).then(|| config.promise_problem(promise.tenant, what, remedy))
     };
     let problems: Vec<config::Problem> = outcome.promises.iter().filter_map(problem).collect();

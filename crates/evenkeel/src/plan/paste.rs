@@ -1,12 +1,12 @@
 //! A policy as a configuration spells it, to be pasted.
 
-use config::{Config, Policy, Rate, TimeSpan};
+use config::{Config, Policy};
+use io_model::units::Rate;
+use planner::Tenant;
 use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
-
 use promises::words::priority_name;
 
 use super::report::PriorityRow;
-use planner::Tenant;
 
 /// The `[policy]` section. What `policy` does not show (queues of `lpns`, thresholds of `fair`) is the configuration's.
 pub fn section(policy: &PolicyConfig, config: &Config) -> String {
@@ -37,7 +37,7 @@ fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
     }
     lines.push(format!("omega = {:.0}", lpns.omega));
     lines.push(format!("rate_iops = \"{}\"", Rate(lpns.r_iops.round() as u64)));
-    lines.push(format!("min_latency = \"{}\"", TimeSpan(lpns.l_h.0)));
+    lines.push(format!("min_latency = \"{}\"", lpns.l_h));
     if let Policy::Lpns(configured) = config.policy {
         let queues = [("exclusive_queues", configured.exclusive_queues), ("shared_queues", configured.shared_queues)];
         lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));

@@ -198,7 +198,7 @@ fn starvation_limit(span: Nanos) -> Nanos {
 pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
     let mut costs = sim::HostCosts::default();
     let own = &host.costs;
-    let set = |cost: &mut u64, own: Option<config::TimeSpan>| *cost = own.map_or(*cost, |span| span.0);
+    let set = |cost: &mut u64, own: Option<Nanos>| *cost = own.map_or(*cost, |span| span.0);
     set(&mut costs.guest.app_ns, own.guest_app);
     set(&mut costs.guest.submit_ns, own.guest_submit);
     set(&mut costs.guest.irq_ns, own.guest_irq);

@@ -16,13 +16,15 @@ pub use fault::{Fault, FaultKind};
 pub use host::{HostCosts, HostLayout};
 pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
 
+use io_model::Nanos;
+use io_model::units::Size;
+
 use crate::class::{Class, Limits};
 use crate::config::read_text;
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
-use crate::units::{Size, TimeSpan};
 
 /// A scenario that holds together.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,9 +76,9 @@ pub struct Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Not measured.
-    pub warmup: TimeSpan,
+    pub warmup: Nanos,
     /// Measured; above 0.
-    pub duration: TimeSpan,
+    pub duration: Nanos,
     /// Everything random follows from it.
     pub seed: u64,
     /// Run each tenant alone too, for its slowdown.

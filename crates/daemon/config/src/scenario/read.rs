@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use io_model::Nanos;
+use io_model::units::Size;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -18,7 +20,6 @@ use crate::priority::read_priority;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::section::{Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, span_in};
-use crate::units::{Size, TimeSpan};
 
 const SCENARIO: Schema = &[
     (THE_TOP, TOP),
@@ -55,7 +56,7 @@ const DRIVE_DEFAULT: Size = Size(400_000_000_000);
 const TENANT_DEFAULT: Size = Size(16 << 30);
 const FAULTS_MAX: usize = 1024;
 /// A day of virtual time is more than anyone waits for.
-const RUN_MAX: TimeSpan = TimeSpan(86_400_000_000_000);
+const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 
 /// What was read so far: `None` where a problem was noted.
 pub(super) struct Draft {
@@ -200,9 +201,9 @@ fn read_names(
 
 fn read_run(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Run> {
     section.reject_unknown(sink);
-    let spans = |min| span_in(TimeSpan(min)..=RUN_MAX);
-    let warmup = or(sink, section, "warmup", TimeSpan(200_000_000), spans(0));
-    let duration = or(sink, section, "duration", TimeSpan(2_000_000_000), spans(1_000_000));
+    let spans = |min| span_in(Nanos(min)..=RUN_MAX);
+    let warmup = or(sink, section, "warmup", Nanos(200_000_000), spans(0));
+    let duration = or(sink, section, "duration", Nanos(2_000_000_000), spans(1_000_000));
     let seed = or(sink, section, "seed", 1, seed);
     let alone = or(sink, section, "alone", true, boolean);
     Some(Run { warmup: warmup?, duration: duration?, seed: seed?, alone: alone? })

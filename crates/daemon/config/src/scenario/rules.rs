@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use io_model::Nanos;
+use io_model::units::Size;
 use toml::Spanned;
 
 use super::fault::{Fault, KindDraft};
@@ -12,7 +14,6 @@ use crate::class::{Class, Limits};
 use crate::policy::Policy;
 use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
-use crate::units::Size;
 use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
 
 /// A tenant as far as it could be read.
@@ -178,7 +179,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
 
 fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
     let Some(run) = &draft.run else { return };
-    let end = crate::TimeSpan(run.warmup.0.saturating_add(run.duration.0));
+    let end = Nanos(run.warmup.0.saturating_add(run.duration.0));
     for fault in draft.faults.iter().filter(|fault| fault.at >= end) {
         let what = format!("the fault comes at {}, the run ends at {end}", fault.at);
         warnings.at(&fault.span, what, "write an earlier time, or a longer duration");
