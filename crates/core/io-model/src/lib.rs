@@ -100,6 +100,21 @@ pub enum QueuePriority {
     Low,
 }
 
+impl QueuePriority {
+    /// Every one, in the specification's order.
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Medium, Self::Low];
+
+    /// As files and command lines spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Urgent => "urgent",
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Low => "low",
+        }
+    }
+}
+
 /// Commands that the drive fetches from each weighted class in one round: 1 to 256 (NVMe stores 0 to 255).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrrWeights {

@@ -122,6 +122,18 @@ impl Size {
     }
 }
 
+impl Bandwidth {
+    /// So many MiB per second; saturates.
+    pub const fn from_mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
+    }
+
+    /// Whole MiB per second.
+    pub const fn as_mib(self) -> u64 {
+        self.0 >> 20
+    }
+}
+
 impl Nanos {
     /// A time as fio reads it: whole seconds where there is no unit, and with `m` and `h` too.
     ///

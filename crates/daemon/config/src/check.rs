@@ -5,22 +5,22 @@ use std::path::PathBuf;
 
 use io_model::Nanos;
 use io_model::units::Size;
+use policy::Class;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
-use crate::class::{Class, Limits, TenantRules, read_class, read_limits};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
-use crate::policy::{self, Policy};
-use crate::priority::{Priority, read_priority};
+use crate::policy_section::{self, Policy};
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{
     self, DAEMON, Items, Section, Wrong, boolean, choice, count, integer, integers, or, size, span_in, text,
 };
+use crate::terms::{TenantRules, TermsDraft, read_terms};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 const STATE_DIR: &str = "/var/lib/evenkeel";
@@ -98,13 +98,10 @@ pub(crate) struct TenantDraft {
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
-    pub class: Option<Class>,
+    pub terms: TermsDraft,
     pub overcommit: Option<bool>,
-    pub priority: Option<Priority>,
     /// `Some(None)`: not declared.
     pub demand: Option<Option<Demand>>,
-    pub limits: Option<Limits>,
-    pub target_mark: Option<Range<usize>>,
     pub lba_bytes: Option<u32>,
     pub queues: Option<u16>,
 }
@@ -131,18 +128,21 @@ impl TenantDraft {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let target = self.target_mark;
-        let marks = TenantMarks { name: name.span(), size: size.span(), offset, target, frontend: marks };
+        let marks = TenantMarks {
+            name: name.span(),
+            size: size.span(),
+            offset,
+            target: self.terms.target_mark.clone(),
+            frontend: marks,
+        };
         Some(Tenant {
             name: name.into_inner(),
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
-            class: self.class?,
+            terms: self.terms.finish()?,
             overcommit: self.overcommit?,
-            priority: self.priority?,
             demand: self.demand?,
-            limits: self.limits?,
             lba_bytes: self.lba_bytes?,
             doorbells: doorbells?,
             queues: self.queues?,
@@ -164,7 +164,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
     let policy_section = top.table(sink, "policy", section::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
-    let policy = policy::read(sink, &policy_section, &profile);
+    let policy = policy_section::read(sink, &policy_section, &profile);
     let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = device.as_ref().is_some_and(|device| device.profile_named);
@@ -343,27 +343,10 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
     let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
-    let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
-    let class = read_class(sink, &section);
-    let overcommit = read_overcommit(sink, &section, class);
-    let priority = read_tenant_priority(sink, &section, &frontend, rules);
+    let terms = read_terms(sink, &section, rules, no_client(&frontend));
+    let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);
-    let limits = read_limits(sink, &section, rules.limits);
-    TenantDraft {
-        span,
-        name,
-        size,
-        offset,
-        frontend,
-        class,
-        overcommit,
-        priority,
-        demand,
-        limits,
-        target_mark,
-        lba_bytes,
-        queues,
-    }
+    TenantDraft { span, name, size, offset, frontend, terms, overcommit, demand, lba_bytes, queues }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {
@@ -375,16 +358,12 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option
     or(sink, section, "overcommit", false, boolean)
 }
 
-fn read_tenant_priority(
-    sink: &mut Sink<'_>,
-    section: &Section<'_, '_>,
-    frontend: &FrontendDraft,
-    rules: TenantRules,
-) -> Option<Priority> {
+/// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
+fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
     let is_vhost = frontend.frontend.as_ref().is_some_and(|frontend| frontend.vhost().is_some());
     let why = "a guest can't say what a queue of its virtio-blk disk counts for";
     let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
-    read_priority(sink, section, rules.priorities, is_vhost.then_some((why, remedy)))
+    is_vhost.then_some((why, remedy))
 }
 
 /// A tenant's name.

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 
 use io_model::Nanos;
 use io_model::units::Size;
+use policy::Terms;
 
 use crate::check;
-use crate::class::{Class, Limits};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
-use crate::policy::Policy;
-use crate::priority::Priority;
+use crate::policy_section::Policy;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 
@@ -128,16 +127,13 @@ pub struct Tenant {
     pub offset: Option<Size>,
     /// What the guest sees.
     pub frontend: Frontend,
-    /// What it is promised.
-    pub class: Class,
+    /// What it is promised and held to. A guaranteed one's target has a number; limits are empty unless the policy is
+    /// `caps`, and the priority is medium unless it is `wrr` or `drr`.
+    pub terms: Terms,
     /// Serve it even if its promise can't be kept.
     pub overcommit: bool,
-    /// What it counts for; [`Priority::Medium`] unless the policy is `wrr` or `drr`.
-    pub priority: Priority,
     /// What it will ask for; `None`: nobody said.
     pub demand: Option<Demand>,
-    /// What it may do at most; empty unless the policy is `caps`.
-    pub limits: Limits,
     /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
     /// How the doorbells of an NVMe controller reach us; of no meaning for vhost-user-blk.
@@ -232,7 +228,7 @@ impl Config {
 impl Tenant {
     /// Whether it has a latency target.
     pub fn is_guaranteed(&self) -> bool {
-        self.class.is_guaranteed()
+        self.terms.class.is_guaranteed()
     }
 }
 

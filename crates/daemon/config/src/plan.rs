@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
-use crate::policy::Policy;
+use crate::policy_section::Policy;
 
 /// One poller that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use io_model::units::Size;
+use policy::{Class, TenantPriority};
 
 use crate::check::{Draft, TenantDraft};
-use crate::class::Class;
 use crate::config::{Backend, PollerLayout};
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::plan::{self, Load, Poller};
-use crate::policy::{Policy, Variant};
-use crate::priority::Priority;
+use crate::policy_section::{Policy, Variant};
 use crate::problem::{Problem, Sink};
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
@@ -150,7 +149,7 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 /// The pollers that will run, as far as it can be said.
 fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
     let loads = draft.tenants.iter().map(|tenant| Load {
-        guaranteed: matches!(tenant.class, Some(Class::Guaranteed { .. })),
+        guaranteed: tenant.terms.class.is_some_and(Class::is_guaranteed),
         frontend: tenant.frontend.frontend.as_ref().unwrap_or(&Frontend::VfioUser),
         queues: tenant.queues.unwrap_or(1),
     });
@@ -167,7 +166,7 @@ fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
     let Some(policy) = &draft.policy else { return };
     for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
         let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
-        let best_effort = matches!(tenant.class, Some(Class::BestEffort { .. }));
+        let best_effort = tenant.terms.class.is_some_and(|class| !class.is_guaranteed());
         if policy.needs_one_poller() {
             let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
             let remedy = "write threads = \"shared\", or name = \"passthrough\" under [policy]";
@@ -213,10 +212,7 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
 
 fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(device), Some(policy)) = (&draft.device, &draft.policy) else { return };
-    let targets = draft.tenants.iter().filter_map(|tenant| match tenant.class {
-        Some(Class::Guaranteed { latency_target }) => Some((tenant, latency_target)),
-        _ => None,
-    });
+    let targets = draft.tenants.iter().filter_map(|tenant| Some((tenant, tenant.terms.class?.latency_target()?)));
     let mut any = false;
     for (tenant, target) in targets {
         any = true;
@@ -229,7 +225,11 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
                 "the target {target} is below what a {}, taken as the drive, gives a guest that has it alone ({alone})",
                 device.profile.name()
             );
-            warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
+            warnings.at(
+                tenant.terms.target_mark.as_ref().unwrap_or(&tenant.span),
+                what,
+                "choose a larger latency_target",
+            );
         }
     }
     if any && matches!(policy, Policy::Lpns(lpns) if lpns.variant == Variant::Published) {
@@ -274,8 +274,7 @@ fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
 }
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    let limited = |tenant: &TenantDraft| tenant.limits.is_none_or(|limits| !limits.is_empty());
-    if draft.policy == Some(Policy::Caps) && !draft.tenants.iter().any(limited) {
+    if draft.policy == Some(Policy::Caps) && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
         let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
@@ -285,7 +284,7 @@ fn priorities(warnings: &mut Sink<'_>, draft: &Draft) {
     let Some(policy) = &draft.policy else { return };
     let (Policy::Wrr(weights) | Policy::Drr(weights)) = policy else { return };
     let name = policy.name();
-    if draft.tenants.iter().all(|tenant| tenant.priority == Some(Priority::Medium)) {
+    if draft.tenants.iter().all(|tenant| tenant.terms.priority == Some(TenantPriority::default())) {
         let what = format!("{name} treats all tenants alike: none has a priority");
         warnings.maybe_at(draft.policy_mark.as_ref(), what, "add priority = \"high\" or \"low\" to a [[tenant]]");
     }

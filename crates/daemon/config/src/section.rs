@@ -4,6 +4,7 @@ use std::ops::{Range, RangeInclusive};
 
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate, Size, UnitError};
+use policy::Limits;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -306,7 +307,7 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
         let remedy = "write at least \"1MiB/s\", or remove the line: no limit";
         return Err(Wrong { what: "is 0".into(), remedy: remedy.into() });
     }
-    if found.0 > 1_000_000 * MIB {
+    if found.0 > Limits::MOST_MBYTES_PER_SEC * MIB {
         let remedy = "write at most \"1000000MiB/s\", or remove the line: no limit";
         return Err(Wrong { what: format!("is {found}"), remedy: remedy.into() });
     }

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
+use policy::Terms;
 use serde::Serialize;
 
-use crate::class::Class;
 use crate::config::{Config, Doorbells};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, Threads};
 use crate::layout::{Change, Placement};
 use crate::plan::{Poller, Serves};
-use crate::policy::{Arbitrated, Policy};
+use crate::policy_section::{Arbitrated, Policy};
 use crate::prepare::Prepared;
 
 /// What `evenkeel check` prints. Sizes in bytes, times in microseconds.
@@ -277,19 +277,16 @@ impl PollerSummary {
 impl TenantSummary {
     fn new(prepared: &Prepared, tenant: &crate::Tenant) -> Option<Self> {
         let placement = prepared.layout.find(&tenant.name)?;
-        let (class, target, weight) = match tenant.class {
-            Class::Guaranteed { latency_target } => ("guaranteed", Some(latency_target.as_micros_f64()), None),
-            Class::BestEffort { weight } => ("best-effort", None, Some(weight)),
-        };
+        let Terms { class, limits, priority } = tenant.terms;
         Some(Self {
             name: tenant.name.clone(),
-            class,
-            latency_target_us: target,
-            weight,
-            priority: prepared.config.policy.has_priorities().then(|| tenant.priority.name()),
+            class: class.name(),
+            latency_target_us: class.latency_target().map(Nanos::as_micros_f64),
+            weight: class.weight(),
+            priority: prepared.config.policy.has_priorities().then(|| priority.name()),
             overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
             demand: tenant.demand.as_ref().map(Demand::to_string),
-            limits: tenant.limits.in_words(),
+            limits: limits.in_words(),
             offset_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
             lba_bytes: placement.lba_bytes,

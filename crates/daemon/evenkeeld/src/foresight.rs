@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use api::{BlameRow, Predicted, TenantRow};
-use config::{Config, Priority, Tenant};
+use config::{Config, Tenant};
 use io_model::TenantId;
 use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
-use policy::PolicyConfig;
+use policy::{PolicyConfig, TenantPriority};
 use promises::{planning, words};
 use ssd_model::Profile;
 
@@ -26,7 +26,7 @@ pub struct Observed {
 struct Said {
     name: String,
     limits: Option<String>,
-    priority: Option<Priority>,
+    priority: Option<TenantPriority>,
     overcommit: bool,
     asks: planner::Tenant,
     /// Nobody declared what it asks for.
@@ -63,8 +63,8 @@ impl Foresight {
         let (asks, assumed) = planning::tenant(tenant);
         let said = Said {
             name: tenant.name.clone(),
-            limits: tenant.limits.in_words(),
-            priority: self.has_priorities.then_some(tenant.priority),
+            limits: tenant.terms.limits.in_words(),
+            priority: self.has_priorities.then_some(tenant.terms.priority),
             overcommit: tenant.is_guaranteed() && overcommits,
             asks,
             assumed,

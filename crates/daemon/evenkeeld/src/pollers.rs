@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Home, Mode, Tenant};
-use io_model::{Nanos, TenantId};
+use io_model::TenantId;
 use policy::PolicyConfig;
 use poller::Board;
 
@@ -204,7 +204,6 @@ impl Pollers {
 }
 
 fn behaviour(config: &Config, mode: Mode, yields: bool) -> Behaviour {
-    let [idle_after, doorbell_scan] =
-        [config.pollers.idle_after, config.pollers.doorbell_scan].map(|span| Nanos(span.0));
+    let config::Pollers { idle_after, doorbell_scan, .. } = config.pollers;
     Behaviour { mode, idle_after, doorbell_scan, yields }
 }

@@ -57,8 +57,8 @@ pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
 pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
-        class: policies::class(tenant.class),
-        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        class: tenant.terms.class,
+        priority: tenant.terms.priority.unasked(),
         ..undeclared(tenant.is_guaranteed())
     };
     let queues = |jobs: u32| u16::try_from(jobs).unwrap_or(u16::MAX).clamp(1, tenant.queues.max(1));

@@ -1,10 +1,10 @@
 //! From a policy as configured to the policy that runs, for the daemon and the simulator alike.
 
-use config::{Arbitrated, Class, Limits, Policy, Priority, Variant};
-use io_model::{Nanos, QueuePriority};
+use config::{Arbitrated, Policy, Variant};
+use io_model::Nanos;
 use policy::{
     AnyPolicy, ArbitratedConfig, ConfigError, D2fqConfig, FairConfig, FairVariant, K2Config, Lpns, LpnsConfig,
-    MqfqConfig, PolicyConfig, PollerShape, TenantPriority, Terms,
+    MqfqConfig, PolicyConfig, PollerShape,
 };
 use ssd_model::Profile;
 
@@ -66,14 +66,14 @@ fn lpns(settings: &config::Lpns, profile: &Profile) -> LpnsConfig {
         },
         omega: settings.omega.map_or(drive.omega, f64::from),
         r_iops: settings.rate_iops.map_or(drive.r_iops, |rate| rate.0 as f64),
-        l_h: settings.min_latency.map_or(drive.l_h, |latency| Nanos(latency.0)),
+        l_h: settings.min_latency.unwrap_or(drive.l_h),
         ..drive
     }
 }
 
 fn fair(settings: &config::Fair, profile: &Profile) -> FairConfig {
     let drive = drive_profile::fair(profile);
-    let or = |own: Option<Nanos>, drive: Nanos| own.map_or(drive, |span| Nanos(span.0));
+    let or = |own: Option<Nanos>, drive: Nanos| own.unwrap_or(drive);
     FairConfig {
         variant: match settings.variant {
             Variant::Published => FairVariant::Published,
@@ -95,43 +95,5 @@ fn arbitrated(settings: &Arbitrated, profile: &Profile) -> ArbitratedConfig {
         low_weight: weight(settings.low_weight),
         arbitration_burst: weight(settings.arbitration_burst),
         max_in_flight: settings.max_in_flight.unwrap_or_else(|| drive_profile::saturating_in_flight(profile)),
-    }
-}
-
-/// What a tenant is promised and held to.
-pub fn terms(of: Class, limits: Limits, priority: Priority) -> Terms {
-    let priority = queue_priority(priority).map_or(TenantPriority::OfQueue, TenantPriority::Fixed);
-    Terms { class: class(of), limits: caps(limits), priority }
-}
-
-/// The class of all of a tenant's queues; `None`: each has its own.
-pub fn queue_priority(priority: Priority) -> Option<QueuePriority> {
-    match priority {
-        Priority::Urgent => Some(QueuePriority::Urgent),
-        Priority::High => Some(QueuePriority::High),
-        Priority::Medium => Some(QueuePriority::Medium),
-        Priority::Low => Some(QueuePriority::Low),
-        Priority::Client => None,
-    }
-}
-
-/// What a tenant is promised.
-pub fn class(class: Class) -> policy::Class {
-    match class {
-        Class::Guaranteed { latency_target } => {
-            policy::Class::Guaranteed { latency_target: Some(Nanos(latency_target.0)) }
-        }
-        Class::BestEffort { weight } => policy::Class::BestEffort { weight },
-    }
-}
-
-/// 0: no limit, as in SPDK.
-fn caps(limits: Limits) -> policy::Limits {
-    let mib = |bandwidth: Option<io_model::units::Bandwidth>| bandwidth.map_or(0, |bandwidth| bandwidth.0 >> 20);
-    policy::Limits {
-        rw_ios_per_sec: limits.rw_iops.map_or(0, |rate| rate.0),
-        rw_mbytes_per_sec: mib(limits.rw_bandwidth),
-        r_mbytes_per_sec: mib(limits.r_bandwidth),
-        w_mbytes_per_sec: mib(limits.w_bandwidth),
     }
 }

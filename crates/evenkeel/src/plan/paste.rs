@@ -4,7 +4,6 @@ use config::{Config, Policy};
 use io_model::units::Rate;
 use planner::Tenant;
 use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
-use promises::words::priority_name;
 
 use super::report::PriorityRow;
 
@@ -59,13 +58,10 @@ pub fn priorities(policy: &PolicyConfig, config: &Config, tenants: &[Tenant]) ->
         return Vec::new();
     }
     let pairs = config.tenants.iter().zip(tenants);
-    let changed = pairs.filter(|(configured, tenant)| configured.priority.name() != priority_name(tenant.priority));
     // A tenant whose queues have priorities of their own was planned as medium: it keeps them.
-    let settled = changed.filter(|(configured, tenant)| {
-        configured.priority != config::Priority::Client || tenant.priority != io_model::QueuePriority::Medium
-    });
-    let row = |tenant: &Tenant| PriorityRow { tenant: tenant.name.clone(), priority: priority_name(tenant.priority) };
-    settled.map(|(_, tenant)| row(tenant)).collect()
+    let changed = pairs.filter(|(configured, tenant)| configured.terms.priority.unasked() != tenant.priority);
+    let row = |tenant: &Tenant| PriorityRow { tenant: tenant.name.clone(), priority: tenant.priority.name() };
+    changed.map(|(_, tenant)| row(tenant)).collect()
 }
 
 /// Whether tenants' `priority` lines must go: a policy without classes refuses them.

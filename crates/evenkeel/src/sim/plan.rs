@@ -132,7 +132,7 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     let mut runs: Vec<(usize, Run)> = Vec::new();
     let mut alone_of = Vec::new();
     let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
-        (one.class, one.vcpus, one.queues, one.size) == (other.class, other.vcpus, other.queues, other.size)
+        (one.terms.class, one.vcpus, one.queues, one.size) == (other.terms.class, other.vcpus, other.queues, other.size)
             && one.workload == other.workload
     };
     for (index, tenant) in scenario.tenants.iter().enumerate() {
@@ -168,7 +168,7 @@ fn base(
     tenants: Vec<sim::Tenant>,
 ) -> sim::Scenario {
     let defaults = sim::Scenario::new(profile.clone());
-    let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.class.is_guaranteed()).collect();
+    let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.terms.class.is_guaranteed()).collect();
     let pollers = layout.pollers(&guaranteed).len().max(1);
     let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
     sim::Scenario {
@@ -180,11 +180,11 @@ fn base(
         hwqs_shared: share.unwrap_or(defaults.hwqs_shared),
         hwq_depth: u32::from(scenario.drive.queue_depth),
         tenants,
-        warmup: Nanos(scenario.run.warmup.0),
-        duration: Nanos(scenario.run.duration.0),
+        warmup: scenario.run.warmup,
+        duration: scenario.run.duration,
         seed,
         faults: scenario.faults.iter().map(|fault| self::fault(fault, scenario)).collect(),
-        starvation_limit: starvation_limit(Nanos(scenario.run.warmup.0) + Nanos(scenario.run.duration.0)),
+        starvation_limit: starvation_limit(scenario.run.warmup + scenario.run.duration),
         ..defaults
     }
 }
@@ -222,19 +222,18 @@ pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
 }
 
 fn fault(fault: &file::Fault, scenario: &Scenario) -> sim::Fault {
-    let end = scenario.run.warmup.0.saturating_add(scenario.run.duration.0);
+    let end = scenario.run.warmup + scenario.run.duration;
     let kind = match fault.kind {
-        FaultKind::Error { probability, lasts } => sim::FaultKind::Errors {
-            ppm: (probability * 1e6).round() as u32,
-            lasts: Nanos(lasts.map_or(end, |span| span.0)),
-        },
-        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts: Nanos(lasts.0) },
-        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout: Nanos(timeout.0) },
+        FaultKind::Error { probability, lasts } => {
+            sim::FaultKind::Errors { ppm: (probability * 1e6).round() as u32, lasts: lasts.unwrap_or(end) }
+        }
+        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts },
+        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout },
         FaultKind::Reset { tenant } => sim::FaultKind::Reset { tenant },
         FaultKind::Leave { tenant } => sim::FaultKind::Leave { tenant },
         FaultKind::Rogue { tenant } => sim::FaultKind::Rogue { tenant },
     };
-    sim::Fault { at: Nanos(fault.at.0), kind }
+    sim::Fault { at: fault.at, kind }
 }
 
 fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
@@ -261,7 +260,7 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
         workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
         tenants.push(sim::Tenant {
             name: tenant.name.clone(),
-            terms: policies::terms(tenant.class, tenant.limits, tenant.priority),
+            terms: tenant.terms,
             vcpus: tenant.vcpus,
             vqs: tenant.queues,
             queue_priorities: Vec::new(),
@@ -358,7 +357,7 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
             let arrivals = match open.arrival {
                 file::Arrival::Poisson => Arrivals::Poisson { iops },
                 file::Arrival::Constant => Arrivals::Constant { iops },
-                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: Nanos(on.0), off: Nanos(off.0) },
+                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: on, off: off },
             };
             workload::Workload::Open(workload::Open {
                 jobs: open.numjobs,

@@ -2,7 +2,6 @@
 
 use config::scenario::{Host as ScenarioHost, Workload};
 use config::{Demand, DemandLoad, Policy, Scenario};
-use io_model::QueuePriority;
 use planner::{Host, Site, Tenant};
 use promises::planning::{Question, undeclared, with_demand};
 use promises::policies;
@@ -25,10 +24,10 @@ pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Q
 fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
-        class: policies::class(tenant.class),
-        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        class: tenant.terms.class,
+        priority: tenant.terms.priority.unasked(),
         vcpus: tenant.vcpus,
-        ..undeclared(tenant.class.is_guaranteed())
+        ..undeclared(tenant.terms.class.is_guaranteed())
     };
     let demand = match &tenant.workload {
         Workload::Fio(fio) => {

@@ -18,11 +18,10 @@ pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, 
 
 use io_model::Nanos;
 use io_model::units::Size;
+use policy::Terms;
 
-use crate::class::{Class, Limits};
 use crate::config::read_text;
-use crate::policy::Policy;
-use crate::priority::Priority;
+use crate::policy_section::Policy;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 
@@ -90,12 +89,8 @@ pub struct Run {
 pub struct ScenarioTenant {
     /// As a tenant of the daemon; copies are `name-1`, `name-2`, …
     pub name: String,
-    /// What it is promised.
-    pub class: Class,
-    /// What it counts for under `wrr` and `drr`; never [`Priority::Client`].
-    pub priority: Priority,
-    /// What it may do at most under `caps`.
-    pub limits: Limits,
+    /// What it is promised and held to; its priority is its own, not its queues'.
+    pub terms: Terms,
     /// CPUs of the guest, 1 to 1024.
     pub vcpus: u16,
     /// Its queues, 1 to 127.

@@ -14,12 +14,11 @@ use super::workload::{self, Workload};
 use super::{Drive, Run, Scenario};
 use crate::TENANTS_MAX;
 use crate::check::{name, parse_document};
-use crate::class::{TenantRules, read_class, read_limits};
-use crate::policy::{self, Policy};
-use crate::priority::read_priority;
+use crate::policy_section::{self, Policy};
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::section::{Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, span_in};
+use crate::terms::{TenantRules, read_terms};
 
 const SCENARIO: Schema = &[
     (THE_TOP, TOP),
@@ -155,12 +154,12 @@ fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) ->
         let mut found = Vec::new();
         for (span, table) in top.tables(sink, "policy", &words) {
             let section = Section::new(SCENARIO, "[[policy]]", POLICY, Some(span.clone()), Some(table));
-            found.push((span, policy::read(sink, &section, drive)?));
+            found.push((span, policy_section::read(sink, &section, drive)?));
         }
         found
     } else {
         let section = top.table(sink, "policy", POLICY);
-        vec![(section.span.clone().unwrap_or(0..0), policy::read(sink, &section, drive)?)]
+        vec![(section.span.clone().unwrap_or(0..0), policy_section::read(sink, &section, drive)?)]
     };
     let mut distinct: Vec<Policy> = Vec::with_capacity(policies.len());
     for (span, policy) in policies {
@@ -191,8 +190,8 @@ fn read_names(
     }
     let mut found = Vec::with_capacity(items.len());
     for item in items.iter() {
-        match policy::word(item.get_ref()) {
-            Ok(word) => found.push((item.span(), policy::with_defaults(sink, word, drive)?)),
+        match policy_section::word(item.get_ref()) {
+            Ok(word) => found.push((item.span(), policy_section::with_defaults(sink, word, drive)?)),
             Err(wrong) => sink.at(&item.span(), format!("a policy {}", wrong.what), wrong.remedy),
         }
     }
@@ -241,13 +240,10 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
         None if section.has("size") => None,
         None => Some(Spanned::new(span.clone(), TENANT_DEFAULT)),
     };
-    let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
-    let class = read_class(sink, &section);
     let no_client = ("a scenario's tenants ask for none", "write urgent, high, medium or low");
-    let priority = read_priority(sink, &section, rules.priorities, Some(no_client));
-    let limits = read_limits(sink, &section, rules.limits);
+    let terms = read_terms(sink, &section, rules, Some(no_client));
     let workload = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
-    TenantDraft { span, name, copies, class, priority, limits, vcpus, queues, size, target_mark, workload }
+    TenantDraft { span, name, copies, terms, vcpus, queues, size, workload }
 }
 
 fn read_workload(

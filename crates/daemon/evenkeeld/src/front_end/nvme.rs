@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
-use config::{Placement, Policy, Priority, Tenant};
+use config::{Placement, Policy, Tenant};
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use policy::TenantPriority;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
@@ -174,7 +175,7 @@ fn controller_config(
         max_depth: 1024,
         max_transfer_bytes: MAX_TRANSFER_BYTES,
         doorbells,
-        queues_singly: tenant.priority == Priority::Client,
+        queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
     }
 }
 
