@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
+use policy::{PolicyKind, Settings};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -13,12 +14,12 @@ use crate::TENANTS_MAX;
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
-use crate::policy_section::{self, Policy};
+use crate::policy_section;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{
-    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integer, integers, or, size, span_in, text,
+    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integers, or, size, small_integer, span_in, text,
 };
 use crate::terms::{TenantRules, TermsDraft, read_terms};
 
@@ -81,7 +82,7 @@ pub(crate) struct Draft {
     pub state_dir: Option<PathBuf>,
     pub overcommit: Option<bool>,
     pub device: Option<Device>,
-    pub policy: Option<Policy>,
+    pub policy: Option<Settings>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
     pub drive_assumed: bool,
     pub pollers: Option<Pollers>,
@@ -169,8 +170,8 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = device.as_ref().is_some_and(|device| device.profile_named);
     let tenant_rules = TenantRules {
-        limits: policy.is_none_or(|policy| policy == Policy::Caps),
-        priorities: policy.is_none_or(|policy| policy.has_priorities()),
+        limits: policy.as_ref().is_none_or(|policy| policy.kind() == PolicyKind::Caps),
+        priorities: policy.as_ref().is_none_or(|policy| policy.kind().has_priorities()),
     };
     let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
@@ -245,7 +246,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     marks.profile = section.entry("profile").map(|(_, value)| value.span());
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
-    let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
+    let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
     Some(Device {
         backend: backend?,
         size: device_size.map(Spanned::into_inner),
@@ -342,7 +343,7 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
-    let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
+    let queues = or(sink, &section, "queues", 64, small_integer(1..=64));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use io_model::Nanos;
 use io_model::units::Size;
+use policy::Settings;
 use policy::Terms;
 
 use crate::check;
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
-use crate::policy_section::Policy;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 
@@ -30,7 +30,7 @@ pub struct Config {
     /// The drive.
     pub device: Device,
     /// Who may send next.
-    pub policy: Policy,
+    pub policy: Settings,
     /// The threads that move commands.
     pub pollers: Pollers,
     /// In the file's order; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.

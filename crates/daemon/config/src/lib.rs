@@ -59,7 +59,6 @@ pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
 pub use plan::{Home, Poller, Serves};
-pub use policy_section::{Arbitrated, D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};

@@ -352,6 +352,12 @@ pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Re
     }
 }
 
+/// A whole number of 16 bits.
+pub(crate) fn small_integer(range: RangeInclusive<u16>) -> impl Fn(&DeValue<'_>) -> Result<u16, Wrong> {
+    // What is within the range has 16 bits.
+    move |value| integer(u32::from(*range.start())..=(*range.end()).into())(value).map(|number| number as u16)
+}
+
 /// A seed of random numbers.
 pub(crate) fn seed(value: &DeValue<'_>) -> Result<u64, Wrong> {
     const EXPECTED: &str = "a whole number from 0 to 2^64 - 1";

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
-use config::{Backend, BuiltIn, Config, DeviceIdentity, Layout, Policy, Profile, Scenario, Serves};
+use config::{Backend, BuiltIn, Config, DeviceIdentity, Layout, Profile, Scenario, Serves};
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
-use policy::Class;
+use policy::{Class, Settings};
 
 fn example(name: &str) -> Config {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples").join(name);
@@ -45,7 +45,7 @@ fn both_front_ends() {
 fn model() {
     let config = example("model.toml");
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
-    let Policy::Lpns(lpns) = config.policy else { panic!("not lpns") };
+    let Settings::Lpns(lpns) = &config.policy else { panic!("not lpns") };
     assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
     let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
     let (layout, _) = Layout::plan(&config, &device, None).unwrap_or_else(|e| panic!("{e}"));
@@ -55,7 +55,7 @@ fn model() {
 #[test]
 fn classes() {
     let config = example("classes.toml");
-    let Policy::Drr(drr) = config.policy else { panic!("not drr") };
+    let Settings::Drr(drr) = &config.policy else { panic!("not drr") };
     assert_eq!((drr.high_weight, drr.medium_weight, drr.low_weight, drr.max_in_flight), (128, 64, 32, None));
     let priorities: Vec<&str> = config.tenants.iter().map(|tenant| tenant.terms.priority.name()).collect();
     assert_eq!(priorities, ["high", "medium", "low"]);
@@ -78,7 +78,7 @@ fn scenario(name: &str) -> Scenario {
 #[test]
 fn six_noisy_neighbours() {
     let scenario = scenario("six-noisy-neighbours.toml");
-    let names: Vec<&str> = scenario.policies.iter().map(Policy::name).collect();
+    let names: Vec<&str> = scenario.policies.iter().map(Settings::name).collect();
     assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);

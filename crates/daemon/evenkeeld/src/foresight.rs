@@ -40,7 +40,6 @@ pub struct Foresight {
     tenants: BTreeMap<TenantId, Said>,
     site: Site,
     policy: PolicyConfig,
-    has_priorities: bool,
     /// The drive is the one that the file names. Of another, the model could only mislead.
     named: bool,
 }
@@ -52,7 +51,6 @@ impl Foresight {
             tenants: BTreeMap::new(),
             site: planning::site(profile.clone()),
             policy: planning::policy(config, profile),
-            has_priorities: config.policy.has_priorities(),
             named: config.device.profile_named,
         }
     }
@@ -64,7 +62,7 @@ impl Foresight {
         let said = Said {
             name: tenant.name.clone(),
             limits: tenant.terms.limits.in_words(),
-            priority: self.has_priorities.then_some(tenant.terms.priority),
+            priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
             overcommit: tenant.is_guaranteed() && overcommits,
             asks,
             assumed,

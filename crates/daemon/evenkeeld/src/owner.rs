@@ -225,7 +225,7 @@ impl Owner {
             tenant,
             placement: placement.context("it has no place on the drive")?,
             drive: &self.pollers.drive_facts(),
-            policy: &self.config.policy,
+            policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             socket: self.config.socket_path(tenant),
             sink: Arc::clone(&self.sink),

@@ -134,7 +134,7 @@ impl Pollers {
         let (sender, thread) = self.drive.start_poller(Opening {
             number: id.0,
             shape: queues::shape(config, all, serves),
-            policy: (&config.policy, policy),
+            policy,
             board: Arc::clone(&self.board),
             behaviour: behaviour(config, mode, all >= self.cores),
             cpu,

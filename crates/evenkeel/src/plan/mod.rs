@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
+use policy::PolicyKind;
 use promises::drive_profile;
 use promises::planning::{self, Question};
 
@@ -40,7 +41,7 @@ pub struct Args {
     config: PathBuf,
 
     /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
-    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED)]
+    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
     policy: Option<String>,
 
     /// Does this tenant fit too? A file with a tenant section, or the tenant itself:

@@ -1,9 +1,9 @@
 //! A policy as a configuration spells it, to be pasted.
 
-use config::{Config, Policy};
+use config::Config;
 use io_model::units::Rate;
 use planner::Tenant;
-use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{ArbitratedConfig, HwqSplit, LpnsConfig, PolicyConfig, Settings, Variant};
 
 use super::report::PriorityRow;
 
@@ -37,15 +37,16 @@ fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
     lines.push(format!("omega = {:.0}", lpns.omega));
     lines.push(format!("rate_iops = \"{}\"", Rate(lpns.r_iops.round() as u64)));
     lines.push(format!("min_latency = \"{}\"", lpns.l_h));
-    if let Policy::Lpns(configured) = config.policy {
-        let queues = [("exclusive_queues", configured.exclusive_queues), ("shared_queues", configured.shared_queues)];
+    if let Settings::Lpns(configured) = &config.policy {
+        let HwqSplit { exclusive, shared } = configured.hwqs;
+        let queues = [("exclusive_queues", exclusive), ("shared_queues", shared)];
         lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));
     }
 }
 
 fn fair_lines(lines: &mut Vec<String>, config: &Config) {
-    let Policy::Fair(fair) = config.policy else { return };
-    if fair.variant == config::Variant::Published {
+    let Settings::Fair(fair) = &config.policy else { return };
+    if fair.variant == Variant::Published {
         lines.push("variant = \"published\"".to_owned());
     }
     let spans = [("min_latency", fair.min_latency), ("max_latency", fair.max_latency), ("epoch", fair.epoch)];
@@ -54,7 +55,7 @@ fn fair_lines(lines: &mut Vec<String>, config: &Config) {
 
 /// Priorities that the `[[tenant]]` sections do not have yet; none under a policy without classes.
 pub fn priorities(policy: &PolicyConfig, config: &Config, tenants: &[Tenant]) -> Vec<PriorityRow> {
-    if !has_priorities(policy) {
+    if !policy.kind().has_priorities() {
         return Vec::new();
     }
     let pairs = config.tenants.iter().zip(tenants);
@@ -66,9 +67,5 @@ pub fn priorities(policy: &PolicyConfig, config: &Config, tenants: &[Tenant]) ->
 
 /// Whether tenants' `priority` lines must go: a policy without classes refuses them.
 pub fn must_lose_priorities(policy: &PolicyConfig, config: &Config) -> bool {
-    config.policy.has_priorities() && !has_priorities(policy)
-}
-
-fn has_priorities(policy: &PolicyConfig) -> bool {
-    matches!(policy, PolicyConfig::Wrr(_) | PolicyConfig::Drr(_))
+    config.policy.kind().has_priorities() && !policy.kind().has_priorities()
 }

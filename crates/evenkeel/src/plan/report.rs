@@ -167,7 +167,7 @@ impl TenantRow {
             class: configured.terms.class.name(),
             latency_target_us: tenant.target().map(Nanos::as_micros_f64),
             weight: configured.terms.class.weight(),
-            priority: config.policy.has_priorities().then(|| configured.terms.priority.name()),
+            priority: config.policy.kind().has_priorities().then(|| configured.terms.priority.name()),
             demand: words::demand(tenant),
             assumed: *assumed,
             added: index >= present,

@@ -21,9 +21,9 @@ use io_model::units::Size;
 use policy::Terms;
 
 use crate::config::read_text;
-use crate::policy_section::Policy;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
+use policy::Settings;
 
 /// A scenario that holds together.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub struct Scenario {
     /// Who shares a poller, and what its code costs.
     pub host: Host,
     /// The policies to run, one after another; at least one, no two the same.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<Settings>,
     /// How long, and from which seed.
     pub run: Run,
     /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.

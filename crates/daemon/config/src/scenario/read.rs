@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use io_model::Nanos;
 use io_model::units::Size;
+use policy::Settings;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -14,10 +15,12 @@ use super::workload::{self, Workload};
 use super::{Drive, Run, Scenario};
 use crate::TENANTS_MAX;
 use crate::check::{name, parse_document};
-use crate::policy_section::{self, Policy};
+use crate::policy_section;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
-use crate::section::{Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, span_in};
+use crate::section::{
+    Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, small_integer, span_in,
+};
 use crate::terms::{TenantRules, read_terms};
 
 const SCENARIO: Schema = &[
@@ -61,7 +64,7 @@ const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 pub(super) struct Draft {
     pub drive: Option<Drive>,
     pub drive_size: Option<Spanned<Size>>,
-    pub policies: Option<Vec<Policy>>,
+    pub policies: Option<Vec<Settings>>,
     pub policy_mark: Option<Range<usize>>,
     pub run: Option<Run>,
     pub tenants: Vec<TenantDraft>,
@@ -80,8 +83,10 @@ pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
     let rules = TenantRules {
-        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Policy::Caps)),
-        priorities: policies.as_ref().is_none_or(|policies| policies.iter().any(Policy::has_priorities)),
+        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Settings::Caps)),
+        priorities: policies
+            .as_ref()
+            .is_none_or(|policies| policies.iter().any(|policy| policy.kind().has_priorities())),
     };
     let run_section = top.table(&mut sink, "run", RUN);
     let run = read_run(&mut sink, &run_section);
@@ -131,7 +136,7 @@ fn read_drive(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<Drive>,
     let drive_size = section.get(sink, "size", size);
     let size_wrong = section.has("size") && drive_size.is_none();
     let queues = count(sink, section, "queues", 1..=1024);
-    let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
+    let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
     let (Some(found), Some(queues), Some(queue_depth), false) = (found, queues, queue_depth, size_wrong) else {
         return (None, drive_size);
     };
@@ -141,7 +146,7 @@ fn read_drive(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<Drive>,
 }
 
 /// `policies = ["lpns", …]`, or `[policy]`, or several `[[policy]]`.
-fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<Policy>> {
+fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<Settings>> {
     if let (Some((key, _)), Some(_)) = (top.entry("policies"), top.entry("policy")) {
         let what = "there are `policies` and [policy]";
         sink.at(&key.span(), what, "to compare policies with settings of their own, write [[policy]] for each");
@@ -161,7 +166,7 @@ fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) ->
         let section = top.table(sink, "policy", POLICY);
         vec![(section.span.clone().unwrap_or(0..0), policy_section::read(sink, &section, drive)?)]
     };
-    let mut distinct: Vec<Policy> = Vec::with_capacity(policies.len());
+    let mut distinct: Vec<Settings> = Vec::with_capacity(policies.len());
     for (span, policy) in policies {
         if distinct.contains(&policy) {
             sink.at(&span, format!("{} is there twice, with the same settings", policy.name()), "remove one of them");
@@ -178,7 +183,7 @@ fn read_names(
     key: Range<usize>,
     value: &Spanned<DeValue<'_>>,
     drive: &Profile,
-) -> Option<Vec<(Range<usize>, Policy)>> {
+) -> Option<Vec<(Range<usize>, Settings)>> {
     let example = "write a list of names: policies = [\"passthrough\", \"lpns\"]";
     let DeValue::Array(items) = value.get_ref() else {
         sink.at(&value.span(), format!("`policies` is {}", kind(value.get_ref())), example);
@@ -232,9 +237,9 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let section = section;
     section.reject_unknown(sink);
     let copies = or(sink, &section, "count", 1, integer(1..=TENANTS_MAX as u32));
-    let vcpus = or(sink, &section, "vcpus", 4, |v| integer(1..=1024)(v).map(|n| n as u16));
+    let vcpus = or(sink, &section, "vcpus", 4, small_integer(1..=1024));
     // One of the controller's 128 queues is its admin queue.
-    let queues = or(sink, &section, "queues", vcpus.unwrap_or(4).min(127), |v| integer(1..=127)(v).map(|n| n as u16));
+    let queues = or(sink, &section, "queues", vcpus.unwrap_or(4).min(127), small_integer(1..=127));
     let size = match section.get(sink, "size", size) {
         Some(size) => Some(size),
         None if section.has("size") => None,

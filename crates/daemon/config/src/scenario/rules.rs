@@ -6,12 +6,12 @@ use std::ops::Range;
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
+use policy::Settings;
 use toml::Spanned;
 
 use super::fault::{Fault, KindDraft};
 use super::read::Draft;
 use super::{ScenarioTenant, Workload};
-use crate::policy_section::Policy;
 use crate::problem::{Problem, Sink};
 use crate::terms::TermsDraft;
 use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
@@ -186,7 +186,7 @@ fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
 }
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Policy::Caps));
+    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Settings::Caps));
     if caps && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
         let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
