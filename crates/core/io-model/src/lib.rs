@@ -3,7 +3,8 @@
 //! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
 //! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
 //! other, nor the policy. Every back end must pass the suite in `conformance` (a cargo feature, for
-//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes.
+//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. What people write and read of them is
+//! in [`units`].
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +13,8 @@ mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod token;
+pub mod units;
 
-use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 pub use backend::{Backend, Done, Io};
@@ -65,12 +66,6 @@ impl Sub for Nanos {
     }
 }
 
-impl fmt::Display for Nanos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.1} µs", self.as_micros_f64())
-    }
-}
-
 /// One consumer with its own virtual disk. Given once and never again in a drive's life, so it grows without bound: a name to
 /// compare and to look up, never an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,6 +98,21 @@ pub enum QueuePriority {
     Medium,
     /// Weighted by [`WrrWeights::low`].
     Low,
+}
+
+impl QueuePriority {
+    /// Every one, in the specification's order.
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Medium, Self::Low];
+
+    /// As files and command lines spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Urgent => "urgent",
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Low => "low",
+        }
+    }
 }
 
 /// Commands that the drive fetches from each weighted class in one round: 1 to 256 (NVMe stores 0 to 255).

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
-    PolicyConfig, PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig,
+    PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -135,8 +135,8 @@ fn policies() -> Vec<(&'static str, PolicyConfig, bool)> {
         ("lpns, nobody guaranteed", lpns(Variant::Corrected), false),
         ("lpns, one guaranteed", lpns(Variant::Corrected), true),
         ("lpns as published", lpns(Variant::Published), false),
-        ("fair", fair(FairVariant::Corrected), false),
-        ("fair as published", fair(FairVariant::Published), false),
+        ("fair", fair(Variant::Corrected), false),
+        ("fair as published", fair(Variant::Published), false),
         ("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 }), false),
         ("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() }), false),
         ("d2fq", PolicyConfig::D2fq(D2fqConfig::default()), false),

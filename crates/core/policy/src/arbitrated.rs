@@ -45,9 +45,9 @@ pub(crate) enum Kind {
     Drr,
 }
 
-/// Settings of `wrr` and of `drr`.
+/// Settings of `wrr` and of `drr`. `M`: `u32`, or `Option<u32>` where an operator may leave it to the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ArbitratedConfig {
+pub struct ArbitratedConfig<M = u32> {
     /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to 1024.
     pub high_weight: u16,
     /// The same for the class medium.
@@ -57,7 +57,15 @@ pub struct ArbitratedConfig {
     /// `wrr`: commands of a flow before the next flow of its class has its turn, 1 to 256. `drr` takes no notice.
     pub arbitration_burst: u16,
     /// Reference commands (4 KiB) that all tenants may have with the drive together, 1 or more.
-    pub max_in_flight: u32,
+    pub max_in_flight: M,
+}
+
+impl<M> ArbitratedConfig<M> {
+    /// The same weights with another limit.
+    pub fn with_max_in_flight<N>(self, max_in_flight: N) -> ArbitratedConfig<N> {
+        let Self { high_weight, medium_weight, low_weight, arbitration_burst, .. } = self;
+        ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight }
+    }
 }
 
 impl ArbitratedConfig {

@@ -4,7 +4,7 @@ use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
     AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns,
-    LpnsConfig, Mqfq, MqfqConfig, Passthrough, d2fq,
+    LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -48,43 +48,45 @@ impl PollerShape {
 /// A policy and its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PolicyConfig {
-    /// Round robin, no throttle.
+    /// See [`PolicyKind::Passthrough`].
     Passthrough,
-    /// Predictable latency. Its HWQ counts and depth are replaced by the poller's.
+    /// See [`PolicyKind::Lpns`]. Its HWQ counts and depth are replaced by the poller's, its split holds.
     Lpns(LpnsConfig),
-    /// Fair slowdowns by time budgets.
+    /// See [`PolicyKind::Fair`].
     Fair(FairConfig),
-    /// A cap on all commands in flight, guaranteed tenants first.
+    /// See [`PolicyKind::K2`].
     K2(K2Config),
-    /// Fair queueing with a bounded gap.
+    /// See [`PolicyKind::Mqfq`].
     Mqfq(MqfqConfig),
-    /// Fair queueing by the drive's weighted round robin.
+    /// See [`PolicyKind::D2fq`].
     D2fq(D2fqConfig),
-    /// A limit for each tenant, as its terms say.
+    /// See [`PolicyKind::Caps`].
     Caps,
-    /// Weighted round robin among tenants by class.
+    /// See [`PolicyKind::Wrr`].
     Wrr(ArbitratedConfig),
-    /// Deficit round robin among tenants by class.
+    /// See [`PolicyKind::Drr`].
     Drr(ArbitratedConfig),
 }
 
 impl PolicyConfig {
-    /// The names that a configuration uses.
-    pub const NAMES: [&'static str; 9] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
-
-    /// The name that a configuration uses; one of [`NAMES`](Self::NAMES).
-    pub fn name(&self) -> &'static str {
+    /// Which policy.
+    pub fn kind(&self) -> PolicyKind {
         match self {
-            Self::Passthrough => "passthrough",
-            Self::Lpns(_) => "lpns",
-            Self::Fair(_) => "fair",
-            Self::K2(_) => "k2",
-            Self::Mqfq(_) => "mqfq",
-            Self::D2fq(_) => "d2fq",
-            Self::Caps => "caps",
-            Self::Wrr(_) => "wrr",
-            Self::Drr(_) => "drr",
+            Self::Passthrough => PolicyKind::Passthrough,
+            Self::Lpns(_) => PolicyKind::Lpns,
+            Self::Fair(_) => PolicyKind::Fair,
+            Self::K2(_) => PolicyKind::K2,
+            Self::Mqfq(_) => PolicyKind::Mqfq,
+            Self::D2fq(_) => PolicyKind::D2fq,
+            Self::Caps => PolicyKind::Caps,
+            Self::Wrr(_) => PolicyKind::Wrr,
+            Self::Drr(_) => PolicyKind::Drr,
         }
+    }
+
+    /// As files and tables name it.
+    pub fn name(&self) -> &'static str {
+        self.kind().name()
     }
 
     /// The policy of one poller.

@@ -36,7 +36,7 @@ const LEAST_RATIO: u32 = 3;
 const MOST_RATIO: u32 = 256;
 
 /// Settings of [`D2fq`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct D2fqConfig {
     /// τ_m: a tenant further ahead of the slowest than this sends at medium speed; in reference commands (4 KiB) at
     /// weight 1.

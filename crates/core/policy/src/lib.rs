@@ -7,7 +7,8 @@
 //! | --- | --- |
 //! | here | the contract: [`Policy`], [`Next`], [`TenantReport`] |
 //! | `terms` | [`Terms`]: what a tenant was promised and is held to; they may change while it runs |
-//! | `config` | [`PolicyConfig`]: which policy, with which settings; builds one for a poller |
+//! | `settings` | [`Settings`]: which policy, as an operator asks for it; [`Settings::on`] a drive it is a [`PolicyConfig`] |
+//! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
 //! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
 //! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
@@ -50,6 +51,7 @@ pub mod netcalc;
 mod passthrough;
 mod ready;
 mod roster;
+mod settings;
 mod terms;
 
 pub use any::AnyPolicy;
@@ -58,11 +60,12 @@ pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
-pub use fairnvme::{FairConfig, FairNvme, FairState, FairVariant, TenantState};
+pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use k2::{K2, K2Config};
-pub use lpns::{Bound, Lpns, LpnsConfig, RestsOn, ThrottleState, Variant, rule as lpns_rule};
+pub use lpns::{Bound, HwqSplit, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
+pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
 pub use terms::{Class, Limits, TenantPriority, Terms};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};

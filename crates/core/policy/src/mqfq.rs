@@ -22,7 +22,7 @@ use crate::ready::{Links, List};
 use crate::{ConfigError, Next, PollerShape, Terms};
 
 /// Settings of [`Mqfq`].
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MqfqConfig {
     /// T: how far a flow may run ahead of the slowest, in reference commands (4 KiB) at weight 1; 1 to 16384.
     pub gap_commands: u32,

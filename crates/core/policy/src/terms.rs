@@ -1,5 +1,8 @@
 //! What a tenant was promised, and what it is held to: told at attach, and changeable while it runs.
 
+use std::fmt;
+
+use io_model::units::{Bandwidth, Rate};
 use io_model::{Nanos, QueuePriority};
 
 use crate::ConfigError;
@@ -20,6 +23,22 @@ pub enum Class {
 }
 
 impl Class {
+    /// As files and tables name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed { .. } => "guaranteed",
+            Self::BestEffort { .. } => "best-effort",
+        }
+    }
+
+    /// The weight of a best-effort tenant.
+    pub const fn weight(self) -> Option<u32> {
+        match self {
+            Self::Guaranteed { .. } => None,
+            Self::BestEffort { weight } => Some(weight),
+        }
+    }
+
     /// Whether a latency was promised, with or without a number.
     pub const fn is_guaranteed(self) -> bool {
         matches!(self, Self::Guaranteed { .. })
@@ -61,6 +80,16 @@ impl Limits {
     /// Highest limit on MiB per second.
     pub const MOST_MBYTES_PER_SEC: u64 = 1_000_000;
 
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// As it is shown; `None` where nothing is limited.
+    pub fn in_words(&self) -> Option<String> {
+        (!self.is_empty()).then(|| self.to_string())
+    }
+
     /// Checks every range.
     ///
     /// # Errors
@@ -80,6 +109,19 @@ impl Limits {
     }
 }
 
+/// As an operator would say it: `20k IOPS, reads 200MiB/s`.
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bandwidths =
+            [("", self.rw_mbytes_per_sec), ("reads ", self.r_mbytes_per_sec), ("writes ", self.w_mbytes_per_sec)];
+        let given = |limit: u64| (limit > 0).then_some(limit);
+        let rate = given(self.rw_ios_per_sec).map(|limit| format!("{} IOPS", Rate(limit)));
+        let bandwidth = |(word, mib): (&str, u64)| given(mib).map(|mib| format!("{word}{}", Bandwidth::from_mib(mib)));
+        let words: Vec<String> = rate.into_iter().chain(bandwidths.into_iter().filter_map(bandwidth)).collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
 /// Whence a tenant's priority comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TenantPriority {
@@ -87,6 +129,33 @@ pub enum TenantPriority {
     Fixed(QueuePriority),
     /// From its client, for each VQ when it creates it. Urgent counts as high.
     OfQueue,
+}
+
+impl TenantPriority {
+    /// Every one.
+    pub const ALL: [Self; 5] = [
+        Self::Fixed(QueuePriority::Urgent),
+        Self::Fixed(QueuePriority::High),
+        Self::Fixed(QueuePriority::Medium),
+        Self::Fixed(QueuePriority::Low),
+        Self::OfQueue,
+    ];
+
+    /// As files and tables name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fixed(priority) => priority.name(),
+            Self::OfQueue => "client",
+        }
+    }
+
+    /// What one of its queues counts for whose client asked for nothing.
+    pub const fn unasked(self) -> QueuePriority {
+        match self {
+            Self::Fixed(priority) => priority,
+            Self::OfQueue => QueuePriority::Medium,
+        }
+    }
 }
 
 impl Default for TenantPriority {
@@ -135,6 +204,14 @@ impl Default for Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_told_as_a_file_has_them() {
+        let limits =
+            Limits { rw_ios_per_sec: 20_000, r_mbytes_per_sec: 200, w_mbytes_per_sec: 1024, ..Limits::default() };
+        assert_eq!(limits.in_words().as_deref(), Some("20k IOPS, reads 200MiB/s, writes 1GiB/s"));
+        assert_eq!(Limits::default().in_words(), None);
+    }
 
     #[test]
     fn limits_out_of_range_are_named() {

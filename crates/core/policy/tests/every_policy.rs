@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig, MqfqConfig,
-    Next, Policy, PolicyConfig, PollerShape, TenantPriority, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
+    PolicyConfig, PolicyKind, PollerShape, TenantPriority, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -43,7 +43,7 @@ fn config(name: &str, random: &mut Random) -> PolicyConfig {
             PolicyConfig::Lpns(LpnsConfig { variant, ..LpnsConfig::p5800x() })
         }
         "fair" => {
-            let variant = if random.below(2) == 0 { FairVariant::Published } else { FairVariant::Corrected };
+            let variant = if random.below(2) == 0 { Variant::Published } else { Variant::Corrected };
             PolicyConfig::Fair(FairConfig { variant, ..FairConfig::p3520() })
         }
         "k2" => PolicyConfig::K2(K2Config { max_in_flight: random.from(1, 40) }),
@@ -458,7 +458,7 @@ fn saturation(name: &str, seed: u64) {
 fn each(test: impl Fn(&str, u64) + std::panic::RefUnwindSafe, seeds: u64) {
     let only = std::env::var("POLICY").ok();
     let seed = std::env::var("POLICY_SEED").ok().and_then(|seed| seed.parse().ok());
-    for name in PolicyConfig::NAMES.into_iter().filter(|name| only.as_deref().is_none_or(|only| only == *name)) {
+    for name in PolicyKind::NAMES.into_iter().filter(|name| only.as_deref().is_none_or(|only| only == *name)) {
         if let Some(seed) = seed {
             test(name, seed);
             continue;
@@ -501,13 +501,13 @@ fn nobody_starves_while_everybody_wants() {
 
 #[test]
 fn names_are_those_of_the_configurations() {
-    let names = PolicyConfig::NAMES.map(|name| config(name, &mut Random(0)).name());
-    assert_eq!(names, PolicyConfig::NAMES);
+    let names = PolicyKind::NAMES.map(|name| config(name, &mut Random(0)).name());
+    assert_eq!(names, PolicyKind::NAMES);
 }
 
 #[test]
 fn a_poller_without_queues_is_refused() {
-    for name in PolicyConfig::NAMES {
+    for name in PolicyKind::NAMES {
         let config = config(name, &mut Random(1));
         for (hwqs, hwq_depth, field) in [(0, 8, "hwqs"), (8, 0, "hwq_depth")] {
             let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 1 };
@@ -518,7 +518,7 @@ fn a_poller_without_queues_is_refused() {
 
 #[test]
 fn only_d2fq_wants_the_drives_weighted_round_robin() {
-    for name in PolicyConfig::NAMES {
+    for name in PolicyKind::NAMES {
         let config = config(name, &mut Random(2));
         let policy = config.build(&PollerShape { hwqs: 4, hwq_depth: 8, guaranteed_vqs: 1 }).unwrap();
         assert_eq!(config.wrr_weights(), policy.wrr_weights());

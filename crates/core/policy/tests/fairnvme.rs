@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    Class, Cost, FairConfig, FairNvme, FairVariant, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState,
-    Terms, VqSlot,
+    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
+    Variant, VqSlot,
 };
 use support::{Workload, World};
 
@@ -17,17 +17,17 @@ const SPAN: Nanos = Nanos::from_millis(400);
 const T0: Nanos = Nanos(0);
 
 /// The drive of `support`: costs in proportion to the length.
-fn config(variant: FairVariant) -> FairConfig {
+fn config(variant: Variant) -> FairConfig {
     let for_drive = FairConfig::for_drive(Nanos(11_050), Nanos(386_750), 6, Cost::default());
     FairConfig { variant, ..for_drive }
 }
 
-fn fair(variant: FairVariant, hwq_depth: u32) -> FairNvme {
+fn fair(variant: Variant, hwq_depth: u32) -> FairNvme {
     FairNvme::new(config(variant), 8, hwq_depth).expect("valid settings")
 }
 
 fn corrected() -> FairNvme {
-    fair(FairVariant::Corrected, 1024)
+    fair(Variant::Corrected, 1024)
 }
 
 /// Runs in for 100 ms, then measures.
@@ -210,7 +210,7 @@ fn the_window_is_split_with_other_pollers() {
 /// Tenants 0 and 2 share an HWQ that the drive neglects; tenant 1 has one of its own.
 #[test]
 fn a_tenant_kept_from_its_share_is_compensated_within_bounds() {
-    let mut hand = Hand::new(FairNvme::new(config(FairVariant::Corrected), 2, 2).expect("valid settings"), 3);
+    let mut hand = Hand::new(FairNvme::new(config(Variant::Corrected), 2, 2).expect("valid settings"), 3);
     for step in 0_u32..400_000 {
         hand.now += Nanos::from_micros(1);
         let now = hand.now;
@@ -236,15 +236,15 @@ fn published_weights_grow_without_bound_and_corrected_ones_do_not() {
         let world = measure(fair(variant, 1024), &tenants);
         (0..4).map(|tenant| world.policies[0].state(TenantId(tenant)).expect("attached").weight).collect::<Vec<_>>()
     };
-    let published = weights(FairVariant::Published);
+    let published = weights(Variant::Published);
     assert!(published.iter().all(|weight| *weight > 10_000.0), "{published:?}");
-    let corrected = weights(FairVariant::Corrected);
+    let corrected = weights(Variant::Corrected);
     assert!(corrected.iter().all(|weight| (0.9..=1.1).contains(weight)), "{corrected:?}");
 }
 
 #[test]
 fn published_order_empties_the_first_budget_first_and_starts_over_at_an_unfair_command() {
-    let mut hand = Hand::new(fair(FairVariant::Published, 1024), 2);
+    let mut hand = Hand::new(fair(Variant::Published, 1024), 2);
     (0..2).for_each(|slot| hand.policy.arrived(VqSlot(slot), 2_000, T0));
     let first: Vec<_> = (0..100).filter_map(|_| hand.send()).collect();
     assert!(first.iter().all(|tenant| *tenant == 0), "{first:?}");
@@ -260,7 +260,7 @@ fn published_order_empties_the_first_budget_first_and_starts_over_at_an_unfair_c
 
 #[test]
 fn published_states_follow_the_thresholds() {
-    let mut hand = Hand::new(fair(FairVariant::Published, 1024), 1);
+    let mut hand = Hand::new(fair(Variant::Published, 1024), 1);
     hand.policy.arrived(VqSlot(0), 100, T0);
     // Thresholds 66.3 and 386.75 µs, the current one between.
     let mut complete_after = |latency_us: u64| {
@@ -308,7 +308,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn new(seed: u64, variant: FairVariant, depth: u32) -> Self {
+    fn new(seed: u64, variant: Variant, depth: u32) -> Self {
         let policy = fair(variant, depth);
         Self {
             random: Random(seed),
@@ -423,7 +423,7 @@ fn a_backlogged_tenant_is_served_after_a_bounded_number_of_others() {
     // A weight of 4 against one of ¼ sends 16 for 1; the order is rounded by an eighth; and who comes new has its first turn.
     let bound = (TENANTS as u32 - 1) * (16 + 16 / 8 + 2);
     for_seeds(|seed| {
-        let mut calls = Calls::new(seed, FairVariant::Corrected, 1024);
+        let mut calls = Calls::new(seed, Variant::Corrected, 1024);
         for _ in 0..6_000 {
             calls.step();
             assert!(calls.waited.iter().all(|waited| *waited <= bound), "{:?}", calls.waited);
@@ -435,7 +435,7 @@ fn a_backlogged_tenant_is_served_after_a_bounded_number_of_others() {
 #[test]
 fn both_variants_keep_the_contract_with_full_queues() {
     for_seeds(|seed| {
-        let variant = if seed.is_multiple_of(2) { FairVariant::Published } else { FairVariant::Corrected };
+        let variant = if seed.is_multiple_of(2) { Variant::Published } else { Variant::Corrected };
         let mut calls = Calls::new(seed, variant, 1 + (seed % 5) as u32);
         (0..6_000).for_each(|_| calls.step());
         calls.drain();

@@ -9,7 +9,7 @@ use io_model::{
 };
 use policy::{
     AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, PolicyConfig,
-    PollerShape, TenantPriority, TenantSlot, Terms,
+    PolicyKind, PollerShape, TenantPriority, TenantSlot, Terms,
 };
 use poller::{Board, Poller, Probe};
 
@@ -229,7 +229,7 @@ fn ten_thousand_tenants_leave_no_trace_under_any_policy() {
         PolicyConfig::Wrr(ArbitratedConfig::wrr()),
         PolicyConfig::Drr(ArbitratedConfig::drr()),
     ];
-    assert_eq!(configs.each_ref().map(PolicyConfig::name), PolicyConfig::NAMES);
+    assert_eq!(configs.each_ref().map(PolicyConfig::name), PolicyKind::NAMES);
     for config in configs {
         let outcome = std::panic::catch_unwind(|| churn(&config, seed));
         assert!(outcome.is_ok(), "{} with CHURN_SEED={seed}", config.name());

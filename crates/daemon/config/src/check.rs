@@ -3,29 +3,31 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use io_model::Nanos;
+use io_model::units::Size;
+use policy::Class;
+use policy::{PolicyKind, Settings};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
-use crate::class::{Class, Limits, TenantRules, read_class, read_limits};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
-use crate::policy::{self, Policy};
-use crate::priority::{Priority, read_priority};
+use crate::policy_section;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
 use crate::section::{
-    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integer, integers, or, size, span_in, text,
+    self, DAEMON, Items, Section, Wrong, boolean, choice, count, integers, or, size, small_integer, span_in, text,
 };
-use crate::units::{Size, TimeSpan};
+use crate::terms::{TenantRules, TermsDraft, read_terms};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
-const PATROL_MIN: TimeSpan = TimeSpan(10_000);
+const DOORBELL_SCAN_MIN: Nanos = Nanos(10_000);
 
 pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
     let document = parse_document(&source)?;
@@ -80,7 +82,7 @@ pub(crate) struct Draft {
     pub state_dir: Option<PathBuf>,
     pub overcommit: Option<bool>,
     pub device: Option<Device>,
-    pub policy: Option<Policy>,
+    pub policy: Option<Settings>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
     pub drive_assumed: bool,
     pub pollers: Option<Pollers>,
@@ -97,13 +99,10 @@ pub(crate) struct TenantDraft {
     pub size: Option<Spanned<Size>>,
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
-    pub class: Option<Class>,
+    pub terms: TermsDraft,
     pub overcommit: Option<bool>,
-    pub priority: Option<Priority>,
     /// `Some(None)`: not declared.
     pub demand: Option<Option<Demand>>,
-    pub limits: Option<Limits>,
-    pub target_mark: Option<Range<usize>>,
     pub lba_bytes: Option<u32>,
     pub queues: Option<u16>,
 }
@@ -130,18 +129,21 @@ impl TenantDraft {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
         let offset = self.offset.as_ref().map(Spanned::span);
-        let target = self.target_mark;
-        let marks = TenantMarks { name: name.span(), size: size.span(), offset, target, frontend: marks };
+        let marks = TenantMarks {
+            name: name.span(),
+            size: size.span(),
+            offset,
+            target: self.terms.target_mark.clone(),
+            frontend: marks,
+        };
         Some(Tenant {
             name: name.into_inner(),
             size: size.into_inner(),
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
-            class: self.class?,
+            terms: self.terms.finish()?,
             overcommit: self.overcommit?,
-            priority: self.priority?,
             demand: self.demand?,
-            limits: self.limits?,
             lba_bytes: self.lba_bytes?,
             doorbells: doorbells?,
             queues: self.queues?,
@@ -163,13 +165,13 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
     let policy_section = top.table(sink, "policy", section::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
-    let policy = policy::read(sink, &policy_section, &profile);
+    let policy = policy_section::read(sink, &policy_section, &profile);
     let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = device.as_ref().is_some_and(|device| device.profile_named);
     let tenant_rules = TenantRules {
-        limits: policy.is_none_or(|policy| policy == Policy::Caps),
-        priorities: policy.is_none_or(|policy| policy.has_priorities()),
+        limits: policy.as_ref().is_none_or(|policy| policy.kind() == PolicyKind::Caps),
+        priorities: policy.as_ref().is_none_or(|policy| policy.kind().has_priorities()),
     };
     let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
@@ -244,7 +246,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     marks.profile = section.entry("profile").map(|(_, value)| value.span());
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
-    let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
+    let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
     Some(Device {
         backend: backend?,
         size: device_size.map(Spanned::into_inner),
@@ -302,14 +304,15 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
     let cpus = section.get(sink, "cpus", integers(0..=8191));
     marks.cpus = cpus.as_ref().map(Spanned::span);
-    let idle = TimeSpan(1_000_000)..=TimeSpan(3_600_000_000_000);
-    let idle_after = or(sink, section, "idle_after", TimeSpan(500_000_000), span_in(idle));
-    let patrol = or(sink, section, "patrol", TimeSpan(1_000_000), span_in(PATROL_MIN..=TimeSpan(1_000_000_000)));
+    let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
+    let idle_after = or(sink, section, "idle_after", Nanos(500_000_000), span_in(idle));
+    let scans = DOORBELL_SCAN_MIN..=Nanos(1_000_000_000);
+    let doorbell_scan = or(sink, section, "doorbell_scan", Nanos(1_000_000), span_in(scans));
     Some(Pollers {
         layout: layout?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
-        patrol: patrol?,
+        doorbell_scan: doorbell_scan?,
     })
 }
 
@@ -340,28 +343,11 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
-    let queues = or(sink, &section, "queues", 64, |v| integer(1..=64)(v).map(|n| n as u16));
-    let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
-    let class = read_class(sink, &section);
-    let overcommit = read_overcommit(sink, &section, class);
-    let priority = read_tenant_priority(sink, &section, &frontend, rules);
+    let queues = or(sink, &section, "queues", 64, small_integer(1..=64));
+    let terms = read_terms(sink, &section, rules, no_client(&frontend));
+    let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);
-    let limits = read_limits(sink, &section, rules.limits);
-    TenantDraft {
-        span,
-        name,
-        size,
-        offset,
-        frontend,
-        class,
-        overcommit,
-        priority,
-        demand,
-        limits,
-        target_mark,
-        lba_bytes,
-        queues,
-    }
+    TenantDraft { span, name, size, offset, frontend, terms, overcommit, demand, lba_bytes, queues }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {
@@ -373,16 +359,12 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option
     or(sink, section, "overcommit", false, boolean)
 }
 
-fn read_tenant_priority(
-    sink: &mut Sink<'_>,
-    section: &Section<'_, '_>,
-    frontend: &FrontendDraft,
-    rules: TenantRules,
-) -> Option<Priority> {
+/// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
+fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
     let is_vhost = frontend.frontend.as_ref().is_some_and(|frontend| frontend.vhost().is_some());
     let why = "a guest can't say what a queue of its virtio-blk disk counts for";
     let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
-    read_priority(sink, section, rules.priorities, is_vhost.then_some((why, remedy)))
+    is_vhost.then_some((why, remedy))
 }
 
 /// A tenant's name.

@@ -4,15 +4,16 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use io_model::Nanos;
+use io_model::units::Size;
+use policy::Settings;
+use policy::Terms;
+
 use crate::check;
-use crate::class::{Class, Limits};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
-use crate::policy::Policy;
-use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
-use crate::units::{Size, TimeSpan};
 
 /// A file is a few lines for each tenant; much more is some other file.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -29,7 +30,7 @@ pub struct Config {
     /// The drive.
     pub device: Device,
     /// Who may send next.
-    pub policy: Policy,
+    pub policy: Settings,
     /// The threads that move commands.
     pub pollers: Pollers,
     /// In the file's order; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
@@ -101,9 +102,9 @@ pub struct Pollers {
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
     /// A poller sleeps after this long without I/O.
-    pub idle_after: TimeSpan,
+    pub idle_after: Nanos,
     /// How often a sleeping poller looks at mapped doorbells.
-    pub patrol: TimeSpan,
+    pub doorbell_scan: Nanos,
 }
 
 /// How tenants are shared out to pollers.
@@ -126,16 +127,13 @@ pub struct Tenant {
     pub offset: Option<Size>,
     /// What the guest sees.
     pub frontend: Frontend,
-    /// What it is promised.
-    pub class: Class,
+    /// What it is promised and held to. A guaranteed one's target has a number; limits are empty unless the policy is
+    /// `caps`, and the priority is medium unless it is `wrr` or `drr`.
+    pub terms: Terms,
     /// Serve it even if its promise can't be kept.
     pub overcommit: bool,
-    /// What it counts for; [`Priority::Medium`] unless the policy is `wrr` or `drr`.
-    pub priority: Priority,
     /// What it will ask for; `None`: nobody said.
     pub demand: Option<Demand>,
-    /// What it may do at most; empty unless the policy is `caps`.
-    pub limits: Limits,
     /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
     /// How the doorbells of an NVMe controller reach us; of no meaning for vhost-user-blk.
@@ -230,7 +228,7 @@ impl Config {
 impl Tenant {
     /// Whether it has a latency target.
     pub fn is_guaranteed(&self) -> bool {
-        self.class.is_guaranteed()
+        self.terms.class.is_guaranteed()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use io_model::units::{Rate, Size};
 use toml::de::DeValue;
 
 use crate::problem::Sink;
 use crate::scenario::workload::{DEPTHS, THREADS, arrivals, read_rw};
 use crate::scenario::{BlockSize, Rw};
 use crate::section::{DAEMON, DEMAND, Section, integer, kind, or};
-use crate::units::{Rate, Size};
 
 /// What a tenant will ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use io_model::units::Size;
 use rustix::fs::{Access, OFlags, access, major, minor};
 
 use crate::RANGE_STEP_BYTES;
@@ -14,7 +15,6 @@ use crate::config::{Backend, Config};
 use crate::frontend::Mode;
 use crate::layout::DeviceIdentity;
 use crate::problem::{ConfigErrors, Problem, Sink};
-use crate::units::Size;
 
 /// How often, and after which pause, a drive that is claimed is tried again: one second in all.
 const CLAIMED_TRIES: u32 = 50;

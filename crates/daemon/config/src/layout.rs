@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 
+use io_model::units::Size;
 use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Config, Tenant};
 use crate::problem::{ConfigErrors, Sink};
-use crate::units::Size;
 
 /// New tenants start on a multiple of this: larger than any drive's page or stripe unit that matters.
 const ALIGN_BYTES: u64 = 1 << 20;

@@ -13,12 +13,11 @@
 //!
 //! | module | |
 //! | --- | --- |
-//! | `units` | sizes, times and rates with their units |
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
-//! | `policy`, `class`, `priority`, `profile` | sections that the daemon's file and scenarios share |
+//! | `policy_section`, `terms`, `profile` | sections that the daemon's file and scenarios share |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
@@ -34,7 +33,6 @@
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 
 mod check;
-mod class;
 mod config;
 mod demand;
 mod frontend;
@@ -43,9 +41,8 @@ mod layout;
 mod layout_file;
 mod nearest;
 mod plan;
-mod policy;
+mod policy_section;
 mod prepare;
-mod priority;
 mod problem;
 mod profile;
 mod rules;
@@ -53,9 +50,8 @@ pub mod scenario;
 mod section;
 mod sockets;
 mod summary;
-mod units;
+mod terms;
 
-pub use class::{Class, Limits};
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
@@ -63,14 +59,11 @@ pub use host::{DeviceLock, HostReport};
 pub use layout::{Change, DeviceIdentity, Layout, Placement};
 pub use layout_file::{LayoutError, LayoutFile};
 pub use plan::{Home, Poller, Serves};
-pub use policy::{Arbitrated, D2fq, Fair, K2, Lpns, Mqfq, Policy, Variant};
 pub use prepare::Prepared;
-pub use priority::Priority;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use scenario::Scenario;
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
-pub use units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// Tenants in one file, at most.
 pub const TENANTS_MAX: usize = 1024;

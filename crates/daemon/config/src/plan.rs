@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use policy::Settings;
+
 use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
-use crate::policy::Policy;
 
 /// One poller that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +52,9 @@ impl<'a> From<&'a Tenant> for Load<'a> {
 }
 
 impl Load<'_> {
-    fn home(&self, policy: Option<&Policy>, pollers: &Pollers) -> Home {
-        let one = policy.is_some_and(Policy::needs_one_poller) || pollers.layout == PollerLayout::Shared;
+    fn home(&self, policy: Option<&Settings>, pollers: &Pollers) -> Home {
+        let one =
+            policy.is_some_and(|policy| policy.kind().needs_one_poller()) || pollers.layout == PollerLayout::Shared;
         match self.frontend.threads() {
             Threads::Dedicated | Threads::PerQueue => Home::Own,
             Threads::Shared if self.guaranteed && !one => Home::Alone,
@@ -62,7 +64,7 @@ impl Load<'_> {
 }
 
 /// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
-pub(crate) fn plan(policy: Option<&Policy>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
+pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
     let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
     let rest: Vec<usize> = at(Home::Shared).collect();
     let alone = at(Home::Alone).map(|index| vec![index]);

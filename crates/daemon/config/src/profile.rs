@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use io_model::Nanos;
+use io_model::units::Rate;
 use toml::de::DeValue;
 
 use crate::nearest::nearest;
 use crate::section::{Wrong, clip, list, text};
-use crate::units::{Rate, TimeSpan};
 
 /// The drive that `model` imitates, and where a policy's defaults come from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,9 +45,9 @@ pub struct Figures {
     /// R: 4 KiB random writes per second that the drive sustains.
     pub rate_iops: Rate,
     /// L_h: the latency of a command that finds the drive idle; of the slowest kind.
-    pub min_latency: TimeSpan,
+    pub min_latency: Nanos,
     /// What a guest alone on the drive sees for a 4 KiB read at queue depth 1. No target below it can be kept.
-    pub alone_latency: TimeSpan,
+    pub alone_latency: Nanos,
 }
 
 impl BuiltIn {
@@ -86,8 +87,8 @@ impl BuiltIn {
         let figures = |omega, rate_iops, min_latency_ns, alone_ns| Figures {
             omega,
             rate_iops: Rate(rate_iops),
-            min_latency: TimeSpan(min_latency_ns),
-            alone_latency: TimeSpan(alone_ns),
+            min_latency: Nanos(min_latency_ns),
+            alone_latency: Nanos(alone_ns),
         };
         match self {
             Self::P5800x => figures(190, 800_000, 11_050, 11_900),

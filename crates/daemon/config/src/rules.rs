@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use io_model::units::Size;
+use policy::{Class, TenantPriority};
+use policy::{Settings, Variant};
+
 use crate::check::{Draft, TenantDraft};
-use crate::class::Class;
 use crate::config::{Backend, PollerLayout};
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::plan::{self, Load, Poller};
-use crate::policy::{Policy, Variant};
-use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
-use crate::units::Size;
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.
@@ -149,7 +149,7 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 /// The pollers that will run, as far as it can be said.
 fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
     let loads = draft.tenants.iter().map(|tenant| Load {
-        guaranteed: matches!(tenant.class, Some(Class::Guaranteed { .. })),
+        guaranteed: tenant.terms.class.is_some_and(Class::is_guaranteed),
         frontend: tenant.frontend.frontend.as_ref().unwrap_or(&Frontend::VfioUser),
         queues: tenant.queues.unwrap_or(1),
     });
@@ -166,12 +166,12 @@ fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
     let Some(policy) = &draft.policy else { return };
     for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
         let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
-        let best_effort = matches!(tenant.class, Some(Class::BestEffort { .. }));
-        if policy.needs_one_poller() {
+        let best_effort = tenant.terms.class.is_some_and(|class| !class.is_guaranteed());
+        if policy.kind().needs_one_poller() {
             let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
             let remedy = "write threads = \"shared\", or name = \"passthrough\" under [policy]";
             sink.at(mark, what, remedy);
-        } else if best_effort && matches!(policy, Policy::Lpns(_)) {
+        } else if best_effort && matches!(policy, Settings::Lpns(_)) {
             let what = "lpns throttles best-effort tenants, and one poller does that for all of them";
             let remedy = "write threads = \"shared\", or class = \"guaranteed\" with a latency_target";
             sink.at(mark, what, remedy);
@@ -202,8 +202,8 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
         let remedy = format!("write queues = {pollers} or more under [device], or {fewer}");
         sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
     }
-    let Some(Policy::Lpns(lpns)) = draft.policy else { return };
-    let pool = lpns.exclusive_queues.unwrap_or(0) + lpns.shared_queues.unwrap_or(0);
+    let Some(Settings::Lpns(lpns)) = &draft.policy else { return };
+    let pool = lpns.hwqs.exclusive.unwrap_or(0) + lpns.hwqs.shared.unwrap_or(0);
     if pool > total {
         let what = format!("exclusive_queues and shared_queues make {pool}, the device has queues = {total}");
         sink.maybe_at(draft.policy_mark.as_ref(), what, format!("lower them to {total} in all, or raise queues"));
@@ -212,10 +212,7 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
 
 fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(device), Some(policy)) = (&draft.device, &draft.policy) else { return };
-    let targets = draft.tenants.iter().filter_map(|tenant| match tenant.class {
-        Some(Class::Guaranteed { latency_target }) => Some((tenant, latency_target)),
-        _ => None,
-    });
+    let targets = draft.tenants.iter().filter_map(|tenant| Some((tenant, tenant.terms.class?.latency_target()?)));
     let mut any = false;
     for (tenant, target) in targets {
         any = true;
@@ -228,20 +225,24 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
                 "the target {target} is below what a {}, taken as the drive, gives a guest that has it alone ({alone})",
                 device.profile.name()
             );
-            warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
+            warnings.at(
+                tenant.terms.target_mark.as_ref().unwrap_or(&tenant.span),
+                what,
+                "choose a larger latency_target",
+            );
         }
     }
-    if any && matches!(policy, Policy::Lpns(lpns) if lpns.variant == Variant::Published) {
+    if any && matches!(policy, Settings::Lpns(lpns) if lpns.variant == Variant::Published) {
         let what = "the published rule suspends all best-effort tenants while a guaranteed one is idle";
         let remedy = "write variant = \"corrected\", unless you compare with the paper";
         warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
-    if any && !policy.keeps_targets() {
+    if any && !policy.kind().keeps_targets() {
         let what = format!("{} keeps no latency target", policy.name());
         let remedy = "write name = \"lpns\" under [policy] to have them kept";
         warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
-    if let (Policy::Lpns(lpns), true) = (policy, any && draft.drive_assumed)
+    if let (Settings::Lpns(lpns), true) = (policy, any && draft.drive_assumed)
         && let (Some(rate), Some(latency)) = (lpns.rate_iops, lpns.min_latency)
     {
         let what = format!("lpns takes the drive for a {} ({rate} commands/s, {latency})", device.profile.name());
@@ -252,7 +253,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
 
 /// D2FQ shares by the drive's own arbitration, which the kernel does not pass on.
 fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
-    let (Some(device), Some(Policy::D2fq(_))) = (&draft.device, &draft.policy) else { return };
+    let (Some(device), Some(Settings::D2fq(_))) = (&draft.device, &draft.policy) else { return };
     if device.backend != Backend::Model {
         let what = format!(
             "d2fq needs a drive with weighted round robin, and {:?} gives none: only the drive model has it today",
@@ -266,15 +267,14 @@ fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
 /// Policies that must see all tenants have one poller, whatever the layout says.
 fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.layout_mark) else { return };
-    if policy.needs_one_poller() && pollers.layout == PollerLayout::PerGuaranteed {
+    if policy.kind().needs_one_poller() && pollers.layout == PollerLayout::PerGuaranteed {
         let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
         warnings.at(mark, what, "write layout = \"shared\", or remove the line");
     }
 }
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    let limited = |tenant: &TenantDraft| tenant.limits.is_none_or(|limits| !limits.is_empty());
-    if draft.policy == Some(Policy::Caps) && !draft.tenants.iter().any(limited) {
+    if draft.policy == Some(Settings::Caps) && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
         let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
@@ -282,9 +282,9 @@ fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
 
 fn priorities(warnings: &mut Sink<'_>, draft: &Draft) {
     let Some(policy) = &draft.policy else { return };
-    let (Policy::Wrr(weights) | Policy::Drr(weights)) = policy else { return };
+    let (Settings::Wrr(weights) | Settings::Drr(weights)) = policy else { return };
     let name = policy.name();
-    if draft.tenants.iter().all(|tenant| tenant.priority == Some(Priority::Medium)) {
+    if draft.tenants.iter().all(|tenant| tenant.terms.priority == Some(TenantPriority::default())) {
         let what = format!("{name} treats all tenants alike: none has a priority");
         warnings.maybe_at(draft.policy_mark.as_ref(), what, "add priority = \"high\" or \"low\" to a [[tenant]]");
     }

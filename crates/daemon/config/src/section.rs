@@ -2,12 +2,14 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate, Size, UnitError};
+use policy::Limits;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::nearest::nearest;
 use crate::problem::Sink;
-use crate::units::{Bandwidth, Rate, Size, TimeSpan, UnitError};
 
 /// A value that can't be used: what is wrong, what to do.
 pub(crate) struct Wrong {
@@ -60,7 +62,7 @@ pub(crate) const POLICY: &[&str] = &[
     "low_weight",
     "arbitration_burst",
 ];
-pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "patrol"];
+pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "doorbell_scan"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
     "size",
@@ -84,6 +86,9 @@ pub(crate) const TENANT: &[&str] = &[
     "cpus",
     "read_only",
 ];
+
+/// Keys that had another name once: the section, then, now.
+const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan")];
 
 pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
 
@@ -237,7 +242,9 @@ impl<'t, 'i> Section<'t, 'i> {
                 continue;
             }
             let elsewhere = self.schema.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
+            let renamed = RENAMED.iter().find(|(section, then, _)| (*section, *then) == (&*self.label, name));
             let remedy = match (nearest(name, known), elsewhere) {
+                _ if let Some((_, _, now)) = renamed => format!("it is called `{now}` now"),
                 (_, Some(section)) => format!("it belongs under {section}"),
                 (Some(meant), None) => format!("did you mean `{meant}`?"),
                 (None, None) => format!("known keys are {}; remove it", list(known)),
@@ -284,7 +291,7 @@ pub(crate) fn size(value: &DeValue<'_>) -> Result<Size, Wrong> {
     number_with_unit(value, "a size such as \"16GiB\", \"1TB\" or 4096 (bytes)")
 }
 
-pub(crate) fn span(value: &DeValue<'_>) -> Result<TimeSpan, Wrong> {
+pub(crate) fn span(value: &DeValue<'_>) -> Result<Nanos, Wrong> {
     number_with_unit(value, "a time with its unit, in double quotes, such as \"50us\" or \"10ms\"")
 }
 
@@ -300,7 +307,7 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
         let remedy = "write at least \"1MiB/s\", or remove the line: no limit";
         return Err(Wrong { what: "is 0".into(), remedy: remedy.into() });
     }
-    if found.0 > 1_000_000 * MIB {
+    if found.0 > Limits::MOST_MBYTES_PER_SEC * MIB {
         let remedy = "write at most \"1000000MiB/s\", or remove the line: no limit";
         return Err(Wrong { what: format!("is {found}"), remedy: remedy.into() });
     }
@@ -312,7 +319,7 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
 }
 
 /// A span within bounds.
-pub(crate) fn span_in(range: RangeInclusive<TimeSpan>) -> impl FnOnce(&DeValue<'_>) -> Result<TimeSpan, Wrong> {
+pub(crate) fn span_in(range: RangeInclusive<Nanos>) -> impl FnOnce(&DeValue<'_>) -> Result<Nanos, Wrong> {
     move |value| {
         let found = span(value)?;
         if range.contains(&found) {
@@ -343,6 +350,12 @@ pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Re
             }
         }
     }
+}
+
+/// A whole number of 16 bits.
+pub(crate) fn small_integer(range: RangeInclusive<u16>) -> impl Fn(&DeValue<'_>) -> Result<u16, Wrong> {
+    // What is within the range has 16 bits.
+    move |value| integer(u32::from(*range.start())..=(*range.end()).into())(value).map(|number| number as u16)
 }
 
 /// A seed of random numbers.

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use io_model::Nanos;
+use io_model::units::{Rate, Size};
+use policy::Terms;
+use policy::{ArbitratedConfig, Settings};
 use serde::Serialize;
 
-use crate::class::Class;
 use crate::config::{Config, Doorbells};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, Threads};
 use crate::layout::{Change, Placement};
 use crate::plan::{Poller, Serves};
-use crate::policy::{Arbitrated, Policy};
 use crate::prepare::Prepared;
-use crate::units::{Size, TimeSpan};
 
 /// What `evenkeel check` prints. Sizes in bytes, times in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -89,9 +90,9 @@ pub struct PolicySummary {
     /// The weight of guaranteed tenants (mqfq, d2fq).
     pub guaranteed_weight: Option<u32>,
     /// The weights of the high, medium and low class (wrr: commands; drr: KiB).
-    pub class_weights: Option<[u32; 3]>,
+    pub class_weights: Option<[u16; 3]>,
     /// Commands in one turn of a tenant (wrr).
-    pub arbitration_burst: Option<u32>,
+    pub arbitration_burst: Option<u16>,
 }
 
 /// One poller.
@@ -183,43 +184,43 @@ impl Summary {
 }
 
 impl PolicySummary {
-    fn new(policy: &Policy) -> Self {
+    fn new(policy: &Settings) -> Self {
         let named = Self { name: policy.name(), ..Self::default() };
         match policy {
-            Policy::Passthrough | Policy::Caps => named,
-            Policy::Lpns(lpns) => Self {
+            Settings::Passthrough | Settings::Caps => named,
+            Settings::Lpns(lpns) => Self {
                 variant: Some(lpns.variant.name()),
                 omega: lpns.omega,
                 rate_iops: lpns.rate_iops.map(|rate| rate.0),
-                min_latency_us: lpns.min_latency.map(TimeSpan::as_micros_f64),
+                min_latency_us: lpns.min_latency.map(Nanos::as_micros_f64),
                 ..named
             },
-            Policy::Fair(fair) => Self {
+            Settings::Fair(fair) => Self {
                 variant: Some(fair.variant.name()),
-                min_latency_us: fair.min_latency.map(TimeSpan::as_micros_f64),
-                max_latency_us: fair.max_latency.map(TimeSpan::as_micros_f64),
+                min_latency_us: fair.min_latency.map(Nanos::as_micros_f64),
+                max_latency_us: fair.max_latency.map(Nanos::as_micros_f64),
                 ..named
             },
-            Policy::K2(k2) => Self { max_in_flight: Some(k2.max_in_flight), ..named },
-            Policy::Mqfq(mqfq) => Self {
+            Settings::K2(k2) => Self { max_in_flight: Some(k2.max_in_flight), ..named },
+            Settings::Mqfq(mqfq) => Self {
                 max_in_flight: Some(mqfq.max_in_flight),
-                throttle_gap: Some(mqfq.throttle_gap),
+                throttle_gap: Some(mqfq.gap_commands),
                 guaranteed_weight: Some(mqfq.guaranteed_weight),
                 ..named
             },
-            Policy::D2fq(d2fq) => Self {
-                class_gaps: Some([d2fq.medium_gap, d2fq.low_gap]),
+            Settings::D2fq(d2fq) => Self {
+                class_gaps: Some([d2fq.medium_gap_commands, d2fq.low_gap_commands]),
                 ratio: Some(d2fq.ratio),
                 guaranteed_weight: Some(d2fq.guaranteed_weight),
                 ..named
             },
-            Policy::Wrr(wrr) => Self { arbitration_burst: Some(wrr.arbitration_burst), ..named.arbitrated(wrr) },
-            Policy::Drr(drr) => named.arbitrated(drr),
+            Settings::Wrr(wrr) => Self { arbitration_burst: Some(wrr.arbitration_burst), ..named.arbitrated(wrr) },
+            Settings::Drr(drr) => named.arbitrated(drr),
         }
     }
 
     /// With what `wrr` and `drr` have in common.
-    fn arbitrated(self, policy: &Arbitrated) -> Self {
+    fn arbitrated(self, policy: &ArbitratedConfig<Option<u32>>) -> Self {
         Self {
             class_weights: Some([policy.high_weight, policy.medium_weight, policy.low_weight]),
             max_in_flight: policy.max_in_flight,
@@ -229,14 +230,13 @@ impl PolicySummary {
 
     /// The parameters in few words.
     fn parameters(&self) -> String {
-        let span = |us: f64| TimeSpan((us * 1_000.0).round() as u64);
         let mut words: Vec<String> = self.variant.map(str::to_owned).into_iter().collect();
         words.extend(self.omega.map(|omega| format!("omega {omega}")));
         match (self.rate_iops, self.min_latency_us, self.max_latency_us) {
             (Some(rate), Some(latency), None) => {
-                words.push(format!("drive {} IOPS, {}", crate::Rate(rate), span(latency)));
+                words.push(format!("drive {} IOPS, {}", Rate(rate), spelled(latency)));
             }
-            (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", span(min), span(max))),
+            (None, Some(min), Some(max)) => words.push(format!("thresholds {} and {}", spelled(min), spelled(max))),
             _ => {}
         }
         words.extend(self.class_weights.map(|[high, medium, low]| {
@@ -250,6 +250,11 @@ impl PolicySummary {
         words.extend(self.ratio.map(|ratio| format!("ratio {ratio}")));
         words.join(", ")
     }
+}
+
+/// A time as the file spells it.
+fn spelled(us: f64) -> String {
+    Nanos((us * 1_000.0).round() as u64).to_string()
 }
 
 impl PollerSummary {
@@ -272,19 +277,16 @@ impl PollerSummary {
 impl TenantSummary {
     fn new(prepared: &Prepared, tenant: &crate::Tenant) -> Option<Self> {
         let placement = prepared.layout.find(&tenant.name)?;
-        let (class, target, weight) = match tenant.class {
-            Class::Guaranteed { latency_target } => ("guaranteed", Some(latency_target.as_micros_f64()), None),
-            Class::BestEffort { weight } => ("best-effort", None, Some(weight)),
-        };
+        let Terms { class, limits, priority } = tenant.terms;
         Some(Self {
             name: tenant.name.clone(),
-            class,
-            latency_target_us: target,
-            weight,
-            priority: prepared.config.policy.has_priorities().then(|| tenant.priority.name()),
+            class: class.name(),
+            latency_target_us: class.latency_target().map(Nanos::as_micros_f64),
+            weight: class.weight(),
+            priority: prepared.config.policy.kind().has_priorities().then(|| priority.name()),
             overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
             demand: tenant.demand.as_ref().map(Demand::to_string),
-            limits: tenant.limits.in_words(),
+            limits: limits.in_words(),
             offset_bytes: placement.offset_bytes,
             size_bytes: placement.size_bytes,
             lba_bytes: placement.lba_bytes,
@@ -326,7 +328,7 @@ impl TenantSummary {
 
     /// What it gets, in few words.
     fn promise(&self) -> String {
-        let target = self.latency_target_us.map(|us| TimeSpan((us * 1_000.0).round() as u64).to_string());
+        let target = self.latency_target_us.map(spelled);
         let priority = self.priority.map(|priority| format!("priority {priority}"));
         match (target, priority, &self.limits) {
             (Some(target), Some(priority), _) => format!("{target}, {priority}"),

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
-use config::{
-    Backend, Bandwidth, BuiltIn, Class, Config, DeviceIdentity, Layout, Policy, Priority, Profile, Rate, Scenario,
-    Serves, Size, TimeSpan,
-};
+use config::{Backend, BuiltIn, Config, DeviceIdentity, Layout, Profile, Scenario, Serves};
+use io_model::Nanos;
+use io_model::units::{Rate, Size};
+use policy::{Class, Settings};
 
 fn example(name: &str) -> Config {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples").join(name);
@@ -21,7 +21,7 @@ fn two_tenants() {
     let path = PathBuf::from("/srv/evenkeel/drive.img");
     assert_eq!(config.device.backend, Backend::File { path, create: true });
     assert_eq!(config.device.size, Some(Size(64 << 30)));
-    assert_eq!(config.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
+    assert_eq!(config.tenants[0].terms.class, Class::Guaranteed { latency_target: Some(Nanos(50_000)) });
     assert_eq!((config.tenants[1].lba_bytes, config.tenants[1].queues), (4096, 8));
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
     assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);
@@ -45,7 +45,7 @@ fn both_front_ends() {
 fn model() {
     let config = example("model.toml");
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
-    let Policy::Lpns(lpns) = config.policy else { panic!("not lpns") };
+    let Settings::Lpns(lpns) = &config.policy else { panic!("not lpns") };
     assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
     let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
     let (layout, _) = Layout::plan(&config, &device, None).unwrap_or_else(|e| panic!("{e}"));
@@ -55,10 +55,10 @@ fn model() {
 #[test]
 fn classes() {
     let config = example("classes.toml");
-    let Policy::Drr(drr) = config.policy else { panic!("not drr") };
+    let Settings::Drr(drr) = &config.policy else { panic!("not drr") };
     assert_eq!((drr.high_weight, drr.medium_weight, drr.low_weight, drr.max_in_flight), (128, 64, 32, None));
-    let priorities: Vec<Priority> = config.tenants.iter().map(|tenant| tenant.priority).collect();
-    assert_eq!(priorities, [Priority::High, Priority::Medium, Priority::Low]);
+    let priorities: Vec<&str> = config.tenants.iter().map(|tenant| tenant.terms.priority.name()).collect();
+    assert_eq!(priorities, ["high", "medium", "low"]);
     let demands: Vec<String> =
         config.tenants.iter().map(|tenant| tenant.demand.as_ref().expect("declared").to_string()).collect();
     let expected =
@@ -78,14 +78,14 @@ fn scenario(name: &str) -> Scenario {
 #[test]
 fn six_noisy_neighbours() {
     let scenario = scenario("six-noisy-neighbours.toml");
-    let names: Vec<&str> = scenario.policies.iter().map(Policy::name).collect();
+    let names: Vec<&str> = scenario.policies.iter().map(Settings::name).collect();
     assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
-    assert_eq!(scenario.tenants[0].class, Class::Guaranteed { latency_target: TimeSpan(50_000) });
+    assert_eq!(scenario.tenants[0].terms.class, Class::Guaranteed { latency_target: Some(Nanos(50_000)) });
     let Workload::Fio(noise) = &scenario.tenants[6].workload else { panic!("not fio") };
     assert_eq!((noise.numjobs, noise.iodepth, noise.rw.read_percent, noise.rw.random), (4, 32, 0, true));
-    assert_eq!(scenario.tenants[6].limits.rw_bandwidth, Some(Bandwidth(300 << 20)));
+    assert_eq!(scenario.tenants[6].terms.limits.rw_mbytes_per_sec, 300);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn mixed_tenants_and_faults() {
     let sizes: Vec<(u32, u32)> = batch.rw.block_sizes.iter().map(|size| (size.bytes, size.weight)).collect();
     assert_eq!((sizes, batch.rw.read_percent), (vec![(4096, 60), (65_536, 40)], 30));
     let Workload::Open(bursts) = &mixed.tenants[3].workload else { panic!("not open") };
-    assert_eq!(bursts.arrival, Arrival::OnOff { on: TimeSpan(50_000_000), off: TimeSpan(150_000_000) });
+    assert_eq!(bursts.arrival, Arrival::OnOff { on: Nanos(50_000_000), off: Nanos(150_000_000) });
 
     let faults = scenario("faults.toml").faults;
     assert_eq!(faults[0].kind, FaultKind::Error { probability: 0.0001, lasts: None });
@@ -105,7 +105,7 @@ fn mixed_tenants_and_faults() {
 #[test]
 fn trace_beside_noise() {
     let scenario = scenario("trace-beside-noise.toml");
-    assert!(scenario.tenants[0].class.is_guaranteed() && scenario.tenants.len() == 4);
+    assert!(scenario.tenants[0].terms.class.is_guaranteed() && scenario.tenants.len() == 4);
     let Workload::Trace(trace) = &scenario.tenants[0].workload else { panic!("no trace") };
     assert!(trace.path.is_file(), "{}", trace.path.display());
 }

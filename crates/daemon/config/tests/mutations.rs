@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::{Random, for_each_seed};
 use config::scenario::FaultKind;
-use config::{Class, Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use config::{Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use policy::Class;
 
 const GOOD: &str = include_str!("../../../../examples/two-tenants.toml");
 
@@ -150,8 +151,8 @@ fn holds_together(config: &Config) {
         assert!(tenant.size.0 > 0 && tenant.size.0.is_multiple_of(RANGE_STEP_BYTES));
         assert!((1..=64).contains(&tenant.queues));
         assert!(config.socket_path(tenant).as_os_str().len() <= config::SOCKET_PATH_MAX_BYTES);
-        match tenant.class {
-            Class::Guaranteed { latency_target } => assert!(latency_target.0 > 0),
+        match tenant.terms.class {
+            Class::Guaranteed { latency_target } => assert!(latency_target.is_some_and(|target| target.0 > 0)),
             Class::BestEffort { weight } => assert!((1..=10_000).contains(&weight)),
         }
     }

@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use client_socket::Sink;
-use config::{Class, Config, Limits, Prepared, Priority, Tenant};
+use config::{Config, Prepared, Tenant};
 use io_model::TenantId;
-use policy::PolicyConfig;
+use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
 use crate::drive::{self, AnyDrive};
@@ -21,7 +21,7 @@ pub enum Command {
     /// Serve one more tenant.
     Add(Box<Tenant>, Sender<Result<TenantId>>),
     /// A tenant is promised something else, or held to it.
-    Change(TenantId, Change, Sender<Result<()>>),
+    Change(TenantId, Terms, Sender<Result<()>>),
     /// Serve a tenant no more; answered once nothing of it is left but its data.
     Remove(TenantId, Sender<Result<()>>),
     /// A poller has let go of its part of a tenant.
@@ -32,17 +32,6 @@ pub enum Command {
     Describe(Sender<Arc<Foresight>>),
     /// Complete what is in flight and end; answered with the commands that the drive never answered.
     Stop(Sender<u32>),
-}
-
-/// What may change of a tenant while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
-    /// The promise or weight.
-    pub class: Class,
-    /// What it may do at most under `caps`.
-    pub limits: Limits,
-    /// What it counts for under `wrr` and `drr`.
-    pub priority: Priority,
 }
 
 /// Gives the owner commands, from any thread.
@@ -64,8 +53,8 @@ impl Handle {
     ///
     /// # Errors
     /// There is no such tenant.
-    pub fn change(&self, tenant: TenantId, change: Change) -> Result<()> {
-        self.ask(|done| Command::Change(tenant, change, done))?
+    pub fn change(&self, tenant: TenantId, terms: Terms) -> Result<()> {
+        self.ask(|done| Command::Change(tenant, terms, done))?
     }
 
     /// Takes a tenant off its socket, and waits until nothing of it is left: neither a command in flight nor a mapping,

@@ -9,7 +9,6 @@ use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
 use policy::{PolicyConfig, PollerShape};
 use poller::{Board, Poller};
-use promises::policies;
 use ssd_model::Profile;
 
 use crate::clock::Clock;
@@ -74,8 +73,8 @@ pub struct Opening<'a> {
     pub number: usize,
     /// Its queues.
     pub shape: PollerShape,
-    /// The policy as configured, and as it follows from the drive.
-    pub policy: (&'a config::Policy, &'a PolicyConfig),
+    /// The policy of the drive.
+    pub policy: &'a PolicyConfig,
     /// The probes of all tenants of the drive.
     pub board: Arc<Board>,
     /// How its thread behaves at first.
@@ -94,8 +93,8 @@ impl<D: Drive> AnyDrive for D {
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
-        let Opening { number, shape, policy: (configured, policy), board, behaviour, cpu, clock, scanner } = opening;
-        let built = policies::build(configured, policy, &shape).context("[policy]")?;
+        let Opening { number, shape, policy, board, behaviour, cpu, clock, scanner } = opening;
+        let built = policy.build(&shape).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
         let poller = Poller::new(queues, built, board, clock.now());
         poller_thread::start(Start { number, poller, set_weights, behaviour, cpu, clock, scanner })

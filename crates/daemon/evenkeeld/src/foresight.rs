@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use api::{BlameRow, Predicted, TenantRow};
-use config::{Config, Priority, Tenant};
+use config::{Config, Tenant};
 use io_model::TenantId;
 use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
-use policy::PolicyConfig;
+use policy::{PolicyConfig, TenantPriority};
 use promises::{planning, words};
 use ssd_model::Profile;
 
@@ -26,7 +26,7 @@ pub struct Observed {
 struct Said {
     name: String,
     limits: Option<String>,
-    priority: Option<Priority>,
+    priority: Option<TenantPriority>,
     overcommit: bool,
     asks: planner::Tenant,
     /// Nobody declared what it asks for.
@@ -40,7 +40,6 @@ pub struct Foresight {
     tenants: BTreeMap<TenantId, Said>,
     site: Site,
     policy: PolicyConfig,
-    has_priorities: bool,
     /// The drive is the one that the file names. Of another, the model could only mislead.
     named: bool,
 }
@@ -52,7 +51,6 @@ impl Foresight {
             tenants: BTreeMap::new(),
             site: planning::site(profile.clone()),
             policy: planning::policy(config, profile),
-            has_priorities: config.policy.has_priorities(),
             named: config.device.profile_named,
         }
     }
@@ -63,8 +61,8 @@ impl Foresight {
         let (asks, assumed) = planning::tenant(tenant);
         let said = Said {
             name: tenant.name.clone(),
-            limits: tenant.limits.in_words(),
-            priority: self.has_priorities.then_some(tenant.priority),
+            limits: tenant.terms.limits.in_words(),
+            priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
             overcommit: tenant.is_guaranteed() && overcommits,
             asks,
             assumed,

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Level, Server, Sink};
-use config::{Change as LayoutChange, Config, DeviceLock, Layout, LayoutFile, Placement, Prepared, Tenant};
+use config::{Change, Config, DeviceLock, Layout, LayoutFile, Placement, Prepared, Tenant};
 use io_model::TenantId;
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
-use promises::{drive_profile, policies};
+use promises::drive_profile;
 use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
-use crate::daemon::{Change, Command, Engine, Handle, OpenDrive};
+use crate::daemon::{Command, Engine, Handle, OpenDrive};
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
 use crate::poller_thread::{Addition, Message, TenantAt};
@@ -86,8 +86,8 @@ impl Owner {
         sink: Sink,
     ) -> Result<Self> {
         let Engine { policy, open } = engine;
-        let new = |change: &LayoutChange| match change {
-            LayoutChange::Placed(placement) => Some(placement.name.clone()),
+        let new = |change: &Change| match change {
+            Change::Placed(placement) => Some(placement.name.clone()),
             _ => None,
         };
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
@@ -155,8 +155,8 @@ impl Owner {
                 let added = self.add(*tenant);
                 answer(&done, added);
             }
-            Command::Change(id, change, done) => {
-                let changed = self.change(id, change);
+            Command::Change(id, terms, done) => {
+                let changed = self.change(id, terms);
                 answer(&done, changed);
             }
             Command::Remove(id, done) => self.remove(id, done),
@@ -205,7 +205,7 @@ impl Owner {
                 return Err(error);
             }
         };
-        let terms = policies::terms(tenant.class, tenant.limits, tenant.priority);
+        let terms = tenant.terms;
         let add = |(front_end, part): (_, &Part)| {
             let probe = Arc::new(Probe::new(id, terms.class));
             let (done, slot) = channel();
@@ -228,7 +228,7 @@ impl Owner {
             tenant,
             placement: placement.context("it has no place on the drive")?,
             drive: &self.pollers.drive_facts(),
-            policy: &self.config.policy,
+            policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             socket: self.config.socket_path(tenant),
             sink: Arc::clone(&self.sink),
@@ -279,13 +279,11 @@ impl Owner {
         }
     }
 
-    fn change(&mut self, id: TenantId, change: Change) -> Result<()> {
+    fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             bail!("{}", nobody(id))
         };
-        let Change { class, limits, priority } = change;
-        (live.tenant.class, live.tenant.limits, live.tenant.priority) = (class, limits, priority);
-        let terms: Terms = policies::terms(class, limits, priority);
+        live.tenant.terms = terms;
         for (poller, slot) in &live.places {
             self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
         }

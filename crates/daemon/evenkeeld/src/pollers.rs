@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Home, Mode, Tenant};
-use io_model::{Nanos, TenantId};
+use io_model::TenantId;
 use policy::PolicyConfig;
 use poller::Board;
 
@@ -56,7 +56,7 @@ impl Pollers {
     /// # Errors
     /// The thread that looks at mapped doorbells can't be started.
     pub fn new(drive: Box<dyn AnyDrive>, config: &Config, clock: Clock) -> Result<Self> {
-        let period = Duration::from_nanos(config.pollers.patrol.0);
+        let period = Duration::from_nanos(config.pollers.doorbell_scan.0);
         let scanner = DoorbellScanner::start(period).context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self { drive, open: BTreeMap::new(), next_id: 0, board: Arc::default(), scanner, clock, cores })
@@ -134,7 +134,7 @@ impl Pollers {
         let (sender, thread) = self.drive.start_poller(Opening {
             number: id.0,
             shape: queues::shape(config, all, serves),
-            policy: (&config.policy, policy),
+            policy,
             board: Arc::clone(&self.board),
             behaviour: behaviour(config, mode, all >= self.cores),
             cpu,
@@ -204,6 +204,6 @@ impl Pollers {
 }
 
 fn behaviour(config: &Config, mode: Mode, yields: bool) -> Behaviour {
-    let [idle_after, doorbell_scan] = [config.pollers.idle_after, config.pollers.patrol].map(|span| Nanos(span.0));
+    let config::Pollers { idle_after, doorbell_scan, .. } = config.pollers;
     Behaviour { mode, idle_after, doorbell_scan, yields }
 }

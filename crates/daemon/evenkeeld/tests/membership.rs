@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use config::{Class, Config, Limits, Prepared, Priority, Tenant};
-use evenkeeld::daemon::{Change, Daemon, Handle};
-use io_model::TenantId;
+use config::{Config, Prepared, Tenant};
+use evenkeeld::daemon::{Daemon, Handle};
+use io_model::{Nanos, QueuePriority, TenantId};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
+use policy::{Class, Limits, TenantPriority, Terms};
 use ssd_model::Profile;
 
 const POLICIES: [&str; 9] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
@@ -154,11 +155,11 @@ impl World {
         let class = if self.random.bool() {
             Class::BestEffort { weight: self.random.u32(1..100) }
         } else {
-            Class::Guaranteed { latency_target: config::TimeSpan(self.random.u64(1_000_000..9_000_000)) }
+            Class::Guaranteed { latency_target: Some(Nanos(self.random.u64(1_000_000..9_000_000))) }
         };
-        let priority = *self.random.choice([Priority::Urgent, Priority::High, Priority::Low].iter()).unwrap();
-        let limits = Limits { rw_iops: Some(config::Rate(self.random.u64(1_000..100_000))), ..Limits::default() };
-        self.handle.change(id, Change { class, limits, priority }).unwrap();
+        let priority = TenantPriority::Fixed(*self.random.choice(QueuePriority::ALL.iter()).unwrap());
+        let limits = Limits { rw_ios_per_sec: self.random.u64(1_000..100_000), ..Limits::default() };
+        self.handle.change(id, Terms { class, limits, priority }).unwrap();
         self.done[1] += 1;
     }
 

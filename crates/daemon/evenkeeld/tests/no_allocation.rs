@@ -15,8 +15,8 @@ use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, Names
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
 use policy::{
-    AnyPolicy, Class, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig, Passthrough,
-    PolicyConfig, PollerShape, Terms,
+    AnyPolicy, Class, D2fqConfig, FairConfig, K2Config, Limits, Lpns, LpnsConfig, MqfqConfig, Passthrough,
+    PolicyConfig, PollerShape, Terms, Variant,
 };
 use poller::{Board, Poller, Probe, TenantSlot};
 
@@ -243,7 +243,7 @@ fn the_other_policies_allocate_nothing() {
     let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5 };
     let policies = [
         PolicyConfig::Fair(FairConfig::p5800x()),
-        PolicyConfig::Fair(FairConfig { variant: FairVariant::Published, ..FairConfig::p5800x() }),
+        PolicyConfig::Fair(FairConfig { variant: Variant::Published, ..FairConfig::p5800x() }),
         PolicyConfig::K2(K2Config::default()),
         PolicyConfig::Mqfq(MqfqConfig::default()),
         PolicyConfig::D2fq(D2fqConfig::default()),

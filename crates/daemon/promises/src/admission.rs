@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use config::{Backend, Config, ConfigErrors, Problem, TimeSpan};
+use config::{Backend, Config, ConfigErrors, Problem};
 use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise};
 use policy::PolicyConfig;
 use serde::Serialize;
@@ -136,8 +136,7 @@ impl Assessment<'_> {
         if kept {
             return;
         }
-        let what =
-            format!("tenant {:?} can't be promised {}: {}", tenant.name, TimeSpan(promise.target.0), promise.reason);
+        let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
         if overcommits {
             let remedy = "it is served all the same, as overcommit = true says";
             admission.warnings.push(self.config.promise_problem(promise.tenant, what, remedy));
@@ -149,7 +148,7 @@ impl Assessment<'_> {
 
     fn remedy(&self, promise: &Promise, change: Option<&str>) -> String {
         if let Verdict::Impossible { lowest } = promise.verdict {
-            return format!("write latency_target = \"{}\" or more", TimeSpan(lowest.0));
+            return format!("write latency_target = \"{lowest}\" or more");
         }
         let mut remedy = match change {
             Some(change) => change.to_owned(),
@@ -175,6 +174,8 @@ impl Assessment<'_> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use io_model::Nanos;
 
     use super::*;
     use crate::drive_profile;
@@ -240,7 +241,7 @@ mod tests {
             let told = admission.refuse(&config).expect_err("refused").to_string();
             assert!(told.contains("even alone on the drive; the lowest possible target is"), "{told}");
             let lowest = told.split_once("write latency_target = \"").and_then(|(_, rest)| rest.split_once('"'));
-            let lowest: TimeSpan = lowest.expect("a target").0.parse().expect("a time");
+            let lowest: Nanos = lowest.expect("a target").0.parse().expect("a time");
             assert!((7_400..9_000).contains(&lowest.0), "{told}");
             // What is advised holds, for a tenant that has the drive alone.
             let target = format!("latency_target = \"{lowest}\"\n[tenant.demand]\nrw = \"randread\"\nrate_iops = 1");

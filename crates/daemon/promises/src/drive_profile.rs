@@ -2,7 +2,7 @@
 
 use config::{ConfigErrors, Place, Problem, read_text};
 use io_model::Nanos;
-use policy::{COST_UNIT, Cost, Curve, FairConfig, LpnsConfig};
+use policy::{COST_UNIT, Cost, Curve, DriveFigures, FairConfig, LpnsConfig};
 use ssd_model::{Profile, Writes};
 
 /// The host's part of a lone command's latency: 37.5 % of 11.9 µs (LPNS Table 1). A drive model is without it.
@@ -40,10 +40,15 @@ pub fn load(named: &config::Profile, unusable: impl FnOnce(&str) -> ConfigErrors
     })
 }
 
+/// What policies must know about a drive.
+pub fn figures(profile: &Profile) -> DriveFigures {
+    DriveFigures { lpns: lpns(profile), fair: fair(profile), max_in_flight: saturating_in_flight(profile) }
+}
+
 /// The drive's figures for `lpns`: as printed where the paper chose them, else what follows from the profile. R is the
 /// rate of 4 KiB random writes that can go on for ever, L_h a lone read or write, whichever is slower, with the
 /// host's part.
-pub fn lpns(profile: &Profile) -> LpnsConfig {
+fn lpns(profile: &Profile) -> LpnsConfig {
     match &*profile.name {
         "p5800x" => return LpnsConfig::p5800x(),
         "pm1735" => return LpnsConfig::pm1735(),
@@ -76,7 +81,7 @@ pub fn assumed(drive: &str, lpns: &LpnsConfig) -> String {
 }
 
 /// The drive's figures for `fair`: printed or chosen by its authors' rule where there are any, else by the same rule.
-pub fn fair(profile: &Profile) -> FairConfig {
+fn fair(profile: &Profile) -> FairConfig {
     match &*profile.name {
         "p5800x" => FairConfig::p5800x(),
         "pm1735" => FairConfig::pm1735(),
@@ -95,7 +100,7 @@ pub fn fair(profile: &Profile) -> FairConfig {
 ///
 /// A drive of n units to which W reads at random addresses go serves W / (W + n - 1) of what the units can (a closed
 /// network of like stations); W follows, with those reads that are in the drive's other stages meanwhile.
-pub fn saturating_in_flight(profile: &Profile) -> u32 {
+fn saturating_in_flight(profile: &Profile) -> u32 {
     const BUSY: f64 = 0.9;
     let units = f64::from(profile.units.max(1));
     let reads = read_iops(profile);

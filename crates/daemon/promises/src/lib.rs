@@ -17,5 +17,4 @@
 pub mod admission;
 pub mod drive_profile;
 pub mod planning;
-pub mod policies;
 pub mod words;

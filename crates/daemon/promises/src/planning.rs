@@ -7,7 +7,7 @@ use planner::{Host, Load, Site, Size, Tenant};
 use policy::PolicyConfig;
 use ssd_model::Profile;
 
-use crate::policies;
+use crate::drive_profile;
 
 /// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
 /// policies").
@@ -48,7 +48,7 @@ pub fn site(profile: Profile) -> Site {
 
 /// The daemon's policy, as it will run on a drive.
 pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
-    policies::configure(&config.policy, profile)
+    config.policy.on(&drive_profile::figures(profile))
 }
 
 /// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,
@@ -57,8 +57,8 @@ pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
 pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
-        class: policies::class(tenant.class),
-        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        class: tenant.terms.class,
+        priority: tenant.terms.priority.unasked(),
         ..undeclared(tenant.is_guaranteed())
     };
     let queues = |jobs: u32| u16::try_from(jobs).unwrap_or(u16::MAX).clamp(1, tenant.queues.max(1));

@@ -1,7 +1,7 @@
 //! Demands and changes as an operator would say them.
 
-use config::{Priority, Rate, Size, TimeSpan};
-use io_model::{Nanos, QueuePriority};
+use io_model::QueuePriority;
+use io_model::units::{Rate, Size};
 use planner::{Change, Load, Setting, Tenant};
 
 /// `4KiB reads, 1 at a time`.
@@ -31,28 +31,12 @@ pub fn change(change: &Change, tenants: &[Tenant]) -> String {
         }
         Change::Setting { setting, from, to } => format!("under [policy] write {} = {to} (now {from})", setting.key()),
         Change::Priority { tenant, from, to } => {
-            let [from, to] = [from, to].map(priority_name);
+            let [from, to] = [from, to].map(QueuePriority::name);
             format!("give tenant {:?} priority = {to:?} (now {from})", name(tenant))
         }
         Change::Elsewhere { tenant } => format!("put tenant {:?} on another drive", name(tenant)),
         Change::Target { tenant, from, to } => {
-            let [from, to] = [from, to].map(span);
             format!("promise tenant {:?} less: latency_target = \"{to}\" (now {from})", name(tenant))
         }
-    }
-}
-
-/// As a configuration spells it.
-pub fn span(time: Nanos) -> String {
-    TimeSpan(time.0).to_string()
-}
-
-/// As a configuration spells it.
-pub fn priority_name(priority: QueuePriority) -> &'static str {
-    match priority {
-        QueuePriority::Urgent => Priority::Urgent.name(),
-        QueuePriority::High => Priority::High.name(),
-        QueuePriority::Medium => Priority::Medium.name(),
-        QueuePriority::Low => Priority::Low.name(),
     }
 }

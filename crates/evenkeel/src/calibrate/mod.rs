@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use backend_memory::NullDrive;
 use calibrate::{Clock, DEPTH, Effort, Facts, Failure, Fit, HWQS, Rig, Session};
-use config::Size;
+use io_model::units::Size;
 use io_model::{Backend, Nanos};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use ssd_model::Profile;
-
 use progress::Progress;
 use report::Report;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use ssd_model::Profile;
 use state::{Identity, State};
 use target::Target;
 
@@ -79,10 +78,7 @@ impl Refused {
 
 fn range(text: &str) -> Result<(Size, Size), String> {
     let (offset, length) = text.split_once(':').ok_or("expected OFFSET:LENGTH, such as 10GiB:4GiB")?;
-    let size = |text: &str| match text {
-        "0" => Ok(Size(0)),
-        _ => text.parse::<Size>().map_err(|error| error.to_string()),
-    };
+    let size = |text: &str| text.parse::<Size>().map_err(|error| error.to_string());
     Ok((size(offset)?, size(length)?))
 }
 

@@ -7,12 +7,13 @@ use std::path::Path;
 use anyhow::Result;
 use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
-use config::{Config, Size};
+use config::Config;
 use io_model::Backend;
+use io_model::units::Size;
+use promises::drive_profile;
 use rustix::fs::{major, minor};
 
 use super::{Refused, in_use};
-use promises::drive_profile;
 
 /// Reads and writes go to places that hold at least this much.
 const LEAST_BYTES: u64 = 16 << 20;

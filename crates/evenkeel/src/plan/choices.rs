@@ -1,14 +1,15 @@
 //! The policies that a plan compares.
 
-use config::{Arbitrated, Config, Fair, Lpns, Policy, Variant};
+use config::Config;
 use io_model::QueuePriority;
 use planner::Tenant;
-use policy::{ArbitratedConfig, PolicyConfig};
-use promises::policies;
+use policy::{PolicyConfig, PolicyKind, Settings};
+use promises::drive_profile;
 use ssd_model::Profile;
 
 /// Those that there is a model of.
-pub const MODELLED: [&str; 5] = ["passthrough", "wrr", "drr", "lpns", "fair"];
+pub const MODELLED: [PolicyKind; 5] =
+    [PolicyKind::Passthrough, PolicyKind::Wrr, PolicyKind::Drr, PolicyKind::Lpns, PolicyKind::Fair];
 
 /// A policy, and the tenants as they would be under it.
 pub struct Choice {
@@ -24,51 +25,25 @@ pub struct Choice {
 
 /// The configured policy first, then the others that there is a model of, with their defaults; `only` one where it is named.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
-    let configured = config.policy.name();
-    let names = std::iter::once(configured).chain(MODELLED.into_iter().filter(|name| *name != configured));
-    let wanted = names.filter(|name| only.is_none_or(|only| only == *name));
-    wanted.map(|name| choice(config, profile, tenants, name)).collect()
+    let configured = config.policy.kind();
+    let kinds = std::iter::once(configured).chain(MODELLED.into_iter().filter(|kind| *kind != configured));
+    let wanted = kinds.filter(|kind| only.is_none_or(|only| only == kind.name()));
+    wanted.map(|kind| choice(config, profile, tenants, kind)).collect()
 }
 
-fn choice(config: &Config, profile: &Profile, tenants: &[Tenant], name: &str) -> Choice {
-    let configured = config.policy.name() == name;
-    let policy = if configured { config.policy } else { with_defaults(name) };
+fn choice(config: &Config, profile: &Profile, tenants: &[Tenant], kind: PolicyKind) -> Choice {
+    let configured = config.policy.kind() == kind;
+    let settings = if configured { config.policy.clone() } else { Settings::with_defaults(kind) };
     // A configuration without classes has no priorities to go by.
-    let priorities_assumed = policy.has_priorities() && !config.policy.has_priorities();
+    let priorities_assumed = kind.has_priorities() && !config.policy.kind().has_priorities();
     let promised_first = |tenant: &Tenant| {
         let priority = if tenant.target().is_some() { QueuePriority::High } else { QueuePriority::Medium };
         Tenant { priority, ..tenant.clone() }
     };
     Choice {
-        policy: policies::configure(&policy, profile),
+        policy: settings.on(&drive_profile::figures(profile)),
         configured,
         tenants: if priorities_assumed { tenants.iter().map(promised_first).collect() } else { tenants.to_vec() },
         priorities_assumed,
-    }
-}
-
-/// One of [`MODELLED`] as it is where a configuration says no more than its name. The drive fills in what is missing.
-fn with_defaults(name: &str) -> Policy {
-    let arbitrated = |settings: ArbitratedConfig| Arbitrated {
-        high_weight: settings.high_weight.into(),
-        medium_weight: settings.medium_weight.into(),
-        low_weight: settings.low_weight.into(),
-        arbitration_burst: settings.arbitration_burst.into(),
-        max_in_flight: None,
-    };
-    let variant = Variant::Corrected;
-    match name {
-        "wrr" => Policy::Wrr(arbitrated(ArbitratedConfig::wrr())),
-        "drr" => Policy::Drr(arbitrated(ArbitratedConfig::drr())),
-        "fair" => Policy::Fair(Fair { variant, min_latency: None, max_latency: None, epoch: None }),
-        "lpns" => Policy::Lpns(Lpns {
-            variant,
-            omega: None,
-            rate_iops: None,
-            min_latency: None,
-            exclusive_queues: None,
-            shared_queues: None,
-        }),
-        _ => Policy::Passthrough,
     }
 }

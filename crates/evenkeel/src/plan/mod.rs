@@ -22,8 +22,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use config::Config;
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
+use policy::PolicyKind;
+use promises::drive_profile;
 use promises::planning::{self, Question};
-use promises::{drive_profile, words};
 
 use self::addition::Enlarged;
 use self::choices::Choice;
@@ -40,7 +41,7 @@ pub struct Args {
     config: PathBuf,
 
     /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
-    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED)]
+    #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
     policy: Option<String>,
 
     /// Does this tenant fit too? A file with a tenant section, or the tenant itself:
@@ -161,10 +162,8 @@ fn refuse_the_impossible(
     let problem = |promise: &Promise| {
         let tenant = config.tenants.get(promise.tenant)?;
         let Verdict::Impossible { lowest } = promise.verdict else { return None };
-        let what =
-            format!("tenant {:?} can't be promised {}: {}", tenant.name, words::span(promise.target), promise.reason);
-        let lowest = words::span(lowest);
-        let remedy = format!("write {lowest:?} or more, or overcommit = true to go without the promise");
+        let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
+        let remedy = format!("write \"{lowest}\" or more, or overcommit = true to go without the promise");
         (!config.overcommits(tenant)).then(|| config.promise_problem(promise.tenant, what, remedy))
     };
     let problems: Vec<config::Problem> = outcome.promises.iter().filter_map(problem).collect();

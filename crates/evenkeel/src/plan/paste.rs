@@ -1,12 +1,11 @@
 //! A policy as a configuration spells it, to be pasted.
 
-use config::{Config, Policy, Rate, TimeSpan};
-use policy::{ArbitratedConfig, LpnsConfig, PolicyConfig, Variant};
-
-use promises::words::priority_name;
+use config::Config;
+use io_model::units::Rate;
+use planner::Tenant;
+use policy::{ArbitratedConfig, HwqSplit, LpnsConfig, PolicyConfig, Settings, Variant};
 
 use super::report::PriorityRow;
-use planner::Tenant;
 
 /// The `[policy]` section. What `policy` does not show (queues of `lpns`, thresholds of `fair`) is the configuration's.
 pub fn section(policy: &PolicyConfig, config: &Config) -> String {
@@ -37,16 +36,17 @@ fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
     }
     lines.push(format!("omega = {:.0}", lpns.omega));
     lines.push(format!("rate_iops = \"{}\"", Rate(lpns.r_iops.round() as u64)));
-    lines.push(format!("min_latency = \"{}\"", TimeSpan(lpns.l_h.0)));
-    if let Policy::Lpns(configured) = config.policy {
-        let queues = [("exclusive_queues", configured.exclusive_queues), ("shared_queues", configured.shared_queues)];
+    lines.push(format!("min_latency = \"{}\"", lpns.l_h));
+    if let Settings::Lpns(configured) = &config.policy {
+        let HwqSplit { exclusive, shared } = configured.hwqs;
+        let queues = [("exclusive_queues", exclusive), ("shared_queues", shared)];
         lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));
     }
 }
 
 fn fair_lines(lines: &mut Vec<String>, config: &Config) {
-    let Policy::Fair(fair) = config.policy else { return };
-    if fair.variant == config::Variant::Published {
+    let Settings::Fair(fair) = &config.policy else { return };
+    if fair.variant == Variant::Published {
         lines.push("variant = \"published\"".to_owned());
     }
     let spans = [("min_latency", fair.min_latency), ("max_latency", fair.max_latency), ("epoch", fair.epoch)];
@@ -55,24 +55,17 @@ fn fair_lines(lines: &mut Vec<String>, config: &Config) {
 
 /// Priorities that the `[[tenant]]` sections do not have yet; none under a policy without classes.
 pub fn priorities(policy: &PolicyConfig, config: &Config, tenants: &[Tenant]) -> Vec<PriorityRow> {
-    if !has_priorities(policy) {
+    if !policy.kind().has_priorities() {
         return Vec::new();
     }
     let pairs = config.tenants.iter().zip(tenants);
-    let changed = pairs.filter(|(configured, tenant)| configured.priority.name() != priority_name(tenant.priority));
     // A tenant whose queues have priorities of their own was planned as medium: it keeps them.
-    let settled = changed.filter(|(configured, tenant)| {
-        configured.priority != config::Priority::Client || tenant.priority != io_model::QueuePriority::Medium
-    });
-    let row = |tenant: &Tenant| PriorityRow { tenant: tenant.name.clone(), priority: priority_name(tenant.priority) };
-    settled.map(|(_, tenant)| row(tenant)).collect()
+    let changed = pairs.filter(|(configured, tenant)| configured.terms.priority.unasked() != tenant.priority);
+    let row = |tenant: &Tenant| PriorityRow { tenant: tenant.name.clone(), priority: tenant.priority.name() };
+    changed.map(|(_, tenant)| row(tenant)).collect()
 }
 
 /// Whether tenants' `priority` lines must go: a policy without classes refuses them.
 pub fn must_lose_priorities(policy: &PolicyConfig, config: &Config) -> bool {
-    config.policy.has_priorities() && !has_priorities(policy)
-}
-
-fn has_priorities(policy: &PolicyConfig) -> bool {
-    matches!(policy, PolicyConfig::Wrr(_) | PolicyConfig::Drr(_))
+    config.policy.kind().has_priorities() && !policy.kind().has_priorities()
 }

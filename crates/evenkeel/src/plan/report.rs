@@ -164,13 +164,10 @@ impl TenantRow {
     pub fn all(config: &Config, tenants: &[Tenant], assumed: &[bool], present: usize) -> Vec<Self> {
         let row = |(index, ((configured, tenant), assumed)): (usize, ((&config::Tenant, &Tenant), &bool))| Self {
             name: tenant.name.clone(),
-            class: configured.class.name(),
+            class: configured.terms.class.name(),
             latency_target_us: tenant.target().map(Nanos::as_micros_f64),
-            weight: match configured.class {
-                config::Class::Guaranteed { .. } => None,
-                config::Class::BestEffort { weight } => Some(weight),
-            },
-            priority: config.policy.has_priorities().then(|| configured.priority.name()),
+            weight: configured.terms.class.weight(),
+            priority: config.policy.kind().has_priorities().then(|| configured.terms.priority.name()),
             demand: words::demand(tenant),
             assumed: *assumed,
             added: index >= present,

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use ::sim::workload::{self, Access, Arrivals, Pattern};
 use ::sim::{self, Layout, Report, ScenarioError};
 use anyhow::Result;
+use config::Scenario;
 use config::scenario::{self as file, FaultKind, HostLayout, Workload};
-use config::{Policy, Scenario};
 use io_model::Nanos;
 use planner::{Planner, Verdict};
-use policy::PolicyConfig;
+use policy::{PolicyConfig, PolicyKind, Settings};
 use ssd_model::Profile;
 use trace::Trace;
 
-use promises::{drive_profile, policies};
+use promises::drive_profile;
 
 use super::question;
 
@@ -34,14 +34,13 @@ pub struct Plan {
 pub struct Run {
     /// Its place among the others.
     pub number: usize,
-    policy: Policy,
     scenario: sim::Scenario,
 }
 
 impl Run {
     /// Plays it.
     pub fn play(&self) -> Result<Report, ScenarioError> {
-        sim::run_with(&self.scenario, &mut |shape| Ok(policies::build(&self.policy, &self.scenario.policy, shape)?))
+        sim::run(&self.scenario)
     }
 }
 
@@ -56,26 +55,27 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     if scenario.drive.profile.figures().is_none() {
         impossible_targets(scenario, &profile, &mut notes);
     }
+    let figures = drive_profile::figures(&profile);
     let mut runs = Vec::new();
     for policy in &scenario.policies {
-        let configured = policies::configure(policy, &profile);
-        let layout = layout(scenario.host.layout, policy);
+        let configured = policy.on(&figures);
+        let layout = layout(scenario.host.layout, policy.kind());
         if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
             notes.push(drive_profile::assumed(&profile.name, lpns));
         }
         let run = base(scenario, seed, &profile, layout, configured, tenants.clone());
         run.validate()?;
-        fits(scenario, policy, &run)?;
-        runs.push(Run { number: runs.len(), policy: *policy, scenario: run });
+        fits(scenario, &run)?;
+        runs.push(Run { number: runs.len(), scenario: run });
     }
-    let plain = layout(scenario.host.layout, &Policy::Passthrough);
+    let plain = layout(scenario.host.layout, PolicyKind::Passthrough);
     let together: Vec<&str> =
-        runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.policy.name()).collect();
+        runs.iter().filter(|run| run.scenario.layout != plain).map(|run| run.scenario.policy.name()).collect();
     if !together.is_empty() {
         let names = together.join(", ");
         notes.push(format!("one poller for all tenants (layout mdev), whom the policy must see together: {names}"));
     }
-    let apart: Vec<&str> = runs.iter().filter(|run| sees_one_only(run)).map(|run| run.policy.name()).collect();
+    let apart: Vec<&str> = runs.iter().filter(|run| sees_one_only(run)).map(|run| run.scenario.policy.name()).collect();
     if !apart.is_empty() {
         let (layout, names) = (plain.name(), apart.join(", "));
         notes.push(format!(
@@ -89,7 +89,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
 
 /// Targets that the drive of a file can't keep even alone; those of built-in drives are told with the file's problems.
 fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<String>) {
-    let question = question::of_scenario(scenario, &Policy::Passthrough, profile);
+    let question = question::of_scenario(scenario, &Settings::Passthrough, profile);
     let planner = Planner::new(&question.site);
     for tenant in question.tenants.iter().filter(|tenant| tenant.target().is_some()) {
         let alone = planner.outcome(&question.policy, std::slice::from_ref(tenant));
@@ -101,15 +101,15 @@ fn impossible_targets(scenario: &Scenario, profile: &Profile, notes: &mut Vec<St
 
 /// A policy that weighs tenants against each other has none to weigh.
 fn sees_one_only(run: &Run) -> bool {
-    matches!(run.policy, Policy::Fair(_) | Policy::K2(_) | Policy::Mqfq(_) | Policy::Wrr(_) | Policy::Drr(_))
-        && run.scenario.pollers().len() > 1
+    use PolicyKind::{Drr, Fair, K2, Mqfq, Wrr};
+    matches!(run.scenario.policy.kind(), Fair | K2 | Mqfq | Wrr | Drr) && run.scenario.pollers().len() > 1
 }
 
 /// What a policy and the faults need of the drive's queues.
-fn fits(scenario: &Scenario, policy: &Policy, run: &sim::Scenario) -> Result<(), config::ConfigErrors> {
+fn fits(scenario: &Scenario, run: &sim::Scenario) -> Result<(), config::ConfigErrors> {
     let (hwqs, layout) = (run.poller_hwqs(), run.layout.name());
     let fewest = hwqs.iter().copied().min().unwrap_or(0);
-    if matches!(policy, Policy::D2fq(_)) && fewest < 3 {
+    if run.policy.kind() == PolicyKind::D2fq && fewest < 3 {
         let why = format!("d2fq needs 3 queues of the drive for a poller, under layout {layout} one has {fewest}");
         let remedy =
             "write layout = \"evenkeel\", \"mdev\", \"spdk\" or \"k2\", and at least 3 queues if you limit them";
@@ -119,7 +119,7 @@ fn fits(scenario: &Scenario, policy: &Policy, run: &sim::Scenario) -> Result<(),
     for (index, fault) in scenario.faults.iter().enumerate() {
         let FaultKind::LoseHwq { hwq, .. } = fault.kind else { continue };
         if u32::from(hwq) >= all {
-            let name = policy.name();
+            let name = run.policy.name();
             let why = format!("there is no hwq {hwq} under {name}, layout {layout}: its pollers have {all} in all");
             return Err(scenario.bad_fault(index, why, &format!("write hwq = 0 to {}", all.saturating_sub(1))));
         }
@@ -132,14 +132,14 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     let mut runs: Vec<(usize, Run)> = Vec::new();
     let mut alone_of = Vec::new();
     let alike = |one: &file::ScenarioTenant, other: &file::ScenarioTenant| {
-        (one.class, one.vcpus, one.queues, one.size) == (other.class, other.vcpus, other.queues, other.size)
+        (one.terms.class, one.vcpus, one.queues, one.size) == (other.terms.class, other.vcpus, other.queues, other.size)
             && one.workload == other.workload
     };
     for (index, tenant) in scenario.tenants.iter().enumerate() {
         let known = runs.iter().position(|(first, _)| alike(&scenario.tenants[*first], tenant));
         alone_of.push(known.unwrap_or_else(|| {
             let number = runs.len();
-            runs.push((index, Run { number, policy: Policy::Passthrough, scenario: whole.alone(index) }));
+            runs.push((index, Run { number, scenario: whole.alone(index) }));
             number
         }));
     }
@@ -147,7 +147,7 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
 }
 
 /// Policies that must see all tenants have one poller, as in the daemon.
-pub fn layout(host: HostLayout, policy: &Policy) -> Layout {
+pub fn layout(host: HostLayout, policy: PolicyKind) -> Layout {
     match host {
         HostLayout::Evenkeel if policy.needs_one_poller() => Layout::Mdev,
         HostLayout::Evenkeel => Layout::Evenkeel,
@@ -168,7 +168,7 @@ fn base(
     tenants: Vec<sim::Tenant>,
 ) -> sim::Scenario {
     let defaults = sim::Scenario::new(profile.clone());
-    let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.class.is_guaranteed()).collect();
+    let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.terms.class.is_guaranteed()).collect();
     let pollers = layout.pollers(&guaranteed).len().max(1);
     let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
     sim::Scenario {
@@ -180,11 +180,11 @@ fn base(
         hwqs_shared: share.unwrap_or(defaults.hwqs_shared),
         hwq_depth: u32::from(scenario.drive.queue_depth),
         tenants,
-        warmup: Nanos(scenario.run.warmup.0),
-        duration: Nanos(scenario.run.duration.0),
+        warmup: scenario.run.warmup,
+        duration: scenario.run.duration,
         seed,
         faults: scenario.faults.iter().map(|fault| self::fault(fault, scenario)).collect(),
-        starvation_limit: starvation_limit(Nanos(scenario.run.warmup.0) + Nanos(scenario.run.duration.0)),
+        starvation_limit: starvation_limit(scenario.run.warmup + scenario.run.duration),
         ..defaults
     }
 }
@@ -198,7 +198,7 @@ fn starvation_limit(span: Nanos) -> Nanos {
 pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
     let mut costs = sim::HostCosts::default();
     let own = &host.costs;
-    let set = |cost: &mut u64, own: Option<config::TimeSpan>| *cost = own.map_or(*cost, |span| span.0);
+    let set = |cost: &mut u64, own: Option<Nanos>| *cost = own.map_or(*cost, |span| span.0);
     set(&mut costs.guest.app_ns, own.guest_app);
     set(&mut costs.guest.submit_ns, own.guest_submit);
     set(&mut costs.guest.irq_ns, own.guest_irq);
@@ -222,19 +222,18 @@ pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
 }
 
 fn fault(fault: &file::Fault, scenario: &Scenario) -> sim::Fault {
-    let end = scenario.run.warmup.0.saturating_add(scenario.run.duration.0);
+    let end = scenario.run.warmup + scenario.run.duration;
     let kind = match fault.kind {
-        FaultKind::Error { probability, lasts } => sim::FaultKind::Errors {
-            ppm: (probability * 1e6).round() as u32,
-            lasts: Nanos(lasts.map_or(end, |span| span.0)),
-        },
-        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts: Nanos(lasts.0) },
-        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout: Nanos(timeout.0) },
+        FaultKind::Error { probability, lasts } => {
+            sim::FaultKind::Errors { ppm: (probability * 1e6).round() as u32, lasts: lasts.unwrap_or(end) }
+        }
+        FaultKind::Stall { lasts } => sim::FaultKind::Stall { lasts },
+        FaultKind::LoseHwq { hwq, timeout } => sim::FaultKind::LoseHwq { hwq, timeout },
         FaultKind::Reset { tenant } => sim::FaultKind::Reset { tenant },
         FaultKind::Leave { tenant } => sim::FaultKind::Leave { tenant },
         FaultKind::Rogue { tenant } => sim::FaultKind::Rogue { tenant },
     };
-    sim::Fault { at: Nanos(fault.at.0), kind }
+    sim::Fault { at: fault.at, kind }
 }
 
 fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tenant>> {
@@ -261,7 +260,7 @@ fn tenants(scenario: &Scenario, notes: &mut Vec<String>) -> Result<Vec<sim::Tena
         workload.validate(tenant.size.0).map_err(|error| scenario.bad_tenant(index, error))?;
         tenants.push(sim::Tenant {
             name: tenant.name.clone(),
-            terms: policies::terms(tenant.class, tenant.limits, tenant.priority),
+            terms: tenant.terms,
             vcpus: tenant.vcpus,
             vqs: tenant.queues,
             queue_priorities: Vec::new(),
@@ -358,7 +357,7 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
             let arrivals = match open.arrival {
                 file::Arrival::Poisson => Arrivals::Poisson { iops },
                 file::Arrival::Constant => Arrivals::Constant { iops },
-                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: Nanos(on.0), off: Nanos(off.0) },
+                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: on, off: off },
             };
             workload::Workload::Open(workload::Open {
                 jobs: open.numjobs,

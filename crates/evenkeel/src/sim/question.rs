@@ -1,22 +1,22 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::scenario::{Host as ScenarioHost, Workload};
-use config::{Demand, DemandLoad, Policy, Scenario};
-use io_model::QueuePriority;
+use config::{Demand, DemandLoad, Scenario};
 use planner::{Host, Site, Tenant};
+use policy::{PolicyKind, Settings};
+use promises::drive_profile;
 use promises::planning::{Question, undeclared, with_demand};
-use promises::policies;
 use ssd_model::Profile;
 
 use super::plan;
 
 /// What a scenario asks under one of its policies. Its workloads are the demands; one that is neither `fio` nor `open`
 /// has no figures before it has run, and is assumed like an undeclared demand.
-pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Question {
+pub fn of_scenario(scenario: &Scenario, policy: &Settings, profile: &Profile) -> Question {
     let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
     Question {
-        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy) },
-        policy: policies::configure(policy, profile),
+        site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy.kind()) },
+        policy: policy.on(&drive_profile::figures(profile)),
         tenants,
         assumed,
     }
@@ -25,10 +25,10 @@ pub fn of_scenario(scenario: &Scenario, policy: &Policy, profile: &Profile) -> Q
 fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
-        class: policies::class(tenant.class),
-        priority: policies::queue_priority(tenant.priority).unwrap_or(QueuePriority::Medium),
+        class: tenant.terms.class,
+        priority: tenant.terms.priority.unasked(),
         vcpus: tenant.vcpus,
-        ..undeclared(tenant.class.is_guaranteed())
+        ..undeclared(tenant.terms.class.is_guaranteed())
     };
     let demand = match &tenant.workload {
         Workload::Fio(fio) => {
@@ -47,7 +47,7 @@ fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) 
     }
 }
 
-fn scenario_host(host: &ScenarioHost, policy: &Policy) -> Host {
+fn scenario_host(host: &ScenarioHost, policy: PolicyKind) -> Host {
     let layout = plan::layout(host.layout, policy);
     let costs = plan::costs(host, layout);
     let (guest, path) = (costs.guest, layout.path(&costs));

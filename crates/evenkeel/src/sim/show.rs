@@ -1,8 +1,8 @@
 //! A simulation's outcome as tables for people.
 
 use ::sim::{Report, TenantReport};
+use config::Scenario;
 use config::scenario::ScenarioTenant;
-use config::{Class, Scenario};
 
 use super::Outcome;
 use crate::table::{self, count, layout, micros, span};
@@ -97,14 +97,13 @@ fn cells(row: &TenantReport, promise: String) -> Vec<String> {
 
 /// A tenant's promise, or what it has instead under the policy of a report.
 fn promise(tenant: &ScenarioTenant, report: &Report) -> String {
-    let priority = matches!(report.policy.as_str(), "wrr" | "drr").then(|| tenant.priority.name());
-    match (tenant.class, priority) {
-        (Class::Guaranteed { latency_target }, None) => format!("≤ {}", span(latency_target.as_micros_f64())),
-        (Class::Guaranteed { latency_target }, Some(priority)) => {
-            format!("≤ {}, {priority}", span(latency_target.as_micros_f64()))
-        }
-        (Class::BestEffort { weight }, None) => format!("weight {weight}"),
-        (Class::BestEffort { .. }, Some(priority)) => priority.to_owned(),
+    let priority = matches!(report.policy.as_str(), "wrr" | "drr").then(|| tenant.terms.priority.name());
+    let target = tenant.terms.class.latency_target().map(|target| format!("≤ {}", span(target.as_micros_f64())));
+    match (target, priority) {
+        (Some(target), None) => target,
+        (Some(target), Some(priority)) => format!("{target}, {priority}"),
+        (None, None) => format!("weight {}", tenant.terms.class.weight().unwrap_or(1)),
+        (None, Some(priority)) => priority.to_owned(),
     }
 }
 
@@ -145,7 +144,7 @@ fn comparison(scenario: &Scenario, runs: &[Report]) -> String {
 
 fn compare(scenario: &Scenario, report: &Report) -> Vec<String> {
     let (promised, others): (Vec<_>, Vec<_>) =
-        report.tenants.iter().zip(&scenario.tenants).partition(|(_, tenant)| tenant.class.is_guaranteed());
+        report.tenants.iter().zip(&scenario.tenants).partition(|(_, tenant)| tenant.terms.class.is_guaranteed());
     let p99 = promised.iter().filter(|(row, _)| row.latency.count > 0).map(|(row, _)| row.latency.p99_ns).max();
     let bytes: f64 = others.iter().map(|(row, _)| row.bandwidth_bytes_s).sum();
     let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));

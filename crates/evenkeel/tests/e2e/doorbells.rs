@@ -6,7 +6,7 @@ use crate::guest::{Guest, pattern};
 use crate::harness::{Daemon, Home, wait_for};
 
 const CONFIG: &str = "[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
-                      [pollers]\nlayout = \"shared\"\nidle_after = \"1ms\"\npatrol = \"5ms\"\n\
+                      [pollers]\nlayout = \"shared\"\nidle_after = \"1ms\"\ndoorbell_scan = \"5ms\"\n\
                       [[tenant]]\nname = \"mapped\"\nsize = \"4MiB\"\n\
                       [[tenant]]\nname = \"trapped\"\nsize = \"4MiB\"\ndoorbells = \"trapped\"\n";
 
@@ -39,7 +39,7 @@ fn device(home: &Home, tenant: &str) -> VfioUserDevice {
 fn a_trapped_doorbell_wakes_the_poller() {
     let home = Home::new();
     // Nobody looks at mapped doorbells for as long as this test may take.
-    home.configure(&CONFIG.replace("patrol = \"5ms\"", "patrol = \"1s\""));
+    home.configure(&CONFIG.replace("doorbell_scan = \"5ms\"", "doorbell_scan = \"1s\""));
     let daemon = home.serve();
     let guest = home.attach("trapped");
     assert!(guest.controller.has_shadow_doorbells());
@@ -48,7 +48,7 @@ fn a_trapped_doorbell_wakes_the_poller() {
 }
 
 #[test]
-fn the_scanner_finds_mapped_doorbells() {
+fn the_scan_finds_mapped_doorbells() {
     let home = Home::new();
     home.configure(CONFIG);
     let daemon = home.serve();

@@ -4,20 +4,9 @@ use io_model::{QueuePriority, WrrWeights};
 use nvme_driver::Arbitration;
 use nvme_spec::vendor::Quanta;
 
-/// The name of a priority.
-pub fn name(priority: QueuePriority) -> &'static str {
-    match priority {
-        QueuePriority::Urgent => "urgent",
-        QueuePriority::High => "high",
-        QueuePriority::Medium => "medium",
-        QueuePriority::Low => "low",
-    }
-}
-
 /// A priority by its name.
 pub fn priority(text: &str) -> Result<QueuePriority, String> {
-    use QueuePriority::{High, Low, Medium, Urgent};
-    let known = [Urgent, High, Medium, Low].into_iter().find(|known| name(*known) == text.trim());
+    let known = QueuePriority::ALL.into_iter().find(|known| known.name() == text.trim());
     known.ok_or_else(|| format!("`{text}` is not a queue priority: use urgent, high, medium or low"))
 }
 
@@ -87,7 +76,7 @@ mod tests {
     #[test]
     fn priorities_by_name() {
         for text in ["urgent", "high", "medium", "low"] {
-            assert_eq!(priority(text).map(name), Ok(text));
+            assert_eq!(priority(text).map(QueuePriority::name), Ok(text));
         }
         assert!(priority("highest").is_err());
     }

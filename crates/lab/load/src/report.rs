@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use crate::priority;
 use crate::stats::{Counts, Direction, JobResult, Latency};
 
 /// fio's default list of percentiles.
@@ -34,7 +33,7 @@ fn job(result: &JobResult) -> Value {
         job[direction.name()] = counts(result.totals.of(direction), result);
     }
     if let Some(priority) = result.queue_priority {
-        job["queue_priority"] = json!(priority::name(priority));
+        job["queue_priority"] = json!(priority.name());
     }
     if let Some(error) = &result.error {
         job["error_text"] = json!(error);
@@ -174,7 +173,7 @@ fn line(result: &JobResult, direction: Direction, counts: &Counts, wide: usize) 
     format!(
         "{:wide$}  {:6}  {:5}  {:>10.0}  {:>9.1}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}\n",
         result.name,
-        result.queue_priority.map_or("-", priority::name),
+        result.queue_priority.map_or("-", io_model::QueuePriority::name),
         direction.name(),
         per_second(counts.ios, result.runtime_ns),
         per_second(counts.bytes, result.runtime_ns) / f64::from(1 << 20),

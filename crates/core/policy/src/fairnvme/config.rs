@@ -2,8 +2,8 @@
 
 use io_model::{Nanos, Op};
 
-use crate::ConfigError;
 use crate::cost::{COST_UNIT, Cost, Curve};
+use crate::{ConfigError, Variant};
 
 /// A lone command's latency times this is `thresh_min`: 600 µs are printed for a drive whose lone read takes
 /// 99.94 µs (FairNVMe §3.2 and Table 2).
@@ -12,24 +12,15 @@ const MIN_FACTOR: u64 = 6;
 /// Commands per parallel unit that the drive is given at once; see [`FairConfig::window`].
 const WINDOW_FACTOR: u64 = 6;
 
-/// Which rules share the drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FairVariant {
-    /// FairNVMe's Algorithm 1 and Eq. 3 to 7 as printed, for comparison with the paper: weights that grow without
-    /// bound, a share for whoever asks most, the first tenant first, nothing that limits work in flight. What is not
-    /// printed is filled in with the least that runs: a first cost from the calibration, B_total = epoch × parallel
-    /// units, new budgets when nobody has both a command and budget. Configured weights don't count.
-    Published,
-    /// The same idea with bounded weights, calibrated costs and a drive that is never filled beyond need.
-    #[default]
-    Corrected,
-}
-
 /// Settings of [`FairNvme`](crate::FairNvme). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FairConfig {
-    /// The rules.
-    pub variant: FairVariant,
+    /// Which rules share the drive. Published: FairNVMe's Algorithm 1 and Eq. 3 to 7 as printed: weights that grow without bound,
+    /// a share for whoever asks most, the first tenant first, nothing that limits work in flight. What is not printed is filled
+    /// in with the least that runs: a first cost from the calibration, B_total = epoch × parallel units, new budgets when nobody
+    /// has both a command and budget. Configured weights don't count. Corrected: the same idea with bounded weights, calibrated
+    /// costs and a drive that is never filled beyond need.
+    pub variant: Variant,
     /// Thresh_min: a tenant whose latency is below is idle. Longer than a command takes a tenant that is alone.
     pub thresh_min: Nanos,
     /// Thresh_max: a tenant whose latency is this or more is saturated. A little longer than a command takes when the
@@ -62,7 +53,7 @@ impl FairConfig {
     pub fn for_drive(alone_latency: Nanos, saturation_latency: Nanos, parallel_units: u32, cost: Cost) -> Self {
         let read = u64::from(cost.of(Op::Read, 4096));
         Self {
-            variant: FairVariant::default(),
+            variant: Variant::default(),
             thresh_min: Nanos(alone_latency.0.saturating_mul(MIN_FACTOR)),
             thresh_max: saturation_latency,
             k_up: 0.01,

@@ -38,12 +38,12 @@ mod queues;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 
 pub use self::account::{FairState, TenantState};
-pub use self::config::{FairConfig, FairVariant};
+pub use self::config::FairConfig;
 
 use self::account::Account;
 use self::queues::{Queues, weight_of};
 use crate::ready::NONE;
-use crate::{COST_UNIT, ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{COST_UNIT, ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot};
 
 /// The FairNVMe policy of one poller.
 #[derive(Debug)]
@@ -95,8 +95,8 @@ impl FairNvme {
         let slot = self.queues.slot_of(tenant);
         let account = self.accounts.get(usize::from(slot)).filter(|_| self.queues.serves(slot))?;
         let budget_ns = match self.config.variant {
-            FairVariant::Published => account.budget_ns,
-            FairVariant::Corrected => account.budget_ns + self.share_ns(account) - account.spent_ns,
+            Variant::Published => account.budget_ns,
+            Variant::Corrected => account.budget_ns + self.share_ns(account) - account.spent_ns,
         };
         Some(FairState {
             state: account.state,
@@ -204,7 +204,7 @@ impl Policy for FairNvme {
             self.accounts[usize::from(tenant)].renew(fresh);
         }
         self.queues.attach(slot, vq.tenant, tenant, terms);
-        if self.config.variant == FairVariant::Published {
+        if self.config.variant == Variant::Published {
             self.reallocate();
         }
     }
@@ -245,8 +245,8 @@ impl Policy for FairNvme {
     #[inline]
     fn next(&mut self, now: Nanos) -> Next {
         match self.config.variant {
-            FairVariant::Corrected => self.next_corrected(now),
-            FairVariant::Published => self.next_published(),
+            Variant::Corrected => self.next_corrected(now),
+            Variant::Published => self.next_published(),
         }
     }
 
@@ -259,13 +259,13 @@ impl Policy for FairNvme {
         account.in_flight += 1;
         self.in_flight_ticks += u64::from(cost);
         match self.config.variant {
-            FairVariant::Corrected => {
+            Variant::Corrected => {
                 account.charge(cost_ns);
                 let charged =
                     if account.weight == 1.0 { cost } else { (f64::from(cost) / account.weight).round() as u32 };
                 self.queues.charge(tenant, charged.max(1));
             }
-            FairVariant::Published => account.budget_ns -= account.estimate_ns(op, cost_ns),
+            Variant::Published => account.budget_ns -= account.estimate_ns(op, cost_ns),
         }
         // Its load stays the same: what left the VQ is with the drive.
         self.queues.sent(slot, tenant, hwq);
@@ -300,7 +300,7 @@ impl Policy for FairNvme {
         account.tick(backlog, now);
         account.in_flight = account.in_flight.saturating_sub(1);
         account.completed += 1;
-        if self.config.variant == FairVariant::Published && account.completed_published(&self.config, op, latency) {
+        if self.config.variant == Variant::Published && account.completed_published(&self.config, op, latency) {
             self.reallocate();
             self.cursor = 0;
         }

@@ -2,9 +2,10 @@
 
 use io_model::Nanos;
 
-use super::config::{LpnsConfig, Variant};
+use super::config::LpnsConfig;
 use super::detector::Observed;
 use super::throttle::ThrottleState;
+use crate::Variant;
 use crate::netcalc::{ArrivalCurve, delay_bound, published_bound, published_rate};
 
 /// Two answers for one tenant. Both are times with the drive, from the moment that the policy let the command

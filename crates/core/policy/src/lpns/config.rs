@@ -2,26 +2,26 @@
 
 use io_model::Nanos;
 
-use crate::ConfigError;
 use crate::cost::{Cost, Curve};
 use crate::netcalc::ServiceCurve;
+use crate::{ConfigError, Variant};
 
-/// Which rule throttles best-effort tenants.
+/// How a poller's HWQs are shared out, as far as an operator says so; `None`: by need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Variant {
-    /// θ = (Ω − i)/j times the slowest guaranteed tenant's rate, as LPNS §4.3 prints it: it suspends everyone
-    /// beside an idle guaranteed tenant and nobody beside a fast one. For comparison with the paper.
-    Published,
-    /// A cap on best-effort work in flight, moved by what the guaranteed tenants measure, and a token bucket
-    /// that keeps the sum of all rates below the drive's.
-    #[default]
-    Corrected,
+pub struct HwqSplit {
+    /// HWQs that serve one VQ each (1-1). All but one at most.
+    pub exclusive: Option<u16>,
+    /// HWQs that serve many VQs (1-N), of those that are left; at least 1.
+    pub shared: Option<u16>,
 }
 
 /// Settings of [`Lpns`](crate::Lpns). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LpnsConfig {
-    /// The throttling rule.
+    /// Which rule throttles best-effort tenants. Published: θ = (Ω − i)/j times the slowest guaranteed tenant's rate, as
+    /// LPNS §4.3 prints it, which suspends everyone beside an idle guaranteed tenant and nobody beside a fast one. Corrected: a
+    /// cap on best-effort work in flight, moved by what the guaranteed tenants measure, and a token bucket that keeps the sum of
+    /// all rates below the drive's.
     pub variant: Variant,
     /// Ω of the published rule: the drive's load in multiples of the slowest guaranteed tenant. 1 or more.
     pub omega: f64,
@@ -31,6 +31,8 @@ pub struct LpnsConfig {
     pub l_h: Nanos,
     /// d: commands that a guaranteed tenant keeps in flight, as Eq. 2 and 5 assume. 1 or more.
     pub depth: u32,
+    /// How [`with_hwqs`](Self::with_hwqs) shares HWQs out.
+    pub split: HwqSplit,
     /// 1-1 HWQs: the back end's queues `0..hwqs_exclusive`. At least one per guaranteed VQ of this poller.
     pub hwqs_exclusive: u16,
     /// 1-N HWQs: the queues that follow. 1 or more.
@@ -65,6 +67,7 @@ impl LpnsConfig {
             r_iops: 800_000.0,
             l_h: Nanos(11_050),
             depth: 1,
+            split: HwqSplit::default(),
             hwqs_exclusive: 4,
             hwqs_shared: 4,
             hwq_depth: 1024,
@@ -87,13 +90,15 @@ impl LpnsConfig {
         Self { omega, r_iops, l_h, parallelism: 128, saturation_factor: 8, floor_in_flight: 4, cost, ..Self::p5800x() }
     }
 
-    /// Shares a poller's `hwqs` between both kinds: an exclusive one for each of its guaranteed VQs as far as
-    /// they go, half of the rest to lend to busy best-effort VQs, always one shared.
+    /// Shares a poller's `hwqs` between both kinds as [`split`](Self::split) says. By need: an exclusive one for each of its
+    /// guaranteed VQs as far as they go, half of the rest to lend to busy best-effort VQs, always one shared.
     pub fn with_hwqs(mut self, hwqs: u16, guaranteed_vqs: u16, hwq_depth: u32) -> Self {
         let most = hwqs.saturating_sub(1);
         let homes = guaranteed_vqs.min(most);
-        self.hwqs_exclusive = (homes + (hwqs - homes) / 2).min(most);
-        self.hwqs_shared = hwqs - self.hwqs_exclusive;
+        let by_need = homes + (hwqs - homes) / 2;
+        self.hwqs_exclusive = self.split.exclusive.unwrap_or(by_need).min(most);
+        let rest = hwqs - self.hwqs_exclusive;
+        self.hwqs_shared = self.split.shared.map_or(rest, |shared| shared.min(rest).max(1));
         self.hwq_depth = hwq_depth;
         self
     }

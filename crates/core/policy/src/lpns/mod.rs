@@ -36,7 +36,7 @@ mod throttle;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 
 pub use self::bound::{Bound, RestsOn};
-pub use self::config::{LpnsConfig, Variant};
+pub use self::config::{HwqSplit, LpnsConfig};
 pub use self::throttle::ThrottleState;
 
 use self::detector::{Detector, Observed};
@@ -44,7 +44,7 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot};
 
 /// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
 /// throttle lets it go.

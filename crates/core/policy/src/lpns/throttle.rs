@@ -3,9 +3,10 @@
 use io_model::Nanos;
 
 use super::bucket::TokenBucket;
-use super::config::{LpnsConfig, Variant};
+use super::config::LpnsConfig;
 use super::detector::{Observed, Verdict};
 use super::rule;
+use crate::Variant;
 use crate::cost::COST_UNIT;
 
 /// A missed promise takes a quarter of the budget away …

@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
+use io_model::Nanos;
 use toml::Spanned;
 
 use crate::problem::Sink;
 use crate::section::{Section, choice, fraction, integer, list, or, span_in, text};
-use crate::units::TimeSpan;
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fault {
     /// When, from the start of the run; the warm-up counts.
-    pub at: TimeSpan,
+    pub at: Nanos,
     /// What.
     pub kind: FaultKind,
 }
@@ -25,19 +25,19 @@ pub enum FaultKind {
         /// How many, above 0 and at most 1.
         probability: f64,
         /// For how long; `None`: to the end.
-        lasts: Option<TimeSpan>,
+        lasts: Option<Nanos>,
     },
     /// The drive finishes nothing.
     Stall {
         /// For how long.
-        lasts: TimeSpan,
+        lasts: Nanos,
     },
     /// Completions of one HWQ never come.
     LoseHwq {
         /// Which, counted over all pollers.
         hwq: u16,
         /// How long the host waits before it gives a command up.
-        timeout: TimeSpan,
+        timeout: Nanos,
     },
     /// The tenant's driver resets its controller.
     Reset {
@@ -59,7 +59,7 @@ pub enum FaultKind {
 /// A fault as far as it could be read.
 pub(super) struct FaultDraft {
     pub span: Range<usize>,
-    pub at: TimeSpan,
+    pub at: Nanos,
     pub kind: KindDraft,
 }
 
@@ -90,9 +90,9 @@ pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fau
     for key in KEYS.iter().filter(|key| **key != "kind" && !own.contains(key)) {
         section.forbid(sink, key, &format!("a fault of kind {kind:?} has none"), "remove it, or change the kind");
     }
-    let spans = |min| span_in(TimeSpan(min)..=TimeSpan(3_600_000_000_000));
+    let spans = |min| span_in(Nanos(min)..=Nanos(3_600_000_000_000));
     let at = match kind {
-        "error" => or(sink, section, "at", TimeSpan(0), spans(0)),
+        "error" => or(sink, section, "at", Nanos(0), spans(0)),
         _ => section
             .require(sink, "at", "add at = \"500ms\", from the start of the run", spans(0))
             .map(Spanned::into_inner),
@@ -110,7 +110,7 @@ pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Fau
         }
         "lose-hwq" => {
             let hwq = section.require(sink, "hwq", "add hwq = 0 (which queue of the drive)", integer(0..=1023));
-            let timeout = or(sink, section, "timeout", TimeSpan(50_000_000), spans(1_000));
+            let timeout = or(sink, section, "timeout", Nanos(50_000_000), spans(1_000));
             KindDraft::Plain(FaultKind::LoseHwq { hwq: hwq?.into_inner() as u16, timeout: timeout? })
         }
         tenants => {

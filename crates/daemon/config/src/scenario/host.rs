@@ -1,10 +1,10 @@
 //! `[host]`: who moves commands, and what that costs.
 
-use crate::problem::Sink;
-use crate::section::{Section, choice, or, span_in};
-use crate::units::TimeSpan;
+use io_model::Nanos;
 
 use super::Host;
+use crate::problem::Sink;
+use crate::section::{Section, choice, or, span_in};
 
 /// The virtualization system: who shares a poller, and whose costs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,29 +38,29 @@ impl HostLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostCosts {
     /// The application between one I/O and the next; not part of a latency.
-    pub guest_app: Option<TimeSpan>,
+    pub guest_app: Option<Nanos>,
     /// From the start of an I/O to its doorbell.
-    pub guest_submit: Option<TimeSpan>,
+    pub guest_submit: Option<Nanos>,
     /// Taking an interrupt.
-    pub guest_irq: Option<TimeSpan>,
+    pub guest_irq: Option<Nanos>,
     /// Handling one completion.
-    pub guest_complete: Option<TimeSpan>,
+    pub guest_complete: Option<Nanos>,
     /// One look of the poller at the doorbells.
-    pub poller_pass: Option<TimeSpan>,
+    pub poller_pass: Option<Nanos>,
     /// Fetching, translating and submitting one command.
-    pub poller_fetch: Option<TimeSpan>,
+    pub poller_fetch: Option<Nanos>,
     /// Reaping and posting one completion.
-    pub poller_complete: Option<TimeSpan>,
+    pub poller_complete: Option<Nanos>,
     /// Ringing one HWQ's doorbell.
-    pub poller_doorbell: Option<TimeSpan>,
+    pub poller_doorbell: Option<Nanos>,
     /// Raising one interrupt.
-    pub poller_interrupt: Option<TimeSpan>,
+    pub poller_interrupt: Option<Nanos>,
     /// From the raised interrupt until the guest's CPU takes it.
-    pub delivery: Option<TimeSpan>,
+    pub delivery: Option<Nanos>,
     /// From an event until a sleeping loop runs; 0: it polls.
-    pub wake: Option<TimeSpan>,
+    pub wake: Option<Nanos>,
     /// A lock that every submission and every completion takes.
-    pub lock: Option<TimeSpan>,
+    pub lock: Option<Nanos>,
 }
 
 pub(super) const KEYS: &[&str] = &[
@@ -88,7 +88,7 @@ pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Hos
     ];
     let layout = or(sink, section, "layout", HostLayout::Evenkeel, choice(&HostLayout::ALL, &absent));
     let mut cost = |key| {
-        let range = TimeSpan(0)..=TimeSpan(1_000_000_000);
+        let range = Nanos(0)..=Nanos(1_000_000_000);
         or(sink, section, key, None, |value| span_in(range)(value).map(Some))
     };
     let costs = HostCosts {

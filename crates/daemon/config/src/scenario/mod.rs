@@ -16,13 +16,14 @@ pub use fault::{Fault, FaultKind};
 pub use host::{HostCosts, HostLayout};
 pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
 
-use crate::class::{Class, Limits};
+use io_model::Nanos;
+use io_model::units::Size;
+use policy::Terms;
+
 use crate::config::read_text;
-use crate::policy::Policy;
-use crate::priority::Priority;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
-use crate::units::{Size, TimeSpan};
+use policy::Settings;
 
 /// A scenario that holds together.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +33,7 @@ pub struct Scenario {
     /// Who shares a poller, and what its code costs.
     pub host: Host,
     /// The policies to run, one after another; at least one, no two the same.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<Settings>,
     /// How long, and from which seed.
     pub run: Run,
     /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
@@ -74,9 +75,9 @@ pub struct Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Not measured.
-    pub warmup: TimeSpan,
+    pub warmup: Nanos,
     /// Measured; above 0.
-    pub duration: TimeSpan,
+    pub duration: Nanos,
     /// Everything random follows from it.
     pub seed: u64,
     /// Run each tenant alone too, for its slowdown.
@@ -88,12 +89,8 @@ pub struct Run {
 pub struct ScenarioTenant {
     /// As a tenant of the daemon; copies are `name-1`, `name-2`, …
     pub name: String,
-    /// What it is promised.
-    pub class: Class,
-    /// What it counts for under `wrr` and `drr`; never [`Priority::Client`].
-    pub priority: Priority,
-    /// What it may do at most under `caps`.
-    pub limits: Limits,
+    /// What it is promised and held to; its priority is its own, not its queues'.
+    pub terms: Terms,
     /// CPUs of the guest, 1 to 1024.
     pub vcpus: u16,
     /// Its queues, 1 to 127.

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use io_model::Nanos;
+use io_model::units::Size;
+use policy::Settings;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -12,13 +15,13 @@ use super::workload::{self, Workload};
 use super::{Drive, Run, Scenario};
 use crate::TENANTS_MAX;
 use crate::check::{name, parse_document};
-use crate::class::{TenantRules, read_class, read_limits};
-use crate::policy::{self, Policy};
-use crate::priority::read_priority;
+use crate::policy_section;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
-use crate::section::{Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, span_in};
-use crate::units::{Size, TimeSpan};
+use crate::section::{
+    Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, small_integer, span_in,
+};
+use crate::terms::{TenantRules, read_terms};
 
 const SCENARIO: Schema = &[
     (THE_TOP, TOP),
@@ -55,13 +58,13 @@ const DRIVE_DEFAULT: Size = Size(400_000_000_000);
 const TENANT_DEFAULT: Size = Size(16 << 30);
 const FAULTS_MAX: usize = 1024;
 /// A day of virtual time is more than anyone waits for.
-const RUN_MAX: TimeSpan = TimeSpan(86_400_000_000_000);
+const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 
 /// What was read so far: `None` where a problem was noted.
 pub(super) struct Draft {
     pub drive: Option<Drive>,
     pub drive_size: Option<Spanned<Size>>,
-    pub policies: Option<Vec<Policy>>,
+    pub policies: Option<Vec<Settings>>,
     pub policy_mark: Option<Range<usize>>,
     pub run: Option<Run>,
     pub tenants: Vec<TenantDraft>,
@@ -80,8 +83,10 @@ pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
     let rules = TenantRules {
-        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Policy::Caps)),
-        priorities: policies.as_ref().is_none_or(|policies| policies.iter().any(Policy::has_priorities)),
+        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Settings::Caps)),
+        priorities: policies
+            .as_ref()
+            .is_none_or(|policies| policies.iter().any(|policy| policy.kind().has_priorities())),
     };
     let run_section = top.table(&mut sink, "run", RUN);
     let run = read_run(&mut sink, &run_section);
@@ -131,7 +136,7 @@ fn read_drive(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<Drive>,
     let drive_size = section.get(sink, "size", size);
     let size_wrong = section.has("size") && drive_size.is_none();
     let queues = count(sink, section, "queues", 1..=1024);
-    let queue_depth = or(sink, section, "queue_depth", 1024, |v| integer(2..=4096)(v).map(|n| n as u16));
+    let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
     let (Some(found), Some(queues), Some(queue_depth), false) = (found, queues, queue_depth, size_wrong) else {
         return (None, drive_size);
     };
@@ -141,7 +146,7 @@ fn read_drive(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> (Option<Drive>,
 }
 
 /// `policies = ["lpns", …]`, or `[policy]`, or several `[[policy]]`.
-fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<Policy>> {
+fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) -> Option<Vec<Settings>> {
     if let (Some((key, _)), Some(_)) = (top.entry("policies"), top.entry("policy")) {
         let what = "there are `policies` and [policy]";
         sink.at(&key.span(), what, "to compare policies with settings of their own, write [[policy]] for each");
@@ -154,14 +159,14 @@ fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) ->
         let mut found = Vec::new();
         for (span, table) in top.tables(sink, "policy", &words) {
             let section = Section::new(SCENARIO, "[[policy]]", POLICY, Some(span.clone()), Some(table));
-            found.push((span, policy::read(sink, &section, drive)?));
+            found.push((span, policy_section::read(sink, &section, drive)?));
         }
         found
     } else {
         let section = top.table(sink, "policy", POLICY);
-        vec![(section.span.clone().unwrap_or(0..0), policy::read(sink, &section, drive)?)]
+        vec![(section.span.clone().unwrap_or(0..0), policy_section::read(sink, &section, drive)?)]
     };
-    let mut distinct: Vec<Policy> = Vec::with_capacity(policies.len());
+    let mut distinct: Vec<Settings> = Vec::with_capacity(policies.len());
     for (span, policy) in policies {
         if distinct.contains(&policy) {
             sink.at(&span, format!("{} is there twice, with the same settings", policy.name()), "remove one of them");
@@ -178,7 +183,7 @@ fn read_names(
     key: Range<usize>,
     value: &Spanned<DeValue<'_>>,
     drive: &Profile,
-) -> Option<Vec<(Range<usize>, Policy)>> {
+) -> Option<Vec<(Range<usize>, Settings)>> {
     let example = "write a list of names: policies = [\"passthrough\", \"lpns\"]";
     let DeValue::Array(items) = value.get_ref() else {
         sink.at(&value.span(), format!("`policies` is {}", kind(value.get_ref())), example);
@@ -190,8 +195,8 @@ fn read_names(
     }
     let mut found = Vec::with_capacity(items.len());
     for item in items.iter() {
-        match policy::word(item.get_ref()) {
-            Ok(word) => found.push((item.span(), policy::with_defaults(sink, word, drive)?)),
+        match policy_section::word(item.get_ref()) {
+            Ok(word) => found.push((item.span(), policy_section::with_defaults(sink, word, drive)?)),
             Err(wrong) => sink.at(&item.span(), format!("a policy {}", wrong.what), wrong.remedy),
         }
     }
@@ -200,9 +205,9 @@ fn read_names(
 
 fn read_run(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Run> {
     section.reject_unknown(sink);
-    let spans = |min| span_in(TimeSpan(min)..=RUN_MAX);
-    let warmup = or(sink, section, "warmup", TimeSpan(200_000_000), spans(0));
-    let duration = or(sink, section, "duration", TimeSpan(2_000_000_000), spans(1_000_000));
+    let spans = |min| span_in(Nanos(min)..=RUN_MAX);
+    let warmup = or(sink, section, "warmup", Nanos(200_000_000), spans(0));
+    let duration = or(sink, section, "duration", Nanos(2_000_000_000), spans(1_000_000));
     let seed = or(sink, section, "seed", 1, seed);
     let alone = or(sink, section, "alone", true, boolean);
     Some(Run { warmup: warmup?, duration: duration?, seed: seed?, alone: alone? })
@@ -232,21 +237,18 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let section = section;
     section.reject_unknown(sink);
     let copies = or(sink, &section, "count", 1, integer(1..=TENANTS_MAX as u32));
-    let vcpus = or(sink, &section, "vcpus", 4, |v| integer(1..=1024)(v).map(|n| n as u16));
+    let vcpus = or(sink, &section, "vcpus", 4, small_integer(1..=1024));
     // One of the controller's 128 queues is its admin queue.
-    let queues = or(sink, &section, "queues", vcpus.unwrap_or(4).min(127), |v| integer(1..=127)(v).map(|n| n as u16));
+    let queues = or(sink, &section, "queues", vcpus.unwrap_or(4).min(127), small_integer(1..=127));
     let size = match section.get(sink, "size", size) {
         Some(size) => Some(size),
         None if section.has("size") => None,
         None => Some(Spanned::new(span.clone(), TENANT_DEFAULT)),
     };
-    let target_mark = section.entry("latency_target").map(|(_, value)| value.span());
-    let class = read_class(sink, &section);
     let no_client = ("a scenario's tenants ask for none", "write urgent, high, medium or low");
-    let priority = read_priority(sink, &section, rules.priorities, Some(no_client));
-    let limits = read_limits(sink, &section, rules.limits);
+    let terms = read_terms(sink, &section, rules, Some(no_client));
     let workload = read_workload(sink, &section, vcpus.unwrap_or(4), size.as_ref());
-    TenantDraft { span, name, copies, class, priority, limits, vcpus, queues, size, target_mark, workload }
+    TenantDraft { span, name, copies, terms, vcpus, queues, size, workload }
 }
 
 fn read_workload(

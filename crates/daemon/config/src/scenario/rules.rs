@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use io_model::Nanos;
+use io_model::units::Size;
+use policy::Class;
+use policy::Settings;
 use toml::Spanned;
 
 use super::fault::{Fault, KindDraft};
 use super::read::Draft;
 use super::{ScenarioTenant, Workload};
-use crate::class::{Class, Limits};
-use crate::policy::Policy;
-use crate::priority::Priority;
 use crate::problem::{Problem, Sink};
-use crate::units::Size;
+use crate::terms::TermsDraft;
 use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
 
 /// A tenant as far as it could be read.
@@ -20,13 +21,10 @@ pub(super) struct TenantDraft {
     pub span: Range<usize>,
     pub name: Option<Spanned<String>>,
     pub copies: Option<u32>,
-    pub class: Option<Class>,
-    pub priority: Option<Priority>,
-    pub limits: Option<Limits>,
+    pub terms: TermsDraft,
     pub vcpus: Option<u16>,
     pub queues: Option<u16>,
     pub size: Option<Spanned<Size>>,
-    pub target_mark: Option<Range<usize>>,
     pub workload: Option<Workload>,
 }
 
@@ -97,9 +95,7 @@ fn tenants(drafts: &[TenantDraft]) -> Vec<ScenarioTenant> {
     let whole = |draft: &TenantDraft| {
         Some(ScenarioTenant {
             name: draft.name.as_ref()?.get_ref().clone(),
-            class: draft.class?,
-            priority: draft.priority?,
-            limits: draft.limits?,
+            terms: draft.terms.finish()?,
             vcpus: draft.vcpus?,
             queues: draft.queues?,
             size: *draft.size.as_ref()?.get_ref(),
@@ -167,18 +163,22 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     let Some(figures) = draft.drive.as_ref().and_then(|drive| drive.profile.figures()) else { return };
     let name = draft.drive.as_ref().map(|drive| drive.profile.name()).unwrap_or_default();
     for tenant in &draft.tenants {
-        let Some(Class::Guaranteed { latency_target: target }) = tenant.class else { continue };
+        let Some(target) = tenant.terms.class.and_then(Class::latency_target) else { continue };
         let alone = figures.alone_latency;
         if target < alone {
             let what = format!("the target {target} is below what a {name} gives a guest that has it alone ({alone})");
-            warnings.at(tenant.target_mark.as_ref().unwrap_or(&tenant.span), what, "choose a larger latency_target");
+            warnings.at(
+                tenant.terms.target_mark.as_ref().unwrap_or(&tenant.span),
+                what,
+                "choose a larger latency_target",
+            );
         }
     }
 }
 
 fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
     let Some(run) = &draft.run else { return };
-    let end = crate::TimeSpan(run.warmup.0.saturating_add(run.duration.0));
+    let end = Nanos(run.warmup.0.saturating_add(run.duration.0));
     for fault in draft.faults.iter().filter(|fault| fault.at >= end) {
         let what = format!("the fault comes at {}, the run ends at {end}", fault.at);
         warnings.at(&fault.span, what, "write an earlier time, or a longer duration");
@@ -186,8 +186,8 @@ fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
 }
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
-    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Policy::Caps));
-    if caps && draft.tenants.iter().all(|tenant| tenant.limits.is_some_and(|limits| limits.is_empty())) {
+    let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Settings::Caps));
+    if caps && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
         let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }

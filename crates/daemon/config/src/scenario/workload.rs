@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use io_model::Nanos;
+use io_model::units::{Rate, Size};
 use toml::de::DeValue;
 
 use crate::problem::Sink;
 use crate::profile::beside;
 use crate::section::{Section, Wrong, boolean, choice, clip, fraction, integer, list, or, rate, span_in, text};
-use crate::units::{Rate, Size, TimeSpan};
 
 /// What a tenant's application does.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,9 +95,9 @@ pub enum Arrival {
     /// Poisson arrivals in bursts.
     OnOff {
         /// How long a burst lasts; above 0.
-        on: TimeSpan,
+        on: Nanos,
         /// How long the pause after it.
-        off: TimeSpan,
+        off: Nanos,
     },
 }
 
@@ -254,7 +255,7 @@ fn read_open(sink: &mut Sink<'_>, section: &Section<'_, '_>, vcpus: u16) -> Opti
         0 => Arrival::Poisson,
         1 => Arrival::Constant,
         _ => {
-            let spans = |min| span_in(TimeSpan(min)..=TimeSpan(3_600_000_000_000));
+            let spans = |min| span_in(Nanos(min)..=Nanos(3_600_000_000_000));
             let on = section.require(sink, "on", "add on = \"100ms\" (how long a burst lasts)", spans(1_000));
             let off = section.require(sink, "off", "add off = \"400ms\" (how long the pause after it)", spans(0));
             Arrival::OnOff { on: on?.into_inner(), off: off?.into_inner() }
@@ -387,15 +388,7 @@ fn block(found: &str) -> Result<u32, Wrong> {
         .ok_or_else(|| Wrong { what: format!("is {:?}", clip(found)), remedy: remedy.into() })
 }
 
-/// A size as fio reads it: k, m, g and t are steps of 1024. The units of other sections work too.
+/// A size in fio's words.
 fn fio_size(found: &str) -> Result<Size, Wrong> {
-    let letter = found.chars().last().filter(|c| "kKmMgGtT".contains(*c));
-    let text = letter.map_or_else(
-        || found.to_owned(),
-        |c| format!("{}{}iB", found.strip_suffix(c).unwrap_or(found), c.to_ascii_uppercase()),
-    );
-    text.parse().map_err(|_| Wrong {
-        what: format!("is {:?}", clip(found)),
-        remedy: "expected a size such as \"4k\", \"16m\" or \"2GiB\" (k, m and g are steps of 1024, as in fio)".into(),
-    })
+    Size::from_fio(found).map_err(|error| Wrong { what: format!("is {:?}", clip(found)), remedy: error.to_string() })
 }

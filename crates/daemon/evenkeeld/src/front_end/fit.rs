@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use client_socket::{BindError, Log, Server, Sink};
-use config::{Frontend, Placement, Policy, Tenant};
+use config::{Frontend, Placement, Tenant};
 use io_model::TenantId;
+use policy::PolicyKind;
 use vhost_blk::Queues;
 
 use super::nvme_client::NvmeClient;
@@ -42,7 +43,7 @@ pub struct Making<'a> {
     /// What the drive can do.
     pub drive: &'a Facts,
     /// The policy in force.
-    pub policy: &'a Policy,
+    pub policy: PolicyKind,
     /// The queues of each part; one part for a front end that can't be split.
     pub queues: &'a [Range<u16>],
     /// Where clients connect.

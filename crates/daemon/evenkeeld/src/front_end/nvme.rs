@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
-use config::{Placement, Policy, Priority, Tenant};
+use config::{Placement, Tenant};
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use policy::{PolicyKind, TenantPriority};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
@@ -112,7 +113,7 @@ const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 pub fn build(
     id: TenantId,
     tenant: &Tenant,
-    policy: &Policy,
+    policy: PolicyKind,
     placement: &Placement,
     drive: &Facts,
     socket: PathBuf,
@@ -125,7 +126,7 @@ pub fn build(
         config::Doorbells::Mapped => Doorbells::Mapped,
         config::Doorbells::Trapped => Doorbells::Trapped,
     };
-    let in_turn = matches!(policy, Policy::Wrr(_) | Policy::Drr(_));
+    let in_turn = policy.has_priorities();
     let config = ControllerConfig {
         max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
         ..controller_config(id, tenant, placement, drive, doorbells)
@@ -174,7 +175,7 @@ fn controller_config(
         max_depth: 1024,
         max_transfer_bytes: MAX_TRANSFER_BYTES,
         doorbells,
-        queues_singly: tenant.priority == Priority::Client,
+        queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
     }
 }
 

@@ -127,7 +127,7 @@ impl Shares<'_> {
                 ([one.share(weight), other.share(weight)], 2.0 * (gap + command(one) + command(other)))
             }
             PolicyConfig::Fair(config)
-                if config.variant == policy::FairVariant::Corrected
+                if config.variant == policy::Variant::Corrected
                     && one.kind == other.kind
                     && self.hwq_depth >= FAIR_HWQ_DEPTH
                     && self.span_ns >= FAIR_EPOCHS * config.epoch.0 =>

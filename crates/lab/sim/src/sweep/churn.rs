@@ -5,7 +5,8 @@ use std::fmt;
 use fastrand::Rng;
 use io_model::Nanos;
 use policy::{
-    ArbitratedConfig, D2fqConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, Terms, Variant,
+    ArbitratedConfig, D2fqConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, PolicyKind, Terms,
+    Variant,
 };
 use ssd_model::Profile;
 
@@ -15,7 +16,7 @@ use crate::workload::{Fio, Workload};
 use crate::{BoundCounts, Change, ChangeKind, Fault, FaultKind, Latencies, Layout, Scenario, Tenant, run};
 
 /// The policies that [`churn`] can play.
-pub const POLICIES: [&str; PolicyConfig::NAMES.len()] = PolicyConfig::NAMES;
+pub const POLICIES: [&str; PolicyKind::NAMES.len()] = PolicyKind::NAMES;
 
 /// Tenants that come and go and are there at a time, at most.
 const MOST: usize = 12;

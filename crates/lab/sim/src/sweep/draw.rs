@@ -7,8 +7,8 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, FairVariant, K2Config, Limits, LpnsConfig,
-    MqfqConfig, PolicyConfig, TenantPriority, Terms, Variant,
+    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig,
+    PolicyConfig, TenantPriority, Terms, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
 
@@ -297,7 +297,7 @@ fn fair(rng: &mut Rng) -> FairConfig {
     let presets = [FairConfig::p3520(), FairConfig::pm1735(), FairConfig::p5800x()];
     let preset = choose(rng, &presets).clone();
     FairConfig {
-        variant: *choose(rng, &[FairVariant::Corrected, FairVariant::Corrected, FairVariant::Published]),
+        variant: *choose(rng, &[Variant::Corrected, Variant::Corrected, Variant::Published]),
         beta: rng.f64(),
         epoch: Nanos::from_micros(*choose(rng, &[100, 1_000, 1_000, 5_000])),
         ..preset

@@ -1,7 +1,7 @@
 //! Who may starve, and why.
 
 use io_model::QueuePriority;
-use policy::{FairVariant, PolicyConfig, TenantPriority, Terms, Variant};
+use policy::{PolicyConfig, TenantPriority, Terms, Variant};
 
 use crate::workload::{Access, Workload};
 use crate::{FaultKind, Rule, Scenario, Violation};
@@ -35,7 +35,7 @@ pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Viol
         PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms) >= SATURATING => {
             Some("lpns: guaranteed tenants with much in flight leave best effort its floor, a command or two at a time")
         }
-        PolicyConfig::Fair(config) if config.variant == FairVariant::Published => {
+        PolicyConfig::Fair(config) if config.variant == Variant::Published => {
             Some("fair as published: the first tenant goes first, and who asks most gets most")
         }
         PolicyConfig::D2fq(config) if config.adaptive || config.ratio > PATIENT_RATIO => {

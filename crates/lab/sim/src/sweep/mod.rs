@@ -133,7 +133,7 @@ fn summary(scenario: &Scenario, report: &Report, excuses: Vec<&'static str>) -> 
 
 #[cfg(test)]
 mod tests {
-    use policy::PolicyConfig;
+    use policy::PolicyKind;
 
     use super::*;
     use crate::{ChangeKind, FaultKind};
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn draws_reach_every_policy_layout_and_fault() {
         let scenarios: Vec<Scenario> = (0..400).map(draw).collect();
-        for name in PolicyConfig::NAMES {
+        for name in PolicyKind::NAMES {
             assert!(scenarios.iter().any(|scenario| scenario.policy.name() == name), "{name}");
         }
         for layout in crate::Layout::ALL {

@@ -1,7 +1,7 @@
 //! The systems that FairNVMe is compared with, and its two drives.
 
 use io_model::Nanos;
-use policy::{Class, FairConfig, FairVariant, LpnsConfig, PolicyConfig, Variant};
+use policy::{Class, FairConfig, LpnsConfig, PolicyConfig, Variant};
 use sim::workload::{Fio, Workload};
 use sim::{HostCosts, Layout, PathCosts, Scenario, Tenant};
 use ssd_model::Profile;
@@ -55,8 +55,8 @@ impl System {
         match self {
             Self::Native | Self::Virtio | Self::Spdk => PolicyConfig::Passthrough,
             Self::Lpns => PolicyConfig::Lpns(drive.lpns()),
-            Self::FairNvme => PolicyConfig::Fair(FairConfig { variant: FairVariant::Published, ..drive.fair() }),
-            Self::Ours => PolicyConfig::Fair(FairConfig { variant: FairVariant::Corrected, ..drive.fair() }),
+            Self::FairNvme => PolicyConfig::Fair(FairConfig { variant: Variant::Published, ..drive.fair() }),
+            Self::Ours => PolicyConfig::Fair(FairConfig { variant: Variant::Corrected, ..drive.fair() }),
         }
     }
 

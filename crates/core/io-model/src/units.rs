@@ -1,23 +1,22 @@
-//! Sizes, spans of time and rates as an operator writes them.
+//! Sizes, times and rates as an operator writes them: in files and on the command line.
 //!
-//! All are decimal numbers with a unit, without rounding: `1.5GiB` is a size, `0.3B` is not.
+//! All are decimal numbers with a unit, without rounding: `1.5GiB` is a size, `0.3B` is not. A time is [`Nanos`], written
+//! `"50us"`, `"11.05us"`, `"10ms"`, `"1s"`; units ns, us (µs), ms, s. Where a program takes fio's words, `from_fio` reads
+//! them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Why a size, a span or a rate can't be read. Says what was expected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct UnitError(pub(crate) String);
+use crate::Nanos;
+
+/// Why a size, a time or a rate can't be read. Says what was expected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitError(String);
 
 /// Bytes. Written `4096`, `"512MiB"` (IEC: KiB, MiB, GiB, TiB; steps of 1024) or `"1TB"` (SI: kB, MB,
 /// GB, TB; steps of 1000). At most 2^63 - 1, the largest file offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Size(pub u64);
-
-/// A span of time in nanoseconds. Written `"50us"`, `"11.05us"`, `"10ms"`, `"1s"`; units ns, us (µs), ms, s.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct TimeSpan(pub u64);
 
 /// Commands per second. Written `800000`, `"800k"` or `"1.2M"`; units k (1000) and M (1000000).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -33,10 +32,24 @@ const SI: [(&str, u64); 5] =
 const SPANS: [(&str, u64); 5] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("µs", 1_000), ("ns", 1)];
 const RATES: [(&str, u64); 2] = [("M", 1_000_000), ("k", 1_000)];
 
+/// fio's longer times.
+const LONG_SPANS: [(&str, u64); 4] =
+    [("sec", 1_000_000_000), ("m", 60_000_000_000), ("min", 60_000_000_000), ("h", 3_600_000_000_000)];
+
 const SIZE_EXPECTED: &str = "a size such as \"16GiB\", \"512MiB\", \"1TB\" or 4096 (bytes)";
 const SPAN_EXPECTED: &str = "a time such as \"50us\", \"10ms\" or \"1s\"";
+const FIO_SIZE_EXPECTED: &str = "a size such as \"4k\", \"16m\" or \"2GiB\" (k, m and g are steps of 1024, as in fio)";
+const FIO_SPAN_EXPECTED: &str = "a time such as \"500ms\", \"30s\", \"2m\" or 30 (seconds)";
 const BANDWIDTH_EXPECTED: &str = "a bandwidth such as \"200MiB/s\" or \"1GiB/s\"";
 const RATE_EXPECTED: &str = "a rate in commands per second such as \"800k\", \"1.2M\" or 800000";
+
+impl std::error::Error for UnitError {}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 impl FromStr for Size {
     type Err = UnitError;
@@ -60,7 +73,7 @@ impl FromStr for Size {
     }
 }
 
-impl FromStr for TimeSpan {
+impl FromStr for Nanos {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -74,9 +87,7 @@ impl FromStr for Rate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, unit) = split(text);
-        let factor = if unit.is_empty() { Some(&1) } else { lookup(unit, RATES.iter()) };
-        factor.and_then(|f| scale(number, *f)).map(Self).ok_or_else(|| expected(RATE_EXPECTED))
+        prefixed(text).map(Self).ok_or_else(|| expected(RATE_EXPECTED))
     }
 }
 
@@ -97,13 +108,57 @@ impl Size {
     pub fn round_up(self, step_bytes: u64) -> Option<Self> {
         self.0.checked_next_multiple_of(step_bytes).filter(|b| *b <= i64::MAX as u64).map(Self)
     }
+
+    /// A size as fio reads it: `4k`, `1M`; k, m, g and t are steps of 1024. Other units work too.
+    ///
+    /// # Errors
+    /// It is no size.
+    pub fn from_fio(text: &str) -> Result<Self, UnitError> {
+        let text = text.trim();
+        let letter = text.chars().last().filter(|last| "kKmMgGtT".contains(*last));
+        let binary = letter.and_then(|letter| Some((text.strip_suffix(letter)?, letter.to_ascii_uppercase())));
+        let size = binary.map_or_else(|| text.parse(), |(number, letter)| format!("{number}{letter}iB").parse());
+        size.map_err(|_| expected(FIO_SIZE_EXPECTED))
+    }
 }
 
-impl TimeSpan {
-    /// As fractional microseconds, for people and JSON.
-    pub fn as_micros_f64(self) -> f64 {
-        self.0 as f64 / 1_000.0
+impl Bandwidth {
+    /// So many MiB per second; saturates.
+    pub const fn from_mib(mib: u64) -> Self {
+        Self(mib.saturating_mul(1 << 20))
     }
+
+    /// Whole MiB per second.
+    pub const fn as_mib(self) -> u64 {
+        self.0 >> 20
+    }
+}
+
+impl Nanos {
+    /// A time as fio reads it: whole seconds where there is no unit, and with `m` and `h` too.
+    ///
+    /// # Errors
+    /// It is no time.
+    pub fn from_fio(text: &str) -> Result<Self, UnitError> {
+        let (number, unit) = split(text);
+        let unit = if unit.is_empty() { "s" } else { unit };
+        let factor = lookup(unit, SPANS.iter().chain(&LONG_SPANS)).ok_or_else(|| expected(FIO_SPAN_EXPECTED))?;
+        scale(number, *factor).map(Self).ok_or_else(|| expected(FIO_SPAN_EXPECTED))
+    }
+}
+
+/// A number of things: whole, or with k (1000) or M (1000000).
+///
+/// # Errors
+/// It is no such number.
+pub fn count(text: &str) -> Result<u64, UnitError> {
+    prefixed(text).ok_or_else(|| expected("a number such as \"800k\", \"1.2M\" or 800000"))
+}
+
+fn prefixed(text: &str) -> Option<u64> {
+    let (number, unit) = split(text);
+    let factor = if unit.is_empty() { Some(&1) } else { lookup(unit, RATES.iter()) };
+    factor.and_then(|factor| scale(number, *factor))
 }
 
 /// Exact: the largest unit that leaves a whole number, so that the text reads back as the same size.
@@ -115,7 +170,8 @@ impl fmt::Display for Size {
     }
 }
 
-impl fmt::Display for TimeSpan {
+/// Exact, such as `11.05us`: it reads back as the same time.
+impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             // Fractions of a microsecond read better than thousands of nanoseconds.
@@ -221,13 +277,29 @@ mod tests {
         for (text, ns) in
             [("50us", 50_000), ("11.05us", 11_050), ("3µs", 3_000), ("10ms", 10_000_000), ("1s", 1_000_000_000)]
         {
-            assert_eq!(text.parse::<TimeSpan>(), Ok(TimeSpan(ns)), "{text}");
+            assert_eq!(text.parse::<Nanos>(), Ok(Nanos(ns)), "{text}");
         }
         for (text, iops) in [("800k", 800_000), ("1.2M", 1_200_000), ("17", 17)] {
             assert_eq!(text.parse::<Rate>(), Ok(Rate(iops)), "{text}");
         }
-        assert!("50".parse::<TimeSpan>().is_err(), "a time needs a unit");
+        assert!("50".parse::<Nanos>().is_err(), "a time needs a unit");
         assert!("1.0005k".parse::<Rate>().is_err(), "half a command");
+    }
+
+    #[test]
+    fn fios_words_are_read() {
+        for (text, bytes) in [("4k", 4096), ("1M", 1 << 20), ("512", 512), ("2 GiB", 2 << 30), ("1.5k", 1536)] {
+            assert_eq!(Size::from_fio(text), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "k", "-1", "4x", "4kb", "99999999999999999999", "9999999999t"] {
+            assert!(Size::from_fio(text).is_err(), "{text}");
+        }
+        for (text, ms) in [("10", 10_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(Nanos::from_fio(text), Ok(Nanos::from_millis(ms)), "{text}");
+        }
+        assert!(Nanos::from_fio("1d").is_err());
+        assert_eq!((count("100k"), count("17")), (Ok(100_000), Ok(17)));
+        assert!(count("100g").is_err());
     }
 
     #[test]
@@ -236,9 +308,9 @@ mod tests {
             assert_eq!(Size(bytes).to_string().parse::<Size>(), Ok(Size(bytes)));
         }
         for ns in [1, 999, 1_000, 11_050, 50_000, 1_000_001, 500_000_000] {
-            assert_eq!(TimeSpan(ns).to_string().parse::<TimeSpan>(), Ok(TimeSpan(ns)));
+            assert_eq!(Nanos(ns).to_string().parse::<Nanos>(), Ok(Nanos(ns)));
         }
-        assert_eq!(TimeSpan(11_050).to_string(), "11.05us");
+        assert_eq!(Nanos(11_050).to_string(), "11.05us");
         assert_eq!(Size(64_000_000_000).to_string(), "64GB");
         assert_eq!(Rate(800_000).to_string(), "800k");
     }

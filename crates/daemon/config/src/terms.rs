@@ -1,0 +1,129 @@
+//! What a tenant is promised and held to. The daemon's file and a scenario share it.
+
+use std::ops::Range;
+
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate};
+use policy::{Class, Limits, TenantPriority, Terms};
+use toml::de::DeValue;
+
+use crate::problem::Sink;
+use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span};
+
+/// A target above this is no promise worth a poller.
+const TARGET_MAX: Nanos = Nanos(1_000_000_000);
+
+/// What the file's policies make of tenants' keys.
+#[derive(Clone, Copy)]
+pub(crate) struct TenantRules {
+    /// One keeps limits.
+    pub limits: bool,
+    /// One arbitrates by priority.
+    pub priorities: bool,
+}
+
+/// A tenant's terms as far as they could be read.
+pub(crate) struct TermsDraft {
+    pub class: Option<Class>,
+    pub priority: Option<TenantPriority>,
+    pub limits: Option<Limits>,
+    pub target_mark: Option<Range<usize>>,
+}
+
+impl TermsDraft {
+    /// The terms, where all of them could be read.
+    pub fn finish(&self) -> Option<Terms> {
+        Some(Terms { class: self.class?, limits: self.limits?, priority: self.priority? })
+    }
+
+    /// Whether it is known to limit nothing.
+    pub fn is_unlimited(&self) -> bool {
+        self.limits.is_some_and(|limits| limits.is_empty())
+    }
+}
+
+/// `no_client`: why this tenant's guest can't ask for priorities, if it can't, and what to do.
+pub(crate) fn read_terms(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    rules: TenantRules,
+    no_client: Option<(&str, &str)>,
+) -> TermsDraft {
+    TermsDraft {
+        class: read_class(sink, section),
+        priority: read_priority(sink, section, rules.priorities, no_client),
+        limits: read_limits(sink, section, rules.limits),
+        target_mark: section.entry("latency_target").map(|(_, value)| value.span()),
+    }
+}
+
+fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
+    if or(sink, section, "class", false, choice(&[("guaranteed", true), ("best-effort", false)], &[]))? {
+        let why = "a guaranteed tenant has a latency target instead of a weight";
+        section.forbid(sink, "weight", why, "remove it, or write class = \"best-effort\"");
+        let target = section.require(sink, "latency_target", "add latency_target = \"50us\"", |value| {
+            let found = span(value)?;
+            if found == Nanos(0) || found > TARGET_MAX {
+                let remedy = format!("write a time above 0 and up to {TARGET_MAX}, such as \"50us\"");
+                return Err(Wrong { what: format!("is {found}"), remedy });
+            }
+            Ok(found)
+        })?;
+        return Some(Class::Guaranteed { latency_target: Some(target.into_inner()) });
+    }
+    let why = "only a guaranteed tenant has a target";
+    section.forbid(sink, "latency_target", why, "add class = \"guaranteed\", or remove the target");
+    Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
+}
+
+/// `kept`: whether a policy of the file keeps limits.
+fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>, kept: bool) -> Option<Limits> {
+    if !kept {
+        for key in ["rw_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"] {
+            let remedy = "write name = \"caps\" under [policy], or remove it";
+            section.forbid(sink, key, "only the caps policy keeps limits", remedy);
+        }
+        return Some(Limits::default());
+    }
+    let rw_iops = or(sink, section, "rw_iops", 0, |value| sane(rate(value)?).map(|rate| rate.0));
+    let mib = |value: &DeValue<'_>| bandwidth(value).map(Bandwidth::as_mib);
+    let rw_bandwidth = or(sink, section, "rw_bandwidth", 0, mib);
+    let r_bandwidth = or(sink, section, "r_bandwidth", 0, mib);
+    let w_bandwidth = or(sink, section, "w_bandwidth", 0, mib);
+    Some(Limits {
+        rw_ios_per_sec: rw_iops?,
+        rw_mbytes_per_sec: rw_bandwidth?,
+        r_mbytes_per_sec: r_bandwidth?,
+        w_mbytes_per_sec: w_bandwidth?,
+    })
+}
+
+fn sane(found: Rate) -> Result<Rate, Wrong> {
+    let remedy = "write the commands per second that it may send, 1 to \"1000M\", or remove the line: no limit";
+    let valid = (1..=Limits::MOST_IOS_PER_SEC).contains(&found.0);
+    valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
+}
+
+/// `counted`: whether a policy of the file arbitrates by priority.
+fn read_priority(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    counted: bool,
+    no_client: Option<(&str, &str)>,
+) -> Option<TenantPriority> {
+    if !counted {
+        let remedy = "write name = \"wrr\" or \"drr\" under [policy], or remove it";
+        section.forbid(sink, "priority", "only the wrr and drr policies have priorities", remedy);
+        return Some(TenantPriority::default());
+    }
+    let words = TenantPriority::ALL.map(|priority| (priority.name(), priority));
+    let found = or(sink, section, "priority", TenantPriority::default(), choice(&words, &[]))?;
+    match no_client.filter(|_| found == TenantPriority::OfQueue) {
+        Some((why, remedy)) => {
+            let span = section.entry("priority").map(|(_, value)| value.span());
+            sink.maybe_at(span.as_ref(), format!("priority = \"client\" does not apply: {why}"), remedy);
+            None
+        }
+        None => Some(found),
+    }
+}
