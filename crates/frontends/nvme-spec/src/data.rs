@@ -10,8 +10,6 @@ pub mod psdt {
     pub const PRP: u8 = 0b00;
     /// An SGL descriptor; the metadata pointer is one contiguous buffer.
     pub const SGL: u8 = 0b01;
-    /// An SGL descriptor; the metadata pointer points to an SGL segment.
-    pub const SGL_METADATA_SGL: u8 = 0b10;
 }
 
 /// Bytes of a PRP entry.
@@ -29,8 +27,6 @@ pub mod sgl_type {
     pub const LAST_SEGMENT: u8 = 3;
     /// Keyed data block.
     pub const KEYED_DATA_BLOCK: u8 = 4;
-    /// Transport data block.
-    pub const TRANSPORT_DATA_BLOCK: u8 = 5;
 }
 
 /// SGL descriptor (Base 4.1.2.1); for the types that this project uses.

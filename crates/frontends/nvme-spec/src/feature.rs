@@ -10,8 +10,6 @@ pub mod fid {
     pub const ARBITRATION: u8 = 0x01;
     /// Power Management.
     pub const POWER_MANAGEMENT: u8 = 0x02;
-    /// LBA Range Type.
-    pub const LBA_RANGE_TYPE: u8 = 0x03;
     /// Temperature Threshold.
     pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
     /// Error Recovery.
@@ -28,12 +26,8 @@ pub mod fid {
     pub const WRITE_ATOMICITY: u8 = 0x0a;
     /// Asynchronous Event Configuration.
     pub const ASYNC_EVENT_CONFIG: u8 = 0x0b;
-    /// Autonomous Power State Transition.
-    pub const APST: u8 = 0x0c;
     /// Timestamp.
     pub const TIMESTAMP: u8 = 0x0e;
-    /// Keep Alive Timer.
-    pub const KEEP_ALIVE_TIMER: u8 = 0x0f;
     /// Host Behavior Support.
     pub const HOST_BEHAVIOR: u8 = 0x16;
     /// I/O Command Set Profile.
@@ -54,8 +48,6 @@ pub mod sel {
 
 /// What Get Features with [`sel::SUPPORTED`] returns in dword 0.
 pub mod capability {
-    /// Saveable.
-    pub const SAVEABLE: u32 = 1;
     /// Specific to a namespace.
     pub const NAMESPACE: u32 = 1 << 1;
     /// Changeable.

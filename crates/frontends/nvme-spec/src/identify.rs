@@ -81,10 +81,6 @@ pub mod fna {
     pub const FORMAT_ALL: u8 = 1;
     /// Secure erase erases all namespaces.
     pub const ERASE_ALL: u8 = 1 << 1;
-    /// Cryptographic erase supported.
-    pub const CRYPTO: u8 = 1 << 2;
-    /// Format with NSID FFFFFFFFh is not supported.
-    pub const NO_BROADCAST: u8 = 1 << 3;
 }
 
 /// Bits of [`IdentifyController::sgls`]: SGL support.
@@ -95,8 +91,6 @@ pub mod sgls {
     pub const SUPPORTED_DWORD: u32 = 0b10;
     /// Bit bucket descriptors.
     pub const BIT_BUCKET: u32 = 1 << 16;
-    /// An SGL may describe more bytes than the command moves.
-    pub const LENGTH_MAY_EXCEED: u32 = 1 << 18;
 }
 
 /// Power state descriptor (Base 5.17.2.1).

@@ -5,12 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::{wire_offset, wire_size};
 
 /// Bits of [`IdentifyNamespace::nsfeat`].
-pub mod nsfeat {
-    /// DAE: reading deallocated blocks may fail with Deallocated or Unwritten Logical Block.
-    pub const DEALLOCATED_ERROR: u8 = 1 << 2;
-    /// OPTPERF: NPWG, NPWA, NPDG, NPDA and NOWS are defined.
-    pub const OPTPERF: u8 = 1 << 4;
-}
+pub mod nsfeat {}
 
 /// Values of [`IdentifyNamespace::dlfeat`] bits 2:0: what deallocated blocks read as.
 pub mod dlfeat {
@@ -18,8 +13,6 @@ pub mod dlfeat {
     pub const UNKNOWN: u8 = 0;
     /// All bytes 00h.
     pub const ZEROES: u8 = 1;
-    /// All bytes FFh.
-    pub const ONES: u8 = 2;
     /// Write Zeroes takes the DEAC bit.
     pub const DEAC: u8 = 1 << 3;
 }
@@ -168,8 +161,6 @@ pub struct IdentifyNamespaceIndependent {
 /// Namespace identification descriptor types: NIDT (Base 5.17.2.3; CNS 03h). Each descriptor is NIDT,
 /// NIDL (bytes of the identifier), two reserved bytes, then the identifier.
 pub mod nidt {
-    /// IEEE Extended Unique Identifier, 8 bytes.
-    pub const EUI64: u8 = 1;
     /// Namespace Globally Unique Identifier, 16 bytes.
     pub const NGUID: u8 = 2;
     /// UUID, 16 bytes.

@@ -50,16 +50,10 @@ pub mod nvm {
 
 /// Dword 12 of Read, Write, Compare, Verify and Write Zeroes (NVM 3.2).
 pub mod rw {
-    /// LR: limited retry.
-    pub const LR: u32 = 1 << 31;
     /// FUA: force unit access.
     pub const FUA: u32 = 1 << 30;
-    /// PRINFO: protection information.
-    pub const PRINFO: u32 = 0xf << 26;
     /// DEAC: a Write Zeroes that deallocates.
     pub const DEAC: u32 = 1 << 25;
-    /// STC: storage tag check.
-    pub const STC: u32 = 1 << 24;
     /// DTYPE: directive type, of Write.
     pub const DTYPE: u32 = 0xf << 20;
 }
@@ -68,8 +62,6 @@ pub mod rw {
 pub mod dsm {
     /// AD: deallocate.
     pub const AD: u32 = 1 << 2;
-    /// IDW: integral dataset for write.
-    pub const IDW: u32 = 1 << 1;
     /// IDR: integral dataset for read.
     pub const IDR: u32 = 1;
     /// The most ranges one command carries.
@@ -102,16 +94,12 @@ pub mod format {
     pub const MSET: u32 = 1 << 4;
     /// PI: protection information, bits 7:5.
     pub const PI: u32 = 7 << 5;
-    /// PIL: protection information location.
-    pub const PIL: u32 = 1 << 8;
     /// SES: secure erase settings, bits 11:9.
     pub const SES_SHIFT: u32 = 9;
     /// SES: no secure erase.
     pub const SES_NONE: u32 = 0;
     /// SES: user data erase.
     pub const SES_USER_DATA: u32 = 1;
-    /// SES: cryptographic erase.
-    pub const SES_CRYPTO: u32 = 2;
     /// LBAFU: bits 13:12.
     pub const LBAFU: u32 = 3 << 12;
 }

@@ -19,8 +19,6 @@ pub mod header {
     pub const STATUS: usize = 0x06;
     /// Revision ID, 8 bits, then the 24-bit class code.
     pub const REVISION_ID: usize = 0x08;
-    /// Class code, 24 bits.
-    pub const CLASS_CODE: usize = 0x09;
     /// Cache line size, 8 bits.
     pub const CACHE_LINE_SIZE: usize = 0x0c;
     /// First base address register, 32 bits; six of them.
@@ -53,8 +51,6 @@ pub mod command {
 
 /// Bits of the Status register.
 pub mod status {
-    /// A pin interrupt is pending.
-    pub const INTERRUPT: u16 = 1 << 3;
     /// There is a capability list.
     pub const CAPABILITIES: u16 = 1 << 4;
 }

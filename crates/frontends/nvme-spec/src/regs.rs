@@ -118,10 +118,6 @@ impl Cap {
     pub const fn dstrd(self) -> u8 {
         bits(self.0, 32, 4) as u8
     }
-    /// NSSRS: whether NVM Subsystem Reset is supported.
-    pub const fn nssrs(self) -> bool {
-        self.0 & Self::NSSRS != 0
-    }
     /// CSS: bitmap of command sets.
     pub const fn css(self) -> u8 {
         bits(self.0, 37, 8) as u8
@@ -129,10 +125,6 @@ impl Cap {
     /// MPSMIN: the smallest memory page is `1 << (12 + mpsmin)` bytes.
     pub const fn mpsmin(self) -> u8 {
         bits(self.0, 48, 4) as u8
-    }
-    /// MPSMAX: the largest memory page is `1 << (12 + mpsmax)` bytes.
-    pub const fn mpsmax(self) -> u8 {
-        bits(self.0, 52, 4) as u8
     }
 }
 
@@ -147,8 +139,6 @@ impl Cc {
     pub const CSS_NVM: u8 = 0b000;
     /// CSS: every supported I/O command set.
     pub const CSS_IOCS: u8 = 0b110;
-    /// CSS: admin commands only.
-    pub const CSS_ADMIN: u8 = 0b111;
     /// AMS: round robin among all submission queues.
     pub const AMS_ROUND_ROBIN: u8 = 0b000;
     /// AMS: weighted round robin with urgent priority class.

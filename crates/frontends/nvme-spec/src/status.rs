@@ -6,13 +6,6 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Status(pub u16);
 
-/// SCT: generic command status.
-pub const SCT_GENERIC: u8 = 0;
-/// SCT: command specific status.
-pub const SCT_SPECIFIC: u8 = 1;
-/// SCT: media and data integrity errors.
-pub const SCT_MEDIA: u8 = 2;
-
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $sct:literal, $sc:literal;)*) => {
         impl Status {
@@ -179,8 +172,6 @@ codes! {
 impl Status {
     /// DNR, Do Not Retry: the same command would fail again.
     pub const DNR: u16 = 1 << 14;
-    /// M, More: the error log tells more.
-    pub const MORE: u16 = 1 << 13;
 
     /// From a status code type and a status code.
     pub const fn new(sct: u8, sc: u8) -> Self {
