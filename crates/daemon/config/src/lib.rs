@@ -1,12 +1,9 @@
-//! The configuration file and scenario files: what an operator wrote, checked; and the layout file, which keeps each
-//! tenant's place on the drive.
+//! The configuration file and scenario files: what an operator wrote, checked.
 //!
 //! * [`Config::load`] reads the TOML file and reports *every* problem in it, each with its line and its
 //!   remedy. It looks at nothing else, so it can be tested without a host.
 //! * [`Config::check_host`] looks at the machine without changing it: the drive, the directories, the CPUs.
-//! * [`Layout::plan`] gives every tenant its range on the drive. A tenant that was placed before keeps its
-//!   range whatever happens to the rest of the file: another range would be another tenant's data.
-//!   [`LayoutFile`] keeps that record on disk.
+//! * [`Config::plan_layout`] gives every tenant its range on the drive.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
 //! * [`Summary`] is what `evenkeel check` prints.
 //! * [`Scenario::load`] reads a simulation's file in the same way.
@@ -21,12 +18,12 @@
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
-//! | `layout`, `layout_file` | who is where on the drive; its file |
+//! | `place` | each tenant's range on the drive, by the crate `layout` |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
 //!
 //! Values here are plain: the binary turns them into the types of other rooms.
 //!
-//! Not implemented: changing a tenant's size, moving it, several drives in one file, reloading while
+//! Not implemented: several drives in one file, reloading while
 //! running.
 
 #![forbid(unsafe_code)]
@@ -37,9 +34,8 @@ mod config;
 mod demand;
 mod frontend;
 mod host;
-mod layout;
-mod layout_file;
 mod nearest;
+mod place;
 mod plan;
 mod policy_section;
 mod prepare;
@@ -56,8 +52,7 @@ pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tena
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport};
-pub use layout::{Change, DeviceIdentity, Layout, Placement};
-pub use layout_file::{LayoutError, LayoutFile};
+pub use layout::RANGE_STEP_BYTES;
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
@@ -73,6 +68,3 @@ pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 
 /// Pollers that one file may ask for, at most: a thread for each queue of each tenant adds up.
 pub const POLLERS_MAX: usize = 1024;
-
-/// Sizes and places on the drive are multiples of this: the larger of the two LBA sizes.
-pub const RANGE_STEP_BYTES: u64 = 4096;

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use config::scenario::{Arrival, FaultKind, Workload};
-use config::{Backend, BuiltIn, Config, DeviceIdentity, Layout, Profile, Scenario, Serves};
+use config::{Backend, BuiltIn, Config, Profile, Scenario, Serves};
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
+use layout::DeviceIdentity;
 use policy::{Class, Settings};
 
 fn example(name: &str) -> Config {
@@ -48,7 +49,7 @@ fn model() {
     let Settings::Lpns(lpns) = &config.policy else { panic!("not lpns") };
     assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
     let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
-    let (layout, _) = Layout::plan(&config, &device, None).unwrap_or_else(|e| panic!("{e}"));
+    let (layout, _) = config.plan_layout(&device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);
 }
 

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::{Random, for_each_seed};
 use config::scenario::FaultKind;
-use config::{Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use config::{Config, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use layout::DeviceIdentity;
 use policy::Class;
 
 const GOOD: &str = include_str!("../../../../examples/two-tenants.toml");
@@ -162,7 +163,7 @@ fn holds_together(config: &Config) {
 fn no_mutation_panics_or_loses_a_range() {
     let device = DeviceIdentity { path: "/srv/evenkeel/drive.img".into(), id: None, size_bytes: 64 << 30 };
     let good = Config::parse(Path::new("good.toml"), GOOD).expect("the example is good");
-    let (recorded, _) = Layout::plan(&good, &device, None).expect("room for both");
+    let (recorded, _) = good.plan_layout(&device, None).expect("room for both");
     let planned = AtomicUsize::new(0);
     for_each_seed(6_000, |random| {
         let good = [GOOD, GOOD_VHOST][random.below(2)];
@@ -175,7 +176,7 @@ fn no_mutation_panics_or_loses_a_range() {
             }
             Ok(config) => {
                 holds_together(&config);
-                if let Ok((layout, _)) = Layout::plan(&config, &device, Some(&recorded)) {
+                if let Ok((layout, _)) = config.plan_layout(&device, Some(&recorded)) {
                     planned.fetch_add(1, Relaxed);
                     for old in recorded.placements() {
                         assert_eq!(layout.find(&old.name), Some(old));
