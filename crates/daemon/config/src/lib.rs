@@ -1,4 +1,4 @@
-//! The configuration file and scenario files: what an operator wrote, checked.
+//! The configuration file: what an operator wrote, checked.
 //!
 //! * [`Config::load`] reads the TOML file and reports *every* problem in it, each with its line and its
 //!   remedy. It looks at nothing else, so it can be tested without a host.
@@ -6,7 +6,7 @@
 //! * [`Config::plan_layout`] gives every tenant its range on the drive.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
 //! * [`Summary`] is what `evenkeel check` prints.
-//! * [`Scenario::load`] reads a simulation's file in the same way.
+//! * [`reading`] is for other files with some of the same sections: a scenario's.
 //!
 //! | module | |
 //! | --- | --- |
@@ -14,9 +14,8 @@
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
-//! | `policy_section`, `terms`, `profile` | sections that the daemon's file and scenarios share |
+//! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
-//! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
@@ -42,7 +41,7 @@ mod prepare;
 mod problem;
 mod profile;
 mod rules;
-pub mod scenario;
+mod rw;
 mod section;
 mod sockets;
 mod summary;
@@ -57,8 +56,26 @@ pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
-pub use scenario::Scenario;
+pub use rw::{BlockSize, Rw};
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
+
+/// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
+///
+/// What reads a value gives a [`Wrong`](reading::Wrong) where it can't be used; what reads a section notes that in a
+/// [`Sink`](reading::Sink) and gives `None`.
+pub mod reading {
+    pub use crate::check::{name, parse_document};
+    pub use crate::config::read_text;
+    pub use crate::policy_section::{policy_name, policy_with_defaults, read_policy};
+    pub use crate::problem::{Sink, Text};
+    pub use crate::profile::{beside, profile};
+    pub use crate::rw::{DEPTHS, THREADS, arrivals, read_rw};
+    pub use crate::section::{
+        Items, POLICY, Schema, Section, THE_TOP, Wrong, boolean, choice, count, fraction, integer, kind, list, or,
+        seed, size, small_integer, span_in, text,
+    };
+    pub use crate::terms::{TenantRules, TermsDraft, read_terms};
+}
 
 /// Tenants in one file, at most.
 pub const TENANTS_MAX: usize = 1024;
