@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::sim::{Report, ScenarioError};
 use anyhow::{Result, bail};
-use config::Scenario;
 use io_model::Nanos;
+use scenario::Scenario;
 use serde::Serialize;
 
 use self::plan::{Plan, Run};

@@ -14,7 +14,7 @@ use crate::TENANTS_MAX;
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
-use crate::policy_section;
+use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
 use crate::rules;
@@ -43,7 +43,7 @@ pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
 }
 
 /// The tables of a text, with their places.
-pub(crate) fn parse_document(source: &Text) -> Result<Spanned<DeTable<'_>>, ConfigErrors> {
+pub fn parse_document(source: &Text) -> Result<Spanned<DeTable<'_>>, ConfigErrors> {
     let (document, errors) = DeTable::parse_recoverable(&source.text);
     if errors.is_empty() { Ok(document) } else { Err(syntax_problems(source, &errors)) }
 }
@@ -165,7 +165,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
     let policy_section = top.table(sink, "policy", section::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
-    let policy = policy_section::read(sink, &policy_section, &profile);
+    let policy = read_policy(sink, &policy_section, &profile);
     let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = device.as_ref().is_some_and(|device| device.profile_named);
@@ -368,7 +368,7 @@ fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
 }
 
 /// A tenant's name.
-pub(crate) fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
+pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
     let shown: String = found.chars().take(80).collect();
     // The control socket has this name in the directory where each tenant has its own.

@@ -6,8 +6,7 @@ use io_model::units::{Rate, Size};
 use toml::de::DeValue;
 
 use crate::problem::Sink;
-use crate::scenario::workload::{DEPTHS, THREADS, arrivals, read_rw};
-use crate::scenario::{BlockSize, Rw};
+use crate::rw::{BlockSize, DEPTHS, Rw, THREADS, arrivals, read_rw};
 use crate::section::{DAEMON, DEMAND, Section, integer, kind, or};
 
 /// What a tenant will ask for.

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use io_model::units::Size;
+use layout::DeviceIdentity;
 use rustix::fs::{Access, OFlags, access, major, minor};
 
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
 use crate::frontend::Mode;
-use crate::layout::DeviceIdentity;
 use crate::problem::{ConfigErrors, Problem, Sink};
 
 /// How often, and after which pause, a drive that is claimed is tried again: one second in all.

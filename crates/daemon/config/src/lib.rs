@@ -1,15 +1,12 @@
-//! The configuration file and scenario files: what an operator wrote, checked; and the layout file, which keeps each
-//! tenant's place on the drive.
+//! The configuration file: what an operator wrote, checked.
 //!
 //! * [`Config::load`] reads the TOML file and reports *every* problem in it, each with its line and its
 //!   remedy. It looks at nothing else, so it can be tested without a host.
 //! * [`Config::check_host`] looks at the machine without changing it: the drive, the directories, the CPUs.
-//! * [`Layout::plan`] gives every tenant its range on the drive. A tenant that was placed before keeps its
-//!   range whatever happens to the rest of the file: another range would be another tenant's data.
-//!   [`LayoutFile`] keeps that record on disk.
+//! * [`Config::plan_layout`] gives every tenant its range on the drive.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
 //! * [`Summary`] is what `evenkeel check` prints.
-//! * [`Scenario::load`] reads a simulation's file in the same way.
+//! * [`reading`] is for other files with some of the same sections: a scenario's.
 //!
 //! | module | |
 //! | --- | --- |
@@ -17,16 +14,15 @@
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
-//! | `policy_section`, `terms`, `profile` | sections that the daemon's file and scenarios share |
+//! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
-//! | [`scenario`] | a simulation: drive, host, policies, tenants with workloads, faults |
 //! | `host`, `sockets` | checks that look at the machine |
-//! | `layout`, `layout_file` | who is where on the drive; its file |
+//! | `place` | each tenant's range on the drive, by the crate `layout` |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
 //!
 //! Values here are plain: the binary turns them into the types of other rooms.
 //!
-//! Not implemented: changing a tenant's size, moving it, several drives in one file, reloading while
+//! Not implemented: several drives in one file, reloading while
 //! running.
 
 #![forbid(unsafe_code)]
@@ -37,16 +33,15 @@ mod config;
 mod demand;
 mod frontend;
 mod host;
-mod layout;
-mod layout_file;
 mod nearest;
+mod place;
 mod plan;
 mod policy_section;
 mod prepare;
 mod problem;
 mod profile;
 mod rules;
-pub mod scenario;
+mod rw;
 mod section;
 mod sockets;
 mod summary;
@@ -56,14 +51,31 @@ pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tena
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport};
-pub use layout::{Change, DeviceIdentity, Layout, Placement};
-pub use layout_file::{LayoutError, LayoutFile};
+pub use layout::RANGE_STEP_BYTES;
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
-pub use scenario::Scenario;
+pub use rw::{BlockSize, Rw};
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
+
+/// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
+///
+/// What reads a value gives a [`Wrong`](reading::Wrong) where it can't be used; what reads a section notes that in a
+/// [`Sink`](reading::Sink) and gives `None`.
+pub mod reading {
+    pub use crate::check::{name, parse_document};
+    pub use crate::config::read_text;
+    pub use crate::policy_section::{policy_name, policy_with_defaults, read_policy};
+    pub use crate::problem::{Sink, Text};
+    pub use crate::profile::{beside, profile};
+    pub use crate::rw::{DEPTHS, THREADS, arrivals, read_rw};
+    pub use crate::section::{
+        Items, POLICY, Schema, Section, THE_TOP, Wrong, boolean, choice, count, fraction, integer, kind, list, or,
+        seed, size, small_integer, span_in, text,
+    };
+    pub use crate::terms::{TenantRules, TermsDraft, read_terms};
+}
 
 /// Tenants in one file, at most.
 pub const TENANTS_MAX: usize = 1024;
@@ -73,6 +85,3 @@ pub const SOCKET_PATH_MAX_BYTES: usize = 107;
 
 /// Pollers that one file may ask for, at most: a thread for each queue of each tenant adds up.
 pub const POLLERS_MAX: usize = 1024;
-
-/// Sizes and places on the drive are multiples of this: the larger of the two LBA sizes.
-pub const RANGE_STEP_BYTES: u64 = 4096;

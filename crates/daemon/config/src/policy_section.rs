@@ -37,9 +37,9 @@ const KEYS: [(PolicyKind, &[&str]); 9] = [
 const ABSENT: [(&str, &str); 1] = [("fairnvme", "write name = \"fair\"")];
 
 /// Reads a `[policy]` section; `lpns` where it is missing or has no name.
-pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) -> Option<Settings> {
+pub fn read_policy(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) -> Option<Settings> {
     section.reject_unknown(sink);
-    let kind = or(sink, section, "name", PolicyKind::Lpns, word)?;
+    let kind = or(sink, section, "name", PolicyKind::Lpns, policy_name)?;
     let own = KEYS.iter().find(|(policy, _)| *policy == kind).map_or(&[][..], |(_, keys)| keys);
     for key in section.known.iter().filter(|key| **key != "name" && !own.contains(key)) {
         forbid(sink, section, key, kind);
@@ -48,12 +48,12 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Pro
 }
 
 /// A policy with its defaults.
-pub(crate) fn with_defaults(sink: &mut Sink<'_>, kind: PolicyKind, profile: &Profile) -> Option<Settings> {
+pub fn policy_with_defaults(sink: &mut Sink<'_>, kind: PolicyKind, profile: &Profile) -> Option<Settings> {
     read_parameters(sink, &Section::missing("[policy]"), kind, profile)
 }
 
 /// A policy's name.
-pub(crate) fn word(value: &DeValue<'_>) -> Result<PolicyKind, Wrong> {
+pub fn policy_name(value: &DeValue<'_>) -> Result<PolicyKind, Wrong> {
     choice(&KEYS.map(|(kind, _)| (kind.name(), kind)), &ABSENT)(value)
 }
 

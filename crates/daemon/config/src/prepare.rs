@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use layout::{Change, Layout, LayoutError, LayoutFile};
+
 use crate::config::Config;
 use crate::host::{DeviceLock, HostReport};
-use crate::layout::{Change, Layout};
-use crate::layout_file::{LayoutError, LayoutFile};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -31,12 +31,11 @@ impl Prepared {
     /// Checks the host and plans the layout. Writes nothing.
     ///
     /// # Errors
-    /// What [`Config::check_host`], [`LayoutFile::open`] and [`Layout::plan`] report.
+    /// What [`Config::check_host`], [`LayoutFile::open`] and [`Config::plan_layout`] report.
     pub fn new(config: Config) -> Result<Self, ConfigErrors> {
         let host = config.check_host()?;
-        let file =
-            LayoutFile::open(LayoutFile::location(&config, &host.device)).map_err(|e| layout_problem(&config, &e))?;
-        let (layout, changes) = Layout::plan(&config, &host.device, file.layout())?;
+        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        let (layout, changes) = config.plan_layout(&host.device, file.layout())?;
         let mut warnings = config.warnings.clone();
         warnings.extend(host.warnings.iter().cloned());
         if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {

@@ -40,7 +40,7 @@ pub struct ConfigErrors {
 
 impl ConfigErrors {
     /// A file with one problem and no line to blame.
-    pub(crate) fn one(file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn one(file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         let problem = Problem { place: None, what: what.into(), remedy: remedy.into() };
         Self { file: file.to_owned(), problems: vec![problem] }
     }
@@ -81,12 +81,15 @@ impl Problem {
 
 /// A file's text, to turn byte spans into places.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Text {
+pub struct Text {
+    /// Its name, as given.
     pub file: PathBuf,
+    /// All of it.
     pub text: String,
 }
 
 impl Text {
+    /// The line and column of a span of bytes.
     pub fn place(&self, span: &Range<usize>) -> Place {
         let start = floor_char_boundary(&self.text, span.start);
         let before = &self.text[..start];
@@ -129,13 +132,15 @@ const EXCERPT_MAX_BYTES: usize = 240;
 const TOLD_MAX: usize = 100;
 
 /// Where checks put what they find.
-pub(crate) struct Sink<'t> {
+pub struct Sink<'t> {
+    /// What is read.
     pub text: &'t Text,
     found: Vec<(usize, Problem)>,
     untold: usize,
 }
 
 impl<'t> Sink<'t> {
+    /// Nothing found yet.
     pub fn new(text: &'t Text) -> Self {
         Self { text, found: Vec::new(), untold: 0 }
     }
@@ -163,6 +168,7 @@ impl<'t> Sink<'t> {
         }
     }
 
+    /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

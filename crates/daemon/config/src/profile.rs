@@ -104,7 +104,7 @@ impl BuiltIn {
 
 impl Profile {
     /// The drive that is assumed where nobody names one.
-    pub(crate) const DEFAULT: Self = Self::BuiltIn(BuiltIn::P5800x);
+    pub const DEFAULT: Self = Self::BuiltIn(BuiltIn::P5800x);
 
     /// As a file names it.
     pub fn name(&self) -> String {
@@ -124,7 +124,7 @@ impl Profile {
 }
 
 /// A profile's name, or a path: relative to the directory of `file`.
-pub(crate) fn profile(file: &Path) -> impl Fn(&DeValue<'_>) -> Result<Profile, Wrong> + '_ {
+pub fn profile(file: &Path) -> impl Fn(&DeValue<'_>) -> Result<Profile, Wrong> + '_ {
     move |value| {
         let found = text(value)?;
         if let Some((_, drive)) = BuiltIn::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(&found)) {
@@ -143,7 +143,7 @@ pub(crate) fn profile(file: &Path) -> impl Fn(&DeValue<'_>) -> Result<Profile, W
 }
 
 /// The path that a file names, from its own directory.
-pub(crate) fn beside(file: &Path, named: &str) -> Result<PathBuf, Wrong> {
+pub fn beside(file: &Path, named: &str) -> Result<PathBuf, Wrong> {
     if named.is_empty() || named.contains('\0') {
         return Err(Wrong { what: "is no path".into(), remedy: "write the path of a file".into() });
     }

@@ -12,8 +12,10 @@ use crate::nearest::nearest;
 use crate::problem::Sink;
 
 /// A value that can't be used: what is wrong, what to do.
-pub(crate) struct Wrong {
+pub struct Wrong {
+    /// Follows the key: "is 5".
     pub what: String,
+    /// An imperative.
     pub remedy: String,
 }
 
@@ -24,10 +26,10 @@ impl Wrong {
 }
 
 /// The label of what stands above all headings.
-pub(crate) const THE_TOP: &str = "the top of the file";
+pub const THE_TOP: &str = "the top of the file";
 
 /// Every section of one kind of file with its keys, to tell where a misplaced key belongs.
-pub(crate) type Schema = &'static [(&'static str, &'static [&'static str])];
+pub type Schema = &'static [(&'static str, &'static [&'static str])];
 
 /// The daemon's file.
 pub(crate) const DAEMON: Schema = &[
@@ -40,7 +42,8 @@ pub(crate) const DAEMON: Schema = &[
 ];
 pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "overcommit", "device", "policy", "pollers", "tenant"];
 pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
-pub(crate) const POLICY: &[&str] = &[
+/// The keys of `[policy]`.
+pub const POLICY: &[&str] = &[
     "name",
     "variant",
     "omega",
@@ -93,10 +96,11 @@ const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan
 pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
 
 /// One table, or its absence (then every key is missing).
-pub(crate) struct Section<'t, 'i> {
+pub struct Section<'t, 'i> {
     /// For messages: `[device]`.
     pub label: String,
     schema: Schema,
+    /// The keys that it may have.
     pub known: &'static [&'static str],
     /// Where a problem with the section as a whole is shown; `None` where the file has no such section.
     pub span: Option<Range<usize>>,
@@ -104,7 +108,7 @@ pub(crate) struct Section<'t, 'i> {
 }
 
 /// What a list of sections holds, for messages.
-pub(crate) struct Items {
+pub struct Items {
     /// "tenant".
     pub one: &'static str,
     /// "each virtual disk".
@@ -118,6 +122,7 @@ pub(crate) struct Items {
 }
 
 impl<'t, 'i> Section<'t, 'i> {
+    /// `span` as in the field; `table`: `None` where the file has no such section.
     pub fn new(
         schema: Schema,
         label: &str,
@@ -139,10 +144,12 @@ impl<'t, 'i> Section<'t, 'i> {
         format!("`{key}` {word} {}", self.label)
     }
 
+    /// A key and its value.
     pub fn entry(&self, key: &str) -> Option<(&'t Spanned<toml::de::DeString<'i>>, &'t Spanned<DeValue<'i>>)> {
         self.table?.iter().find(|(name, _)| name.get_ref() == key)
     }
 
+    /// Whether the key is there.
     pub fn has(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
@@ -256,7 +263,7 @@ impl<'t, 'i> Section<'t, 'i> {
 }
 
 /// `key`'s value, `default` where it is missing, `None` where it can't be used.
-pub(crate) fn or<T>(
+pub fn or<T>(
     sink: &mut Sink<'_>,
     section: &Section<'_, '_>,
     key: &str,
@@ -270,7 +277,7 @@ pub(crate) fn or<T>(
 }
 
 /// Like [`or`] for a count that has no default.
-pub(crate) fn count(
+pub fn count(
     sink: &mut Sink<'_>,
     section: &Section<'_, '_>,
     key: &str,
@@ -279,15 +286,18 @@ pub(crate) fn count(
     or(sink, section, key, None, |value| integer(range)(value).map(|n| u16::try_from(n).ok()))
 }
 
-pub(crate) fn text(value: &DeValue<'_>) -> Result<String, Wrong> {
+/// A text.
+pub fn text(value: &DeValue<'_>) -> Result<String, Wrong> {
     value.as_str().map(str::to_owned).ok_or_else(|| Wrong::expected("a text in double quotes", value))
 }
 
-pub(crate) fn boolean(value: &DeValue<'_>) -> Result<bool, Wrong> {
+/// True or false.
+pub fn boolean(value: &DeValue<'_>) -> Result<bool, Wrong> {
     value.as_bool().ok_or_else(|| Wrong::expected("true or false", value))
 }
 
-pub(crate) fn size(value: &DeValue<'_>) -> Result<Size, Wrong> {
+/// A size, or a number of bytes.
+pub fn size(value: &DeValue<'_>) -> Result<Size, Wrong> {
     number_with_unit(value, "a size such as \"16GiB\", \"1TB\" or 4096 (bytes)")
 }
 
@@ -319,7 +329,7 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
 }
 
 /// A span within bounds.
-pub(crate) fn span_in(range: RangeInclusive<Nanos>) -> impl FnOnce(&DeValue<'_>) -> Result<Nanos, Wrong> {
+pub fn span_in(range: RangeInclusive<Nanos>) -> impl FnOnce(&DeValue<'_>) -> Result<Nanos, Wrong> {
     move |value| {
         let found = span(value)?;
         if range.contains(&found) {
@@ -339,7 +349,8 @@ fn number_with_unit<T: std::str::FromStr<Err = UnitError>>(value: &DeValue<'_>, 
     text.parse().map_err(|e: UnitError| Wrong { what: format!("is {shown}"), remedy: e.to_string() })
 }
 
-pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Result<u32, Wrong> {
+/// A whole number within a range.
+pub fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Result<u32, Wrong> {
     move |value| {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let DeValue::Integer(number) = value else { return Err(Wrong::expected(&expected, value)) };
@@ -353,13 +364,13 @@ pub(crate) fn integer(range: RangeInclusive<u32>) -> impl Fn(&DeValue<'_>) -> Re
 }
 
 /// A whole number of 16 bits.
-pub(crate) fn small_integer(range: RangeInclusive<u16>) -> impl Fn(&DeValue<'_>) -> Result<u16, Wrong> {
+pub fn small_integer(range: RangeInclusive<u16>) -> impl Fn(&DeValue<'_>) -> Result<u16, Wrong> {
     // What is within the range has 16 bits.
     move |value| integer(u32::from(*range.start())..=(*range.end()).into())(value).map(|number| number as u16)
 }
 
 /// A seed of random numbers.
-pub(crate) fn seed(value: &DeValue<'_>) -> Result<u64, Wrong> {
+pub fn seed(value: &DeValue<'_>) -> Result<u64, Wrong> {
     const EXPECTED: &str = "a whole number from 0 to 2^64 - 1";
     let DeValue::Integer(number) = value else { return Err(Wrong::expected(EXPECTED, value)) };
     u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| Wrong {
@@ -369,7 +380,7 @@ pub(crate) fn seed(value: &DeValue<'_>) -> Result<u64, Wrong> {
 }
 
 /// A number with or without a point.
-pub(crate) fn fraction(range: RangeInclusive<f64>) -> impl FnOnce(&DeValue<'_>) -> Result<f64, Wrong> {
+pub fn fraction(range: RangeInclusive<f64>) -> impl FnOnce(&DeValue<'_>) -> Result<f64, Wrong> {
     move |value| {
         let expected = format!("a number from {} to {}", range.start(), range.end());
         let text = match value {
@@ -404,7 +415,7 @@ pub(crate) fn integers(range: RangeInclusive<u32>) -> impl FnOnce(&DeValue<'_>) 
 }
 
 /// One of several words. `absent` are words that other versions or plans know, with what to say about each.
-pub(crate) fn choice<T: Copy>(
+pub fn choice<T: Copy>(
     options: &[(&str, T)],
     absent: &[(&str, &str)],
 ) -> impl FnOnce(&DeValue<'_>) -> Result<T, Wrong> {
@@ -427,7 +438,7 @@ pub(crate) fn choice<T: Copy>(
 }
 
 /// `a, b or c`.
-pub(crate) fn list(words: &[&str]) -> String {
+pub fn list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [one] => (*one).to_owned(),
@@ -436,7 +447,7 @@ pub(crate) fn list(words: &[&str]) -> String {
 }
 
 /// The kind of a value, for messages.
-pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
+pub fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
         DeValue::Integer(_) => "a whole number",

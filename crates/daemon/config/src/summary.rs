@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
+use layout::{Change, Placement};
 use policy::Terms;
 use policy::{ArbitratedConfig, Settings};
 use serde::Serialize;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use crate::config::{Config, Doorbells};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, Threads};
-use crate::layout::{Change, Placement};
 use crate::plan::{Poller, Serves};
 use crate::prepare::Prepared;
 

@@ -15,7 +15,7 @@ const TARGET_MAX: Nanos = Nanos(1_000_000_000);
 
 /// What the file's policies make of tenants' keys.
 #[derive(Clone, Copy)]
-pub(crate) struct TenantRules {
+pub struct TenantRules {
     /// One keeps limits.
     pub limits: bool,
     /// One arbitrates by priority.
@@ -23,10 +23,14 @@ pub(crate) struct TenantRules {
 }
 
 /// A tenant's terms as far as they could be read.
-pub(crate) struct TermsDraft {
+pub struct TermsDraft {
+    /// The promise or the weight.
     pub class: Option<Class>,
+    /// What it counts for.
     pub priority: Option<TenantPriority>,
+    /// What it may do at most.
     pub limits: Option<Limits>,
+    /// Where `latency_target` stands.
     pub target_mark: Option<Range<usize>>,
 }
 
@@ -43,7 +47,7 @@ impl TermsDraft {
 }
 
 /// `no_client`: why this tenant's guest can't ask for priorities, if it can't, and what to do.
-pub(crate) fn read_terms(
+pub fn read_terms(
     sink: &mut Sink<'_>,
     section: &Section<'_, '_>,
     rules: TenantRules,

@@ -1,51 +1,15 @@
-//! Every kind of mistake with the exact message that the operator sees: `bad_configs.txt` and `bad_scenarios.txt` have
-//! cases of `=== title`, the file, `---`, what is printed. `EVENKEEL_BLESS=1` writes the present messages into them.
+//! Every kind of mistake in a configuration.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+#[path = "common/messages.rs"]
+mod messages;
 
-use config::{Config, ConfigErrors, Problem, Scenario};
+use std::path::Path;
 
-fn printed(checked: Result<Vec<Problem>, ConfigErrors>) -> String {
-    match checked {
-        Err(errors) => errors.to_string(),
-        Ok(warnings) => {
-            let warnings: Vec<String> = warnings.iter().map(|w| w.in_file(Path::new("ek.toml"))).collect();
-            format!("good, with warnings:\n{}", warnings.join("\n"))
-        }
-    }
-}
-
-fn messages_are_as_written_down(table: &str, check: impl Fn(&str) -> Result<Vec<Problem>, ConfigErrors>) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(table);
-    let table = std::fs::read_to_string(&path).expect("the table");
-    let mut now = String::new();
-    let mut count = 0;
-    for case in table.split("=== ").skip(1) {
-        let (title, rest) = case.split_once('\n').expect("a title");
-        let (text, _) = rest.split_once("---\n").expect("a message");
-        writeln!(now, "=== {title}\n{text}---\n{}\n", printed(check(text))).expect("written");
-        count += 1;
-    }
-    assert!(count > 30, "{count} cases");
-    if std::env::var_os("EVENKEEL_BLESS").is_some() {
-        std::fs::write(&path, &now).expect("blessed");
-    }
-    for (have, want) in now.split("=== ").zip(table.split("=== ")) {
-        assert_eq!(have, want);
-    }
-}
+use config::Config;
 
 #[test]
-fn of_configurations() {
-    messages_are_as_written_down("bad_configs.txt", |text| {
+fn messages_are_as_written_down() {
+    messages::are_as_written_down("bad_configs.txt", |text| {
         Config::parse(Path::new("ek.toml"), text).map(|config| config.warnings)
-    });
-}
-
-#[test]
-fn of_scenarios() {
-    messages_are_as_written_down("bad_scenarios.txt", |text| {
-        Scenario::parse(Path::new("ek.toml"), text).map(|scenario| scenario.warnings)
     });
 }

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::{Random, for_each_seed};
-use config::{Change, Config, DeviceIdentity, Layout, LayoutError, LayoutFile, Prepared, Summary};
+use config::{Config, Prepared, Summary};
+use layout::{Change, DeviceIdentity, Layout, LayoutError, LayoutFile};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,11 +26,11 @@ fn device(mib: u64) -> DeviceIdentity {
 }
 
 fn plan(config: &Config, mib: u64, recorded: Option<&Layout>) -> (Layout, Vec<Change>) {
-    Layout::plan(config, &device(mib), recorded).unwrap_or_else(|e| panic!("{e}"))
+    config.plan_layout(&device(mib), recorded).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn refusal(config: &Config, mib: u64, recorded: &Layout) -> String {
-    Layout::plan(config, &device(mib), Some(recorded)).expect_err("a contradiction").to_string()
+    config.plan_layout(&device(mib), Some(recorded)).expect_err("a contradiction").to_string()
 }
 
 fn offsets_mib(layout: &Layout) -> Vec<(&str, u64)> {
@@ -136,11 +137,10 @@ fn contradictions_are_told_with_their_lines() {
 fn another_drive_is_refused_and_a_moved_one_is_not() {
     let tenants = config(&[("a", 4, "")]);
     let drive = |path: &str, id: &str| DeviceIdentity { path: path.into(), id: Some(id.into()), size_bytes: 64 * MIB };
-    let (recorded, _) = Layout::plan(&tenants, &drive("/dev/nvme0n1", "eui.1"), None).expect("room");
-    let (_, changes) =
-        Layout::plan(&tenants, &drive("/dev/nvme1n1", "eui.1"), Some(&recorded)).expect("the same drive");
+    let (recorded, _) = tenants.plan_layout(&drive("/dev/nvme0n1", "eui.1"), None).expect("room");
+    let (_, changes) = tenants.plan_layout(&drive("/dev/nvme1n1", "eui.1"), Some(&recorded)).expect("the same drive");
     assert!(matches!(&changes[..], [Change::DeviceMoved { .. }]));
-    let refused = Layout::plan(&tenants, &drive("/dev/nvme0n1", "eui.2"), Some(&recorded)).expect_err("another drive");
+    let refused = tenants.plan_layout(&drive("/dev/nvme0n1", "eui.2"), Some(&recorded)).expect_err("another drive");
     assert!(refused.to_string().contains("is drive eui.2, its layout was made for drive eui.1"), "{refused}");
 }
 
@@ -258,7 +258,7 @@ fn histories_keep_every_range() {
                 text += &format!("[[tenant]]\nname = \"{name}\"\nsize = \"{mib}MiB\"\n{more}\n");
             }
             let Ok(config) = Config::parse(Path::new("ek.toml"), &text) else { continue };
-            let Ok((layout, _)) = Layout::plan(&config, &device(mib), recorded.as_ref()) else { continue };
+            let Ok((layout, _)) = config.plan_layout(&device(mib), recorded.as_ref()) else { continue };
             planned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let mut end = 0;
             for placement in layout.placements() {

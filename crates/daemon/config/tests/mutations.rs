@@ -2,14 +2,17 @@
 //! change take a recorded tenant's range away.
 
 mod common;
+#[path = "common/mutate.rs"]
+mod mutate;
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use common::{Random, for_each_seed};
-use config::scenario::FaultKind;
-use config::{Config, DeviceIdentity, Layout, POLLERS_MAX, RANGE_STEP_BYTES, Scenario, TENANTS_MAX};
+use common::for_each_seed;
+use config::{Config, POLLERS_MAX, RANGE_STEP_BYTES, TENANTS_MAX};
+use layout::DeviceIdentity;
+use mutate::{mutate, mutate_lines};
 use policy::Class;
 
 const GOOD: &str = include_str!("../../../../examples/two-tenants.toml");
@@ -40,100 +43,6 @@ lba_size = 4096
 read_only = true
 "#;
 
-const SCENARIOS: [&str; 4] = [
-    include_str!("../../../../examples/scenarios/six-noisy-neighbours.toml"),
-    include_str!("../../../../examples/scenarios/mixed-tenants.toml"),
-    include_str!("../../../../examples/scenarios/faults.toml"),
-    include_str!("../../../../examples/scenarios/trace-beside-noise.toml"),
-];
-
-/// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.
-const PIECES: &[&str] = &[
-    "\"",
-    "[[tenant]]\n",
-    "[device]\n",
-    "=",
-    "\n",
-    "0",
-    "-",
-    "18446744073709551615",
-    "\"9EiB\"",
-    "16GiB",
-    "4096",
-    "µ",
-    "name = \"db\"\n",
-    "offset = \"1MiB\"\n",
-    "weight = 3\n",
-    "frontend = \"vhost-user-blk\"\n",
-    "threads = \"per-queue\"\n",
-    "mode = \"polling\"\n",
-    "read_only = true\n",
-    "class = \"guaranteed\"\n",
-    "{",
-    "[",
-    ",",
-    "\\u0000",
-    "true",
-    "1e309",
-    "1979-05-27",
-    "cpus = [0, 0]\n",
-    "\u{1b}[0m",
-    "\t",
-    "'''",
-    "#",
-    "size = \"8GiB\"\n",
-    "0x7f",
-    "nan",
-    "name = \"d2fq\"\n",
-    "max_in_flight = 8\n",
-    "rw_iops = \"1k\"\n",
-    "kind = \"open\"\n",
-    "count = 1024\n",
-    "bssplit = \"4k/10:8k/90\"\n",
-    "[[fault]]\nkind = \"reset\"\nat = \"1ms\"\ntenant = \"db\"\n",
-    "[tenant.workload]\n",
-    "policies = [\"k2\"]\n",
-    "4k/",
-];
-
-fn mutate(random: &mut Random, text: &str) -> String {
-    let mut chars: Vec<char> = text.chars().collect();
-    for _ in 0..=random.below(6) {
-        let at = random.below(chars.len() + 1);
-        let len = random.below(24).min(chars.len() - at);
-        match random.below(4) {
-            0 => drop(chars.drain(at..at + len)),
-            1 => {
-                let piece = PIECES[random.below(PIECES.len())];
-                drop(chars.splice(at..at + len, piece.chars()));
-            }
-            2 => {
-                let piece = PIECES[random.below(PIECES.len())];
-                drop(chars.splice(at..at, piece.chars()));
-            }
-            _ => {
-                let copy: Vec<char> = chars[at..at + len].to_vec();
-                let to = random.below(chars.len() + 1);
-                drop(chars.splice(to..to, copy));
-            }
-        }
-    }
-    chars.into_iter().collect()
-}
-
-fn mutate_lines(random: &mut Random, text: &str) -> String {
-    let mut lines: Vec<&str> = text.lines().collect();
-    for _ in 0..=random.below(4) {
-        let (from, to) = (random.below(lines.len()), random.below(lines.len()));
-        match random.below(3) {
-            0 => lines.swap(from, to),
-            1 => drop(lines.remove(from)),
-            _ => lines.insert(to, lines[from]),
-        }
-    }
-    lines.join("\n")
-}
-
 fn holds_together(config: &Config) {
     assert!((1..=TENANTS_MAX).contains(&config.tenants.len()));
     let names: HashSet<&str> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
@@ -162,7 +71,7 @@ fn holds_together(config: &Config) {
 fn no_mutation_panics_or_loses_a_range() {
     let device = DeviceIdentity { path: "/srv/evenkeel/drive.img".into(), id: None, size_bytes: 64 << 30 };
     let good = Config::parse(Path::new("good.toml"), GOOD).expect("the example is good");
-    let (recorded, _) = Layout::plan(&good, &device, None).expect("room for both");
+    let (recorded, _) = good.plan_layout(&device, None).expect("room for both");
     let planned = AtomicUsize::new(0);
     for_each_seed(6_000, |random| {
         let good = [GOOD, GOOD_VHOST][random.below(2)];
@@ -175,7 +84,7 @@ fn no_mutation_panics_or_loses_a_range() {
             }
             Ok(config) => {
                 holds_together(&config);
-                if let Ok((layout, _)) = Layout::plan(&config, &device, Some(&recorded)) {
+                if let Ok((layout, _)) = config.plan_layout(&device, Some(&recorded)) {
                     planned.fetch_add(1, Relaxed);
                     for old in recorded.placements() {
                         assert_eq!(layout.find(&old.name), Some(old));
@@ -186,45 +95,6 @@ fn no_mutation_panics_or_loses_a_range() {
     });
     let planned = planned.into_inner();
     assert!(planned > 500 || std::env::var_os("EVENKEEL_SEED").is_some(), "only {planned} mutations were accepted");
-}
-
-fn scenario_holds_together(scenario: &Scenario) {
-    assert!((1..=TENANTS_MAX).contains(&scenario.tenants.len()));
-    let names: HashSet<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-    assert_eq!(names.len(), scenario.tenants.len());
-    assert!(!scenario.policies.is_empty() && scenario.run.duration.0 > 0);
-    let asked: u64 = scenario.tenants.iter().map(|tenant| tenant.size.0).sum();
-    assert!(asked <= scenario.drive.size.0);
-    for tenant in &scenario.tenants {
-        assert!(tenant.vcpus > 0 && (1..=127).contains(&tenant.queues));
-    }
-    for fault in &scenario.faults {
-        if let FaultKind::Reset { tenant } | FaultKind::Leave { tenant } | FaultKind::Rogue { tenant } = fault.kind {
-            assert!(tenant < scenario.tenants.len());
-        }
-    }
-}
-
-#[test]
-fn no_mutation_of_a_scenario_panics() {
-    let accepted = AtomicUsize::new(0);
-    for_each_seed(6_000, |random| {
-        let good = SCENARIOS[random.below(SCENARIOS.len())];
-        let text = if random.below(2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
-        match Scenario::parse(Path::new("mutated.toml"), &text) {
-            Err(errors) => {
-                assert!(!errors.problems.is_empty());
-                let shown = errors.to_string();
-                assert!(!shown.contains('\u{1b}') && !shown.contains("no check says why"), "{shown:?}");
-            }
-            Ok(scenario) => {
-                scenario_holds_together(&scenario);
-                accepted.fetch_add(1, Relaxed);
-            }
-        }
-    });
-    let accepted = accepted.into_inner();
-    assert!(accepted > 500 || std::env::var_os("EVENKEEL_SEED").is_some(), "only {accepted} mutations were accepted");
 }
 
 #[test]

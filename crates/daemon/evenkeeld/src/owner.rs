@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Level, Server, Sink};
-use config::{Change, Config, DeviceLock, Layout, LayoutFile, Placement, Prepared, Tenant};
+use config::{Config, DeviceLock, Prepared, Tenant};
 use io_model::TenantId;
+use layout::{Change, LayoutFile, Placement};
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use promises::drive_profile;
@@ -187,7 +188,7 @@ impl Owner {
         };
         let mut config = self.config.clone();
         config.tenants = self.tenants.values().map(|live| live.tenant.clone()).chain([tenant.clone()]).collect();
-        let (layout, _) = Layout::plan(&config, recorded.device(), Some(recorded))?;
+        let (layout, _) = config.plan_layout(recorded.device(), Some(recorded))?;
         self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
     }
 

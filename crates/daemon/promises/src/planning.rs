@@ -1,7 +1,6 @@
 //! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::scenario::{BlockSize, Rw};
-use config::{Config, Demand, DemandLoad};
+use config::{BlockSize, Config, Demand, DemandLoad, Rw};
 use io_model::QueuePriority;
 use planner::{Host, Load, Site, Size, Tenant};
 use policy::PolicyConfig;

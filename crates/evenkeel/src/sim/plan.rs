@@ -6,15 +6,13 @@ use std::sync::Arc;
 use ::sim::workload::{self, Access, Arrivals, Pattern};
 use ::sim::{self, Layout, Report, ScenarioError};
 use anyhow::Result;
-use config::Scenario;
-use config::scenario::{self as file, FaultKind, HostLayout, Workload};
 use io_model::Nanos;
 use planner::{Planner, Verdict};
 use policy::{PolicyConfig, PolicyKind, Settings};
+use promises::drive_profile;
+use scenario::{self as file, FaultKind, HostLayout, Scenario, Workload};
 use ssd_model::Profile;
 use trace::Trace;
-
-use promises::drive_profile;
 
 use super::question;
 
@@ -415,8 +413,8 @@ fn ycsb(ycsb: &file::Ycsb, vcpus: u16) -> workload::Ycsb {
     workload::Ycsb { threads: ycsb.threads, vcpus: u32::from(vcpus), records, ..whole }
 }
 
-fn access(rw: &file::Rw) -> Access {
-    let size = |size: &file::BlockSize| workload::BlockSize { bytes: size.bytes, weight: size.weight };
+fn access(rw: &config::Rw) -> Access {
+    let size = |size: &config::BlockSize| workload::BlockSize { bytes: size.bytes, weight: size.weight };
     Access {
         read_percent: rw.read_percent,
         pattern: if rw.random { Pattern::Random } else { Pattern::Sequential },

@@ -1,11 +1,11 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::scenario::{Host as ScenarioHost, Workload};
-use config::{Demand, DemandLoad, Scenario};
+use config::{Demand, DemandLoad};
 use planner::{Host, Site, Tenant};
 use policy::{PolicyKind, Settings};
 use promises::drive_profile;
 use promises::planning::{Question, undeclared, with_demand};
+use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
 use ssd_model::Profile;
 
 use super::plan;
@@ -22,7 +22,7 @@ pub fn of_scenario(scenario: &Scenario, policy: &Settings, profile: &Profile) ->
     }
 }
 
-fn scenario_tenant(tenant: &config::scenario::ScenarioTenant) -> (Tenant, bool) {
+fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
         class: tenant.terms.class,

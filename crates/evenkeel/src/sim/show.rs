@@ -1,8 +1,7 @@
 //! A simulation's outcome as tables for people.
 
 use ::sim::{Report, TenantReport};
-use config::Scenario;
-use config::scenario::ScenarioTenant;
+use scenario::{Scenario, ScenarioTenant};
 
 use super::Outcome;
 use crate::table::{self, count, layout, micros, span};

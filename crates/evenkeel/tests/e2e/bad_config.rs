@@ -184,7 +184,7 @@ fn a_load_that_can_not_be() {
     for (arguments, says) in [
         (&["--bs", "1000"][..], "not a multiple"),
         (&["--size", "1g"], "beyond the drive"),
-        (&["--bs", "4q"], "unknown unit"),
+        (&["--bs", "4q"], "expected a size"),
         (&["--numjobs", "0"], "at least 1"),
     ] {
         let output = evenkeel().arg("load").arg(&socket).args(arguments).output().unwrap();

@@ -8,17 +8,17 @@ use io_model::units::{self, Size};
 
 /// Bytes, as fio reads them: `k`, `m`, `g`, `t` are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    Size::from_fio(text).map(|size| size.0).map_err(|error| format!("`{text}`: {error}"))
+    Size::from_fio(text).map(|size| size.0).map_err(|error| error.to_string())
 }
 
 /// A count, with `k` or `M`: powers of 1000.
 pub fn count(text: &str) -> Result<u64, String> {
-    units::count(text).map_err(|error| format!("`{text}`: {error}"))
+    units::count(text).map_err(|error| error.to_string())
 }
 
 /// A time, as fio reads it: of seconds where there is no unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    Nanos::from_fio(text).map(|time| Duration::from_nanos(time.0)).map_err(|error| format!("`{text}`: {error}"))
+    Nanos::from_fio(text).map(|time| Duration::from_nanos(time.0)).map_err(|error| error.to_string())
 }
 
 /// Percent: 0 to 100, with or without `%`.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        assert!(bytes("4x").unwrap_err().starts_with("`4x`: expected a size such as"));
+        assert!(bytes("4x").unwrap_err().starts_with("expected a size such as"));
         for text in ["101", "-1%", "x", "%"] {
             assert!(percent(text).is_err(), "{text}");
         }

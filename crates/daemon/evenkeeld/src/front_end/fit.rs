@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use client_socket::{BindError, Log, Server, Sink};
-use config::{Frontend, Placement, Tenant};
+use config::{Frontend, Tenant};
 use io_model::TenantId;
+use layout::Placement;
 use policy::PolicyKind;
 use vhost_blk::Queues;
 

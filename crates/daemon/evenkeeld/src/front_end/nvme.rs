@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
-use config::{Placement, Tenant};
+use config::Tenant;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
+use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
 use policy::{PolicyKind, TenantPriority};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

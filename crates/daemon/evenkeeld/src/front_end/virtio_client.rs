@@ -9,8 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Result;
 use client_socket::Log;
-use config::{Placement, Tenant};
+use config::Tenant;
 use io_model::{Place, TenantId};
+use layout::Placement;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
 use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 

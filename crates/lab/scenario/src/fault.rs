@@ -2,11 +2,9 @@
 
 use std::ops::Range;
 
+use config::reading::{Section, Sink, choice, fraction, integer, list, or, span_in, text};
 use io_model::Nanos;
 use toml::Spanned;
-
-use crate::problem::Sink;
-use crate::section::{Section, choice, fraction, integer, list, or, span_in, text};
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,19 +55,19 @@ pub enum FaultKind {
 }
 
 /// A fault as far as it could be read.
-pub(super) struct FaultDraft {
+pub(crate) struct FaultDraft {
     pub span: Range<usize>,
     pub at: Nanos,
     pub kind: KindDraft,
 }
 
 /// Tenants are names until all are known.
-pub(super) enum KindDraft {
+pub(crate) enum KindDraft {
     Plain(FaultKind),
     Of(fn(usize) -> FaultKind, Spanned<String>),
 }
 
-pub(super) const KEYS: &[&str] = &["kind", "at", "for", "probability", "hwq", "timeout", "tenant"];
+pub(crate) const KEYS: &[&str] = &["kind", "at", "for", "probability", "hwq", "timeout", "tenant"];
 
 const KINDS: [(&str, &[&str]); 6] = [
     ("error", &["probability", "at", "for"]),
@@ -80,7 +78,7 @@ const KINDS: [(&str, &[&str]); 6] = [
     ("rogue", &["at", "tenant"]),
 ];
 
-pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<FaultDraft> {
+pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<FaultDraft> {
     section.reject_unknown(sink);
     let words = KINDS.map(|(kind, _)| (kind, kind));
     let names: Vec<&str> = KINDS.iter().skip(1).map(|(kind, _)| *kind).collect();

@@ -1,10 +1,9 @@
 //! `[host]`: who moves commands, and what that costs.
 
+use config::reading::{Section, Sink, choice, or, span_in};
 use io_model::Nanos;
 
-use super::Host;
-use crate::problem::Sink;
-use crate::section::{Section, choice, or, span_in};
+use crate::Host;
 
 /// The virtualization system: who shares a poller, and whose costs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,7 +62,7 @@ pub struct HostCosts {
     pub lock: Option<Nanos>,
 }
 
-pub(super) const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "layout",
     "guest_app",
     "guest_submit",
@@ -79,7 +78,7 @@ pub(super) const KEYS: &[&str] = &[
     "lock",
 ];
 
-pub(super) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Host> {
+pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Host> {
     section.reject_unknown(sink);
     let absent = [
         ("native", "write \"sr-iov\": a queue of the drive for each tenant, and nobody in between"),

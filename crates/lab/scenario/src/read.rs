@@ -2,26 +2,23 @@
 
 use std::ops::Range;
 
+use config::reading::{
+    Items, POLICY, Schema, Section, Sink, THE_TOP, TenantRules, Text, boolean, count, integer, kind, name, or,
+    parse_document, policy_name, policy_with_defaults, profile, read_policy, read_terms, seed, size, small_integer,
+    span_in,
+};
+use config::{ConfigErrors, Profile, TENANTS_MAX};
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Settings;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{self, FaultDraft};
-use super::host;
-use super::rules::{self, TenantDraft};
-use super::workload::{self, Workload};
-use super::{Drive, Run, Scenario};
-use crate::TENANTS_MAX;
-use crate::check::{name, parse_document};
-use crate::policy_section;
-use crate::problem::{ConfigErrors, Sink, Text};
-use crate::profile::{Profile, profile};
-use crate::section::{
-    Items, POLICY, Schema, Section, THE_TOP, boolean, count, integer, kind, or, seed, size, small_integer, span_in,
-};
-use crate::terms::{TenantRules, read_terms};
+use crate::fault::{self, FaultDraft};
+use crate::host;
+use crate::rules::{self, TenantDraft};
+use crate::workload::{self, Workload};
+use crate::{Drive, Run, Scenario};
 
 const SCENARIO: Schema = &[
     (THE_TOP, TOP),
@@ -61,7 +58,7 @@ const FAULTS_MAX: usize = 1024;
 const RUN_MAX: Nanos = Nanos(86_400_000_000_000);
 
 /// What was read so far: `None` where a problem was noted.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     pub drive: Option<Drive>,
     pub drive_size: Option<Spanned<Size>>,
     pub policies: Option<Vec<Settings>>,
@@ -71,7 +68,7 @@ pub(super) struct Draft {
     pub faults: Vec<FaultDraft>,
 }
 
-pub(super) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
+pub(crate) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let document = parse_document(&source)?;
     let mut sink = Sink::new(&source);
     let top = Section::new(SCENARIO, THE_TOP, TOP, None, Some(document.get_ref()));
@@ -159,12 +156,12 @@ fn read_policies(sink: &mut Sink<'_>, top: &Section<'_, '_>, drive: &Profile) ->
         let mut found = Vec::new();
         for (span, table) in top.tables(sink, "policy", &words) {
             let section = Section::new(SCENARIO, "[[policy]]", POLICY, Some(span.clone()), Some(table));
-            found.push((span, policy_section::read(sink, &section, drive)?));
+            found.push((span, read_policy(sink, &section, drive)?));
         }
         found
     } else {
         let section = top.table(sink, "policy", POLICY);
-        vec![(section.span.clone().unwrap_or(0..0), policy_section::read(sink, &section, drive)?)]
+        vec![(section.span.clone().unwrap_or(0..0), read_policy(sink, &section, drive)?)]
     };
     let mut distinct: Vec<Settings> = Vec::with_capacity(policies.len());
     for (span, policy) in policies {
@@ -195,8 +192,8 @@ fn read_names(
     }
     let mut found = Vec::with_capacity(items.len());
     for item in items.iter() {
-        match policy_section::word(item.get_ref()) {
-            Ok(word) => found.push((item.span(), policy_section::with_defaults(sink, word, drive)?)),
+        match policy_name(item.get_ref()) {
+            Ok(word) => found.push((item.span(), policy_with_defaults(sink, word, drive)?)),
             Err(wrong) => sink.at(&item.span(), format!("a policy {}", wrong.what), wrong.remedy),
         }
     }

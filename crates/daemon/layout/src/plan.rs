@@ -9,8 +9,6 @@ use io_model::units::Size;
 use serde::{Deserialize, Serialize};
 
 use crate::RANGE_STEP_BYTES;
-use crate::config::{Config, Tenant};
-use crate::problem::{ConfigErrors, Sink};
 
 /// New tenants start on a multiple of this: larger than any drive's page or stripe unit that matters.
 const ALIGN_BYTES: u64 = 1 << 20;
@@ -43,6 +41,45 @@ pub struct Placement {
     pub size_bytes: u64,
     /// LBA size of the namespace as last formatted: 512 or 4096.
     pub lba_bytes: u32,
+}
+
+/// What a tenant asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// Unique among all.
+    pub name: &'a str,
+    /// A multiple of [`RANGE_STEP_BYTES`], above 0.
+    pub size: Size,
+    /// A place that the operator chose; the same multiple.
+    pub offset: Option<Size>,
+    /// LBA size of a new tenant's disk: 512 or 4096.
+    pub lba_bytes: u32,
+}
+
+/// What a contradiction is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// Which drive it is.
+    Device,
+    /// How large it is.
+    DeviceSize,
+    /// The size of a tenant, by its index.
+    Size(usize),
+    /// Its place.
+    Offset(usize),
+    /// The plan as a whole.
+    Plan,
+}
+
+/// What is asked for contradicts the record, or can't be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contradiction {
+    /// Where an operator finds it.
+    pub about: About,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub remedy: String,
 }
 
 /// Every range that is taken on one drive, by present tenants and by those that the configuration does not
@@ -146,48 +183,49 @@ impl Layout {
         true
     }
 
-    /// Gives every tenant of `config` its range on `device`.
+    /// Gives every tenant its range on `device`.
     ///
-    /// Tenants in `recorded` keep theirs. New ones get the `offset` that the configuration names, or else the
-    /// first free place. Recorded tenants that the configuration does not name keep their range reserved.
+    /// Tenants in `recorded` keep theirs. New ones get the `offset` that they ask for, or else the first free place.
+    /// Recorded tenants that nobody asks for keep their range reserved.
     ///
     /// # Errors
-    /// All contradictions between the configuration and the record, and new tenants for which there is no room.
+    /// All contradictions between what is asked for and the record, and new tenants for which there is no room.
     pub fn plan(
-        config: &Config,
+        tenants: &[Wanted<'_>],
         device: &DeviceIdentity,
         recorded: Option<&Layout>,
-    ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
-        let mut sink = Sink::new(&config.text);
+    ) -> Result<(Layout, Vec<Change>), Vec<Contradiction>> {
+        let mut found = Contradictions::default();
         let mut changes = Vec::new();
         let mut layout = Layout { version: VERSION, device: device.clone(), tenants: Vec::new() };
         if let Some(recorded) = recorded {
-            same_device(&mut sink, config, device, &recorded.device, &mut changes);
+            same_device(&mut found, device, &recorded.device, &mut changes);
             layout.tenants.clone_from(&recorded.tenants);
         }
-        let (known, new): (Vec<&Tenant>, Vec<&Tenant>) =
-            config.tenants.iter().partition(|tenant| layout.find(&tenant.name).is_some());
+        let (known, new): (Vec<Numbered<'_>>, Vec<Numbered<'_>>) =
+            tenants.iter().enumerate().partition(|(_, tenant)| layout.find(tenant.name).is_some());
         for tenant in known {
-            keep(&mut sink, tenant, &layout, &mut changes);
+            keep(&mut found, tenant, &layout, &mut changes);
         }
-        let names: HashSet<&str> = config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        let names: HashSet<&str> = tenants.iter().map(|tenant| tenant.name).collect();
         let gone = layout.tenants.iter().filter(|placement| !names.contains(placement.name.as_str()));
         changes.extend(gone.cloned().map(Change::Reserved));
         // Chosen places first, or a new tenant without one could take them.
-        let (fixed, free): (Vec<&Tenant>, Vec<&Tenant>) = new.into_iter().partition(|tenant| tenant.offset.is_some());
+        let (fixed, free): (Vec<_>, Vec<_>) = new.into_iter().partition(|(_, tenant)| tenant.offset.is_some());
         for tenant in fixed.into_iter().chain(free) {
             layout.tenants.sort_by_key(|placement| placement.offset_bytes);
-            if let Some(placement) = place(&mut sink, tenant, &layout, &names) {
+            if let Some(placement) = place(&mut found, tenant, &layout, &names) {
                 changes.push(Change::Placed(placement.clone()));
                 layout.tenants.push(placement);
             }
         }
         layout.tenants.sort_by_key(|placement| placement.offset_bytes);
-        sink.finish()?;
-        layout.validate().map_err(|what| {
-            ConfigErrors::one(&config.text.file, format!("the planned layout is wrong: {what}"), "please report it")
-        })?;
-        Ok((layout, changes))
+        if found.0.is_empty()
+            && let Err(what) = layout.validate()
+        {
+            found.add(About::Plan, format!("the planned layout is wrong: {what}"), "please report it");
+        }
+        if found.0.is_empty() { Ok((layout, changes)) } else { Err(found.0) }
     }
 
     /// What a layout must hold, wherever it comes from; says what is wrong.
@@ -251,26 +289,35 @@ impl Layout {
     }
 }
 
-fn same_device(
-    sink: &mut Sink<'_>,
-    config: &Config,
-    now: &DeviceIdentity,
-    before: &DeviceIdentity,
-    changes: &mut Vec<Change>,
-) {
-    let mark = config.marks.path.as_ref().or(config.marks.device.as_ref());
+/// A tenant with its index.
+type Numbered<'a> = (usize, &'a Wanted<'a>);
+
+#[derive(Default)]
+struct Contradictions(Vec<Contradiction>);
+
+impl Contradictions {
+    fn add(&mut self, about: About, what: impl Into<String>, remedy: impl Into<String>) {
+        self.0.push(Contradiction { about, what: what.into(), remedy: remedy.into() });
+    }
+}
+
+fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &DeviceIdentity, changes: &mut Vec<Change>) {
     if let (Some(now_id), Some(before_id)) = (&now.id, &before.id)
         && now_id != before_id
     {
         let what = format!("{} is drive {now_id}, its layout was made for drive {before_id}", now.path);
-        sink.maybe_at(mark, what, "give the path of the recorded drive, or move the layout file away to start anew");
+        found.add(
+            About::Device,
+            what,
+            "give the path of the recorded drive, or move the layout file away to start anew",
+        );
         return;
     }
     if now.size_bytes < before.size_bytes {
         let what = format!("{} has {}, it had {} before", now.path, Size(now.size_bytes), Size(before.size_bytes));
         let remedy = "give the drive its old size back; if it was shrunk on purpose behind the last tenant, write \
                       the new size_bytes into the layout file";
-        sink.maybe_at(config.marks.size.as_ref().or(mark), what, remedy);
+        found.add(About::DeviceSize, what, remedy);
     } else if now.size_bytes > before.size_bytes {
         changes.push(Change::DeviceGrew { from_bytes: before.size_bytes, to_bytes: now.size_bytes });
     }
@@ -280,8 +327,8 @@ fn same_device(
 }
 
 /// A tenant that was placed before: its range stays, and the configuration may not say otherwise.
-fn keep(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, changes: &mut Vec<Change>) {
-    let Some(placement) = layout.find(&tenant.name) else { return };
+fn keep(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &Layout, changes: &mut Vec<Change>) {
+    let Some(placement) = layout.find(tenant.name) else { return };
     if tenant.size.0 != placement.size_bytes {
         let recorded = Size(placement.size_bytes);
         let what = format!("tenant {:?} has {recorded} on the drive, not {}", tenant.name, tenant.size);
@@ -289,17 +336,16 @@ fn keep(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, changes: &mut Vec
             "write size = \"{recorded}\"; a size can't be changed, so for another one add a tenant with a new name and \
              copy the data inside a guest"
         );
-        sink.at(&tenant.marks.size, what, remedy);
+        found.add(About::Size(index), what, remedy);
     }
     if let Some(offset) = tenant.offset.filter(|offset| offset.0 != placement.offset_bytes) {
         let recorded = Size(placement.offset_bytes);
         let what = format!("tenant {:?} is at {recorded} on the drive, not at {offset}", tenant.name);
-        let mark = tenant.marks.offset.as_ref().unwrap_or(&tenant.marks.name);
-        sink.at(mark, what, format!("write offset = \"{recorded}\", or remove it"));
+        found.add(About::Offset(index), what, format!("write offset = \"{recorded}\", or remove it"));
     }
     if tenant.lba_bytes != placement.lba_bytes {
         changes.push(Change::LbaSizeKept {
-            name: tenant.name.clone(),
+            name: tenant.name.to_owned(),
             lba_bytes: placement.lba_bytes,
             configured_bytes: tenant.lba_bytes,
         });
@@ -307,23 +353,32 @@ fn keep(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, changes: &mut Vec
 }
 
 /// A place for a new tenant.
-fn place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured: &HashSet<&str>) -> Option<Placement> {
+fn place(
+    found: &mut Contradictions,
+    (index, tenant): Numbered<'_>,
+    layout: &Layout,
+    wanted: &HashSet<&str>,
+) -> Option<Placement> {
     let offset_bytes = match tenant.offset {
-        Some(offset) => fixed_place(sink, tenant, offset.0, layout)?,
-        None => free_place(sink, tenant, layout, configured)?,
+        Some(offset) => fixed_place(found, (index, tenant), offset.0, layout)?,
+        None => free_place(found, (index, tenant), layout, wanted)?,
     };
-    let (name, size_bytes) = (tenant.name.clone(), tenant.size.0);
+    let (name, size_bytes) = (tenant.name.to_owned(), tenant.size.0);
     Some(Placement { name, offset_bytes, size_bytes, lba_bytes: tenant.lba_bytes })
 }
 
-fn fixed_place(sink: &mut Sink<'_>, tenant: &Tenant, offset_bytes: u64, layout: &Layout) -> Option<u64> {
-    let mark = tenant.marks.offset.as_ref().unwrap_or(&tenant.marks.name);
+fn fixed_place(
+    found: &mut Contradictions,
+    (index, tenant): Numbered<'_>,
+    offset_bytes: u64,
+    layout: &Layout,
+) -> Option<u64> {
     let end = offset_bytes.saturating_add(tenant.size.0);
     if end > layout.device.size_bytes {
         let device = Size(layout.device.size_bytes);
         let what =
             format!("the range of tenant {:?} ends at {}, behind the device's end at {device}", tenant.name, Size(end));
-        sink.at(mark, what, "choose a smaller offset, or remove it to have a place chosen");
+        found.add(About::Offset(index), what, "choose a smaller offset, or remove it to have a place chosen");
         return None;
     }
     let taken = layout.tenants.iter().find(|p| p.offset_bytes < end && offset_bytes < p.end_bytes());
@@ -335,13 +390,18 @@ fn fixed_place(sink: &mut Sink<'_>, tenant: &Tenant, offset_bytes: u64, layout: 
             Size(other.size_bytes),
             Size(other.offset_bytes)
         );
-        sink.at(mark, what, "choose another offset, or remove it to have a place chosen");
+        found.add(About::Offset(index), what, "choose another offset, or remove it to have a place chosen");
         return None;
     }
     Some(offset_bytes)
 }
 
-fn free_place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured: &HashSet<&str>) -> Option<u64> {
+fn free_place(
+    found: &mut Contradictions,
+    (index, tenant): Numbered<'_>,
+    layout: &Layout,
+    wanted: &HashSet<&str>,
+) -> Option<u64> {
     let gaps = layout.gaps();
     let aligned = gaps.iter().filter_map(|(start, end)| {
         let start = start.checked_next_multiple_of(ALIGN_BYTES)?;
@@ -358,7 +418,7 @@ fn free_place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured:
         Size(largest - largest % RANGE_STEP_BYTES)
     );
     let reserved: Vec<&Placement> =
-        layout.tenants.iter().filter(|placement| !configured.contains(placement.name.as_str())).collect();
+        layout.tenants.iter().filter(|placement| !wanted.contains(placement.name.as_str())).collect();
     let remedy = if reserved.is_empty() {
         "make it smaller, or the device larger".to_owned()
     } else {
@@ -370,6 +430,6 @@ fn free_place(sink: &mut Sink<'_>, tenant: &Tenant, layout: &Layout, configured:
             Size(bytes)
         )
     };
-    sink.at(&tenant.marks.size, what, remedy);
+    found.add(About::Size(index), what, remedy);
     None
 }

@@ -3,21 +3,20 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use config::reading::{Sink, TermsDraft};
+use config::{Problem, RANGE_STEP_BYTES, TENANTS_MAX};
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
 use policy::Settings;
 use toml::Spanned;
 
-use super::fault::{Fault, KindDraft};
-use super::read::Draft;
-use super::{ScenarioTenant, Workload};
-use crate::problem::{Problem, Sink};
-use crate::terms::TermsDraft;
-use crate::{RANGE_STEP_BYTES, TENANTS_MAX};
+use crate::fault::{Fault, KindDraft};
+use crate::read::Draft;
+use crate::{ScenarioTenant, Workload};
 
 /// A tenant as far as it could be read.
-pub(super) struct TenantDraft {
+pub(crate) struct TenantDraft {
     pub span: Range<usize>,
     pub name: Option<Spanned<String>>,
     pub copies: Option<u32>,
@@ -29,7 +28,7 @@ pub(super) struct TenantDraft {
 }
 
 /// Notes every problem in `sink`; gives the tenants with their copies, the faults, and the warnings.
-pub(super) fn check(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<ScenarioTenant>, Vec<Fault>, Vec<Problem>) {
+pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> (Vec<ScenarioTenant>, Vec<Fault>, Vec<Problem>) {
     let names = names(sink, &draft.tenants);
     sizes(sink, draft);
     let tenants = if names.is_some() { tenants(&draft.tenants) } else { Vec::new() };

@@ -1,29 +1,18 @@
-//! A scenario file: drive, host, policies, tenants and faults of a simulation, checked.
-//!
-//! Reading one reports every problem with its line and its remedy, as for the daemon's file, and looks at nothing else:
-//! traces and drive profiles are paths here.
-
-mod fault;
-mod host;
-mod read;
-mod rules;
-pub(crate) mod workload;
+//! The checked values.
 
 use std::ops::Range;
 use std::path::Path;
 
-pub use fault::{Fault, FaultKind};
-pub use host::{HostCosts, HostLayout};
-pub use workload::{Arrival, BlockSize, Fio, Open, Personality, Rw, TraceFormat, TraceReplay, Workload, Ycsb, YcsbMix};
-
+use config::reading::{Sink, Text, read_text};
+use config::{ConfigErrors, Problem, Profile};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::Terms;
+use policy::{Settings, Terms};
 
-use crate::config::read_text;
-use crate::problem::{ConfigErrors, Problem, Sink, Text};
-use crate::profile::Profile;
-use policy::Settings;
+use crate::fault::Fault;
+use crate::host::{HostCosts, HostLayout};
+use crate::read;
+use crate::workload::Workload;
 
 /// A scenario that holds together.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,16 +25,16 @@ pub struct Scenario {
     pub policies: Vec<Settings>,
     /// How long, and from which seed.
     pub run: Run,
-    /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
+    /// In the file's order, copies spelled out; 1 to [`TENANTS_MAX`](config::TENANTS_MAX), names unique.
     pub tenants: Vec<ScenarioTenant>,
     /// What goes wrong, in the file's order.
     pub faults: Vec<Fault>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Problem>,
-    policy_mark: Option<Range<usize>>,
+    pub(crate) policy_mark: Option<Range<usize>>,
     /// One for each fault.
-    fault_marks: Vec<Range<usize>>,
-    text: Text,
+    pub(crate) fault_marks: Vec<Range<usize>>,
+    pub(crate) text: Text,
 }
 
 /// The modelled drive.
@@ -59,7 +48,7 @@ pub struct Drive {
     pub queues: Option<u16>,
     /// Entries of each HWQ, 2 to 4096.
     pub queue_depth: u16,
-    profile_mark: Option<Range<usize>>,
+    pub(crate) profile_mark: Option<Range<usize>>,
 }
 
 /// Who shares a poller, and what its code costs.
@@ -95,12 +84,12 @@ pub struct ScenarioTenant {
     pub vcpus: u16,
     /// Its queues, 1 to 127.
     pub queues: u16,
-    /// Its disk: a multiple of [`RANGE_STEP_BYTES`](crate::RANGE_STEP_BYTES), above 0.
+    /// Its disk: a multiple of [`RANGE_STEP_BYTES`](config::RANGE_STEP_BYTES), above 0.
     pub size: Size,
     /// What it does.
     pub workload: Workload,
     /// Copies have their first's place in the file.
-    mark: Range<usize>,
+    pub(crate) mark: Range<usize>,
 }
 
 impl Scenario {

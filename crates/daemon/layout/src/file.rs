@@ -12,8 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::config::{Backend, Config};
-use crate::layout::{DeviceIdentity, Layout};
+use crate::plan::{DeviceIdentity, Layout};
 
 /// 1024 tenants need a tenth of this.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -116,16 +115,15 @@ pub struct LayoutFile {
 }
 
 impl LayoutFile {
-    /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
-    pub fn location(config: &Config, device: &DeviceIdentity) -> Option<PathBuf> {
-        match &config.device.backend {
-            Backend::File { .. } => Some(PathBuf::from(format!("{}.layout.toml", device.path))),
-            Backend::Block { .. } => {
-                let identity = device.id.as_ref().unwrap_or(&device.path);
-                Some(config.state_dir.join(format!("layout-{}.toml", file_name_of(identity))))
-            }
-            Backend::Memory | Backend::Null | Backend::Model => None,
-        }
+    /// Where the layout of an image is kept.
+    pub fn beside(image: &DeviceIdentity) -> PathBuf {
+        PathBuf::from(format!("{}.layout.toml", image.path))
+    }
+
+    /// Where the layout of a block device is kept.
+    pub fn in_directory(state_dir: &Path, device: &DeviceIdentity) -> PathBuf {
+        let identity = device.id.as_ref().unwrap_or(&device.path);
+        state_dir.join(format!("layout-{}.toml", file_name_of(identity)))
     }
 
     /// Reads the layout at `path`; a file that is not there is an empty record.
@@ -261,15 +259,15 @@ fn file_name_of(identity: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use io_model::units::Size;
 
-    const TWO: &str = "[device]\nbackend = \"file\"\npath = \"/d\"\n\
-                       [[tenant]]\nname = \"a\"\nsize = \"1MiB\"\n[[tenant]]\nname = \"b\"\nsize = \"1MiB\"\n";
+    use super::*;
+    use crate::Wanted;
 
     fn planned() -> Layout {
-        let config = Config::parse(Path::new("test.toml"), TWO).expect("a good configuration");
+        let tenants = ["a", "b"].map(|name| Wanted { name, size: Size(1 << 20), offset: None, lba_bytes: 512 });
         let device = DeviceIdentity { path: "/d".into(), id: None, size_bytes: 8 << 20 };
-        Layout::plan(&config, &device, None).expect("room for both").0
+        Layout::plan(&tenants, &device, None).expect("room for both").0
     }
 
     #[test]
