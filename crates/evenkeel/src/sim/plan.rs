@@ -355,7 +355,7 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
             let arrivals = match open.arrival {
                 file::Arrival::Poisson => Arrivals::Poisson { iops },
                 file::Arrival::Constant => Arrivals::Constant { iops },
-                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: on, off: off },
+                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on, off },
             };
             workload::Workload::Open(workload::Open {
                 jobs: open.numjobs,
