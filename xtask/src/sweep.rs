@@ -166,7 +166,7 @@ fn work(first: u64, seeds: u64, tally: &Tally) {
                 *tally.bounds.lock().unwrap_or_else(PoisonError::into_inner) += summary.bounds;
             }
             Ok(Err(failure)) => {
-                if let sim::sweep::Failure::Broken { summary, .. } = &failure {
+                if let sim::sweep::Failure::Broken { summary, .. } = &*failure {
                     *tally.bounds.lock().unwrap_or_else(PoisonError::into_inner) += summary.bounds;
                 }
                 note(tally, seed, failure.to_string())

@@ -25,7 +25,7 @@ pub struct Sq {
     /// Tails that the guest wrote and the controller may go up to.
     tails: Vec<u16>,
     /// The doorbell as last seen, unless it is out of range.
-    bell: Option<u16>,
+    doorbell: Option<u16>,
     pub deleting: bool,
     /// Commands of a stream that were not handed out, and whose they are.
     pub stream: Option<(u64, VecDeque<Part>)>,
@@ -33,13 +33,13 @@ pub struct Sq {
 
 impl Sq {
     pub fn new(cqid: u16, entries: u16, iova: u64) -> Self {
-        Self { cqid, entries, iova, head: 0, next: 0, tails: Vec::new(), bell: None, deleting: false, stream: None }
+        Self { cqid, entries, iova, head: 0, next: 0, tails: Vec::new(), doorbell: None, deleting: false, stream: None }
     }
 
     /// The doorbell says this now.
     fn saw_tail(&mut self, value: u32) {
-        self.bell = u16::try_from(value).ok().filter(|tail| *tail < self.entries);
-        if let Some(tail) = self.bell
+        self.doorbell = u16::try_from(value).ok().filter(|tail| *tail < self.entries);
+        if let Some(tail) = self.doorbell
             && tail != self.head
             && !self.tails.contains(&tail)
         {
@@ -49,7 +49,7 @@ impl Sq {
 
     /// Whether the guest put something there that the controller has not taken.
     pub fn has_news(&self) -> bool {
-        self.bell.is_some_and(|bell| bell != self.head)
+        self.doorbell.is_some_and(|doorbell| doorbell != self.head)
     }
 
     /// Whether the controller may take the entry at the head.

@@ -21,7 +21,7 @@ pub enum Step {
     /// Anything is put into a queue.
     Raw { queue: u8, sqe: [u8; 64], then: Then },
     /// A doorbell is rung with any value.
-    Bell { queue: u8, head: bool, value: u16, loudly: bool },
+    Doorbell { queue: u8, head: bool, value: u16, loudly: bool },
     /// The poller fetches, from all queues or from one.
     Poll { queue: Option<u8>, budget: u8 },
     /// The poller fetches without looking at the backlog again.
@@ -59,7 +59,7 @@ impl<'a> Arbitrary<'a> for Step {
             145..150 => Self::Raw { queue: u.arbitrary()?, sqe: u.arbitrary()?, then: u.arbitrary()? },
             150..165 => {
                 let (queue, head) = u.arbitrary()?;
-                Self::Bell { queue, head, value: u.arbitrary()?, loudly: u.arbitrary()? }
+                Self::Doorbell { queue, head, value: u.arbitrary()?, loudly: u.arbitrary()? }
             }
             165..185 => Self::Poll { queue: u.arbitrary()?, budget: u.arbitrary()? },
             185..190 => Self::FetchBlindly { queue: u.arbitrary()? },

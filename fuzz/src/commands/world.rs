@@ -162,7 +162,7 @@ impl World {
                 self.push(qid, bytemuck::pod_read_unaligned(&sqe));
                 self.go_on(qid, then);
             }
-            Step::Bell { queue, head, value, loudly } => {
+            Step::Doorbell { queue, head, value, loudly } => {
                 let value = if value & 0x8000 == 0 { u32::from(value % 70) } else { u32::from(value) << 4 };
                 let qid = if queue < 192 { u16::from(queue % 6) } else { 0 };
                 self.ring(qid, head, value, loudly);

@@ -47,7 +47,7 @@ fn idle_tenants(class: &str, seconds: u64) -> Result<(f64, f64)> {
         let queues = (0..4).map(|_| controller.create_queue_pair(128, None)).collect::<Result<Vec<_>, _>>()?;
         attached.push((controller, queues));
     }
-    // Pollers fall asleep after half a second without I/O, and the patrol slows down a second later.
+    // Pollers fall asleep after half a second without I/O, and the scan of doorbells slows down a second later.
     std::thread::sleep(Duration::from_secs(3));
     let before = cpu_seconds(server.pid())?;
     std::thread::sleep(Duration::from_secs(seconds));

@@ -233,7 +233,7 @@ fn mapped_doorbells_send_no_message() {
     for _ in 0..10 {
         queue.flush(1).unwrap();
         queue.ring().unwrap();
-        fake.patrol();
+        fake.scan_doorbells();
         assert_eq!(reap(&mut queue).len(), 1);
     }
     assert_eq!(fake.state().doorbell_writes, before);
@@ -260,14 +260,14 @@ fn shadow_doorbells_wake_only_a_sleeping_device() {
         assert_eq!(reap(&mut queue).len(), 2);
         writes_since();
     }
-    // Awake: the device patrols, and its event index stays behind.
+    // Awake: the device scans doorbells, and its event index stays behind.
     fake.state().awake = true;
     for round in 0..3 {
         queue.flush(1).unwrap();
         queue.ring().unwrap();
         let rung = writes_since();
         assert!(round == 0 || rung == 0, "round {round}");
-        fake.patrol();
+        fake.scan_doorbells();
         assert_eq!(reap(&mut queue).len(), 1);
         writes_since();
     }

@@ -51,7 +51,7 @@ fn submitting_and_polling_allocate_nothing() {
         queue.ring().unwrap();
         let submitted = allocations_so_far();
         // The fake allocates.
-        fake.patrol();
+        fake.scan_doorbells();
         let served = allocations_so_far();
         completed += queue.poll(&mut |done| assert!(done.status.is_success())).unwrap();
         allocations += submitted - before + allocations_so_far() - served;

@@ -171,7 +171,7 @@ pub trait Source {
     /// Once per poll iteration after completions: publish what was batched, raise interrupts.
     fn notify(&mut self);
 
-    /// Asks the guest to ring audibly from now on (`true`: before the poller sleeps) or that it need not
+    /// Asks the guest to notify from now on (`true`: before the poller sleeps) or that it need not
     /// (`false`: the poller is awake). Only trapped doorbells with event indexes care.
     fn set_wakeup(&mut self, wanted: bool);
 }

@@ -97,16 +97,16 @@ pub struct Promise {
 /// Judges every promise: each guaranteed tenant's that has a target, in the order of the tenants. `forecast` is that of
 /// `tenants` on `site`.
 pub fn judge(site: &Site, tenants: &[Tenant], forecast: &Forecast) -> Vec<Promise> {
-    let court = Court::new(&site.profile, tenants, forecast);
+    let findings = Findings::new(&site.profile, tenants, forecast);
     let promise = |(index, (tenant, own)): (usize, (&Tenant, &TenantForecast))| {
         let target = tenant.target()?;
         let verdict = Verdict::of(target, own);
         let obstacle = match verdict {
             Verdict::Certain | Verdict::Expected => Obstacle::None,
             Verdict::Impossible { .. } => Obstacle::DriveAlone,
-            Verdict::NotKept => court.obstacle(index, own),
+            Verdict::NotKept => findings.obstacle(index, own),
         };
-        let reason = court.reason(tenant, own, target, verdict, obstacle);
+        let reason = findings.reason(tenant, own, target, verdict, obstacle);
         Some(Promise { tenant: index, target, verdict, obstacle, reason })
     };
     tenants.iter().zip(&forecast.tenants).enumerate().filter_map(promise).collect()
@@ -120,7 +120,7 @@ impl Tenant {
 }
 
 /// What all promises are judged by.
-struct Court<'a> {
+struct Findings<'a> {
     tenants: &'a [Tenant],
     forecast: &'a Forecast,
     /// How much each tenant keeps the drive busy, in ns per second.
@@ -130,7 +130,7 @@ struct Court<'a> {
     heaviest: [Option<usize>; 2],
 }
 
-impl<'a> Court<'a> {
+impl<'a> Findings<'a> {
     fn new(profile: &Profile, tenants: &'a [Tenant], forecast: &'a Forecast) -> Self {
         let each = tenants.iter().zip(&forecast.tenants);
         let work: Vec<f64> = each.map(|(tenant, own)| own.iops * busy_ns(profile, tenant)).collect();

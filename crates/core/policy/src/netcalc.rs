@@ -119,7 +119,7 @@ mod tests {
             let bound = delay_bound(&ArrivalCurve { rate_iops, burst: burst.into() }, &P5800X).unwrap();
             let (mut free_ns, mut longest_ns) = (0.0_f64, 0.0_f64);
             for command in 0..20_000 {
-                let arrived_ns = f64::from(command - burst.min(command)) * 1e9 / rate_iops;
+                let arrived_ns = f64::from((command + 1_u32).saturating_sub(burst)) * 1e9 / rate_iops;
                 free_ns = free_ns.max(arrived_ns) + 1e9 / P5800X.rate_iops;
                 longest_ns = longest_ns.max(free_ns + P5800X.latency.0 as f64 - arrived_ns);
             }

@@ -303,7 +303,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         progress
     }
 
-    /// Tells every guest whether its doorbells must be audible, because the poller is about to sleep
+    /// Tells every guest whether its doorbells must notify, because the poller is about to sleep
     /// (`true`) or has woken up (`false`).
     pub fn set_wakeup(&mut self, wanted: bool) {
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.source.set_wakeup(wanted));

@@ -96,11 +96,11 @@ fn talk(client: UnixStream, view: &View) {
 
 fn stats(view: &View, span_ms: u64) -> Result<Snapshot> {
     let mark = if span_ms == 0 {
-        Mark::start(&view.board)
+        Mark::start()
     } else {
         let mark = Mark::now(&view.board, view.clock.now());
         std::thread::sleep(Duration::from_millis(span_ms));
         mark
     };
-    Ok(mark.until(view.clock.now(), &*view.daemon.describe()?))
+    Ok(mark.until(view.clock.now(), &view.board, &*view.daemon.describe()?))
 }

@@ -13,6 +13,7 @@ use ssd_model::Profile;
 
 use crate::foresight::Foresight;
 use crate::owner::Owner;
+use crate::panics;
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
@@ -119,6 +120,7 @@ impl Daemon {
 
 /// Applies one command after the other, until it is told to stop.
 fn run(mut owner: Owner, queue: &Receiver<Command>) {
+    panics::drill();
     loop {
         let next = match owner.patience() {
             Some(patience) => queue.recv_timeout(patience).ok(),

@@ -46,10 +46,10 @@ impl Shared {
     }
 
     fn scan(&self, period: Duration) {
+        panics::drill();
         loop {
             let idle = |sleepers: &mut Sleepers| sleepers.of.is_empty();
             let sleepers = self.someone_sleeps.wait_while(self.sleepers(), idle);
-            panics::drill();
             let mut sleepers = sleepers.unwrap_or_else(PoisonError::into_inner);
             for sleeper in &sleepers.of {
                 if sleeper.doorbells.iter().any(|(doorbell, seen)| doorbell.load() != *seen) {

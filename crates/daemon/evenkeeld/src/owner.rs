@@ -23,7 +23,6 @@ use crate::daemon::{Command, Handle};
 use crate::drive;
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
-use crate::panics;
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
@@ -147,7 +146,6 @@ impl Owner {
 
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
-        panics::drill();
         match command {
             Command::Add(tenant, done) => {
                 let added = self.add(*tenant);

@@ -47,7 +47,7 @@ impl PromiseWatch {
         if now < self.next {
             return;
         }
-        let observed = self.mark.measure(now, foresight);
+        let observed = self.mark.measure(now, board, foresight);
         for tenant in &observed {
             let told = self.told.entry(tenant.id).or_default();
             match told.turn(is_kept(&tenant.row, PERIOD), now) {

@@ -1,7 +1,9 @@
 //! What each tenant got over a span of time, from the probes.
 
+use std::collections::BTreeMap;
+
 use api::{BoundRow, Snapshot, TenantRow};
-use io_model::Nanos;
+use io_model::{Nanos, TenantId};
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
 use poller::{Board, Counters, Percentiles, TenantProbes};
@@ -13,28 +15,34 @@ use crate::foresight::{Foresight, Observed};
 pub struct Mark {
     at: Nanos,
     waits: CpuWaits,
-    tenants: Vec<(TenantProbes, Counters, Vec<u64>)>,
+    tenants: BTreeMap<TenantId, Counted>,
+}
+
+/// What a tenant had counted by then. It holds the probes too: those of a tenant that leaves go one by one.
+struct Counted {
+    probes: TenantProbes,
+    counters: Counters,
+    latencies: Vec<u64>,
 }
 
 impl Mark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
-        let counted = |tenant: TenantProbes| {
-            let (counters, counts) = (tenant.counters(), tenant.latency_counts());
-            (tenant, counters, counts)
+        let counted = |probes: TenantProbes| {
+            let (counters, latencies) = (probes.counters(), probes.latency_counts());
+            (probes.tenant(), Counted { probes, counters, latencies })
         };
         Self { at, waits: CpuWaits::now(), tenants: board.tenants().into_iter().map(counted).collect() }
     }
 
-    /// The start of everything.
-    pub fn start(board: &Board) -> Self {
-        let tenants = board.tenants().into_iter().map(|tenant| (tenant, Counters::default(), Vec::new())).collect();
-        Self { at: Nanos(0), waits: CpuWaits::default(), tenants }
+    /// The start of everything, when nobody was there yet.
+    pub fn start() -> Self {
+        Self { at: Nanos(0), waits: CpuWaits::default(), tenants: BTreeMap::new() }
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
-    pub fn until(&self, now: Nanos, foresight: &Foresight) -> Snapshot {
-        let mut observed = self.measure(now, foresight);
+    pub fn until(&self, now: Nanos, board: &Board, foresight: &Foresight) -> Snapshot {
+        let mut observed = self.measure(now, board, foresight);
         foresight.predict(&mut observed);
         let starved = self.starved(now);
         let blame = |tenant: &Observed| foresight.blame(&observed, starved, tenant.id);
@@ -51,14 +59,20 @@ impl Mark {
     }
 
     /// What happened from the mark until `now`, without what follows from a model; in the order in which tenants came.
-    pub fn measure(&self, now: Nanos, foresight: &Foresight) -> Vec<Observed> {
+    /// Of one that came since, everything.
+    pub fn measure(&self, now: Nanos, board: &Board, foresight: &Foresight) -> Vec<Observed> {
         let span = now - self.at;
-        let each = self.tenants.iter().filter_map(|(probes, counters, counts)| {
-            let id = probes.tenant();
-            let (mut row, measured) = row(probes, counters, counts, span);
+        let observe = |(id, (mut row, measured)): (TenantId, _)| {
             foresight.describe(id, &mut row).then_some(Observed { id, row, measured })
-        });
-        each.collect()
+        };
+        let were_there = self
+            .tenants
+            .iter()
+            .map(|(id, Counted { probes, counters, latencies })| (*id, row(probes, counters, latencies, span)));
+        let came = board.tenants().into_iter().filter(|probes| !self.tenants.contains_key(&probes.tenant()));
+        // Identifiers only grow.
+        let came = came.map(|probes| (probes.tenant(), row(&probes, &Counters::default(), &[], span)));
+        were_there.chain(came).filter_map(observe).collect()
     }
 }
 

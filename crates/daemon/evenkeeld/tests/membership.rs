@@ -3,6 +3,7 @@
 //! Nothing here depends on how long something takes. `EVENKEEL_SEED` replays a run, `EVENKEEL_CHANGES` makes it longer.
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+#![allow(clippy::disallowed_methods, reason = "it waits for threads of a real daemon, not for ever")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ const HANG: Duration = Duration::from_secs(60);
 fn configuration(dir: &Path, policy: &str) -> String {
     // Those whose threads, class and front end decide where they are served.
     let other = |at: usize| {
-        let class = if at % 3 == 0 { "class = \"guaranteed\"\nlatency_target = \"5ms\"" } else { "weight = 2" };
+        let class =
+            if at.is_multiple_of(3) { "class = \"guaranteed\"\nlatency_target = \"5ms\"" } else { "weight = 2" };
         let front_end = match at % 4 {
             0 | 1 => "frontend = \"vfio-user\"",
             2 => "frontend = \"vhost-user-blk\"\nqueues = 2",

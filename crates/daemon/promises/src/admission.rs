@@ -53,7 +53,7 @@ impl Admission {
             let remedy = "measure it with `evenkeel calibrate`, and write profile = \"…\" under [device]";
             return Self { warnings: vec![config.drive_problem(what, remedy)], ..Self::default() };
         }
-        Court { config, question: planning::of_config(config, profile) }.judge()
+        Assessment { config, question: planning::of_config(config, profile) }.assess()
     }
 
     /// # Errors
@@ -78,20 +78,20 @@ impl fmt::Display for Admission {
     }
 }
 
-struct Court<'a> {
+struct Assessment<'a> {
     config: &'a Config,
     question: Question,
 }
 
-impl Court<'_> {
-    fn judge(&self) -> Admission {
+impl Assessment<'_> {
+    fn assess(&self) -> Admission {
         let planner = Planner::new(&self.question.site);
         let Question { policy, tenants, .. } = &self.question;
         let mut admission = Admission::default();
         let outcome = match planner.outcome(policy, tenants) {
             Ok(outcome) => outcome,
             Err(why) => {
-                self.judge_alone(&planner, &mut admission);
+                self.assess_alone(&planner, &mut admission);
                 let remedy = match why {
                     Unmodelled::Policy { .. } => "use one of these to have them checked, or try with `evenkeel sim`",
                     Unmodelled::Demand { .. } => "correct its [tenant.demand]",
@@ -110,7 +110,7 @@ impl Court<'_> {
     }
 
     /// Where there is no model of the policy, what the drive can't do for a tenant that has it alone is known still.
-    fn judge_alone(&self, planner: &Planner<'_>, admission: &mut Admission) {
+    fn assess_alone(&self, planner: &Planner<'_>, admission: &mut Admission) {
         for (index, tenant) in self.question.tenants.iter().enumerate() {
             let alone = planner.outcome(&PolicyConfig::Passthrough, std::slice::from_ref(tenant));
             let promise = alone.ok().and_then(|outcome| outcome.promises.into_iter().next());
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::drive_profile;
 
-    fn judge(text: &str) -> (Config, Admission) {
+    fn assess(text: &str) -> (Config, Admission) {
         let config = Config::parse(Path::new("ek.toml"), text).unwrap_or_else(|e| panic!("{e}"));
         let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
         let admission = Admission::new(&config, &profile);
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_promise_that_holds_is_admitted() {
-        let (config, admission) = judge(&model("passthrough", "latency_target = \"1ms\"", LIGHT));
+        let (config, admission) = assess(&model("passthrough", "latency_target = \"1ms\"", LIGHT));
         let [promise] = &admission.promises[..] else { panic!("{admission:?}") };
         assert_eq!((promise.tenant.as_str(), promise.assumed, promise.overcommitted), ("db", true, false));
         assert!(["certain", "expected"].contains(&promise.verdict), "{promise:?}");
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_promise_that_fails_is_refused_with_the_reason_and_the_way_out() {
-        let (config, admission) = judge(&model("passthrough", "latency_target = \"20us\"", ""));
+        let (config, admission) = assess(&model("passthrough", "latency_target = \"20us\"", ""));
         let told = admission.refuse(&config).expect_err("refused").to_string();
         assert!(
             told.starts_with("ek.toml:10:18: tenant \"db\" can't be promised 20us: 99 of 100 commands take"),
@@ -226,7 +226,7 @@ mod tests {
             model("passthrough", "latency_target = \"20us\"\novercommit = true", ""),
             format!("overcommit = true\n{}", model("passthrough", "latency_target = \"20us\"", "")),
         ] {
-            let (config, admission) = judge(&text);
+            let (config, admission) = assess(&text);
             assert!(admission.promises[0].overcommitted && admission.promises[0].verdict == "not kept");
             assert!(admission.warnings[0].remedy.contains("served all the same"), "{admission:?}");
             admission.refuse(&config).expect("admitted");
@@ -237,7 +237,7 @@ mod tests {
     fn a_target_below_what_the_drive_takes_alone_is_told_the_lowest_one() {
         // Without a model of the policy, too.
         for policy in ["passthrough", "k2"] {
-            let (config, admission) = judge(&model(policy, "latency_target = \"5us\"", LIGHT));
+            let (config, admission) = assess(&model(policy, "latency_target = \"5us\"", LIGHT));
             let told = admission.refuse(&config).expect_err("refused").to_string();
             assert!(told.contains("even alone on the drive; the lowest possible target is"), "{told}");
             let lowest = told.split_once("write latency_target = \"").and_then(|(_, rest)| rest.split_once('"'));
@@ -245,7 +245,7 @@ mod tests {
             assert!((7_400..9_000).contains(&lowest.0), "{told}");
             // What is advised holds, for a tenant that has the drive alone.
             let target = format!("latency_target = \"{lowest}\"\n[tenant.demand]\nrw = \"randread\"\nrate_iops = 1");
-            let (_, admission) = judge(&model(policy, &target, LIGHT));
+            let (_, admission) = assess(&model(policy, &target, LIGHT));
             assert!(admission.promises.iter().all(|promise| promise.verdict != "impossible"), "{admission:?}");
         }
     }
@@ -254,10 +254,10 @@ mod tests {
     fn a_drive_that_nobody_named_is_not_judged() {
         let text = model("passthrough", "latency_target = \"20us\"", "");
         let text = text.replace("backend = \"model\"", "backend = \"block\"\npath = \"/dev/x\"");
-        let (config, admission) = judge(&text);
+        let (config, admission) = assess(&text);
         assert!(admission.warnings[0].remedy.contains("evenkeel calibrate"), "{admission:?}");
         admission.refuse(&config).expect("admitted");
-        let (_, admission) = judge(&text.replace("backend = \"block\"\npath = \"/dev/x\"", "backend = \"memory\""));
+        let (_, admission) = assess(&text.replace("backend = \"block\"\npath = \"/dev/x\"", "backend = \"memory\""));
         assert!(admission.warnings.is_empty() && admission.promises.is_empty());
     }
 }

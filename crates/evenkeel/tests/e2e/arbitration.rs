@@ -32,7 +32,7 @@ struct Client {
     rings: DmaMemory,
     completions: DmaMemory,
     data: DmaMemory,
-    bells: Vec<Doorbell>,
+    kicks: Vec<Doorbell>,
     controller: Controller<VfioUserDevice>,
 }
 
@@ -61,8 +61,8 @@ impl Client {
             let sq = command(admin::CREATE_SQ, n + 1, 256, attributes, iova);
             controller.admin().run("Create I/O Submission Queue", sq, None).unwrap();
         }
-        let bells = (1..=4).map(|qid| controller.device().doorbell(sq_tail_doorbell(qid, 0)).unwrap()).collect();
-        Self { rings, completions, data, bells, controller }
+        let kicks = (1..=4).map(|qid| controller.device().doorbell(sq_tail_doorbell(qid, 0)).unwrap()).collect();
+        Self { rings, completions, data, kicks, controller }
     }
 
     /// Fills all queues with reads of `blocks` blocks each, rings for all of them at once, and returns by which queues commands
@@ -76,8 +76,8 @@ impl Client {
                 self.rings.write(queue * RING_BYTES + n * 64, bytemuck::bytes_of(&sqe)).unwrap();
             }
         }
-        // The least urgent first: what comes before the last bell is heard is little, and of low priority.
-        self.bells.iter_mut().rev().for_each(|bell| bell.write(COMMANDS.into()).unwrap());
+        // The least urgent first: what comes before the last kick is seen is little, and of low priority.
+        self.kicks.iter_mut().rev().for_each(|kick| kick.write(COMMANDS.into()).unwrap());
         let (start, mut order) = (Instant::now(), Vec::new());
         while order.len() < 4 * usize::from(COMMANDS) {
             let mut raw = [0; 16];

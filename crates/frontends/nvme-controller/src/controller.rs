@@ -10,7 +10,7 @@ use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
 use crate::admin::{ErrorLog, Events, Features, Format};
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
-use crate::dbbuf::{Bell, Bells};
+use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::msix::{Interrupts, Msix};
 use crate::namespace::Namespace;
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
@@ -75,7 +75,7 @@ impl<I: Interrupts> Controller<I> {
             pci: PciFunction::new(),
             irq: Msix::new(interrupts),
             memory: GuestMemory::default(),
-            queues: Queues::new(Bells::new(doorbells, config.doorbells)),
+            queues: Queues::new(DoorbellPages::new(doorbells, config.doorbells)),
             features: Features::new(config.namespace.volatile_write_cache),
             events: Events::default(),
             errors: bytemuck::Zeroable::zeroed(),
@@ -159,7 +159,7 @@ impl<I: Interrupts> Controller<I> {
     }
 
     fn ring(&mut self, at: u64, value: u32) {
-        self.queues.bells.store_at(at, value);
+        self.queues.doorbells.store_at(at, value);
         let qid = (at / 8) as u16;
         let exists = if at.is_multiple_of(8) { self.queues.sq(qid).is_some() } else { self.queues.cq(qid).is_some() };
         if !exists {
@@ -206,13 +206,13 @@ impl<I: Interrupts> Controller<I> {
         let aqa = self.regs.aqa;
         let sq_at = Geometry { qid: 0, entries: aqa.asqs() + 1, iova: self.regs.asq };
         let cq_at = Geometry { qid: 0, entries: aqa.acqs() + 1, iova: self.regs.acq };
-        let bells = &self.queues.bells;
+        let doorbells = &self.queues.doorbells;
         let sq_bytes = Sq::ring_bytes(sq_at.entries);
-        let sq_view = bells.view(&mut self.memory, 0, Bell::SqTail, sq_at.iova, sq_bytes)?;
+        let sq_view = doorbells.view(&mut self.memory, 0, Doorbell::SqTail, sq_at.iova, sq_bytes)?;
         let cq_bytes = Cq::ring_bytes(cq_at.entries);
-        let cq_view = bells.view(&mut self.memory, 0, Bell::CqHead, cq_at.iova, cq_bytes)?;
-        bells.clear(&sq_view, 0, Bell::SqTail);
-        bells.clear(&cq_view, 0, Bell::CqHead);
+        let cq_view = doorbells.view(&mut self.memory, 0, Doorbell::CqHead, cq_at.iova, cq_bytes)?;
+        doorbells.clear(&sq_view, 0, Doorbell::SqTail);
+        doorbells.clear(&cq_view, 0, Doorbell::CqHead);
         let generation = self.next_generation();
         Some((Sq::new(sq_at, 0, 0, generation, Some(sq_view)), Cq::new(cq_at, 0, true, Some(cq_view))))
     }

@@ -2,7 +2,7 @@
 //! up in its own memory (Doorbell Buffer Config, NVMe Base 2.0, 5.8 and B.5).
 //!
 //! An I/O queue reads the shadow once there is one; the admin queue stays on the doorbell page. An
-//! event index tells the guest at which value it has to ring audibly. It matters only where ringing is
+//! event index tells the guest at which value it has to write the register too. It matters only where that is
 //! trapped: awake, we keep it just behind, so that the guest does not reach it; before sleeping we set
 //! it to where we stand, so that the very next entry rings.
 
@@ -22,7 +22,7 @@ pub(crate) struct ShadowPages {
 
 /// Which doorbell of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bell {
+pub(crate) enum Doorbell {
     SqTail,
     CqHead,
 }
@@ -32,24 +32,24 @@ pub(crate) enum Bell {
 pub(crate) struct View {
     pub ring: MappedRange,
     /// Where the host writes its index.
-    pub bell: MappedU32,
+    pub doorbell: MappedU32,
     /// Where we write the index at which the host must ring. `None`: nobody looks.
     pub event: Option<MappedU32>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Bells {
+pub(crate) struct DoorbellPages {
     page: Arc<Mapping>,
     mode: Doorbells,
     pub pages: Option<ShadowPages>,
 }
 
 /// Offset of a doorbell in its page: stride 4 bytes (CAP.DSTRD = 0).
-fn offset(qid: u16, bell: Bell) -> u64 {
-    8 * u64::from(qid) + if bell == Bell::SqTail { 0 } else { 4 }
+fn offset(qid: u16, doorbell: Doorbell) -> u64 {
+    8 * u64::from(qid) + if doorbell == Doorbell::SqTail { 0 } else { 4 }
 }
 
-impl Bells {
+impl DoorbellPages {
     pub fn new(page: Arc<Mapping>, mode: Doorbells) -> Self {
         Self { page, mode, pages: None }
     }
@@ -59,15 +59,15 @@ impl Bells {
         &self,
         memory: &mut GuestMemory,
         qid: u16,
-        bell: Bell,
+        doorbell: Doorbell,
         ring_iova: u64,
         ring_bytes: u64,
     ) -> Option<View> {
-        let access = if bell == Bell::SqTail { Access::Read } else { Access::Write };
+        let access = if doorbell == Doorbell::SqTail { Access::Read } else { Access::Write };
         let ring = memory.view(ring_iova, ring_bytes, access).ok()?;
-        let at = offset(qid, bell);
+        let at = offset(qid, doorbell);
         let Some(pages) = self.pages.filter(|_| qid > 0) else {
-            return Some(View { ring, bell: MappedU32::new(&self.page, at)?, event: None });
+            return Some(View { ring, doorbell: MappedU32::new(&self.page, at)?, event: None });
         };
         let shadow = memory.view(pages.shadow, PAGE_BYTES, Access::Write).ok()?;
         let events = memory.view(pages.events, PAGE_BYTES, Access::Write).ok()?;
@@ -75,12 +75,12 @@ impl Bells {
             Doorbells::Trapped => Some(events.cell(at)?),
             Doorbells::Mapped => None,
         };
-        Some(View { ring, bell: shadow.cell(at)?, event })
+        Some(View { ring, doorbell: shadow.cell(at)?, event })
     }
 
     /// The value on the doorbell page.
-    pub fn load(&self, qid: u16, bell: Bell) -> u32 {
-        MappedU32::new(&self.page, offset(qid, bell)).map_or(0, |cell| cell.load())
+    pub fn load(&self, qid: u16, doorbell: Doorbell) -> u32 {
+        MappedU32::new(&self.page, offset(qid, doorbell)).map_or(0, |cell| cell.load())
     }
 
     /// Stores into the doorbell page, at a byte offset from its start.
@@ -91,9 +91,9 @@ impl Bells {
     }
 
     /// A queue starts: both of its doorbells read 0, wherever they are.
-    pub fn clear(&self, view: &View, qid: u16, bell: Bell) {
-        self.store_at(offset(qid, bell), 0);
-        view.bell.store(0);
+    pub fn clear(&self, view: &View, qid: u16, doorbell: Doorbell) {
+        self.store_at(offset(qid, doorbell), 0);
+        view.doorbell.store(0);
     }
 
     /// Whether a queue's doorbells depend on guest memory in this range.

@@ -130,7 +130,7 @@ impl Sq {
     #[inline]
     pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
         let Some(view) = &self.view else { return Ok(()) };
-        let tail = view.bell.load();
+        let tail = view.doorbell.load();
         if tail == u32::from(self.tail) {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl Sq {
     /// Where the host writes the tail, and what it last wrote there as far as we know.
     pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
         let known = if self.bad_tail == 0 { u32::from(self.tail) } else { self.bad_tail };
-        Some((self.view.as_ref()?.bell.clone(), known))
+        Some((self.view.as_ref()?.doorbell.clone(), known))
     }
 
     /// Commands between head and the last known tail.
@@ -302,7 +302,7 @@ impl Cq {
     /// Reads the head doorbell. An impossible value is ignored, and reported once.
     pub fn refresh(&mut self, awake: bool) -> Result<(), InvalidDoorbell> {
         let Some(view) = &self.view else { return Ok(()) };
-        let head = view.bell.load();
+        let head = view.doorbell.load();
         if head == u32::from(self.head) {
             return Ok(());
         }
@@ -327,7 +327,7 @@ impl Cq {
     /// Where the host writes the head, and what it last wrote there as far as we know.
     pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
         let known = if self.bad_head == 0 { u32::from(self.head) } else { self.bad_head };
-        Some((self.view.as_ref()?.bell.clone(), known))
+        Some((self.view.as_ref()?.doorbell.clone(), known))
     }
 
     /// Takes one free entry for a command that is about to be fetched. There must be one.

@@ -5,7 +5,7 @@ use guest_memory::{GuestMemory, MappedU32};
 use nvme_spec::Status;
 
 use crate::config::MAX_IO_QUEUES;
-use crate::dbbuf::{Bell, Bells};
+use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::queue::{Cq, Entry, Sq};
 use crate::turns::{TOGETHER, class};
 
@@ -27,11 +27,11 @@ pub(crate) struct Queues {
     pub dirty: u128,
     /// The poller is awake: keep event indexes behind.
     pub awake: bool,
-    pub bells: Bells,
+    pub doorbells: DoorbellPages,
 }
 
 impl Queues {
-    pub fn new(bells: Bells) -> Self {
+    pub fn new(doorbells: DoorbellPages) -> Self {
         Self {
             sqs: [const { None }; QIDS],
             cqs: [const { None }; QIDS],
@@ -40,7 +40,7 @@ impl Queues {
             arbiter: None,
             dirty: 0,
             awake: true,
-            bells,
+            doorbells,
         }
     }
 
@@ -160,7 +160,7 @@ impl Queues {
         (self.live, self.shown) = (0, 0);
         self.arbiter = None;
         self.dirty = 0;
-        self.bells.pages = None;
+        self.doorbells.pages = None;
     }
 
     /// Posts a completion into the entry that was reserved for it.
@@ -176,12 +176,12 @@ impl Queues {
     /// Halts every queue that depends on guest memory in this range.
     pub fn detach(&mut self, iova: u64, len_bytes: u64) {
         for sq in self.sqs.iter_mut().flatten() {
-            if sq.uses(iova, len_bytes) || self.bells.touches(sq.at.qid, iova, len_bytes) {
+            if sq.uses(iova, len_bytes) || self.doorbells.touches(sq.at.qid, iova, len_bytes) {
                 sq.set_view(None);
             }
         }
         for cq in self.cqs.iter_mut().flatten() {
-            if cq.uses(iova, len_bytes) || self.bells.touches(cq.at.qid, iova, len_bytes) {
+            if cq.uses(iova, len_bytes) || self.doorbells.touches(cq.at.qid, iova, len_bytes) {
                 cq.set_view(None);
             }
         }
@@ -193,14 +193,14 @@ impl Queues {
         for sq in self.sqs.iter_mut().flatten() {
             if all || sq.view().is_none() {
                 let bytes = Sq::ring_bytes(sq.at.entries);
-                sq.set_view(self.bells.view(memory, sq.at.qid, Bell::SqTail, sq.at.iova, bytes));
+                sq.set_view(self.doorbells.view(memory, sq.at.qid, Doorbell::SqTail, sq.at.iova, bytes));
                 sq.set_wakeup(!self.awake);
             }
         }
         for cq in self.cqs.iter_mut().flatten() {
             if all || cq.view().is_none() {
                 let bytes = Cq::ring_bytes(cq.at.entries);
-                if cq.set_view(self.bells.view(memory, cq.at.qid, Bell::CqHead, cq.at.iova, bytes)) {
+                if cq.set_view(self.doorbells.view(memory, cq.at.qid, Doorbell::CqHead, cq.at.iova, bytes)) {
                     self.dirty |= 1 << cq.at.qid;
                 }
                 cq.set_wakeup(!self.awake);
@@ -212,12 +212,12 @@ impl Queues {
     pub fn seed_shadow(&self) {
         for sq in self.sqs().filter(|sq| sq.at.qid > 0) {
             if let Some(view) = sq.view() {
-                view.bell.store(self.bells.load(sq.at.qid, Bell::SqTail));
+                view.doorbell.store(self.doorbells.load(sq.at.qid, Doorbell::SqTail));
             }
         }
         for cq in self.cqs().filter(|cq| cq.at.qid > 0) {
             if let Some(view) = cq.view() {
-                view.bell.store(self.bells.load(cq.at.qid, Bell::CqHead));
+                view.doorbell.store(self.doorbells.load(cq.at.qid, Doorbell::CqHead));
             }
         }
     }

@@ -137,7 +137,7 @@ impl<I: Interrupts> Controller<I> {
             errors: self.errors,
             ..ControllerState::zeroed()
         };
-        if let Some(pages) = self.queues.bells.pages {
+        if let Some(pages) = self.queues.doorbells.pages {
             (state.has_shadow, state.shadow, state.shadow_events) = (1, pages.shadow, pages.events);
         }
         for sq in self.queues.sqs() {
@@ -212,7 +212,7 @@ impl<I: Interrupts> Controller<I> {
         self.irq.wire_masked = join(state.irq_wire_masked);
         self.irq.pending = join(state.irq_pending) & ((1 << VECTORS) - 1);
         let pages = ShadowPages { shadow: state.shadow, events: state.shadow_events };
-        self.queues.bells.pages = (state.has_shadow != 0).then_some(pages);
+        self.queues.doorbells.pages = (state.has_shadow != 0).then_some(pages);
         Ok(())
     }
 

@@ -87,7 +87,7 @@ fn the_queue_is_kept_full() {
     for now_ns in 0..50 {
         bench.job.step(now_ns);
         assert_eq!(bench.job.in_flight(), 7);
-        bench.fake.patrol();
+        bench.fake.scan_doorbells();
     }
     assert_eq!(bench.job.completed_ios(), 49 * 7);
 }
@@ -156,7 +156,7 @@ fn a_stall_shows_in_the_latency_from_when_commands_were_due() {
         now_ns += MS / 10;
         // The device is away from 300 ms to 500 ms.
         if !(300 * MS..500 * MS).contains(&now_ns) {
-            bench.fake.patrol();
+            bench.fake.scan_doorbells();
         }
     }
     let totals = bench.job.swap_interval(Box::default());

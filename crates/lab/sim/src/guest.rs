@@ -256,7 +256,7 @@ impl Guest {
             Item::Submit { job, shape, since_ns } | Item::LockedSubmit { job, shape, since_ns } => {
                 let mut port = self.port.borrow_mut();
                 port.submit(vcpu, job, shape, since_ns);
-                if port.doorbells[usize::from(vq)].take_audible(now_ns) {
+                if port.doorbells[usize::from(vq)].take_exit(now_ns) {
                     return Some((Item::Kick, now_ns + self.kick_ns));
                 }
                 asks.push(Ask::Ring { vq, heard: false });

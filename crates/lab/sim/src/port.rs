@@ -76,13 +76,13 @@ pub(crate) struct Doorbell {
     seen: Cell<u32>,
     /// Commands that aren't there and that a rogue rings for.
     claimed: Cell<u32>,
-    /// From when the guest must ring audibly.
-    audible: Cell<Audible>,
+    /// From when the guest must ring by an exit.
+    exits: Cell<Exits>,
 }
 
 /// From when a doorbell must be an exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Audible {
+enum Exits {
     /// The poller sees it by itself.
     #[default]
     Never,
@@ -92,16 +92,16 @@ enum Audible {
 }
 
 impl Doorbell {
-    /// Whether to ring audibly at `now_ns`; the others need not any more, where once is enough.
-    pub(crate) fn take_audible(&self, now_ns: u64) -> bool {
-        match self.audible.get() {
-            Audible::Never => false,
-            Audible::Always => true,
-            Audible::Once(from_ns) if now_ns >= from_ns => {
-                self.audible.set(Audible::Never);
+    /// Whether to ring by an exit at `now_ns`; the others need not any more, where once is enough.
+    pub(crate) fn take_exit(&self, now_ns: u64) -> bool {
+        match self.exits.get() {
+            Exits::Never => false,
+            Exits::Always => true,
+            Exits::Once(from_ns) if now_ns >= from_ns => {
+                self.exits.set(Exits::Never);
                 true
             }
-            Audible::Once(_) => false,
+            Exits::Once(_) => false,
         }
     }
 }
@@ -147,14 +147,14 @@ impl Port {
     pub(crate) fn new(vcpus: u16, vqs: u16, depth: u32, kick: Kick) -> Self {
         let (vcpus, vqs) = (vcpus.max(1), vqs.max(1));
         // A loop sleeps until it is rung for the first time.
-        let audible = match kick {
-            Kick::Never => Audible::Never,
-            Kick::Asleep => Audible::Once(0),
-            Kick::Always => Audible::Always,
+        let exits = match kick {
+            Kick::Never => Exits::Never,
+            Kick::Asleep => Exits::Once(0),
+            Kick::Always => Exits::Always,
         };
         Self {
             vqs: (0..=vqs).map(|_| Vq::default()).collect(),
-            doorbells: (0..=vqs).map(|_| Doorbell { audible: Cell::new(audible), ..Doorbell::default() }).collect(),
+            doorbells: (0..=vqs).map(|_| Doorbell { exits: Cell::new(exits), ..Doorbell::default() }).collect(),
             vq_of: (0..vcpus).map(|vcpu| vcpu % vqs + 1).collect(),
             ios: Vec::new(),
             free: Vec::new(),
@@ -408,9 +408,9 @@ impl Source for SimSource {
     fn set_wakeup(&mut self, wanted: bool) {
         // It sleeps once its pass is over.
         let sleeps_ns = self.meter.now_ns() + self.costs.pass_ns;
-        let audible = if wanted { Audible::Once(sleeps_ns) } else { Audible::Never };
+        let exits = if wanted { Exits::Once(sleeps_ns) } else { Exits::Never };
         for vq in self.vqs.clone() {
-            self.doorbells[usize::from(vq)].audible.set(audible);
+            self.doorbells[usize::from(vq)].exits.set(exits);
         }
     }
 }

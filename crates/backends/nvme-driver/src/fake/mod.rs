@@ -45,7 +45,7 @@ pub struct State {
     pub failures: VecDeque<Status>,
     /// XORed into the first byte of the data of the next read, and of no other.
     pub corrupt_next_read: u8,
-    /// While set, I/O commands stay in their queues (until [`Fake::patrol`] after it was cleared).
+    /// While set, I/O commands stay in their queues (until [`Fake::scan_doorbells`] after it was cleared).
     pub stalled: bool,
     /// While set, every register access fails and doorbells go nowhere.
     pub gone: bool,
@@ -129,7 +129,7 @@ impl Fake {
         self
     }
 
-    /// Offers mapped doorbells; they are looked at by [`Fake::patrol`] alone.
+    /// Offers mapped doorbells; they are looked at by [`Fake::scan_doorbells`] alone.
     pub fn with_mapped_doorbells(self) -> Self {
         self.state().mapped_doorbells = true;
         self
@@ -151,8 +151,8 @@ impl Fake {
     }
 
     /// Executes what waits in every queue, as far as doorbells or shadow doorbells tell.
-    pub fn patrol(&self) {
-        self.state().patrol();
+    pub fn scan_doorbells(&self) {
+        self.state().scan_doorbells();
     }
 }
 
@@ -166,7 +166,7 @@ impl State {
         MappedU32::new(&self.doorbell_page, offset)
     }
 
-    fn patrol(&mut self) {
+    fn scan_doorbells(&mut self) {
         let qids: Vec<u16> = self.sqs.keys().copied().collect();
         for qid in qids {
             let at = u64::from(qid) * 8;

@@ -118,10 +118,10 @@ impl<I: Interrupts> Controller<I> {
         if (shadow | events) & 0xfff != 0 || shadow == events {
             return Err(Status::INVALID_FIELD);
         }
-        let previous = self.queues.bells.pages.replace(ShadowPages { shadow, events });
+        let previous = self.queues.doorbells.pages.replace(ShadowPages { shadow, events });
         let reachable = |page| self.memory.view(page, nvme_spec::PAGE_BYTES, guest_memory::Access::Write).is_ok();
         if ![shadow, events].into_iter().all(reachable) {
-            self.queues.bells.pages = previous;
+            self.queues.doorbells.pages = previous;
             return Err(Status::DATA_TRANSFER_ERROR);
         }
         self.queues.attach(&mut self.memory, true);

@@ -5,7 +5,7 @@ use nvme_spec::{PAGE_BYTES, Sqe, Status};
 
 use super::Reply;
 use crate::Controller;
-use crate::dbbuf::Bell;
+use crate::dbbuf::Doorbell;
 use crate::msix::{Interrupts, VECTORS};
 use crate::queue::{Cq, Geometry, Sq};
 
@@ -48,9 +48,10 @@ impl<I: Interrupts> Controller<I> {
         if vector >= VECTORS {
             return Err(Status::INVALID_INTERRUPT_VECTOR);
         }
-        let view = self.queues.bells.view(&mut self.memory, qid, Bell::CqHead, at.iova, Cq::ring_bytes(at.entries));
+        let view =
+            self.queues.doorbells.view(&mut self.memory, qid, Doorbell::CqHead, at.iova, Cq::ring_bytes(at.entries));
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
-        self.queues.bells.clear(&view, qid, Bell::CqHead);
+        self.queues.doorbells.clear(&view, qid, Doorbell::CqHead);
         let cq = Cq::new(at, vector, interrupts, Some(view));
         cq.set_wakeup(!self.queues.awake);
         self.queues.insert_cq(cq);
@@ -70,9 +71,10 @@ impl<I: Interrupts> Controller<I> {
         }
         let at = self.geometry(sqe)?;
         let priority = (sqe.cdw11 >> create::QPRIO_SHIFT) as u8 & 3;
-        let view = self.queues.bells.view(&mut self.memory, qid, Bell::SqTail, at.iova, Sq::ring_bytes(at.entries));
+        let view =
+            self.queues.doorbells.view(&mut self.memory, qid, Doorbell::SqTail, at.iova, Sq::ring_bytes(at.entries));
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
-        self.queues.bells.clear(&view, qid, Bell::SqTail);
+        self.queues.doorbells.clear(&view, qid, Doorbell::SqTail);
         let sq = Sq::new(at, cqid, priority, self.next_generation(), Some(view));
         sq.set_wakeup(!self.queues.awake);
         self.queues.insert_sq(sq);

@@ -408,7 +408,7 @@ fn a_restored_controller_keeps_mechanism_priorities_and_weights() {
         let quanta = Quanta { high_kib: 8, medium_kib: 16, low_kib: 32 }.to_dword().expect("in range");
         assert_eq!(set(&mut host, FID_QUANTA, quanta), Status::SUCCESS);
         let state = host.controller.export().expect("idle");
-        let restored = Controller::restore(config(), Arc::clone(&host.bells), host.vectors.clone(), &state);
+        let restored = Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &state);
         host.controller = restored.expect("a state that was just saved");
         host.map_ram();
         assert_eq!(host.controller.live_vqs(), 0b11);

@@ -34,7 +34,7 @@ impl Shadowed {
         u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]])
     }
 
-    /// Whether a host that moves an index rings audibly: it passes the event index (Base B.5).
+    /// Whether a host that moves an index writes the register too: it passes the event index (Base B.5).
     fn rings(&self, at: u64, old: u16, new: u16) -> bool {
         let event = self.event(at) as u16;
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

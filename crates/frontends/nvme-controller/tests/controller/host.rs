@@ -81,7 +81,7 @@ pub struct Host {
     /// The host's own view of its memory; the controller has another of the same file.
     pub ram: Arc<Mapping>,
     pub ram_fd: OwnedFd,
-    pub bells: Arc<Mapping>,
+    pub doorbells: Arc<Mapping>,
     pub sqs: HashMap<u16, Rings>,
     pub cqs: HashMap<u16, CqSide>,
     pub in_flight: Vec<(Token, Command, IoBuf)>,
@@ -99,16 +99,17 @@ pub struct Host {
 impl Host {
     pub fn new(config: ControllerConfig) -> Self {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
-        let (bells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
+        let (doorbells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
         let vectors = Vectors::default();
         let end = (config.namespace.place.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
-        let controller = Controller::new(config, Arc::clone(&bells), vectors.clone()).expect("a good configuration");
+        let controller =
+            Controller::new(config, Arc::clone(&doorbells), vectors.clone()).expect("a good configuration");
         let mut host = Self {
             controller,
             vectors,
             ram,
             ram_fd,
-            bells,
+            doorbells,
             sqs: HashMap::new(),
             cqs: HashMap::new(),
             in_flight: Vec::new(),
@@ -258,7 +259,7 @@ impl Host {
         let at = 8 * u64::from(qid) + if head { 4 } else { 0 };
         match self.shadow.filter(|_| qid > 0) {
             Some(shadow) => self.write(shadow + at, &value.to_le_bytes()),
-            None => self.bells.write_at(at, &value.to_le_bytes()).expect("in the page"),
+            None => self.doorbells.write_at(at, &value.to_le_bytes()).expect("in the page"),
         }
     }
 

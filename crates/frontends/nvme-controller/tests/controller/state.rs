@@ -18,7 +18,7 @@ fn hand_over(host: &mut Host) -> ControllerState {
     let bytes = bytemuck::bytes_of(&state).to_vec();
     let state = bytemuck::pod_read_unaligned(&bytes);
     let configuration = host.controller.config();
-    let restored = Controller::restore(configuration, Arc::clone(&host.bells), host.vectors.clone(), &state);
+    let restored = Controller::restore(configuration, Arc::clone(&host.doorbells), host.vectors.clone(), &state);
     host.controller = restored.expect("a state that was just saved");
     host.map_ram();
     state
@@ -132,7 +132,7 @@ fn a_damaged_state_is_refused_or_harmless() {
     let state = host.controller.export().expect("idle");
     let good = bytemuck::bytes_of(&state);
     let restore = |state: &ControllerState| {
-        Controller::restore(config(), Arc::clone(&host.bells), host.vectors.clone(), state).map(drop)
+        Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), state).map(drop)
     };
     assert_eq!(restore(&state), Ok(()));
     assert_eq!(restore(&ControllerState::zeroed()), Err(StateError::Magic));
@@ -142,7 +142,7 @@ fn a_damaged_state_is_refused_or_harmless() {
             let mut bytes = good.to_vec();
             bytes[at] = value;
             let state: ControllerState = bytemuck::pod_read_unaligned(&bytes);
-            let made = Controller::restore(config(), Arc::clone(&host.bells), host.vectors.clone(), &state);
+            let made = Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &state);
             let Ok(mut controller) = made else {
                 refused += 1;
                 continue;

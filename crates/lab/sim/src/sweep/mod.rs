@@ -95,9 +95,9 @@ impl std::error::Error for Failure {}
 ///
 /// # Errors
 /// A rule was broken that nothing excuses, or two runs differ.
-pub fn check(seed: u64) -> Result<Summary, Failure> {
+pub fn check(seed: u64) -> Result<Summary, Box<Failure>> {
     let scenario = draw(seed);
-    let report = run(&scenario).map_err(Failure::Invalid)?;
+    let report = run(&scenario).map_err(|error| Box::new(Failure::Invalid(error)))?;
     let terms = scenario.terms();
     let (mut excuses, mut violations) = (Vec::new(), Vec::new());
     for violation in &report.broken {
@@ -110,10 +110,10 @@ pub fn check(seed: u64) -> Result<Summary, Failure> {
     excuses.dedup();
     let summary = summary(&scenario, &report, excuses);
     if !violations.is_empty() {
-        return Err(Failure::Broken { summary, violations });
+        return Err(Box::new(Failure::Broken { summary, violations }));
     }
     if seed.is_multiple_of(TWICE) && run(&scenario).as_ref() != Ok(&report) {
-        return Err(Failure::Differs(summary));
+        return Err(Box::new(Failure::Differs(summary)));
     }
     Ok(summary)
 }
