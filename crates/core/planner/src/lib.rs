@@ -5,6 +5,7 @@
 //! | `blame` | a promise failed: whose fault it was |
 //! | `bound` | what no command exceeds |
 //! | `demand` | what is asked: [`Tenant`], [`Load`], [`Site`] |
+//! | `figures` | a drive's arithmetic, and what policies must know of it: [`drive_figures`] |
 //! | `forecast` | what is answered: [`Forecast`] |
 //! | `model` | how: a queueing network, solved for its mean values |
 //! | `verdict` | which promises hold, and what is in the way: [`judge`] |
@@ -20,6 +21,7 @@ mod bound;
 mod demand;
 #[cfg(test)]
 mod fake;
+mod figures;
 mod forecast;
 mod model;
 mod outcome;
@@ -30,6 +32,7 @@ mod verdict;
 pub use advice::{Advice, Change, advise};
 pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
+pub use figures::drive_figures;
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use outcome::{Outcome, Planner};
 pub use setting::Setting;

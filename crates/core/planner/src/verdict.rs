@@ -3,9 +3,9 @@
 //! A promise is a guaranteed tenant's latency target for 99 of 100 commands.
 
 use io_model::Nanos;
-use policy::Class;
-use ssd_model::{Profile, Writes};
+use ssd_model::Profile;
 
+use crate::figures::{read_busy_ns, write_busy_ns};
 use crate::{Forecast, LimitedBy, Load, Site, Tenant, TenantForecast};
 
 /// A drive or a poller busier than this is what commands wait for.
@@ -115,10 +115,7 @@ pub fn judge(site: &Site, tenants: &[Tenant], forecast: &Forecast) -> Vec<Promis
 impl Tenant {
     /// The latency that it was promised, if any.
     pub fn target(&self) -> Option<Nanos> {
-        match self.class {
-            Class::Guaranteed { latency_target } => latency_target,
-            Class::BestEffort { .. } => None,
-        }
+        self.class.latency_target()
     }
 }
 
@@ -257,35 +254,10 @@ pub(crate) fn words(time: Nanos) -> String {
 /// by side. For comparing tenants; what they get is the forecast's.
 fn busy_ns(profile: &Profile, tenant: &Tenant) -> f64 {
     let reads = tenant.read_share.clamp(0.0, 1.0);
-    let mean = |cost: fn(&Profile, f64) -> f64| -> f64 {
-        tenant.sizes.iter().map(|size| size.part * cost(profile, size.len_bytes as f64)).sum()
+    let mean = |cost: fn(&Profile, u64) -> f64| -> f64 {
+        tenant.sizes.iter().map(|size| size.part * cost(profile, size.len_bytes)).sum()
     };
     reads * mean(read_busy_ns) + (1.0 - reads) * mean(write_busy_ns)
-}
-
-fn read_busy_ns(profile: &Profile, len_bytes: f64) -> f64 {
-    let further = (len_bytes / 4096.0 - 1.0).max(0.0) * profile.further_ns as f64;
-    let medium = (profile.read_ns as f64 + further) / f64::from(profile.units.max(1));
-    medium.max(link_ns(profile.link_read_mb_s, len_bytes)).max(profile.controller_ns as f64)
-}
-
-fn write_busy_ns(profile: &Profile, len_bytes: f64) -> f64 {
-    let (units, pages) = (f64::from(profile.units.max(1)), (len_bytes / 4096.0).max(1.0));
-    let link = link_ns(profile.link_write_mb_s, len_bytes);
-    let medium = match profile.writes {
-        Writes::InPlace { write_ns, .. } => (write_ns as f64 + (pages - 1.0) * profile.further_ns as f64) / units,
-        Writes::Buffered { drain_ns, .. } => drain_ns as f64 + link_ns(profile.link_write_mb_s, len_bytes - 4096.0),
-        Writes::Programmed { nand, .. } => {
-            let amplification = profile.gc.filter(|gc| gc.enabled).map_or(1.0, |gc| gc.write_amplification());
-            nand.program_ns as f64 * amplification * len_bytes / nand.page_bytes.max(1) as f64 / units
-        }
-    };
-    medium.max(link).max(profile.controller_ns as f64)
-}
-
-/// Bytes over a link of so many MB/s, which is bytes per µs.
-fn link_ns(mb_s: u32, len_bytes: f64) -> f64 {
-    len_bytes.max(0.0) * 1_000.0 / f64::from(mb_s.max(1))
 }
 
 #[cfg(test)]

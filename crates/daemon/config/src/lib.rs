@@ -16,7 +16,7 @@
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
-//! | `host`, `sockets` | checks that look at the machine |
+//! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
 //!
@@ -43,14 +43,13 @@ mod profile;
 mod rules;
 mod rw;
 mod section;
-mod sockets;
 mod summary;
 mod terms;
 
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
-pub use host::{DeviceLock, HostReport};
+pub use host::{DeviceLock, HostReport, in_use};
 pub use layout::RANGE_STEP_BYTES;
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;

@@ -2,11 +2,9 @@
 
 use config::{BlockSize, Config, Demand, DemandLoad, Rw};
 use io_model::QueuePriority;
-use planner::{Host, Load, Site, Size, Tenant};
+use planner::{Host, Load, Site, Size, Tenant, drive_figures};
 use policy::PolicyConfig;
 use ssd_model::Profile;
-
-use crate::drive_profile;
 
 /// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
 /// policies").
@@ -47,7 +45,7 @@ pub fn site(profile: Profile) -> Site {
 
 /// The daemon's policy, as it will run on a drive.
 pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
-    config.policy.on(&drive_profile::figures(profile))
+    config.policy.on(&drive_figures(profile))
 }
 
 /// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,

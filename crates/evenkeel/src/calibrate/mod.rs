@@ -3,7 +3,6 @@
 //! The measuring is the crate `calibrate`'s; here is what stands around it: `target` finds the drive and refuses one
 //! that is in use, `state` keeps what was measured for when it is interrupted, `progress` and `report` talk.
 
-mod in_use;
 mod progress;
 mod report;
 mod state;

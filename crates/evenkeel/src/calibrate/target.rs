@@ -1,6 +1,6 @@
 //! The drive that is measured.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use anyhow::Result;
 use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
 use config::Config;
+use config::in_use::{self, InUse, LockError};
 use io_model::Backend;
 use io_model::units::Size;
 use promises::drive_profile;
-use rustix::fs::{major, minor};
 
-use super::{Refused, in_use};
+use super::Refused;
 
 /// Reads and writes go to places that hold at least this much.
 const LEAST_BYTES: u64 = 16 << 20;
@@ -106,11 +106,8 @@ impl Target {
             Kind::File => format!("{}, inode {}:{}", path.display(), metadata.dev(), metadata.ino()),
             Kind::Block => path.display().to_string(),
         };
-        match kind {
-            Kind::File => in_use::refuse_file(path)?,
-            Kind::Block => {
-                in_use::refuse_block(path, &format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev())))?
-            }
+        if let Some(used) = in_use::uses(path).first() {
+            return Err(Refused::new(used.what(path), used.remedy()).into());
         }
         let lock = lock(path)?;
         let drive = UringDrive::open(path, kind, None).map_err(|error| match error {
@@ -196,15 +193,11 @@ impl Target {
 
 /// The lock that daemons take.
 fn lock(path: &Path) -> Result<File> {
-    match File::open(path).map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file)) {
-        Ok(file) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            let remedy = "stop the daemon or the other calibration (`fuser -v` names it), or choose another drive";
-            Err(Refused::new(format!("{} is in use by another process", path.display()), remedy).into())
-        }
-        Err(TryLockError::Error(error)) => {
+    in_use::lock(path).map_err(|error| match error {
+        LockError::InUse => Refused::new(InUse::Locked.what(path), InUse::Locked.remedy()).into(),
+        LockError::Io(error) => {
             let remedy = "you must be allowed to read and write it";
-            Err(Refused::new(format!("can't open {}: {error}", path.display()), remedy).into())
+            Refused::new(format!("can't open {}: {error}", path.display()), remedy).into()
         }
-    }
+    })
 }

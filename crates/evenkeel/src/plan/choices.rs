@@ -2,9 +2,8 @@
 
 use config::Config;
 use io_model::QueuePriority;
-use planner::Tenant;
+use planner::{Tenant, drive_figures};
 use policy::{PolicyConfig, PolicyKind, Settings};
-use promises::drive_profile;
 use ssd_model::Profile;
 
 /// Those that there is a model of.
@@ -41,7 +40,7 @@ fn choice(config: &Config, profile: &Profile, tenants: &[Tenant], kind: PolicyKi
         Tenant { priority, ..tenant.clone() }
     };
     Choice {
-        policy: settings.on(&drive_profile::figures(profile)),
+        policy: settings.on(&drive_figures(profile)),
         configured,
         tenants: if priorities_assumed { tenants.iter().map(promised_first).collect() } else { tenants.to_vec() },
         priorities_assumed,

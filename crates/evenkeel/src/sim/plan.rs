@@ -7,7 +7,7 @@ use ::sim::workload::{self, Access, Arrivals, Pattern};
 use ::sim::{self, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
-use planner::{Planner, Verdict};
+use planner::{Planner, Verdict, drive_figures};
 use policy::{PolicyConfig, PolicyKind, Settings};
 use promises::drive_profile;
 use scenario::{self as file, FaultKind, HostLayout, Scenario, Workload};
@@ -53,7 +53,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     if scenario.drive.profile.figures().is_none() {
         impossible_targets(scenario, &profile, &mut notes);
     }
-    let figures = drive_profile::figures(&profile);
+    let figures = drive_figures(&profile);
     let mut runs = Vec::new();
     for policy in &scenario.policies {
         let configured = policy.on(&figures);
@@ -355,7 +355,7 @@ fn simple(workload: &Workload, vcpus: u16, notes: &mut Vec<String>) -> workload:
             let arrivals = match open.arrival {
                 file::Arrival::Poisson => Arrivals::Poisson { iops },
                 file::Arrival::Constant => Arrivals::Constant { iops },
-                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on: on, off: off },
+                file::Arrival::OnOff { on, off } => Arrivals::Bursts { iops, on, off },
             };
             workload::Workload::Open(workload::Open {
                 jobs: open.numjobs,

@@ -1,9 +1,8 @@
 //! From a scenario to what the planner asks: the site, the policy, the tenants with their demands.
 
 use config::{Demand, DemandLoad};
-use planner::{Host, Site, Tenant};
+use planner::{Host, Site, Tenant, drive_figures};
 use policy::{PolicyKind, Settings};
-use promises::drive_profile;
 use promises::planning::{Question, undeclared, with_demand};
 use scenario::{Host as ScenarioHost, Scenario, ScenarioTenant, Workload};
 use ssd_model::Profile;
@@ -16,7 +15,7 @@ pub fn of_scenario(scenario: &Scenario, policy: &Settings, profile: &Profile) ->
     let (tenants, assumed) = scenario.tenants.iter().map(scenario_tenant).unzip();
     Question {
         site: Site { profile: profile.clone(), host: scenario_host(&scenario.host, policy.kind()) },
-        policy: policy.on(&drive_profile::figures(profile)),
+        policy: policy.on(&drive_figures(profile)),
         tenants,
         assumed,
     }

@@ -141,7 +141,7 @@ fn a_drive_that_a_daemon_serves_is_refused() {
     let output = calibrate(&["--path", text(&home.path("drive.img")), "--output", text(&home.path("out.toml"))]);
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("is in use by another process"), "{}", errors(&output));
-    assert!(errors(&output).contains("stop the daemon"), "{}", errors(&output));
+    assert!(errors(&output).contains("stop the other daemon"), "{}", errors(&output));
     daemon.stop();
 }
 

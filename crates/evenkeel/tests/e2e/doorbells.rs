@@ -48,7 +48,7 @@ fn a_trapped_doorbell_wakes_the_poller() {
 }
 
 #[test]
-fn the_scan_finds_mapped_doorbells() {
+fn the_scanner_finds_mapped_doorbells() {
     let home = Home::new();
     home.configure(CONFIG);
     let daemon = home.serve();

@@ -5,7 +5,7 @@ use policy::{COST_UNIT, Class, Cost, PolicyConfig};
 use ssd_model::{Placement, Profile, Writes};
 
 use super::turns::{costs, fair_window};
-use crate::model::transfer_ns;
+use crate::figures::transfer_ns;
 use crate::{Load, Tenant};
 
 const BLOCK_BYTES: u64 = 4096;

@@ -2,10 +2,11 @@
 
 use ssd_model::Writes;
 
-use super::work::{Service, Work, amplification, transfer_ns};
+use super::work::{Service, Work};
 use super::{
     CONTROLLER, CONTROLLER_FULL, DRAIN, Flow, LINK_READ, LINK_WRITE, Level, Model, READ, STATIONS, UNITS, WRITE,
 };
+use crate::figures::transfer_ns;
 
 impl Model<'_> {
     /// What newcomers wait at each station.
@@ -175,7 +176,7 @@ impl Model<'_> {
         }
         self.channel_ns = wait;
         let program = nand.program_ns as f64 + transfer + wait;
-        let amplification = amplification(self.profile);
+        let amplification = self.profile.write_amplification();
         let sense = self.profile.read_ns as f64
             + (nand.page_bytes.div_ceil(4096).max(1) - 1) as f64 * self.profile.further_ns as f64;
         let copies = (amplification - 1.0) * (program + sense + transfer);

@@ -34,7 +34,6 @@ use lpns::Throttle;
 pub(crate) use lpns::{ceiling, guaranteed_limit};
 use share::{CLASSES, Level};
 use tail::{Part, percentile_ns};
-pub(crate) use work::transfer_ns;
 use work::{Service, Work, works};
 
 const READ: usize = 0;

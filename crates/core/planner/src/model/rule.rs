@@ -1,7 +1,7 @@
 //! The policy's part: who waits for whom, and what may be in flight.
 
 use io_model::{Op, QueuePriority};
-use policy::{COST_UNIT, Class, Cost, PolicyConfig};
+use policy::{COST_UNIT, Cost, PolicyConfig};
 
 use super::host::service;
 use super::lpns::Throttle;
@@ -43,7 +43,7 @@ impl Model<'_> {
             PolicyConfig::Fair(config) => {
                 for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
                     flow.price(&config.cost, tenant);
-                    flow.turn = weight_of(tenant.class) / flow.cost;
+                    flow.turn = f64::from(tenant.class.weight().unwrap_or(1)) / flow.cost;
                 }
                 let per_unit =
                     (config.window.0 as f64 / config.reference_time.0 as f64).max(1.0 / f64::from(COST_UNIT));
@@ -56,7 +56,7 @@ impl Model<'_> {
             PolicyConfig::Lpns(config) => {
                 for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
                     flow.price(&config.cost, tenant);
-                    flow.turn = weight_of(tenant.class) / flow.cost;
+                    flow.turn = f64::from(tenant.class.weight().unwrap_or(1)) / flow.cost;
                 }
                 self.pools.iter_mut().for_each(|pool| pool.rounds = false);
                 self.throttle = Throttle::new(config, tenants, &self.pools);
@@ -157,13 +157,6 @@ impl Flow {
                 }
             }
         }
-    }
-}
-
-fn weight_of(class: Class) -> f64 {
-    match class {
-        Class::BestEffort { weight } => f64::from(weight),
-        Class::Guaranteed { .. } => 1.0,
     }
 }
 

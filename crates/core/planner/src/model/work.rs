@@ -2,6 +2,7 @@
 
 use ssd_model::{Profile, Writes};
 
+use crate::figures::transfer_ns;
 use crate::{Size, Tenant};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -72,11 +73,6 @@ fn pieces(stripe_bytes: u64, phase: u64, len_bytes: u64) -> [(u64, u64); 3] {
     [(first, 1), (stripe_bytes, rest / stripe_bytes), (last, u64::from(last > 0))]
 }
 
-/// 4 KiB over a link of so many MB/s (bytes per µs), as the drive reckons it.
-pub(crate) fn transfer_ns(mb_s: u32, len_bytes: u64) -> f64 {
-    (len_bytes * 1_000 / u64::from(mb_s.max(1))) as f64
-}
-
 /// What a tenant's reads and writes ask for.
 pub(super) fn works(profile: &Profile, tenant: &Tenant) -> [Work; 2] {
     let align = tenant.sizes.iter().map(|size| size.len_bytes).min().unwrap_or(512).max(512);
@@ -99,7 +95,7 @@ fn work(profile: &Profile, sizes: &[Size], align: u64, is_read: bool) -> Work {
             Writes::Buffered { drain_ns, .. } if !is_read => {
                 let further_ns = transfer_ns(profile.link_write_mb_s, BLOCK_BYTES);
                 let drain_ns = drain_ns as f64 + (blocks - 1) as f64 * further_ns;
-                work.drain.add(drain_ns * amplification(profile), size.part);
+                work.drain.add(drain_ns * profile.write_amplification(), size.part);
             }
             Writes::Programmed { .. } if !is_read => {}
             _ => add_pieces(&mut work, profile, len_bytes, align, size.part, is_read),
@@ -150,11 +146,6 @@ fn delay_ns(profile: &Profile, blocks: u64, is_read: bool) -> f64 {
         Writes::Programmed { ack_ns, ack_further_ns, .. } => ack_ns + (blocks - 1) * ack_further_ns,
     };
     ns as f64
-}
-
-/// Pages programmed for each page of the host.
-pub(super) fn amplification(profile: &Profile) -> f64 {
-    profile.gc.filter(|gc| gc.enabled).map_or(1.0, |gc| gc.write_amplification())
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

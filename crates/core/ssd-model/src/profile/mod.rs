@@ -234,6 +234,11 @@ impl Profile {
         self.gc.filter(|gc| gc.enabled)
     }
 
+    /// Pages programmed for each page of the host; 1 where no garbage is collected.
+    pub fn write_amplification(&self) -> f64 {
+        self.active_gc().map_or(1.0, |gc| gc.write_amplification())
+    }
+
     /// Every parameter as it is named in the file, with its value; for reports.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut all = vec![

@@ -2,10 +2,8 @@
 
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
-use planner::{Load, Site, Size, Tenant};
-use policy::{
-    ArbitratedConfig, COST_UNIT, Class, Cost, Curve, FairConfig, LpnsConfig, PolicyConfig, TenantPriority, Terms,
-};
+use planner::{Load, Site, Size, Tenant, drive_figures};
+use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
@@ -158,56 +156,17 @@ fn rough_iops(profile: &Profile, tenant: &Tenant) -> f64 {
     1e9 / mean_ns.max(profile.controller_ns as f64).max(2_500.0)
 }
 
-fn per_second(ns: f64) -> f64 {
-    1e9 / ns.max(1.0)
-}
-
-/// A read's cost in writes of 4 KiB, and the rate of those.
-fn calibrated(profile: &Profile) -> (Cost, f64) {
-    let units = f64::from(profile.units);
-    let controller_ns = profile.controller_ns as f64;
-    let link_ns = |mb_s: u32| 4_096e3 / f64::from(mb_s);
-    let write_ns = match profile.writes {
-        Writes::InPlace { write_ns, .. } => write_ns as f64 / units,
-        Writes::Buffered { drain_ns, .. } => drain_ns as f64,
-        Writes::Programmed { nand, .. } => nand.program_ns as f64 / units / (nand.page_bytes as f64 / 4_096.0),
-    };
-    let writes = per_second(write_ns.max(controller_ns).max(link_ns(profile.link_write_mb_s)));
-    let reads = per_second((profile.read_ns as f64 / units).max(controller_ns).max(link_ns(profile.link_read_mb_s)));
-    let read = (f64::from(COST_UNIT) * writes / reads).round().clamp(1.0, f64::from(COST_UNIT) * 16.0);
-    (Cost { read: Curve::linear(read as u32), ..Cost::default() }, writes)
-}
-
 /// The policies that are compared, by name.
 pub const POLICIES: [&str; 5] = ["passthrough", "wrr", "drr", "lpns", "fair"];
 
 /// A policy as the daemon would configure it for the mix's drive.
 pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
-    let profile = &mix.site.profile;
-    let (cost, r_iops) = calibrated(profile);
-    let lone_ns = lone_ns(profile, 100);
+    let figures = drive_figures(&mix.site.profile);
     match name {
         "wrr" => PolicyConfig::Wrr(ArbitratedConfig::wrr()),
         "drr" => PolicyConfig::Drr(ArbitratedConfig::drr()),
-        "fair" => PolicyConfig::Fair(match &*profile.name {
-            "p5800x" => FairConfig::p5800x(),
-            "pm1735" => FairConfig::pm1735(),
-            "p3520" => FairConfig::p3520(),
-            _ => FairConfig::for_drive(Nanos(lone_ns), Nanos(35 * lone_ns), profile.units, cost),
-        }),
-        "lpns" => PolicyConfig::Lpns(match &*profile.name {
-            "p5800x" => LpnsConfig::p5800x(),
-            "pm1735" => LpnsConfig::pm1735(),
-            _ => LpnsConfig {
-                r_iops,
-                l_h: Nanos(lone_ns),
-                parallelism: profile.units,
-                saturation_factor: (256 / profile.units).clamp(8, 32),
-                floor_in_flight: (profile.units / 32).max(1),
-                cost,
-                ..LpnsConfig::p5800x()
-            },
-        }),
+        "fair" => PolicyConfig::Fair(figures.fair),
+        "lpns" => PolicyConfig::Lpns(figures.lpns),
         _ => PolicyConfig::Passthrough,
     }
 }

@@ -1,6 +1,9 @@
 //! Checks that look at the machine, and change nothing.
 
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
+pub mod in_use;
+mod sockets;
+
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -9,8 +12,9 @@ use std::time::Duration;
 
 use io_model::units::Size;
 use layout::DeviceIdentity;
-use rustix::fs::{Access, OFlags, access, major, minor};
+use rustix::fs::{Access, OFlags, access};
 
+use self::in_use::{InUse, LockError, number_of};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
 use crate::frontend::Mode;
@@ -60,10 +64,11 @@ impl Config {
     pub fn check_host(&self) -> Result<HostReport, ConfigErrors> {
         let mut sink = Sink::new(&self.text);
         let mut warnings = Sink::new(&self.text);
-        let in_use = self.device.backend.path().is_some_and(|path| self.warn_in_use(&mut warnings, path));
+        let uses = self.device.backend.path().map(in_use::uses).unwrap_or_default();
+        self.tell_uses(&mut sink, &mut warnings, &uses);
         let found = match &self.device.backend {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
-            Backend::Block { path } => self.check_block(&mut sink, path, in_use),
+            Backend::Block { path } => self.check_block(&mut sink, path, &uses),
             Backend::Memory | Backend::Null | Backend::Model => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
                 id: None,
@@ -109,16 +114,18 @@ impl Config {
         ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }
 
-    /// Whether another process has locked the drive.
-    fn warn_in_use(&self, warnings: &mut Sink<'_>, path: &Path) -> bool {
-        // Anything else that is wrong with the path is told by the checks.
-        let Ok(file) = File::open(path) else { return false };
-        let in_use = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        if in_use {
-            let what = format!("{} is in use by another process", path.display());
-            warnings.maybe_at(self.marks.path.as_ref(), what, "stop the running daemon before another one is started");
+    /// Who else uses the drive. A daemon that serves it is to be stopped before another one is started, no sooner.
+    fn tell_uses(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>, uses: &[InUse]) {
+        let Some(path) = self.device.backend.path() else { return };
+        let mark = self.marks.path.as_ref();
+        for used in uses {
+            if *used == InUse::Locked {
+                let remedy = "stop the running daemon before another one is started";
+                warnings.maybe_at(mark, used.what(path), remedy);
+            } else {
+                sink.maybe_at(mark, used.what(path), used.remedy());
+            }
         }
-        in_use
     }
 
     /// An image may promise more than its file system can hold.
@@ -138,15 +145,13 @@ impl Config {
 
     fn try_lock(&self, sink: &mut Sink<'_>, path: &Path) -> Option<File> {
         let mark = self.marks.path.as_ref();
-        let locked = File::open(path).map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file));
-        match locked {
+        match in_use::lock(path) {
             Ok(file) => Some(file),
-            Err(TryLockError::WouldBlock) => {
-                let what = format!("{} is in use by another process", path.display());
-                sink.maybe_at(mark, what, "stop the other daemon (`fuser -v` names it), or choose another drive");
+            Err(LockError::InUse) => {
+                sink.maybe_at(mark, InUse::Locked.what(path), InUse::Locked.remedy());
                 None
             }
-            Err(TryLockError::Error(e)) => {
+            Err(LockError::Io(e)) => {
                 sink.maybe_at(mark, format!("can't lock {}: {e}", path.display()), "check the file's mode");
                 None
             }
@@ -228,7 +233,7 @@ impl Config {
         Some(Found { path: canonical.join(name), id: None, len_bytes, to_create: true, holds_data: false })
     }
 
-    fn check_block(&self, sink: &mut Sink<'_>, path: &Path, in_use: bool) -> Option<Found> {
+    fn check_block(&self, sink: &mut Sink<'_>, path: &Path, uses: &[InUse]) -> Option<Found> {
         let mark = self.marks.path.as_ref();
         let metadata = match path.metadata() {
             Ok(metadata) => metadata,
@@ -244,19 +249,17 @@ impl Config {
         }
         let canonical = self.accessible(sink, path)?;
         let sys = PathBuf::from(format!("/sys/dev/block/{}", number_of(&metadata)));
-        if let Some((number, at)) = mounted(&sys, &number_of(&metadata)) {
-            let part = if number == number_of(&metadata) { "is" } else { "has a partition that is" };
-            let what = format!("{} {part} mounted at {at}", path.display());
-            sink.maybe_at(mark, what, format!("choose another drive, or unmount it: umount {at}"));
+        let locked = uses.contains(&InUse::Locked);
+        if uses.len() > usize::from(locked) {
             return None;
         }
         // O_EXCL without O_CREAT: the kernel refuses while the drive is claimed (open(2)).
-        let flags = if in_use { OFlags::empty() } else { OFlags::EXCL };
+        let flags = if locked { OFlags::empty() } else { OFlags::EXCL };
         let drive = match open_unclaimed(path, flags) {
             Ok(drive) => drive,
             Err(e) => {
                 let what = format!("can't have {} for ourselves: {e}", path.display());
-                sink.maybe_at(mark, what, "`lsblk` shows what uses it (LVM, RAID, swap, a mount elsewhere)");
+                sink.maybe_at(mark, what, "`lsblk` shows what uses it (LVM, RAID, a mount elsewhere)");
                 return None;
             }
         };
@@ -346,10 +349,6 @@ fn kind_of(metadata: &Metadata) -> &'static str {
     }
 }
 
-fn number_of(metadata: &Metadata) -> String {
-    format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()))
-}
-
 /// Can the directory be made, or be written to? Nothing is made.
 fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, mark: Option<&std::ops::Range<usize>>) {
     let existing = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
@@ -368,27 +367,6 @@ fn writable_directory(sink: &mut Sink<'_>, path: &Path, mark: Option<&std::ops::
         let what = format!("can't write to {}, where the drive's layout file belongs: {e}", path.display());
         sink.maybe_at(mark, what, "give the daemon's user write access to the directory");
     }
-}
-
-/// The number and mount point of the drive or of one of its partitions.
-fn mounted(sys: &Path, number: &str) -> Option<(String, String)> {
-    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mut numbers = vec![number.to_owned()];
-    for entry in std::fs::read_dir(sys).into_iter().flatten().flatten() {
-        if entry.path().join("partition").exists() {
-            numbers.extend(std::fs::read_to_string(entry.path().join("dev")).ok().map(|text| text.trim().to_owned()));
-        }
-    }
-    numbers.into_iter().find_map(|number| mount_point(&mountinfo, &number).map(|at| (number, at)))
-}
-
-/// Where a device is mounted (proc_pid_mountinfo(5): fields 3 and 5).
-fn mount_point(mountinfo: &str, number: &str) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let found = fields.next()? == number;
-        fields.nth(1).filter(|_| found).map(|at| at.replace("\\040", " "))
-    })
 }
 
 /// The drive's own name for itself, and which part of it this is.
@@ -424,16 +402,6 @@ fn len_of_list(list: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mount_points_are_found_by_device_number() {
-        let mountinfo = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
-                         36 22 259:1 / /mnt/a\\040b rw master:1 - xfs /dev/nvme0n1p1 rw\n\
-                         short line\n";
-        assert_eq!(mount_point(mountinfo, "254:0").as_deref(), Some("/"));
-        assert_eq!(mount_point(mountinfo, "259:1").as_deref(), Some("/mnt/a b"));
-        assert_eq!(mount_point(mountinfo, "259:2"), None);
-    }
 
     #[test]
     fn cpu_lists_are_read() {
