@@ -302,7 +302,14 @@ impl Queue {
     /// Pins the ring in new guest memory. `false`: it is not there.
     pub fn attach(&mut self, memory: &mut GuestMemory, awake: bool) -> bool {
         self.ring.view = self.ring.place.view(memory).ok();
-        self.ring.set_wakeup(!awake);
+        self.set_wakeup(!awake);
         self.ring.view.is_some()
+    }
+
+    /// See [`Ring::set_wakeup`]. Not of a ring that stops: once it is quiet, its memory is the guest's for anything else.
+    pub fn set_wakeup(&self, wanted: bool) {
+        if !self.stopping {
+            self.ring.set_wakeup(wanted);
+        }
     }
 }

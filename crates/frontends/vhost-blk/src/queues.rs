@@ -386,7 +386,7 @@ impl Queues {
 
     pub(crate) fn arm(&mut self, wanted: bool) {
         self.awake = !wanted;
-        self.started().for_each(|(_, ring)| ring.ring.set_wakeup(wanted));
+        self.started().for_each(|(_, ring)| ring.set_wakeup(wanted));
     }
 }
 

@@ -56,6 +56,32 @@ fn a_stopped_ring_completes_what_it_fetched() {
 }
 
 #[test]
+fn the_memory_of_a_stopped_ring_is_the_guests_again() {
+    for features in [0, EVENT_IDX] {
+        let mut world = World::unstarted(config(), 64);
+        let setup = RingSetup { features, ..world.setup() };
+        let used = setup.used;
+        world.queues.start(QUEUE, setup).expect("a good ring");
+        world.queues.enable(QUEUE, true);
+        world.submit(&Request::read(0, 512), Framing::Direct);
+        assert_eq!(world.run().len(), 1);
+        world.queues.set_wakeup(true);
+        world.queues.stop(QUEUE);
+        assert!(world.queues.is_quiet(QUEUE));
+
+        // A guest that reboots has something else there.
+        let other = [0xc3; 6 + 8 * 64];
+        world.ram.write(used, &other);
+        for asleep in [false, true, false] {
+            world.queues.set_wakeup(asleep);
+            world.queues.set_memory(world.ram.memory(), &mut ()).expect("the same again");
+            world.queues.notify();
+        }
+        assert_eq!(world.ram.read(used, other.len()), other, "features {features:#x}");
+    }
+}
+
+#[test]
 fn a_running_ring_is_not_started_again() {
     let mut world = World::ready();
     let setup = world.setup();
