@@ -1,10 +1,9 @@
-//! What follows from a configuration for policies and promises: the policy's figures for the drive, the demands that the
-//! planner is asked about, and which promises are admitted.
+//! What follows from a configuration for promises: the demands that the planner is asked about, and which promises are
+//! admitted.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `drive_profile` | the drive that a file names, and what policies must know about it |
-//! | `policies` | the policy that runs, of the policy as configured |
+//! | `drive_profile` | the drive that a file names |
 //! | `planning` | what the planner is asked: site, policy, tenants with their demands |
 //! | `admission` | which promises can be kept, before anybody is served |
 //! | `words` | demands and changes as an operator says them |
