@@ -1,8 +1,9 @@
 //! Three tenants behind one poller, with either policy, on a drive that answers out of order.
 //!
 //! What must hold: every completion is of a command that is open in the queue it comes back to; no HWQ gets
-//! more than it holds; no command points into memory that the drive was not told of; no tenant's command leaves its part of the drive; and once the device answers
-//! everything, everything that was submitted completes within bounded time.
+//! more than it holds; no command points into memory that the drive was not told of; no tenant's command leaves its
+//! part of the drive; and once the device answers everything, everything that was submitted completes within bounded
+//! time.
 
 mod guest;
 

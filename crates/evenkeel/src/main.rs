@@ -1,5 +1,5 @@
-//! `evenkeel`: everything that a person types. Starts the daemon (`evenkeeld`) and asks it, plans, and opens the laboratory:
-//! simulations, measurements, the papers' figures.
+//! `evenkeel`: everything that a person types. Starts the daemon (`evenkeeld`) and asks it, plans, and opens the
+//! laboratory: simulations, measurements, the papers' figures.
 //!
 //! Each subcommand has a module of its own.
 

@@ -99,7 +99,8 @@ pub fn stats(snapshot: &Snapshot) -> String {
     text + &foreseen(snapshot)
 }
 
-/// What was predicted beside what came of it, and whose fault a broken promise is. Empty where nothing is known of either.
+/// What was predicted beside what came of it, and whose fault a broken promise is. Empty where nothing is known of
+/// either.
 fn foreseen(snapshot: &Snapshot) -> String {
     let told = |t: &&TenantRow| t.predicted.is_some() || t.kept.is_some() || t.overcommit;
     let beside = |predicted: Option<f64>, measured: f64, show: fn(f64) -> String| {

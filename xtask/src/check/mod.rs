@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 /// A file that grows past this is a room with two purposes.
 const MAX_LINES: usize = 600;
 
+/// `rustfmt` holds code to this width; comments only we do.
+const MAX_COLUMNS: usize = 120;
+
 /// Rooms that may use `unsafe`, each block with its invariant.
 const UNSAFE_ROOMS: [&str; 3] = ["crates/core/guest-memory/", "crates/backends/nvme-driver/", "crates/backends/uring/"];
 
@@ -22,6 +25,9 @@ pub fn run() -> Result<()> {
             rust_rules(&path, &text, &mut offences);
         }
         text_rules(&path, &text, &mut offences);
+        if path.extension().is_some_and(|ext| ext == "md") {
+            link_rules(&path, &text, &mut offences);
+        }
         if path.ends_with("Cargo.toml") {
             manifests.push((path, text));
         }
@@ -60,6 +66,13 @@ fn rust_rules(path: &Path, text: &str, offences: &mut Vec<String>) {
     if crate_root && !may_be_unsafe && !fuzz_target && !text.contains("#![forbid(unsafe_code)]") {
         offences.push(format!("{shown}: missing #![forbid(unsafe_code)]"));
     }
+    for (number, line) in text.lines().enumerate() {
+        let comment = line.trim_start();
+        let is_table = comment.starts_with("//! |") || comment.starts_with("/// |");
+        if comment.starts_with("//") && !is_table && line.chars().count() > MAX_COLUMNS {
+            offences.push(format!("{shown}:{}: a comment wider than {MAX_COLUMNS} columns", number + 1));
+        }
+    }
     if crate_root && !text.starts_with("//! ") {
         offences.push(format!("{shown}: a crate starts with what it is for (//! …)"));
     }
@@ -85,6 +98,19 @@ fn text_rules(path: &Path, text: &str, offences: &mut Vec<String>) {
     }
 }
 
+/// A document's links into the repository lead somewhere.
+fn link_rules(path: &Path, text: &str, offences: &mut Vec<String>) {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    for (number, line) in text.lines().enumerate() {
+        let targets = line.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        for target in targets.filter(|target| !target.is_empty() && !target.contains("://")) {
+            if !directory.join(target).exists() {
+                offences.push(format!("{}:{}: {target} is not there", path.display(), number + 1));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +119,7 @@ mod tests {
         let mut offences = Vec::new();
         rust_rules(Path::new(path), text, &mut offences);
         text_rules(Path::new(path), text, &mut offences);
+        link_rules(Path::new(path), text, &mut offences);
         offences
     }
 
@@ -109,6 +136,8 @@ mod tests {
             ("a/src/main.rs", "//! Why.\n".into(), "forbid(unsafe_code)"),
             ("a/src/lib.rs", "#![forbid(unsafe_code)]\n".into(), "what it is for"),
             ("notes.md", concat!("a TO", "DO").into(), "does not belong here"),
+            ("a/src/b.rs", format!("    /// {}\n", "x".repeat(MAX_COLUMNS - 7)), "wider than"),
+            ("notes.md", "[a](src/main.rs), [b](nowhere/b.rs#L1)".into(), "nowhere/b.rs is not there"),
         ] {
             let found = offences_of(path, &text);
             assert!(found.len() == 1 && found[0].contains(told), "{told}: {found:?}");

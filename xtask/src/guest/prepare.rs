@@ -195,8 +195,8 @@ fn build(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Requires that a QEMU runs and has a device. Asks for that one alone: for a list, QEMU loads every module that it finds,
-/// also those of another QEMU that the host has installed.
+/// Requires that a QEMU runs and has a device. Asks for that one alone: for a list, QEMU loads every module that it
+/// finds, also those of another QEMU that the host has installed.
 fn require(images: &Images, qemu: Qemu, device: &str) -> Result<()> {
     let output = images.qemu(qemu).args(["-device", &format!("{device},help")]).output().context("running QEMU")?;
     ensure!(

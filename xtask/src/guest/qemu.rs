@@ -14,8 +14,8 @@ use super::prepare::{Images, Qemu};
 /// Virtual CPUs of a guest, and so I/O queues of its drive.
 pub const VCPUS: u32 = 4;
 const MEMORY_MIB: u32 = 1024;
-/// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one of
-/// the host's, the kernel would take a timer that ticks late for one that is broken, and panic.
+/// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one
+/// of the host's, the kernel would take a timer that ticks late for one that is broken, and panic.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=0 oops=panic no_timer_check";
 /// Four guests may boot at once, emulated, on a machine that does much else.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);

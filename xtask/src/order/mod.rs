@@ -1,8 +1,9 @@
 //! `cargo xtask order`: the policies by the guaranteed tenant's p99, in the daemon and in the simulator.
 //!
 //! The daemon runs on the `model` back end in real time, with `evenkeel load`'s clients; the simulator plays the same
-//! tenants in virtual time (`evenkeel sim`). The same settings go to both ([`setting`]). Rounds go through all policies,
-//! each round from another one on, so that a machine that drifts is unjust to none. The rule for ties is in [`compare`].
+//! tenants in virtual time (`evenkeel sim`). The same settings go to both ([`setting`]). Rounds go through all
+//! policies, each round from another one on, so that a machine that drifts is unjust to none. The rule for ties is in
+//! [`compare`].
 
 mod compare;
 mod setting;

@@ -23,8 +23,8 @@ const DISK: &str = "256MiB";
 /// What each tenant uses of it: little enough for the CPU's caches, so that copies leave CPU to the pollers.
 const WORKING_SET_BYTES: u64 = 4 << 20;
 
-/// What the simulator takes this daemon and its polling clients to cost, ns: `evenkeel load` on the `null` back end takes
-/// 1.15 µs for a lone command and 0.13 µs for one of many. `poller_fetch` has the copy of 4 KiB in it.
+/// What the simulator takes this daemon and its polling clients to cost, ns: `evenkeel load` on the `null` back end
+/// takes 1.15 µs for a lone command and 0.13 µs for one of many. `poller_fetch` has the copy of 4 KiB in it.
 pub const COSTS_NS: [(&str, u64); 10] = [
     ("guest_app", 50),
     ("guest_submit", 150),

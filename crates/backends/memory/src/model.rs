@@ -160,8 +160,8 @@ impl Backend for Model {
         if !self.finished.load(Ordering::Acquire) && !self.drive.model.is_due(now.0) {
             return;
         }
-        // Taken back before looking, in one step: what was told since the look above must survive if the drive is taken below, and
-        // what finishes from here on sets it anew.
+        // Taken back before looking, in one step: what was told since the look above must survive if the drive is taken
+        // below, and what finishes from here on sets it anew.
         let told = self.finished.swap(false, Ordering::AcqRel);
         if !self.drive.model.collect(now.0, self.first_hwq, self.ready.hwqs(), &mut self.tags) {
             self.finished.fetch_or(told, Ordering::AcqRel);

@@ -13,8 +13,8 @@ use crate::error::Error;
 pub enum Arbitration {
     /// Round robin; priorities have no meaning.
     RoundRobin,
-    /// Weighted round robin with urgent priority class. With weights (1 to 256 commands), these are set, and the burst is left
-    /// as it is; else all is as the controller has it.
+    /// Weighted round robin with urgent priority class. With weights (1 to 256 commands), these are set, and the burst
+    /// is left as it is; else all is as the controller has it.
     Weighted(Option<WrrWeights>),
     /// Deficit round robin, which shares bytes: Evenkeel's own. With quanta (1 to 1024 KiB), these are set.
     Deficit(Option<Quanta>),
@@ -50,8 +50,8 @@ pub(crate) fn qprio(priority: QueuePriority) -> u8 {
     }
 }
 
-/// What a queue of the calling thread is worth by the thread's I/O priority (`ionice`): realtime is high, idle is low, best-effort
-/// and none are medium. Nothing makes a queue urgent by itself.
+/// What a queue of the calling thread is worth by the thread's I/O priority (`ionice`): realtime is high, idle is low,
+/// best-effort and none are medium. Nothing makes a queue urgent by itself.
 pub fn priority_of_this_thread() -> QueuePriority {
     priority_of(io_priority())
 }

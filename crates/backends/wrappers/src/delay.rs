@@ -9,8 +9,8 @@ use io_model::{Backend, Command, Done, HwqId, Io, Nanos, TenantId};
 /// Completes what its rule names later than the drive below does: that long after it was found done there, which is
 /// looked for at every kick and reap.
 ///
-/// A delayed command still counts against its HWQ's depth. The drive below has done it before: what a delayed write wrote
-/// can be read already.
+/// A delayed command still counts against its HWQ's depth. The drive below has done it before: what a delayed write
+/// wrote can be read already.
 pub struct Delay<B, R> {
     inner: B,
     rule: R,

@@ -67,7 +67,8 @@ struct State {
     refusal: Option<Refused>,
 }
 
-/// The faults of a drive, for all of its pollers' [`Faulty`] queues; a clone is the same. Another thread may change them.
+/// The faults of a drive, for all of its pollers' [`Faulty`] queues; a clone is the same. Another thread may change
+/// them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults(Arc<Mutex<State>>);
 

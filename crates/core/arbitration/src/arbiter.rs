@@ -41,10 +41,11 @@ pub enum Arbitration {
         /// Commands in one turn of a class.
         weights: WrrWeights,
     },
-    /// Urgent queues first, by round robin; all others in one ring, each for its class's quantum in bytes (Shreedhar and
-    /// Varghese, SIGCOMM '95). A turn goes on while the queue has credit left, and its last command may overdraw: what a
-    /// command costs is known only after it was fetched. The debt is the *queue's*, and is carried over to its next turns even
-    /// if it runs empty meanwhile; credit is lost then. So backlogged queues get bytes in proportion to their quanta, whatever their sizes.
+    /// Urgent queues first, by round robin; all others in one ring, each for its class's quantum in bytes (Shreedhar
+    /// and Varghese, SIGCOMM '95). A turn goes on while the queue has credit left, and its last command may overdraw:
+    /// what a command costs is known only after it was fetched. The debt is the *queue's*, and is carried over to its
+    /// next turns even if it runs empty meanwhile; credit is lost then. So backlogged queues get bytes in proportion to
+    /// their quanta, whatever their sizes.
     DeficitRoundRobin {
         /// Bytes of one turn.
         quanta: QuantaKib,
@@ -98,8 +99,9 @@ fn index(class: QueuePriority) -> usize {
     }
 }
 
-/// Picks queues by an [`Arbitration`], in O(1) per command, however many queues idle. In deficit round robin a command costs its queue
-/// one more visit for each quantum that it is long, and rounds in which no queue could send are skipped at once.
+/// Picks queues by an [`Arbitration`], in O(1) per command, however many queues idle. In deficit round robin a command
+/// costs its queue one more visit for each quantum that it is long, and rounds in which no queue could send are skipped
+/// at once.
 #[derive(Debug, Clone)]
 pub struct Arbiter {
     arbitration: Arbitration,
@@ -185,7 +187,8 @@ impl Arbiter {
         self.all.backlogged.contains(queue)
     }
 
-    /// Tells whether a queue has commands. One that runs empty loses the rest of its turn and its credit, but not its debt.
+    /// Tells whether a queue has commands. One that runs empty loses the rest of its turn and its credit, but not its
+    /// debt.
     #[inline]
     pub fn set_backlogged(&mut self, queue: u16, backlogged: bool) {
         let at = usize::from(queue);
@@ -200,7 +203,8 @@ impl Arbiter {
         }
     }
 
-    /// The queue whose first command is next; `None` if no queue is backlogged. The command is then taken and [charged](Self::charge).
+    /// The queue whose first command is next; `None` if no queue is backlogged. The command is then taken and
+    /// [charged](Self::charge).
     #[inline]
     pub fn pick(&mut self) -> Option<u16> {
         if self.all.backlogged.is_empty() {

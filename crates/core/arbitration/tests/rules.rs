@@ -6,7 +6,8 @@ use io_model::{QueuePriority, WrrWeights};
 const KIB: u64 = 1024;
 const RR: Arbitration = Arbitration::RoundRobin { burst: 1 };
 
-/// Picks `count` times from queues that stay backlogged with commands of these sizes; the last one is that of all further queues.
+/// Picks `count` times from queues that stay backlogged with commands of these sizes; the last one is that of all
+/// further queues.
 fn picks(arbiter: &mut Arbiter, sizes_kib: &[u64], count: usize) -> Vec<u16> {
     let pick = |_| {
         let queue = arbiter.pick().expect("backlogged");

@@ -1,7 +1,8 @@
 //! Checked access to memory that a tenant shares with us.
 //!
 //! Everything here is written by somebody else while we read it: a value is read once into our own
-//! memory and checked there; and it may vanish under our hands, which [`sigbus`] catches. Three things leave this crate:
+//! memory and checked there; and it may vanish under our hands, which [`sigbus`] catches. Three things leave this
+//! crate:
 //!
 //! - [`Mapping`]: one shared mapping of a file descriptor, unmapped when its last user is done;
 //! - [`GuestMemory`]: a tenant's DMA address space (IOVA to [`Mapping`]), built by DMA map messages;

@@ -93,8 +93,8 @@ impl MemoryListener for () {
     fn unmap(&mut self, _mapping: &Mapping) {}
 }
 
-/// A tenant's DMA address space: sorted ranges, none overlapping. What is taken out of it stays mapped, and known to the
-/// [`MemoryListener`], until nothing uses it any more.
+/// A tenant's DMA address space: sorted ranges, none overlapping. What is taken out of it stays mapped, and known to
+/// the [`MemoryListener`], until nothing uses it any more.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     ranges: Vec<Range>,

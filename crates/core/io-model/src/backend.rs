@@ -62,8 +62,8 @@ pub struct Done {
 /// A device behind an IOMMU reaches only what was mapped for it, so a back end hears of memory as it comes and goes:
 ///
 /// - A mapping is known by its addresses in this process ([`Mapping::addresses`]), which are also what the segments of
-///   a command's buffer name. Two mappings that are told at a time to one back end don't overlap, except that a tenant's
-///   pollers, or tenants that were given the same [`Mapping`], tell the same addresses: count them. Two
+///   a command's buffer name. Two mappings that are told at a time to one back end don't overlap, except that a
+///   tenant's pollers, or tenants that were given the same [`Mapping`], tell the same addresses: count them. Two
 ///   mappings of one file have addresses of their own.
 /// - A poller tells its own back end, and no other. Back ends that share a device must count together.
 /// - Commands point only into memory that was told before and not taken back since; a segment may go from one mapping

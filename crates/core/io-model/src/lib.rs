@@ -3,8 +3,8 @@
 //! A [`Source`] is a tenant's virtual queues (VQs): the poller *pulls* commands out of it. A [`Backend`]
 //! is a device's hardware queues (HWQs): the poller submits to it and reaps from it. Neither knows the
 //! other, nor the policy. Every back end must pass the suite in `conformance` (a cargo feature, for
-//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. What people write and read of them is
-//! in [`units`].
+//! tests only). Times are [`Nanos`] on a clock that the caller chooses; sizes are bytes. What people write and read of
+//! them is in [`units`].
 
 #![forbid(unsafe_code)]
 
@@ -66,8 +66,8 @@ impl Sub for Nanos {
     }
 }
 
-/// One consumer with its own virtual disk. Given once and never again in a drive's life, so it grows without bound: a name to
-/// compare and to look up, never an index.
+/// One consumer with its own virtual disk. Given once and never again in a drive's life, so it grows without bound: a
+/// name to compare and to look up, never an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 

@@ -1,8 +1,8 @@
 //! Sizes, times and rates as an operator writes them: in files and on the command line.
 //!
-//! All are decimal numbers with a unit, without rounding: `1.5GiB` is a size, `0.3B` is not. A time is [`Nanos`], written
-//! `"50us"`, `"11.05us"`, `"10ms"`, `"1s"`; units ns, us (µs), ms, s. Where a program takes fio's words, `from_fio` reads
-//! them.
+//! All are decimal numbers with a unit, without rounding: `1.5GiB` is a size, `0.3B` is not. A time is [`Nanos`],
+//! written `"50us"`, `"11.05us"`, `"10ms"`, `"1s"`; units ns, us (µs), ms, s. Where a program takes fio's words,
+//! `from_fio` reads them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// A drive on which commands take 10 µs at the 99th percentile alone, and `together_us` beside others: half of it in
-    /// the mean.
+    /// A drive on which commands take 10 µs at the 99th percentile alone, and `together_us` beside others: half of it
+    /// in the mean.
     fn judge(tenants: &[Tenant], assumed: &[bool], measured: &[Measured], together_us: u64) -> Option<Blame> {
         judge_on(0.0, tenants, assumed, measured, together_us)
     }

@@ -1,13 +1,14 @@
 //! A latency that no command exceeds: counting what can be ahead of it.
 //!
-//! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command in
-//! 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host) says; the
-//! tenant itself has a closed load. Beside a policy that limits what is in flight nothing is assumed of the neighbours.
+//! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command
+//! in 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host)
+//! says; the tenant itself has a closed load. Beside a policy that limits what is in flight nothing is assumed of the
+//! neighbours.
 //!
-//! What fills the drive is through when its busiest part has done its share and a lone command has passed (the lower bound of
-//! a closed network's throughput). In every such span as much is sent as may be in flight, and a command that waits for
-//! its turn waits for no more spans than what goes before it fills. Within the drive the worst case counts: all that may be
-//! ahead at its unit, on its link and in its buffer.
+//! What fills the drive is through when its busiest part has done its share and a lone command has passed (the lower
+//! bound of a closed network's throughput). In every such span as much is sent as may be in flight, and a command that
+//! waits for its turn waits for no more spans than what goes before it fills. Within the drive the worst case counts:
+//! all that may be ahead at its unit, on its link and in its buffer.
 
 mod drive;
 mod turns;

@@ -67,7 +67,8 @@ pub struct Host {
     pub guest_irq_ns: f64,
     /// Handling one completion.
     pub guest_complete_ns: f64,
-    /// Part of `guest_app_ns` and `guest_complete_ns` that is exponentially distributed, 0 to 1; cut at 6.3 times its mean.
+    /// Part of `guest_app_ns` and `guest_complete_ns` that is exponentially distributed, 0 to 1; cut at 6.3 times its
+    /// mean.
     pub guest_varies: f64,
     /// A poller's look at all queues, beside what is found there.
     pub poller_pass_ns: f64,

@@ -49,9 +49,9 @@ pub fn one(p99_us: u64) -> Forecast {
     Forecast { tenants: vec![forecast(1_000.0, p99_us)], drive_utilization: 0.5, poller_utilization: 0.1 }
 }
 
-/// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its own
-/// class alone; what the others may have with the drive is held to Ω of `lpns` and to
-/// the cap of `wrr`, but never below 32.
+/// A drive that serves a command in 1 µs and in the order they come. A tenant in the class high waits for those of its
+/// own class alone; what the others may have with the drive is held to Ω of `lpns` and to the cap of `wrr`, but never
+/// below 32.
 pub fn planner(site: &Site) -> Planner<'_> {
     Planner::with_model(site, |policy, tenants| {
         let depth = |tenant: &Tenant| match tenant.load {

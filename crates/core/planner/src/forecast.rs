@@ -33,21 +33,21 @@ pub struct TenantForecast {
     pub iops: f64,
     /// Bytes per second.
     pub bandwidth_bytes_s: f64,
-    /// Mean latency, from the command's submission to its completion, waiting included. An open load that asks for more than
-    /// it gets waits ever longer: then it is what its outstanding commands (4096 for each vCPU) take.
+    /// Mean latency, from the command's submission to its completion, waiting included. An open load that asks for more
+    /// than it gets waits ever longer: then it is what its outstanding commands (4096 for each vCPU) take.
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
-    /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times vary as
-    /// [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads; beside open
-    /// loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent tenants; where
-    /// garbage is collected.
+    /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times
+    /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads;
+    /// beside open loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent
+    /// tenants; where garbage is collected.
     pub bound: Option<Nanos>,
-    /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read: no
-    /// target below it can be kept.
+    /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read:
+    /// no target below it can be kept.
     pub alone: Nanos,
-    /// Of a tenant with a target below that: what its own load takes with nobody else on the drive, so the lowest target that it
-    /// can have. Otherwise as `alone`.
+    /// Of a tenant with a target below that: what its own load takes with nobody else on the drive, so the lowest
+    /// target that it can have. Otherwise as `alone`.
     pub lowest: Nanos,
     /// What keeps it from getting more.
     pub limited_by: LimitedBy,
@@ -145,7 +145,8 @@ fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos) {
     }
 }
 
-/// To as many digits as people read, so that a target that was read off is not refused for the digits that were not shown.
+/// To as many digits as people read, so that a target that was read off is not refused for the digits that were not
+/// shown.
 fn rounded_up(ns: f64) -> Nanos {
     let ns = ns.ceil() as u64;
     let step_ns = match ns {

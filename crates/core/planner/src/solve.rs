@@ -32,9 +32,9 @@ pub enum Unsolved {
     Unmodelled,
 }
 
-/// Looks for settings of each of these policies at which every promise holds. The first policy that has a solution with its
-/// present settings wins; then the first with others wins, if it is the first of all; else the one that leaves most to
-/// tenants without a promise.
+/// Looks for settings of each of these policies at which every promise holds. The first policy that has a solution with
+/// its present settings wins; then the first with others wins, if it is the first of all; else the one that leaves most
+/// to tenants without a promise.
 ///
 /// For `wrr` and `drr`: priorities by class and by target, weights, and the widest cap that will do; for `lpns` Ω (as
 /// published) or R (as corrected), the largest that will do. The other policies have nothing to set.
@@ -101,8 +101,8 @@ impl Search<'_> {
         None
     }
 
-    /// The strictest priorities and weights with any cap first: if they won't do, nothing will. Then as mild as will still do:
-    /// priorities, weights, and last the cap.
+    /// The strictest priorities and weights with any cap first: if they won't do, nothing will. Then as mild as will
+    /// still do: priorities, weights, and last the cap.
     fn classes(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) -> Option<Solution> {
         let (assignments, ladder) = (assignments(tenants), ladder(policy));
         let strict = self.widest(Setting::MaxInFlight, ladder.last()?, assignments.last()?)?;

@@ -119,8 +119,8 @@ fn solutions_hold() {
     assert!(kinds.iter().all(|count| *count >= 3), "unchanged, changed, unsolved: {kinds:?}");
 }
 
-/// 256 tenants of as many kinds: a comparison of all policies, advice and a solution ask the model so seldom that all of
-/// it takes less than a second.
+/// 256 tenants of as many kinds: a comparison of all policies, advice and a solution ask the model so seldom that all
+/// of it takes less than a second.
 #[test]
 fn a_plan_for_256_tenants_takes_few_questions() {
     let kind = |index: u64| Tenant {

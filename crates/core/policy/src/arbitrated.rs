@@ -1,24 +1,26 @@
-//! Arbitration among tenants as NVMe knows it among queues: weighted round robin with an urgent class, and deficit round
-//! robin ("QoS for NVMe SSDs" takes both into the drive; here the host does it, for drives that can't).
+//! Arbitration among tenants as NVMe knows it among queues: weighted round robin with an urgent class, and deficit
+//! round robin ("QoS for NVMe SSDs" takes both into the drive; here the host does it, for drives that can't).
 //!
-//! A tenant's commands in one class are a flow, and a flow is a queue of an [`Arbiter`]. Its VQs take turns, so many VQs
-//! give no more than one. Under `wrr` a round gives each class its weight in commands, whatever their sizes, and the
-//! flows of a class share that. Under `drr` a round gives each *flow* the quantum of its class in bytes, as the drive reckons
-//! them: [`cost`](ArbitratedConfig::cost) counts a command for at least 4 KiB, or tiny ones would buy the drive's time at an
-//! eighth of its price. Urgent flows go before all others, without limit: only a configuration can make one.
+//! A tenant's commands in one class are a flow, and a flow is a queue of an [`Arbiter`]. Its VQs take turns, so many
+//! VQs give no more than one. Under `wrr` a round gives each class its weight in commands, whatever their sizes, and
+//! the flows of a class share that. Under `drr` a round gives each *flow* the quantum of its class in bytes, as the
+//! drive reckons them: [`cost`](ArbitratedConfig::cost) counts a command for at least 4 KiB, or tiny ones would buy the
+//! drive's time at an eighth of its price. Urgent flows go before all others, without limit: only a configuration can
+//! make one.
 //!
 //! What a flow owes stays with its tenant until that leaves, so that nobody sheds a debt by creating its queues anew.
 //!
-//! Only commands that wait here can be put in order; those with the drive are served as the drive likes. `max_in_flight`
-//! says how many 4 KiB commands that may be: as few as keep the drive's units busy. Larger commands count for what they cost, or a
-//! tenant could fill the drive with them. Wider, the classes wait inside the drive, side by side, and weights show less;
-//! narrower, the drive idles. A single command larger than the whole window is still sent, alone in its excess.
+//! Only commands that wait here can be put in order; those with the drive are served as the drive likes.
+//! `max_in_flight` says how many 4 KiB commands that may be: as few as keep the drive's units busy. Larger commands
+//! count for what they cost, or a tenant could fill the drive with them. Wider, the classes wait inside the drive, side
+//! by side, and weights show less; narrower, the drive idles. A single command larger than the whole window is still
+//! sent, alone in its excess.
 //!
-//! A VQ has an HWQ, but sends over another one while that is full: the arbiter alone decides who goes, not the room that
-//! somebody else left somewhere.
+//! A VQ has an HWQ, but sends over another one while that is full: the arbiter alone decides who goes, not the room
+//! that somebody else left somewhere.
 //!
-//! Each poller has an arbiter of its own: for one drive give it one poller. A tenant whose VQs have several classes has a
-//! flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
+//! Each poller has an arbiter of its own: for one drive give it one poller. A tenant whose VQs have several classes has
+//! a flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
 
 use arbitration::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
 use io_model::{HwqId, Nanos, Op, QueuePriority, WrrWeights};
@@ -48,7 +50,8 @@ pub(crate) enum Kind {
 /// Settings of `wrr` and of `drr`. `M`: `u32`, or `Option<u32>` where an operator may leave it to the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArbitratedConfig<M = u32> {
-    /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to 1024.
+    /// What the class high gets in a round: under `wrr` commands, 1 to 256; under `drr` KiB for each of its flows, 1 to
+    /// 1024.
     pub high_weight: u16,
     /// The same for the class medium.
     pub medium_weight: u16,
@@ -134,8 +137,8 @@ impl Turns for Order {
     }
 }
 
-/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants in slots from 1024 on share
-/// those of the tenants so many below.
+/// A tenant's flow in a class: a number of its own, whether or not it has VQs there. Tenants in slots from 1024 on
+/// share those of the tenants so many below.
 fn flow_of(tenant: TenantSlot, class: QueuePriority) -> u16 {
     let place = CLASSES.iter().position(|one| *one == class).unwrap_or(0) as u16;
     tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place

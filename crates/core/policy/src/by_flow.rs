@@ -1,5 +1,5 @@
-//! The contract of [`Policy`] for policies whose VQs wait in [`Flows`]: they say who goes next and what it costs, and nothing
-//! of the rest.
+//! The contract of [`Policy`] for policies whose VQs wait in [`Flows`]: they say who goes next and what it costs, and
+//! nothing of the rest.
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, VqId, WrrWeights};
 

@@ -1,8 +1,8 @@
 //! Identifiers in the order of their tags (virtual or real time), in O(1).
 //!
 //! A calendar of buckets in levels: 64 buckets each, eight times as wide from level to level. A tag goes to the
-//! finest level that reaches it, so its bucket is at most an eighth as wide as its distance from the clock. [`first`] takes
-//! buckets as they are; [`lowest`] spreads a coarse one over finer ones when its time comes, as a timing wheel
+//! finest level that reaches it, so its bucket is at most an eighth as wide as its distance from the clock. [`first`]
+//! takes buckets as they are; [`lowest`] spreads a coarse one over finer ones when its time comes, as a timing wheel
 //! does, which makes the order exact and costs each tag one step per level.
 //!
 //! [`first`]: Calendar::first

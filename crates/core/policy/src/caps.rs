@@ -1,15 +1,15 @@
 //! A limit for each tenant, as SPDK's bdev QoS has (`bdev_set_qos_limit`): commands and bytes per second.
 //!
-//! Time is cut into slices of 1 ms, like SPDK's: at each slice's start a tenant may send one slice's quota, and what it did
-//! not use is gone. A slice rather than a bucket that fills all the time, since then all held tenants go on at the same
-//! few moments, which a sleeping poller and a simulator can wait for. A command's size and kind are known only
+//! Time is cut into slices of 1 ms, like SPDK's: at each slice's start a tenant may send one slice's quota, and what it
+//! did not use is gone. A slice rather than a bucket that fills all the time, since then all held tenants go on at the
+//! same few moments, which a sleeping poller and a simulator can wait for. A command's size and kind are known only
 //! after it was fetched, so the last one of a slice may overdraw; later slices pay that back. Hence a backlogged tenant
 //! gets its limit exactly in the long run, and in no span more than the limit, one slice's quota and one command.
 //!
 //! Otherwise than SPDK's: fractions of a quota are kept, so any rate is exact; flushes, discards and zeroing count as
-//! commands, and zeroing as written bytes too, or a tenant could get around its limits with them; and one exhausted limit holds
-//! all commands of the tenant, since nobody knows what its next command is. Classes and weights play no part: tenants take
-//! turns. A tenant on several pollers has its limits at each.
+//! commands, and zeroing as written bytes too, or a tenant could get around its limits with them; and one exhausted
+//! limit holds all commands of the tenant, since nobody knows what its next command is. Classes and weights play no
+//! part: tenants take turns. A tenant on several pollers has its limits at each.
 
 use io_model::{Nanos, Op};
 
@@ -40,7 +40,8 @@ impl Quota {
         Self { per_slice: per_sec as i64, tokens: per_sec as i64 }
     }
 
-    /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most the new quota.
+    /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most the new
+    /// quota.
     fn set(&mut self, per_sec: u64) {
         let new = Self::new(per_sec);
         let tokens = if self.per_slice == 0 { new.tokens } else { self.tokens.min(new.tokens) };
@@ -329,7 +330,8 @@ mod tests {
         policy
     }
 
-    /// Runs for a span with instant completions: when each command of each tenant went, and how often it was asked in vain.
+    /// Runs for a span with instant completions: when each command of each tenant went, and how often it was asked in
+    /// vain.
     fn run(
         policy: &mut Caps,
         tenants: usize,

@@ -1,18 +1,18 @@
 //! D2FQ: fair queueing by the drive's own weighted round robin ("D2FQ: Device-Direct Fair Queueing for NVMe SSDs",
 //! Woo et al., FAST '21; thresholds, tracking and adaptation behave as the kernel published with it does).
 //!
-//! Nothing is held back: every command goes to the drive at once, and only *which class of HWQ* carries it is chosen. Each
-//! tenant has a virtual time, moved on by cost/weight as its commands complete. One that is ahead of the slowest by more
-//! than τ_l sends over a low-class HWQ, by more than τ_m over a medium one, else over a high one, and the drive
+//! Nothing is held back: every command goes to the drive at once, and only *which class of HWQ* carries it is chosen.
+//! Each tenant has a virtual time, moved on by cost/weight as its commands complete. One that is ahead of the slowest
+//! by more than τ_l sends over a low-class HWQ, by more than τ_m over a medium one, else over a high one, and the drive
 //! fetches from these in the ratio √R·√R : √R : 1. A tenant that is active alone uses the medium class.
 //!
 //! The lowest virtual time is tracked sloppily, as published: it belongs to one tenant, and follows that tenant until
 //! another one's completion shows a lower one. So it may stand too high for a moment, but costs O(1).
 //!
-//! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed and yet
-//! runs away, down to the slowdown that is really in use. [`wrr_weights`](crate::Policy::wrr_weights) tells the weights for R; whoever runs
-//! the policy has to set them at the drive. On a drive without weighted round robin, or with HWQs whose classes were never
-//! set, commands flow freely, but *no shares are kept*.
+//! R, the speed of the high class against the low one, adapts every 200 ms: up while a tenant sends mostly at low speed
+//! and yet runs away, down to the slowdown that is really in use. [`wrr_weights`](crate::Policy::wrr_weights) tells the
+//! weights for R; whoever runs the policy has to set them at the drive. On a drive without weighted round robin, or
+//! with HWQs whose classes were never set, commands flow freely, but *no shares are kept*.
 //!
 //! A guaranteed tenant is one of weight [`guaranteed_weight`](D2fqConfig::guaranteed_weight): D2FQ knows shares, not
 //! latencies. The HWQs of a poller take the classes in turn: high, medium, low, high, …
@@ -55,8 +55,8 @@ pub struct D2fqConfig {
 }
 
 impl Default for D2fqConfig {
-    /// Thresholds and ratio of the published kernel for a process of the default priority: 8192 units at 210 per KiB, and 30 % of
-    /// them.
+    /// Thresholds and ratio of the published kernel for a process of the default priority: 8192 units at 210 per KiB,
+    /// and 30 % of them.
     fn default() -> Self {
         Self {
             medium_gap_commands: 3,

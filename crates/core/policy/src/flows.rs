@@ -1,9 +1,9 @@
 //! VQs with work, grouped into flows, and the HWQs that they wait for: what all policies but LPNS have in common.
 //!
-//! A flow is a tenant (or a single VQ, where a policy knows no tenants). Its VQs take turns. Which flow goes next is the
-//! policy's part, told through [`Turns`]. A VQ whose HWQ is full is parked there; room wakes one VQ, which hands on
-//! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command
-//! causes a bounded number of them.
+//! A flow is a tenant (or a single VQ, where a policy knows no tenants). Its VQs take turns. Which flow goes next is
+//! the policy's part, told through [`Turns`]. A VQ whose HWQ is full is parked there; room wakes one VQ, which hands on
+//! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command causes a
+//! bounded number of them.
 
 use io_model::{HwqId, Nanos, QueuePriority};
 

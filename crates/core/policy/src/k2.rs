@@ -1,10 +1,10 @@
 //! K2: few commands with the drive at a time, real-time ones first ("K2: Work-Constraining Scheduling of NVMe-Attached
 //! Storage", Miemietz et al., RTSS '19).
 //!
-//! A guaranteed tenant is K2's real-time class: whenever the drive has room under the cap, its commands go first, without
-//! limit, so it can starve the others, as published. Within a class VQs take turns and each VQ is first in, first out;
-//! the published scheduler has one list per class, which we can't have, since commands stay in the guests' queues.
-//! The cap counts this poller's commands: K2 stands for one lock around one drive, so give it one poller.
+//! A guaranteed tenant is K2's real-time class: whenever the drive has room under the cap, its commands go first,
+//! without limit, so it can starve the others, as published. Within a class VQs take turns and each VQ is first in,
+//! first out; the published scheduler has one list per class, which we can't have, since commands stay in the guests'
+//! queues. The cap counts this poller's commands: K2 stands for one lock around one drive, so give it one poller.
 //!
 //! Not implemented: the levels within the real-time class, and a cap in bytes (a later variant).
 
@@ -18,7 +18,8 @@ use crate::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
 /// Settings of [`K2`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct K2Config {
-    /// Commands that all tenants may have with the drive together, 1 or more. Published: 32; LPNS compares 8, 16 and 32.
+    /// Commands that all tenants may have with the drive together, 1 or more. Published: 32; LPNS compares 8, 16 and
+    /// 32.
     pub max_in_flight: u32,
 }
 

@@ -22,13 +22,14 @@
 //! | `cost` | what a command costs by opcode and length |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and under
-//! [`Lpns`] if it is a guaranteed one; all other policies compare what tenants wait for, and must see all of their VQs.
+//! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and
+//! under [`Lpns`] if it is a guaranteed one; all other policies compare what tenants wait for, and must see all of
+//! their VQs.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
-//! implemented: admission of promises before they are made; one policy's state shared by several pollers (each has its own,
-//! but for what [`interval`](Policy::interval) reports).
+//! implemented: admission of promises before they are made; one policy's state shared by several pollers (each has its
+//! own, but for what [`interval`](Policy::interval) reports).
 
 #![forbid(unsafe_code)]
 
@@ -122,23 +123,23 @@ pub struct TenantReport {
 
 /// The contract between a poller and a policy.
 ///
-/// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, `change_terms`, then
-/// `detach`; `forget` when a tenant leaves. The poller answers every `Send` with exactly one `sent` or `refused` before it
-/// calls anything else. Every method is O(1) amortised in the number of VQs and tenants, but for `interval`, `change_terms`
-/// and `forget`.
+/// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, `change_terms`,
+/// then `detach`; `forget` when a tenant leaves. The poller answers every `Send` with exactly one `sent` or `refused`
+/// before it calls anything else. Every method is O(1) amortised in the number of VQs and tenants, but for `interval`,
+/// `change_terms` and `forget`.
 pub trait Policy {
-    /// A VQ appears. The slot was unused. `tenant` is where its tenant stands, the same for all of its VQs, and `terms` are
-    /// those in force: the tenant's other VQs here have been told of them.
+    /// A VQ appears. The slot was unused. `tenant` is where its tenant stands, the same for all of its VQs, and `terms`
+    /// are those in force: the tenant's other VQs here have been told of them.
     fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos);
 
-    /// A tenant has other terms from now on. Its VQs stay attached, with their backlogs and their commands in flight; nobody
-    /// is asked or told again.
+    /// A tenant has other terms from now on. Its VQs stay attached, with their backlogs and their commands in flight;
+    /// nobody is asked or told again.
     ///
     /// - A share by weight or priority counts from the next command on; what was served or is owed stays so.
-    /// - A limit holds from now on: what is left of the slice that goes on is at most the new limit's, and a command that
-    ///   overdrew the old one is paid back at the new rate.
-    /// - A promise is in force at once where the policy serves the tenant's VQs, elsewhere by the next `interval`. Commands
-    ///   in flight stay on their HWQs; new ones go where the class has them.
+    /// - A limit holds from now on: what is left of the slice that goes on is at most the new limit's, and a command
+    ///   that overdrew the old one is paid back at the new rate.
+    /// - A promise is in force at once where the policy serves the tenant's VQs, elsewhere by the next `interval`.
+    ///   Commands in flight stay on their HWQs; new ones go where the class has them.
     ///
     /// Does nothing for a tenant that has no VQ here: its next `attach` brings the terms.
     fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos);
@@ -166,7 +167,8 @@ pub trait Policy {
     /// else the VQ can't be fetched from now: leave it out until its next `arrived`.
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos);
 
-    /// A command ended. Told for detached slots too (`slot` is then unused or reused: go by `tenant`, who is still there).
+    /// A command ended. Told for detached slots too (`slot` is then unused or reused: go by `tenant`, who is still
+    /// there).
     #[expect(clippy::too_many_arguments, reason = "plain values in registers, once per command")]
     fn completed(
         &mut self,
@@ -179,11 +181,12 @@ pub trait Policy {
         now: Nanos,
     );
 
-    /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their identifiers. Who
-    /// isn't in it left the drive: nothing is kept of it.
+    /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
+    /// identifiers. Who isn't in it left the drive: nothing is kept of it.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);
 
-    /// The HWQ that a VQ's next command goes to, as things stand. `None`: it is not attached, or the policy doesn't tell.
+    /// The HWQ that a VQ's next command goes to, as things stand. `None`: it is not attached, or the policy doesn't
+    /// tell.
     fn hwq_of(&self, _slot: VqSlot) -> Option<HwqId> {
         None
     }

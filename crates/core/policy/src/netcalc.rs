@@ -1,11 +1,12 @@
-//! Deterministic network calculus as far as one drive needs it: one token bucket at one rate-latency server, in closed form.
+//! Deterministic network calculus as far as one drive needs it: one token bucket at one rate-latency server, in closed
+//! form.
 //!
 //! Work is counted in reference commands (4 KiB random writes), rates in commands per second, spans in ns.
 //!
 //! The published rule (LPNS, Eq. 1 to 5) is [`published_rate`], [`published_burst`] and [`published_bound`]; its
 //! service curve β(t) = R·t + L_h serves work before it arrives, so the bound that really holds is kept apart:
-//! [`delay_bound`], with a rate-latency curve, and only where the arrivals don't outrun the drive. It is for commands served in
-//! the order that they came.
+//! [`delay_bound`], with a rate-latency curve, and only where the arrivals don't outrun the drive. It is for commands
+//! served in the order that they came.
 
 use io_model::Nanos;
 

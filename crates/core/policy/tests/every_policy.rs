@@ -1,6 +1,7 @@
-//! What every policy must hold to, whatever it is asked: random legal calls over each variant of [`PolicyConfig`], driven by
-//! events as a poller in virtual time is; tenants' terms change, tenants leave, and others take their slots. A seed decides everything, and every failure names it. Replay one with
-//! `POLICY=<name> POLICY_SEED=<seed> cargo test -p policy --test every_policy`.
+//! What every policy must hold to, whatever it is asked: random legal calls over each variant of [`PolicyConfig`],
+//! driven by events as a poller in virtual time is; tenants' terms change, tenants leave, and others take their slots.
+//! A seed decides everything, and every failure names it. Replay one with `POLICY=<name> POLICY_SEED=<seed> cargo test
+//! -p policy --test every_policy`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -391,8 +392,8 @@ fn changing_tenants(name: &str, seed: u64) {
     world.drain();
 }
 
-/// Tenants 0 and 1 with a backlog for ever, and these weights and classes; commands that each was served in the `measured`
-/// completions that follow the `settling` ones.
+/// Tenants 0 and 1 with a backlog for ever, and these weights and classes; commands that each was served in the
+/// `measured` completions that follow the `settling` ones.
 fn served_after_change(name: &str, seed: u64, terms: [Terms; 2], settling: u64, measured: u64) -> [u64; 2] {
     let mut world = World::new(name, seed, 0);
     // Only the policy's own cap is in the way.

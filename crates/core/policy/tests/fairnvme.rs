@@ -420,7 +420,8 @@ fn for_seeds(case: impl Fn(u64) + std::panic::RefUnwindSafe) {
 
 #[test]
 fn a_backlogged_tenant_is_served_after_a_bounded_number_of_others() {
-    // A weight of 4 against one of ¼ sends 16 for 1; the order is rounded by an eighth; and who comes new has its first turn.
+    // A weight of 4 against one of ¼ sends 16 for 1; the order is rounded by an eighth; and who comes new has its first
+    // turn.
     let bound = (TENANTS as u32 - 1) * (16 + 16 / 8 + 2);
     for_seeds(|seed| {
         let mut calls = Calls::new(seed, Variant::Corrected, 1024);

@@ -14,8 +14,9 @@ const BUCKETS: usize = ((TOP_BITS - SUB_BITS + 1) as usize) << SUB_BITS;
 /// One thread records with plain loads and stores (no locked instruction per command); readers see
 /// each bucket's latest value, not a snapshot of all of them at one instant.
 ///
-/// By hand, because crates that do this take `&mut self` or a locked instruction to record. The simulator, which runs the
-/// pollers' own code, reads the same one; a load generator's client, which nobody reads beside it, has `hdrhistogram`.
+/// By hand, because crates that do this take `&mut self` or a locked instruction to record. The simulator, which runs
+/// the pollers' own code, reads the same one; a load generator's client, which nobody reads beside it, has
+/// `hdrhistogram`.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,

@@ -1,13 +1,14 @@
 //! One poll iteration, and the probe that measures it.
 //!
-//! A [`Poller`] owns its tenants' VQs (through [`io_model::Source`]) and its HWQs (through [`io_model::Backend`]) and runs to
-//! completion: [`Poller::step`] reaps what the device finished, looks at the doorbells, asks the policy
-//! what may be sent, fetches exactly that, submits it, and tells the guests. It has no clock and no
-//! thread: the daemon calls it in a loop, the simulator with virtual time.
+//! A [`Poller`] owns its tenants' VQs (through [`io_model::Source`]) and its HWQs (through [`io_model::Backend`]) and
+//! runs to completion: [`Poller::step`] reaps what the device finished, looks at the doorbells, asks the policy what
+//! may be sent, fetches exactly that, submits it, and tells the guests. It has no clock and no thread: the daemon calls
+//! it in a loop, the simulator with virtual time.
 //!
 //! - [`Poller`]: the iteration (`poller.rs`), with its table of commands in flight (`flights.rs`);
 //! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
-//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added up.
+//! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
+//!   up.
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 

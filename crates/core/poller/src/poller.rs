@@ -176,8 +176,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         Ok(TenantSlot(at as u16))
     }
 
-    /// Other terms from now on, while commands wait and are in flight; see [`Policy::change_terms`]. The probe, and so every
-    /// other poller, shows the class at once. A tenant with several pollers is told at each. `false`: no such tenant.
+    /// Other terms from now on, while commands wait and are in flight; see [`Policy::change_terms`]. The probe, and so
+    /// every other poller, shows the class at once. A tenant with several pollers is told at each. `false`: no such
+    /// tenant.
     pub fn change_terms(&mut self, slot: TenantSlot, terms: &Terms, now: Nanos) -> bool {
         let Some(Some(tenant)) = self.tenants.get_mut(usize::from(slot.0)) else { return false };
         tenant.terms = *terms;
@@ -186,8 +187,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         true
     }
 
-    /// Lets a tenant go, whose memory was let go before: the board, the policy and this poller forget it, and its slot may
-    /// be another's. `None`: no such tenant, or its commands are still with the device.
+    /// Lets a tenant go, whose memory was let go before: the board, the policy and this poller forget it, and its slot
+    /// may be another's. `None`: no such tenant, or its commands are still with the device.
     pub fn remove(&mut self, slot: TenantSlot, now: Nanos) -> Option<S> {
         let at = usize::from(slot.0);
         if self.tenants.get(at)?.as_ref()?.inflight > 0 {

@@ -235,8 +235,9 @@ impl Probe {
         self.tenant
     }
 
-    /// The promise or weight in force at this poller. One that changes meanwhile is read as it was or as it is, never as a
-    /// mixture; what is counted beside it ([`violations`](Counters::violations)) may be of the one before for a moment.
+    /// The promise or weight in force at this poller. One that changes meanwhile is read as it was or as it is, never
+    /// as a mixture; what is counted beside it ([`violations`](Counters::violations)) may be of the one before for a
+    /// moment.
     pub fn class(&self) -> Class {
         self.class.get()
     }

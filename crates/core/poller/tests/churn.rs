@@ -1,5 +1,5 @@
-//! Ten thousand tenants come, change their terms and go in a random order beside one that runs all the time, under every
-//! policy. A seed decides everything: replay one with `CHURN_SEED=<seed> cargo test -p poller --test churn`.
+//! Ten thousand tenants come, change their terms and go in a random order beside one that runs all the time, under
+//! every policy. A seed decides everything: replay one with `CHURN_SEED=<seed> cargo test -p poller --test churn`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -15,10 +15,10 @@
 //!                                                   └─ or programs pages into the dies that reads use
 //! ```
 //!
-//! - **Fetch** ([`Profile::arbitration`], [`Profile::window`]): an [`Arbiter`](arbitration::Arbiter) picks the next HWQ by round robin,
-//!   by weighted round robin with an urgent class, or by deficit round robin; at most `window` commands are inside of
-//!   the drive at a time, the others wait in their HWQ. The **controller** takes [`Profile::controller_ns`] for
-//!   each command, one after another.
+//! - **Fetch** ([`Profile::arbitration`], [`Profile::window`]): an [`Arbiter`](arbitration::Arbiter) picks the next HWQ
+//!   by round robin, by weighted round robin with an urgent class, or by deficit round robin; at most `window` commands
+//!   are inside of the drive at a time, the others wait in their HWQ. The **controller** takes
+//!   [`Profile::controller_ns`] for each command, one after another.
 //! - **Units**: parallel servers, each first in, first out. A command is cut at multiples of
 //!   [`Profile::stripe_bytes`]; each piece occupies one unit for [`Profile::read_ns`] (its first 4 KiB) plus
 //!   [`Profile::further_ns`] for every further 4 KiB. Consecutive stripes go to different units
@@ -29,11 +29,11 @@
 //! - **Writes** ([`Writes`]): in place, through the units like reads; or into a buffer, which acknowledges
 //!   them in their order. A full buffer holds writes back, first in, first out, and they keep their place in the window
 //!   meanwhile. It drains at a known rate beside the reads, or page by page into flash.
-//! - **Flash** ([`Nand`]): the units are dies on channels that carry one page at a time. A die senses, programs or erases;
-//!   reads wait for a program, or suspend it. Pages go to the dies in turn, whatever their address.
+//! - **Flash** ([`Nand`]): the units are dies on channels that carry one page at a time. A die senses, programs or
+//!   erases; reads wait for a program, or suspend it. Pages go to the dies in turn, whatever their address.
 //! - **Garbage collection** ([`Gc`], off in every built-in profile): copies and erasures paced with the host's
-//!   writes, as many as a closed form for random overwrites says. In flash they occupy dies and channels; a plain buffer
-//!   just drains more slowly.
+//!   writes, as many as a closed form for random overwrites says. In flash they occupy dies and channels; a plain
+//!   buffer just drains more slowly.
 //! - Flush, discard and write zeroes cost the controller and the pipeline only: the drives described here
 //!   have power-loss protection or are taken as if, and the other two change a map.
 //!

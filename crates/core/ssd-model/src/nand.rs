@@ -3,7 +3,8 @@
 //! A read senses in its die, then waits for the channel; the die holds the page until it is transferred. A program is
 //! transferred first. Each die and each channel takes what comes in the order in which it comes, except that reads may
 //! suspend programs ([`Nand::reads_wait_for_programs`]). Writes gather in the buffer until a page is full; pages go to
-//! the dies in turn. Their room in the buffer is free again when they are programmed. The rest of a page waits for more.
+//! the dies in turn. Their room in the buffer is free again when they are programmed. The rest of a page waits for
+//! more.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,5 +1,5 @@
-//! What a running daemon can be asked over its control socket, and its answers: one JSON request a line, one JSON answer
-//! a line.
+//! What a running daemon can be asked over its control socket, and its answers: one JSON request a line, one JSON
+//! answer a line.
 //!
 //! [`Ask`] and [`Answer`] are the lines, [`Client`] is the asking end. The answering end is the daemon's.
 

@@ -106,7 +106,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts everything. Sockets accept clients once this returns. `profile` is the drive that the configuration names.
+    /// Starts everything. Sockets accept clients once this returns. `profile` is the drive that the configuration
+    /// names.
     ///
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.

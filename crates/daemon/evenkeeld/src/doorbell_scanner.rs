@@ -79,8 +79,8 @@ impl DoorbellScanner {
         Ok(Self { shared })
     }
 
-    /// Wakes `waker` when one of these moves, until [`DoorbellScanner::forget`]. Not for pollers without mapped doorbells: they
-    /// sleep and wake per command, and would meet at the lock.
+    /// Wakes `waker` when one of these moves, until [`DoorbellScanner::forget`]. Not for pollers without mapped
+    /// doorbells: they sleep and wake per command, and would meet at the lock.
     pub fn watch(&self, poller: usize, waker: &Arc<PollerWaker>, doorbells: Doorbells) {
         let mut sleepers = self.shared.sleepers();
         sleepers.of.push(Sleeper { poller, waker: Arc::clone(waker), doorbells });

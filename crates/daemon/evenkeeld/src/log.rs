@@ -1,8 +1,8 @@
 //! Log lines to standard error, which never hold anybody up.
 //!
 //! Whoever reads our standard error may have stopped reading, or be gone, or its disk is full. A thread of its own
-//! writes; a line that finds too many waiting is dropped and counted, and the count is told as soon as there is room. By
-//! hand, because what `tracing-appender` offers for this can't be flushed before the daemon says that it serves.
+//! writes; a line that finds too many waiting is dropped and counted, and the count is told as soon as there is room.
+//! By hand, because what `tracing-appender` offers for this can't be flushed before the daemon says that it serves.
 //!
 //! Service managers put the time before lines. To the journal each line says its level as sd-daemon(3) has it.
 

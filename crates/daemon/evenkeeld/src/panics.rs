@@ -1,8 +1,8 @@
 //! A dead thread is a dead daemon.
 //!
-//! Half a daemon would be worse than none: a tenant whose poller is gone waits for ever, and nobody takes its disk over.
-//! So a panic, in whichever thread, says what and where, and ends the process at once; guests with virtio disks go on with
-//! the next daemon.
+//! Half a daemon would be worse than none: a tenant whose poller is gone waits for ever, and nobody takes its disk
+//! over. So a panic, in whichever thread, says what and where, and ends the process at once; guests with virtio disks
+//! go on with the next daemon.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::Write;

@@ -305,8 +305,8 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         });
     }
 
-    /// See [`FrontEnd::check_health`]. What it looks for shows only when memory is used: a poller that sleeps checks once
-    /// more after it was last awake, and then sleeps on.
+    /// See [`FrontEnd::check_health`]. What it looks for shows only when memory is used: a poller that sleeps checks
+    /// once more after it was last awake, and then sleeps on.
     fn check_health(&mut self, now: Nanos) {
         if now < self.next_health {
             return;
@@ -360,8 +360,8 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         }
     }
 
-    /// Sleeps until there is something to do: a message, a kick, a completion, a trapped doorbell, a mapped one that the
-    /// scanner saw.
+    /// Sleeps until there is something to do: a message, a kick, a completion, a trapped doorbell, a mapped one that
+    /// the scanner saw.
     fn sleep(&mut self) {
         self.poller.set_wakeup(true);
         self.waker.prepare_to_sleep();

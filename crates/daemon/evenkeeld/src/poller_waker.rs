@@ -1,10 +1,11 @@
 //! How a poller falls asleep and who wakes it.
 //!
 //! A poller that found nothing to do announces that it sleeps, looks once more, and waits on an epoll. Whoever leaves
-//! something for it (a message, a trapped doorbell) stores that first and then calls [`PollerWaker::wake`], which writes to an
-//! eventfd. Both sides put a full fence between their store and their load, so one of them sees the other: no wake-up
-//! is lost. Virtqueues' kicks and the drive's completions come as eventfds of their own: [`PollerWaker::watch`].
-//! Doorbells that guests store into mapped memory wake nobody; for these there is the doorbell scanner.
+//! something for it (a message, a trapped doorbell) stores that first and then calls [`PollerWaker::wake`], which
+//! writes to an eventfd. Both sides put a full fence between their store and their load, so one of them sees the other:
+//! no wake-up is lost. Virtqueues' kicks and the drive's completions come as eventfds of their own:
+//! [`PollerWaker::watch`]. Doorbells that guests store into mapped memory wake nobody; for these there is the doorbell
+//! scanner.
 //!
 //! Every eventfd is watched edge-triggered: each write to it wakes the sleeper once, and none of them is ever read.
 //! That saves a system call per wake-up; and a descriptor that a hostile client keeps readable wakes nobody, it has to

@@ -1,4 +1,5 @@
-//! Tenants come, change and go, in any order, beside one that runs: the whole daemon with its sockets, under each policy.
+//! Tenants come, change and go, in any order, beside one that runs: the whole daemon with its sockets, under each
+//! policy.
 //!
 //! Nothing here depends on how long something takes. `EVENKEEL_SEED` replays a run, `EVENKEEL_CHANGES` makes it longer.
 

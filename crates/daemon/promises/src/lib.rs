@@ -8,8 +8,8 @@
 //! | `admission` | which promises can be kept, before anybody is served |
 //! | `words` | demands and changes as an operator says them |
 //!
-//! Pure, but for [`drive_profile::load`], which reads a profile's file. The daemon and the command line share it, so that
-//! `evenkeel check` and `evenkeel plan` say what the daemon will do.
+//! Pure, but for [`drive_profile::load`], which reads a profile's file. The daemon and the command line share it, so
+//! that `evenkeel check` and `evenkeel plan` say what the daemon will do.
 
 #![forbid(unsafe_code)]
 

@@ -49,8 +49,8 @@ pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
 }
 
 /// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,
-/// a greedy mix for the others. Each job of a closed demand is taken for a queue of its own, and a tenant whose queues have priorities of their own
-/// for a medium one: what processes have that ask for nothing.
+/// a greedy mix for the others. Each job of a closed demand is taken for a queue of its own, and a tenant whose queues
+/// have priorities of their own for a medium one: what processes have that ask for nothing.
 pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),

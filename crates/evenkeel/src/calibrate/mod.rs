@@ -201,8 +201,8 @@ fn ended_early(failure: Failure, state: &Path, done: usize, all: usize) -> anyho
     }
 }
 
-/// The measuring loop looks at the clock all the time; a longer gap means that its CPU was taken away. More than submitting
-/// some hundred commands takes.
+/// The measuring loop looks at the clock all the time; a longer gap means that its CPU was taken away. More than
+/// submitting some hundred commands takes.
 const GAP: Nanos = Nanos(50_000);
 
 /// The clock of this machine.
@@ -237,8 +237,8 @@ impl Clock for RealClock {
     }
 }
 
-/// What the measuring loop takes by itself: a lone command's latency and the time between two of a burst, on a drive that
-/// does nothing.
+/// What the measuring loop takes by itself: a lone command's latency and the time between two of a burst, on a drive
+/// that does nothing.
 fn own_ns(stop: &AtomicBool) -> Result<(f64, f64)> {
     const SIZE_BYTES: u64 = 1 << 30;
     let facts = Facts { size_bytes: SIZE_BYTES, block_bytes: 512, overwrite: None, own_ns: (0.0, 0.0) };

@@ -99,8 +99,8 @@ fn wrong(file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Con
     ConfigErrors { file: file.to_owned(), problems: vec![problem] }
 }
 
-/// The text of a file that has `[[tenant]]` sections and nothing else: other keys would land in the configuration's last
-/// section, and be told there.
+/// The text of a file that has `[[tenant]]` sections and nothing else: other keys would land in the configuration's
+/// last section, and be told there.
 fn file(path: &Path) -> Result<String, ConfigErrors> {
     let text = read_text(path, "a file with [[tenant]] sections, or name=web,class=guaranteed,... itself")?;
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));

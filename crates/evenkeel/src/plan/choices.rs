@@ -22,7 +22,8 @@ pub struct Choice {
     pub priorities_assumed: bool,
 }
 
-/// The configured policy first, then the others that there is a model of, with their defaults; `only` one where it is named.
+/// The configured policy first, then the others that there is a model of, with their defaults; `only` one where it is
+/// named.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
     let configured = config.policy.kind();
     let kinds = std::iter::once(configured).chain(MODELLED.into_iter().filter(|kind| *kind != configured));

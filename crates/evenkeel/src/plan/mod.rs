@@ -88,8 +88,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 impl Report {
-    /// Whether what was asked has a good answer: the solution where one was asked for, else whether what is added fits, else
-    /// whether every promise holds.
+    /// Whether what was asked has a good answer: the solution where one was asked for, else whether what is added fits,
+    /// else whether every promise holds.
     fn is_good(&self) -> bool {
         match (&self.solution, &self.addition) {
             (Some(solution), _) => solution.found,

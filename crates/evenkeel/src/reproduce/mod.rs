@@ -17,7 +17,8 @@ use crate::table;
 
 /// Run the experiments of the papers behind Evenkeel in the simulator, and compare.
 ///
-/// Writes report.html (with plots), report.md (its short form), report.json and report.csv. The same seed gives the same report.
+/// Writes report.html (with plots), report.md (its short form), report.json and report.csv. The same seed gives the
+/// same report.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Whose experiments.
@@ -40,8 +41,8 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Instead of simulating, measure the arbitration paper's figures on a daemon of this program that imitates a drive in
-    /// real time. Takes about three minutes of otherwise idle CPUs, and no two reports are the same.
+    /// Instead of simulating, measure the arbitration paper's figures on a daemon of this program that imitates a drive
+    /// in real time. Takes about three minutes of otherwise idle CPUs, and no two reports are the same.
     #[arg(long)]
     live: bool,
 }

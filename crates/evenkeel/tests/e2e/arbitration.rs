@@ -65,8 +65,8 @@ impl Client {
         Self { rings, completions, data, kicks, controller }
     }
 
-    /// Fills all queues with reads of `blocks` blocks each, rings for all of them at once, and returns by which queues commands
-    /// completed, in order.
+    /// Fills all queues with reads of `blocks` blocks each, rings for all of them at once, and returns by which queues
+    /// commands completed, in order.
     fn run(&mut self, blocks: [u32; 4]) -> Vec<u16> {
         for (queue, blocks) in (0..).zip(blocks) {
             for n in 0..u64::from(COMMANDS) {

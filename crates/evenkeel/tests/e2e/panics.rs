@@ -1,5 +1,5 @@
-//! A dead thread is a dead daemon: a panic says what and where, and ends the process at once. Debug builds of the daemon
-//! panic where EVENKEELD_PANIC_IN says.
+//! A dead thread is a dead daemon: a panic says what and where, and ends the process at once. Debug builds of the
+//! daemon panic where EVENKEELD_PANIC_IN says.
 
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;

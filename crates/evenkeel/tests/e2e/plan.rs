@@ -1,5 +1,5 @@
-//! `evenkeel plan`: tables and JSON, one more tenant, a solution that can be pasted, bad input. Figures are the model's and
-//! have tests of their own; here loads are far on one side or the other of what a promise can bear.
+//! `evenkeel plan`: tables and JSON, one more tenant, a solution that can be pasted, bad input. Figures are the model's
+//! and have tests of their own; here loads are far on one side or the other of what a promise can bear.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with one
 //! namespace and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
 //! it feeds it register accesses and DMA maps, and a poller pulls commands out of it
-//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`; under weighted or deficit round robin
-//! VQ 1 is all I/O queues, and `turns` picks).
+//! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`; under weighted or deficit round
+//! robin VQ 1 is all I/O queues, and `turns` picks).
 //!
 //! A command's way:
 //!

@@ -2,9 +2,10 @@
 //!
 //! Under round robin each submission queue is a VQ of its own, and the policy takes turns among them, one command at
 //! a time: that keeps any Arbitration Burst, which is a maximum. Under weighted or deficit round robin the tenant's
-//! I/O queues are *one* VQ, so that the policy decides when the tenant may send and the guest's choice decides what. A poller
-//! takes a VQ for a line: how long the commands of one class waited, it does not see; what all of them waited, it does.
-//! With [`ControllerConfig::queues_singly`] they stay VQs of their own, and the policy is told each one's class.
+//! I/O queues are *one* VQ, so that the policy decides when the tenant may send and the guest's choice decides what. A
+//! poller takes a VQ for a line: how long the commands of one class waited, it does not see; what all of them waited,
+//! it does. With [`ControllerConfig::queues_singly`] they stay VQs of their own, and the policy is told each one's
+//! class.
 
 use arbitration::{Arbitration, QuantaKib};
 use io_model::{Command, Fetch, Op, QueuePriority, WrrWeights};
@@ -61,7 +62,8 @@ fn rule(ams: u8, features: &Features) -> Option<Arbitration> {
     }
 }
 
-/// What deficit round robin charges: data that moves. The length of what is discarded or zeroed costs nothing by itself.
+/// What deficit round robin charges: data that moves. The length of what is discarded or zeroed costs nothing by
+/// itself.
 fn data_bytes(command: &Command) -> u64 {
     match command.op {
         Op::Read | Op::Write => command.len_bytes,
@@ -106,7 +108,8 @@ impl<I: Interrupts> Controller<I> {
         waiting
     }
 
-    /// The next command of the queue whose turn it is. A command that is handed out in several device commands takes as many turns.
+    /// The next command of the queue whose turn it is. A command that is handed out in several device commands takes as
+    /// many turns.
     pub(crate) fn fetch_together(&mut self) -> Fetch {
         while let Some(qid) = self.queues.arbiter.as_mut().and_then(|arbiter| arbiter.pick()) {
             let fetch = self.fetch_io(qid);

@@ -21,16 +21,17 @@
 //!   Connection::output ─▶ client's socket
 //! ```
 //!
-//! [`Connection`] does no I/O on a socket: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its socket with
-//! a thread of its own.
+//! [`Connection`] does no I/O on a socket: a test or a fuzzer feeds it bytes. [`serve`] puts a device on its socket
+//! with a thread of its own.
 //!
 //! # One request after the other
 //!
 //! A client's requests are done strictly in the order in which they came: a request that waits makes the ones behind it
 //! wait, of all the client's vCPUs. The device must therefore end every request without another one's help:
 //!
-//! - an unmap, or a reset, waits for the commands in flight. Those end by the drive's and the poller's doing; a doorbell
-//!   or a register access that queues behind the unmap starts new commands, and is needed by none that is in flight.
+//! - an unmap, or a reset, waits for the commands in flight. Those end by the drive's and the poller's doing; a
+//!   doorbell or a register access that queues behind the unmap starts new commands, and is needed by none that is in
+//!   flight.
 //! - a reset behind an unmap finds memory that is quiet already, and waits for less.
 //! - a client that leaves, or is to be disconnected, while its request waits is noticed when the answer comes; until
 //!   then its memory is in use, and the next client waits in the listening socket's queue.

@@ -306,7 +306,8 @@ impl Queue {
         self.ring.view.is_some()
     }
 
-    /// See [`Ring::set_wakeup`]. Not of a ring that stops: once it is quiet, its memory is the guest's for anything else.
+    /// See [`Ring::set_wakeup`]. Not of a ring that stops: once it is quiet, its memory is the guest's for anything
+    /// else.
     pub fn set_wakeup(&self, wanted: bool) {
         if !self.stopping {
             self.ring.set_wakeup(wanted);

@@ -90,8 +90,8 @@ impl Queues {
         queues.filter_map(|(index, queue)| Some((index, queue.as_deref_mut()?)))
     }
 
-    /// Replaces the guest's memory, a [replica](GuestMemory::replica) of each poller's own, after telling `listener` what
-    /// is new in it. What is not in it any more stays mapped while commands in flight use it: see
+    /// Replaces the guest's memory, a [replica](GuestMemory::replica) of each poller's own, after telling `listener`
+    /// what is new in it. What is not in it any more stays mapped while commands in flight use it: see
     /// [`Queues::take_unmapped`]. A ring that is not in the new memory is served no more, and says so
     /// ([`Queues::take_fault`]), until it is in it again.
     ///
@@ -113,8 +113,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Guest memory that was replaced, or whose client is gone, and that nothing uses any more, `listener` included: its
-    /// guest address and length in bytes, each once.
+    /// Guest memory that was replaced, or whose client is gone, and that nothing uses any more, `listener` included:
+    /// its guest address and length in bytes, each once.
     pub fn take_unmapped(&mut self, listener: &mut dyn MemoryListener) -> Option<(u64, u64)> {
         self.memory.take_unmapped(listener)
     }
@@ -130,8 +130,8 @@ impl Queues {
     }
 
     /// Starts a ring that is not running; it is fetched from once it is [enabled](Queues::enable). Its driver is
-    /// interrupted once, in case that an interrupt was lost with an earlier process. The write cache is as the driver of
-    /// an earlier process left it: no VMM tells us again.
+    /// interrupted once, in case that an interrupt was lost with an earlier process. The write cache is as the driver
+    /// of an earlier process left it: no VMM tells us again.
     ///
     /// # Errors
     /// See [`StartError`]; the virtqueue is then as before.

@@ -65,7 +65,8 @@ impl Memory {
         &self.regions
     }
 
-    /// The guest's physical address space; make one for each thread that needs it, which then counts its pins by itself.
+    /// The guest's physical address space; make one for each thread that needs it, which then counts its pins by
+    /// itself.
     pub fn guest_memory(&self) -> GuestMemory {
         let mut memory = GuestMemory::default();
         for region in &self.regions {

@@ -288,8 +288,8 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         Ok(Channels { count: heads.len() as u32, stripe_ns: Estimate::median(&mut shared) })
     }
 
-    /// By how much the second of two reads of a stripe is later than the first; each the earliest of five, because a busy
-    /// host makes any of them late.
+    /// By how much the second of two reads of a stripe is later than the first; each the earliest of five, because a
+    /// busy host makes any of them late.
     fn gap(&mut self, first: u64, second: u64) -> Result<f64, Failure> {
         let stripe_bytes = self.stripe_bytes();
         let mut earliest = [u64::MAX; 2];

@@ -102,8 +102,8 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
     }
 
     /// Keeps the drive full and sends one command at a time over a queue of its own. What is inside is its rate times
-    /// the time that a command spends there (Little's law). Large commands, or the controller would be what they wait for,
-    /// outside.
+    /// the time that a command spends there (Little's law). Large commands, or the controller would be what they wait
+    /// for, outside.
     fn window_by_latency(&mut self, backlog: usize) -> Result<Window, Failure> {
         let (wanted, mut probes) = (self.effort.rounds, vec![]);
         let (mut done, mut since_ns) = (0_u64, None);

@@ -57,13 +57,13 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
     /// What a queue counts for among its client's: urgent, high, medium or low. Several, with commas, go to a
-    /// socket's jobs in turn. Without it, by this process's I/O priority (ionice): realtime is high, best-effort medium, idle
-    /// low. NVMe alone.
+    /// socket's jobs in turn. Without it, by this process's I/O priority (ionice): realtime is high, best-effort
+    /// medium, idle low. NVMe alone.
     #[arg(long, value_delimiter = ',', value_parser = priority, value_name = "CLASS,…")]
     queue_priority: Vec<QueuePriority>,
     /// How the controller picks among a client's queues: rr (in turn), wrr (urgent first, the others by weights
-    /// in commands) or drr (the same in KiB), with the weights of high, medium and low queues: wrr:32,16,8 or drr:128,64,32.
-    /// Without it, wrr where the controller has it. NVMe alone.
+    /// in commands) or drr (the same in KiB), with the weights of high, medium and low queues: wrr:32,16,8 or
+    /// drr:128,64,32. Without it, wrr where the controller has it. NVMe alone.
     #[arg(long, value_parser = arbitration, value_name = "KIND[:H,M,L]")]
     arbitration: Option<Arbitration>,
     /// Share of reads in rw and randrw.

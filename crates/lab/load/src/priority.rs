@@ -10,8 +10,8 @@ pub fn priority(text: &str) -> Result<QueuePriority, String> {
     known.ok_or_else(|| format!("`{text}` is not a queue priority: use urgent, high, medium or low"))
 }
 
-/// `rr`; `wrr`, or `wrr:32,16,8` with the commands in a round of high, medium and low queues; `drr`, or `drr:128,64,32` with
-/// their KiB.
+/// `rr`; `wrr`, or `wrr:32,16,8` with the commands in a round of high, medium and low queues; `drr`, or `drr:128,64,32`
+/// with their KiB.
 pub fn arbitration(text: &str) -> Result<Arbitration, String> {
     let (kind, weights) = match text.trim().split_once(':') {
         Some((kind, weights)) => (kind, Some(weights)),

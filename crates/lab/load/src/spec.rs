@@ -90,8 +90,8 @@ pub struct JobSpec {
     pub iodepth: u16,
     /// Copies of this job, each with its own queue. With `verify` they share the range out.
     pub numjobs: u16,
-    /// What the copies' queues count for among the client's, in turn. Empty: what follows from the I/O priority of the thread
-    /// that starts the run.
+    /// What the copies' queues count for among the client's, in turn. Empty: what follows from the I/O priority of the
+    /// thread that starts the run.
     pub queue_priorities: Vec<QueuePriority>,
     /// Commands per second and copy, sent when due whatever completes (open loop). `None`: no limit.
     pub rate_iops: Option<u64>,

@@ -238,7 +238,8 @@ impl Guest {
         }
     }
 
-    /// Ends one thing; it may lead straight to another, which is over at a time or, at `u64::MAX`, when somebody says so.
+    /// Ends one thing; it may lead straight to another, which is over at a time or, at `u64::MAX`, when somebody says
+    /// so.
     fn end(
         &mut self,
         vcpu: u16,

@@ -86,7 +86,8 @@ pub struct PathCosts {
     /// What a command costs the poller more if another vCPU than the last one's put it into the VQ: its cache lines
     /// come from elsewhere.
     pub bounce_ns: u64,
-    /// The thread of a VQ works on the CPU of the VQ's first vCPU, which stands still meanwhile. With a thread for each VQ.
+    /// The thread of a VQ works on the CPU of the VQ's first vCPU, which stands still meanwhile. With a thread for each
+    /// VQ.
     pub beside_vcpu: bool,
 }
 
@@ -142,10 +143,12 @@ impl Default for HostCosts {
     /// - mediated: MDev's shared poller stops at 565K IOPS with one busy neighbour \[P\]: 1.7 µs for each command.
     ///   Short passes (24 commands) explain why a lone tenant waits 64 µs there and not hundreds.
     /// - SPDK: about as much work for each command, longer passes, interrupts that take longer to arrive.
-    /// - QEMU's main loop stops at 590 MB/s \[P\], 7 µs for each command; a lone I/O takes 46 µs or more \[P\], so waking
-    ///   the loop takes about 16.
-    /// - SR-IOV: 3 µs more than MDev for a lone I/O \[P\], though no software is in the way: its interrupts arrive late.
-    /// - K2's lock: 270K IOPS \[D\], 3.7 µs for each command, half of it when it is submitted and half when it completes.
+    /// - QEMU's main loop stops at 590 MB/s \[P\], 7 µs for each command; a lone I/O takes 46 µs or more \[P\], so
+    ///   waking the loop takes about 16.
+    /// - SR-IOV: 3 µs more than MDev for a lone I/O \[P\], though no software is in the way: its interrupts arrive
+    ///   late.
+    /// - K2's lock: 270K IOPS \[D\], 3.7 µs for each command, half of it when it is submitted and half when it
+    ///   completes.
     fn default() -> Self {
         let mediated = PathCosts {
             pass_ns: 340,
@@ -233,8 +236,8 @@ impl Layout {
         }
     }
 
-    /// Which tenants share a poller, given which of them are guaranteed. With [`Layout::PerQueue`] each such poller is one
-    /// for each VQ.
+    /// Which tenants share a poller, given which of them are guaranteed. With [`Layout::PerQueue`] each such poller is
+    /// one for each VQ.
     pub fn pollers(self, guaranteed: &[bool]) -> Vec<Vec<usize>> {
         let all = 0..guaranteed.len();
         match self {

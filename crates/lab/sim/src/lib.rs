@@ -23,7 +23,8 @@
 //! Within a step its operations take their time one after another; what it kicks reaches the drive, and what
 //! it announces reaches the guest, when it would have got there.
 //!
-//! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs with anything but a thread of their own queue.
+//! Not simulated: guest memory and PRPs, admin commands, vCPUs that share host CPUs with anything but a thread of their
+//! own queue.
 
 #![forbid(unsafe_code)]
 

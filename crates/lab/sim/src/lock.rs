@@ -6,8 +6,8 @@ use crate::host::Contention;
 
 /// A spinlock: how long everybody holds it is known when they ask.
 ///
-/// A hand-over takes longer the more CPUs spin: each of them fetches the lock's cache line once more (Boyd-Wickizer et al.,
-/// "Non-scalable locks are dangerous", Linux Symposium 2012).
+/// A hand-over takes longer the more CPUs spin: each of them fetches the lock's cache line once more (Boyd-Wickizer et
+/// al., "Non-scalable locks are dangerous", Linux Symposium 2012).
 #[derive(Debug)]
 pub(crate) struct Spinlock {
     costs: Contention,

@@ -8,7 +8,8 @@ use policy::{Class, LpnsConfig, PolicyConfig};
 use sim::{FREE, FaultKind, Layout, Scenario};
 use ssd_model::Placement;
 
-/// A promise beside a busy neighbour, on a drive that serves at R in the order of arrival, on a host that costs nothing.
+/// A promise beside a busy neighbour, on a drive that serves at R in the order of arrival, on a host that costs
+/// nothing.
 fn promised() -> Scenario {
     let promise = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
     let mut scenario = scenario(vec![reader(promise, 1, 1), reader(BEST_EFFORT, 4, 128)]);

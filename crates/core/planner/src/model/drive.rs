@@ -61,8 +61,8 @@ impl Model<'_> {
         }
     }
 
-    /// How long commands wait in the drive's queues for their turn, when its window is full or its controller busy. Every
-    /// queue has its turn in every round, and is first in, first out.
+    /// How long commands wait in the drive's queues for their turn, when its window is full or its controller busy.
+    /// Every queue has its turn in every round, and is first in, first out.
     pub(super) fn take_turns(&mut self) {
         let window = f64::from(self.profile.window.max(1));
         let drive =

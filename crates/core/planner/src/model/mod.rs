@@ -1,9 +1,10 @@
 //! The queueing model: a network of queues, solved for its mean values by iteration.
 //!
-//! Approximate mean value analysis (Schweitzer and Bard): whoever arrives at a queue finds what others have there on average,
-//! and of its own load all but itself. Times of service are taken as they are: the command in service has half of its
-//! own time left on average (Reiser), which for equal times gives Baskett and Smith's rate of units that are hit at random.
-//! Where commands wait for a policy's or the drive's choice instead of in a queue, weighted max-min filling says who gets how much.
+//! Approximate mean value analysis (Schweitzer and Bard): whoever arrives at a queue finds what others have there on
+//! average, and of its own load all but itself. Times of service are taken as they are: the command in service has half
+//! of its own time left on average (Reiser), which for equal times gives Baskett and Smith's rate of units that are hit
+//! at random. Where commands wait for a policy's or the drive's choice instead of in a queue, weighted max-min filling
+//! says who gets how much.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -14,8 +15,8 @@
 //! | `lpns` | where the throttle comes to rest |
 //! | `tail` | percentiles |
 //!
-//! Not modelled: reads that suspend programs (they are taken not to wait, and programs not to be delayed), bursts of garbage
-//! collection, the published variants of `lpns` and `fair`, `fair`'s moving weights, clients' own priorities.
+//! Not modelled: reads that suspend programs (they are taken not to wait, and programs not to be delayed), bursts of
+//! garbage collection, the published variants of `lpns` and `fair`, `fair`'s moving weights, clients' own priorities.
 
 mod drive;
 mod host;
@@ -262,8 +263,8 @@ impl<'a> Model<'a> {
         self.fit_into_drive();
     }
 
-    /// Where the iteration did not come to rest, it may promise more than a part of the drive can do: everyone gets less then, in
-    /// equal proportion. And a closed loop waits exactly as long as its rate says (Little's law).
+    /// Where the iteration did not come to rest, it may promise more than a part of the drive can do: everyone gets
+    /// less then, in equal proportion. And a closed loop waits exactly as long as its rate says (Little's law).
     fn fit_into_drive(&mut self) {
         let too_much = self.drive_utilization().max(1.0);
         self.busy.iter_mut().for_each(|busy| *busy /= too_much);

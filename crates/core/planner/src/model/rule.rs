@@ -169,7 +169,8 @@ fn class_of(priority: QueuePriority) -> usize {
 }
 
 /// What a flow that is not held back waits for its turn: half of the time between two of its turns, longer if it
-/// sometimes needs several. A closed loop that is back before its next turn always waits for that: it goes around with the turns.
+/// sometimes needs several. A closed loop that is back before its next turn always waits for that: it goes around with
+/// the turns.
 fn short_wait(pool: &Pool, flow: &Flow, level: Level) -> f64 {
     if flow.urgent || !level.rounds.is_finite() {
         return 0.0;

@@ -210,8 +210,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     (mixed ^ (mixed >> 31)) % below
 }
 
-/// Whenever somebody has a command, the window has room and any HWQ has some, a command goes. Replay a seed by itself: it
-/// is in the message.
+/// Whenever somebody has a command, the window has room and any HWQ has some, a command goes. Replay a seed by itself:
+/// it is in the message.
 #[test]
 fn nothing_waits_where_something_may_go() {
     for seed in 0..40 {

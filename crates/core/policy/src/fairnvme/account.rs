@@ -39,8 +39,8 @@ const MAX_WEIGHT: f64 = 4.0;
 /// Part of the way back to 1 that a weight goes each epoch when nothing holds it.
 const DECAY: f64 = 0.125;
 
-/// Part of what a share left or lacked that still counts an epoch later: long enough to tell a large command's turn, which
-/// comes once in several epochs, from a tenant that is kept from its share.
+/// Part of what a share left or lacked that still counts an epoch later: long enough to tell a large command's turn,
+/// which comes once in several epochs, from a tenant that is kept from its share.
 const MEMORY: f64 = 0.5;
 
 /// Part of its share that a tenant may lack in the long run before it counts as behind.
@@ -52,7 +52,8 @@ pub(super) struct Account {
     pub(super) thresh_cur_ns: f64,
     /// Factor on the configured weight.
     pub(super) weight: f64,
-    /// Published: what is left. Corrected: what the shares of former epochs left (positive) or overdrew, the older the less.
+    /// Published: what is left. Corrected: what the shares of former epochs left (positive) or overdrew, the older the
+    /// less.
     pub(super) budget_ns: f64,
     /// The tenant's own weight, 1 to 10000.
     pub(super) configured: f64,

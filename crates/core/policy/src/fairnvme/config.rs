@@ -15,11 +15,11 @@ const WINDOW_FACTOR: u64 = 6;
 /// Settings of [`FairNvme`](crate::FairNvme). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FairConfig {
-    /// Which rules share the drive. Published: FairNVMe's Algorithm 1 and Eq. 3 to 7 as printed: weights that grow without bound,
-    /// a share for whoever asks most, the first tenant first, nothing that limits work in flight. What is not printed is filled
-    /// in with the least that runs: a first cost from the calibration, B_total = epoch × parallel units, new budgets when nobody
-    /// has both a command and budget. Configured weights don't count. Corrected: the same idea with bounded weights, calibrated
-    /// costs and a drive that is never filled beyond need.
+    /// Which rules share the drive. Published: FairNVMe's Algorithm 1 and Eq. 3 to 7 as printed: weights that grow
+    /// without bound, a share for whoever asks most, the first tenant first, nothing that limits work in flight. What
+    /// is not printed is filled in with the least that runs: a first cost from the calibration, B_total = epoch ×
+    /// parallel units, new budgets when nobody has both a command and budget. Configured weights don't count.
+    /// Corrected: the same idea with bounded weights, calibrated costs and a drive that is never filled beyond need.
     pub variant: Variant,
     /// Thresh_min: a tenant whose latency is below is idle. Longer than a command takes a tenant that is alone.
     pub thresh_min: Nanos,
@@ -38,8 +38,9 @@ pub struct FairConfig {
     pub parallel_units: u32,
     /// How long a reference command (cost [`COST_UNIT`]) keeps one unit busy. Above 0, at most 1 s.
     pub reference_time: Nanos,
-    /// Work in flight per unit, corrected variant: with two or more tenants the drive is given this × `parallel_units` at once.
-    /// More only moves the waiting from the tenants' queues, where turns are fair, into the drive's. Above 0, at most 10 s.
+    /// Work in flight per unit, corrected variant: with two or more tenants the drive is given this × `parallel_units`
+    /// at once. More only moves the waiting from the tenants' queues, where turns are fair, into the drive's. Above 0,
+    /// at most 10 s.
     pub window: Nanos,
     /// What commands cost in reference commands.
     pub cost: Cost,

@@ -10,8 +10,8 @@
 //!
 //! # Corrected
 //!
-//! - **Shares**: a command is charged its calibrated cost in time of a unit, and the tenant that used least for its weight
-//!   goes next. That is budgets ∝ weight without the wait for an empty one: all who wait spend theirs together,
+//! - **Shares**: a command is charged its calibrated cost in time of a unit, and the tenant that used least for its
+//!   weight goes next. That is budgets ∝ weight without the wait for an empty one: all who wait spend theirs together,
 //!   command by command, and a tenant that does not use its own leaves it to the others at once.
 //! - **Window**: with two or more tenants the drive gets [`FairConfig::window`] of work for each unit, enough to
 //!   keep it busy. The rest waits in the tenants' queues, where turns are fair, so a tenant with one command at a time
@@ -20,8 +20,8 @@
 //!   unbalanced or saturated tenant's weight rises by β or 2β only if it also got less than its share: one that
 //!   drowns in its own queue has no claim on its neighbours. An idle one gives back what it was given, all others'
 //!   weights decay to 1. Weights stay within ¼ and 4 and add up to the configured ones.
-//! - **Other pollers** of the drive are known from [`interval`](Policy::interval): the window is split by the weights of the
-//!   active tenants.
+//! - **Other pollers** of the drive are known from [`interval`](Policy::interval): the window is split by the weights
+//!   of the active tenants.
 //!
 //! A guaranteed tenant is treated as a best-effort one with weight 1: this policy promises shares, not latencies.
 //!

@@ -13,8 +13,8 @@
 //! | `predefined weight`, "a default weight of 1" | 1 for everyone |
 //!
 //! What is printed and not repaired: weights grow by β or 2β with every command of an unfair state and fall only when
-//! idle; Eq. 5 multiplies the weight with the demand; a tenant early in the order empties its budget before the next one
-//! has a turn, and gets a new one whenever anybody's command was late; Thresh_cur may fall below Thresh_min.
+//! idle; Eq. 5 multiplies the weight with the demand; a tenant early in the order empties its budget before the next
+//! one has a turn, and gets a new one whenever anybody's command was late; Thresh_cur may fall below Thresh_min.
 
 use super::FairNvme;
 use crate::{COST_UNIT, Next};

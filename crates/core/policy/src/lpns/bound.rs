@@ -35,11 +35,11 @@ pub struct RestsOn {
     pub omega: f64,
     /// p·Ω ≤ R in the last interval; if not, `published` has no ground even with its burst.
     pub published_rate_within_r: bool,
-    /// The throttle has been in force for a whole interval; if not, `corrected` starts to hold within two intervals of the
-    /// first command.
+    /// The throttle has been in force for a whole interval; if not, `corrected` starts to hold within two intervals of
+    /// the first command.
     pub engaged: bool,
-    /// Reference commands that best-effort tenants may have in flight together: now or in the last interval, whichever is
-    /// more, since what went then may still be there.
+    /// Reference commands that best-effort tenants may have in flight together: now or in the last interval, whichever
+    /// is more, since what went then may still be there.
     pub best_effort_cap: Option<f64>,
     /// By how much the largest best-effort command seen at this poller may exceed the cap. Others overdraw theirs too,
     /// each by one command: no figure counts that.

@@ -18,10 +18,10 @@ pub struct HwqSplit {
 /// Settings of [`Lpns`](crate::Lpns). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LpnsConfig {
-    /// Which rule throttles best-effort tenants. Published: θ = (Ω − i)/j times the slowest guaranteed tenant's rate, as
-    /// LPNS §4.3 prints it, which suspends everyone beside an idle guaranteed tenant and nobody beside a fast one. Corrected: a
-    /// cap on best-effort work in flight, moved by what the guaranteed tenants measure, and a token bucket that keeps the sum of
-    /// all rates below the drive's.
+    /// Which rule throttles best-effort tenants. Published: θ = (Ω − i)/j times the slowest guaranteed tenant's rate,
+    /// as LPNS §4.3 prints it, which suspends everyone beside an idle guaranteed tenant and nobody beside a fast one.
+    /// Corrected: a cap on best-effort work in flight, moved by what the guaranteed tenants measure, and a token bucket
+    /// that keeps the sum of all rates below the drive's.
     pub variant: Variant,
     /// Ω of the published rule: the drive's load in multiples of the slowest guaranteed tenant. 1 or more.
     pub omega: f64,
@@ -90,8 +90,8 @@ impl LpnsConfig {
         Self { omega, r_iops, l_h, parallelism: 128, saturation_factor: 8, floor_in_flight: 4, cost, ..Self::p5800x() }
     }
 
-    /// Shares a poller's `hwqs` between both kinds as [`split`](Self::split) says. By need: an exclusive one for each of its
-    /// guaranteed VQs as far as they go, half of the rest to lend to busy best-effort VQs, always one shared.
+    /// Shares a poller's `hwqs` between both kinds as [`split`](Self::split) says. By need: an exclusive one for each
+    /// of its guaranteed VQs as far as they go, half of the rest to lend to busy best-effort VQs, always one shared.
     pub fn with_hwqs(mut self, hwqs: u16, guaranteed_vqs: u16, hwq_depth: u32) -> Self {
         let most = hwqs.saturating_sub(1);
         let homes = guaranteed_vqs.min(most);

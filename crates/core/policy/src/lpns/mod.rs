@@ -60,10 +60,11 @@ pub struct Lpns {
     /// What the last interval showed.
     observed: Option<Observed>,
     last_period: Option<Nanos>,
-    /// What the throttle in force let best effort have in flight as of the last two intervals' ends, the later one first.
+    /// What the throttle in force let best effort have in flight as of the last two intervals' ends, the later one
+    /// first.
     caps: [Option<f64>; 2],
-    /// The largest cap that pollers of best-effort tenants had told of by the last interval's end: each judges for itself
-    /// how the promises fare, and they look at different moments.
+    /// The largest cap that pollers of best-effort tenants had told of by the last interval's end: each judges for
+    /// itself how the promises fare, and they look at different moments.
     told_cap: f64,
     /// Guaranteed commands since the last best-effort one.
     run: u32,
@@ -118,14 +119,15 @@ impl Lpns {
         self.throttle.state(&self.config)
     }
 
-    /// The latency bounds of a tenant under its present load, with what they rest on. A best-effort tenant's rest on what
-    /// this poller enforces alone.
+    /// The latency bounds of a tenant under its present load, with what they rest on. A best-effort tenant's rest on
+    /// what this poller enforces alone.
     pub fn bound_of(&self, tenant: TenantId) -> Bound {
         let (depth, _) = self.detector.load_of(tenant);
         let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
         let windowed = self.throttle.guaranteed_limit() < u64::MAX;
         let mut throttle = self.throttle_state();
-        // What went under the last interval's cap may still be with the drive, and other pollers may be a moment behind.
+        // What went under the last interval's cap may still be with the drive, and other pollers may be a moment
+        // behind.
         if let [Some(cap), Some(before)] = self.caps {
             let told = if self.queues.is_guaranteed(tenant) { self.told_cap } else { 0.0 };
             throttle.cap = Some(cap.max(before).max(told));

@@ -205,8 +205,8 @@ impl Queues {
         }
     }
 
-    /// A tenant has another class; whether any of its commands wait. Its VQs are bound anew if it begins or ceases to be
-    /// guaranteed.
+    /// A tenant has another class; whether any of its commands wait. Its VQs are bound anew if it begins or ceases to
+    /// be guaranteed.
     pub(super) fn change_class(&mut self, tenant: u16, class: Class) -> bool {
         let Some(before) = self.tenants.get(usize::from(tenant)).filter(|tenant| tenant.vqs > 0).copied() else {
             return false;
@@ -222,7 +222,8 @@ impl Queues {
         before.backlogged > 0
     }
 
-    /// Gives a VQ the queue that it would have if it had come under its present class. Its commands stay where they are.
+    /// Gives a VQ the queue that it would have if it had come under its present class. Its commands stay where they
+    /// are.
     fn rebind(&mut self, slot: u16, guaranteed: bool) {
         let from = self.pool.at(slot);
         if self.vqs[usize::from(slot)].state == VqState::Parked {

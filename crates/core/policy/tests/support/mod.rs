@@ -1,5 +1,6 @@
 //! A drive and its tenants in virtual time: `k` servers behind one first-in first-out queue, or with a queue
-//! each; closed-loop tenants, one or several pollers. Deterministic, and as simple as can be: it is here to test policies, not drives.
+//! each; closed-loop tenants, one or several pollers. Deterministic, and as simple as can be: it is here to test
+//! policies, not drives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

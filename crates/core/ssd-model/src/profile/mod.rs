@@ -1,9 +1,9 @@
 //! What a drive is made of, and the drives that we know.
 //!
 //! A profile is a TOML file; `profiles/` holds the built-in ones, which also say where each of their numbers comes from
-//! ([`Profile::basis`]): **\[P\]** printed in the source, **\[D\]** derived from printed numbers, **\[F\]** fitted with a
-//! queueing model or assumed: a starting point to confirm, not evidence. Profiles that `evenkeel calibrate` wrote mark what
-//! they measured with **\[M\]**.
+//! ([`Profile::basis`]): **\[P\]** printed in the source, **\[D\]** derived from printed numbers, **\[F\]** fitted with
+//! a queueing model or assumed: a starting point to confirm, not evidence. Profiles that `evenkeel calibrate` wrote
+//! mark what they measured with **\[M\]**.
 //!
 //! Sources: the LPNS paper (USENIX ATC '23: P5800X and PM1735), the FairNVMe paper (FGCS 2025: DC P3520),
 //! the VBMq paper (SM1715), published reviews (DC P3700), data sheets (PM1725a; link rates), and the configuration of

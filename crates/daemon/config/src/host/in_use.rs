@@ -1,5 +1,5 @@
-//! Whether somebody uses a drive: what the kernel tells about mounts, swap and devices on top of others, and the lock that
-//! daemons take.
+//! Whether somebody uses a drive: what the kernel tells about mounts, swap and devices on top of others, and the lock
+//! that daemons take.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
@@ -104,8 +104,8 @@ pub fn lock(path: &Path) -> Result<File, LockError> {
     })
 }
 
-/// Every use of the file or block device at `path`, [`InUse::Locked`] last; none where nothing is there. Changes nothing. The
-/// answer is of this moment.
+/// Every use of the file or block device at `path`, [`InUse::Locked`] last; none where nothing is there. Changes
+/// nothing. The answer is of this moment.
 pub fn uses(path: &Path) -> Vec<InUse> {
     let kernel = Kernel { proc: "/proc".into(), sys: "/sys".into() };
     let Ok(metadata) = path.metadata() else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Tables of mistakes with the exact message that the operator sees: cases of `=== title`, the file, `---`, what is printed.
-//! `EVENKEEL_BLESS=1` writes the present messages into them.
+//! Tables of mistakes with the exact message that the operator sees: cases of `=== title`, the file, `---`, what is
+//! printed. `EVENKEEL_BLESS=1` writes the present messages into them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

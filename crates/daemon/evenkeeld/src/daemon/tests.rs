@@ -169,7 +169,8 @@ fn stats(directory: &Path) -> TenantRow {
     snapshot.tenants.into_iter().find(|tenant| tenant.name == "db").unwrap()
 }
 
-/// `batch` floods the drive, `db` reads beside it. Returns what the drive saw, and the cap as `stats` published it then.
+/// `batch` floods the drive, `db` reads beside it. Returns what the drive saw, and the cap as `stats` published it
+/// then.
 fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();

@@ -106,8 +106,8 @@ pub struct NvmeDevice {
 /// Data of one command at most (MDTS).
 const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 
-/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a time is
-/// hardly more than a large one. Guests split what is larger.
+/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a
+/// time is hardly more than a large one. Guests split what is larger.
 const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.

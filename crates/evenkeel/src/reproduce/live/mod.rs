@@ -1,5 +1,5 @@
-//! The arbitration paper's figures on a running daemon: this program's `serve` with the drive model in real time, and its load
-//! generator. Figures depend on the machine, so they stand in a report of their own.
+//! The arbitration paper's figures on a running daemon: this program's `serve` with the drive model in real time, and
+//! its load generator. Figures depend on the machine, so they stand in a report of their own.
 
 mod jobs;
 

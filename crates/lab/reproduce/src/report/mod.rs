@@ -1,7 +1,7 @@
 //! The report: what was asked of each figure, what came out, and how they compare.
 //!
-//! A [`Report`] is data. Its forms ([`Report::html`], [`Report::markdown`], [`Report::json`], [`Report::csv`]) hold no time
-//! stamps, durations or host names: one seed, one content. `write` puts them into a directory.
+//! A [`Report`] is data. Its forms ([`Report::html`], [`Report::markdown`], [`Report::json`], [`Report::csv`]) hold no
+//! time stamps, durations or host names: one seed, one content. `write` puts them into a directory.
 
 mod csv;
 mod figure;

@@ -31,8 +31,8 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes `report.html`, `report.md`, `report.json` and `report.csv`; returns where they are, in that order. A reader
-    /// sees each file as it was or whole, never half of it.
+    /// Writes `report.html`, `report.md`, `report.json` and `report.csv`; returns where they are, in that order. A
+    /// reader sees each file as it was or whole, never half of it.
     pub fn write(&self, report: &Report) -> Result<[PathBuf; 4], OutputError> {
         Ok([
             self.replace("report.html", &report.html())?,

@@ -5,8 +5,8 @@ use policy::{ArbitratedConfig, COST_UNIT, TenantPriority};
 
 use super::shares::Contender;
 
-/// Two that are served round after round are never further apart than a round at the start of the measured time, nor at its
-/// end; and each may be anywhere in its own turn at both.
+/// Two that are served round after round are never further apart than a round at the start of the measured time, nor at
+/// its end; and each may be anywhere in its own turn at both.
 const ROUNDS_APART: f64 = 4.0;
 
 /// Cost of a KiB.

@@ -15,8 +15,8 @@ const FAIR_FACTOR: f64 = 4.0;
 const FAIR_EPOCHS: u64 = 5;
 /// … nor with HWQs that hold so little that their room, not the policy, decides who goes.
 const FAIR_HWQ_DEPTH: u32 = 64;
-/// … nor on a drive so slow that in this time fewer than so many HWQs' worth of commands went: what fills the HWQs at first
-/// is then most of what is seen.
+/// … nor on a drive so slow that in this time fewer than so many HWQs' worth of commands went: what fills the HWQs at
+/// first is then most of what is seen.
 const FAIR_FILLS: u64 = 8;
 
 /// One tenant over the measured time.
@@ -85,8 +85,8 @@ impl Shares<'_> {
         }
     }
 
-    /// In no span more than the limit, a quota for the slice that the span begins in and for the one that it ends in, and one
-    /// command that overdraws.
+    /// In no span more than the limit, a quota for the slice that the span begins in and for the one that it ends in,
+    /// and one command that overdraws.
     fn check_caps(&self, contender: &Contender, violate: &mut dyn FnMut(Rule, String)) {
         let Contender { tenant, from, to, terms: Terms { limits, .. }, .. } = contender;
         let read = to.read_bytes - from.read_bytes;

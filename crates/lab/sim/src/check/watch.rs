@@ -17,8 +17,8 @@ pub(crate) struct Served {
 pub(crate) struct Queue {
     /// Blocks of the command that is next; 0 if none waits.
     pub(crate) next_blocks: u64,
-    /// Commands fetched from it since the start, and such that came back: who sent much at once has its turn until that is
-    /// done.
+    /// Commands fetched from it since the start, and such that came back: who sent much at once has its turn until that
+    /// is done.
     pub(crate) served: u64,
 }
 

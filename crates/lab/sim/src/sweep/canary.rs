@@ -101,7 +101,8 @@ fn classes(policy: fn(ArbitratedConfig) -> PolicyConfig, start: ArbitratedConfig
     scenario
 }
 
-/// A promise on a drive that does what its figures say, on a host that costs nothing: nobody but the policy can break it.
+/// A promise on a drive that does what its figures say, on a host that costs nothing: nobody but the policy can break
+/// it.
 fn promised() -> Scenario {
     let cost = Cost { flush: 1, ..Cost::default() };
     let mut scenario = scenario(PolicyConfig::Lpns(LpnsConfig { cost, ..LpnsConfig::p5800x() }));

@@ -58,8 +58,8 @@ impl fmt::Display for Churn {
     }
 }
 
-/// Plays so many changes, in an order that follows from the seed, under the policy of that name, with faults of the drive,
-/// and holds them against every rule.
+/// Plays so many changes, in an order that follows from the seed, under the policy of that name, with faults of the
+/// drive, and holds them against every rule.
 ///
 /// # Errors
 /// What was broken: a rule, or the tenant that ran on stood still.

@@ -91,8 +91,8 @@ fn costs(rng: &mut Rng, scenario: &mut Scenario) {
     }
 }
 
-/// Now and then a poller for each VQ, or CPUs that wait for each other. From a source of its own, so that a seed's other
-/// draws stay what they are.
+/// Now and then a poller for each VQ, or CPUs that wait for each other. From a source of its own, so that a seed's
+/// other draws stay what they are.
 fn contention(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(!scenario.seed);
     if rng.u8(..3) > 0 {
@@ -146,7 +146,8 @@ fn arbitrated(scenario: &mut Scenario) {
     scenario.policy = if drr { PolicyConfig::Drr(config) } else { PolicyConfig::Wrr(config) };
 }
 
-/// A bound stands from the second interval on: half of those under `lpns` run on for longer. From a source of its own too.
+/// A bound stands from the second interval on: half of those under `lpns` run on for longer. From a source of its own
+/// too.
 fn promised(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(scenario.seed.rotate_left(16) ^ 0xb0d5);
     if matches!(scenario.policy, PolicyConfig::Lpns(_)) && rng.bool() {

@@ -12,8 +12,8 @@ const SATURATING: u32 = 128;
 const PATIENT_RATIO: u32 = 32;
 
 /// Why a rule may be broken. Only starvation is ever excused: by policies that are known to starve, for those whom they
-/// starve, and by an HWQ that is lost, for then a policy that bound a VQ to it can't know. `terms`: all that each tenant
-/// ever has.
+/// starve, and by an HWQ that is lost, for then a policy that bound a VQ to it can't know. `terms`: all that each
+/// tenant ever has.
 pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Violation) -> Option<&'static str> {
     if violation.rule != Rule::NoStarvation {
         return None;

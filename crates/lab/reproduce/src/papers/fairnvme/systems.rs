@@ -126,8 +126,9 @@ const DISK_BYTES: u64 = 64 << 30;
 const WARMUP: Nanos = Nanos::from_millis(200);
 const DURATION: Nanos = Nanos::from_millis(400);
 
-/// This paper's host: the default table, but for what Table 2's Virtio and SPDK columns say about theirs. Its QEMU takes
-/// more for a command and longer to wake, and its SPDK is vhost-scsi, whose SCSI layer in the guest delays a completion.
+/// This paper's host: the default table, but for what Table 2's Virtio and SPDK columns say about theirs. Its QEMU
+/// takes more for a command and longer to wake, and its SPDK is vhost-scsi, whose SCSI layer in the guest delays a
+/// completion.
 fn host() -> HostCosts {
     let costs = HostCosts::default();
     let virtio = PathCosts { fetch_ns: 4_700, complete_ns: 4_700, wake_ns: 22_000, ..costs.virtio };

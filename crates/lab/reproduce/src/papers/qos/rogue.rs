@@ -82,7 +82,8 @@ impl Neighbour {
         }
     }
 
-    /// Who it is compared with: one that reads, writes, or both as it does, for a write takes more from a drive than a read.
+    /// Who it is compared with: one that reads, writes, or both as it does, for a write takes more from a drive than a
+    /// read.
     fn honest(self) -> Self {
         let read_percent = match self {
             Self::Behaves { read_percent } | Self::Deep { read_percent, .. } => read_percent,
