@@ -21,6 +21,10 @@ pub struct Args {
     /// Print what is served as one line of JSON, instead of text.
     #[arg(long)]
     json: bool,
+
+    /// Log what matters at least so much: error, warn, info [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
 }
 
 /// Runs the command. Returns only if the daemon can't be started.
@@ -29,7 +33,9 @@ pub struct Args {
 /// There is no daemon to be found.
 pub fn run(args: &Args) -> Result<Infallible> {
     let mut daemon = command();
-    daemon.args(args.json.then_some("--json")).arg(&args.config);
+    daemon.args(args.json.then_some("--json"));
+    args.log_level.iter().for_each(|level| _ = daemon.args(["--log-level", level]));
+    daemon.arg(&args.config);
     let error = daemon.exec();
     let program = daemon.get_program().to_string_lossy().into_owned();
     Err(anyhow!("can't start the daemon {program}: {error}; install evenkeeld beside evenkeel, or in the PATH"))

@@ -8,7 +8,7 @@
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
-//! | `log`, `panics`, `clock` | log lines; what a panic does; the time |
+//! | `log`, `stderr`, `panics`, `clock` | log lines; last words; what a panic does; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
 
@@ -33,3 +33,4 @@ mod promises_watch;
 mod queues;
 pub mod serve;
 mod snapshot;
+pub mod stderr;

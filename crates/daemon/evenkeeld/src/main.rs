@@ -2,11 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use evenkeeld::serve;
+use evenkeeld::{serve, stderr};
 
 /// The daemon. `evenkeel serve` starts it too; everything else that a person types is `evenkeel`.
 #[derive(Debug, Parser)]
@@ -23,8 +22,7 @@ fn main() -> ExitCode {
     match serve::run(&Cli::parse().serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Not eprintln: it panics where standard error can't be written.
-            let _ = writeln!(std::io::stderr(), "evenkeeld: {error:#}");
+            stderr::say(&format!("evenkeeld: {error:#}\n"));
             ExitCode::from(if serve::is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
         }
     }

@@ -5,18 +5,15 @@
 //! go on with the next daemon.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::io::Write;
 use std::panic::PanicHookInfo;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-/// How long standard error may take to have room for the last words.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+use crate::stderr;
 
 /// From now on any panic ends the process, by SIGABRT.
 pub fn end_the_process() {
     std::panic::set_hook(Box::new(|info| {
-        say(&last_words(info));
+        // Not through the log, whose thread may be the one that died.
+        stderr::say(&last_words(info));
         std::process::abort();
     }));
 }
@@ -32,16 +29,6 @@ fn last_words(info: &PanicHookInfo<'_>) -> String {
         _ => String::new(),
     };
     format!("evenkeeld: thread {name} panicked{place}: {what}; the daemon ends here, please report it{trace}\n")
-}
-
-/// Not through the log, whose thread may be the one that died; and not for ever, if nobody reads.
-fn say(text: &str) {
-    let stderr = std::io::stderr();
-    let mut writable = [PollFd::new(&stderr, PollFlags::OUT)];
-    if poll(&mut writable, Some(&PATIENCE)) == Ok(1) {
-        // Nobody is left to be told.
-        let _ = stderr.lock().write_all(text.as_bytes());
-    }
 }
 
 /// For the test of the above: in debug builds, panics in threads whose name begins with what EVENKEELD_PANIC_IN says.

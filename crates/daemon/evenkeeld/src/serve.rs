@@ -72,9 +72,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // Whoever waits for the announcement finds them in the log.
     log.flush();
-    if let Err(error) = announce(&summary, &promises, &shown, args.json) {
-        // Tenants are served all the same.
-        tracing::warn!("can't print what is served: {error:#}");
+    let as_json = args.json;
+    // On a thread of its own: nobody has to read it, and SIGTERM is heard all the same.
+    let announce = move || {
+        if let Err(error) = announce(&summary, &promises, &shown, as_json) {
+            tracing::warn!("can't print what is served: {error:#}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(announce) {
+        tracing::warn!("can't print what is served: {error}");
     }
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");

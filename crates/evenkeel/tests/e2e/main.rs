@@ -28,3 +28,4 @@ mod raw;
 mod shutdown;
 mod sim;
 mod stats;
+mod unread;

@@ -153,7 +153,8 @@ impl Kernel {
         }
         for entry in fs::read_dir(self.sys.join("block")).into_iter().flatten().flatten() {
             let behind = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-            if behind.trim_end_matches('\n') == path.to_string_lossy() {
+            let behind = Path::new(behind.trim_end_matches('\n'));
+            if behind == path || is_same_file(behind, path) {
                 found.push(InUse::Loop { device: Path::new("/dev").join(entry.file_name()) });
             }
         }
@@ -164,7 +165,11 @@ impl Kernel {
     fn is_swap(&self, path: &Path) -> bool {
         let swaps = fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
         let named = |line: &str| line.split_whitespace().next().map(|name| name.replace("\\040", " "));
-        swaps.lines().skip(1).filter_map(named).any(|name| name == path.to_string_lossy())
+        swaps
+            .lines()
+            .skip(1)
+            .filter_map(named)
+            .any(|name| Path::new(&name) == path || is_same_file(Path::new(&name), path))
     }
 }
 
@@ -194,6 +199,12 @@ fn mount_point(mounts: &str, number: &str) -> Option<String> {
         let found = fields.next()? == number;
         fields.nth(1).filter(|_| found).map(|at| at.replace("\\040", " "))
     })
+}
+
+/// Whether two names are of one file: links have names of their own.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let inode = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((inode(one), inode(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 #[cfg(test)]
@@ -277,5 +288,16 @@ mod tests {
         assert_eq!(uses(&path), [InUse::Locked]);
         drop(locked);
         assert_eq!(uses(&path), []);
+    }
+
+    #[test]
+    fn another_name_of_the_file_behind_a_loop_device_is_no_way_around() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (image, link) = (dir.path().join("drive.img"), dir.path().join("link.img"));
+        fs::write(&image, "data").expect("written");
+        fs::hard_link(&image, &link).expect("linked");
+        let (_machine, kernel) = machine("", "", &image.to_string_lossy());
+        assert_eq!(kernel.uses_of_file(&link), [InUse::Loop { device: "/dev/loop3".into() }]);
+        assert_eq!(kernel.uses_of_file(&dir.path().join("other.img")), []);
     }
 }

@@ -71,7 +71,7 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
     let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, socket, on_format)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
-        let client = NvmeClient { port: Port::new(queues, poller, tenant), doorbells };
+        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
         vfio_user::serve(spec, Box::new(client), sink)
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })

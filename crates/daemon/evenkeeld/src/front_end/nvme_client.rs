@@ -14,12 +14,20 @@ use crate::panics;
 /// A tenant's controller, for the thread of its socket.
 pub struct NvmeClient {
     /// The poller that owns the controller.
-    pub port: Port<Order>,
+    port: Port<Order>,
     /// The controller's doorbells.
-    pub doorbells: Arc<Mapping>,
+    doorbells: Arc<Mapping>,
+    /// What the guest has mapped, by its place. The last to hold it: memory that its client has left is freed when it goes,
+    /// which takes the kernel seconds, and those are this thread's and no poller's.
+    maps: Vec<(u64, u64, Arc<Mapping>)>,
 }
 
 impl NvmeClient {
+    /// The controller at `port`, whose doorbells these are.
+    pub fn new(port: Port<Order>, doorbells: Arc<Mapping>) -> Self {
+        Self { port, doorbells, maps: Vec::new() }
+    }
+
     /// Stores a trapped doorbell where the poller looks for mapped ones. `None`: not a doorbell.
     fn ring(&self, request: &Request) -> Option<()> {
         let Request::RegionWrite { region: BAR0, offset_bytes, data } = request else { return None };
@@ -43,10 +51,15 @@ impl Device for NvmeClient {
         if self.ring(&request).is_some() {
             return Reply::Done;
         }
+        let change = Change::of(&request);
         // Of its own for each request: a poller that ends drops the only sender, and so ends the wait.
         let (done, answer) = channel();
         self.port.order(Order::Request(request, done));
-        answer.recv().unwrap_or_else(|_| Reply::Fatal(Errno::SHUTDOWN, "the daemon is ending".into()))
+        let reply = answer.recv();
+        if let Ok(Reply::Done) = reply {
+            change.apply(&mut self.maps);
+        }
+        reply.unwrap_or_else(|_| Reply::Fatal(Errno::SHUTDOWN, "the daemon is ending".into()))
     }
 
     fn disconnected(&mut self, _reason: &str) {
@@ -54,5 +67,37 @@ impl Device for NvmeClient {
         self.port.order(Order::Gone(done));
         // Fails if the poller has ended, and with it everything of the client.
         let _ = answer.recv();
+        self.maps.clear();
+    }
+}
+
+/// What a request that is done changes of what is mapped.
+enum Change {
+    None,
+    Maps(u64, u64, Arc<Mapping>),
+    Unmaps(u64, u64),
+    UnmapsAll,
+}
+
+impl Change {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::DmaMap { iova, len_bytes, mapping: Some(mapping) } => {
+                // The poller waits until nobody shares its own count.
+                Self::Maps(*iova, *len_bytes, Mapping::alias(mapping))
+            }
+            Request::DmaUnmap { iova, len_bytes } => Self::Unmaps(*iova, *len_bytes),
+            Request::DmaUnmapAll => Self::UnmapsAll,
+            _ => Self::None,
+        }
+    }
+
+    fn apply(self, maps: &mut Vec<(u64, u64, Arc<Mapping>)>) {
+        match self {
+            Self::None => {}
+            Self::Maps(iova, len_bytes, mapping) => maps.push((iova, len_bytes, mapping)),
+            Self::Unmaps(iova, len_bytes) => maps.retain(|map| (map.0, map.1) != (iova, len_bytes)),
+            Self::UnmapsAll => maps.clear(),
+        }
     }
 }

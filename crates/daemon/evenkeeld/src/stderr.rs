@@ -1,0 +1,27 @@
+//! Words on standard error that wait for nobody.
+
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long standard error may take to have room for each piece of what is said.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// A pipe that has room takes so many bytes without waiting (PIPE_BUF of pipe(7)).
+const PIECE_BYTES: usize = 4096;
+
+/// Says it, or leaves it if nobody reads. Past the standard library's lock, which another thread may hold while it waits
+/// for that same reader.
+pub fn say(text: &str) {
+    let stderr = std::io::stderr();
+    for piece in text.as_bytes().chunks(PIECE_BYTES) {
+        let mut writable = [PollFd::new(&stderr, PollFlags::OUT)];
+        if poll(&mut writable, Some(&PATIENCE)) != Ok(1) {
+            return;
+        }
+        // Nobody is left to be told of an error.
+        if rustix::io::write(stderr.as_fd(), piece) != Ok(piece.len()) {
+            return;
+        }
+    }
+}
