@@ -10,8 +10,8 @@ const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// A pipe that has room takes so many bytes without waiting (PIPE_BUF of pipe(7)).
 const PIECE_BYTES: usize = 4096;
 
-/// Says it, or leaves it if nobody reads. Past the standard library's lock, which another thread may hold while it waits
-/// for that same reader.
+/// Says it, or leaves it if nobody reads. Past the standard library's lock, which another thread may hold while it
+/// waits for that same reader.
 pub fn say(text: &str) {
     let stderr = std::io::stderr();
     for piece in text.as_bytes().chunks(PIECE_BYTES) {

@@ -17,8 +17,8 @@ pub struct NvmeClient {
     port: Port<Order>,
     /// The controller's doorbells.
     doorbells: Arc<Mapping>,
-    /// What the guest has mapped, by its place. The last to hold it: memory that its client has left is freed when it goes,
-    /// which takes the kernel seconds, and those are this thread's and no poller's.
+    /// What the guest has mapped, by its place. The last to hold it: memory that its client has left is freed when it
+    /// goes, which takes the kernel seconds, and those are this thread's and no poller's.
     maps: Vec<(u64, u64, Arc<Mapping>)>,
 }
 
