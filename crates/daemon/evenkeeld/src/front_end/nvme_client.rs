@@ -51,7 +51,7 @@ impl Device for NvmeClient {
         if self.ring(&request).is_some() {
             return Reply::Done;
         }
-        let change = Change::of(&request);
+        let (request, change) = Change::of(request);
         // Of its own for each request: a poller that ends drops the only sender, and so ends the wait.
         let (done, answer) = channel();
         self.port.order(Order::Request(request, done));
@@ -80,15 +80,19 @@ enum Change {
 }
 
 impl Change {
-    fn of(request: &Request) -> Self {
+    /// What it changes, and the request as the poller gets it: with a count of its own, which tells when the poller
+    /// uses the memory no more.
+    fn of(request: Request) -> (Request, Self) {
         match request {
             Request::DmaMap { iova, len_bytes, mapping: Some(mapping) } => {
-                // The poller waits until nobody shares its own count.
-                Self::Maps(*iova, *len_bytes, Mapping::alias(mapping))
+                let pollers = Some(Mapping::alias(&mapping));
+                (Request::DmaMap { iova, len_bytes, mapping: pollers }, Self::Maps(iova, len_bytes, mapping))
             }
-            Request::DmaUnmap { iova, len_bytes } => Self::Unmaps(*iova, *len_bytes),
-            Request::DmaUnmapAll => Self::UnmapsAll,
-            _ => Self::None,
+            Request::DmaUnmap { iova, len_bytes } => {
+                (Request::DmaUnmap { iova, len_bytes }, Self::Unmaps(iova, len_bytes))
+            }
+            Request::DmaUnmapAll => (Request::DmaUnmapAll, Self::UnmapsAll),
+            other => (other, Self::None),
         }
     }
 
