@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
     AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
@@ -18,45 +19,28 @@ const SLOTS: u64 = 20;
 const TENANTS: u64 = 6;
 const INTERVAL: Nanos = Nanos::from_millis(10);
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
-    }
-
-    fn from(&mut self, least: u64, most: u64) -> u32 {
-        (least + self.below(most - least + 1)) as u32
-    }
-}
-
 /// A random configuration of the named policy.
-fn config(name: &str, random: &mut Random) -> PolicyConfig {
+fn config(name: &str, random: &mut Rng) -> PolicyConfig {
     match name {
         "passthrough" => PolicyConfig::Passthrough,
         "lpns" => {
-            let variant = if random.below(2) == 0 { Variant::Published } else { Variant::Corrected };
+            let variant = if random.u64(..2) == 0 { Variant::Published } else { Variant::Corrected };
             PolicyConfig::Lpns(LpnsConfig { variant, ..LpnsConfig::p5800x() })
         }
         "fair" => {
-            let variant = if random.below(2) == 0 { Variant::Published } else { Variant::Corrected };
+            let variant = if random.u64(..2) == 0 { Variant::Published } else { Variant::Corrected };
             PolicyConfig::Fair(FairConfig { variant, ..FairConfig::p3520() })
         }
-        "k2" => PolicyConfig::K2(K2Config { max_in_flight: random.from(1, 40) }),
+        "k2" => PolicyConfig::K2(K2Config { max_in_flight: random.u32(1..=40) }),
         "mqfq" => PolicyConfig::Mqfq(MqfqConfig {
-            gap_commands: random.from(1, 64),
-            max_in_flight: random.from(1, 40),
-            guaranteed_weight: random.from(1, 20),
+            gap_commands: random.u32(1..=64),
+            max_in_flight: random.u32(1..=40),
+            guaranteed_weight: random.u32(1..=20),
             ..MqfqConfig::default()
         }),
         "d2fq" => {
-            let medium_gap_commands = random.from(0, 10);
-            let low_gap_commands = medium_gap_commands + random.from(0, 20);
+            let medium_gap_commands = random.u32(0..=10);
+            let low_gap_commands = medium_gap_commands + random.u32(0..=20);
             PolicyConfig::D2fq(D2fqConfig { medium_gap_commands, low_gap_commands, ..D2fqConfig::default() })
         }
         "caps" => PolicyConfig::Caps,
@@ -66,23 +50,23 @@ fn config(name: &str, random: &mut Random) -> PolicyConfig {
     }
 }
 
-fn arbitrated(most_weight: u64, random: &mut Random) -> ArbitratedConfig {
-    let mut weight = || random.from(1, most_weight) as u16;
+fn arbitrated(most_weight: u32, random: &mut Rng) -> ArbitratedConfig {
+    let mut weight = || random.u32(1..=most_weight) as u16;
     let (high_weight, medium_weight, low_weight) = (weight(), weight(), weight());
-    let (arbitration_burst, max_in_flight) = (random.from(1, 256) as u16, random.from(1, 40));
+    let (arbitration_burst, max_in_flight) = (random.u32(1..=256) as u16, random.u32(1..=40));
     ArbitratedConfig { high_weight, medium_weight, low_weight, arbitration_burst, max_in_flight }
 }
 
 /// Any limits and any priority but urgent, which may starve the others.
-fn terms(class: Class, random: &mut Random) -> Terms {
-    let mut limit = |least, most| if random.below(2) == 0 { 0 } else { u64::from(random.from(least, most)) };
+fn terms(class: Class, random: &mut Rng) -> Terms {
+    let mut limit = |least, most| if random.u64(..2) == 0 { 0 } else { u64::from(random.u32(least..=most)) };
     let limits = Limits {
         rw_ios_per_sec: limit(20, 50_000),
         rw_mbytes_per_sec: limit(1, 1_000),
         r_mbytes_per_sec: limit(1, 1_000),
         w_mbytes_per_sec: limit(1, 1_000),
     };
-    let priority = match random.below(4) {
+    let priority = match random.u64(..4) {
         0 => TenantPriority::Fixed(QueuePriority::High),
         1 => TenantPriority::Fixed(QueuePriority::Medium),
         2 => TenantPriority::Fixed(QueuePriority::Low),
@@ -91,11 +75,11 @@ fn terms(class: Class, random: &mut Random) -> Terms {
     Terms { class, limits, priority }
 }
 
-fn class(random: &mut Random) -> Class {
-    match random.below(6) {
+fn class(random: &mut Rng) -> Class {
+    match random.u64(..6) {
         0 => Class::Guaranteed { latency_target: None },
-        1 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(random.from(20, 400).into())) },
-        _ => Class::BestEffort { weight: random.from(1, 8) },
+        1 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(random.u32(20..=400).into())) },
+        _ => Class::BestEffort { weight: random.u32(1..=8) },
     }
 }
 
@@ -119,7 +103,7 @@ struct Flight {
 
 /// What a poller, its tenants and its drive know.
 struct World {
-    random: Random,
+    random: Rng,
     policy: AnyPolicy,
     shape: PollerShape,
     /// Commands that may be with the drive.
@@ -141,8 +125,8 @@ struct World {
 
 impl World {
     fn new(name: &str, seed: u64, guaranteed: u64) -> Self {
-        let mut random = Random(seed);
-        let shape = PollerShape { hwqs: random.from(3, 7) as u16, hwq_depth: random.from(1, 12), guaranteed_vqs: 2 };
+        let mut random = Rng::with_seed(seed);
+        let shape = PollerShape { hwqs: random.u32(3..=7) as u16, hwq_depth: random.u32(1..=12), guaranteed_vqs: 2 };
         let config = config(name, &mut random);
         let most_in_flight = match &config {
             PolicyConfig::K2(config) => config.max_in_flight as usize,
@@ -155,7 +139,7 @@ impl World {
         let classes = (0..TENANTS).map(|tenant| match tenant {
             0 if guaranteed > 0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
             _ if tenant < guaranteed => Class::Guaranteed { latency_target: None },
-            _ => Class::BestEffort { weight: random.from(1, 8) },
+            _ => Class::BestEffort { weight: random.u32(1..=8) },
         });
         let classes: Vec<_> = classes.collect();
         let terms: Vec<_> = classes.into_iter().map(|class| terms(class, &mut random)).collect();
@@ -179,11 +163,11 @@ impl World {
     }
 
     fn slot(&mut self) -> VqSlot {
-        VqSlot(self.random.below(SLOTS) as u16)
+        VqSlot(self.random.u64(..SLOTS) as u16)
     }
 
     fn tenant(&mut self) -> TenantSlot {
-        TenantSlot(self.random.below(TENANTS) as u16)
+        TenantSlot(self.random.u64(..TENANTS) as u16)
     }
 
     fn attach(&mut self, slot: VqSlot, tenant: TenantSlot) {
@@ -191,7 +175,7 @@ impl World {
         let vq = VqId { tenant: self.reports[at].tenant, index: slot.0 + 1 };
         self.policy.attach(slot, vq, tenant, &self.terms[at], self.now);
         let asked = [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
-        self.policy.asked_priority(slot, asked[self.random.below(4) as usize]);
+        self.policy.asked_priority(slot, asked[self.random.u64(..4) as usize]);
         self.vqs.insert(slot, Vq { tenant, backlog: 0, served: 0 });
     }
 
@@ -254,7 +238,7 @@ impl World {
         let used = &mut self.in_flight[usize::from(hwq.0)];
         assert!(*used < self.shape.hwq_depth, "{hwq:?} is full");
         assert!(self.flights.len() < self.most_in_flight, "more than the cap in flight");
-        match self.random.below(20) {
+        match self.random.u64(..20) {
             0 if self.refuses => {
                 vq.backlog -= 1;
                 self.policy.refused(slot, true, self.now);
@@ -268,9 +252,9 @@ impl World {
                 vq.served += 1;
                 *used += 1;
                 let tenant = vq.tenant;
-                let read = self.len_bytes.is_some() || self.random.below(2) == 0;
-                let len_bytes = self.len_bytes.unwrap_or(512 << self.random.below(9));
-                let done = self.now + Nanos(1_000 + self.random.below(200_000));
+                let read = self.len_bytes.is_some() || self.random.u64(..2) == 0;
+                let len_bytes = self.len_bytes.unwrap_or(512 << self.random.u64(..9));
+                let done = self.now + Nanos(1_000 + self.random.u64(..200_000));
                 self.policy.sent(slot, hwq, op(read), len_bytes, self.now);
                 self.reports[usize::from(tenant.0)].submitted += 1;
                 self.flights.push(Reverse(Flight { done, slot, hwq, tenant, read, len_bytes, sent: self.now }));
@@ -299,7 +283,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(100) {
+        match self.random.u64(..100) {
             0..4 => {
                 let (slot, tenant) = (self.slot(), self.tenant());
                 if !self.vqs.contains_key(&slot) {
@@ -313,15 +297,15 @@ impl World {
                 }
             }
             6..40 => {
-                let (slot, more) = (self.slot(), self.random.from(0, 8));
+                let (slot, more) = (self.slot(), self.random.u32(0..=8));
                 let backlog = self.vqs.get(&slot).map_or(0, |vq| vq.backlog);
                 self.arrive(slot, if more == 8 { 0 } else { backlog + more });
             }
             _ => {}
         }
-        let budget = self.random.from(1, 64);
+        let budget = self.random.u32(1..=64);
         let again = self.dispatch(budget);
-        let pause = self.now + Nanos(self.random.below(20_000));
+        let pause = self.now + Nanos(self.random.u64(..20_000));
         self.pass(again.min(pause));
     }
 
@@ -377,7 +361,7 @@ fn changing_tenants(name: &str, seed: u64) {
     let mut world = World::new(name, seed, 2);
     for _ in 0..STEPS {
         let tenant = world.tenant();
-        match world.random.below(40) {
+        match world.random.u64(..40) {
             0 => world.replace(tenant),
             1..4 => {
                 let class = class(&mut world.random);
@@ -502,14 +486,14 @@ fn nobody_starves_while_everybody_wants() {
 
 #[test]
 fn names_are_those_of_the_configurations() {
-    let names = PolicyKind::NAMES.map(|name| config(name, &mut Random(0)).name());
+    let names = PolicyKind::NAMES.map(|name| config(name, &mut Rng::with_seed(0)).name());
     assert_eq!(names, PolicyKind::NAMES);
 }
 
 #[test]
 fn a_poller_without_queues_is_refused() {
     for name in PolicyKind::NAMES {
-        let config = config(name, &mut Random(1));
+        let config = config(name, &mut Rng::with_seed(1));
         for (hwqs, hwq_depth, field) in [(0, 8, "hwqs"), (8, 0, "hwq_depth")] {
             let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 1 };
             assert_eq!(config.build(&shape).map(|_| ()).unwrap_err().field, field, "{name}");
@@ -520,7 +504,7 @@ fn a_poller_without_queues_is_refused() {
 #[test]
 fn only_d2fq_wants_the_drives_weighted_round_robin() {
     for name in PolicyKind::NAMES {
-        let config = config(name, &mut Random(2));
+        let config = config(name, &mut Rng::with_seed(2));
         let policy = config.build(&PollerShape { hwqs: 4, hwq_depth: 8, guaranteed_vqs: 1 }).unwrap();
         assert_eq!(config.wrr_weights(), policy.wrr_weights());
         assert_eq!(config.hwq_classes(4).map(|classes| classes.len()), (name == "d2fq").then_some(4), "{name}");

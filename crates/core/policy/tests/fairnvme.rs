@@ -6,6 +6,7 @@ mod support;
 
 use std::collections::VecDeque;
 
+use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
     Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
@@ -279,25 +280,12 @@ fn published_states_follow_the_thresholds() {
     assert_eq!(complete_after(500), (TenantState::Saturated, 2.0, Nanos(386_750)));
 }
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
-    }
-}
-
 const VQS: u64 = 16;
 const TENANTS: u64 = 5;
 
 /// Random legal calls. `waited`: commands that others sent while this tenant could have.
 struct Calls {
-    random: Random,
+    random: Rng,
     policy: FairNvme,
     depth: u32,
     now: Nanos,
@@ -311,7 +299,7 @@ impl Calls {
     fn new(seed: u64, variant: Variant, depth: u32) -> Self {
         let policy = fair(variant, depth);
         Self {
-            random: Random(seed),
+            random: Rng::with_seed(seed),
             policy,
             depth,
             now: T0,
@@ -323,12 +311,12 @@ impl Calls {
     }
 
     fn step(&mut self) {
-        self.now += Nanos(self.random.below(4_000));
-        let slot = self.random.below(VQS) as u16;
+        self.now += Nanos(self.random.u64(..4_000));
+        let slot = self.random.u64(..VQS) as u16;
         let at = usize::from(slot);
-        match (self.random.below(100), self.attached[at]) {
+        match (self.random.u64(..100), self.attached[at]) {
             (0..10, None) => {
-                let tenant = TenantSlot(self.random.below(TENANTS) as u16);
+                let tenant = TenantSlot(self.random.u64(..TENANTS) as u16);
                 let vq = VqId { tenant: TenantId(tenant.0.into()), index: 1 };
                 self.policy.attach(VqSlot(slot), vq, tenant, &Terms::default(), self.now);
                 self.attached[at] = Some(tenant);
@@ -338,13 +326,13 @@ impl Calls {
                 (self.attached[at], self.backlogs[at]) = (None, 0);
             }
             (10..40, Some(_)) => {
-                self.backlogs[at] = self.random.below(30) as u32;
+                self.backlogs[at] = self.random.u64(..30) as u32;
                 self.policy.arrived(VqSlot(slot), self.backlogs[at], self.now);
             }
             (40..65, _) if !self.in_flight.is_empty() => {
-                let done = self.random.below(self.in_flight.len() as u64) as usize;
+                let done = self.random.u64(..self.in_flight.len() as u64) as usize;
                 let (slot, hwq, tenant) = self.in_flight.swap_remove(done);
-                let latency = Nanos(self.random.below(500_000));
+                let latency = Nanos(self.random.u64(..500_000));
                 self.policy.completed(slot, hwq, tenant, Op::Read, 4096, latency, self.now);
             }
             _ => self.send(),
@@ -368,7 +356,7 @@ impl Calls {
                 assert!(self.backlogs[at] > 0, "an empty VQ is asked");
                 let used = self.in_flight.iter().filter(|flight| flight.1 == hwq).count() as u32;
                 assert!(used < self.depth, "a full queue is used");
-                match self.random.below(20) {
+                match self.random.u64(..20) {
                     0 => {
                         self.backlogs[at] = 0;
                         self.policy.refused(vq, false, self.now);

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
     AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot,
@@ -13,19 +14,6 @@ const TENANTS: u64 = 7;
 const HWQS: u16 = 6;
 const EXCLUSIVE: u16 = 3;
 const STEPS: u32 = 4_000;
-
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Flight {
@@ -47,7 +35,7 @@ struct Vq {
 }
 
 struct Model {
-    random: Random,
+    random: Rng,
     policy: AnyPolicy,
     /// Of 100 steps, how many complete a command: few fill the queues, many keep them empty.
     completions: u64,
@@ -66,13 +54,13 @@ struct Model {
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let depth = 1 + random.below(12) as u32;
-        let completions = 10 + random.below(30);
-        let variant = if random.below(2) == 0 { Variant::Published } else { Variant::Corrected };
-        let exclusive = if random.below(3) == 0 { 0 } else { EXCLUSIVE };
+        let mut random = Rng::with_seed(seed);
+        let depth = 1 + random.u64(..12) as u32;
+        let completions = 10 + random.u64(..30);
+        let variant = if random.u64(..2) == 0 { Variant::Published } else { Variant::Corrected };
+        let exclusive = if random.u64(..3) == 0 { 0 } else { EXCLUSIVE };
         // The published rule throttles nobody while no report names a guaranteed tenant.
-        let unreported = random.below(2) == 0;
+        let unreported = random.u64(..2) == 0;
         let unthrottled = exclusive == 0 || (unreported && variant == Variant::Published);
         let policy = if exclusive == 0 {
             AnyPolicy::from(Passthrough::new(HWQS, depth))
@@ -92,7 +80,7 @@ impl Model {
             class: match tenant {
                 0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
                 1 => Class::Guaranteed { latency_target: None },
-                _ => Class::BestEffort { weight: 1 + random.below(10_000) as u32 },
+                _ => Class::BestEffort { weight: 1 + random.u64(..10_000) as u32 },
             },
             submitted: 0,
             completed: 0,
@@ -124,7 +112,7 @@ impl Model {
     }
 
     fn slot(&mut self) -> VqSlot {
-        VqSlot(self.random.below(SLOTS) as u16)
+        VqSlot(self.random.u64(..SLOTS) as u16)
     }
 
     fn attach(&mut self) {
@@ -132,7 +120,7 @@ impl Model {
         if self.vqs.contains_key(&slot) {
             return;
         }
-        let tenant = TenantSlot(self.random.below(TENANTS) as u16);
+        let tenant = TenantSlot(self.random.u64(..TENANTS) as u16);
         let terms = Terms::from(self.reports[usize::from(tenant.0)].class);
         let vq = VqId { tenant: TenantId(tenant.0.into()), index: 1 };
         self.policy.attach(slot, vq, tenant, &terms, self.now);
@@ -149,7 +137,7 @@ impl Model {
 
     fn arrive(&mut self) {
         let slot = self.slot();
-        let more = self.random.below(9) as u32;
+        let more = self.random.u64(..9) as u32;
         if let Some(vq) = self.vqs.get_mut(&slot) {
             vq.backlog = if more == 8 { 0 } else { vq.backlog + more };
             self.policy.arrived(slot, vq.backlog, self.now);
@@ -198,7 +186,7 @@ impl Model {
             assert!(in_flight.clone().all(own), "an exclusive queue carries two VQs' commands");
         }
         assert!((in_flight.count() as u32) < self.depth, "a full queue is used");
-        match self.random.below(20) {
+        match self.random.u64(..20) {
             0 => {
                 vq.backlog -= 1;
                 self.policy.refused(slot, true, self.now);
@@ -211,8 +199,8 @@ impl Model {
                 vq.backlog -= 1;
                 let tenant = vq.tenant;
                 let generation = vq.generation;
-                let op = [Op::Read, Op::Write, Op::Flush, Op::Discard][self.random.below(4) as usize];
-                let len_bytes = if op == Op::Flush { 0 } else { 512 << self.random.below(12) };
+                let op = [Op::Read, Op::Write, Op::Flush, Op::Discard][self.random.u64(..4) as usize];
+                let len_bytes = if op == Op::Flush { 0 } else { 512 << self.random.u64(..12) };
                 self.policy.sent(slot, hwq, op, len_bytes, self.now);
                 self.reports[usize::from(tenant.0)].submitted += 1;
                 self.flights.push(Flight { slot, generation, hwq, tenant, op, len_bytes, sent: self.now });
@@ -224,7 +212,7 @@ impl Model {
         if self.flights.is_empty() {
             return;
         }
-        let at = self.random.below(self.flights.len() as u64) as usize;
+        let at = self.random.u64(..self.flights.len() as u64) as usize;
         let Flight { slot, hwq, tenant, op, len_bytes, sent, .. } = self.flights.swap_remove(at);
         let latency = self.now - sent;
         let report = &mut self.reports[usize::from(tenant.0)];
@@ -243,8 +231,8 @@ impl Model {
     }
 
     fn step(&mut self) {
-        self.now += Nanos(self.random.below(5_000));
-        match self.random.below(100) {
+        self.now += Nanos(self.random.u64(..5_000));
+        match self.random.u64(..100) {
             0..4 => self.attach(),
             4..6 => self.detach(),
             6..30 => self.arrive(),

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use io_model::{
     Backend, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token,
 };
@@ -19,32 +20,19 @@ const VQS: u16 = 8;
 const HWQS: u16 = 8;
 const STEP: Nanos = Nanos::from_micros(20);
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
-    }
-
-    fn terms(&mut self) -> Terms {
-        let class = match self.below(4) {
-            0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(20 + self.below(400))) },
-            _ => Class::BestEffort { weight: 1 + self.below(10_000) as u32 },
-        };
-        let priority = match self.below(4) {
-            0 => TenantPriority::Fixed(QueuePriority::High),
-            1 => TenantPriority::Fixed(QueuePriority::Low),
-            2 => TenantPriority::OfQueue,
-            _ => TenantPriority::default(),
-        };
-        let rw_ios_per_sec = if self.below(2) == 0 { 0 } else { 1 + self.below(100_000) };
-        Terms { class, priority, limits: Limits { rw_ios_per_sec, ..Limits::default() } }
-    }
+fn terms(random: &mut Rng) -> Terms {
+    let class = match random.u64(..4) {
+        0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(20 + random.u64(..400))) },
+        _ => Class::BestEffort { weight: 1 + random.u64(..10_000) as u32 },
+    };
+    let priority = match random.u64(..4) {
+        0 => TenantPriority::Fixed(QueuePriority::High),
+        1 => TenantPriority::Fixed(QueuePriority::Low),
+        2 => TenantPriority::OfQueue,
+        _ => TenantPriority::default(),
+    };
+    let rw_ios_per_sec = if random.u64(..2) == 0 { 0 } else { 1 + random.u64(..100_000) };
+    Terms { class, priority, limits: Limits { rw_ios_per_sec, ..Limits::default() } }
 }
 
 /// VQs 1 and up with reads of 4 KiB.
@@ -122,7 +110,7 @@ impl Backend for Slow {
 }
 
 struct World {
-    random: Random,
+    random: Rng,
     poller: Poller<Guest, Slow, AnyPolicy>,
     board: Arc<Board>,
     now: Nanos,
@@ -136,7 +124,14 @@ impl World {
         let policy = config.build(&PollerShape { hwqs: HWQS, hwq_depth: 64, guaranteed_vqs: 2 }).expect("valid");
         let board = Arc::new(Board::default());
         let poller = Poller::new(Slow::default(), policy, Arc::clone(&board), Nanos(0));
-        Self { random: Random(seed), poller, board, now: Nanos(0), next_id: u32::MAX - TENANTS - 8, alive: Vec::new() }
+        Self {
+            random: Rng::with_seed(seed),
+            poller,
+            board,
+            now: Nanos(0),
+            next_id: u32::MAX - TENANTS - 8,
+            alive: Vec::new(),
+        }
     }
 
     fn add(&mut self, vqs: u16, each: u32, closed_loop: bool, terms: &Terms) -> TenantSlot {
@@ -164,19 +159,19 @@ impl World {
     }
 
     fn change(&mut self) {
-        match (self.random.below(8), self.alive.len()) {
+        match (self.random.u64(..8), self.alive.len()) {
             (0..3, alive) if alive < ALIVE => {
-                let terms = self.random.terms();
-                let (vqs, each) = (1 + self.random.below(VQS.into()) as u16, self.random.below(8) as u32);
+                let terms = terms(&mut self.random);
+                let (vqs, each) = (self.random.u16(1..=VQS), self.random.u32(..8));
                 let slot = self.add(vqs, each, false, &terms);
                 self.alive.push(slot);
             }
             (0..6, alive @ 1..) => {
-                let at = self.random.below(alive as u64) as usize;
+                let at = self.random.u64(..alive as u64) as usize;
                 self.remove(at);
             }
             (_, alive @ 1..) => {
-                let (slot, terms) = (self.alive[self.random.below(alive as u64) as usize], self.random.terms());
+                let (slot, terms) = (self.alive[self.random.u64(..alive as u64) as usize], terms(&mut self.random));
                 assert!(self.poller.change_terms(slot, &terms, self.now));
             }
             _ => {}
@@ -189,7 +184,7 @@ fn churn(config: &PolicyConfig, seed: u64) {
     let runs = world.add(2, 4, true, &Terms::guaranteed(Some(Nanos::from_micros(200))));
     let (mut steps, mut before) = (0_u64, 0);
     while world.next_id < u32::MAX - 8 {
-        (0..1 + world.random.below(3)).for_each(|_| world.change());
+        (0..1 + world.random.u64(..3)).for_each(|_| world.change());
         world.step();
         steps += 1;
         if steps.is_multiple_of(500) {

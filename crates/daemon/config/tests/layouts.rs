@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::{Random, for_each_seed};
+use common::for_each_seed;
 use config::{Config, Prepared, Summary};
+use fastrand::Rng;
 use layout::{Change, DeviceIdentity, Layout, LayoutError, LayoutFile};
 
 const MIB: u64 = 1 << 20;
@@ -230,15 +231,15 @@ fn a_file_that_someone_else_changed_is_not_overwritten() {
 #[test]
 fn histories_keep_every_range() {
     const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    let tenants_of = |random: &mut Random| -> Vec<(&str, u64, String)> {
+    let tenants_of = |random: &mut Rng| -> Vec<(&str, u64, String)> {
         let mut chosen: Vec<(&str, u64, String)> = Vec::new();
-        for _ in 0..=random.below(6) {
-            let name = NAMES[random.below(NAMES.len())];
+        for _ in 0..=random.usize(..6) {
+            let name = NAMES[random.usize(..NAMES.len())];
             if chosen.iter().all(|(other, ..)| *other != name) {
                 // Mostly one size per name, so that most plans are good.
-                let mib = 3 + u64::from(name.as_bytes()[0] % 5) + u64::from(random.below(20) == 0);
-                let more = if random.below(8) == 0 {
-                    format!("offset = {}", random.below(40) * 4096 * 100)
+                let mib = 3 + u64::from(name.as_bytes()[0] % 5) + u64::from(random.usize(..20) == 0);
+                let more = if random.usize(..8) == 0 {
+                    format!("offset = {}", random.usize(..40) * 4096 * 100)
                 } else {
                     String::new()
                 };
@@ -250,7 +251,7 @@ fn histories_keep_every_range() {
     let planned = std::sync::atomic::AtomicUsize::new(0);
     for_each_seed(500, |random| {
         let mut recorded: Option<Layout> = None;
-        let mib = 20 + random.below(40) as u64;
+        let mib = 20 + random.usize(..40) as u64;
         for _ in 0..12 {
             let tenants = tenants_of(random);
             let mut text = "[device]\nbackend = \"file\"\npath = \"/drive.img\"\n".to_owned();

@@ -74,8 +74,8 @@ fn no_mutation_panics_or_loses_a_range() {
     let (recorded, _) = good.plan_layout(&device, None).expect("room for both");
     let planned = AtomicUsize::new(0);
     for_each_seed(6_000, |random| {
-        let good = [GOOD, GOOD_VHOST][random.below(2)];
-        let text = if random.below(2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
+        let good = [GOOD, GOOD_VHOST][random.usize(..2)];
+        let text = if random.usize(..2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
         match Config::parse(Path::new("mutated.toml"), &text) {
             Err(errors) => {
                 assert!(!errors.problems.is_empty());

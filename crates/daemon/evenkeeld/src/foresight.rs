@@ -45,12 +45,12 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Nobody yet, on the drive that `config` names.
-    pub fn new(config: &Config, profile: &Profile) -> Self {
+    /// Nobody yet, on the drive that `config` names, under the policy in force.
+    pub fn new(config: &Config, profile: &Profile, policy: PolicyConfig) -> Self {
         Self {
             tenants: BTreeMap::new(),
             site: planning::site(profile.clone()),
-            policy: planning::policy(config, profile),
+            policy,
             named: config.device.profile_named,
         }
     }

@@ -107,11 +107,11 @@ impl Owner {
         let pollers = Pollers::new(drive, &config, clock)?;
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
         let mut owner = Self {
-            policy,
             tenants: BTreeMap::new(),
             next_id: 0,
             layout,
-            foresight: Arc::new(Foresight::new(&config, profile)),
+            foresight: Arc::new(Foresight::new(&config, profile, policy.clone())),
+            policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&sink)),
             clock,
             handle,

@@ -42,8 +42,8 @@ fn scenario_holds_together(scenario: &Scenario) {
 fn no_mutation_of_a_scenario_panics() {
     let accepted = AtomicUsize::new(0);
     for_each_seed(6_000, |random| {
-        let good = SCENARIOS[random.below(SCENARIOS.len())];
-        let text = if random.below(2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
+        let good = SCENARIOS[random.usize(..SCENARIOS.len())];
+        let text = if random.usize(..2) == 0 { mutate(random, good) } else { mutate_lines(random, good) };
         match Scenario::parse(Path::new("mutated.toml"), &text) {
             Err(errors) => {
                 assert!(!errors.problems.is_empty());

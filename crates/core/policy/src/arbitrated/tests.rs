@@ -202,21 +202,13 @@ fn the_window_counts_large_commands_for_what_they_cost() {
     assert!(matches!(policy.next(T0), Next::Send { .. }));
 }
 
-/// SplitMix64.
-fn random(state: &mut u64, below: u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % below
-}
-
 /// Whenever somebody has a command, the window has room and any HWQ has some, a command goes. Replay a seed by itself:
 /// it is in the message.
 #[test]
 fn nothing_waits_where_something_may_go() {
     for seed in 0..40 {
-        let mut state = seed;
-        let (window, depth) = (1 + random(&mut state, 64), 1 + random(&mut state, 16) as u32);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (window, depth) = (1 + random.u64(..64), 1 + random.u64(..16) as u32);
         let config = ArbitratedConfig { max_in_flight: window as u32, ..ArbitratedConfig::drr() };
         let priorities = [HIGH, LOW, fixed(QueuePriority::Urgent), TenantPriority::OfQueue, MEDIUM];
         let kind = if seed % 2 == 0 { Kind::Wrr } else { Kind::Drr };
@@ -230,21 +222,21 @@ fn nothing_waits_where_something_may_go() {
         });
         let (mut backlog, mut flights) = ([0_u32; 8], Vec::new());
         for _ in 0..2_000 {
-            let slot = random(&mut state, 8) as usize;
-            backlog[slot] += random(&mut state, 4) as u32;
+            let slot = random.u64(..8) as usize;
+            backlog[slot] += random.u64(..4) as u32;
             policy.arrived(VqSlot(slot as u16), backlog[slot], T0);
             let blocks: u64 = flights.iter().map(|&(_, _, len_bytes): &(VqSlot, HwqId, u64)| len_bytes >> 12).sum();
             let may_go = blocks < window && flights.len() < 3 * depth as usize && backlog.iter().any(|&left| left > 0);
             let next = policy.next(T0);
             assert_eq!(matches!(next, Next::Send { .. }), may_go, "seed {seed}: {next:?} with {blocks} of {window}");
             if let Next::Send { vq, hwq } = next {
-                let len_bytes = 4096 << random(&mut state, 6);
+                let len_bytes = 4096 << random.u64(..6);
                 policy.sent(vq, hwq, Op::Write, len_bytes, T0);
                 backlog[usize::from(vq.0)] -= 1;
                 flights.push((vq, hwq, len_bytes));
             }
-            if random(&mut state, 2) == 0 && !flights.is_empty() {
-                let at = random(&mut state, flights.len() as u64) as usize;
+            if random.u64(..2) == 0 && !flights.is_empty() {
+                let at = random.u64(..flights.len() as u64) as usize;
                 let (vq, hwq, len_bytes) = flights.swap_remove(at);
                 policy.completed(vq, hwq, TenantSlot(vq.0 % 5), Op::Write, len_bytes, T0, T0);
             }

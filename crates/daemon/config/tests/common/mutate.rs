@@ -1,6 +1,6 @@
 //! A good file, spoilt at random.
 
-use super::common::Random;
+use fastrand::Rng;
 
 /// Pieces that mean something in a configuration, so that mutations reach beyond the TOML parser.
 const PIECES: &[&str] = &[
@@ -52,24 +52,24 @@ const PIECES: &[&str] = &[
 ];
 
 /// A few pieces of the text taken out, put in, or copied elsewhere.
-pub fn mutate(random: &mut Random, text: &str) -> String {
+pub fn mutate(random: &mut Rng, text: &str) -> String {
     let mut chars: Vec<char> = text.chars().collect();
-    for _ in 0..=random.below(6) {
-        let at = random.below(chars.len() + 1);
-        let len = random.below(24).min(chars.len() - at);
-        match random.below(4) {
+    for _ in 0..=random.usize(..6) {
+        let at = random.usize(..chars.len() + 1);
+        let len = random.usize(..24).min(chars.len() - at);
+        match random.usize(..4) {
             0 => drop(chars.drain(at..at + len)),
             1 => {
-                let piece = PIECES[random.below(PIECES.len())];
+                let piece = PIECES[random.usize(..PIECES.len())];
                 drop(chars.splice(at..at + len, piece.chars()));
             }
             2 => {
-                let piece = PIECES[random.below(PIECES.len())];
+                let piece = PIECES[random.usize(..PIECES.len())];
                 drop(chars.splice(at..at, piece.chars()));
             }
             _ => {
                 let copy: Vec<char> = chars[at..at + len].to_vec();
-                let to = random.below(chars.len() + 1);
+                let to = random.usize(..chars.len() + 1);
                 drop(chars.splice(to..to, copy));
             }
         }
@@ -78,11 +78,11 @@ pub fn mutate(random: &mut Random, text: &str) -> String {
 }
 
 /// A few lines of the text moved, taken out or doubled.
-pub fn mutate_lines(random: &mut Random, text: &str) -> String {
+pub fn mutate_lines(random: &mut Rng, text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
-    for _ in 0..=random.below(4) {
-        let (from, to) = (random.below(lines.len()), random.below(lines.len()));
-        match random.below(3) {
+    for _ in 0..=random.usize(..4) {
+        let (from, to) = (random.usize(..lines.len()), random.usize(..lines.len()));
+        match random.usize(..3) {
             0 => lines.swap(from, to),
             1 => drop(lines.remove(from)),
             _ => lines.insert(to, lines[from]),
