@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use guest_memory::{Access, GuestMemory};
+use guest_memory::{Access, Budget, GuestMemory};
 use rustix::io::Errno;
 use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 
@@ -20,6 +20,7 @@ pub fn spec() -> DeviceSpec {
         queues: QUEUES,
         max_queue_size: MAX_SIZE,
         inflight_bytes,
+        budget: Budget::new(1 << 40, 4096),
     }
 }
 

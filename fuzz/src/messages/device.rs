@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
+use guest_memory::Budget;
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, ftruncate, memfd_create};
 use vfio_user::{
     Device, DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs,
@@ -88,7 +89,7 @@ pub fn spec() -> DeviceSpec {
         IrqSpec { count: 1, ..IrqSpec::default() },
         IrqSpec::eventfds(1),
     ];
-    DeviceSpec { name: "fuzz".into(), socket: "/nowhere".into(), regions, irqs, resettable: true }
+    DeviceSpec { name: "fuzz".into(), socket: "/nowhere".into(), regions, irqs, resettable: true, budget: Budget::new(1 << 40, 4096) }
 }
 
 /// Checks that the device could do what it is asked; returns the proper answer.

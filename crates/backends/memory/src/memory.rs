@@ -40,13 +40,14 @@ impl MemoryDrive {
     pub(crate) fn execute(&self, io: &Io) -> Outcome {
         io.check(self.size_bytes())?;
         let (offset_bytes, len_bytes) = (io.command.offset_bytes, io.command.len_bytes);
-        let all_inside = match io.command.op {
+        // The range is inside of the drive: a copy fails for want of the guest's memory.
+        let is_done = match io.command.op {
             Op::Read => io.buf.copy_mapping(&self.content, offset_bytes, false),
             Op::Write => io.buf.copy_mapping(&self.content, offset_bytes, true),
             Op::Flush => true,
             Op::WriteZeroes | Op::Discard => self.content.discard(offset_bytes, len_bytes).is_some(),
         };
-        if all_inside { Ok(()) } else { Err(DeviceError::OutOfRange) }
+        if is_done { Ok(()) } else { Err(DeviceError::Memory) }
     }
 }
 

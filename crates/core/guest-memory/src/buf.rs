@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::Mapping;
+use crate::access::{self, Lost};
 
 /// One piece of host-virtual memory; laid out as the kernel's `struct iovec`.
 #[repr(C)]
@@ -140,32 +141,43 @@ impl IoBuf {
         self.spill.is_some()
     }
 
-    /// Copies from the segments into `out`, as much as both hold; returns the bytes copied.
+    /// Copies from the segments into `out`, as much as both hold; returns the bytes copied, fewer if memory is lost.
+    #[must_use = "less than all of it may be there"]
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
         let mut done = 0;
         for segment in self.segments() {
             let n = segment.len_bytes.min(out.len() - done);
             // SAFETY: the segment is inside a pinned mapping; `out[done..done + n]` is ours.
-            unsafe { std::ptr::copy_nonoverlapping(segment.start.as_ptr(), out[done..].as_mut_ptr(), n) };
+            let copied = unsafe { access::copy(segment.as_ptr(), out[done..].as_mut_ptr(), n) };
+            if let Err(lost) = copied {
+                self.fault(segment, lost);
+                break;
+            }
             done += n;
         }
         done
     }
 
-    /// Copies from `data` into the segments, as much as both hold; returns the bytes copied.
+    /// Copies from `data` into the segments, as much as both hold; returns the bytes copied, fewer if memory is lost.
+    #[must_use = "less than all of it may be there"]
     pub fn copy_from(&self, data: &[u8]) -> usize {
         let mut done = 0;
         for segment in self.segments() {
             let n = segment.len_bytes.min(data.len() - done);
             // SAFETY: the segment is inside a pinned mapping that was pushed for writing.
-            unsafe { std::ptr::copy_nonoverlapping(data[done..].as_ptr(), segment.start.as_ptr(), n) };
+            let copied = unsafe { access::copy(data[done..].as_ptr(), segment.as_ptr(), n) };
+            if let Err(lost) = copied {
+                self.fault(segment, lost);
+                break;
+            }
             done += n;
         }
         done
     }
 
     /// Copies between the segments and `len_bytes` of `mapping` from `offset`; `to_mapping` tells the
-    /// direction. Returns `false`, having copied nothing, if the range is not all inside.
+    /// direction. Returns `false` if the range is not all inside (nothing was copied then) or memory is lost.
+    #[must_use = "nothing, or less than all of it, may be there"]
     pub fn copy_mapping(&self, mapping: &Mapping, offset: u64, to_mapping: bool) -> bool {
         let Some(base) = mapping.at(offset, self.len_bytes) else { return false };
         if to_mapping && !mapping.is_writable() {
@@ -177,10 +189,21 @@ impl IoBuf {
             let other = unsafe { base.add(done) }.as_ptr();
             let (src, dst) = if to_mapping { (segment.as_ptr(), other) } else { (other, segment.as_ptr()) };
             // SAFETY: both sides are inside live mappings. A tenant can make them overlap only by
-            // sharing our own memory with us, which `copy` allows.
-            unsafe { std::ptr::copy(src, dst, segment.len_bytes) };
+            // sharing our own memory with us, and then what it gets is a mix.
+            if let Err(lost) = unsafe { access::copy(src, dst, segment.len_bytes) } {
+                self.fault(segment, lost);
+                return false;
+            }
             done += segment.len_bytes;
         }
         true
+    }
+
+    /// A segment's memory could not be reached.
+    #[cold]
+    fn fault(&self, segment: &Segment, lost: Lost) {
+        let at = segment.as_ptr() as usize;
+        // Segments that touch are one: it may reach into the next mapping, which is the same client's.
+        self.mappings().filter(|mapping| mapping.addresses().contains(&at)).for_each(|mapping| mapping.fault(lost));
     }
 }

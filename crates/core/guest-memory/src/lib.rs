@@ -1,8 +1,8 @@
 //! Checked access to memory that a tenant shares with us.
 //!
 //! Everything here is written by somebody else while we read it: a value is read once into our own
-//! memory and checked there; and it may vanish under our hands, which [`sigbus`] catches. Three things leave this
-//! crate:
+//! memory and checked there; and it may vanish under our hands, which `access` survives once [`install`] was called.
+//! Three things leave this crate:
 //!
 //! - [`Mapping`]: one shared mapping of a file descriptor, unmapped when its last user is done;
 //! - [`GuestMemory`]: a tenant's DMA address space (IOVA to [`Mapping`]), built by DMA map messages;
@@ -14,11 +14,16 @@
 //! Not implemented: memory that can't be mapped (vfio-user DMA read/write messages). Such ranges are
 //! known as holes, and touching one is a [`Fault`].
 
+mod access;
+mod budget;
 mod buf;
 mod mapping;
-pub mod sigbus;
 mod space;
+mod view;
 
+pub use access::install;
+pub use budget::{Budget, OverBudget};
 pub use buf::{IoBuf, Segment};
-pub use mapping::{MapError, MappedRange, MappedU32, Mapping};
+pub use mapping::{MapError, Mapping, check_memory};
 pub use space::{Access, Fault, GuestMemory, MAX_RANGES, MemoryListener, Refused, SpaceError};
+pub use view::{MappedRange, MappedU32};

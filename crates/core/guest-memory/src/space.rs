@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{IoBuf, MappedRange, Mapping, sigbus};
+use crate::mapping::losses;
+use crate::{IoBuf, MappedRange, Mapping};
 
 /// At most this many DMA ranges per tenant; QEMU uses about a dozen, a DPDK process one per huge page.
 pub const MAX_RANGES: usize = 2048;
@@ -102,6 +103,9 @@ pub struct GuestMemory {
     last: usize,
     /// Taken out; commands in flight may still use them.
     retired: Vec<Range>,
+    /// The process's losses when we last looked for one of ours.
+    losses_seen: usize,
+    is_lost: bool,
 }
 
 impl GuestMemory {
@@ -130,6 +134,8 @@ impl GuestMemory {
         }
         mapping.as_ref().map_or(Ok(()), |mapping| listener.map(mapping))?;
         self.ranges.insert(at, Range { iova, len_bytes, mapping });
+        // It may have been lost before it came here.
+        self.look_for_losses();
         Ok(())
     }
 
@@ -190,6 +196,7 @@ impl GuestMemory {
         }
         self.retired.extend(self.ranges.drain(..).filter(|range| range.mapping.is_some()));
         (self.ranges, self.last) = (table.ranges, 0);
+        self.look_for_losses();
         Ok(())
     }
 
@@ -199,6 +206,9 @@ impl GuestMemory {
         let at = self.retired.iter().position(Range::is_quiet)?;
         let Range { iova, len_bytes, mapping } = self.retired.swap_remove(at);
         mapping.iter().for_each(|mapping| listener.unmap(mapping));
+        if self.is_lost {
+            self.look_for_losses();
+        }
         Some((iova, len_bytes))
     }
 
@@ -306,13 +316,24 @@ impl GuestMemory {
     /// The same address space for another thread, which pins its mappings under counts of its own.
     pub fn replica(&self) -> Self {
         let copy = |range: &Range| Range { mapping: range.mapping.as_ref().map(Mapping::alias), ..*range };
-        Self { ranges: self.ranges.iter().map(copy).collect(), last: self.last, retired: Vec::new() }
+        Self { ranges: self.ranges.iter().map(copy).collect(), ..Self::default() }
     }
 
-    /// Whether the tenant took away memory that it had mapped (see [`sigbus`](crate::sigbus)). Looks at
-    /// every range once it happened to anybody; ask now and then, not per command.
-    pub fn any_poisoned(&self) -> bool {
-        sigbus::any() && self.ranges.iter().filter_map(|range| range.mapping.as_ref()).any(|m| m.is_poisoned())
+    /// Whether an access found that the tenant took away memory that it had mapped, by any thread. What such a tenant
+    /// says is not to be believed: fetch nothing, and let nothing succeed. A load, unless somebody's memory was lost.
+    #[inline]
+    pub fn is_lost(&mut self) -> bool {
+        if losses() != self.losses_seen {
+            self.look_for_losses();
+        }
+        self.is_lost
+    }
+
+    #[cold]
+    fn look_for_losses(&mut self) {
+        self.losses_seen = losses();
+        let lost = |range: &Range| range.mapping.as_ref().is_some_and(|mapping| mapping.is_lost());
+        self.is_lost = self.ranges.iter().chain(&self.retired).any(lost);
     }
 
     /// Number of ranges.

@@ -14,6 +14,7 @@ use crate::TENANTS_MAX;
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
+use crate::isolation::{IsolationDraft, read_isolation};
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
@@ -100,6 +101,7 @@ pub(crate) struct TenantDraft {
     pub offset: Option<Spanned<Size>>,
     pub frontend: FrontendDraft,
     pub terms: TermsDraft,
+    pub isolation: IsolationDraft,
     pub overcommit: Option<bool>,
     /// `Some(None)`: not declared.
     pub demand: Option<Option<Demand>>,
@@ -128,6 +130,7 @@ impl TenantDraft {
     fn finish(self) -> Option<Tenant> {
         let (name, size) = (self.name?, self.size?);
         let FrontendDraft { frontend, doorbells, marks } = self.frontend;
+        let (isolation, memory) = self.isolation.finish()?;
         let offset = self.offset.as_ref().map(Spanned::span);
         let marks = TenantMarks {
             name: name.span(),
@@ -142,6 +145,8 @@ impl TenantDraft {
             offset: self.offset.map(Spanned::into_inner),
             frontend: frontend?,
             terms: self.terms.finish()?,
+            isolation,
+            memory,
             overcommit: self.overcommit?,
             demand: self.demand?,
             lba_bytes: self.lba_bytes?,
@@ -328,10 +333,17 @@ fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, rules: TenantRules) 
         why: "can share a drive",
     };
     let items = top.tables(sink, "tenant", &words);
-    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, rules)).collect()
+    let all = items.len();
+    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, rules, all)).collect()
 }
 
-fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rules: TenantRules) -> TenantDraft {
+fn read_tenant(
+    sink: &mut Sink<'_>,
+    span: Range<usize>,
+    table: &DeTable<'_>,
+    rules: TenantRules,
+    tenants: usize,
+) -> TenantDraft {
     let mut section = Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
     let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
     if let Some(name) = &name {
@@ -345,9 +357,10 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
     let queues = or(sink, &section, "queues", 64, small_integer(1..=64));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
+    let isolation = read_isolation(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, overcommit, demand, lba_bytes, queues }
+    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {

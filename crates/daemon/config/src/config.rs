@@ -12,6 +12,7 @@ use policy::Terms;
 use crate::check;
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
+use crate::isolation::{Isolation, MemoryLimits};
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 
@@ -130,6 +131,10 @@ pub struct Tenant {
     /// What it is promised and held to. A guaranteed one's target has a number; limits are empty unless the policy is
     /// `caps`, and the priority is medium unless it is `wrr` or `drr`.
     pub terms: Terms,
+    /// Whether it has a poller of its own whatever its class.
+    pub isolation: Isolation,
+    /// How much memory its client may have mapped.
+    pub memory: MemoryLimits,
     /// Serve it even if its promise can't be kept.
     pub overcommit: bool,
     /// What it will ask for; `None`: nobody said.

@@ -15,6 +15,7 @@
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
+//! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
@@ -33,6 +34,7 @@ mod config;
 mod demand;
 mod frontend;
 mod host;
+mod isolation;
 mod nearest;
 mod place;
 mod plan;
@@ -50,6 +52,7 @@ pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tena
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport, in_use};
+pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;

@@ -6,6 +6,7 @@ use policy::Settings;
 
 use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
+use crate::isolation::Isolation;
 
 /// One poller that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,29 +42,32 @@ pub enum Home {
 /// What a tenant's pollers depend on.
 pub(crate) struct Load<'a> {
     pub guaranteed: bool,
+    /// It wants a poller of its own, whatever the layout.
+    pub alone: bool,
     pub frontend: &'a Frontend,
     pub queues: u16,
 }
 
 impl<'a> From<&'a Tenant> for Load<'a> {
     fn from(tenant: &'a Tenant) -> Self {
-        Self { guaranteed: tenant.is_guaranteed(), frontend: &tenant.frontend, queues: tenant.queues }
+        let alone = tenant.isolation == Isolation::OwnPoller;
+        Self { guaranteed: tenant.is_guaranteed(), alone, frontend: &tenant.frontend, queues: tenant.queues }
     }
 }
 
 impl Load<'_> {
     fn home(&self, policy: Option<&Settings>, pollers: &Pollers) -> Home {
-        let one =
-            policy.is_some_and(|policy| policy.kind().needs_one_poller()) || pollers.layout == PollerLayout::Shared;
+        let needs_one = policy.is_some_and(|policy| policy.kind().needs_one_poller());
+        let by_layout = self.guaranteed && pollers.layout == PollerLayout::PerGuaranteed;
         match self.frontend.threads() {
             Threads::Dedicated | Threads::PerQueue => Home::Own,
-            Threads::Shared if self.guaranteed && !one => Home::Alone,
+            Threads::Shared if !needs_one && (self.alone || by_layout) => Home::Alone,
             Threads::Shared => Home::Shared,
         }
     }
 }
 
-/// The pollers in three parts: for each guaranteed tenant, for all others, tenants' own.
+/// The pollers in three parts: for each guaranteed tenant or one that wants to be alone, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
     let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
     let rest: Vec<usize> = at(Home::Shared).collect();

@@ -10,6 +10,7 @@ use policy::{Settings, Variant};
 use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, PollerLayout};
 use crate::frontend::{Frontend, Mode, Threads};
+use crate::isolation;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
@@ -22,6 +23,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     overlaps(sink, &draft.tenants);
     sockets(sink, draft);
     own_threads(sink, draft);
+    isolation::check(sink, draft);
     let plan = pollers(draft).unwrap_or_default();
     let few = poller_total(sink, &plan);
     queues(sink, draft, &plan);
@@ -150,6 +152,7 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
     let loads = draft.tenants.iter().map(|tenant| Load {
         guaranteed: tenant.terms.class.is_some_and(Class::is_guaranteed),
+        alone: tenant.isolation.is_alone(),
         frontend: tenant.frontend.frontend.as_ref().unwrap_or(&Frontend::VfioUser),
         queues: tenant.queues.unwrap_or(1),
     });

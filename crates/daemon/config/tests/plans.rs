@@ -104,3 +104,23 @@ fn threads_of_a_file_have_an_end() {
     let told = parse(&many(17)).expect_err("too many").to_string();
     assert!(told.contains("the tenants' threads add up to 1088, 1024 is the most"), "{told}");
 }
+
+#[test]
+fn a_tenant_that_wants_to_be_alone_is() {
+    let tenants = |layout: &str| {
+        let all = [tenant("a", ""), tenant("b", "isolation = \"own-poller\""), tenant("c", GUARANTEED)];
+        plan(&format!("{PASSTHROUGH}[pollers]\nlayout = \"{layout}\"\n{}", all.concat()))
+    };
+    assert_eq!(tenants("shared"), ["b[0..2] adaptive", "a[0..2]+c[0..2] adaptive"]);
+    assert_eq!(tenants("per-guaranteed"), ["b[0..2] adaptive", "c[0..2] adaptive", "a[0..2] adaptive"]);
+}
+
+#[test]
+fn a_client_has_memory_for_a_virtual_machine_and_many_clients_share_what_there_is() {
+    let limits = |tenants: usize| config::MemoryLimits::default_among(tenants);
+    assert_eq!((limits(1).max_memory.0, limits(1).max_maps), (256 << 30, 128));
+    let many = limits(config::TENANTS_MAX);
+    assert!(many.max_memory.0 >= 64 << 30 && many.max_maps >= 32, "{many:?}");
+    let all = many.max_memory.0 * config::TENANTS_MAX as u64;
+    assert!(all <= 96 << 40, "{all} bytes of address space");
+}

@@ -93,7 +93,7 @@ impl Owner {
         };
         let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
         let (config, mut layout, lock) = prepared.commit()?;
-        guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
+        guest_memory::install().context("can't guard against guest memory that is taken away")?;
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
         }

@@ -65,7 +65,7 @@ impl<I: Interrupts> Controller<I> {
         };
         // Allocates: the commands are rare, and memory kept for them would be idle in every tenant.
         let memory = Mapping::anonymous((halves * len_bytes) as usize).map_err(|_| Status::INTERNAL_ERROR)?;
-        guest.copy_mapping(&memory, len_bytes, true);
+        data::whole(guest.copy_mapping(&memory, len_bytes, true))?;
         let mut buf = IoBuf::default();
         buf.push(&memory, 0, len_bytes);
         let bounce = Bounce { memory, len_bytes };

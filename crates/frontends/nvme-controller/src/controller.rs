@@ -324,9 +324,16 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
-    /// Whether the client took memory away without unmapping it (see `guest_memory::sigbus`).
-    pub fn any_poisoned(&self) -> bool {
-        self.memory.any_poisoned()
+    /// Whether the client took memory away without unmapping it. The controller is in a fatal state then: nothing is
+    /// fetched, and nothing succeeds, until it has other memory and was reset.
+    #[inline]
+    pub fn memory_is_lost(&mut self) -> bool {
+        let is_lost = self.memory.is_lost();
+        if is_lost && !self.stopped {
+            self.stopped = true;
+            self.regs.csts.0 |= Csts::CFS;
+        }
+        is_lost
     }
 
     /// A range taken out that nothing uses any more, `listener` included: its address and length in bytes, each once.

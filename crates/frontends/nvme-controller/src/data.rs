@@ -27,14 +27,17 @@ pub(crate) fn translate(
 pub(crate) fn give(memory: &mut GuestMemory, sqe: &Sqe, data: &[u8]) -> Result<(), Status> {
     let mut buf = IoBuf::default();
     prp::translate(memory, sqe.dptr, data.len() as u64, Access::Write, &mut buf)?;
-    buf.copy_from(data);
-    Ok(())
+    whole(buf.copy_from(data) == data.len())
 }
 
 /// Takes an admin command's data from the host.
 pub(crate) fn take(memory: &mut GuestMemory, sqe: &Sqe, data: &mut [u8]) -> Result<(), Status> {
     let mut buf = IoBuf::default();
     prp::translate(memory, sqe.dptr, data.len() as u64, Access::Read, &mut buf)?;
-    buf.copy_to(data);
-    Ok(())
+    whole(buf.copy_to(data) == data.len())
+}
+
+/// What a copy that was not whole means: memory that the host took away, or that went bad.
+pub(crate) fn whole(is_whole: bool) -> Result<(), Status> {
+    if is_whole { Ok(()) } else { Err(Status::DATA_TRANSFER_ERROR) }
 }

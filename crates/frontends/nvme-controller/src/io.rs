@@ -32,6 +32,9 @@ impl<I: Interrupts> Controller<I> {
     pub(crate) fn fetch_io(&mut self, vq: u16) -> Fetch {
         let awake = self.queues.awake;
         let bounce_is_full = self.bounce_is_full();
+        if self.memory_is_lost() {
+            return Fetch::Empty;
+        }
         let Some((sq, cq)) = self.queues.pair(vq) else { return Fetch::Empty };
         if sq.deleting.is_some() || self.stopped {
             return Fetch::Empty;
@@ -169,6 +172,7 @@ impl<I: Interrupts> Controller<I> {
         let (vq, generation, id) = token.spend();
         self.recycle(buf);
         self.in_flight = self.in_flight.saturating_sub(1);
+        let outcome = if self.memory_is_lost() { Err(DeviceError::Memory) } else { outcome };
         let kind = match self.queues.sq(vq) {
             Some(sq) if sq.generation == generation => sq.slot(id).map(|slot| slot.kind),
             // Its queue went with a reset.

@@ -25,6 +25,9 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn service(&mut self) -> u32 {
         let mut done = 0;
+        if self.memory_is_lost() {
+            return 0;
+        }
         while done < ADMIN_BURST && !self.stopped && self.admin_waiting() > 0 {
             if !matches!(self.fetch_admin_command(), Fetch::Handled) {
                 break;

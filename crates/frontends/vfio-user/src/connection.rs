@@ -152,7 +152,7 @@ impl ClientState {
                 return self.describe(&payload, negotiated.client_max_fds > 0);
             }
             Payload::DmaMap(_) if fds.len() > 1 => return Err(Errno::INVAL),
-            Payload::DmaMap(map) => match dma::admit(&map, fds.pop()) {
+            Payload::DmaMap(map) => match dma::admit(&map, fds.pop(), &self.spec.budget) {
                 Ok(request) => (Shape::Bare, request),
                 Err((errno, why)) => return Ok(Outcome::Logged(errno, why)),
             },

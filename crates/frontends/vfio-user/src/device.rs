@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use client_socket::Session;
+use guest_memory::Budget;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 
@@ -50,6 +51,8 @@ pub struct DeviceSpec {
     pub irqs: Vec<IrqSpec>,
     /// DEVICE_RESET is offered.
     pub resettable: bool,
+    /// How much memory its client may have mapped.
+    pub budget: Arc<Budget>,
 }
 
 /// One region; the default is one that is not there.

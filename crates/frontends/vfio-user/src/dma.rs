@@ -1,19 +1,20 @@
 //! Maps what a client shares, and checks that what it passes is what it should be.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use client_socket::descriptor;
-use guest_memory::{MapError, Mapping};
+use guest_memory::{Budget, MapError, Mapping, OverBudget};
 use rustix::io::Errno;
 
 use crate::request::{IrqChange, Request, SetIrqs};
 use crate::wire::DmaMap;
 
-/// Maps the file behind a DMA map, if there is one.
+/// Maps the file behind a DMA map, if there is one, as far as the client's budget goes.
 ///
 /// # Errors
 /// The error for the client, and a text for the log.
-pub fn admit(map: &DmaMap, fd: Option<OwnedFd>) -> Result<Request, (Errno, String)> {
+pub fn admit(map: &DmaMap, fd: Option<OwnedFd>, budget: &Arc<Budget>) -> Result<Request, (Errno, String)> {
     let DmaMap { flags, offset_bytes, iova, len_bytes } = *map;
     let refuse = |errno, why: &str| {
         Err((errno, format!("DMA map of {len_bytes:#x} bytes at {iova:#x}, file offset {offset_bytes:#x}: {why}")))
@@ -36,17 +37,16 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>) -> Result<Request, (Errno, Strin
         Some(_) if !writable && flags & DmaMap::READABLE == 0 => return Ok(hole),
         Some(fd) => fd,
     };
-    match descriptor::check_memory(&fd) {
-        Ok(()) => {}
-        Err(Errno::NOTSUP) => {
-            return refuse(Errno::NOTSUP, "guest memory must be a memfd or a file on tmpfs or hugetlbfs");
-        }
-        Err(errno) => return refuse(errno, "statfs failed"),
-    }
-    match Mapping::shared(fd.as_fd(), offset_bytes, len_bytes, writable) {
+    match Mapping::within(budget, fd.as_fd(), offset_bytes, len_bytes, writable) {
         Ok(mapping) => Ok(Request::DmaMap { iova, len_bytes, mapping: Some(mapping) }),
         Err(error) => {
-            let errno = if let MapError::Os(errno) = error { errno } else { Errno::INVAL };
+            let errno = match error {
+                MapError::Os(errno) => errno,
+                MapError::NotMemory => Errno::NOTSUP,
+                MapError::OverBudget(OverBudget::Bytes { .. }) => Errno::NOMEM,
+                MapError::OverBudget(OverBudget::Maps { .. }) => Errno::NOSPC,
+                MapError::BadRange { .. } | MapError::PastEnd { .. } => Errno::INVAL,
+            };
             refuse(errno, &error.to_string())
         }
     }

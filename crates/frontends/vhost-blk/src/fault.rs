@@ -87,6 +87,9 @@ pub enum FaultKind {
     /// Guest memory was replaced, and the ring is not in it. It goes on when it is in it again.
     #[error("the ring's memory is gone")]
     RingMemory,
+    /// The client took memory away without saying so: what it says is not to be believed any more.
+    #[error("the client took away memory that it had shared")]
+    MemoryLost,
 }
 
 impl FaultKind {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Access, GuestMemory, MemoryListener, Refused};
-use io_model::{Command, Fetch, IoBuf, Outcome, Place, Token};
+use io_model::{Command, DeviceError, Fetch, IoBuf, Outcome, Place, Token};
 
 use crate::chain::Chain;
 use crate::disk::Disk;
@@ -124,9 +124,9 @@ impl Queues {
         self.memory.unmaps_pending()
     }
 
-    /// Whether the client took memory away that it had shared (see `guest_memory::sigbus`).
-    pub fn any_poisoned(&self) -> bool {
-        self.memory.any_poisoned()
+    /// Whether the client took memory away that it had shared. Nothing is fetched then, and nothing succeeds.
+    pub fn memory_is_lost(&mut self) -> bool {
+        self.memory.is_lost()
     }
 
     /// Starts a ring that is not running; it is fetched from once it is [enabled](Queues::enable). Its driver is
@@ -267,6 +267,10 @@ impl Queues {
 
     #[inline]
     pub(crate) fn waiting(&mut self, queue: u16) -> u32 {
+        if self.memory.is_lost() {
+            self.fail(queue, FaultKind::MemoryLost);
+            return 0;
+        }
         let Some(ring) = self.queue(queue) else { return 0 };
         match ring.backlog() {
             Ok(backlog) => backlog,
@@ -279,7 +283,7 @@ impl Queues {
 
     #[inline]
     pub(crate) fn fetch_from(&mut self, queue: u16) -> Fetch {
-        if self.live() & bit(queue) == 0 {
+        if self.live() & bit(queue) == 0 || self.memory.is_lost() {
             return Fetch::Empty;
         }
         let fetched = self.next_request(queue);
@@ -363,6 +367,7 @@ impl Queues {
             return;
         }
         ring.in_flight -= 1;
+        let outcome = if self.memory.is_lost() { Err(DeviceError::Memory) } else { outcome };
         let status = outcome.map_or_else(Status::from, |()| Status::Ok);
         let ended = ring.end_part(head as u16, status, &mut self.memory);
         self.dirty |= bit(queue);

@@ -177,8 +177,8 @@ impl Rules<'_> {
         let len_bytes = (chain.write_bytes - 1).min(SERIAL_BYTES as u64);
         let mut buf = IoBuf::default();
         chain.data_in(memory, len_bytes, &mut buf).map_err(|_| Status::IoError)?;
-        buf.copy_from(&self.disk.serial());
-        Ok(Admitted::Done { written: len_bytes as u32 })
+        let copied = buf.copy_from(&self.disk.serial());
+        if copied as u64 == len_bytes { Ok(Admitted::Done { written: len_bytes as u32 }) } else { Err(Status::IoError) }
     }
 
     /// Reads and checks all ranges before the first leaves (5.2.6.2).

@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use client_socket::Session;
-use guest_memory::MappedRange;
+use guest_memory::{Budget, MappedRange};
 
 use crate::memory::Memory;
 use crate::wire::VHOST_USER_F_PROTOCOL_FEATURES;
@@ -28,6 +29,8 @@ pub struct DeviceSpec {
     /// Bytes of one queue's part of the log of requests in flight, for a queue of so many entries; a
     /// multiple of 64, so that no two queues share a cache line.
     pub inflight_bytes: fn(queue_size: u16) -> u64,
+    /// How much memory its client may have mapped, the log of requests in flight included.
+    pub budget: Arc<Budget>,
 }
 
 impl DeviceSpec {

@@ -103,7 +103,7 @@ impl FrontEnd {
             }
             Request::GetMaxMemSlots => {
                 self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
-                return Ok(number(MAX_REGIONS as u64));
+                return Ok(number((MAX_REGIONS as u64).min(self.spec.budget.max_maps().into())));
             }
             Request::Memory(request) => self.change_memory(request, device)?,
             Request::GetInflightFd(asked) => {
@@ -259,12 +259,12 @@ impl FrontEnd {
             MemoryRequest::SetMemTable(regions) => {
                 memory = Memory::default();
                 for (payload, file) in regions {
-                    memory.add(Region::map(&payload, &file)?)?;
+                    memory.add(Region::map(&payload, &file, &self.memory, &self.spec.budget)?)?;
                 }
             }
             MemoryRequest::AddMemReg(payload, file) => {
                 self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;
-                memory.add(Region::map(&payload, &file)?)?;
+                memory.add(Region::map(&payload, &file, &self.memory, &self.spec.budget)?)?;
             }
             MemoryRequest::RemMemReg(payload) => {
                 self.negotiated(protocol_feature::CONFIGURE_MEM_SLOTS)?;

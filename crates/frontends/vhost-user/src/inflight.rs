@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use client_socket::descriptor;
 use guest_memory::{MappedRange, Mapping};
 
 use crate::device::DeviceSpec;
@@ -34,8 +33,7 @@ impl Inflight {
                 given.len_bytes, given.queues, given.queue_size
             ));
         }
-        descriptor::check_memory(file).map_err(|errno| format!("the log is not in a memfd ({errno})"))?;
-        let mapping = Mapping::shared(file.as_fd(), given.offset_bytes, len_bytes, true);
+        let mapping = Mapping::within(&spec.budget, file.as_fd(), given.offset_bytes, len_bytes, true);
         let mapping = mapping.map_err(|error| format!("the log can't be mapped: {error}"))?;
         let part = |queue| MappedRange::new(&mapping, part_bytes * queue, part_bytes);
         let parts = (0..u64::from(given.queues)).map_while(part).collect();

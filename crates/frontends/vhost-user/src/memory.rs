@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use client_socket::descriptor;
-use guest_memory::{GuestMemory, Mapping};
+use guest_memory::{Budget, GuestMemory, MapError, Mapping, check_memory};
+use rustix::fs::fstat;
 
 use crate::wire::RegionPayload;
 
@@ -23,11 +23,27 @@ pub struct Region {
     pub len_bytes: u64,
     /// Its bytes, from the first one on.
     pub mapping: Arc<Mapping>,
+    /// Which piece of which file.
+    source: Source,
+}
+
+/// A place in a file that is mapped, which keeps the numbers from being another file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Source {
+    device: u64,
+    inode: u64,
+    offset_bytes: u64,
 }
 
 impl Region {
-    /// Maps what a client shares. The text says what is wrong with it.
-    pub(crate) fn map(payload: &RegionPayload, file: &OwnedFd) -> Result<Self, String> {
+    /// Maps what a client shares, as far as its budget goes; what is mapped already in `known` is not mapped once more:
+    /// clients tell all of their memory again when some is added. The text says what is wrong with it.
+    pub(crate) fn map(
+        payload: &RegionPayload,
+        file: &OwnedFd,
+        known: &Memory,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, String> {
         let RegionPayload { guest_addr, len_bytes, user_addr, offset_bytes } = *payload;
         let refuse = |why: &str| Err(format!("the memory region {payload}: {why}"));
         if len_bytes == 0 {
@@ -36,11 +52,19 @@ impl Region {
         if guest_addr.checked_add(len_bytes).is_none() || user_addr.checked_add(len_bytes).is_none() {
             return refuse("it wraps around");
         }
-        if let Err(errno) = descriptor::check_memory(file) {
-            return refuse(&format!("its file is not a memfd or a file on tmpfs or hugetlbfs ({errno})"));
-        }
-        match Mapping::shared(file.as_fd(), offset_bytes, len_bytes, true) {
-            Ok(mapping) => Ok(Self { guest_addr, user_addr, len_bytes, mapping }),
+        let mapped = check_memory(file.as_fd()).and_then(|()| {
+            // The kernel alone answers for what is memory.
+            let stat = fstat(file).map_err(MapError::Os)?;
+            let source = Source { device: stat.st_dev, inode: stat.st_ino, offset_bytes };
+            let same = |region: &&Self| (region.source, region.len_bytes) == (source, len_bytes);
+            let mapping = match known.regions.iter().find(same) {
+                Some(region) => Arc::clone(&region.mapping),
+                None => Mapping::within(budget, file.as_fd(), offset_bytes, len_bytes, true)?,
+            };
+            Ok((mapping, source))
+        });
+        match mapped {
+            Ok((mapping, source)) => Ok(Self { guest_addr, user_addr, len_bytes, mapping, source }),
             Err(error) => refuse(&error.to_string()),
         }
     }
@@ -75,11 +99,6 @@ impl Memory {
             debug_assert!(mapped.is_ok(), "regions were checked when they were added");
         }
         memory
-    }
-
-    /// Whether the client took away memory that it had shared (see [`guest_memory::sigbus`]).
-    pub fn any_poisoned(&self) -> bool {
-        self.regions.iter().any(|region| region.mapping.is_poisoned())
     }
 
     /// The guest physical address of `len_bytes` at an address of the client's, if they are in one region and

@@ -365,9 +365,9 @@ fn only_sound_memory_tables_are_taken() {
         client.refused(SET_MEM_TABLE, &mem_table(&[region]), vec![ram()], why);
     }
     let (pipe, _writer) = std::io::pipe().unwrap();
-    client.refused(ADD_MEM_REG, &mem_reg(RAM), vec![pipe.into()], "not a memfd");
+    client.refused(ADD_MEM_REG, &mem_reg(RAM), vec![pipe.into()], "must be a memfd");
     let binary = std::fs::File::open("/proc/self/exe").unwrap();
-    client.refused(ADD_MEM_REG, &mem_reg((GUEST, page, USER, 0)), vec![binary.into()], "not a memfd");
+    client.refused(ADD_MEM_REG, &mem_reg((GUEST, page, USER, 0)), vec![binary.into()], "must be a memfd");
 
     let other = (GUEST + 4 * LEN, LEN, USER + 4 * LEN, 0);
     for overlapping in [
@@ -468,7 +468,7 @@ fn only_a_log_that_fits_is_taken() {
         client.refused(SET_INFLIGHT_FD, &given, vec![log(0x10_0000)], why);
     }
     client.refused(SET_INFLIGHT_FD, &inflight(1 << 20, 0, 4, 128), vec![log(part)], "the file has");
-    client.refused(SET_INFLIGHT_FD, &inflight(1 << 20, 0, 4, 128), vec![notifier()], "not in a memfd");
+    client.refused(SET_INFLIGHT_FD, &inflight(1 << 20, 0, 4, 128), vec![notifier()], "must be a memfd");
 
     client.ok(SET_INFLIGHT_FD, &inflight(1 << 20, 0, 1, 64), vec![log(0x1000)]);
     client.ok(SET_FEATURES, &longs(&[VERSION_1 | F_PROTOCOL_FEATURES]), vec![]);

@@ -86,9 +86,10 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
         VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&sink))).into()
     };
     let parts = queues.iter().map(part).collect();
+    let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
-        let client = VirtioClient::new(name, disk, ports, Log::new(Arc::clone(&sink)));
+        let client = VirtioClient::new(name, disk, ports, budget, Log::new(Arc::clone(&sink)));
         let spec = client.spec(socket);
         vhost_user::serve(spec, Box::new(client), sink)
     };

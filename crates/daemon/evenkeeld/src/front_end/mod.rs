@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use guest_memory::{MappedU32, MemoryListener};
+use guest_memory::{Budget, MappedU32, MemoryListener};
 use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 pub use self::fit::{Fitted, Making, OnFormat, fit};
@@ -22,7 +22,12 @@ use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
 
 /// Why a client is cut off.
-const POISONED: &str = "the client shrank a file that it had shared as memory";
+const LOST: &str = "the client took memory away that it had shared";
+
+/// How much memory a tenant's client may have mapped.
+fn budget(tenant: &config::Tenant) -> Arc<Budget> {
+    Budget::new(tenant.memory.max_memory.0, tenant.memory.max_maps)
+}
 
 /// A tenant's queues at one poller, and the life that they have beside [`Source`].
 ///
@@ -46,7 +51,7 @@ pub trait FrontEnd: Source + Send + 'static {
     /// Whether a client is attached.
     fn has_client(&self) -> bool;
 
-    /// Now and then: disconnects a client that took memory away from under us (see `guest_memory::sigbus`), and tells
+    /// Now and then: disconnects a client that took memory away from under us, and tells
     /// the log what stopped.
     fn check_health(&mut self);
 

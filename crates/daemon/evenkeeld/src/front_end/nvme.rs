@@ -146,7 +146,14 @@ pub fn build(
     irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
-    let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
+    let spec = DeviceSpec {
+        name: tenant.name.clone(),
+        socket,
+        regions,
+        irqs,
+        resettable: true,
+        budget: super::budget(tenant),
+    };
     Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), on_format }, spec, page))
 }
 
@@ -333,8 +340,8 @@ impl FrontEnd for NvmeDevice {
     }
 
     fn check_health(&mut self) {
-        if let Some(session) = self.session.as_ref().filter(|_| self.controller.any_poisoned()) {
-            session.disconnect(super::POISONED);
+        if let Some(session) = self.session.as_ref().filter(|_| self.controller.memory_is_lost()) {
+            session.disconnect(super::LOST);
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::Result;
 use client_socket::Log;
 use config::Tenant;
+use guest_memory::Budget;
 use io_model::{Place, TenantId};
 use layout::Placement;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
@@ -27,6 +28,7 @@ pub struct VirtioClient {
     disk: Arc<Disk>,
     ports: Vec<Port<Order>>,
     features: u64,
+    budget: Arc<Budget>,
     /// The kicks of running rings.
     watches: HashMap<u16, Watch>,
     log: Log,
@@ -47,9 +49,9 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
 }
 
 impl VirtioClient {
-    /// A disk whose virtqueues are served by `ports`.
-    pub fn new(name: Arc<str>, disk: Arc<Disk>, ports: Vec<Port<Order>>, log: Log) -> Self {
-        Self { name, disk, ports, features: 0, watches: HashMap::new(), log }
+    /// A disk whose virtqueues are served by `ports`, for a client that may have so much memory mapped.
+    pub fn new(name: Arc<str>, disk: Arc<Disk>, ports: Vec<Port<Order>>, budget: Arc<Budget>, log: Log) -> Self {
+        Self { name, disk, ports, features: 0, budget, watches: HashMap::new(), log }
     }
 
     /// How the disk is presented on its socket.
@@ -61,6 +63,7 @@ impl VirtioClient {
             queues: self.disk.config().queues,
             max_queue_size: MAX_RING_SIZE,
             inflight_bytes: |size| inflight_bytes(1, size),
+            budget: Arc::clone(&self.budget),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use guest_memory::{GuestMemory, Mapping};
+use guest_memory::{Budget, GuestMemory, Mapping};
 use vfio_user::{
     BindError, DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Server, Session, Sink,
 };
@@ -41,7 +41,14 @@ pub fn spec(name: &str, socket: &Path) -> (DeviceSpec, Arc<Mapping>) {
     regions[7] = RegionSpec { size_bytes: 4096, readable: true, writable: true, mmap: None };
     let mut irqs = vec![IrqSpec::default(); 5];
     irqs[2] = IrqSpec::eventfds(VECTORS);
-    let spec = DeviceSpec { name: name.into(), socket: socket.to_owned(), regions, irqs, resettable: true };
+    let spec = DeviceSpec {
+        name: name.into(),
+        socket: socket.to_owned(),
+        regions,
+        irqs,
+        resettable: true,
+        budget: Budget::new(1 << 40, 4096),
+    };
     (spec, bar0)
 }
 

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use guest_memory::Budget;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Server, Session};
 
@@ -28,7 +29,15 @@ pub fn inflight_bytes(queue_size: u16) -> u64 {
 
 pub fn spec(name: &str, socket: PathBuf) -> DeviceSpec {
     let features = VERSION_1 | FLUSH;
-    DeviceSpec { name: name.into(), socket, features, queues: QUEUES, max_queue_size: MAX_SIZE, inflight_bytes }
+    DeviceSpec {
+        name: name.into(),
+        socket,
+        features,
+        queues: QUEUES,
+        max_queue_size: MAX_SIZE,
+        inflight_bytes,
+        budget: Budget::new(1 << 40, 4096),
+    }
 }
 
 /// What the device holds.

@@ -1,0 +1,298 @@
+//! Touching memory that somebody else may take away: every load, store and copy of guest memory, in one place.
+//!
+//! A page that its file does not reach any more (the client shrank it, its tmpfs is full), or that the hardware found
+//! to be bad, raises SIGBUS when it is touched, which would end the daemon and with it every other tenant. Each access
+//! here is one instruction, or a few, whose address is entered in a table next to the code (the section
+//! `guest_fixups`); the handler of [`install`] looks the interrupted instruction up there and has it go on behind the
+//! access, which then says [`Lost`]. So nothing is mapped in place of what is gone, nobody reads zeros that the guest
+//! did not write, and the handler needs neither memory nor a lock. A page that is there costs one cleared register.
+//!
+//! System calls on such pages fail with `EFAULT` and raise nothing.
+//!
+//! The compiler sees none of these accesses, so it can neither repeat, split nor merge one: what was read once was read
+//! once. Loads have acquire and stores release ordering, which x86-64 gives to each.
+
+use std::arch::asm;
+use std::io;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("guest memory is accessed by x86-64 instructions with a SIGBUS handler for Linux; port this file first");
+
+/// Why an access did not happen. A copy may have happened in part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// There is no page behind the address any more: somebody took it away.
+    Page,
+    /// The hardware found the page to be bad. Others of the mapping are what they were.
+    BadPage,
+}
+
+/// What the handler leaves in `rax`.
+const LOST_PAGE: u64 = 1;
+const LOST_BAD_PAGE: u64 = 2;
+
+#[inline]
+fn outcome(met: u64) -> Result<(), Lost> {
+    if met == 0 { Ok(()) } else { Err(if met == LOST_BAD_PAGE { Lost::BadPage } else { Lost::Page }) }
+}
+
+/// An access between the labels 2 and 3, after which the code goes on at 3: as offsets from the entry's own place,
+/// so that it needs no relocation at run time. `R`: the linker may not leave it out.
+macro_rules! access {
+    ($($instruction:literal),+ ; $($operands:tt)*) => {{
+        let met: u64;
+        asm!(
+            "xor eax, eax",
+            "2:",
+            $($instruction,)+
+            "3:",
+            ".pushsection guest_fixups, \"aR\", @progbits",
+            ".balign 4",
+            ".long 2b - .",
+            ".long 3b - .",
+            ".popsection",
+            out("rax") met,
+            options(nostack),
+            $($operands)*
+        );
+        outcome(met)
+    }};
+}
+
+/// # Safety
+/// As for a volatile read of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn load_u8(at: *const u8) -> Result<u8, Lost> {
+    let value: u32;
+    // SAFETY: the caller's; a lost page ends at label 3 with an unspecified value, which is not used.
+    unsafe { access!("movzx {value:e}, byte ptr [{at}]"; at = in(reg) at, value = out(reg) value) }
+        .map(|()| value as u8)
+}
+
+/// # Safety
+/// As for a volatile read of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn load_u16(at: *const u16) -> Result<u16, Lost> {
+    let value: u32;
+    // SAFETY: as in `load_u8`.
+    unsafe { access!("movzx {value:e}, word ptr [{at}]"; at = in(reg) at, value = out(reg) value) }
+        .map(|()| value as u16)
+}
+
+/// # Safety
+/// As for a volatile read of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn load_u32(at: *const u32) -> Result<u32, Lost> {
+    let value: u32;
+    // SAFETY: as in `load_u8`.
+    unsafe { access!("mov {value:e}, dword ptr [{at}]"; at = in(reg) at, value = out(reg) value) }.map(|()| value)
+}
+
+/// # Safety
+/// As for a volatile read of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn load_u64(at: *const u64) -> Result<u64, Lost> {
+    let value: u64;
+    // SAFETY: as in `load_u8`.
+    unsafe { access!("mov {value}, qword ptr [{at}]"; at = in(reg) at, value = out(reg) value) }.map(|()| value)
+}
+
+/// # Safety
+/// As for a volatile write of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn store_u8(at: *mut u8, value: u8) -> Result<(), Lost> {
+    // SAFETY: the caller's; nothing is written to a lost page.
+    unsafe { access!("mov byte ptr [{at}], {value}"; at = in(reg) at, value = in(reg_byte) value) }
+}
+
+/// # Safety
+/// As for a volatile write of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn store_u16(at: *mut u16, value: u16) -> Result<(), Lost> {
+    // SAFETY: as in `store_u8`.
+    unsafe { access!("mov word ptr [{at}], {value:x}"; at = in(reg) at, value = in(reg) value) }
+}
+
+/// # Safety
+/// As for a volatile write of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn store_u32(at: *mut u32, value: u32) -> Result<(), Lost> {
+    // SAFETY: as in `store_u8`.
+    unsafe { access!("mov dword ptr [{at}], {value:e}"; at = in(reg) at, value = in(reg) value) }
+}
+
+/// # Safety
+/// As for a volatile write of `at`, but that its page may be lost.
+#[inline]
+pub(crate) unsafe fn store_u64(at: *mut u64, value: u64) -> Result<(), Lost> {
+    // SAFETY: as in `store_u8`.
+    unsafe { access!("mov qword ptr [{at}], {value}"; at = in(reg) at, value = in(reg) value) }
+}
+
+/// The 16 bytes at `at`, which needs no alignment.
+///
+/// # Safety
+/// As for a read of them, but that their pages may be lost and others may write to them meanwhile.
+#[inline]
+pub(crate) unsafe fn load_16(at: *const u8) -> Result<[u8; 16], Lost> {
+    let mut out = [0; 16];
+    // SAFETY: the caller's; `out` is ours and has 16 bytes.
+    unsafe {
+        access!(
+            "movups {a}, xmmword ptr [{at}]", "movups xmmword ptr [{out}], {a}";
+            at = in(reg) at, out = in(reg) out.as_mut_ptr(), a = out(xmm_reg) _
+        )
+    }
+    .map(|()| out)
+}
+
+/// The 64 bytes at `at`, which needs no alignment.
+///
+/// # Safety
+/// As for a read of them, but that their pages may be lost and others may write to them meanwhile.
+#[inline]
+pub(crate) unsafe fn load_64(at: *const u8) -> Result<[u8; 64], Lost> {
+    let mut out = [0; 64];
+    // SAFETY: the caller's; `out` is ours and has 64 bytes.
+    unsafe {
+        access!(
+            "movups {a}, xmmword ptr [{at}]", "movups {b}, xmmword ptr [{at} + 16]",
+            "movups {c}, xmmword ptr [{at} + 32]", "movups {d}, xmmword ptr [{at} + 48]",
+            "movups xmmword ptr [{out}], {a}", "movups xmmword ptr [{out} + 16], {b}",
+            "movups xmmword ptr [{out} + 32], {c}", "movups xmmword ptr [{out} + 48], {d}";
+            at = in(reg) at, out = in(reg) out.as_mut_ptr(),
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _
+        )
+    }
+    .map(|()| out)
+}
+
+/// Copies `len` bytes, upwards: where the two overlap, what is copied is a mix.
+///
+/// # Safety
+/// As for a read and a write of them, but that their pages may be lost and others may use them meanwhile.
+#[inline]
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Lost> {
+    // SAFETY: the caller's. The direction flag is clear (ABI). A lost page ends the copy where it is.
+    unsafe { access!("rep movsb"; inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _) }
+}
+
+/// One entry of the table: each relative to its own address.
+#[repr(C)]
+struct Fixup {
+    access: i32,
+    goes_on: i32,
+}
+
+unsafe extern "C" {
+    // The linker defines both for a section whose name is an identifier.
+    static __start_guest_fixups: Fixup;
+    static __stop_guest_fixups: Fixup;
+}
+
+/// Where the access that `at` is an instruction of goes on; `None`: it is not one of ours.
+fn goes_on(at: u64) -> Option<u64> {
+    let (mut entry, end) = (&raw const __start_guest_fixups, &raw const __stop_guest_fixups);
+    while entry < end {
+        // SAFETY: between the bounds there are entries alone, as `access!` wrote them; fields are aligned.
+        let (access, behind) = unsafe {
+            let (access, goes_on) = (&raw const (*entry).access, &raw const (*entry).goes_on);
+            (access as i64 + i64::from(*access), goes_on as i64 + i64::from(*goes_on))
+        };
+        if (access as u64..behind as u64).contains(&at) {
+            return Some(behind as u64);
+        }
+        entry = entry.wrapping_add(1);
+    }
+    None
+}
+
+/// Installs the handler for the process. Call it once, before mapping anything of a peer's.
+///
+/// A SIGBUS that is not about guest memory ends the process as it would without us.
+///
+/// # Errors
+/// The kernel refused the handler.
+pub fn install() -> io::Result<()> {
+    // SAFETY: a zeroed sigaction is valid: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_sigbus as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) as usize;
+    // On the alternate stack, which the standard library gives to every thread, in case that the
+    // thread's own is the page that fails.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for and only does what is allowed in one: it reads a
+    // constant table, changes the interrupted context, and calls signal and raise.
+    if unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo and, with SA_SIGINFO, the context of the interrupted thread, which is
+    // put back from there when this returns.
+    let (code, registers) = unsafe { ((*info).si_code, &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs) };
+    // Positive: about memory, and not sent by kill().
+    let behind = if code > 0 { goes_on(registers[libc::REG_RIP as usize] as u64) } else { None };
+    if let Some(behind) = behind {
+        registers[libc::REG_RIP as usize] = behind as i64;
+        registers[libc::REG_RAX as usize] = met(code) as i64;
+        return;
+    }
+    // SAFETY: both calls are allowed in handlers. The raised signal is delivered when we return.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}
+
+/// What a SIGBUS with this `si_code` tells of the page.
+fn met(code: libc::c_int) -> u64 {
+    match code {
+        libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO => LOST_BAD_PAGE,
+        _ => LOST_PAGE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_do_what_they_say() {
+        let mut bytes: [u8; 64] = std::array::from_fn(|at| at as u8);
+        let at = bytes.as_mut_ptr();
+        // SAFETY: inside of an array of our own.
+        unsafe {
+            assert_eq!(load_u8(at.add(3)), Ok(3));
+            assert_eq!(load_u16(at.add(2).cast()), Ok(0x0302));
+            assert_eq!(load_u32(at.add(4).cast()), Ok(0x0706_0504));
+            assert_eq!(load_u64(at.add(8).cast()), Ok(0x0f0e_0d0c_0b0a_0908));
+            assert_eq!(load_16(at.add(5)), Ok(std::array::from_fn(|at| at as u8 + 5)));
+            assert_eq!(load_64(at), Ok(std::array::from_fn(|at| at as u8)));
+            assert_eq!(store_u8(at, 0xff), Ok(()));
+            assert_eq!(store_u16(at.add(2).cast(), 0xfefe), Ok(()));
+            assert_eq!(store_u32(at.add(4).cast(), 0xfdfd_fdfd), Ok(()));
+            assert_eq!(store_u64(at.add(8).cast(), 0xfcfc_fcfc_fcfc_fcfc), Ok(()));
+            assert_eq!(copy(at, at.add(32), 16), Ok(()));
+        }
+        let written = [0xff, 1, 0xfe, 0xfe, 0xfd, 0xfd, 0xfd, 0xfd, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc, 0xfc];
+        assert_eq!(bytes[..16], written);
+        assert_eq!(bytes[16..32], std::array::from_fn::<u8, 16, _>(|at| at as u8 + 16));
+        assert_eq!(bytes[32..48], written);
+    }
+
+    #[test]
+    fn a_bad_page_is_told_from_one_that_is_gone() {
+        assert_eq!(outcome(met(libc::BUS_ADRERR)), Err(Lost::Page));
+        assert_eq!(outcome(met(libc::BUS_MCEERR_AR)), Err(Lost::BadPage));
+        assert_eq!(outcome(0), Ok(()));
+    }
+
+    #[test]
+    fn only_accesses_to_guest_memory_are_known() {
+        assert_eq!(goes_on(install as fn() -> io::Result<()> as usize as u64), None);
+        assert_eq!(goes_on(0), None);
+    }
+}
