@@ -136,6 +136,7 @@ pub struct Start<S, B> {
 pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     start: Start<S, B>,
 ) -> std::io::Result<(PollerSender<S>, Thread)> {
+    eventfd::start_watchdog()?;
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
@@ -193,6 +194,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         if let Some(cpu) = cpu {
             pin(cpu);
         }
+        eventfd::watch();
         // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.watch_drive();

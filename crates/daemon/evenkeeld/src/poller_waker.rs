@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
-use client_socket::{Waker, descriptor};
+use client_socket::Waker;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
@@ -61,7 +61,7 @@ impl PollerWaker {
     /// Not an eventfd: of other files some would block whoever waits for them (FUSE asks its server). Or the system
     /// has no memory left.
     pub fn watch(self: &Arc<Self>, fd: OwnedFd) -> std::io::Result<Watch> {
-        descriptor::admit_eventfd(&fd)?;
+        eventfd::admit(&fd)?;
         self.add(&fd)?;
         Ok(Watch { waker: Arc::clone(self), fd })
     }

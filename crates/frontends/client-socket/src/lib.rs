@@ -22,7 +22,6 @@
 #![allow(clippy::disallowed_methods, reason = "it counts lines per time")]
 
 mod connection;
-pub mod descriptor;
 mod listener;
 mod log;
 mod message;

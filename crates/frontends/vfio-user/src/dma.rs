@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use client_socket::descriptor;
 use guest_memory::{Budget, MapError, Mapping, OverBudget};
 use rustix::io::Errno;
 
@@ -58,5 +57,5 @@ pub fn admit(map: &DmaMap, fd: Option<OwnedFd>, budget: &Arc<Budget>) -> Result<
 /// `EINVAL`: something else than an eventfd.
 pub fn admit_eventfds(irqs: &SetIrqs) -> Result<(), Errno> {
     let IrqChange::Assign(eventfds) = &irqs.change else { return Ok(()) };
-    eventfds.iter().try_for_each(descriptor::admit_eventfd)
+    eventfds.iter().try_for_each(eventfd::admit)
 }

@@ -12,7 +12,6 @@
 //! | `chain` | a walk over one request's descriptors, indirect ones too |
 //! | `request` | what a request means, checked |
 //! | `inflight` | the log in memory that the VMM keeps for us, and recovery from it |
-//! | `event` | eventfds that a client made |
 //!
 //! A request's way:
 //!
@@ -39,7 +38,6 @@
 mod chain;
 mod config;
 mod disk;
-mod event;
 mod fault;
 mod inflight;
 mod kill;

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
+use eventfd::EventFd;
 use guest_memory::{GuestMemory, MappedRange};
 
 use crate::config::MAX_RING_SIZE;
-use crate::event;
 use crate::fault::{FaultKind, StartError};
 use crate::inflight::{Indexes, Log};
 use crate::kill;
@@ -35,6 +35,10 @@ pub struct RingSetup {
     /// The virtqueue's region of the log; see [`inflight_region`](crate::inflight_region).
     pub inflight: Option<MappedRange>,
 }
+
+/// A client kept an eventfd of its own from being signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldUp;
 
 /// How a ring started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +79,8 @@ struct Used {
 pub(crate) struct Queue {
     pub ring: Ring,
     pub features: u64,
-    pub call: Option<OwnedFd>,
-    pub err: Option<OwnedFd>,
+    pub call: Option<EventFd>,
+    pub err: Option<EventFd>,
     /// Tells this ring's tokens from those of an earlier one.
     pub generation: u16,
     pub enabled: bool,
@@ -119,12 +123,11 @@ impl Queue {
         if indexes.avail.wrapping_sub(next_avail) > size {
             return Err(StartError::Avail { avail: indexes.avail, next_avail, size });
         }
-        [&call, &err].into_iter().flatten().for_each(event::prepare);
         let queue = Self {
             ring: Ring::new(place, view, next_avail),
             features,
-            call,
-            err,
+            call: call.map(EventFd::new),
+            err: err.map(EventFd::new),
             generation,
             enabled: false,
             stopping: false,
@@ -138,7 +141,6 @@ impl Queue {
         };
         queue.ring.set_wakeup(!awake);
         // An interrupt for what was published last may have died with whoever published it.
-        queue.interrupt();
         Ok((queue, Started { used_idx: indexes.used, resumed, resubmitted }))
     }
 
@@ -288,14 +290,12 @@ impl Queue {
         }
     }
 
-    /// Interrupts the driver. Returns whether there is a way to.
-    pub fn interrupt(&self) -> bool {
+    /// Interrupts the driver, if there is a way to. `Err`: its client held us up.
+    pub fn interrupt(&self) -> Result<bool, HeldUp> {
         match &self.call {
-            Some(call) => {
-                event::raise(call);
-                true
-            }
-            None => false,
+            Some(call) if call.raise() => Ok(true),
+            Some(_) => Err(HeldUp),
+            None => Ok(false),
         }
     }
 

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use eventfd::EventFd;
 use guest_memory::{Access, GuestMemory, MemoryListener, Refused};
 use io_model::{Command, DeviceError, Fetch, IoBuf, Outcome, Place, Token};
 
 use crate::chain::Chain;
 use crate::disk::Disk;
-use crate::event;
 use crate::fault::{Fault, FaultKind, StartError};
-use crate::queue::{Queue, RingSetup, Started};
+use crate::queue::{HeldUp, Queue, RingSetup, Started};
 use crate::request::{Admitted, Pool, Rules, Status};
 use crate::spec::feature;
 use crate::stats::Stats;
@@ -42,6 +42,8 @@ pub struct Queues {
     /// Device commands whose ring is gone.
     orphans: u32,
     fault: Option<Fault>,
+    /// The client kept an eventfd of its own from being signalled: none is any more.
+    held_up: bool,
     stats: Stats,
 }
 
@@ -62,6 +64,7 @@ impl Queues {
             generation: 0,
             orphans: 0,
             fault: None,
+            held_up: false,
             stats: Stats::default(),
         }
     }
@@ -152,6 +155,7 @@ impl Queues {
         ring.note_write_cache(self.disk.writeback());
         self.queues[usize::from(queue - self.first)] = Some(Box::new(ring));
         self.disk.ring_started();
+        self.interrupt(queue);
         self.look_again(queue);
         Ok(started)
     }
@@ -198,17 +202,35 @@ impl Queues {
     /// Changes where a ring interrupts its driver, and does so once: an interrupt may have been lost in between.
     pub fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) {
         if let Some(ring) = self.queue(queue) {
-            call.iter().for_each(event::prepare);
-            ring.call = call;
-            ring.interrupt();
+            ring.call = call.map(EventFd::new);
+            self.interrupt(queue);
         }
+    }
+
+    /// Interrupts a ring's driver, if there is a way to. Returns whether there was.
+    fn interrupt(&mut self, queue: u16) -> bool {
+        if self.held_up {
+            return false;
+        }
+        match self.queue(queue).map(|ring| ring.interrupt()) {
+            Some(Ok(raised)) => raised,
+            Some(Err(HeldUp)) => {
+                self.held_up = true;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the client kept an eventfd of its own from being signalled, for a millisecond: it is to be cut off.
+    pub fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Changes where a ring says that it stopped by a fault.
     pub fn set_err(&mut self, queue: u16, err: Option<OwnedFd>) {
         if let Some(ring) = self.queue(queue) {
-            err.iter().for_each(event::prepare);
-            ring.err = err;
+            ring.err = err.map(EventFd::new);
         }
     }
 
@@ -232,6 +254,7 @@ impl Queues {
         self.live = 0;
         self.dirty = 0;
         self.fault = None;
+        self.held_up = false;
     }
 
     /// What stopped a ring or the device since the last call, once.
@@ -255,9 +278,8 @@ impl Queues {
         if kind.breaks_device() {
             self.disk.set_broken();
         }
-        if let Some(err) = self.queue(queue).and_then(|ring| ring.err.as_ref()) {
-            event::raise(err);
-        }
+        let err = self.queue_ref(queue).filter(|_| !self.held_up).and_then(|ring| ring.err.as_ref());
+        self.held_up |= err.is_some_and(|err| !err.raise());
     }
 
     #[inline]
@@ -383,7 +405,7 @@ impl Queues {
             dirty &= dirty - 1;
             let Some(ring) = self.queue(queue) else { continue };
             ring.publish();
-            if ring.ring.wants_interrupt() && ring.interrupt() {
+            if ring.ring.wants_interrupt() && self.interrupt(queue) {
                 self.stats.interrupts += 1;
             }
         }

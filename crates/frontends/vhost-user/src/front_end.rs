@@ -3,8 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use client_socket::descriptor;
-
 use crate::device::{Device, DeviceSpec};
 use crate::inflight::Inflight;
 use crate::memory::{MAX_REGIONS, Memory, Region};
@@ -320,7 +318,7 @@ fn enable(index: u16, ring: &mut Ring, enabled: bool, device: &mut dyn Device) {
 }
 
 fn check_eventfd(fd: Option<&OwnedFd>) -> Result<(), String> {
-    match fd.map(descriptor::admit_eventfd) {
+    match fd.map(eventfd::admit) {
         None | Some(Ok(())) => Ok(()),
         Some(Err(_)) => Err("the descriptor is not an eventfd".into()),
     }

@@ -24,6 +24,9 @@ use crate::poller_waker::{PollerWaker, Watch};
 /// Why a client is cut off.
 const LOST: &str = "the client took memory away that it had shared";
 
+/// The same.
+const HELD_UP: &str = "the client kept an eventfd from being signalled for more than a millisecond";
+
 /// How much memory a tenant's client may have mapped.
 fn budget(tenant: &config::Tenant) -> Arc<Budget> {
     Budget::new(tenant.memory.max_memory.0, tenant.memory.max_maps)

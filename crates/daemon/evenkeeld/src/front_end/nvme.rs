@@ -7,12 +7,12 @@ use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
 use config::Tenant;
+use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
 use policy::{PolicyKind, TenantPriority};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
 use super::{FrontEnd, OnFormat};
@@ -58,8 +58,10 @@ enum Waiting {
 /// The eventfds that a client gave for a device's interrupts.
 #[derive(Debug, Default)]
 pub struct EventFds {
-    intx: Option<OwnedFd>,
-    msix: Vec<Option<OwnedFd>>,
+    intx: Option<EventFd>,
+    msix: Vec<Option<EventFd>>,
+    /// The client kept one from being signalled: none is any more.
+    held_up: bool,
 }
 
 impl EventFds {
@@ -68,6 +70,7 @@ impl EventFds {
     }
 
     fn set(&mut self, index: u32, vector: u32, fd: Option<OwnedFd>) {
+        let fd = fd.map(EventFd::new);
         match index {
             INTX => self.intx = fd,
             MSIX => {
@@ -85,12 +88,8 @@ impl EventFds {
 impl Interrupts for EventFds {
     fn raise(&mut self, vector: u16) {
         let msix = self.msix.get(usize::from(vector)).and_then(Option::as_ref);
-        let Some(fd) = msix.or(self.intx.as_ref()) else { return };
-        // The server made it non-blocking, but a client shares that flag and could fill the counter to
-        // hold the poller up: ask first. A full counter is an interrupt that is pending already.
-        let mut writable = [PollFd::new(fd, PollFlags::OUT)];
-        if poll(&mut writable, Some(&Timespec::default())) == Ok(1) {
-            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        if let Some(fd) = msix.or(self.intx.as_ref()).filter(|_| !self.held_up) {
+            self.held_up = !fd.raise();
         }
     }
 }
@@ -342,6 +341,9 @@ impl FrontEnd for NvmeDevice {
     fn check_health(&mut self) {
         if let Some(session) = self.session.as_ref().filter(|_| self.controller.memory_is_lost()) {
             session.disconnect(super::LOST);
+        }
+        if let Some(session) = self.session.as_ref().filter(|_| self.controller.interrupts_mut().held_up) {
+            session.disconnect(super::HELD_UP);
         }
     }
 

@@ -191,6 +191,9 @@ impl FrontEnd for VirtioQueues {
         if let Some(session) = self.session.as_ref().filter(|_| self.queues.memory_is_lost()) {
             session.disconnect(super::LOST);
         }
+        if let Some(session) = self.session.as_ref().filter(|_| self.queues.is_held_up()) {
+            session.disconnect(super::HELD_UP);
+        }
         if let Some(fault) = self.queues.take_fault() {
             self.log.warn(&format!("{}: {fault}; the disk is stopped until the guest's driver resets it", self.name));
         }

@@ -1,0 +1,66 @@
+//! Eventfds that a client gave: whether they are some, and how to signal one without being held up.
+//!
+//! A write to an eventfd whose counter is full waits until somebody reads it, unless the descriptor is non-blocking. We
+//! make it so; but the client has the same file description, and can take the flag away and fill the counter between
+//! any two of our system calls. So nothing is asked beforehand: a thread says that it is in a write, and a
+//! [watchdog](start_watchdog) interrupts the one that stays there for more than a millisecond. That eventfd is not written to
+//! again.
+
+mod watchdog;
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+pub use watchdog::{start_watchdog, watch};
+
+/// An eventfd that a client gave.
+#[derive(Debug)]
+pub struct EventFd {
+    fd: OwnedFd,
+    /// A write was held up.
+    is_stuck: Cell<bool>,
+}
+
+impl EventFd {
+    /// One that was [admitted](admit).
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd, is_stuck: Cell::new(false) }
+    }
+
+    /// Signals. `false`: the client held the write up, now or before, and nothing was signalled. A full counter is a
+    /// signal that is pending already.
+    #[inline]
+    pub fn raise(&self) -> bool {
+        if self.is_stuck.get() {
+            return false;
+        }
+        // Only a write that waits can be interrupted; the handler does not have it restarted.
+        let stuck = watchdog::during(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes())) == Err(Errno::INTR);
+        self.is_stuck.set(stuck);
+        !stuck
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Checks that a client gave an eventfd, and makes it non-blocking: a write to a pipe or a file would stop the thread
+/// that signals, a read of an empty one the thread that looks, and a wait for other files may ask whoever serves them.
+/// No file system is asked.
+///
+/// # Errors
+/// `EINVAL`: something else than an eventfd.
+pub fn admit(fd: impl AsFd) -> Result<(), Errno> {
+    let fd = fd.as_fd();
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL)?;
+    if target.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(Errno::INVAL);
+    }
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
+}
