@@ -1,6 +1,5 @@
 //! Notifications both ways: what wakes a poller, what interrupts a driver.
 
-use std::os::fd::OwnedFd;
 
 use io_model::Source;
 
