@@ -17,6 +17,14 @@ pub enum Closed<E> {
     Gone,
     #[error("more file descriptors with one message than its protocol allows, or than the daemon can open")]
     TooManyFds,
+    #[error(
+        "a file descriptor that is neither memory (memfd, tmpfs, hugetlbfs) nor an eventfd nor a Unix stream socket"
+    )]
+    ForeignFd,
+    #[error("the files that an earlier client brought are still not closed: whoever serves them does not answer")]
+    ClosingFds,
+    #[error("the descriptor gate does not answer ({0}): restart the daemon")]
+    Gate(Errno),
     #[error("it does not read its replies")]
     NotReading,
     #[error("it left a message unfinished for too long")]

@@ -15,6 +15,7 @@ use rustix::net::{
 pub const MAX_FDS: usize = 32;
 
 /// What [`receive`] got.
+#[derive(Debug)]
 pub enum Received {
     /// So many bytes, with these descriptors.
     Bytes(usize, Vec<OwnedFd>),
@@ -22,16 +23,15 @@ pub enum Received {
     Nothing,
     /// The peer closed its side.
     End,
-    /// More descriptors came than [`MAX_FDS`], or than we can open; all are closed.
-    TooManyFds,
+    /// More descriptors came than [`MAX_FDS`], or than we can open; these are some of them.
+    TooManyFds(Vec<OwnedFd>),
 }
 
-/// Receives into `buffer` without waiting.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+/// Receives into `buffer`; waits for something unless `flags` say otherwise.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+    let got = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
         Ok(got) => got,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
         Err(errno) => return Err(errno),
@@ -43,10 +43,51 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> 
         }
     }
     Ok(match got.bytes {
-        _ if got.flags.contains(ReturnFlags::CTRUNC) => Received::TooManyFds,
+        _ if got.flags.contains(ReturnFlags::CTRUNC) => Received::TooManyFds(fds),
         0 => Received::End,
         bytes => Received::Bytes(bytes, fds),
     })
+}
+
+/// What waits in a socket.
+pub enum Waiting {
+    /// So many bytes at least, without descriptors.
+    Plain(usize),
+    /// So many bytes, and descriptors with them.
+    WithFds(usize),
+    /// Nothing now.
+    Nothing,
+    /// The peer closed its side.
+    End,
+}
+
+/// Looks at what waits, `buffer.len()` bytes at most, without taking it or waiting. No descriptor is opened for it.
+pub fn peek(socket: impl AsFd, buffer: &mut [u8]) -> Result<Waiting, Errno> {
+    let mut no_room = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut no_room, flags) {
+        Ok(got) if got.bytes == 0 => Ok(Waiting::End),
+        Ok(got) if got.flags.contains(ReturnFlags::CTRUNC) => Ok(Waiting::WithFds(got.bytes)),
+        Ok(got) => Ok(Waiting::Plain(got.bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Waiting::Nothing),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sends a whole message with descriptors. Waits until there is room.
+pub fn send_whole(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    loop {
+        match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+            Ok(_) => return Ok(()),
+        }
+    }
 }
 
 /// Sends without waiting; returns how many bytes went, 0 if none can go now.

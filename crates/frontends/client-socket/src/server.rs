@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, shutdown};
 
 use crate::connection::{Closed, Connection, Protocol};
+use crate::gate::{Channel, Gate, Passed};
 use crate::listener::{BindError, Listener};
 use crate::log::{Level, Log, Sink};
-use crate::message::{Received, has_hung_up, receive, send};
+use crate::message::{Received, Waiting, has_hung_up, peek, receive, send};
 use crate::session::Session;
 use crate::waker::Waker;
 
@@ -38,6 +40,9 @@ pub struct Place<'a> {
     pub socket: &'a Path,
     /// Where log lines go.
     pub sink: Sink,
+    /// What takes descriptors from its clients. `None`: its own thread does, which a client can then make hang for good
+    /// (see [`gate`](crate::gate)); for clients that are trusted.
+    pub gate: Option<Arc<Gate>>,
 }
 
 /// A device on its socket. Dropping it disconnects the client and waits for the thread to end, for 1 s at most; see
@@ -63,7 +68,7 @@ impl Server {
     where
         P::Device: Send,
     {
-        let Place { name, prefix, socket, sink } = place;
+        let Place { name, prefix, socket, sink, gate } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
         let listener = Listener::bind(socket)?;
         let control = Arc::new(Control {
@@ -75,7 +80,8 @@ impl Server {
         });
         let mut log = Log::new(Arc::clone(&sink));
         log.info(&format!("{name}: listening on {}", socket.display()));
-        let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, log };
+        let gate = gate.map(|gate| (gate.device(), gate));
+        let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, gate, log };
         let guard = Ended(Arc::clone(&control));
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
             // Dropped last, when the device is gone, or in a panic.
@@ -173,12 +179,16 @@ struct Served<P: Protocol, F> {
     control: Arc<Control>,
     protocol: F,
     device: Box<P::Device>,
+    /// The gate, and the number under which it knows the device.
+    gate: Option<(u64, Arc<Gate>)>,
     log: Log,
 }
 
 /// The one client of a device.
 struct Client<P: Protocol> {
     socket: OwnedFd,
+    /// Receives what has descriptors.
+    channel: Option<Channel>,
     session: Session,
     connection: Connection<P>,
     buffer: [u8; PIECE_BYTES],
@@ -228,10 +238,18 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));
+        let channel = self.gate.as_ref().map(|(device, gate)| gate.attach(*device, &socket)).transpose();
+        let channel = match channel {
+            Ok(channel) => channel,
+            Err(errno) => {
+                return self.log.warn(&format!("{}: client refused: {}", self.name, Closed::<P::Error>::Gate(errno)));
+            }
+        };
         let session = Session::new(Arc::clone(&self.control.waker));
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
             socket,
+            channel,
             session,
             midway_since: connection.is_midway().then(Instant::now),
             connection,
@@ -252,7 +270,9 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
         }
         // The socket first: a client that comes back at once waits in the queue until the device let go.
-        drop(client.socket);
+        // The gate has it too.
+        let _ = shutdown(&client.socket, Shutdown::Both);
+        drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
     }
 
@@ -295,12 +315,11 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     fn receive(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
         while !client.connection.is_full() {
             let room = client.connection.wanted_bytes().min(PIECE_BYTES);
-            let (bytes, fds) = match receive(&client.socket, &mut client.buffer[..room]) {
-                Ok(Received::Bytes(bytes, fds)) => (&client.buffer[..bytes], fds),
-                Ok(Received::Nothing) => break,
-                Ok(Received::TooManyFds) => return Err(Closed::TooManyFds),
-                Ok(Received::End) | Err(Errno::CONNRESET | Errno::PIPE) => return Err(Closed::Gone),
-                Err(errno) => return Err(Closed::Socket(errno)),
+            let (bytes, fds) = match client.take(room)? {
+                Received::Bytes(bytes, fds) => (&client.buffer[..bytes], fds),
+                Received::Nothing => break,
+                Received::TooManyFds(_) => return Err(Closed::TooManyFds),
+                Received::End => return Err(Closed::Gone),
             };
             if let Some(refusal) = client.connection.feed(bytes, fds, &mut self.device)? {
                 self.log.warn(&format!("{}: {refusal}", self.name));
@@ -327,6 +346,31 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 }
 
 impl<P: Protocol> Client<P> {
+    /// Takes `room` bytes at most from its socket into the buffer.
+    fn take(&mut self, room: usize) -> Result<Received, Closed<P::Error>> {
+        let buffer = &mut self.buffer[..room];
+        let received = match &self.channel {
+            None => receive(&self.socket, buffer, RecvFlags::DONTWAIT),
+            Some(channel) => match peek(&self.socket, buffer) {
+                // No more than was looked at: what came since may have descriptors.
+                Ok(Waiting::Plain(bytes)) => receive(&self.socket, &mut buffer[..bytes], RecvFlags::DONTWAIT),
+                Ok(Waiting::WithFds(bytes)) => match channel.receive(&mut buffer[..bytes]) {
+                    Ok(Passed::Received(received)) => Ok(received),
+                    Ok(Passed::Foreign) => return Err(Closed::ForeignFd),
+                    Ok(Passed::Closing) => return Err(Closed::ClosingFds),
+                    Err(errno) => return Err(Closed::Gate(errno)),
+                },
+                Ok(Waiting::Nothing) => Ok(Received::Nothing),
+                Ok(Waiting::End) => Ok(Received::End),
+                Err(errno) => Err(errno),
+            },
+        };
+        received.map_err(|errno| match errno {
+            Errno::CONNRESET | Errno::PIPE => Closed::Gone,
+            errno => Closed::Socket(errno),
+        })
+    }
+
     fn flush(&mut self) -> Result<(), Closed<P::Error>> {
         while let Some((bytes, fd)) = self.connection.output() {
             match send(&self.socket, bytes, fd) {

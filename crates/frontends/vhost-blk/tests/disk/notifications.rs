@@ -1,6 +1,5 @@
 //! Notifications both ways: what wakes a poller, what interrupts a driver.
 
-
 use io_model::Source;
 
 use crate::guest::*;

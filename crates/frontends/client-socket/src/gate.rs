@@ -1,0 +1,245 @@
+//! The descriptor gate: a process that takes file descriptors from clients, so that the daemon never has one that it
+//! can't get rid of.
+//!
+//! Closing a file on a FUSE mount asks the mount's server, and waits for it where no signal reaches: a thread that
+//! does so can't be ended, nor can its process. A client may attach such a file, of its own mount, to any message, and
+//! has it in our table as soon as we receive it. So a message that has descriptors is received by another process,
+//! which passes on what is memory, an eventfd or a Unix stream socket (these wait for nobody), and closes the rest.
+//! What hangs there is one thread of that process, the client's connection is over anyway, and its tenant is served
+//! again once the file is closed.
+//!
+//! ```text
+//!   client ──── bytes ────▶ daemon          looks first (MSG_PEEK), without room for descriptors
+//!      └─ bytes, descriptors ─▶ gate ─ bytes, good descriptors ─▶ daemon
+//! ```
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::Builder;
+
+use rustix::fs::fcntl_get_seals;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::message::{Received, receive, send_whole};
+
+/// The first argument of a process that is to [`serve`], and nothing else.
+pub const ARGUMENT: &str = "--descriptor-gate";
+
+/// Bytes of a message that are received at a time.
+const MAX_BYTES: usize = 4096;
+
+/// What a client's thread in the gate answers, in the byte before what it received.
+mod answer {
+    pub const BYTES: u8 = 0;
+    pub const NOTHING: u8 = 1;
+    pub const END: u8 = 2;
+    pub const TOO_MANY: u8 = 3;
+    pub const FOREIGN: u8 = 4;
+    pub const CLOSING: u8 = 5;
+    /// A system error, whose number follows.
+    pub const ERRNO: u8 = 6;
+}
+
+/// The daemon's end of the gate.
+#[derive(Debug)]
+pub struct Gate {
+    /// New clients go here; the gate ends when it is closed.
+    control: OwnedFd,
+    /// Kept, so that it is a zombie, not somebody else's number, if it ends before us.
+    _process: Mutex<Child>,
+    devices: AtomicU64,
+}
+
+impl Gate {
+    /// Starts this program once more, with [`ARGUMENT`]: its `main` is to call [`serve`] then. Call it before anything
+    /// is opened that the gate has no use for.
+    ///
+    /// # Errors
+    /// The kernel has no process or descriptor left, or the program's file is not there any more.
+    pub fn start() -> io::Result<Arc<Self>> {
+        let (ours, theirs) = pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("evenkeeld-gate").arg(ARGUMENT);
+        // Nothing that somebody waits for to be closed: it may outlive the daemon.
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = Mutex::new(command.spawn()?);
+        Ok(Arc::new(Self { control: ours, _process: process, devices: AtomicU64::new(0) }))
+    }
+
+    /// A number for one device, under which its clients come.
+    pub(crate) fn device(&self) -> u64 {
+        self.devices.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Has the gate receive from a client of a device, when asked to.
+    pub(crate) fn attach(&self, device: u64, client: impl AsFd) -> Result<Channel, Errno> {
+        let (ours, theirs) = pair()?;
+        let fds = [client.as_fd(), theirs.as_fd()];
+        // Bounded by the time that the gate's first thread takes to start one: it waits for no client.
+        send_whole(&self.control, &device.to_ne_bytes(), &fds)?;
+        Ok(Channel(ours))
+    }
+}
+
+fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// What came through the gate.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// As from the client's socket; the descriptors are memory, eventfds or Unix stream sockets.
+    Received(Received),
+    /// One of the descriptors was something else; none came through.
+    Foreign,
+    /// As before, for an earlier client of the device; that one's is still not closed.
+    Closing,
+}
+
+/// One client's thread in the gate. Dropping it ends the thread, unless it hangs in a descriptor of the client's.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Receives into `buffer` what was peeked to have descriptors. Waits for the gate, and for nobody else.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Passed, Errno> {
+        let room = u32::try_from(buffer.len().min(MAX_BYTES)).unwrap_or(0);
+        send_whole(&self.0, &room.to_ne_bytes(), &[])?;
+        let mut answer = [0; 1 + MAX_BYTES];
+        let (len, fds) = loop {
+            match receive(&self.0, &mut answer, RecvFlags::empty())? {
+                Received::Bytes(len, fds) => break (len, fds),
+                // Interrupted.
+                Received::Nothing => {}
+                too_many @ Received::TooManyFds(_) => return Ok(Passed::Received(too_many)),
+                // It was killed.
+                Received::End => return Err(Errno::PIPE),
+            }
+        };
+        let (kind, bytes) = answer[..len].split_first().ok_or(Errno::PROTO)?;
+        Ok(match *kind {
+            answer::BYTES => {
+                let n = bytes.len().min(buffer.len());
+                buffer[..n].copy_from_slice(&bytes[..n]);
+                Passed::Received(Received::Bytes(n, fds))
+            }
+            answer::NOTHING => Passed::Received(Received::Nothing),
+            answer::END => Passed::Received(Received::End),
+            answer::TOO_MANY => Passed::Received(Received::TooManyFds(Vec::new())),
+            answer::FOREIGN => Passed::Foreign,
+            answer::CLOSING => Passed::Closing,
+            _ => {
+                let errno = |raw: &[u8; 4]| Errno::from_raw_os_error(i32::from_ne_bytes(*raw));
+                return Err(bytes.first_chunk().map_or(Errno::PROTO, errno));
+            }
+        })
+    }
+}
+
+/// Devices of which a client's descriptors are being closed.
+type ClosingOf = Arc<Mutex<HashSet<u64>>>;
+
+/// Serves the daemon that has the other end of `control`, until it ends.
+pub fn serve(control: impl AsFd) {
+    // It has what hostile clients leave behind, for as long as they like: 32 descriptors of each device at most.
+    let limits = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });
+    let closing = ClosingOf::default();
+    let clients: Arc<Mutex<Vec<Weak<OwnedFd>>>> = Arc::default();
+    loop {
+        let mut device = [0; 8];
+        let (len, fds) = match receive(&control, &mut device, RecvFlags::empty()) {
+            Ok(Received::Bytes(len, fds)) => (len, fds),
+            // Without room for the client's descriptors its channel closes.
+            Ok(Received::Nothing | Received::TooManyFds(_)) => continue,
+            Ok(Received::End) | Err(_) => break,
+        };
+        let Ok([client, channel]) = <[OwnedFd; 2]>::try_from(fds) else { continue };
+        if len != device.len() {
+            continue;
+        }
+        let client = Arc::new(client);
+        let mut known = lock(&clients);
+        known.retain(|client| client.strong_count() > 0);
+        known.push(Arc::downgrade(&client));
+        let (device, closing) = (u64::from_ne_bytes(device), Arc::clone(&closing));
+        // Without a thread the channel closes, and its client is told that the gate does not answer.
+        let _ = Builder::new().name("client".into()).spawn(move || pass(&client, &channel, device, &closing));
+    }
+    // The daemon is gone. Its clients must see that, even if a thread here hangs and keeps their sockets open.
+    for client in lock(&clients).iter().filter_map(Weak::upgrade) {
+        let _ = shutdown(&*client, Shutdown::Both);
+    }
+}
+
+/// Receives from one client whenever the daemon asks for it.
+fn pass(client: &OwnedFd, channel: &OwnedFd, device: u64, closing: &ClosingOf) {
+    let mut room = [0; 4];
+    let mut bytes = [0; 1 + MAX_BYTES];
+    loop {
+        match receive(channel, &mut room, RecvFlags::empty()) {
+            Ok(Received::Bytes(4, _)) => {}
+            Ok(Received::Nothing) => continue,
+            _ => return,
+        }
+        let room = (u32::from_ne_bytes(room) as usize).min(MAX_BYTES);
+        let (kind, len, fds) = if lock(closing).contains(&device) {
+            (answer::CLOSING, 0, Vec::new())
+        } else {
+            match receive(client, &mut bytes[1..=room], RecvFlags::DONTWAIT) {
+                Ok(Received::Bytes(len, fds)) if fds.iter().all(is_harmless) => (answer::BYTES, len, fds),
+                Ok(Received::Bytes(_, fds)) => (answer::FOREIGN, 0, fds),
+                Ok(Received::TooManyFds(fds)) => (answer::TOO_MANY, 0, fds),
+                Ok(Received::Nothing) => (answer::NOTHING, 0, Vec::new()),
+                Ok(Received::End) => (answer::END, 0, Vec::new()),
+                Err(errno) => {
+                    bytes[1..5].copy_from_slice(&errno.raw_os_error().to_ne_bytes());
+                    (answer::ERRNO, 4, Vec::new())
+                }
+            }
+        };
+        bytes[0] = kind;
+        let passed: Vec<BorrowedFd<'_>> = fds.iter().filter(|_| kind == answer::BYTES).map(AsFd::as_fd).collect();
+        let is_foreign = kind == answer::FOREIGN || kind == answer::TOO_MANY;
+        if is_foreign {
+            lock(closing).insert(device);
+        }
+        let sent = send_whole(channel, &bytes[..=len], &passed);
+        if is_foreign {
+            close(fds, device, closing);
+        }
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether closing it waits for nobody, as far as can be told without asking anybody: memory (only its files have
+/// seals), eventfds, and Unix stream sockets.
+fn is_harmless(fd: &OwnedFd) -> bool {
+    let is_socket =
+        || sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) && sockopt::socket_type(fd) == Ok(SocketType::STREAM);
+    fcntl_get_seals(fd).is_ok() || eventfd::admit(fd).is_ok() || is_socket()
+}
+
+/// Closes what may take for ever, on a thread of its own; until then the device's clients may bring no more.
+fn close(fds: Vec<OwnedFd>, device: u64, closing: &ClosingOf) {
+    let closing = Arc::clone(closing);
+    let close = move || {
+        drop(fds);
+        lock(&closing).remove(&device);
+    };
+    // Without a thread they are closed here, by this client's own, and count as being closed for good.
+    let _ = Builder::new().name("closing".into()).spawn(close);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
