@@ -88,7 +88,7 @@ pub fn spec() -> DeviceSpec {
         IrqSpec { count: 1, ..IrqSpec::default() },
         IrqSpec::eventfds(1),
     ];
-    DeviceSpec { name: "fuzz".into(), socket: "/nowhere".into(), regions, irqs, resettable: true }
+    DeviceSpec { name: "fuzz".into(), regions, irqs, resettable: true }
 }
 
 /// Checks that the device could do what it is asked; returns the proper answer.

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{Level, Server, Sink};
-use config::{Config, DeviceLock, Prepared, Tenant};
+use client_socket::{Access, Level, Listener, Server, Sink};
+use config::{Account, Config, DeviceLock, Prepared, SocketSection, Tenant};
 use io_model::TenantId;
 use layout::{Change, LayoutFile, Placement};
 use policy::{PolicyConfig, Terms};
@@ -100,9 +100,7 @@ impl Owner {
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
         let drive = open(&config, profile, size_bytes)?;
         fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, &sink)?;
-        std::fs::create_dir_all(&config.runtime_dir).with_context(|| {
-            format!("can't create runtime_dir = {:?}; choose another one, or create it", config.runtime_dir)
-        })?;
+        config.make_directories(None)?;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
@@ -174,6 +172,7 @@ impl Owner {
             bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
         }
         self.place(&tenant)?;
+        self.config.make_socket_directory(&tenant, None)?;
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let coming = self.begin_to_add(tenant, parts)?;
         let id = coming.id;
@@ -231,10 +230,17 @@ impl Owner {
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            socket: self.config.socket_path(tenant),
+            listener: self.bind(tenant)?,
             sink: Arc::clone(&self.sink),
             on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
         })
+    }
+
+    fn bind(&self, tenant: &Tenant) -> Result<Listener> {
+        let SocketSection { user, group, mode } = &tenant.socket;
+        let id = |account: &Option<Account>| account.as_ref().and_then(|account| account.id);
+        let access = Access { user: id(user), group: id(group), mode: *mode, groups_of: confine::groups_of_peer };
+        Ok(Listener::bind(&self.config.socket_path(tenant), access)?)
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect.

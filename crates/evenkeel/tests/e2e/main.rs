@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 #![allow(clippy::disallowed_methods, reason = "the daemon under test is another process")]
 
+mod access;
 mod arbitration;
 mod bad_config;
 mod bad_range;

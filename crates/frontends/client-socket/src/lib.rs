@@ -31,7 +31,7 @@ mod session;
 mod waker;
 
 pub use connection::{Closed, Connection, Protocol, Replies};
-pub use listener::BindError;
+pub use listener::{Access, BindError, Listener};
 pub use log::{Level, Log, Sink};
 pub use message::{MAX_FDS, send};
 pub use server::{Place, Server};

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -34,8 +33,8 @@ pub struct Place<'a> {
     pub name: &'a str,
     /// What the thread's name begins with.
     pub prefix: &'a str,
-    /// Where clients connect.
-    pub socket: &'a Path,
+    /// Where clients connect, once they may.
+    pub listener: Listener,
     /// Where log lines go.
     pub sink: Sink,
 }
@@ -63,9 +62,10 @@ impl Server {
     where
         P::Device: Send,
     {
-        let Place { name, prefix, socket, sink } = place;
+        let Place { name, prefix, listener, sink } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
-        let listener = Listener::bind(socket)?;
+        listener.listen()?;
+        let at = format!("{name}: listening on {}", listener.path().display());
         let control = Arc::new(Control {
             listener,
             waker: Arc::new(Waker::new().map_err(bad)?),
@@ -74,7 +74,7 @@ impl Server {
             ended: Condvar::new(),
         });
         let mut log = Log::new(Arc::clone(&sink));
-        log.info(&format!("{name}: listening on {}", socket.display()));
+        log.info(&at);
         let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, log };
         let guard = Ended(Arc::clone(&control));
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
@@ -225,6 +225,9 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     }
 
     fn serve(&mut self, socket: OwnedFd) {
+        if let Err(who) = self.control.listener.admit(&socket) {
+            return self.log.warn(&format!("{}: client refused: {who}", self.name));
+        }
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));

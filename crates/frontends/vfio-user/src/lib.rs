@@ -62,7 +62,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use client_socket::{BindError, Closed, Level, Server, Session, Sink};
+pub use client_socket::{Access, BindError, Closed, Level, Listener, Server, Session, Sink};
 pub use connection::{ClientState, Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
 pub use request::{IrqChange, Reply, Request, SetIrqs};
@@ -73,10 +73,10 @@ pub use rustix::io::Errno;
 /// # Errors
 /// The socket is in use or can't be created, the description is inconsistent, or the kernel refused a thread or a
 /// descriptor.
-pub fn serve(spec: DeviceSpec, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
+pub fn serve(spec: DeviceSpec, listener: Listener, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
     spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
     let spec = Arc::new(spec);
-    let place = client_socket::Place { name: &spec.name, prefix: "vfio", socket: &spec.socket, sink };
+    let place = client_socket::Place { name: &spec.name, prefix: "vfio", listener, sink };
     let of_client = Arc::clone(&spec);
     Server::start(place, move || ClientState::new(Arc::clone(&of_client)), device)
 }

@@ -1,11 +1,10 @@
 //! Which front end a tenant has, and what it takes to serve one.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use client_socket::{BindError, Log, Server, Sink};
+use client_socket::{BindError, Listener, Log, Server, Sink};
 use config::{Frontend, Tenant};
 use io_model::TenantId;
 use layout::Placement;
@@ -47,8 +46,8 @@ pub struct Making<'a> {
     pub policy: PolicyKind,
     /// The queues of each part; one part for a front end that can't be split.
     pub queues: &'a [Range<u16>],
-    /// Where clients connect.
-    pub socket: PathBuf,
+    /// Where clients connect, once it is served.
+    pub listener: Listener,
     /// Where log lines go.
     pub sink: Sink,
     /// See [`OnFormat`].
@@ -67,18 +66,18 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, policy, socket, sink, on_format, .. } = making;
-    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, socket, on_format)?;
+    let Making { id, tenant, placement, drive, policy, listener, sink, on_format, .. } = making;
+    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, on_format)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
-        vfio_user::serve(spec, Box::new(client), sink)
+        vfio_user::serve(spec, listener, Box::new(client), sink)
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, queues, socket, sink, .. } = making;
+    let Making { id, tenant, placement, drive, queues, listener, sink, .. } = making;
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
@@ -89,8 +88,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
         let client = VirtioClient::new(name, disk, ports, Log::new(Arc::clone(&sink)));
-        let spec = client.spec(socket);
-        vhost_user::serve(spec, Box::new(client), sink)
+        vhost_user::serve(client.spec(), listener, Box::new(client), sink)
     };
     Ok(Fitted { parts, serve: Box::new(serve) })
 }
