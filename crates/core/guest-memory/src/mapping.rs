@@ -129,6 +129,9 @@ impl Mapping {
 
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, MapError> {
         let base = NonNull::new(base).ok_or(MapError::Os(rustix::io::Errno::NOMEM))?;
+        // Tenants' data, all of it: nothing for whoever reads a crashed daemon's core dump.
+        // SAFETY: a whole mapping of ours, whose content the advice leaves as it is.
+        unsafe { madvise(base.as_ptr().cast(), len_bytes, Advice::LinuxDontDump)? };
         Ok(Self { base, len_bytes, writable, area: base, area_bytes: len_bytes, guard: None, owner: None })
     }
 

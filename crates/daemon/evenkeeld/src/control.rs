@@ -2,13 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
-use client_socket::{Access, Listener};
+use client_socket::Listener;
 use poller::Board;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -38,9 +37,9 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Serves `view` at `path`, mode 0600, each client on a short-lived thread of its own.
-    pub fn serve(path: &Path, view: View) -> Result<Self> {
-        let listener = Arc::new(Listener::bind(path, Access::default())?);
+    /// Serves `view`, each client on a short-lived thread of its own.
+    pub fn serve(listener: Listener, view: View) -> Result<Self> {
+        let listener = Arc::new(listener);
         listener.listen()?;
         let accepting = Arc::clone(&listener);
         std::thread::Builder::new().name("control".into()).spawn(move || {

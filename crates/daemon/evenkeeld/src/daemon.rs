@@ -13,6 +13,7 @@ use ssd_model::Profile;
 
 use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
+use crate::opened::Opened;
 use crate::owner::Owner;
 use crate::panics;
 
@@ -112,14 +113,27 @@ impl Daemon {
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
-        let policy = promises::planning::policy(&prepared.config, &profile);
-        Self::start_on(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+        let opened = Self::open(prepared, profile, &sink)?;
+        Self::serve(opened, sink)
     }
 
-    fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
+    /// The first half of [`Daemon::start`]: what takes rights. It starts no thread.
+    ///
+    /// # Errors
+    /// A problem with the drive, a directory, or a socket in use.
+    pub fn open(prepared: Prepared, profile: Profile, sink: &Sink) -> Result<Opened> {
+        let policy = promises::planning::policy(&prepared.config, &profile);
+        Opened::open(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+    }
+
+    /// The second half: what runs.
+    ///
+    /// # Errors
+    /// A thread that can't be started, or a tenant that can't be served.
+    pub fn serve(opened: Opened, sink: Sink) -> Result<Self> {
         let (commands, queue) = channel();
         let handle = Handle { commands };
-        let owner = Owner::start(engine, prepared, &profile, handle.clone(), sink)?;
+        let owner = Owner::start(opened, handle.clone(), sink)?;
         let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, &queue));
         Ok(Self { handle, thread: spawned.context("can't start the daemon's thread")? })
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `serve` | from a configuration file to a running daemon, and its end |
 //! | `daemon`, `owner`, `pollers` | the owner of everything that lives, and the commands that change it |
+//! | `opened` | what takes the rights of whoever starts the daemon |
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
@@ -24,6 +25,7 @@ mod drive;
 pub mod foresight;
 mod front_end;
 mod log;
+pub mod opened;
 mod owner;
 mod panics;
 mod poller_thread;

@@ -1,27 +1,24 @@
 //! The one owner of everything that lives: the drive, its pollers, the tenants with their sockets, the layout.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{Access, Level, Listener, Server, Sink};
-use config::{Account, Config, DeviceLock, Prepared, SocketSection, Tenant};
+use client_socket::{Level, Listener, Server, Sink};
+use config::{Config, DeviceLock, Tenant};
 use io_model::TenantId;
-use layout::{Change, LayoutFile, Placement};
+use layout::LayoutFile;
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
-use promises::drive_profile;
-use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
-use crate::daemon::{Command, Engine, Handle, OpenDrive};
+use crate::daemon::{Command, Handle};
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
+use crate::opened::{self, Opened};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
@@ -65,6 +62,8 @@ pub struct Owner {
     tenants: BTreeMap<TenantId, Live>,
     next_id: u32,
     layout: LayoutFile,
+    /// Of tenants that come with the configuration, until they are served.
+    sockets: BTreeMap<String, Listener>,
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
@@ -75,32 +74,12 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Opens the drive, starts the pollers, and puts every tenant of the configuration on its socket.
+    /// Starts the pollers, and lets clients connect to every tenant of the configuration.
     ///
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
-    pub fn start(
-        engine: Engine<impl OpenDrive>,
-        prepared: Prepared,
-        profile: &Profile,
-        handle: Handle,
-        sink: Sink,
-    ) -> Result<Self> {
-        let Engine { policy, open } = engine;
-        let new = |change: &Change| match change {
-            Change::Placed(placement) => Some(placement.name.clone()),
-            _ => None,
-        };
-        let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
-        let (config, mut layout, lock) = prepared.commit()?;
-        guest_memory::sigbus::install().context("can't guard against shrinking guest memory")?;
-        if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
-            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
-        }
-        let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let drive = open(&config, profile, size_bytes)?;
-        fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, &sink)?;
-        config.make_directories(None)?;
+    pub fn start(opened: Opened, handle: Handle, sink: Sink) -> Result<Self> {
+        let Opened { config, profile, policy, layout, lock, drive, control, sockets, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
@@ -108,13 +87,14 @@ impl Owner {
             tenants: BTreeMap::new(),
             next_id: 0,
             layout,
-            foresight: Arc::new(Foresight::new(&config, profile, policy.clone())),
+            sockets,
+            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&sink)),
             clock,
             handle,
             sink,
-            _control: ControlSocket::serve(&config.control_path(), view)?,
+            _control: ControlSocket::serve(control, view)?,
             _lock: lock,
             config,
             pollers,
@@ -195,7 +175,6 @@ impl Owner {
     fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
         let id = TenantId(self.next_id);
         self.next_id += 1;
-        self.remove_former_socket(&tenant);
         let fitted = self.fit(id, &tenant, &parts);
         let made = fitted.with_context(|| format!("tenant {}", tenant.name));
         let mut fitted = match made {
@@ -220,7 +199,8 @@ impl Owner {
         Ok(Coming { id, fitted, parts, slots })
     }
 
-    fn fit(&self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+        let bound = self.sockets.remove(&tenant.name);
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let handle = self.handle.clone();
         fit(Making {
@@ -230,17 +210,10 @@ impl Owner {
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            listener: self.bind(tenant)?,
+            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
             sink: Arc::clone(&self.sink),
             on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
         })
-    }
-
-    fn bind(&self, tenant: &Tenant) -> Result<Listener> {
-        let SocketSection { user, group, mode } = &tenant.socket;
-        let id = |account: &Option<Account>| account.as_ref().and_then(|account| account.id);
-        let access = Access { user: id(user), group: id(group), mode: *mode, groups_of: confine::groups_of_peer };
-        Ok(Listener::bind(&self.config.socket_path(tenant), access)?)
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect.
@@ -273,16 +246,6 @@ impl Owner {
                 self.remove(id, done);
                 Err(error)
             }
-        }
-    }
-
-    /// A tenant that has the other front end now must not look as if the former one were still there.
-    fn remove_former_socket(&self, tenant: &Tenant) {
-        let former = self.config.socket_path(tenant).with_file_name(tenant.frontend.other_socket_name());
-        let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-        if is_socket && UnixStream::connect(&former).is_err() {
-            // If it can't be removed, it is in nobody's way.
-            let _ = std::fs::remove_file(&former);
         }
     }
 
@@ -365,29 +328,4 @@ fn nobody(id: TenantId) -> String {
 fn answer<T>(to: &Sender<T>, answer: T) {
     // Who asked may have given up.
     let _ = to.send(answer);
-}
-
-/// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed before has
-/// data in blocks of its own, and is refused.
-fn fit_blocks(
-    config: &Config,
-    layout: &mut LayoutFile,
-    block_bytes: u32,
-    new_tenants: &[String],
-    sink: &Sink,
-) -> Result<()> {
-    let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
-    let served = |placement: &&Placement| config.tenants.iter().any(|tenant| tenant.name == placement.name);
-    for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
-        let Placement { name, lba_bytes, .. } = placement;
-        if !new_tenants.contains(name) {
-            bail!(
-                "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
-                 back to a file system or device with smaller blocks"
-            );
-        }
-        layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
-        sink(Level::Info, &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"));
-    }
-    Ok(())
 }

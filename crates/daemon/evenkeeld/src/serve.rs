@@ -14,6 +14,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::daemon::Daemon;
 use crate::log;
+use crate::opened::Opened;
 use crate::panics;
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
@@ -26,6 +27,10 @@ pub struct Args {
     /// Print what is served as one line of JSON, instead of text.
     #[arg(long)]
     json: bool,
+
+    /// For debugging: leave the process open to debuggers and core dumps.
+    #[arg(long)]
+    unconfined: bool,
 
     /// Log what matters at least so much: error, warn, info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -64,8 +69,13 @@ pub fn run(args: &Args) -> Result<()> {
     let summary = Summary::new(&prepared);
     let (promises, shown) = (admission.promises.clone(), admission.to_string());
     admission.refuse(&prepared.config)?;
-    let log = log::start(args.log_level).context("can't start the log")?;
-    let daemon = Daemon::start(prepared, profile, log::sink())?;
+    let (log, log_writer) = log::start(args.log_level);
+    let opened = Daemon::open(prepared, profile, &log::sink())?;
+    opened.drop_privileges()?;
+    confine(args, &opened)?;
+    // Not before: a thread keeps the rights that it was started with.
+    log_writer.start().context("can't start the log")?;
+    let daemon = Daemon::serve(opened, log::sink())?;
     // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
         tracing::warn!("{warning}");
@@ -91,6 +101,21 @@ pub fn run(args: &Args) -> Result<()> {
         0 => Ok(()),
         lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
     }
+}
+
+/// Shuts the doors that the daemon needs no more, before any thread starts.
+fn confine(args: &Args, opened: &Opened) -> Result<()> {
+    if opened.stays_root() {
+        tracing::warn!(
+            "the daemon runs as root: write user = \"evenkeel\" under [daemon], and it drops to that user once it has \
+             opened the drive and the sockets"
+        );
+    }
+    if args.unconfined {
+        tracing::warn!("--unconfined: debuggers and core dumps see the daemon's memory");
+        return Ok(());
+    }
+    confine::hide_memory().context("can't hide the daemon's memory")
 }
 
 fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {

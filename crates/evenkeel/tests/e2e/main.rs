@@ -24,6 +24,7 @@ mod hostile;
 mod panics;
 mod plan;
 mod policies;
+mod privileges;
 mod promises;
 mod raw;
 mod shutdown;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, chownat, fstat, open};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open};
 use rustix::io::Errno;
 
 use super::accounts::{Identity, owners};
@@ -56,9 +56,12 @@ fn make(path: &Path, mode: u32, identity: Option<&Identity>) -> Result<(), Fault
     DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|error| failed("create", error))?;
     let vanished = || failed("create", io::ErrorKind::NotFound.into());
     let fd = open_safe(path, &owners(identity))?.ok_or_else(vanished)?;
-    let Some(Identity { uid, gid, .. }) = identity else { return Ok(()) };
-    let given = chownat(&fd, "", Some(Uid::from_raw(*uid)), Some(Gid::from_raw(*gid)), AtFlags::EMPTY_PATH);
-    given.map_err(|errno| failed("give away", errno.into()))
+    let Some(identity) = identity else { return Ok(()) };
+    give(&fd, identity).map_err(|errno| failed("give away", errno.into()))
+}
+
+fn give(fd: &OwnedFd, Identity { uid, gid, .. }: &Identity) -> Result<(), Errno> {
+    chownat(fd, "", Some(Uid::from_raw(*uid)), Some(Gid::from_raw(*gid)), AtFlags::EMPTY_PATH)
 }
 
 impl Config {
@@ -83,6 +86,21 @@ impl Config {
         let mode = if tenant.socket.is_for_others() { OTHERS_TENANT_MODE } else { PRIVATE_MODE };
         let path = self.runtime_dir.join(&tenant.name);
         make(&path, mode, identity).map_err(|fault| self.fault("runtime_dir", fault))
+    }
+
+    /// Gives a file of the daemon's to who it will be.
+    ///
+    /// # Errors
+    /// It is a link or not a file, or can't be given away.
+    pub fn hand_over(&self, path: &Path, identity: &Identity) -> Result<(), ConfigErrors> {
+        let given = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).and_then(|file| {
+            if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+                return Err(Errno::LOOP);
+            }
+            give(&file, identity)
+        });
+        let failed = |errno| format!("can't give {} to user {}: {errno}", path.display(), identity.uid);
+        given.map_err(|errno| ConfigErrors::one(self.file(), failed(errno), "check what it is, and its directory"))
     }
 
     fn fault(&self, key: &str, (what, remedy): Fault) -> ConfigErrors {
