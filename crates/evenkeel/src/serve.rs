@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// For debugging: leave the process open to debuggers and core dumps.
+    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
     #[arg(long)]
     unconfined: bool,
 

@@ -8,14 +8,15 @@ use std::time::Duration;
 use anyhow::Result;
 use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
 use client_socket::Listener;
+use confine::ThreadKind;
 use poller::Board;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::clock::Clock;
 use crate::daemon::Handle;
-use crate::panics;
 use crate::snapshot::Mark;
+use crate::{panics, threads};
 
 /// A request is one short line.
 const MAX_REQUEST_BYTES: u64 = 4096;
@@ -43,6 +44,7 @@ impl ControlSocket {
         listener.listen()?;
         let accepting = Arc::clone(&listener);
         std::thread::Builder::new().name("control".into()).spawn(move || {
+            threads::enter(ThreadKind::Control);
             while let Ok(client) = next_client(&accepting) {
                 let view = view.clone();
                 // A client that is not admitted, or whose thread can't be started, sees the socket close.
@@ -77,6 +79,7 @@ fn next_client(listener: &Listener) -> Result<Option<UnixStream>, Errno> {
 }
 
 fn talk(client: UnixStream, view: &View) {
+    threads::enter(ThreadKind::Stats);
     let limits = [
         client.set_read_timeout(Some(Duration::from_secs(60))),
         client.set_write_timeout(Some(Duration::from_secs(5))),

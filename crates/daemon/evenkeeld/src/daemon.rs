@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow};
 use client_socket::Sink;
 use config::{Config, Prepared, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
 use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
@@ -15,7 +16,7 @@ use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
 use crate::opened::Opened;
 use crate::owner::Owner;
-use crate::panics;
+use crate::{panics, threads};
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
@@ -154,6 +155,7 @@ impl Daemon {
 
 /// Applies one command after the other, until it is told to stop.
 fn run(mut owner: Owner, queue: &Receiver<Command>) {
+    threads::enter(ThreadKind::Owner);
     panics::drill();
     loop {
         let next = match owner.patience() {

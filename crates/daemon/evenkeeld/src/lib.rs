@@ -9,7 +9,7 @@
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
-//! | `log`, `stderr`, `panics`, `clock` | log lines; last words; what a panic does; the time |
+//! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
 
@@ -36,3 +36,4 @@ mod queues;
 pub mod serve;
 mod snapshot;
 pub mod stderr;
+mod threads;

@@ -14,13 +14,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use client_socket::Sink;
+use confine::ThreadKind;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::panics;
+use crate::{panics, threads};
 
 /// Lines that may wait for a slow reader.
 const WAITING_LINES: usize = 1024;
@@ -95,6 +96,7 @@ impl LogWriter {
 }
 
 fn write(received: &Receiver<Vec<u8>>, waiting: &AtomicU64, lost: &AtomicU64) {
+    threads::enter(ThreadKind::Log);
     for line in received {
         panics::drill();
         // Nobody can be told that the log can't be written.

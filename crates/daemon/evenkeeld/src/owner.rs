@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Level, Listener, Server, Sink};
 use config::{Config, DeviceLock, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
 use layout::LayoutFile;
 use policy::{PolicyConfig, Terms};
@@ -22,6 +23,7 @@ use crate::opened::{self, Opened};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
+use crate::threads;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -270,7 +272,11 @@ impl Owner {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
             // had, that is what happens, for a second.
-            let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(server));
+            let close = move || {
+                threads::enter(ThreadKind::Closing);
+                drop(server);
+            };
+            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
         }
         live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
         for (poller, slot) in &live.places {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use config::{Config, Prepared, Summary, TenantSummary};
+use confine::{Fence, ThreadKind};
 use promises::admission::{Admission, PromiseRow};
 use promises::drive_profile;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::daemon::Daemon;
 use crate::log;
 use crate::opened::Opened;
-use crate::panics;
+use crate::{panics, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted.
@@ -28,7 +29,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// For debugging: leave the process open to debuggers and core dumps.
+    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
     #[arg(long)]
     unconfined: bool,
 
@@ -85,6 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
     let as_json = args.json;
     // On a thread of its own: nobody has to read it, and SIGTERM is heard all the same.
     let announce = move || {
+        threads::enter(ThreadKind::Announce);
         if let Err(error) = announce(&summary, &promises, &shown, as_json) {
             tracing::warn!("can't print what is served: {error:#}");
         }
@@ -92,6 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(announce) {
         tracing::warn!("can't print what is served: {error}");
     }
+    threads::enter(ThreadKind::Main);
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
     tracing::info!("{name}: completing what is in flight");
@@ -112,10 +115,21 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
         );
     }
     if args.unconfined {
-        tracing::warn!("--unconfined: debuggers and core dumps see the daemon's memory");
+        tracing::warn!(
+            "--unconfined: no system call filters, no Landlock; debuggers and core dumps see the daemon's memory"
+        );
         return Ok(());
     }
-    confine::hide_memory().context("can't hide the daemon's memory")
+    confine::hide_memory().context("can't hide the daemon's memory")?;
+    match confine::fence(&opened.directories()).context("can't fence the daemon in with Landlock")? {
+        Fence::Whole => {}
+        Fence::Partial => tracing::info!("an older kernel: Landlock keeps the daemon from less than it could"),
+        Fence::None => tracing::warn!(
+            "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): the daemon could open any file that \
+             its user may"
+        ),
+    }
+    confine::arm().context("can't filter system calls; --unconfined goes without")
 }
 
 fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {

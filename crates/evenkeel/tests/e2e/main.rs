@@ -13,6 +13,7 @@ mod bad_range;
 mod blkio;
 mod calibrate;
 mod command_line;
+mod confined;
 mod demo;
 mod doorbells;
 mod drive_errors;

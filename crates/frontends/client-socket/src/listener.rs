@@ -14,6 +14,8 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
+use crate::waker::Waker;
+
 /// Room in `sockaddr_un` for a path and its NUL.
 const MAX_PATH_BYTES: usize = 107;
 
@@ -71,7 +73,7 @@ pub struct Listener {
     /// `None`: it was removed.
     identity: Mutex<Option<(u64, u64)>>,
     /// Given up for a moment to refuse a client when the daemon has no descriptor left.
-    spare: Mutex<Option<fs::File>>,
+    spare: Mutex<Option<Waker>>,
 }
 
 impl Listener {
@@ -181,8 +183,8 @@ fn not_ours(path: &Path, access: Access, error: io::Error) -> BindError {
     BindError::NotOurs { path: path.to_owned(), to: to.join(" and "), error }
 }
 
-fn spare() -> Option<fs::File> {
-    fs::File::open("/dev/null").ok()
+fn spare() -> Option<Waker> {
+    Waker::new().ok()
 }
 
 fn stream_socket() -> io::Result<OwnedFd> {

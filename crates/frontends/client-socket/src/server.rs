@@ -37,6 +37,8 @@ pub struct Place<'a> {
     pub listener: Listener,
     /// Where log lines go.
     pub sink: Sink,
+    /// What the thread does first.
+    pub begin: fn(),
 }
 
 /// A device on its socket. Dropping it disconnects the client and waits for the thread to end, for 1 s at most; see
@@ -62,7 +64,7 @@ impl Server {
     where
         P::Device: Send,
     {
-        let Place { name, prefix, listener, sink } = place;
+        let Place { name, prefix, listener, sink, begin } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
         listener.listen()?;
         let at = format!("{name}: listening on {}", listener.path().display());
@@ -80,6 +82,7 @@ impl Server {
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
             // Dropped last, when the device is gone, or in a panic.
             let _guard = guard;
+            begin();
             served.run();
         });
         Ok(Self { name: name.to_owned(), control, thread: Some(thread.map_err(bad)?), sink })

@@ -57,15 +57,22 @@ pub use device::{Device, DeviceSpec, RingSetup};
 pub use front_end::FrontEnd;
 pub use memory::{MAX_REGIONS, Memory, Region};
 
-/// Puts a device on its socket, with a thread of its own. Clients can connect as soon as this returns.
+/// Puts a device on its socket, with a thread of its own. Clients can connect as soon as this returns. The thread
+/// calls `begin` first.
 ///
 /// # Errors
 /// The socket is in use or can't be created, the description makes no sense, or the kernel refused a thread or a
 /// descriptor.
-pub fn serve(spec: DeviceSpec, listener: Listener, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
+pub fn serve(
+    spec: DeviceSpec,
+    listener: Listener,
+    device: Box<dyn Device>,
+    sink: Sink,
+    begin: fn(),
+) -> Result<Server, BindError> {
     spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
     let spec = Arc::new(spec);
-    let place = client_socket::Place { name: &spec.name, prefix: "vhost", listener, sink };
+    let place = client_socket::Place { name: &spec.name, prefix: "vhost", listener, sink, begin };
     let of_client = Arc::clone(&spec);
     Server::start(place, move || FrontEnd::new(Arc::clone(&of_client)), device)
 }

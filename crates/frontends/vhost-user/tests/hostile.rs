@@ -213,7 +213,7 @@ fn what_can_not_be_served_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let start = |spec: DeviceSpec| {
         let listener = listen_at(&directory.path().join("vhost.sock"))?;
-        vhost_user::serve(spec, listener, Box::new(Recorder::new().0), Arc::new(|_, _: &str| {}))
+        vhost_user::serve(spec, listener, Box::new(Recorder::new().0), Arc::new(|_, _: &str| {}), || {})
     };
     let good = spec("vm");
     for bad in [

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use client_socket::{BindError, Listener, Log, Server, Sink};
 use config::{Frontend, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
 use layout::Placement;
 use policy::PolicyKind;
@@ -17,6 +18,7 @@ use super::virtio_client::{self, VirtioClient};
 use super::{Port, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
+use crate::threads;
 
 /// Called with the new LBA size when a guest formatted its namespace.
 pub type OnFormat = Box<dyn Fn(u32) + Send>;
@@ -71,7 +73,7 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
-        vfio_user::serve(spec, listener, Box::new(client), sink)
+        vfio_user::serve(spec, listener, Box::new(client), sink, begin)
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
 }
@@ -88,9 +90,14 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
         let client = VirtioClient::new(name, disk, ports, Log::new(Arc::clone(&sink)));
-        vhost_user::serve(client.spec(), listener, Box::new(client), sink)
+        vhost_user::serve(client.spec(), listener, Box::new(client), sink, begin)
     };
     Ok(Fitted { parts, serve: Box::new(serve) })
+}
+
+/// What a client's thread does first.
+fn begin() {
+    threads::enter(ThreadKind::Client);
 }
 
 fn nowhere(name: &str) -> BindError {

@@ -208,6 +208,7 @@ impl Running {
             Listener::bind(socket, Access::default())?,
             Box::new(device),
             Arc::clone(&self.sink),
+            || {},
         )?;
         self.servers.lock().unwrap().push((name.into(), server));
         Ok(bar0)

@@ -155,7 +155,7 @@ impl Running {
         let (lines, log) = channel();
         let lines = Mutex::new(lines);
         let sink = Arc::new(move |_, line: &str| drop(lines.lock().unwrap().send(line.to_owned())));
-        let server = vhost_user::serve(spec(name), listen_at(&socket).unwrap(), Box::new(device), sink).unwrap();
+        let server = vhost_user::serve(spec(name), listen_at(&socket).unwrap(), Box::new(device), sink, || {}).unwrap();
         Self { server: Some(server), directory, socket, held, seen, log }
     }
 
