@@ -22,6 +22,10 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
+    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
+    #[arg(long)]
+    unconfined: bool,
+
     /// Log what matters at least so much: error, warn, info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -34,6 +38,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<Infallible> {
     let mut daemon = command();
     daemon.args(args.json.then_some("--json"));
+    daemon.args(args.unconfined.then_some("--unconfined"));
     args.log_level.iter().for_each(|level| _ = daemon.args(["--log-level", level]));
     daemon.arg(&args.config);
     let error = daemon.exec();

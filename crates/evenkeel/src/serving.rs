@@ -1,6 +1,7 @@
 //! A daemon for as long as something is measured on it: the demo, experiments in real time.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -22,7 +23,11 @@ impl Serving {
     /// What the daemon said if it did not start.
     pub fn start(purpose: &str, configuration: impl FnOnce(&Path) -> String) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("evenkeel-{purpose}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;
+        // Ours alone: the daemon takes no directory that others may write to.
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("can't create {}", dir.display()))?;
         let config = dir.join(format!("{purpose}.toml"));
         std::fs::write(&config, configuration(&dir))?;
         let mut child = serve::command()

@@ -15,7 +15,6 @@ const CONFIG_BYTES: usize = 60;
 pub fn spec() -> DeviceSpec {
     DeviceSpec {
         name: "fuzzed".into(),
-        socket: "unused".into(),
         features: FEATURES,
         queues: QUEUES,
         max_queue_size: MAX_SIZE,

@@ -89,7 +89,7 @@ pub fn spec() -> DeviceSpec {
         IrqSpec { count: 1, ..IrqSpec::default() },
         IrqSpec::eventfds(1),
     ];
-    DeviceSpec { name: "fuzz".into(), socket: "/nowhere".into(), regions, irqs, resettable: true, budget: Budget::new(1 << 40, 4096) }
+    DeviceSpec { name: "fuzz".into(), regions, irqs, resettable: true, budget: Budget::new(1 << 40, 4096) }
 }
 
 /// Checks that the device could do what it is asked; returns the proper answer.

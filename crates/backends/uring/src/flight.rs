@@ -160,7 +160,7 @@ impl Flight {
 
     fn bounce_entry(&self, offset_bytes: u64, left_bytes: u64, drive: &Opened) -> squeue::Entry {
         let Some((bounce, [chunk])) = self.bounce.as_ref().map(|bounce| (bounce, bounce.segments())) else {
-            // Not reached: the ring gives a buffer before it asks. A no-op makes no progress, which ends it.
+            // Not reached: the ring gives a buffer before it asks. It is restricted to other entries, which ends it.
             return opcode::Nop::new().build();
         };
         let len_bytes = left_bytes.min(bounce.len_bytes());

@@ -16,6 +16,9 @@
 //! registered: `docs/decisions/0003-io-uring-buffers.md`. A poller that would rather sleep gets an eventfd
 //! ([`wake_fd`](io_model::Backend::wake_fd)), which costs the kernel a signal per completion from then on.
 //!
+//! A ring is restricted before it runs: to reads, writes, flushes and fallocate, on the drive alone. Entries need no
+//! system call each, so no seccomp filter sees them.
+//!
 //! Not implemented: kernel-side polling (`IORING_SETUP_SQPOLL` costs a core per ring; `IORING_SETUP_IOPOLL` takes
 //! only reads and writes and needs poll queues in the driver), registered buffers, ranges smaller than the
 //! drive's logical block, growing or shrinking a drive that is open.

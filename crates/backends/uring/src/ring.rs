@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use guest_memory::IoBuf;
 use io_model::{DeviceError, Done, Io, Outcome};
-use io_uring::{EnterFlags, IoUring, cqueue};
+use io_uring::register::Restriction;
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
 use crate::drive::{OpenError, Opened};
@@ -15,6 +16,10 @@ use crate::flight::{Flight, Iovec, Next};
 
 /// Most entries that the kernel gives a ring.
 const MAX_ENTRIES: u32 = 32_768;
+
+/// What is still registered once a ring runs (io_uring.h): somebody who wants to be woken, and the farewell.
+const IORING_UNREGISTER_FILES: u8 = 3;
+const IORING_REGISTER_EVENTFD: u8 = 4;
 
 /// A place for one command, with at most one entry in the kernel's queues at a time: so those never run over.
 #[derive(Debug, Default)]
@@ -58,6 +63,7 @@ impl Ring {
             .build(depth.clamp(1, MAX_ENTRIES))
             .map_err(no_ring)?;
         uring.submitter().register_files(&[drive.file.as_raw_fd()]).map_err(no_ring)?;
+        restrict(&uring).map_err(no_ring)?;
         Ok(Self {
             drive: Arc::clone(drive),
             uring,
@@ -225,7 +231,28 @@ impl Drop for Ring {
     }
 }
 
+/// From its start on the ring does nothing but I/O on the one file that was registered, and nothing gives it another:
+/// what a ring does no seccomp filter sees.
+fn restrict(uring: &IoUring) -> std::io::Result<()> {
+    let opcodes = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Readv::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+    ];
+    let registered_only = squeue::Flags::FIXED_FILE.bits();
+    let flags = [Restriction::sqe_flags_allowed(registered_only), Restriction::sqe_flags_required(registered_only)];
+    let registrations = [IORING_REGISTER_EVENTFD, IORING_UNREGISTER_FILES].map(Restriction::register_op);
+    let mut all: Vec<_> = opcodes.map(Restriction::sqe_op).into_iter().chain(flags).chain(registrations).collect();
+    uring.submitter().register_restrictions(&mut all)
+}
+
 fn may_retry(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     errno.is_some_and(|errno| is_transient(errno) || errno == Errno::BUSY)
 }
+
+#[cfg(test)]
+mod tests;

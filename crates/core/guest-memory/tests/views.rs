@@ -79,3 +79,20 @@ fn a_replica_pins_by_itself() {
     assert_eq!(buf.copy_to(&mut out), out.len());
     assert_eq!(&out, b"shared");
 }
+
+/// What the kernel does with the pages of a mapping (VmFlags of proc_pid_smaps(5)).
+fn flags_of(mapping: &Mapping) -> String {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+    let at = format!("{:x}-", mapping.addresses().start);
+    let flags = smaps.lines().skip_while(|line| !line.starts_with(&at)).find(|line| line.starts_with("VmFlags:"));
+    flags.expect("the mapping").to_owned()
+}
+
+#[test]
+fn no_tenants_data_goes_into_a_core_dump() {
+    let (shared, _fd) = Mapping::memfd("guest", 4096).unwrap();
+    let alias = Mapping::alias(&shared);
+    for mapping in [shared, alias, Mapping::anonymous(3 << 20).unwrap()] {
+        assert!(flags_of(&mapping).split_whitespace().any(|flag| flag == "dd"), "{}", flags_of(&mapping));
+    }
+}

@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
+use crate::access::{DaemonSection, SocketSection, read_daemon, read_socket};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
@@ -82,6 +83,7 @@ pub(crate) struct Draft {
     pub runtime_dir: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
     pub overcommit: Option<bool>,
+    pub daemon: DaemonSection,
     pub device: Option<Device>,
     pub policy: Option<Settings>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
@@ -107,6 +109,7 @@ pub(crate) struct TenantDraft {
     pub demand: Option<Option<Demand>>,
     pub lba_bytes: Option<u32>,
     pub queues: Option<u16>,
+    pub socket: Option<SocketSection>,
 }
 
 impl Draft {
@@ -115,6 +118,7 @@ impl Draft {
             runtime_dir: self.runtime_dir?,
             state_dir: self.state_dir?,
             overcommit: self.overcommit?,
+            daemon: self.daemon,
             device: self.device?,
             policy: self.policy?,
             pollers: self.pollers?,
@@ -152,6 +156,7 @@ impl TenantDraft {
             lba_bytes: self.lba_bytes?,
             doorbells: doorbells?,
             queues: self.queues?,
+            socket: self.socket?,
             marks,
         })
     }
@@ -163,6 +168,9 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let mut marks = Marks::default();
     let runtime_dir = directory(sink, &top, "runtime_dir", RUNTIME_DIR, &mut marks.runtime_dir);
     let state_dir = directory(sink, &top, "state_dir", STATE_DIR, &mut marks.state_dir);
+    let daemon_section = top.table(sink, "daemon", section::DAEMON_KEYS);
+    marks.daemon = daemon_section.span.clone();
+    let daemon = read_daemon(sink, &daemon_section);
     let device_section = top.table(sink, "device", section::DEVICE);
     if top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
@@ -183,6 +191,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
         runtime_dir,
         state_dir,
         overcommit,
+        daemon,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
         policy,
@@ -360,7 +369,8 @@ fn read_tenant(
     let isolation = read_isolation(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues }
+    let socket = read_socket(sink, &section);
+    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues, socket }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {

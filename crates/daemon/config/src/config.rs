@@ -9,6 +9,7 @@ use io_model::units::Size;
 use policy::Settings;
 use policy::Terms;
 
+use crate::access::{DaemonSection, SocketSection};
 use crate::check;
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
@@ -28,6 +29,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Serve tenants whose promises can't be kept.
     pub overcommit: bool,
+    /// Whom the daemon becomes.
+    pub daemon: DaemonSection,
     /// The drive.
     pub device: Device,
     /// Who may send next.
@@ -47,6 +50,7 @@ pub struct Config {
 pub(crate) struct Marks {
     pub runtime_dir: Option<Range<usize>>,
     pub state_dir: Option<Range<usize>>,
+    pub daemon: Option<Range<usize>>,
     pub device: Option<Range<usize>>,
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,
@@ -145,6 +149,8 @@ pub struct Tenant {
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
     pub queues: u16,
+    /// Who may use its socket.
+    pub socket: SocketSection,
     pub(crate) marks: TenantMarks,
 }
 

@@ -13,6 +13,7 @@
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
+//! | `access` | users and groups: whose the daemon is, whom sockets are for |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 
+mod access;
 mod check;
 mod config;
 mod demand;
@@ -48,10 +50,11 @@ mod section;
 mod summary;
 mod terms;
 
+pub use access::{Account, DaemonSection, SocketSection};
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
-pub use host::{DeviceLock, HostReport, in_use};
+pub use host::{DeviceLock, HostReport, Identity, in_use};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use plan::{Home, Poller, Serves};

@@ -32,7 +32,8 @@ impl Prepared {
     ///
     /// # Errors
     /// What [`Config::check_host`], [`LayoutFile::open`] and [`Config::plan_layout`] report.
-    pub fn new(config: Config) -> Result<Self, ConfigErrors> {
+    pub fn new(mut config: Config) -> Result<Self, ConfigErrors> {
+        config.look_up_accounts()?;
         let host = config.check_host()?;
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
         let (layout, changes) = config.plan_layout(&host.device, file.layout())?;

@@ -34,13 +34,16 @@ pub type Schema = &'static [(&'static str, &'static [&'static str])];
 /// The daemon's file.
 pub(crate) const DAEMON: Schema = &[
     (THE_TOP, TOP),
+    ("[daemon]", DAEMON_KEYS),
     ("[device]", DEVICE),
     ("[policy]", POLICY),
     ("[pollers]", POLLERS),
     ("[[tenant]]", TENANT),
     ("[tenant.demand]", DEMAND),
 ];
-pub(crate) const TOP: &[&str] = &["runtime_dir", "state_dir", "overcommit", "device", "policy", "pollers", "tenant"];
+pub(crate) const TOP: &[&str] =
+    &["runtime_dir", "state_dir", "overcommit", "daemon", "device", "policy", "pollers", "tenant"];
+pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
 pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
 /// The keys of `[policy]`.
 pub const POLICY: &[&str] = &[
@@ -91,6 +94,9 @@ pub(crate) const TENANT: &[&str] = &[
     "mode",
     "cpus",
     "read_only",
+    "socket_user",
+    "socket_group",
+    "socket_mode",
 ];
 
 /// Keys that had another name once: the section, then, now.

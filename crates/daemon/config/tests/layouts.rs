@@ -308,10 +308,14 @@ fn preparing_touches_nothing_and_committing_makes_the_drive() {
     assert!(prepared.host.to_create);
     assert_eq!(names_in(dir.path()), [] as [PathBuf; 0]);
 
-    let (_, layout, lock) = prepared.commit().unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(names_in(dir.path()), [PathBuf::from("drive.img"), PathBuf::from("drive.img.layout.toml")]);
+    let (config, layout, lock) = prepared.commit().unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(names_in(dir.path()), ["drive.img", "drive.img.layout.toml"].map(PathBuf::from));
     assert_eq!(fs::metadata(dir.path().join("drive.img")).expect("image").len(), 16 * MIB);
     let first = layout.layout().cloned();
+
+    config.make_directories(None).expect("made");
+    let mode = |path: &str| fs::metadata(dir.path().join(path)).expect("made").permissions().mode() & 0o777;
+    assert_eq!((mode("run"), mode("run/a")), (0o711, 0o700));
 
     // While it is served: checking warns, a second daemon is refused.
     let second = Prepared::new(wanted()).unwrap_or_else(|e| panic!("{e}"));
@@ -362,6 +366,37 @@ fn what_is_wrong_with_a_drive_is_told() {
     assert!(shown.contains("drive.img is a regular file; write backend = \"file\""), "{shown}");
     assert!(shown.contains("/file is not a directory; choose another directory"), "{shown}");
     assert!(shown.contains("CPU 8191 is not one that this process may use"), "{shown}");
+}
+
+#[test]
+fn a_runtime_directory_that_others_can_get_at_is_refused() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let run = dir.path().join("run");
+    let told = || {
+        let config = image_config(dir.path(), "size = \"16MiB\"\ncreate = true", &["a"]);
+        config.check_host().expect_err("a problem").to_string()
+    };
+    fs::create_dir(&run).expect("directory");
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o777)).expect("changed");
+    assert!(told().contains("may write to") && told().contains("chmod go-w"), "{}", told());
+    fs::remove_dir(&run).expect("removed");
+    std::os::unix::fs::symlink("/tmp", &run).expect("link");
+    assert!(told().contains("is a link, which may lead anywhere"), "{}", told());
+}
+
+#[test]
+fn accounts_that_are_not_there_are_told() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let text = format!(
+        "runtime_dir = {:?}\n[daemon]\nuser = \"no-such-user\"\n[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+         [[tenant]]\nname = \"a\"\nsize = \"4MiB\"\nsocket_group = \"no-such-group\"\n",
+        dir.path()
+    );
+    let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
+    let told = Prepared::new(config).expect_err("two problems").to_string();
+    for expected in ["no user \"no-such-user\" on this host; make it (useradd", "no group \"no-such-group\" on this"] {
+        assert!(told.contains(expected), "{told}");
+    }
 }
 
 #[test]

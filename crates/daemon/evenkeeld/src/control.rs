@@ -1,20 +1,22 @@
 //! The control socket: one JSON request per line, one JSON answer per line.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
+use client_socket::Listener;
+use confine::ThreadKind;
 use poller::Board;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::clock::Clock;
 use crate::daemon::Handle;
-use crate::panics;
 use crate::snapshot::Mark;
+use crate::{panics, threads};
 
 /// A request is one short line.
 const MAX_REQUEST_BYTES: u64 = 4096;
@@ -32,37 +34,52 @@ pub struct View {
 
 /// The socket; its file goes when this is dropped.
 pub struct ControlSocket {
-    path: PathBuf,
+    listener: Arc<Listener>,
 }
 
 impl ControlSocket {
-    /// Serves `view` at `path`, mode 0600, each client on a short-lived thread of its own.
-    pub fn serve(path: &Path, view: View) -> Result<Self> {
-        if UnixStream::connect(path).is_ok() {
-            bail!("{}: another evenkeel serves here; stop it, or choose another runtime_dir", path.display());
-        }
-        // Nobody listens: a leftover of a daemon that was killed.
-        let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path).with_context(|| format!("can't listen on {}", path.display()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    /// Serves `view`, each client on a short-lived thread of its own.
+    pub fn serve(listener: Listener, view: View) -> Result<Self> {
+        let listener = Arc::new(listener);
+        listener.listen()?;
+        let accepting = Arc::clone(&listener);
         std::thread::Builder::new().name("control".into()).spawn(move || {
-            for client in listener.incoming().flatten() {
+            threads::enter(ThreadKind::Control);
+            while let Ok(client) = next_client(&accepting) {
                 let view = view.clone();
-                // A thread that can't be started answers nobody; the client sees the socket close.
+                // A client that is not admitted, or whose thread can't be started, sees the socket close.
+                let Some(client) = client else { continue };
                 let _ = std::thread::Builder::new().name("stats".into()).spawn(move || talk(client, &view));
             }
         })?;
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { listener })
     }
 }
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.listener.close();
     }
 }
 
+/// Waits for a client; `None`: one that may not be here, or changed its mind.
+fn next_client(listener: &Listener) -> Result<Option<UnixStream>, Errno> {
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], None) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno),
+    }
+    let client = match listener.accept() {
+        Ok(client) => UnixStream::from(client),
+        // Taken off its place.
+        Err(Errno::INVAL) => return Err(Errno::INVAL),
+        Err(_) => return Ok(None),
+    };
+    let is_admitted = listener.admit(&client).is_ok() && client.set_nonblocking(false).is_ok();
+    Ok(is_admitted.then_some(client))
+}
+
 fn talk(client: UnixStream, view: &View) {
+    threads::enter(ThreadKind::Stats);
     let limits = [
         client.set_read_timeout(Some(Duration::from_secs(60))),
         client.set_write_timeout(Some(Duration::from_secs(5))),

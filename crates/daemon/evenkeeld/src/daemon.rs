@@ -5,16 +5,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use client_socket::Sink;
+use client_socket::{Gate, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
 use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
 use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
+use crate::opened::Opened;
 use crate::owner::Owner;
-use crate::panics;
+use crate::{panics, threads};
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
@@ -112,14 +114,28 @@ impl Daemon {
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
-        let policy = promises::planning::policy(&prepared.config, &profile);
-        Self::start_on(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+        let opened = Self::open(prepared, profile, &sink)?;
+        Self::serve(opened, sink, None)
     }
 
-    fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
+    /// The first half of [`Daemon::start`]: what takes rights. It starts no thread.
+    ///
+    /// # Errors
+    /// A problem with the drive, a directory, or a socket in use.
+    pub fn open(prepared: Prepared, profile: Profile, sink: &Sink) -> Result<Opened> {
+        let policy = promises::planning::policy(&prepared.config, &profile);
+        Opened::open(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+    }
+
+    /// The second half: what runs. Without a gate, a client can make the thread of its own socket hang for good.
+    ///
+    /// # Errors
+    /// A thread that can't be started, or a tenant that can't be served.
+    pub fn serve(opened: Opened, sink: Sink, gate: Option<Arc<Gate>>) -> Result<Self> {
         let (commands, queue) = channel();
         let handle = Handle { commands };
-        let owner = Owner::start(engine, prepared, &profile, handle.clone(), sink)?;
+        let around = Surroundings { sink, begin: || threads::enter(ThreadKind::Client), gate };
+        let owner = Owner::start(opened, handle.clone(), around)?;
         let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, &queue));
         Ok(Self { handle, thread: spawned.context("can't start the daemon's thread")? })
     }
@@ -140,6 +156,7 @@ impl Daemon {
 
 /// Applies one command after the other, until it is told to stop.
 fn run(mut owner: Owner, queue: &Receiver<Command>) {
+    threads::enter(ThreadKind::Owner);
     panics::drill();
     loop {
         let next = match owner.patience() {

@@ -12,10 +12,11 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use confine::ThreadKind;
 use guest_memory::MappedU32;
 
-use crate::panics;
 use crate::poller_waker::PollerWaker;
+use crate::{panics, threads};
 
 /// Doorbells, each with the value that its poller last acted on.
 pub type Doorbells = Vec<(MappedU32, u32)>;
@@ -49,6 +50,7 @@ impl Shared {
     }
 
     fn scan(&self, period: Duration) {
+        threads::enter(ThreadKind::Doorbells);
         panics::drill();
         loop {
             let idle = |sleepers: &mut Sleepers| sleepers.of.is_empty();

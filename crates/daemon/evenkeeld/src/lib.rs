@@ -4,11 +4,12 @@
 //! | --- | --- |
 //! | `serve` | from a configuration file to a running daemon, and its end |
 //! | `daemon`, `owner`, `pollers` | the owner of everything that lives, and the commands that change it |
+//! | `opened` | what takes the rights of whoever starts the daemon |
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
-//! | `log`, `stderr`, `panics`, `clock` | log lines; last words; what a panic does; the time |
+//! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
 
@@ -24,6 +25,7 @@ mod drive;
 pub mod foresight;
 mod front_end;
 mod log;
+pub mod opened;
 mod owner;
 mod panics;
 mod poller_thread;
@@ -34,3 +36,4 @@ mod queues;
 pub mod serve;
 mod snapshot;
 pub mod stderr;
+mod threads;

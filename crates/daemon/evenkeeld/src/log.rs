@@ -14,13 +14,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use client_socket::Sink;
+use confine::ThreadKind;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::panics;
+use crate::{panics, threads};
 
 /// Lines that may wait for a slow reader.
 const WAITING_LINES: usize = 1024;
@@ -28,19 +29,16 @@ const WAITING_LINES: usize = 1024;
 /// How long the last lines may take when the process ends.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Has every event of `level` and above written to standard error.
-///
-/// # Errors
-/// The thread that writes can't be started.
-pub fn start(level: LevelFilter) -> std::io::Result<Log> {
-    let log = Log::start()?;
+/// Takes every event of `level` and above. They wait until [`LogWriter::start`].
+pub fn start(level: LevelFilter) -> (Log, LogWriter) {
+    let (log, writer) = Log::start();
     // The journal's socket is standard error: systemd says so, and where it is not true, nobody reads prefixes.
     let lines = Lines { for_journal: std::env::var_os("JOURNAL_STREAM").is_some() };
     let subscriber =
         tracing_subscriber::fmt().with_max_level(level).event_format(lines).with_writer(log.clone()).finish();
     // Once in a process: a test that starts two daemons keeps the first one's.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    Ok(log)
+    (log, writer)
 }
 
 /// Where the protocol crates' log lines go.
@@ -60,12 +58,11 @@ pub struct Log {
 }
 
 impl Log {
-    fn start() -> std::io::Result<Self> {
+    fn start() -> (Self, LogWriter) {
         let (lines, received) = sync_channel(WAITING_LINES);
         let log = Self { lines, waiting: Arc::default(), lost: Arc::default() };
         let (waiting, lost) = (Arc::clone(&log.waiting), Arc::clone(&log.lost));
-        std::thread::Builder::new().name("log".into()).spawn(move || write(&received, &waiting, &lost))?;
-        Ok(log)
+        (log, LogWriter { received, waiting, lost })
     }
 
     /// Gives what waits a moment to be written: the process is about to end.
@@ -79,7 +76,27 @@ impl Log {
     }
 }
 
+/// The end at which lines come out.
+pub struct LogWriter {
+    received: Receiver<Vec<u8>>,
+    waiting: Arc<AtomicU64>,
+    lost: Arc<AtomicU64>,
+}
+
+impl LogWriter {
+    /// Has them written to standard error, on a thread.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn start(self) -> std::io::Result<()> {
+        let Self { received, waiting, lost } = self;
+        std::thread::Builder::new().name("log".into()).spawn(move || write(&received, &waiting, &lost))?;
+        Ok(())
+    }
+}
+
 fn write(received: &Receiver<Vec<u8>>, waiting: &AtomicU64, lost: &AtomicU64) {
+    threads::enter(ThreadKind::Log);
     for line in received {
         panics::drill();
         // Nobody can be told that the log can't be written.

@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use client_socket::gate;
 use evenkeeld::{serve, stderr};
 
 /// The daemon. `evenkeel serve` starts it too; everything else that a person types is `evenkeel`.
@@ -19,6 +20,10 @@ struct Cli {
 const EXIT_BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(gate::ARGUMENT) {
+        return serve::as_gate(arguments.next().is_none());
+    }
     match serve::run(&Cli::parse().serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

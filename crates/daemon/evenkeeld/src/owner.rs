@@ -1,30 +1,29 @@
 //! The one owner of everything that lives: the drive, its pollers, the tenants with their sockets, the layout.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{Level, Server, Sink};
-use config::{Config, DeviceLock, Prepared, Tenant};
+use client_socket::{Level, Listener, Server, Surroundings};
+use config::{Config, DeviceLock, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
-use layout::{Change, LayoutFile, Placement};
+use layout::LayoutFile;
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
-use promises::drive_profile;
-use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
-use crate::daemon::{Command, Engine, Handle, OpenDrive};
+use crate::daemon::{Command, Handle};
 use crate::foresight::Foresight;
 use crate::front_end::{Fitted, Making, fit};
+use crate::opened::{self, Opened};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
+use crate::threads;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -65,44 +64,24 @@ pub struct Owner {
     tenants: BTreeMap<TenantId, Live>,
     next_id: u32,
     layout: LayoutFile,
+    /// Of tenants that come with the configuration, until they are served.
+    sockets: BTreeMap<String, Listener>,
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
     handle: Handle,
-    sink: Sink,
+    around: Surroundings,
     _control: ControlSocket,
     _lock: DeviceLock,
 }
 
 impl Owner {
-    /// Opens the drive, starts the pollers, and puts every tenant of the configuration on its socket.
+    /// Starts the pollers, and lets clients connect to every tenant of the configuration.
     ///
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
-    pub fn start(
-        engine: Engine<impl OpenDrive>,
-        prepared: Prepared,
-        profile: &Profile,
-        handle: Handle,
-        sink: Sink,
-    ) -> Result<Self> {
-        let Engine { policy, open } = engine;
-        let new = |change: &Change| match change {
-            Change::Placed(placement) => Some(placement.name.clone()),
-            _ => None,
-        };
-        let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
-        let (config, mut layout, lock) = prepared.commit()?;
-        guest_memory::install().context("can't guard against guest memory that is taken away")?;
-        if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
-            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
-        }
-        let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
-        let drive = open(&config, profile, size_bytes)?;
-        fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, &sink)?;
-        std::fs::create_dir_all(&config.runtime_dir).with_context(|| {
-            format!("can't create runtime_dir = {:?}; choose another one, or create it", config.runtime_dir)
-        })?;
+    pub fn start(opened: Opened, handle: Handle, around: Surroundings) -> Result<Self> {
+        let Opened { config, profile, policy, layout, lock, drive, control, sockets, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
@@ -110,13 +89,14 @@ impl Owner {
             tenants: BTreeMap::new(),
             next_id: 0,
             layout,
-            foresight: Arc::new(Foresight::new(&config, profile, policy.clone())),
+            sockets,
+            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
-            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&sink)),
+            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
             clock,
             handle,
-            sink,
-            _control: ControlSocket::serve(&config.control_path(), view)?,
+            around,
+            _control: ControlSocket::serve(control, view)?,
             _lock: lock,
             config,
             pollers,
@@ -174,6 +154,7 @@ impl Owner {
             bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
         }
         self.place(&tenant)?;
+        self.config.make_socket_directory(&tenant, None)?;
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let coming = self.begin_to_add(tenant, parts)?;
         let id = coming.id;
@@ -196,7 +177,6 @@ impl Owner {
     fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
         let id = TenantId(self.next_id);
         self.next_id += 1;
-        self.remove_former_socket(&tenant);
         let fitted = self.fit(id, &tenant, &parts);
         let made = fitted.with_context(|| format!("tenant {}", tenant.name));
         let mut fitted = match made {
@@ -221,7 +201,8 @@ impl Owner {
         Ok(Coming { id, fitted, parts, slots })
     }
 
-    fn fit(&self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+        let bound = self.sockets.remove(&tenant.name);
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let handle = self.handle.clone();
         fit(Making {
@@ -231,8 +212,8 @@ impl Owner {
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            socket: self.config.socket_path(tenant),
-            sink: Arc::clone(&self.sink),
+            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
+            around: self.around.clone(),
             on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
         })
     }
@@ -270,16 +251,6 @@ impl Owner {
         }
     }
 
-    /// A tenant that has the other front end now must not look as if the former one were still there.
-    fn remove_former_socket(&self, tenant: &Tenant) {
-        let former = self.config.socket_path(tenant).with_file_name(tenant.frontend.other_socket_name());
-        let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-        if is_socket && UnixStream::connect(&former).is_err() {
-            // If it can't be removed, it is in nobody's way.
-            let _ = std::fs::remove_file(&former);
-        }
-    }
-
     fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             bail!("{}", nobody(id))
@@ -301,7 +272,11 @@ impl Owner {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
             // had, that is what happens, for a second.
-            let _ = std::thread::Builder::new().name("closing".into()).spawn(move || drop(server));
+            let close = move || {
+                threads::enter(ThreadKind::Closing);
+                drop(server);
+            };
+            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
         }
         live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
         for (poller, slot) in &live.places {
@@ -324,7 +299,7 @@ impl Owner {
         Arc::make_mut(&mut self.foresight).forget(id);
         self.pollers.forget(id);
         self.pollers.close_unused(&self.config);
-        (self.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
         if let Some(Leaving { done, .. }) = leaving {
             answer(&done, Ok(()));
         }
@@ -334,8 +309,8 @@ impl Owner {
         let Some(Live { tenant, .. }) = self.tenants.get(&id) else { return };
         let name = &tenant.name;
         match self.layout.set_lba_bytes(name, lba_bytes) {
-            Ok(()) => (self.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
-            Err(error) => (self.sink)(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
+            Ok(()) => (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
+            Err(error) => (self.around.sink)(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
         }
     }
 
@@ -359,29 +334,4 @@ fn nobody(id: TenantId) -> String {
 fn answer<T>(to: &Sender<T>, answer: T) {
     // Who asked may have given up.
     let _ = to.send(answer);
-}
-
-/// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed before has
-/// data in blocks of its own, and is refused.
-fn fit_blocks(
-    config: &Config,
-    layout: &mut LayoutFile,
-    block_bytes: u32,
-    new_tenants: &[String],
-    sink: &Sink,
-) -> Result<()> {
-    let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
-    let served = |placement: &&Placement| config.tenants.iter().any(|tenant| tenant.name == placement.name);
-    for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
-        let Placement { name, lba_bytes, .. } = placement;
-        if !new_tenants.contains(name) {
-            bail!(
-                "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
-                 back to a file system or device with smaller blocks"
-            );
-        }
-        layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
-        sink(Level::Info, &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"));
-    }
-    Ok(())
 }

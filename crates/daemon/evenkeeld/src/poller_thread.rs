@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use config::Mode;
+use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
 use poller::{INTERVAL, Poller, Probe, TenantSlot};
@@ -17,8 +18,8 @@ use crate::clock::Clock;
 use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
-use crate::panics;
 use crate::poller_waker::{PollerWaker, Watch};
+use crate::{panics, threads};
 
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
@@ -136,7 +137,7 @@ pub struct Start<S, B> {
 pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     start: Start<S, B>,
 ) -> std::io::Result<(PollerSender<S>, Thread)> {
-    eventfd::start_watchdog()?;
+    eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog))?;
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
@@ -191,6 +192,7 @@ struct Runner<S: FrontEnd, B> {
 
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn run(mut self, cpu: Option<u32>) -> u32 {
+        threads::enter(ThreadKind::Poller);
         if let Some(cpu) = cpu {
             pin(cpu);
         }

@@ -2,9 +2,12 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use client_socket::{Gate, gate};
 use config::{Config, Prepared, Summary, TenantSummary};
+use confine::{Fence, ThreadKind};
 use promises::admission::{Admission, PromiseRow};
 use promises::drive_profile;
 use serde::Serialize;
@@ -14,7 +17,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::daemon::Daemon;
 use crate::log;
-use crate::panics;
+use crate::opened::Opened;
+use crate::{panics, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted.
@@ -26,6 +30,10 @@ pub struct Args {
     /// Print what is served as one line of JSON, instead of text.
     #[arg(long)]
     json: bool,
+
+    /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
+    #[arg(long)]
+    unconfined: bool,
 
     /// Log what matters at least so much: error, warn, info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -64,8 +72,16 @@ pub fn run(args: &Args) -> Result<()> {
     let summary = Summary::new(&prepared);
     let (promises, shown) = (admission.promises.clone(), admission.to_string());
     admission.refuse(&prepared.config)?;
-    let log = log::start(args.log_level).context("can't start the log")?;
-    let daemon = Daemon::start(prepared, profile, log::sink())?;
+    let (log, log_writer) = log::start(args.log_level);
+    let opened = Daemon::open(prepared, profile, &log::sink())?;
+    opened.drop_privileges()?;
+    // As who the daemon is now, and while it may still start programs.
+    let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });
+    let gate = gate.context("can't start the process that takes clients' descriptors")?;
+    confine(args, &opened)?;
+    // Not before: a thread keeps the rights that it was started with.
+    log_writer.start().context("can't start the log")?;
+    let daemon = Daemon::serve(opened, log::sink(), Some(gate))?;
     // Not before: what keeps the daemon from starting is told once, as an error.
     for warning in &summary.warnings {
         tracing::warn!("{warning}");
@@ -75,6 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     let as_json = args.json;
     // On a thread of its own: nobody has to read it, and SIGTERM is heard all the same.
     let announce = move || {
+        threads::enter(ThreadKind::Announce);
         if let Err(error) = announce(&summary, &promises, &shown, as_json) {
             tracing::warn!("can't print what is served: {error:#}");
         }
@@ -82,6 +99,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(announce) {
         tracing::warn!("can't print what is served: {error}");
     }
+    threads::enter(ThreadKind::Main);
     let signal = signals.forever().next();
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
     tracing::info!("{name}: completing what is in flight");
@@ -91,6 +109,48 @@ pub fn run(args: &Args) -> Result<()> {
         0 => Ok(()),
         lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
     }
+}
+
+/// Serves as the descriptor gate of the daemon that started this process, until that ends.
+pub fn as_gate(confined: bool) -> ExitCode {
+    let walls = || -> Result<()> {
+        confine::hide_memory()?;
+        confine::fence(&[])?;
+        Ok(confine::arm()?)
+    };
+    // Nobody hears why: the daemon finds that its gate does not answer.
+    if confined && walls().is_err() {
+        return ExitCode::FAILURE;
+    }
+    threads::enter(ThreadKind::Gate);
+    gate::serve(std::io::stdin());
+    ExitCode::SUCCESS
+}
+
+/// Shuts the doors that the daemon needs no more, before any thread starts.
+fn confine(args: &Args, opened: &Opened) -> Result<()> {
+    if opened.stays_root() {
+        tracing::warn!(
+            "the daemon runs as root: write user = \"evenkeel\" under [daemon], and it drops to that user once it has \
+             opened the drive and the sockets"
+        );
+    }
+    if args.unconfined {
+        tracing::warn!(
+            "--unconfined: no system call filters, no Landlock; debuggers and core dumps see the daemon's memory"
+        );
+        return Ok(());
+    }
+    confine::hide_memory().context("can't hide the daemon's memory")?;
+    match confine::fence(&opened.directories()).context("can't fence the daemon in with Landlock")? {
+        Fence::Whole => {}
+        Fence::Partial => tracing::info!("an older kernel: Landlock keeps the daemon from less than it could"),
+        Fence::None => tracing::warn!(
+            "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): the daemon could open any file that \
+             its user may"
+        ),
+    }
+    confine::arm().context("can't filter system calls; --unconfined goes without")
 }
 
 fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {

@@ -6,12 +6,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
 #![allow(clippy::disallowed_methods, reason = "the daemon under test is another process")]
 
+mod access;
 mod arbitration;
 mod bad_config;
 mod bad_range;
 mod blkio;
 mod calibrate;
 mod command_line;
+mod confined;
 mod demo;
 mod doorbells;
 mod drive_errors;
@@ -23,6 +25,7 @@ mod hostile;
 mod panics;
 mod plan;
 mod policies;
+mod privileges;
 mod promises;
 mod raw;
 mod shutdown;

@@ -84,6 +84,8 @@ fn a_panic_with_a_backtrace_ends_it() {
     let (_reader, writer) = full_pipe(1);
     let mut command = evenkeel();
     command.arg("serve").arg(config).args(["--log-level", "error"]).stdout(Stdio::null()).stderr(writer);
+    // Confined it has none.
+    command.arg("--unconfined");
     command.env("EVENKEELD_PANIC_IN", "vfio-db").env("RUST_BACKTRACE", "1");
     let mut daemon = start(command);
     let status = wait_for("the daemon's end", || {

@@ -58,15 +58,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Starts this program once more, with [`ARGUMENT`]: its `main` is to call [`serve`] then. Call it before anything
-    /// is opened that the gate has no use for.
+    /// Starts this program once more, with [`ARGUMENT`] and `arguments`: its `main` is to call [`serve`] then, with its
+    /// standard input.
     ///
     /// # Errors
     /// The kernel has no process or descriptor left, or the program's file is not there any more.
-    pub fn start() -> io::Result<Arc<Self>> {
+    pub fn start(arguments: &[&str]) -> io::Result<Arc<Self>> {
         let (ours, theirs) = pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("evenkeeld-gate").arg(ARGUMENT);
+        command.arg0("evenkeeld-gate").arg(ARGUMENT).args(arguments);
         // Nothing that somebody waits for to be closed: it may outlive the daemon.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let process = Mutex::new(command.spawn()?);

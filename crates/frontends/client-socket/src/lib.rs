@@ -32,9 +32,9 @@ mod waker;
 
 pub use connection::{Closed, Connection, Protocol, Replies};
 pub use gate::Gate;
-pub use listener::BindError;
+pub use listener::{Access, BindError, Listener};
 pub use log::{Level, Log, Sink};
 pub use message::{MAX_FDS, send};
-pub use server::{Place, Server};
+pub use server::{Place, Server, Surroundings};
 pub use session::Session;
 pub use waker::Waker;

@@ -1,16 +1,20 @@
 //! The listening socket of one device.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::{fs, io};
 
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, shutdown,
     socket_with,
 };
+use rustix::process::{getegid, geteuid};
+
+use crate::waker::Waker;
 
 /// Room in `sockaddr_un` for a path and its NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -27,28 +31,58 @@ pub enum BindError {
     InUse { path: PathBuf },
     #[error("{path} exists and is not a socket; remove it, or choose another runtime_dir")]
     NotASocket { path: PathBuf },
+    #[error(
+        "can't give {path} to {to}: {error}; without root the daemon gives a socket only to a group that its own user \
+         is in: add that user to it (usermod -aG), or start the daemon as root"
+    )]
+    NotOurs { path: PathBuf, to: String, error: io::Error },
     #[error("can't {what} {path}: {error}")]
     Os { what: &'static str, path: PathBuf, error: io::Error },
     #[error("the device {name} can't be served: {why}")]
     BadDevice { name: String, why: String },
 }
 
-/// A listening socket in the file system; closed when dropped.
+/// Whom a socket is for. The daemon itself and root are always let in.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    /// Whose the socket is in the file system; `None`: the daemon's user's.
+    pub user: Option<u32>,
+    /// Whose group; `None`: that of the daemon.
+    pub group: Option<u32>,
+    /// Permission bits: who may connect needs write permission (unix(7)).
+    pub mode: u32,
+    /// A peer's supplementary groups.
+    pub groups_of: fn(BorrowedFd<'_>) -> Vec<u32>,
+}
+
+impl Default for Access {
+    /// The daemon's user alone.
+    fn default() -> Self {
+        Self { user: None, group: None, mode: 0o600, groups_of: |_| Vec::new() }
+    }
+}
+
+/// A socket at its place in the file system; it is removed when this is dropped. Nobody can connect before
+/// [`Listener::listen`].
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
+    access: Access,
     /// Device and inode of the socket file, so that we never remove someone else's.
     /// `None`: it was removed.
     identity: Mutex<Option<(u64, u64)>>,
     /// Given up for a moment to refuse a client when the daemon has no descriptor left.
-    spare: Mutex<Option<fs::File>>,
+    spare: Mutex<Option<Waker>>,
 }
 
 impl Listener {
-    /// Listens at `path`, mode 0600. Its directory is created with mode 0700 if it is not there; a
-    /// socket that nobody listens on is replaced.
-    pub fn bind(path: &Path) -> Result<Self, BindError> {
+    /// Puts a socket at `path`. Its directory is created with mode 0700 if it is not there; a socket that nobody
+    /// listens on is replaced.
+    ///
+    /// # Errors
+    /// The path is taken or can't be had, or the daemon may not give it to that user or group.
+    pub fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
         let os = |what| move |error: io::Error| BindError::Os { what, path: path.to_owned(), error };
         let address = SocketAddrUnix::new(path)
             .map_err(|_| BindError::TooLong { path: path.to_owned(), len_bytes: path.as_os_str().len() })?;
@@ -60,11 +94,45 @@ impl Listener {
         let fd = stream_socket().map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
         let identity = Mutex::new(identity(path));
-        let listener = Self { fd, path: path.to_owned(), identity, spare: Mutex::new(spare()) };
-        // Nobody can connect before `listen`, so the mode is right from the first moment that counts.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(os("set the mode of"))?;
-        listen(&listener.fd, 8).map_err(|errno| os("listen on")(errno.into()))?;
+        let listener = Self { fd, path: path.to_owned(), access, identity, spare: Mutex::new(spare()) };
+        // Nobody can connect before `listen`, so both are right from the first moment that counts.
+        lchown(path, access.user, access.group).map_err(|error| not_ours(path, access, error))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(os("set the mode of"))?;
         Ok(listener)
+    }
+
+    /// Lets clients connect.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn listen(&self) -> Result<(), BindError> {
+        let os = |errno: Errno| BindError::Os { what: "listen on", path: self.path.clone(), error: errno.into() };
+        listen(&self.fd, 8).map_err(os)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a client may stay that was let in by the file system, whose modes anybody with the right to may have
+    /// changed since. The text says who it is.
+    ///
+    /// # Errors
+    /// It is neither root nor the daemon's own user, nor one whom the socket is for.
+    pub fn admit(&self, client: impl AsFd) -> Result<(), String> {
+        let Access { user, group, mode, groups_of } = self.access;
+        let peer = socket_peercred(&client).map_err(|errno| format!("who it is can't be told: {errno}"))?;
+        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+        let for_group = group.unwrap_or_else(|| getegid().as_raw());
+        let is_in_group = || gid == for_group || groups_of(client.as_fd()).contains(&for_group);
+        let is_admitted = uid == 0
+            || uid == geteuid().as_raw()
+            || Some(uid) == user
+            || mode & 0o002 != 0
+            || mode & 0o020 != 0 && is_in_group();
+        let process = peer.pid.as_raw_nonzero();
+        if is_admitted { Ok(()) } else { Err(format!("process {process} of user {uid} may not use this socket")) }
     }
 
     /// The next client's socket, if one waits; it is non-blocking.
@@ -109,8 +177,14 @@ impl Drop for Listener {
     }
 }
 
-fn spare() -> Option<fs::File> {
-    fs::File::open("/dev/null").ok()
+fn not_ours(path: &Path, access: Access, error: io::Error) -> BindError {
+    let one = |what, id: Option<u32>| id.map(|id| format!("{what} {id}"));
+    let to: Vec<String> = [one("user", access.user), one("group", access.group)].into_iter().flatten().collect();
+    BindError::NotOurs { path: path.to_owned(), to: to.join(" and "), error }
+}
+
+fn spare() -> Option<Waker> {
+    Waker::new().ok()
 }
 
 fn stream_socket() -> io::Result<OwnedFd> {
@@ -140,5 +214,60 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> 
         // Somebody listens; AGAIN says that their queue of new clients is full.
         Ok(()) | Err(Errno::AGAIN) => Err(BindError::InUse { path: path.to_owned() }),
         Err(errno) => Err(os("connect to")(errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn modes(path: &Path) -> (u32, u32, u32) {
+        let found = fs::symlink_metadata(path).unwrap();
+        (found.uid(), found.gid(), found.mode() & 0o777)
+    }
+
+    #[test]
+    fn a_socket_is_right_before_anybody_can_connect() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db/cntrl");
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        let access = Access { user: Some(own.0), group: Some(own.1), mode: 0o660, ..Access::default() };
+        // Twice: a socket that a killed daemon left is replaced, with the modes of now.
+        std::mem::forget(Listener::bind(&path, Access::default()).unwrap());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let listener = Listener::bind(&path, access);
+        let listener = listener.unwrap();
+        assert_eq!(modes(&path), (own.0, own.1, 0o660));
+        assert!(UnixStream::connect(&path).is_err(), "before it listens");
+        listener.listen().unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        listener.admit(listener.accept().unwrap()).unwrap();
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_can_not_be_given_away_names_the_remedy() {
+        if !geteuid().is_root() {
+            let dir = tempfile::tempdir().unwrap();
+            let access = Access { user: Some(0), mode: 0o600, ..Access::default() };
+            let refused = Listener::bind(&dir.path().join("cntrl"), access).unwrap_err().to_string();
+            assert!(refused.contains("to user 0: ") && refused.contains("usermod -aG"), "{refused}");
+            return;
+        }
+        // As another user, on a thread of its own: credentials are a thread's.
+        let dir = tempfile::tempdir().unwrap();
+        let (path, nobody) = (dir.path().join("cntrl"), rustix::fs::Uid::from_raw(65_534));
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        let refused = std::thread::spawn(move || {
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let access = Access { group: Some(4242), mode: 0o660, ..Access::default() };
+            (Listener::bind(&path, access).unwrap_err().to_string(), path.exists())
+        });
+        let (refused, is_left) = refused.join().unwrap();
+        assert!(refused.contains("to group 4242: ") && refused.contains("usermod -aG"), "{refused}");
+        assert!(!is_left);
     }
 }

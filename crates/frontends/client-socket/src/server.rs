@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -36,13 +35,29 @@ pub struct Place<'a> {
     pub name: &'a str,
     /// What the thread's name begins with.
     pub prefix: &'a str,
-    /// Where clients connect.
-    pub socket: &'a Path,
+    /// Where clients connect, once they may.
+    pub listener: Listener,
+    /// What is the same for all devices.
+    pub around: Surroundings,
+}
+
+/// What a process has for the threads of all its devices.
+#[derive(Clone)]
+pub struct Surroundings {
     /// Where log lines go.
     pub sink: Sink,
-    /// What takes descriptors from its clients. `None`: its own thread does, which a client can then make hang for good
-    /// (see [`gate`](crate::gate)); for clients that are trusted.
+    /// What each thread does first.
+    pub begin: fn(),
+    /// What takes descriptors from clients. `None`: a device's own thread does, which a client can then make hang for
+    /// good (see [`gate`](crate::gate)); for clients that are trusted.
     pub gate: Option<Arc<Gate>>,
+}
+
+impl Surroundings {
+    /// No gate, and nothing to do first.
+    pub fn plain(sink: Sink) -> Self {
+        Self { sink, begin: || {}, gate: None }
+    }
 }
 
 /// A device on its socket. Dropping it disconnects the client and waits for the thread to end, for 1 s at most; see
@@ -68,9 +83,10 @@ impl Server {
     where
         P::Device: Send,
     {
-        let Place { name, prefix, socket, sink, gate } = place;
+        let Place { name, prefix, listener, around: Surroundings { sink, begin, gate } } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
-        let listener = Listener::bind(socket)?;
+        listener.listen()?;
+        let at = format!("{name}: listening on {}", listener.path().display());
         let control = Arc::new(Control {
             listener,
             waker: Arc::new(Waker::new().map_err(bad)?),
@@ -79,13 +95,14 @@ impl Server {
             ended: Condvar::new(),
         });
         let mut log = Log::new(Arc::clone(&sink));
-        log.info(&format!("{name}: listening on {}", socket.display()));
+        log.info(&at);
         let gate = gate.map(|gate| (gate.device(), gate));
         let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, gate, log };
         let guard = Ended(Arc::clone(&control));
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
             // Dropped last, when the device is gone, or in a panic.
             let _guard = guard;
+            begin();
             served.run();
         });
         Ok(Self { name: name.to_owned(), control, thread: Some(thread.map_err(bad)?), sink })
@@ -235,6 +252,9 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     }
 
     fn serve(&mut self, socket: OwnedFd) {
+        if let Err(who) = self.control.listener.admit(&socket) {
+            return self.log.warn(&format!("{}: client refused: {who}", self.name));
+        }
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));

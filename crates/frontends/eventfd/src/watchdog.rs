@@ -91,18 +91,22 @@ fn writers(watchdog: &Watchdog) -> std::sync::MutexGuard<'_, Vec<Arc<Writer>>> {
     watchdog.writers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the watchdog, once for the process, and installs the handler for SIGURG that it needs.
+/// Starts the watchdog, once for the process, and installs the handler for SIGURG that it needs. Its thread calls
+/// `begin` first.
 ///
 /// # Errors
 /// The kernel refused the thread or the handler.
-pub fn start_watchdog() -> io::Result<()> {
+pub fn start_watchdog(begin: fn()) -> io::Result<()> {
     static STARTING: Mutex<()> = Mutex::new(());
     let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if WATCHDOG.get().is_some() {
         return Ok(());
     }
     install()?;
-    let handle = std::thread::Builder::new().name("watchdog".into()).spawn(run)?;
+    let handle = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+        begin();
+        run();
+    })?;
     let thread = handle.thread().clone();
     WATCHDOG.get_or_init(|| Watchdog { thread, is_parked: AtomicBool::new(false), writers: Mutex::new(Vec::new()) });
     Ok(())

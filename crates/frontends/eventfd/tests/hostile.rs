@@ -33,7 +33,7 @@ const FULL: [u8; 8] = (u64::MAX - 1).to_ne_bytes();
 
 #[test]
 fn signals_are_counted_and_a_full_counter_is_a_signal() {
-    start_watchdog().unwrap();
+    start_watchdog(|| {}).unwrap();
     watch();
     let (theirs, ours) = pair();
     assert!(ours.raise() && ours.raise());
@@ -45,7 +45,7 @@ fn signals_are_counted_and_a_full_counter_is_a_signal() {
 
 #[test]
 fn a_write_that_is_held_up_ends_and_is_the_last() {
-    start_watchdog().unwrap();
+    start_watchdog(|| {}).unwrap();
     watch();
     let (theirs, ours) = pair();
     write(&theirs, &FULL).unwrap();
@@ -60,7 +60,7 @@ fn a_write_that_is_held_up_ends_and_is_the_last() {
 
 #[test]
 fn whoever_fills_it_at_the_wrong_moment_holds_nobody_up() {
-    start_watchdog().unwrap();
+    start_watchdog(|| {}).unwrap();
     watch();
     let stop = AtomicBool::new(false);
     let mut held_up = 0;

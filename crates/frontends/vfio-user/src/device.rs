@@ -2,7 +2,6 @@
 //! them), and what it is asked.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use client_socket::Session;
@@ -37,14 +36,12 @@ pub trait Device: Send {
     fn disconnected(&mut self, reason: &str);
 }
 
-/// A device and the socket it is served on. Always a PCI device, the only kind that the
+/// A device. Always a PCI device, the only kind that the
 /// specification knows.
 #[derive(Debug)]
 pub struct DeviceSpec {
     /// The tenant's name, for log lines and the thread.
     pub name: String,
-    /// Where clients connect: `<runtime_dir>/<tenant>/cntrl`.
-    pub socket: PathBuf,
     /// By VFIO region index. A PCI device has 9: BAR 0 to 5, the expansion ROM, configuration space, VGA.
     pub regions: Vec<RegionSpec>,
     /// By VFIO interrupt index. A PCI device has 5: INTx, MSI, MSI-X, error, request.

@@ -62,7 +62,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use client_socket::{BindError, Closed, Gate, Level, Server, Session, Sink};
+pub use client_socket::{Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
 pub use connection::{ClientState, Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
 pub use request::{IrqChange, Reply, Request, SetIrqs};
@@ -75,13 +75,13 @@ pub use rustix::io::Errno;
 /// descriptor.
 pub fn serve(
     spec: DeviceSpec,
+    listener: Listener,
     device: Box<dyn Device>,
-    sink: Sink,
-    gate: Option<Arc<Gate>>,
+    around: Surroundings,
 ) -> Result<Server, BindError> {
     spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
     let spec = Arc::new(spec);
-    let place = client_socket::Place { name: &spec.name, prefix: "vfio", socket: &spec.socket, sink, gate };
+    let place = client_socket::Place { name: &spec.name, prefix: "vfio", listener, around };
     let of_client = Arc::clone(&spec);
     Server::start(place, move || ClientState::new(Arc::clone(&of_client)), device)
 }

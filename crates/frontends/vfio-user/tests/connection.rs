@@ -6,7 +6,6 @@ mod common;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use common::message::*;
@@ -49,7 +48,7 @@ struct Client {
 }
 
 fn fresh() -> Client {
-    let spec = Arc::new(common::spec("test", Path::new("/nowhere")).0);
+    let spec = Arc::new(common::spec("test").0);
     let mut device = Keeper::default();
     let connection = Connection::open(ClientState::new(spec), Session::alone().unwrap(), &mut device);
     Client { connection, device, log: Vec::new() }

@@ -1,7 +1,6 @@
 //! What a device is to the server: its description, and what it is told.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use client_socket::Session;
@@ -13,13 +12,11 @@ use crate::wire::VHOST_USER_F_PROTOCOL_FEATURES;
 /// The index of a ring is one byte of SET_VRING_KICK.
 const MAX_QUEUES: u16 = 256;
 
-/// A device and the socket it is served on.
+/// A device.
 #[derive(Debug, Clone)]
 pub struct DeviceSpec {
     /// The tenant's name, for log lines and the thread.
     pub name: String,
-    /// Where clients connect: `<runtime_dir>/<tenant>/vhost.sock`.
-    pub socket: PathBuf,
     /// Virtio feature bits that the device offers, without those of vhost-user itself (26 and 30).
     pub features: u64,
     /// Virtqueues that a client may use; 1 to 256.

@@ -51,7 +51,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use client_socket::{BindError, Closed, Level, Server, Session, Sink};
+pub use client_socket::{Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
 pub use connection::{Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, RingSetup};
 pub use front_end::FrontEnd;
@@ -62,10 +62,15 @@ pub use memory::{MAX_REGIONS, Memory, Region};
 /// # Errors
 /// The socket is in use or can't be created, the description makes no sense, or the kernel refused a thread or a
 /// descriptor.
-pub fn serve(spec: DeviceSpec, device: Box<dyn Device>, sink: Sink) -> Result<Server, BindError> {
+pub fn serve(
+    spec: DeviceSpec,
+    listener: Listener,
+    device: Box<dyn Device>,
+    around: Surroundings,
+) -> Result<Server, BindError> {
     spec.check().map_err(|why| BindError::BadDevice { name: spec.name.clone(), why })?;
     let spec = Arc::new(spec);
-    let place = client_socket::Place { name: &spec.name, prefix: "vhost", socket: &spec.socket, sink };
+    let place = client_socket::Place { name: &spec.name, prefix: "vhost", listener, around };
     let of_client = Arc::clone(&spec);
     Server::start(place, move || FrontEnd::new(Arc::clone(&of_client)), device)
 }

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::message::*;
-use common::{Recorder, Running, VERSION_1, notifier, spec};
+use common::{Recorder, Running, VERSION_1, listen_at, notifier, spec};
 use guest_memory::Mapping;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use vhost_user::{BindError, DeviceSpec};
+use vhost_user::{BindError, DeviceSpec, Surroundings};
 
 const USER: u64 = 0x7f00_0000_0000;
 const LEN: u64 = 0x10_0000;
@@ -211,8 +211,11 @@ fn the_device_is_told_of_the_end_even_when_the_server_stops() {
 #[test]
 fn what_can_not_be_served_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let start = |spec: DeviceSpec| vhost_user::serve(spec, Box::new(Recorder::new().0), Arc::new(|_, _: &str| {}));
-    let good = spec("vm", directory.path().join("vhost.sock"));
+    let start = |spec: DeviceSpec| {
+        let listener = listen_at(&directory.path().join("vhost.sock"))?;
+        vhost_user::serve(spec, listener, Box::new(Recorder::new().0), Surroundings::plain(Arc::new(|_, _: &str| {})))
+    };
+    let good = spec("vm");
     for bad in [
         DeviceSpec { queues: 0, ..good.clone() },
         DeviceSpec { queues: 257, ..good.clone() },

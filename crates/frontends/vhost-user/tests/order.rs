@@ -38,7 +38,7 @@ struct Client {
 impl Client {
     fn connect() -> Self {
         let (mut device, held, seen) = Recorder::new();
-        let spec = Arc::new(spec("vm", "unused".into()));
+        let spec = Arc::new(spec("vm"));
         let connection = Connection::open(FrontEnd::new(spec), Session::alone().unwrap(), &mut device);
         Self { connection, device, held, seen }
     }

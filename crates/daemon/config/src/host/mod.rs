@@ -1,5 +1,7 @@
 //! Checks that look at the machine, and change nothing.
 
+mod accounts;
+mod directories;
 pub mod in_use;
 mod sockets;
 
@@ -14,6 +16,9 @@ use io_model::units::Size;
 use layout::DeviceIdentity;
 use rustix::fs::{Access, OFlags, access};
 
+pub use self::accounts::Identity;
+use self::accounts::owners;
+use self::directories::open_safe;
 use self::in_use::{InUse, LockError, number_of};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
@@ -81,9 +86,10 @@ impl Config {
             self.warn_thin(&mut warnings, found);
         }
         let found = found.and_then(|found| self.usable(&mut sink, found));
-        directory(&mut sink, "runtime_dir", &self.runtime_dir, self.marks.runtime_dir.as_ref());
+        let owners = owners(self.identity()?.as_ref());
+        directory(&mut sink, "runtime_dir", &self.runtime_dir, &owners, self.marks.runtime_dir.as_ref());
         if matches!(self.device.backend, Backend::Block { .. }) {
-            directory(&mut sink, "state_dir", &self.state_dir, self.marks.state_dir.as_ref());
+            directory(&mut sink, "state_dir", &self.state_dir, &owners, self.marks.state_dir.as_ref());
         }
         self.check_cpus(&mut sink, &mut warnings);
         self.check_sockets(&mut sink, &mut warnings);
@@ -350,7 +356,10 @@ fn kind_of(metadata: &Metadata) -> &'static str {
 }
 
 /// Can the directory be made, or be written to? Nothing is made.
-fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, mark: Option<&std::ops::Range<usize>>) {
+fn directory(sink: &mut Sink<'_>, key: &str, path: &Path, owners: &[u32], mark: Option<&std::ops::Range<usize>>) {
+    if let Err((what, remedy)) = open_safe(path, owners) {
+        return sink.maybe_at(mark, format!("{key} can't be used: {what}"), remedy);
+    }
     let existing = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
     if !existing.is_dir() {
         let what = format!("{key} = {:?} can't be used: {} is not a directory", path, existing.display());

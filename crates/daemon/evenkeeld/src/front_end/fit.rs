@@ -1,11 +1,10 @@
 //! Which front end a tenant has, and what it takes to serve one.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use client_socket::{BindError, Log, Server, Sink};
+use client_socket::{BindError, Listener, Log, Server, Surroundings};
 use config::{Frontend, Tenant};
 use io_model::TenantId;
 use layout::Placement;
@@ -47,10 +46,10 @@ pub struct Making<'a> {
     pub policy: PolicyKind,
     /// The queues of each part; one part for a front end that can't be split.
     pub queues: &'a [Range<u16>],
-    /// Where clients connect.
-    pub socket: PathBuf,
-    /// Where log lines go.
-    pub sink: Sink,
+    /// Where clients connect, once it is served.
+    pub listener: Listener,
+    /// What the threads of all clients have.
+    pub around: Surroundings,
     /// See [`OnFormat`].
     pub on_format: OnFormat,
 }
@@ -67,31 +66,30 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, policy, socket, sink, on_format, .. } = making;
-    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, socket, on_format)?;
+    let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
+    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, on_format)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
-        vfio_user::serve(spec, Box::new(client), sink)
+        vfio_user::serve(spec, listener, Box::new(client), around)
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, queues, socket, sink, .. } = making;
+    let Making { id, tenant, placement, drive, queues, listener, around, .. } = making;
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
         let queues = Queues::new(Arc::clone(&disk), queues.clone());
-        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&sink))).into()
+        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink))).into()
     };
     let parts = queues.iter().map(part).collect();
     let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
-        let client = VirtioClient::new(name, disk, ports, budget, Log::new(Arc::clone(&sink)));
-        let spec = client.spec(socket);
-        vhost_user::serve(spec, Box::new(client), sink)
+        let client = VirtioClient::new(name, disk, ports, budget, Log::new(Arc::clone(&around.sink)));
+        vhost_user::serve(client.spec(), listener, Box::new(client), around)
     };
     Ok(Fitted { parts, serve: Box::new(serve) })
 }

@@ -1,7 +1,6 @@
 //! A tenant's NVMe controller at its poller: the controller, its interrupts as eventfds, and what its client asks.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -116,7 +115,6 @@ pub fn build(
     policy: PolicyKind,
     placement: &Placement,
     drive: &Facts,
-    socket: PathBuf,
     on_format: OnFormat,
 ) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>)> {
     // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
@@ -145,14 +143,8 @@ pub fn build(
     irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
-    let spec = DeviceSpec {
-        name: tenant.name.clone(),
-        socket,
-        regions,
-        irqs,
-        resettable: true,
-        budget: super::budget(tenant),
-    };
+    let budget = super::budget(tenant);
+    let spec = DeviceSpec { name: tenant.name.clone(), regions, irqs, resettable: true, budget };
     Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), on_format }, spec, page))
 }
 

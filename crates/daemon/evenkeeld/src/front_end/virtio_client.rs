@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -55,10 +54,9 @@ impl VirtioClient {
     }
 
     /// How the disk is presented on its socket.
-    pub fn spec(&self, socket: PathBuf) -> DeviceSpec {
+    pub fn spec(&self) -> DeviceSpec {
         DeviceSpec {
             name: self.name.to_string(),
-            socket,
             features: self.disk.features(),
             queues: self.disk.config().queues,
             max_queue_size: MAX_RING_SIZE,

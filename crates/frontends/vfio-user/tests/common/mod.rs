@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use guest_memory::{Budget, GuestMemory, Mapping};
 use vfio_user::{
-    BindError, DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Server, Session, Sink,
+    Access, BindError, DeviceSpec, Errno, IrqChange, IrqSpec, Listener, MmapSpec, RegionSpec, Reply, Request, Server,
+    Session, Sink, Surroundings,
 };
 
 pub const BAR0_BYTES: u64 = 0x4000;
@@ -32,8 +33,8 @@ pub enum Seen {
     Log(String),
 }
 
-/// An NVMe-like PCI device at `socket`, and what its clients map a page of.
-pub fn spec(name: &str, socket: &Path) -> (DeviceSpec, Arc<Mapping>) {
+/// An NVMe-like PCI device, and what its clients map a page of.
+pub fn spec(name: &str) -> (DeviceSpec, Arc<Mapping>) {
     let (bar0, fd) = Mapping::memfd("bar0", BAR0_BYTES as usize).unwrap();
     let mmap = Some(MmapSpec { fd: fd.into(), file_offset_bytes: 0, areas: vec![(DOORBELLS, 0x1000)] });
     let mut regions: Vec<RegionSpec> = (0..9).map(|_| RegionSpec::default()).collect();
@@ -41,14 +42,7 @@ pub fn spec(name: &str, socket: &Path) -> (DeviceSpec, Arc<Mapping>) {
     regions[7] = RegionSpec { size_bytes: 4096, readable: true, writable: true, mmap: None };
     let mut irqs = vec![IrqSpec::default(); 5];
     irqs[2] = IrqSpec::eventfds(VECTORS);
-    let spec = DeviceSpec {
-        name: name.into(),
-        socket: socket.to_owned(),
-        regions,
-        irqs,
-        resettable: true,
-        budget: Budget::new(1 << 40, 4096),
-    };
+    let spec = DeviceSpec { name: name.into(), regions, irqs, resettable: true, budget: Budget::new(1 << 40, 4096) };
     (spec, bar0)
 }
 
@@ -198,7 +192,7 @@ impl Running {
     }
 
     pub fn add_at(&self, name: &str, socket: &Path) -> Result<Arc<Mapping>, BindError> {
-        let (spec, bar0) = spec(name, socket);
+        let (spec, bar0) = spec(name);
         let device = Device {
             name: name.into(),
             seen: self.seen_by.clone(),
@@ -209,7 +203,12 @@ impl Running {
             eventfds: BTreeMap::new(),
             resets: 0,
         };
-        let server = vfio_user::serve(spec, Box::new(device), Arc::clone(&self.sink))?;
+        let server = vfio_user::serve(
+            spec,
+            Listener::bind(socket, Access::default())?,
+            Box::new(device),
+            Surroundings::plain(Arc::clone(&self.sink)),
+        )?;
         self.servers.lock().unwrap().push((name.into(), server));
         Ok(bar0)
     }

@@ -139,7 +139,7 @@ fn indexes_wrap_around() {
 
 #[test]
 fn an_event_descriptor_that_blocks_does_not_hold_the_poller() {
-    eventfd::start_watchdog().expect("a thread");
+    eventfd::start_watchdog(|| {}).expect("a thread");
     eventfd::watch();
     let mut world = World::ready();
     let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("eventfd");

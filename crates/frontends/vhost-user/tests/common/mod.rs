@@ -6,14 +6,14 @@ pub mod message;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use guest_memory::Budget;
 use rustix::event::{EventfdFlags, eventfd};
-use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Server, Session};
+use vhost_user::{Access, BindError, Device, DeviceSpec, Listener, Memory, RingSetup, Server, Session, Surroundings};
 
 pub const QUEUES: u16 = 4;
 pub const MAX_SIZE: u16 = 256;
@@ -27,17 +27,14 @@ pub fn inflight_bytes(queue_size: u16) -> u64 {
     (16 + 16 * u64::from(queue_size)).next_multiple_of(64)
 }
 
-pub fn spec(name: &str, socket: PathBuf) -> DeviceSpec {
+pub fn spec(name: &str) -> DeviceSpec {
     let features = VERSION_1 | FLUSH;
-    DeviceSpec {
-        name: name.into(),
-        socket,
-        features,
-        queues: QUEUES,
-        max_queue_size: MAX_SIZE,
-        inflight_bytes,
-        budget: Budget::new(1 << 40, 4096),
-    }
+    let budget = Budget::new(1 << 40, 4096);
+    DeviceSpec { name: name.into(), features, queues: QUEUES, max_queue_size: MAX_SIZE, inflight_bytes, budget }
+}
+
+pub fn listen_at(socket: &Path) -> Result<Listener, BindError> {
+    Listener::bind(socket, Access::default())
 }
 
 /// What the device holds.
@@ -160,7 +157,9 @@ impl Running {
         let (lines, log) = channel();
         let lines = Mutex::new(lines);
         let sink = Arc::new(move |_, line: &str| drop(lines.lock().unwrap().send(line.to_owned())));
-        let server = vhost_user::serve(spec(name, socket.clone()), Box::new(device), sink).unwrap();
+        let server =
+            vhost_user::serve(spec(name), listen_at(&socket).unwrap(), Box::new(device), Surroundings::plain(sink))
+                .unwrap();
         Self { server: Some(server), directory, socket, held, seen, log }
     }
 

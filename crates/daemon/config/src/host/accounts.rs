@@ -1,0 +1,97 @@
+//! Users and groups of this host.
+
+use std::ffi::CString;
+use std::ops::Range;
+
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use rustix::process::geteuid;
+
+use crate::access::{Account, SocketSection};
+use crate::config::Config;
+use crate::problem::{ConfigErrors, Sink};
+
+/// Who a process is to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Real, effective and saved user.
+    pub uid: u32,
+    /// The same of groups.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Config {
+    /// Finds the numbers of all users and groups of the file. Asks the host's name service, which may read any file
+    /// and talk to any socket: so once, and before the daemon is confined.
+    ///
+    /// # Errors
+    /// There is no such user or group.
+    pub(crate) fn look_up_accounts(&mut self) -> Result<(), ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        let daemon_mark = self.marks.daemon.as_ref();
+        look_up(&mut sink, daemon_mark, &mut self.daemon.user, &mut self.daemon.group);
+        for tenant in &mut self.tenants {
+            let SocketSection { user, group, .. } = &mut tenant.socket;
+            look_up(&mut sink, Some(&tenant.marks.name), user, group);
+        }
+        sink.finish()
+    }
+
+    /// Who the daemon becomes; `None`: it stays who it is.
+    ///
+    /// # Errors
+    /// It is not root, so that it can't become somebody else; or the user has no group.
+    pub fn identity(&self) -> Result<Option<Identity>, ConfigErrors> {
+        let Some(Account { name, id: Some(uid) }) = &self.daemon.user else { return Ok(None) };
+        let wrong = |what: String, remedy: String| {
+            let mut sink = Sink::new(&self.text);
+            sink.maybe_at(self.marks.daemon.as_ref(), what, remedy);
+            ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
+        };
+        if !geteuid().is_root() {
+            if *uid == geteuid().as_raw() {
+                return Ok(None);
+            }
+            let what = format!("the daemon can't become user {name:?}: it is not started as root");
+            return Err(wrong(what, "start it as root or as that user, or remove `user`".into()));
+        }
+        if *uid == 0 {
+            let what = "user = \"root\" under [daemon] is no user to become".into();
+            return Err(wrong(what, "name a user of its own, such as evenkeel (useradd --system evenkeel)".into()));
+        }
+        let user = User::from_uid(Uid::from_raw(*uid)).ok().flatten();
+        let named = self.daemon.group.as_ref().and_then(|group| group.id);
+        let Some(gid) = named.or_else(|| user.as_ref().map(|user| user.gid.as_raw())) else {
+            return Err(wrong(format!("user {name:?} has no group"), "add group = \"…\" under [daemon]".into()));
+        };
+        let known = user.and_then(|user| CString::new(user.name).ok());
+        let groups = known.and_then(|name| getgrouplist(&name, Gid::from_raw(gid)).ok());
+        let groups = groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect());
+        Ok(Some(Identity { uid: *uid, gid, groups }))
+    }
+}
+
+fn look_up(sink: &mut Sink<'_>, mark: Option<&Range<usize>>, user: &mut Option<Account>, group: &mut Option<Account>) {
+    let found_user = |name: &str| User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+    let found_group = |name: &str| Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    for account in user.iter_mut().filter(|account| account.id.is_none()) {
+        account.id = found_user(&account.name);
+        if account.id.is_none() {
+            let remedy = format!("make it (useradd --system {}), or name another one", account.name);
+            sink.maybe_at(mark, format!("there is no user {:?} on this host", account.name), remedy);
+        }
+    }
+    for account in group.iter_mut().filter(|account| account.id.is_none()) {
+        account.id = found_group(&account.name);
+        if account.id.is_none() {
+            let remedy = format!("make it (groupadd --system {}), or name another one", account.name);
+            sink.maybe_at(mark, format!("there is no group {:?} on this host", account.name), remedy);
+        }
+    }
+}
+
+/// Users whom the daemon's directories may belong to.
+pub(crate) fn owners(identity: Option<&Identity>) -> Vec<u32> {
+    [0, geteuid().as_raw()].into_iter().chain(identity.map(|identity| identity.uid)).collect()
+}

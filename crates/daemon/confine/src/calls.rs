@@ -1,0 +1,255 @@
+//! Which system calls each kind of thread may make: the tables. Everything else ends the process.
+//!
+//! To allow one more, put it where it is needed and say what needs it; to add a kind, add it to [`ThreadKind`] and to
+//! [`ThreadKind::tables`].
+
+use libc::*;
+use seccompiler::SeccompCmpOp::{self, Eq, MaskedEq};
+
+/// What a thread of the daemon is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ThreadKind {
+    /// Waits for signals; ends the process.
+    Main,
+    /// Applies commands: opens queues, makes sockets, writes the layout; starts pollers and clients' threads.
+    Owner,
+    /// Moves commands.
+    Poller,
+    /// Serves one tenant's socket.
+    Client,
+    /// Accepts on the control socket; starts threads that answer.
+    Control,
+    /// Answers one who asks there.
+    Stats,
+    /// Looks at mapped doorbells.
+    Doorbells,
+    /// Writes the log.
+    Log,
+    /// Prints what is served.
+    Announce,
+    /// Waits for a client's thread to end.
+    Closing,
+    /// Interrupts writes that last too long.
+    Watchdog,
+    /// Any thread of the process that takes clients' descriptors.
+    Gate,
+}
+
+/// A system call, and what its arguments must be: the number of one, and how it compares to a value (32 bits).
+pub(crate) type Call = (c_long, &'static [(u8, SeccompCmpOp, u64)]);
+
+const fn any(call: c_long) -> Call {
+    (call, &[])
+}
+
+/// No page becomes one that can be executed.
+const NO_EXEC: &[(u8, SeccompCmpOp, u64)] = &[(2, MaskedEq(PROT_EXEC as u64), 0)];
+
+/// What the standard library and the allocator do in any thread; signal handlers; a panic's last words.
+const RUNTIME: &[Call] = &[
+    (SYS_mmap, NO_EXEC),
+    (SYS_mprotect, NO_EXEC),
+    any(SYS_munmap),
+    any(SYS_mremap),
+    any(SYS_madvise),
+    any(SYS_brk),
+    any(SYS_futex),
+    any(SYS_sched_yield),
+    any(SYS_clock_gettime),
+    any(SYS_clock_nanosleep),
+    any(SYS_nanosleep),
+    any(SYS_restart_syscall),
+    any(SYS_getrandom),
+    any(SYS_close),
+    // Before each close, in debug builds.
+    (SYS_fcntl, &[(1, Eq, F_GETFD as u64)]),
+    any(SYS_write),
+    any(SYS_ppoll),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_poll),
+    any(SYS_rt_sigreturn),
+    any(SYS_rt_sigprocmask),
+    any(SYS_sigaltstack),
+    any(SYS_getpid),
+    any(SYS_gettid),
+    any(SYS_tgkill),
+    // Of a thread that begins: its name, its stack's bounds. And what a poller sets.
+    any(SYS_rseq),
+    any(SYS_set_robust_list),
+    any(SYS_sched_getaffinity),
+    (SYS_prctl, &[(0, Eq, PR_SET_NAME as u64)]),
+    (SYS_prctl, &[(0, Eq, PR_SET_VMA as u64)]),
+    any(SYS_exit),
+    any(SYS_exit_group),
+    // The handler of SIGTERM may run in any thread, and tells the main one through a socket that is connected.
+    (SYS_sendto, &[(4, Eq, 0)]),
+];
+
+/// Starting a thread that confines itself.
+const SPAWN: &[Call] = &[
+    any(SYS_clone3),
+    (SYS_clone, &[(0, MaskedEq(CLONE_THREAD as u64), CLONE_THREAD as u64)]),
+    (SYS_prctl, &[(0, Eq, PR_SET_NO_NEW_PRIVS as u64)]),
+    any(SYS_seccomp),
+];
+
+/// Waking, and waiting for descriptors.
+const EVENTS: &[Call] = &[
+    any(SYS_read),
+    any(SYS_eventfd2),
+    any(SYS_epoll_create1),
+    any(SYS_epoll_ctl),
+    any(SYS_epoll_pwait),
+    any(SYS_epoll_pwait2),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_epoll_wait),
+    any(SYS_fcntl),
+];
+
+const RINGS: &[Call] = &[any(SYS_io_uring_enter), any(SYS_io_uring_register)];
+
+/// Taking a socket off its place.
+const UNLISTEN: &[Call] = &[
+    any(SYS_shutdown),
+    any(SYS_accept4),
+    any(SYS_statx),
+    any(SYS_newfstatat),
+    any(SYS_unlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_unlink),
+];
+
+/// Of a Unix socket's clients, their messages and descriptors.
+const CLIENTS: &[Call] = &[
+    any(SYS_accept4),
+    any(SYS_getsockopt),
+    any(SYS_geteuid),
+    any(SYS_getegid),
+    any(SYS_recvmsg),
+    any(SYS_sendmsg),
+    any(SYS_fstat),
+    any(SYS_fstatfs),
+    any(SYS_memfd_create),
+    any(SYS_ftruncate),
+    // Of a client, for the process that takes its descriptors.
+    any(SYS_socketpair),
+    any(SYS_readlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_readlink),
+];
+
+/// Reading files; which ones, Landlock says.
+const FILES: &[Call] = &[
+    any(SYS_openat),
+    any(SYS_read),
+    any(SYS_lseek),
+    any(SYS_fstat),
+    any(SYS_newfstatat),
+    any(SYS_statx),
+    any(SYS_getdents64),
+];
+
+/// Making and replacing them: the layout, sockets.
+const CHANGES: &[Call] = &[
+    any(SYS_fcntl),
+    any(SYS_fsync),
+    any(SYS_fdatasync),
+    any(SYS_ftruncate),
+    any(SYS_mkdirat),
+    any(SYS_renameat2),
+    any(SYS_renameat),
+    any(SYS_unlinkat),
+    any(SYS_fchmodat),
+    any(SYS_fchownat),
+    any(SYS_geteuid),
+    any(SYS_getegid),
+    (SYS_socket, &[(0, Eq, AF_UNIX as u64)]),
+    any(SYS_bind),
+    any(SYS_listen),
+    any(SYS_connect),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_mkdir),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_rename),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_unlink),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_chmod),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_lchown),
+];
+
+const POLLER: &[Call] = &[any(SYS_sched_setaffinity), (SYS_prctl, &[(0, Eq, PR_SET_TIMERSLACK as u64)])];
+
+/// Queues are opened, with their rings and memory, and devices made.
+const OWNER: &[Call] = &[any(SYS_io_uring_setup), any(SYS_memfd_create), any(SYS_fstatfs)];
+
+const CONTROL: &[Call] =
+    &[any(SYS_accept4), any(SYS_getsockopt), any(SYS_geteuid), any(SYS_getegid), (SYS_ioctl, &[(1, Eq, FIONBIO)])];
+
+const STATS: &[Call] = &[any(SYS_setsockopt), any(SYS_recvfrom)];
+
+/// Looking at descriptors, and passing them on.
+const GATE: &[Call] = &[
+    any(SYS_recvmsg),
+    any(SYS_sendmsg),
+    any(SYS_getsockopt),
+    any(SYS_fcntl),
+    any(SYS_readlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_readlink),
+    any(SYS_shutdown),
+    any(SYS_prlimit64),
+];
+
+const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
+
+impl ThreadKind {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Main,
+        Self::Owner,
+        Self::Poller,
+        Self::Client,
+        Self::Control,
+        Self::Stats,
+        Self::Doorbells,
+        Self::Log,
+        Self::Announce,
+        Self::Closing,
+        Self::Watchdog,
+        Self::Gate,
+    ];
+
+    /// What it may do. A filter stays with the threads that its thread starts: who starts others has their tables too.
+    pub(crate) fn tables(self) -> &'static [&'static [Call]] {
+        match self {
+            Self::Main => &[RUNTIME, MAIN, UNLISTEN],
+            Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER],
+            Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER],
+            Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN],
+            Self::Control => &[RUNTIME, SPAWN, CONTROL, EVENTS, UNLISTEN, FILES, STATS],
+            Self::Stats => &[RUNTIME, FILES, STATS],
+            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
+            Self::Gate => &[RUNTIME, SPAWN, GATE],
+            Self::Closing => &[RUNTIME, UNLISTEN],
+        }
+    }
+
+    /// As messages call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Owner => "owner",
+            Self::Poller => "poller",
+            Self::Client => "client",
+            Self::Control => "control",
+            Self::Stats => "stats",
+            Self::Doorbells => "doorbells",
+            Self::Log => "log",
+            Self::Announce => "announce",
+            Self::Closing => "closing",
+            Self::Watchdog => "watchdog",
+            Self::Gate => "gate",
+        }
+    }
+}

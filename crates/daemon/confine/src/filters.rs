@@ -1,0 +1,131 @@
+//! The tables as filters that the kernel applies, and what ends a process that breaks one.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::OnceLock;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter,
+};
+
+use crate::calls::ThreadKind;
+
+static FILTERS: OnceLock<BTreeMap<ThreadKind, BpfProgram>> = OnceLock::new();
+
+thread_local! {
+    /// For the last words. Needs no initialization, which a signal handler must not do.
+    static NAME: Cell<&'static str> = const { Cell::new("that has no filter yet") };
+}
+
+/// From now on a thread that [`enter`]s is confined, and a call that its filter does not allow ends the process.
+///
+/// # Errors
+/// This machine has no filters.
+pub fn arm() -> io::Result<()> {
+    let filters: Result<BTreeMap<_, _>, _> =
+        ThreadKind::ALL.map(|kind| Ok((kind, compile(kind)?))).into_iter().collect();
+    let filters = filters.map_err(|error: seccompiler::BackendError| io::Error::other(error))?;
+    say_what_was_forbidden()?;
+    // A second time nothing changes.
+    let _ = FILTERS.set(filters);
+    Ok(())
+}
+
+/// Whether threads are confined.
+pub fn is_armed() -> bool {
+    FILTERS.get().is_some()
+}
+
+/// Confines this thread, and those that it starts, for good; or does nothing where nobody [`arm`]ed.
+///
+/// # Panics
+/// The kernel refused: a thread that can't be confined must not run.
+pub fn enter(kind: ThreadKind) {
+    let Some(filter) = FILTERS.get().and_then(|filters| filters.get(&kind)) else { return };
+    NAME.set(kind.name());
+    if let Err(error) = apply_filter(filter) {
+        panic!("can't confine the {} thread: {error}; --unconfined goes without", kind.name());
+    }
+}
+
+fn compile(kind: ThreadKind) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for (call, conditions) in kind.tables().iter().copied().flatten() {
+        let one = |(argument, how, value): &(u8, SeccompCmpOp, u64)| {
+            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, how.clone(), *value)
+        };
+        let conditions: Vec<SeccompCondition> = conditions.iter().map(one).collect::<Result<_, _>>()?;
+        let alternatives = rules.entry(*call).or_default();
+        if !conditions.is_empty() {
+            alternatives.push(SeccompRule::new(conditions)?);
+        }
+    }
+    // No condition at all is what the kernel is told to allow a call whatever its arguments are.
+    for (call, _) in kind.tables().iter().copied().flatten().filter(|(_, conditions)| conditions.is_empty()) {
+        rules.insert(*call, Vec::new());
+    }
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch)?.try_into()
+}
+
+/// Has a forbidden call end the process by SIGABRT with a line that names it, instead of silently.
+fn say_what_was_forbidden() -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid one: no flags, nothing masked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler keeps to what a signal handler may do, and never returns.
+    let done = unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Where `si_syscall` lies in the information of SIGSYS (sigaction(2)): behind three numbers, padded, and an address.
+const SI_SYSCALL: usize = 16 + size_of::<usize>();
+
+extern "C" fn handler(_signal: libc::c_int, info: *const libc::siginfo_t, _context: *const libc::c_void) {
+    // SAFETY: the kernel gives the information of a SIGSYS, which has 128 bytes and a number there.
+    let call = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
+    let mut digits = [0; 10];
+    let call = decimal(call.unsigned_abs(), &mut digits);
+    let name = NAME.try_with(Cell::get).unwrap_or("that ends");
+    let words: [&[u8]; 5] = [
+        b"evenkeeld: the thread ",
+        name.as_bytes(),
+        b" made the system call ",
+        call,
+        b", which its filter forbids; the daemon ends here, please report it\n",
+    ];
+    let mut line = [0; 160];
+    let mut len = 0;
+    for byte in words.into_iter().flatten().take(line.len()) {
+        line[len] = *byte;
+        len += 1;
+    }
+    // Only if it does not wait: standard error may be a pipe that nobody reads.
+    let mut writable = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd, a local; the line's bytes, a local; `abort` is what a signal handler may call.
+    unsafe {
+        if libc::poll(&raw mut writable, 1, 200) == 1 {
+            libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len);
+        }
+        libc::abort()
+    }
+}
+
+/// Formats without what a signal handler must not use.
+fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Filters end processes: each trial is a process of its own, this test's binary once more.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+use super::*;
+
+/// What the trial's process finds in its environment: the kind of thread, and what it is to do.
+const KIND: &str = "CONFINE_TEST_KIND";
+const CALL: &str = "CONFINE_TEST_CALL";
+
+type Trial = (&'static str, fn());
+
+fn raw(number: libc::c_long, arguments: [libc::c_long; 3]) {
+    // SAFETY: calls without pointers, or with null ones, which the kernel refuses if the filter does not.
+    unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) };
+}
+
+/// What no thread of the daemon may do.
+const FORBIDDEN: [Trial; 12] = [
+    ("execute", || raw(libc::SYS_execve, [0; 3])),
+    ("trace", || raw(libc::SYS_ptrace, [libc::PTRACE_TRACEME as _, 0, 0])),
+    ("signal others", || raw(libc::SYS_kill, [0, 0, 0])),
+    ("become another user", || raw(libc::SYS_setresuid, [0, 0, 0])),
+    ("mount", || raw(libc::SYS_mount, [0; 3])),
+    ("a program for the kernel", || raw(libc::SYS_bpf, [0; 3])),
+    ("a socket to the network", || raw(libc::SYS_socket, [libc::AF_INET as _, libc::SOCK_STREAM as _, 0])),
+    ("a socket to the kernel", || raw(libc::SYS_socket, [libc::AF_NETLINK as _, libc::SOCK_RAW as _, 0])),
+    ("code", || raw(libc::SYS_mprotect, [0, 4096, (libc::PROT_READ | libc::PROT_EXEC) as _])),
+    ("a handler of signals", || raw(libc::SYS_rt_sigaction, [libc::SIGSYS as _, 0, 0])),
+    ("dumpable", || raw(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as _, 1, 0])),
+    ("a process", || raw(libc::SYS_clone, [libc::SIGCHLD as _, 0, 0])),
+];
+
+/// What only some may do, and who.
+const FOR_SOME: [(Trial, &[ThreadKind]); 4] = [
+    (
+        ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
+        &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::Stats],
+    ),
+    (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner]),
+    (("enter a ring", || raw(libc::SYS_io_uring_enter, [-1, 0, 0])), &[ThreadKind::Owner, ThreadKind::Poller]),
+    (
+        ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
+        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Gate],
+    ),
+];
+
+/// What every thread does.
+const ALLOWED: [Trial; 3] = [
+    ("memory", || drop(vec![1_u8; 64 << 20])),
+    ("give way", std::thread::yield_now),
+    ("standard error", || drop(std::io::Write::write_all(&mut std::io::stderr(), b"words\n"))),
+];
+
+fn trials() -> impl Iterator<Item = Trial> {
+    FORBIDDEN.into_iter().chain(FOR_SOME.map(|(trial, _)| trial)).chain(ALLOWED)
+}
+
+/// The trial's side: not a test of its own.
+#[test]
+fn trial() {
+    let (Ok(kind), Ok(call)) = (std::env::var(KIND), std::env::var(CALL)) else { return };
+    arm().expect("filters");
+    let kind = ThreadKind::ALL.into_iter().find(|one| one.name() == kind).expect("a kind");
+    let (_, run) = trials().find(|(name, _)| *name == call).expect("a trial");
+    enter(kind);
+    run();
+    // Without the test harness's farewell, which is no thread of the daemon.
+    raw(libc::SYS_exit_group, [42, 0, 0]);
+}
+
+fn try_one(kind: ThreadKind, call: &str) -> Output {
+    Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "filters::tests::trial", "--nocapture"])
+        .envs([(KIND, kind.name()), (CALL, call)])
+        .output()
+        .expect("a process")
+}
+
+fn assert_forbidden(kind: ThreadKind, call: &str) {
+    let output = try_one(kind, call);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{kind:?}, {call}: {}; {told}", output.status);
+    let words = format!("evenkeeld: the thread {} made the system call ", kind.name());
+    assert!(told.contains(&words) && told.contains("which its filter forbids"), "{kind:?}, {call}: {told}");
+}
+
+fn assert_allowed(kind: ThreadKind, call: &str) {
+    let output = try_one(kind, call);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(42), "{kind:?}, {call}: {}; {told}", output.status);
+}
+
+#[test]
+fn a_forbidden_call_ends_the_process_whichever_thread_makes_it() {
+    for kind in ThreadKind::ALL {
+        let starts_threads = matches!(kind, ThreadKind::Owner | ThreadKind::Control | ThreadKind::Gate);
+        for (call, _) in FORBIDDEN {
+            assert_forbidden(kind, call);
+        }
+        assert!(starts_threads == kind.tables().iter().copied().flatten().any(|(call, _)| *call == libc::SYS_clone3));
+    }
+}
+
+#[test]
+fn each_kind_of_thread_may_do_what_it_is_there_for() {
+    for kind in ThreadKind::ALL {
+        for ((call, _), kinds) in FOR_SOME {
+            if kinds.contains(&kind) { assert_allowed(kind, call) } else { assert_forbidden(kind, call) }
+        }
+        for (call, _) in ALLOWED {
+            assert_allowed(kind, call);
+        }
+    }
+}
+
+#[test]
+fn numbers_are_written_out() {
+    for number in [0, 7, 59, 4_294_967_295] {
+        assert_eq!(decimal(number, &mut [0; 10]), number.to_string().as_bytes());
+    }
+}

@@ -1,0 +1,55 @@
+//! Who the process is, and what it may do as that.
+
+use std::io;
+
+use rustix::process::{DumpableBehavior, Gid, Uid, geteuid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+/// Whom the process becomes.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity<'a> {
+    /// Real, effective and saved user.
+    pub uid: u32,
+    /// The same of groups.
+    pub gid: u32,
+    /// All supplementary groups.
+    pub groups: &'a [u32],
+}
+
+/// Becomes somebody else, if told to, and drops every capability, for good: neither this thread nor one that it starts
+/// nor a program that one executes gets any back. Root that stays root keeps its capabilities.
+///
+/// # Errors
+/// There are other threads, which would stay as they are; or the kernel refused.
+pub fn drop_privileges(identity: Option<Identity<'_>>) -> io::Result<()> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("there are threads already, which would keep their privileges"));
+    }
+    if let Some(Identity { uid, gid, groups }) = identity {
+        for capability in CapabilitySet::all().iter() {
+            // Fails for those that this kernel does not have.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        set_thread_groups(&groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+    }
+    if !geteuid().is_root() {
+        let none = CapabilitySet::empty();
+        clear_ambient_capability_set()?;
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    }
+    Ok(set_no_new_privs(true)?)
+}
+
+/// Keeps other processes of the same user from reading this one's memory, and the kernel from dumping it.
+///
+/// # Errors
+/// The kernel refused.
+pub fn hide_memory() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}

@@ -1,0 +1,153 @@
+//! What takes the rights of whoever starts the daemon: the drive, the directories, the sockets. Opened by one thread,
+//! before the process drops what it does not need and any other thread starts.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use client_socket::{Access, Level, Listener, Sink};
+use config::{Account, Config, DeviceLock, Identity, Prepared, SocketSection, Tenant};
+use layout::{Change, LayoutFile, Placement};
+use policy::PolicyConfig;
+use promises::drive_profile;
+use ssd_model::Profile;
+
+use crate::daemon::{Engine, OpenDrive};
+use crate::drive::AnyDrive;
+
+/// Everything that is opened once.
+pub struct Opened {
+    pub(crate) config: Config,
+    pub(crate) profile: Profile,
+    pub(crate) policy: PolicyConfig,
+    pub(crate) layout: LayoutFile,
+    pub(crate) lock: DeviceLock,
+    pub(crate) drive: Box<dyn AnyDrive>,
+    pub(crate) control: Listener,
+    /// Of each tenant, by its name; nobody can connect yet.
+    pub(crate) sockets: BTreeMap<String, Listener>,
+    identity: Option<Identity>,
+}
+
+impl Opened {
+    pub(crate) fn open(
+        engine: Engine<impl OpenDrive>,
+        prepared: Prepared,
+        profile: Profile,
+        sink: &Sink,
+    ) -> Result<Self> {
+        let Engine { policy, open } = engine;
+        let new = |change: &Change| match change {
+            Change::Placed(placement) => Some(placement.name.clone()),
+            _ => None,
+        };
+        let new_tenants: Vec<String> = prepared.changes.iter().filter_map(new).collect();
+        let identity = prepared.config.identity()?;
+        let is_new = prepared.host.to_create;
+        let (config, mut layout, lock) = prepared.commit()?;
+        guest_memory::install().context("can't guard against guest memory that is taken away")?;
+        if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
+            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
+        }
+        let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
+        let drive = open(&config, &profile, size_bytes)?;
+        fit_blocks(&config, &mut layout, drive.facts().block_bytes, &new_tenants, sink)?;
+        config.make_directories(identity.as_ref())?;
+        if let Some(identity) = &identity {
+            let image = config.device.backend.path().filter(|_| is_new);
+            for file in image.into_iter().chain(layout.path()) {
+                config.hand_over(file, identity)?;
+            }
+        }
+        let control = Listener::bind(&config.control_path(), access(None, None, 0o600, identity.as_ref()))?;
+        let bound =
+            config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
+        let sockets = bound.collect::<Result<_>>()?;
+        Ok(Self { config, profile, policy, layout, lock, drive, control, sockets, identity })
+    }
+
+    /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.
+    ///
+    /// # Errors
+    /// The kernel refused, or the layout could not be written any more.
+    pub fn drop_privileges(&self) -> Result<()> {
+        let identity = self.identity.as_ref();
+        let becomes = identity.map(|Identity { uid, gid, groups }| confine::Identity { uid: *uid, gid: *gid, groups });
+        confine::drop_privileges(becomes).context("can't drop privileges")?;
+        if let (Some(Identity { uid, .. }), Some(directory)) = (identity, self.layout_directory())
+            && let Err(errno) = rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK)
+        {
+            let at = directory.display();
+            bail!("user {uid} can't write to {at}, where the drive's layout file belongs: {errno}; chown {uid} {at}");
+        }
+        Ok(())
+    }
+
+    /// Whether the process is root and stays it.
+    pub fn stays_root(&self) -> bool {
+        self.identity.is_none() && rustix::process::geteuid().is_root()
+    }
+
+    fn layout_directory(&self) -> Option<PathBuf> {
+        self.layout.path().and_then(Path::parent).map(PathBuf::from)
+    }
+
+    /// Where files are made, replaced and removed while the daemon runs.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        [self.config.runtime_dir.clone()].into_iter().chain(self.layout_directory()).collect()
+    }
+}
+
+/// Puts a tenant's socket in its place.
+///
+/// # Errors
+/// The place is taken, or the daemon may not give the socket to whom it is for.
+pub fn bind(config: &Config, tenant: &Tenant, identity: Option<&Identity>) -> Result<Listener> {
+    let path = config.socket_path(tenant);
+    // A tenant that has the other front end now must not look as if the former one were still there.
+    let former = path.with_file_name(tenant.frontend.other_socket_name());
+    let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(&former).is_err() {
+        // If it can't be removed, it is in nobody's way.
+        let _ = std::fs::remove_file(&former);
+    }
+    let SocketSection { user, group, mode } = &tenant.socket;
+    Ok(Listener::bind(&path, access(user.as_ref(), group.as_ref(), *mode, identity))?)
+}
+
+/// What is nobody's in particular is the daemon's, as who it will be.
+fn access(user: Option<&Account>, group: Option<&Account>, mode: u32, identity: Option<&Identity>) -> Access {
+    Access {
+        user: user.map_or(identity.map(|identity| identity.uid), |user| user.id),
+        group: group.map_or(identity.map(|identity| identity.gid), |group| group.id),
+        mode,
+        groups_of: confine::groups_of_peer,
+    }
+}
+
+/// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed before has
+/// data in blocks of its own, and is refused.
+fn fit_blocks(
+    config: &Config,
+    layout: &mut LayoutFile,
+    block_bytes: u32,
+    new_tenants: &[String],
+    sink: &Sink,
+) -> Result<()> {
+    let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
+    let served = |placement: &&Placement| config.tenants.iter().any(|tenant| tenant.name == placement.name);
+    for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
+        let Placement { name, lba_bytes, .. } = placement;
+        if !new_tenants.contains(name) {
+            bail!(
+                "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
+                 back to a file system or device with smaller blocks"
+            );
+        }
+        layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
+        sink(Level::Info, &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"));
+    }
+    Ok(())
+}

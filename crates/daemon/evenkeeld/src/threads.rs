@@ -1,0 +1,20 @@
+//! What each of the daemon's threads does first.
+
+use confine::ThreadKind;
+
+/// Confines the thread to what it is there for.
+pub fn enter(kind: ThreadKind) {
+    confine::enter(kind);
+    drill();
+}
+
+/// For the test of the filters: in debug builds, a thread whose name begins with what EVENKEELD_FORBIDDEN_IN says makes
+/// a call that no thread may make.
+fn drill() {
+    #[cfg(debug_assertions)]
+    if let Ok(wanted) = std::env::var("EVENKEELD_FORBIDDEN_IN")
+        && std::thread::current().name().is_some_and(|name| name.starts_with(&wanted))
+    {
+        let _ = rustix::process::set_parent_process_death_signal(None);
+    }
+}

@@ -1,0 +1,80 @@
+//! Whom a tenant's socket is for.
+
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::fs::{Gid, Uid};
+
+use crate::harness::Home;
+
+const CONFIG: &str = "[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n[policy]\nname = \"passthrough\"\n\
+                      [[tenant]]\nname = \"alice\"\nsize = \"4MiB\"\nsocket_user = \"4001\"\n\
+                      [[tenant]]\nname = \"group\"\nsize = \"4MiB\"\nsocket_group = \"4242\"\n\
+                      frontend = \"vhost-user-blk\"\n\
+                      [[tenant]]\nname = \"own\"\nsize = \"4MiB\"\n";
+const ALICE: u32 = 4001;
+const MALLORY: u32 = 4002;
+const GROUP: u32 = 4242;
+
+/// Connects as another user, on a thread of its own: credentials are a thread's. `None`: may not. Else whether the
+/// daemon keeps the connection.
+fn connect(path: &Path, user: u32, groups: &[u32]) -> Option<bool> {
+    let (path, groups) = (path.to_owned(), groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>());
+    let thread = std::thread::spawn(move || {
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        rustix::thread::set_thread_groups(&groups).unwrap();
+        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        let mut stream = UnixStream::connect(path).ok()?;
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
+        // Nobody says anything before the client does: the end, or a wait.
+        Some(stream.read(&mut [0]).is_err())
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn a_socket_is_for_whom_the_configuration_says() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    let home = Home::new();
+    // Others reach the sockets through it.
+    for dir in [home.config().parent().unwrap(), home.path("").as_path()] {
+        fs::set_permissions(dir, Permissions::from_mode(0o711)).unwrap();
+    }
+    home.configure(CONFIG);
+    let [alice, group, own] = ["alice/cntrl", "group/vhost.sock", "own/cntrl"].map(|at| home.runtime_dir().join(at));
+    // Over a restart after a kill, too.
+    for _ in 0..2 {
+        let daemon = home.serve();
+        let facts = |path: &Path| {
+            let (found, dir) = (fs::metadata(path).unwrap(), fs::metadata(path.parent().unwrap()).unwrap());
+            (found.uid(), found.gid(), found.mode() & 0o777, dir.mode() & 0o777)
+        };
+        assert_eq!(facts(&alice), (ALICE, 0, 0o600, 0o711));
+        assert_eq!(facts(&group), (0, GROUP, 0o660, 0o711));
+        assert_eq!(facts(&own), (0, 0, 0o600, 0o700));
+        assert_eq!(connect(&alice, ALICE, &[]), Some(true));
+        assert_eq!(connect(&group, MALLORY, &[7, GROUP]), Some(true));
+        for (path, user, groups) in [(&alice, MALLORY, [GROUP]), (&group, ALICE, [7]), (&own, ALICE, [GROUP])] {
+            assert_eq!(connect(path, user, &groups), None, "{path:?} for {user}");
+        }
+
+        // Somebody opens what was closed: who connects is still looked at.
+        fs::set_permissions(own.parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+        for path in [&alice, &own, &group] {
+            fs::set_permissions(path, Permissions::from_mode(0o666)).unwrap();
+            assert_eq!(connect(path, MALLORY, &[7]), Some(false), "{path:?}");
+        }
+        daemon.wait_log("client refused: process ", 3);
+        daemon.wait_log(&format!("of user {MALLORY} may not use this socket"), 3);
+        assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[]), None);
+        fs::set_permissions(own.parent().unwrap(), Permissions::from_mode(0o700)).unwrap();
+        drop(daemon);
+    }
+}

@@ -1,0 +1,116 @@
+//! A daemon that is started as root and does not stay it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use crate::harness::{Daemon, Home, errors, run};
+
+const USER: u32 = 4001;
+const CONFIG: &str = "[daemon]\nuser = \"4001\"\ngroup = \"4001\"\n\
+                      [device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true\n\
+                      [policy]\nname = \"passthrough\"\n\
+                      [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n\
+                      [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n";
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can become somebody else");
+    }
+    is_root
+}
+
+/// What `/proc` says of every thread of the daemon, by the field's name.
+fn of_all_threads(daemon: &Daemon, field: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.ready["pid"])).unwrap();
+    let mut found: Vec<String> = tasks
+        .map(|task| {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+            line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    found.dedup();
+    found
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let found = fs::symlink_metadata(path).unwrap();
+    (found.uid(), found.gid())
+}
+
+#[test]
+fn every_thread_of_a_daemon_that_dropped_root_has_nothing_left_of_it() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+    chown(home.path(""), Some(USER), None).unwrap();
+    home.configure(CONFIG);
+    // Killed in between: the next one has the rights to what this one left.
+    for _ in 0..2 {
+        let daemon = home.serve();
+        home.load("db", "--rw randrw --bs 4k --iodepth 8 --runtime 1s").expect_clean();
+        home.load("web", "--rw randread --bs 4k --iodepth 8 --runtime 1s").expect_clean();
+        assert_eq!(of_all_threads(&daemon, "Uid"), ["4001 4001 4001 4001"]);
+        assert_eq!(of_all_threads(&daemon, "Gid"), ["4001 4001 4001 4001"]);
+        assert_eq!(of_all_threads(&daemon, "Groups"), ["4001"]);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(of_all_threads(&daemon, set), ["0000000000000000"], "{set}");
+        }
+        assert_eq!(of_all_threads(&daemon, "NoNewPrivs"), ["1"]);
+        // Who is not dumpable has its files in /proc owned by root (proc(5)).
+        assert_eq!(owner(Path::new(&format!("/proc/{}/mem", daemon.ready["pid"]))), (0, 0));
+        let stats = run(&["stats", "--once", "--runtime-dir", home.runtime_dir().to_str().unwrap()]);
+        assert!(stats.status.success(), "{}", errors(&stats));
+
+        for (path, wanted) in [
+            ("run", (USER, USER)),
+            ("run/db", (USER, USER)),
+            ("run/control", (USER, USER)),
+            ("run/db/cntrl", (4002, USER)),
+            ("run/web/vhost.sock", (USER, USER)),
+            ("drive.img", (USER, USER)),
+            ("drive.img.layout.toml", (USER, USER)),
+        ] {
+            assert_eq!(owner(&home.path(path)), wanted, "{path}");
+        }
+        drop(daemon);
+    }
+    // A Format is recorded as who the daemon is then.
+    let daemon = home.serve();
+    let mut guest = home.attach("db");
+    guest.format(1).unwrap();
+    daemon.wait_log("formatted with LBAs of 4096 bytes", 1);
+    assert_eq!(owner(&home.path("drive.img.layout.toml")), (USER, USER));
+    drop(guest);
+    daemon.stop();
+    assert!(!home.path("run/db/cntrl").exists() && !home.path("run/control").exists(), "it leaves no sockets");
+}
+
+#[test]
+fn a_user_who_could_not_write_the_layout_is_told_before_anybody_is_served() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    fs::set_permissions(home.config().parent().unwrap(), Permissions::from_mode(0o711)).unwrap();
+    let config = home.configure(CONFIG);
+    let output = run(&["serve", config.to_str().unwrap()]);
+    assert!(!output.status.success());
+    let told = errors(&output);
+    assert!(told.contains("user 4001 can't write to") && told.contains("; chown 4001 "), "{told}");
+    assert!(!home.path("run/control").exists());
+}
+
+#[test]
+fn a_daemon_that_stays_root_says_so() {
+    let home = Home::new();
+    home.configure(&CONFIG[CONFIG.find("[device]").unwrap()..].replace("socket_user = \"4002\"\n", ""));
+    let daemon = home.serve();
+    assert_eq!(daemon.log().contains("the daemon runs as root: write user"), rustix::process::geteuid().is_root());
+    assert_eq!(of_all_threads(&daemon, "NoNewPrivs"), ["1"]);
+    daemon.stop();
+}
