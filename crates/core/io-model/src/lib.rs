@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod cache;
 mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -18,6 +19,7 @@ pub mod units;
 use std::ops::{Add, AddAssign, Sub};
 
 pub use backend::{Backend, Done, Io};
+pub use cache::CacheDebt;
 pub use command::{Command, DeviceError, Op, Outcome, Place};
 pub use guest_memory::{IoBuf, Mapping, Refused};
 pub use token::{Token, lost_tokens};
@@ -77,7 +79,7 @@ pub struct VqId {
     /// Whose.
     pub tenant: TenantId,
     /// Which of the tenant's: the NVMe SQ identifier, or the virtqueue index plus one. 0 is the front
-    /// end's own (erasing a namespace, say).
+    /// end's own (erasing a namespace, flushing for a guest that left).
     pub index: u16,
 }
 

@@ -161,4 +161,6 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
 }
 
 #[cfg(test)]
+mod flush_tests;
+#[cfg(test)]
 mod tests;

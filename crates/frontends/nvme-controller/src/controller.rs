@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, IoBuf, MappedU32, Mapping, MemoryListener, SpaceError};
+use io_model::{CacheDebt, DeviceError};
 use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
@@ -30,6 +31,8 @@ pub enum Event {
         /// Logical block size from now on.
         lba_bytes: u32,
     },
+    /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
+    FlushFailed(DeviceError),
 }
 
 /// A virtual NVMe controller. See the crate's documentation.
@@ -51,8 +54,11 @@ pub struct Controller<I: Interrupts> {
     pub(crate) stats: Stats,
     /// Device commands that have not come back, those of vanished queues included.
     pub(crate) in_flight: u32,
+    pub(crate) cache: CacheDebt,
     /// A reset waits for what is in flight.
     resetting: bool,
+    /// The client is gone.
+    leaving: bool,
     /// A shutdown was asked for: nothing more is fetched.
     pub(crate) stopped: bool,
     generation: u16,
@@ -84,7 +90,9 @@ impl<I: Interrupts> Controller<I> {
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
             in_flight: 0,
+            cache: CacheDebt::new(config.namespace.volatile_write_cache),
             resetting: false,
+            leaving: false,
             stopped: false,
             generation: 0,
             bounce_bytes: 0,
@@ -240,11 +248,13 @@ impl<I: Interrupts> Controller<I> {
         self.resetting = true;
     }
 
-    /// Ends what waited for nothing to be in flight: resets and shutdowns.
+    /// Ends what waited for nothing to be in flight: resets and shutdowns. A guest that ends waits for a flush too.
     pub(crate) fn settle(&mut self) {
-        if self.in_flight > 0 {
+        let ends = self.leaving || self.regs.csts.shst() == Csts::SHST_BUSY;
+        if self.in_flight > 0 || ends && self.cache.must_flush() {
             return;
         }
+        self.leaving = false;
         if self.resetting {
             self.resetting = false;
             // A shutdown may have been asked for since the reset.
@@ -278,17 +288,18 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// The VMM went away: resets everything and takes all guest memory out, to be reported by
-    /// [`Controller::take_unmapped`] like any other.
+    /// [`Controller::take_unmapped`] like any other. What it wrote is flushed if the drive has a cache, as VQ 0.
     pub fn client_gone(&mut self) {
+        self.leaving = true;
         self.reset();
         self.irq.forget_wiring();
         self.health.power_cycles += 1;
         self.memory.unmap_all();
     }
 
-    /// Whether no device command is in flight.
+    /// Whether no device command is in flight, nor one to come for a guest that ended.
     pub fn is_idle(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight == 0 && !self.cache.is_parting()
     }
 
     /// Adds guest memory, after telling `listener` of it. `None`: a range that is known but can't be reached. Queues

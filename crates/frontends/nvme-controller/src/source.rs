@@ -15,7 +15,8 @@ const ADMIN_BURST: u32 = 4;
 impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
-        if self.stopped { 0 } else { self.queues.shown }
+        let shown = if self.stopped { 0 } else { self.queues.shown };
+        shown | u128::from(self.cache.is_wanted())
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -96,12 +97,13 @@ impl<I: Interrupts> Source for Controller<I> {
 
 impl<I: Interrupts> Controller<I> {
     fn admin_backlog(&mut self) -> u32 {
+        let flush = u32::from(self.cache.is_wanted());
         if self.stopped {
-            return 0;
+            return flush;
         }
         self.deliver_events();
         let step = u32::from(self.format.as_ref().is_some_and(Format::is_ready));
-        self.admin_waiting() + step
+        self.admin_waiting() + step + flush
     }
 
     #[inline]

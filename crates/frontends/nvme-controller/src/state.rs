@@ -195,6 +195,7 @@ impl<I: Interrupts> Controller<I> {
         (self.regs.cc, self.regs.csts, self.regs.aqa) = (Cc(state.cc), Csts(state.csts), Aqa(state.aqa));
         self.regs.int_mask = state.int_mask;
         self.stopped = self.regs.csts.shst() != Csts::SHST_NONE;
+        self.cache.assume_unflushed();
         if self.regs.csts.rdy() && !self.regs.cap.offers_ams(self.regs.cc.ams()) {
             return Err(StateError::Invalid("the arbitration mechanism"));
         }

@@ -67,8 +67,8 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, policy, socket, sink, on_format, .. } = making;
-    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, socket, on_format)?;
+    let sink = Arc::clone(&making.sink);
+    let (device, spec, doorbells) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);

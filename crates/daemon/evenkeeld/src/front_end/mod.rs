@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{MappedU32, MemoryListener};
-use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 pub use self::fit::{Fitted, Making, OnFormat, fit};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
@@ -23,6 +23,11 @@ use crate::poller_waker::{PollerWaker, Watch};
 
 /// Why a client is cut off.
 const POISONED: &str = "the client shrank a file that it had shared as memory";
+
+/// The line that says that the flush for a client that went failed.
+fn not_flushed(name: &str, error: DeviceError) -> String {
+    format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+}
 
 /// A tenant's queues at one poller, and the life that they have beside [`Source`].
 ///
@@ -36,8 +41,8 @@ pub trait FrontEnd: Source + Send + 'static {
     /// which the client's thread gave them. `memory` is told of what is mapped and unmapped.
     fn order(&mut self, order: Self::Order, memory: &mut dyn MemoryListener);
 
-    /// The tenant leaves this poller: its client counts as gone, whatever its thread does. Nothing is fetched any more,
-    /// and memory is let go of once nothing in flight uses it.
+    /// The tenant leaves this poller: its client counts as gone, whatever its thread does. Nothing is fetched any more
+    /// but a flush of what it wrote (VQ 0), and memory is let go of once nothing in flight uses it.
     fn leave(&mut self);
 
     /// Answers what waited and is over. `true`: something still waits.

@@ -1,21 +1,21 @@
 //! A tenant's NVMe controller at its poller: the controller, its interrupts as eventfds, and what its client asks.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
+use client_socket::Log;
 use config::Tenant;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
-use policy::{PolicyKind, TenantPriority};
+use policy::TenantPriority;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
-use super::{FrontEnd, OnFormat};
+use super::{FrontEnd, Making, OnFormat};
 use crate::drive::Facts;
 
 /// Region indexes of a PCI device (VFIO).
@@ -100,6 +100,8 @@ pub struct NvmeDevice {
     controller: Controller<EventFds>,
     session: Option<Session>,
     waiting: Vec<Waiting>,
+    name: String,
+    log: Log,
     on_format: OnFormat,
 }
 
@@ -111,15 +113,9 @@ const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.
-pub fn build(
-    id: TenantId,
-    tenant: &Tenant,
-    policy: PolicyKind,
-    placement: &Placement,
-    drive: &Facts,
-    socket: PathBuf,
-    on_format: OnFormat,
-) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>)> {
+pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>)> {
+    let Making { id, tenant, placement, drive, policy, socket, sink, on_format, .. } = making;
+    let log = Log::new(sink);
     // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
     let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
     let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;
@@ -147,7 +143,8 @@ pub fn build(
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let spec = DeviceSpec { name: tenant.name.clone(), socket, regions, irqs, resettable: true };
-    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), on_format }, spec, page))
+    let name = tenant.name.clone();
+    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), name, log, on_format }, spec, page))
 }
 
 fn controller_config(
@@ -375,8 +372,10 @@ impl Source for NvmeDevice {
     fn notify(&mut self) {
         self.controller.notify();
         while let Some(event) = self.controller.take_event() {
-            let Event::Formatted { lba_bytes } = event;
-            (self.on_format)(lba_bytes);
+            match event {
+                Event::Formatted { lba_bytes } => (self.on_format)(lba_bytes),
+                Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
+            }
         }
     }
 

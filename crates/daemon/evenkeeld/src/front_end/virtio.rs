@@ -31,7 +31,7 @@ pub enum Order {
     WriteCache,
     /// Stop a ring; answered when nothing of it is in flight.
     Stop(u16, Sender<Stopped>),
-    /// The client is gone; answered when nothing of it is in flight.
+    /// The client is gone; answered when nothing of it is in flight or in the drive's cache.
     Gone(Sender<()>),
 }
 
@@ -99,12 +99,12 @@ impl VirtioQueues {
                 quiet
             }
             Waiting::Gone(done) => {
-                let idle = self.queues.is_idle();
-                if idle {
+                let flushed = self.queues.is_flushed();
+                if flushed {
                     self.let_go(memory);
                     done.iter().for_each(|done| answer(done, ()));
                 }
-                idle
+                flushed
             }
         }
     }
@@ -224,6 +224,9 @@ impl Source for VirtioQueues {
 
     fn notify(&mut self) {
         self.queues.notify();
+        if let Some(error) = self.queues.take_flush_error() {
+            self.log.warn(&super::not_flushed(&self.name, error));
+        }
     }
 
     fn set_wakeup(&mut self, wanted: bool) {

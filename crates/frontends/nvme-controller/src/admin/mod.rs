@@ -33,8 +33,11 @@ enum Reply {
 }
 
 impl<I: Interrupts> Controller<I> {
-    /// Executes the next admin command, or yields the next step of a running Format.
+    /// Executes the next admin command, or yields a device command of our own.
     pub(crate) fn fetch_admin(&mut self) -> Fetch {
+        if let Some(flush) = self.next_parting_flush() {
+            return flush;
+        }
         if self.stopped {
             return Fetch::Empty;
         }

@@ -268,14 +268,14 @@ fn writes_are_durable_as_the_guest_asks() {
     let seen: Vec<_> = std::mem::take(&mut host.seen).iter().map(|command| (command.op, command.fua)).collect();
     assert_eq!(seen, [(Op::Write, false), (Op::Write, true), (Op::Flush, false), (Op::Flush, false)]);
 
-    // Cache disabled: every write is durable, and a flush has nothing to do.
+    // Cache disabled: every write is durable. A flush goes out all the same, for writes of before.
     let off = Sqe { opc: nvme_spec::opcode::admin::SET_FEATURES, cdw10: 6, cdw11: 0, ..Sqe::zeroed() };
     assert_eq!(host.admin(off).status(), Status::SUCCESS);
     host.io(write);
     host.io(rw(nvm::WRITE_ZEROES, 8, 1));
     assert_eq!(host.io(flush()).status(), Status::SUCCESS);
     let seen: Vec<_> = host.seen.iter().map(|command| (command.op, command.fua)).collect();
-    assert_eq!(seen, [(Op::Write, true), (Op::WriteZeroes, true)]);
+    assert_eq!(seen, [(Op::Write, true), (Op::WriteZeroes, true), (Op::Flush, false)]);
 }
 
 #[test]
