@@ -340,6 +340,7 @@ impl World {
 
     fn poll(&mut self, vq: u16) {
         for _ in 0..8 {
+            self.controller.service();
             let backlog = self.controller.backlog(vq);
             match self.controller.fetch(vq) {
                 Fetch::Command(command, buf, token) => {

@@ -155,8 +155,9 @@ pub trait Source {
         QueuePriority::Medium
     }
 
-    /// Executes a few waiting commands that need no device (an NVMe admin queue's), and returns how many. The
-    /// policy has no say: a tenant that it holds back must still be able to bring its driver up.
+    /// Does a little of the work that needs no device (an NVMe admin queue's): so much that a flood of it costs the
+    /// poller's other tenants a few microseconds of each look. Returns how many steps; 0 once nothing is left to do.
+    /// The policy has no say: a tenant that it holds back must still be able to bring its driver up.
     fn service(&mut self) -> u32 {
         0
     }

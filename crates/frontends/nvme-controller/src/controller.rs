@@ -9,7 +9,7 @@ use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
-use crate::admin::{ErrorLog, Events, Features, Format};
+use crate::admin::{ErrorLog, Events, Features, Format, Work};
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::msix::{Interrupts, Msix};
@@ -50,6 +50,7 @@ pub struct Controller<I: Interrupts> {
     pub(crate) errors: ErrorLog,
     pub(crate) health: Health,
     pub(crate) format: Option<Format>,
+    pub(crate) work: Work,
     pub(crate) wiring_events: VecDeque<Event>,
     pub(crate) stats: Stats,
     /// Device commands that have not come back, those of vanished queues included.
@@ -87,6 +88,7 @@ impl<I: Interrupts> Controller<I> {
             errors: bytemuck::Zeroable::zeroed(),
             health: Health { power_cycles: 1, ..Health::default() },
             format: None,
+            work: Work::default(),
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
             in_flight: 0,
@@ -242,6 +244,7 @@ impl<I: Interrupts> Controller<I> {
         self.features = Features::new(self.namespace.config.volatile_write_cache);
         self.namespace.write_cache = self.namespace.config.volatile_write_cache;
         self.format = None;
+        self.work.drop_answer();
         self.bounce_bytes = 0;
         self.stopped = false;
         self.regs.csts = self.regs.csts.with_shst(Csts::SHST_NONE);

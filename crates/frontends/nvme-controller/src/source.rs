@@ -9,9 +9,6 @@ use crate::admin::Format;
 use crate::msix::Interrupts;
 use crate::turns::TOGETHER;
 
-/// Admin commands executed per look: one tenant's flood of them must not hold up its poller's other tenants.
-const ADMIN_BURST: u32 = 4;
-
 impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
@@ -25,14 +22,7 @@ impl<I: Interrupts> Source for Controller<I> {
 
     #[inline]
     fn service(&mut self) -> u32 {
-        let mut done = 0;
-        while done < ADMIN_BURST && !self.stopped && self.admin_waiting() > 0 {
-            if !matches!(self.fetch_admin_command(), Fetch::Handled) {
-                break;
-            }
-            done += 1;
-        }
-        done
+        self.work().into()
     }
 
     /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or
@@ -40,7 +30,7 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         match (vq, &self.queues.arbiter) {
-            (0, _) => self.admin_backlog(),
+            (0, _) => self.own_backlog(),
             (_, None) => self.io_backlog(vq),
             (TOGETHER, _) => self.backlog_together(),
             _ => 0,
@@ -50,7 +40,7 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
         match (vq, &self.queues.arbiter) {
-            (0, _) => self.fetch_admin(),
+            (0, _) => self.fetch_own(),
             (_, None) => self.fetch_io(vq),
             (TOGETHER, _) => self.fetch_together(),
             _ => Fetch::Empty,
@@ -96,14 +86,15 @@ impl<I: Interrupts> Source for Controller<I> {
 }
 
 impl<I: Interrupts> Controller<I> {
-    fn admin_backlog(&mut self) -> u32 {
+    /// Device commands of our own. Admin commands are not for the policy.
+    fn own_backlog(&mut self) -> u32 {
         let flush = u32::from(self.cache.is_wanted());
         if self.stopped {
             return flush;
         }
         self.deliver_events();
         let step = u32::from(self.format.as_ref().is_some_and(Format::is_ready));
-        self.admin_waiting() + step + flush
+        step + flush
     }
 
     #[inline]

@@ -113,7 +113,7 @@ impl<I: Interrupts> Controller<I> {
     pub fn export(&self) -> Result<ControllerState, Busy> {
         let streams = self.queues.sqs().any(|sq| sq.stream.is_some() || sq.deleting.is_some());
         let parked = self.queues.cqs().any(Cq::has_parked);
-        if !self.is_idle() || streams || parked || self.format.is_some() {
+        if !self.is_idle() || streams || parked || self.format.is_some() || self.work.is_answering() {
             return Err(Busy);
         }
         let mut state = ControllerState {

@@ -158,7 +158,7 @@ fn a_format_stops_at_a_shutdown() {
     plain.namespace.write_zeroes = false;
     let mut host = Host::ready_with(plain);
     host.submit(0, format(0));
-    assert!(matches!(host.controller.fetch(0), Fetch::Handled));
+    assert_eq!(host.controller.service(), 1);
     host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
     assert_eq!(host.csts().shst(), Csts::SHST_DONE);
     assert!(matches!(host.controller.fetch(0), Fetch::Empty), "device work after the shutdown");

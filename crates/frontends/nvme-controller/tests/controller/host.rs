@@ -289,6 +289,9 @@ impl Host {
     /// or were yielded.
     pub fn fetch_all(&mut self) -> usize {
         let mut fetched = 0;
+        while self.controller.service() > 0 {
+            fetched += 1;
+        }
         let mut live = self.controller.live_vqs();
         while live != 0 {
             let vq = live.trailing_zeros() as u16;
