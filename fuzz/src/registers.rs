@@ -142,6 +142,7 @@ fn config() -> ControllerConfig {
             discard: true,
             write_zeroes: true,
             volatile_write_cache: true,
+            format_cut_short: false,
         },
         max_io_queues: 8,
         max_depth: 128,

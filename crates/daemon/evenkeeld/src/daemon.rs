@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use client_socket::Sink;
 use config::{Config, Prepared, Tenant};
 use io_model::TenantId;
+use nvme_controller::FormatRecord;
 use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
@@ -26,8 +27,8 @@ pub enum Command {
     Remove(TenantId, Sender<Result<()>>),
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
-    /// A guest formatted its namespace; the layout must remember.
-    Formatted(TenantId, u32),
+    /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.
+    Format(TenantId, FormatRecord),
     /// What is said of the tenants that are there now.
     Describe(Sender<Arc<Foresight>>),
     /// Complete what is in flight and end; answered with the commands that the drive never answered.

@@ -12,6 +12,7 @@ use client_socket::{Level, Server, Sink};
 use config::{Config, DeviceLock, Prepared, Tenant};
 use io_model::TenantId;
 use layout::{Change, LayoutFile, Placement};
+use nvme_controller::{FormatRecord, FormatStep};
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use promises::drive_profile;
@@ -21,7 +22,7 @@ use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Engine, Handle, OpenDrive};
 use crate::foresight::Foresight;
-use crate::front_end::{Fitted, Making, fit};
+use crate::front_end::{self, Fitted, Making, fit};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
@@ -162,7 +163,7 @@ impl Owner {
             }
             Command::Remove(id, done) => self.remove(id, done),
             Command::Left(id) => self.left(id),
-            Command::Formatted(id, lba_bytes) => self.formatted(id, lba_bytes),
+            Command::Format(id, record) => self.record_format(id, record),
             Command::Describe(done) => answer(&done, Arc::clone(&self.foresight)),
             // Ends the loop around this.
             Command::Stop(_) => {}
@@ -223,17 +224,24 @@ impl Owner {
 
     fn fit(&self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
+        let placement = placement.context("it has no place on the drive")?;
+        if placement.formatting_to_lba_bytes.is_some() {
+            let name = &tenant.name;
+            let line =
+                format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
+            (self.sink)(Level::Warn, &line);
+        }
         let handle = self.handle.clone();
         fit(Making {
             id,
             tenant,
-            placement: placement.context("it has no place on the drive")?,
+            placement,
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             socket: self.config.socket_path(tenant),
             sink: Arc::clone(&self.sink),
-            on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
+            on_format: Box::new(move |record| handle.tell(Command::Format(id, record))),
         })
     }
 
@@ -330,12 +338,25 @@ impl Owner {
         }
     }
 
-    fn formatted(&mut self, id: TenantId, lba_bytes: u32) {
-        let Some(Live { tenant, .. }) = self.tenants.get(&id) else { return };
-        let name = &tenant.name;
-        match self.layout.set_lba_bytes(name, lba_bytes) {
-            Ok(()) => (self.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
-            Err(error) => (self.sink)(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
+    fn record_format(&mut self, id: TenantId, record: FormatRecord) {
+        let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
+        let (name, lba_bytes) = (&tenant.name, record.lba_bytes);
+        let recorded = match record.step {
+            FormatStep::Begins => self.layout.begin_format(name, lba_bytes),
+            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes),
+        };
+        match (&recorded, record.step) {
+            (Ok(()), FormatStep::Begins) => {}
+            (Ok(()), FormatStep::Ends) => {
+                (self.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
+            }
+            (Err(error), _) => {
+                (self.sink)(Level::Warn, &format!("{name}: its Format fails: {}; {}", error.what(), error.remedy()));
+            }
+        }
+        for (poller, slot) in places {
+            let order = front_end::recorded(record, recorded.is_ok());
+            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
         }
     }
 

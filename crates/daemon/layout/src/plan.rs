@@ -41,6 +41,9 @@ pub struct Placement {
     pub size_bytes: u64,
     /// LBA size of the namespace as last formatted: 512 or 4096.
     pub lba_bytes: u32,
+    /// LBA size of a Format that began and has not ended: 512 or 4096. What the range holds then is undefined.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub formatting_to_lba_bytes: Option<u32>,
 }
 
 /// What a tenant asks for.
@@ -174,12 +177,15 @@ impl Layout {
         self.tenants.iter().find(|placement| placement.name == name)
     }
 
-    /// The LBA size that a tenant's guest formatted its namespace to. False, and nothing changes, where the
-    /// tenant is not known or the size is neither 512 nor 4096.
-    pub(crate) fn set_lba_bytes(&mut self, name: &str, lba_bytes: u32) -> bool {
+    /// A tenant's guest formats its namespace to this LBA size, or has done so if `ended`. False, and nothing changes,
+    /// where the tenant is not known or the size is neither 512 nor 4096.
+    pub(crate) fn format(&mut self, name: &str, lba_bytes: u32, ended: bool) -> bool {
         let found = self.tenants.iter_mut().find(|placement| placement.name == name);
         let Some(placement) = found.filter(|_| matches!(lba_bytes, 512 | 4096)) else { return false };
-        placement.lba_bytes = lba_bytes;
+        placement.formatting_to_lba_bytes = (!ended).then_some(lba_bytes);
+        if ended {
+            placement.lba_bytes = lba_bytes;
+        }
         true
     }
 
@@ -238,7 +244,7 @@ impl Layout {
         sorted.sort_by_key(|placement| placement.offset_bytes);
         let mut last: Option<&Placement> = None;
         for placement in sorted {
-            let Placement { name, offset_bytes, size_bytes, lba_bytes } = placement;
+            let Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes } = placement;
             if !names.insert(name.as_str()) {
                 return Err(format!("tenant {name:?} is in it twice"));
             }
@@ -247,6 +253,9 @@ impl Layout {
             }
             if *size_bytes == 0 || !matches!(lba_bytes, 512 | 4096) {
                 return Err(format!("tenant {name:?} has size_bytes = {size_bytes} and lba_bytes = {lba_bytes}"));
+            }
+            if !matches!(formatting_to_lba_bytes, None | Some(512 | 4096)) {
+                return Err(format!("tenant {name:?} has a formatting_to_lba_bytes that is neither 512 nor 4096"));
             }
             if offset_bytes.checked_add(*size_bytes).is_none_or(|end| end > self.device.size_bytes) {
                 return Err(format!("the range of tenant {name:?} ends behind the device"));
@@ -364,7 +373,8 @@ fn place(
         None => free_place(found, (index, tenant), layout, wanted)?,
     };
     let (name, size_bytes) = (tenant.name.to_owned(), tenant.size.0);
-    Some(Placement { name, offset_bytes, size_bytes, lba_bytes: tenant.lba_bytes })
+    let lba_bytes = tenant.lba_bytes;
+    Some(Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes: None })
 }
 
 fn fixed_place(

@@ -26,13 +26,30 @@ const DOORBELL_BYTES: u64 = 4096;
 /// Something that the wiring has to act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The guest formatted its namespace: remember the block size for the next start.
-    Formatted {
-        /// Logical block size from now on.
-        lba_bytes: u32,
-    },
+    /// To be recorded where it outlives us; answered by [`Controller::format_recorded`].
+    Format(FormatRecord),
     /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
     FlushFailed(DeviceError),
+}
+
+/// What must be durable before a Format NVM goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormatRecord {
+    /// Which Format of this controller.
+    pub format: u32,
+    /// How far it is.
+    pub step: FormatStep,
+    /// Its logical block size.
+    pub lba_bytes: u32,
+}
+
+/// See [`FormatRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormatStep {
+    /// The namespace will be erased from now on: if nothing else is recorded, its Format was cut short.
+    Begins,
+    /// It is erased, and has the new block size.
+    Ends,
 }
 
 /// A virtual NVMe controller. See the crate's documentation.
@@ -50,6 +67,8 @@ pub struct Controller<I: Interrupts> {
     pub(crate) errors: ErrorLog,
     pub(crate) health: Health,
     pub(crate) format: Option<Format>,
+    /// Formats that were begun.
+    pub(crate) formats: u32,
     pub(crate) work: Work,
     pub(crate) wiring_events: VecDeque<Event>,
     pub(crate) stats: Stats,
@@ -88,6 +107,7 @@ impl<I: Interrupts> Controller<I> {
             errors: bytemuck::Zeroable::zeroed(),
             health: Health { power_cycles: 1, ..Health::default() },
             format: None,
+            formats: 0,
             work: Work::default(),
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
@@ -416,7 +436,7 @@ impl<I: Interrupts> Controller<I> {
         Stats { interrupts: self.irq.raised, ..self.stats }
     }
 
-    /// The configuration, with the block size of the last Format.
+    /// The configuration, with what became of the last Format.
     pub fn config(&self) -> ControllerConfig {
         ControllerConfig { namespace: self.namespace.config.clone(), ..self.config.clone() }
     }

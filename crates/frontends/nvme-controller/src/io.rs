@@ -86,6 +86,9 @@ impl<I: Interrupts> Controller<I> {
         if self.format.is_some() {
             return Err(Status::FORMAT_IN_PROGRESS);
         }
+        if self.namespace.config.format_cut_short {
+            return Err(Status::NAMESPACE_NOT_READY);
+        }
         match sqe.opc {
             nvm::READ => self.admit_transfer(sqe, Kind::Read),
             nvm::WRITE if sqe.cdw12 & rw::DTYPE != 0 => Err(Status::INVALID_FIELD),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use guest_memory::{Access, SpaceError};
 use io_model::{Fetch, IoBuf, Op, Source, Token};
-use nvme_controller::{Controller, Event};
+use nvme_controller::{Controller, Event, FormatStep};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::IDENTIFY_BYTES;
 use nvme_spec::opcode::{admin, nvm};
@@ -49,6 +49,13 @@ impl World {
         if self.resetting && self.controller.is_idle() {
             self.resetting = false;
         }
+        while let Some(event) = self.controller.take_event() {
+            let Event::Format(record) = event else { continue };
+            self.controller.format_recorded(record, true);
+            self.cut_short = record.step == FormatStep::Begins;
+            let ended = self.cut_short || record.lba_bytes.trailing_zeros() == self.lba_shift;
+            assert!(ended, "formatted to other blocks than it says");
+        }
         let (enabled, csts) = (Cc(self.reg32(Reg::Cc)).en(), self.csts());
         if !self.resetting {
             assert!(enabled || !csts.rdy(), "ready, and not enabled");
@@ -65,9 +72,6 @@ impl World {
         self.model.collect(&mut self.ram);
         while let Some((iova, len_bytes)) = self.controller.take_unmapped(&mut ()) {
             self.quiet(iova, len_bytes);
-        }
-        while let Some(Event::Formatted { lba_bytes }) = self.controller.take_event() {
-            assert_eq!(lba_bytes.trailing_zeros(), self.lba_shift, "formatted to other blocks than it says");
         }
     }
 
@@ -206,7 +210,7 @@ impl World {
 
     /// Which queue's command was answered at once, by the completion that came, or because it could be no other.
     fn who_was_answered(&self, heads: &[(u16, Sqe)], rejected: bool) -> Option<u16> {
-        let formatting = self.formatting.is_some();
+        let formatting = self.formatting.is_some() || self.cut_short;
         let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
         let fits = |(qid, sqe): &&(u16, Sqe)| {
             let meaning = context.io(sqe);
@@ -303,7 +307,7 @@ impl World {
             }
             return;
         }
-        let formatting = self.formatting.is_some();
+        let formatting = self.formatting.is_some() || self.cut_short;
         let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
         let meaning = context.io(sqe);
         assert_eq!(rejected, matches!(meaning, Meaning::Rejected), "{sqe:?} means {meaning:?}; rejected: {rejected}");

@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use client_socket::{BindError, Log, Server, Sink};
 use config::{Frontend, Tenant};
 use io_model::TenantId;
 use layout::Placement;
+use nvme_controller::FormatRecord;
 use policy::PolicyKind;
 use vhost_blk::Queues;
 
@@ -19,8 +20,8 @@ use super::{Port, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
 
-/// Called with the new LBA size when a guest formatted its namespace.
-pub type OnFormat = Box<dyn Fn(u32) + Send>;
+/// Has a guest's Format recorded; the answer is an order, [`recorded`](super::recorded).
+pub type OnFormat = Box<dyn Fn(FormatRecord) + Send>;
 
 /// Some of a tenant's queues, and where they are served.
 pub type ServedAt = (Range<u16>, PollerSender<Served>, TenantAt);
@@ -79,6 +80,9 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
     let Making { id, tenant, placement, drive, queues, socket, sink, .. } = making;
+    if placement.formatting_to_lba_bytes.is_some() {
+        bail!("its last Format was cut short; serve it as vfio-user, and have its guest format it again");
+    }
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {

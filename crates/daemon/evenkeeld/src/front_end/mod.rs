@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use guest_memory::{MappedU32, MemoryListener};
 use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, fit};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
@@ -27,6 +28,11 @@ const POISONED: &str = "the client shrank a file that it had shared as memory";
 /// The line that says that the flush for a client that went failed.
 fn not_flushed(name: &str, error: DeviceError) -> String {
     format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+}
+
+/// The order that answers [`OnFormat`]. `false`: it could not be written.
+pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
+    nvme::Order::Recorded(record, is_durable).into()
 }
 
 /// A tenant's queues at one poller, and the life that they have beside [`Source`].

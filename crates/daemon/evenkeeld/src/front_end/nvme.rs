@@ -10,7 +10,7 @@ use config::Tenant;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
 use policy::TenantPriority;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
@@ -43,6 +43,8 @@ pub enum Order {
     Request(Request, Sender<Reply>),
     /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
     Gone(Sender<()>),
+    /// A step of a Format is in the layout. `false`: it could not be written.
+    Recorded(FormatRecord, bool),
 }
 
 /// An answer that waits for the drive.
@@ -168,6 +170,7 @@ fn controller_config(
             discard: drive.discard,
             write_zeroes: true,
             volatile_write_cache: drive.write_cache,
+            format_cut_short: placement.formatting_to_lba_bytes.is_some(),
         },
         max_io_queues: tenant.queues,
         max_depth: 1024,
@@ -290,6 +293,10 @@ impl FrontEnd for NvmeDevice {
             Order::Connected(session) => self.session = Some(session),
             Order::Request(request, done) => self.request(request, done, memory),
             Order::Gone(done) => self.client_gone(Some(done)),
+            Order::Recorded(record, is_durable) => {
+                self.controller.format_recorded(record, is_durable);
+                self.notify();
+            }
         }
     }
 
@@ -373,7 +380,7 @@ impl Source for NvmeDevice {
         self.controller.notify();
         while let Some(event) = self.controller.take_event() {
             match event {
-                Event::Formatted { lba_bytes } => (self.on_format)(lba_bytes),
+                Event::Format(record) => (self.on_format)(record),
                 Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
             }
         }

@@ -45,7 +45,11 @@ impl<I: Interrupts> Controller<I> {
             cns::IOCS_CONTROLLER => put(bytes_of(&self.identify_controller_nvm())),
             cns::INDEPENDENT_NAMESPACE => {
                 check_nsid(sqe)?;
-                put(bytes_of(&IdentifyNamespaceIndependent { nstat: 1, ..Zeroable::zeroed() }));
+                put(bytes_of(&IdentifyNamespaceIndependent {
+                    nstat: 1,
+                    fpi: self.format_progress(),
+                    ..Zeroable::zeroed()
+                }));
             }
             // One combination, of the NVM command set alone.
             cns::IO_COMMAND_SETS => put(&[1 << csi::NVM]),
@@ -115,6 +119,7 @@ impl<I: Interrupts> Controller<I> {
             nuse: blocks,
             nlbaf: config.lba_sizes.len() as u8 - 1,
             flbas: self.namespace.format_index(),
+            fpi: self.format_progress(),
             nvmcap: [config.size_bytes, 0],
             nguid: identity(&self.config),
             ..Zeroable::zeroed()

@@ -129,7 +129,7 @@ fn a_shutdown_ends_also_when_its_flush_fails() {
     host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
     host.run();
     assert_eq!((host.csts().shst(), host.seen.len()), (Csts::SHST_DONE, 1));
-    assert_eq!(host.controller.take_event(), Some(Event::FlushFailed(DeviceError::Medium)));
+    assert_eq!(host.events, [Event::FlushFailed(DeviceError::Medium)]);
 }
 
 #[test]
