@@ -377,7 +377,9 @@ impl World {
     /// Saves the state, and goes on from it in a new controller.
     fn take_over(&mut self) {
         let Ok(state) = self.controller.export() else { return };
-        let restored = Controller::restore(self.config.clone(), Arc::clone(&self.bells), Wires, &state);
+        // With what became of the last Format.
+        let config = self.controller.config();
+        let restored = Controller::restore(config, Arc::clone(&self.bells), Wires, &state);
         self.controller = restored.expect("an exported state");
         self.retired.clear();
         for slot in (0..SLOTS.len()).filter(|slot| self.ram.is_mapped(*slot)) {

@@ -102,6 +102,11 @@ impl Flight {
         Ok(Self { io, command, step, done_bytes: 0, bounce: None, tries: 0 })
     }
 
+    /// What it was started for.
+    pub(crate) fn command(&self) -> &Command {
+        &self.io.command
+    }
+
     /// Whether it can't go on without a bounce buffer; see [`Flight::give_bounce`].
     pub(crate) fn wants_bounce(&self) -> bool {
         self.step == Step::Bounce && self.bounce.is_none()

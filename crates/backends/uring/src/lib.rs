@@ -8,6 +8,7 @@
 //! - `uring`: the [`Backend`](io_model::Backend): queues, refusals, the bounce buffers that they share;
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in as many steps as it takes;
+//! - `flushes`: which tenants must learn of a failed flush, which the kernel tells once;
 //! - `errno`: what the kernel's errors mean for a device.
 //!
 //! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with anything queued, and
@@ -25,6 +26,7 @@
 mod drive;
 mod errno;
 mod flight;
+mod flushes;
 mod ring;
 mod uring;
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::drive::{OpenError, Opened};
 use crate::errno::is_transient;
 use crate::flight::{Flight, Iovec, Next};
+use crate::flushes::Writers;
 
 /// Most entries that the kernel gives a ring.
 const MAX_ENTRIES: u32 = 32_768;
@@ -22,6 +23,8 @@ struct Slot {
     flight: Option<Flight>,
     /// Kept, so that it grows once.
     iovecs: Vec<Iovec>,
+    /// See [`Writers::start`].
+    epoch: u64,
 }
 
 /// A ring. It owns a command's buffers from submission until the kernel is done with them.
@@ -30,6 +33,7 @@ pub(crate) struct Ring {
     uring: IoUring,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    writers: Writers,
     /// Slots that wait for a bounce buffer.
     waiting: VecDeque<u32>,
     /// Slots whose entries the kernel has not taken yet, in the order of the entries.
@@ -63,6 +67,7 @@ impl Ring {
             uring,
             slots: (0..depth).map(|_| Slot::default()).collect(),
             free: (0..depth).rev().collect(),
+            writers: Writers::default(),
             waiting: VecDeque::with_capacity(depth as usize),
             queued: VecDeque::with_capacity(depth as usize),
             in_kernel: 0,
@@ -84,7 +89,9 @@ impl Ring {
         }
         let flight = Flight::start(io, &self.drive)?;
         if let Some(index) = self.free.pop() {
-            self.slots[index as usize].flight = Some(flight);
+            let slot = &mut self.slots[index as usize];
+            slot.epoch = self.writers.start(flight.command(), &self.drive.flushes);
+            slot.flight = Some(flight);
             self.queue(index, bounces);
         }
         Ok(())
@@ -92,7 +99,7 @@ impl Ring {
 
     /// Puts a slot's next step into the submission queue, or among those that wait.
     fn queue(&mut self, index: u32, bounces: &mut Vec<IoBuf>) {
-        let Slot { flight: Some(flight), iovecs } = &mut self.slots[index as usize] else { return };
+        let Slot { flight: Some(flight), iovecs, .. } = &mut self.slots[index as usize] else { return };
         if flight.wants_bounce() {
             match bounces.pop() {
                 Some(bounce) => flight.give_bounce(bounce),
@@ -150,8 +157,10 @@ impl Ring {
     }
 
     fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
-        if let Some(flight) = self.slots[index as usize].flight.take() {
+        let Slot { flight, epoch, .. } = &mut self.slots[index as usize];
+        if let Some(flight) = flight.take() {
             let (io, bounce) = flight.end();
+            let outcome = self.writers.end(&io.command, *epoch, outcome, &self.drive.flushes);
             bounces.extend(bounce);
             self.free.push(index);
             ended(io.done(outcome));

@@ -39,3 +39,42 @@ fn a_completion_that_comes_late_wakes_whoever_waits() {
         rustix::io::read(&wake, &mut [0; 8]).unwrap();
     }
 }
+
+/// A pipe as the drive of one poller: it can't be made durable. The other's is a file, with the same memory of failures
+/// as if both were one.
+#[test]
+fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let failing = Arc::new(Opened::pretended_over(File::from(reader)));
+    let mut file = Opened::pretended_over(tempfile::tempfile().unwrap());
+    file.flushes = Arc::clone(&failing.flushes);
+    let file = Arc::new(file);
+    let mut pollers = [&failing, &file].map(|drive| Uring::new(drive, 1, 4).unwrap());
+    let memory = Mapping::anonymous(4096).unwrap();
+    let mut run = |poller: usize, tenant, op| {
+        let place = Place::whole_drive(TenantId(tenant));
+        let (command, buf) = match op {
+            Op::Flush => (place.flush(), IoBuf::default()),
+            _ => (place.command(op, 0, 4096), IoBuf::owned(&memory)),
+        };
+        let uring: &mut Uring = &mut pollers[poller];
+        uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
+        uring.kick();
+        let mut ended = None;
+        while ended.is_none() {
+            uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
+        }
+        ended.unwrap()
+    };
+    let (fails, file) = (0, 1);
+    for tenant in [1, 2] {
+        assert_eq!(run(file, tenant, Op::Write), Ok(()));
+    }
+    assert_eq!(run(file, 2, Op::Flush), Ok(()));
+    assert_eq!(run(fails, 9, Op::Flush), Err(DeviceError::Unsupported));
+    assert_eq!(run(file, 1, Op::Flush), Err(DeviceError::Medium), "the kernel says that all is well");
+    assert_eq!(run(file, 1, Op::Flush), Ok(()), "once");
+    assert_eq!(run(file, 2, Op::Flush), Ok(()), "what it wrote was durable before");
+    assert_eq!(run(file, 3, Op::Write), Ok(()));
+    assert_eq!(run(file, 3, Op::Flush), Ok(()), "it came later");
+}
