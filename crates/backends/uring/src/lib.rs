@@ -9,6 +9,7 @@
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in as many steps as it takes;
 //! - `flushes`: which tenants must learn of a failed flush, which the kernel tells once;
+//! - `zero`: zeroing a range without a ring, for a thread that may wait;
 //! - `errno`: what the kernel's errors mean for a device.
 //!
 //! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with anything queued, and
@@ -29,6 +30,7 @@ mod flight;
 mod flushes;
 mod ring;
 mod uring;
+mod zero;
 
 pub use drive::{Kind, OpenError, UringDrive};
 pub use uring::Uring;

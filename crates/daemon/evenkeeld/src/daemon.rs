@@ -16,6 +16,7 @@ use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
 use crate::owner::Owner;
 use crate::panics;
+use crate::zeroing::Zeroed;
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
 pub enum Command {
@@ -29,6 +30,10 @@ pub enum Command {
     Left(TenantId),
     /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.
     Format(TenantId, FormatRecord),
+    /// How far the range of a new tenant is.
+    Zeroed(Zeroed),
+    /// Answered once no tenant waits for its range to be zeroed.
+    WhenServed(Sender<()>),
     /// What is said of the tenants that are there now.
     Describe(Sender<Arc<Foresight>>),
     /// Complete what is in flight and end; answered with the commands that the drive never answered.
@@ -42,7 +47,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves one more tenant. Its socket accepts clients once this returns. The identifier is never given again.
+    /// Serves one more tenant. Its socket accepts clients once this returns, which waits until its range of the drive
+    /// is zeroed if it is new. The identifier is never given again.
     ///
     /// # Errors
     /// Its name is taken, there is no room for its disk, or it can't be served; nothing has changed.
@@ -73,6 +79,14 @@ impl Handle {
     /// The daemon has ended.
     pub fn describe(&self) -> Result<Arc<Foresight>> {
         self.ask(Command::Describe)
+    }
+
+    /// Waits until no tenant waits for its range of the drive to be zeroed.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn wait_until_served(&self) -> Result<()> {
+        self.ask(Command::WhenServed)
     }
 
     /// Tells something that needs no answer. Nobody hears it if the daemon has ended.
@@ -107,7 +121,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts everything. Sockets accept clients once this returns. `profile` is the drive that the configuration
+    /// Starts everything. Sockets accept clients once this returns, but those of new tenants whose ranges have to be
+    /// zeroed first ([`Handle::wait_until_served`]). `profile` is the drive that the configuration
     /// names.
     ///
     /// # Errors
@@ -165,3 +180,5 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
 mod flush_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zeroing_tests;

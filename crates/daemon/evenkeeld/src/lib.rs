@@ -34,3 +34,4 @@ mod queues;
 pub mod serve;
 mod snapshot;
 pub mod stderr;
+mod zeroing;

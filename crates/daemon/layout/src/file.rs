@@ -23,7 +23,8 @@ const END: &str = "# end of the layout";
 const HEAD: &str = "\
 # Where each tenant's data lies on the drive. Evenkeel writes this file; keep it with the drive's backups.
 # A tenant's range stays reserved after the tenant left the configuration. To free it, stop the daemon and remove
-# the [[tenant]] block here: the next new tenant may get the range, with the data that is still in it.
+# the [[tenant]] block here: the next new tenant may get the range.
+# zeroed_bytes: so much of a new range is zeroed; the tenant is served once all of it is.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
@@ -182,6 +183,18 @@ impl LayoutFile {
     /// As [`LayoutFile::set_lba_bytes`].
     pub fn begin_format(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
         self.format(tenant, lba_bytes, false)
+    }
+
+    /// Records how much of a tenant's new range is zeroed, from its start. A tenant that is not known needs nothing.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn set_zeroed(&mut self, tenant: &str, zeroed_bytes: u64) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match layout.and_then(|mut layout| layout.zeroed(tenant, zeroed_bytes).then_some(layout)) {
+            Some(layout) => self.save(layout),
+            None => Ok(()),
+        }
     }
 
     fn format(&mut self, tenant: &str, lba_bytes: u32, ended: bool) -> Result<(), LayoutError> {

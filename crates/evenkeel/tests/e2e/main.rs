@@ -29,3 +29,4 @@ mod shutdown;
 mod sim;
 mod stats;
 mod unread;
+mod zeroing;

@@ -18,7 +18,7 @@ use guest_memory::{MappedU32, MemoryListener};
 use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 use nvme_controller::FormatRecord;
 
-pub use self::fit::{Fitted, Making, OnFormat, fit};
+pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
 
