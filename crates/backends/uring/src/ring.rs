@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use guest_memory::IoBuf;
 use io_model::{DeviceError, Done, Io, Outcome};
 use io_uring::{EnterFlags, IoUring, cqueue};
 use rustix::io::Errno;
 
+use crate::bounces::Bounces;
 use crate::drive::{OpenError, Opened};
 use crate::errno::is_transient;
 use crate::flight::{Flight, Iovec, Next};
@@ -83,7 +83,7 @@ impl Ring {
     }
 
     /// Takes a command in, or says how it ended already.
-    pub(crate) fn submit(&mut self, io: Io, bounces: &mut Vec<IoBuf>) -> Result<(), (Io, Outcome)> {
+    pub(crate) fn submit(&mut self, io: Io, bounces: &mut Bounces) -> Result<(), (Io, Outcome)> {
         if self.broken || self.free.is_empty() {
             return Err((io, Err(DeviceError::Gone)));
         }
@@ -98,10 +98,10 @@ impl Ring {
     }
 
     /// Puts a slot's next step into the submission queue, or among those that wait.
-    fn queue(&mut self, index: u32, bounces: &mut Vec<IoBuf>) {
+    fn queue(&mut self, index: u32, bounces: &mut Bounces) {
         let Slot { flight: Some(flight), iovecs, .. } = &mut self.slots[index as usize] else { return };
         if flight.wants_bounce() {
-            match bounces.pop() {
+            match bounces.take(flight.command().tenant) {
                 Some(bounce) => flight.give_bounce(bounce),
                 None => return self.waiting.push_back(index),
             }
@@ -118,7 +118,7 @@ impl Ring {
     }
 
     /// Hands what is queued to the kernel. Commands that it will never take end in `ended`.
-    pub(crate) fn kick(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    pub(crate) fn kick(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         for _ in 0..self.waiting.len() {
             if let Some(index) = self.waiting.pop_front() {
                 self.queue(index, bounces);
@@ -149,26 +149,26 @@ impl Ring {
 
     /// The kernel won't have the ring. What it took still ends on its own; the rest ends here. The entries stay
     /// in the submission queue, but nothing is ever submitted from it again.
-    fn give_up(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    fn give_up(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         self.broken = true;
         while let Some(index) = self.queued.pop_front().or_else(|| self.waiting.pop_front()) {
             self.end(index, Err(DeviceError::Gone), bounces, ended);
         }
     }
 
-    fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         let Slot { flight, epoch, .. } = &mut self.slots[index as usize];
         if let Some(flight) = flight.take() {
             let (io, bounce) = flight.end();
             let outcome = self.writers.end(&io.command, *epoch, outcome, &self.drive.flushes);
-            bounces.extend(bounce);
+            bounce.into_iter().for_each(|bounce| bounces.give(io.command.tenant, bounce));
             self.free.push(index);
             ended(io.done(outcome));
         }
     }
 
     /// Takes completions off the ring. Enters the kernel only if it says that it has some to post.
-    pub(crate) fn reap(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    pub(crate) fn reap(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         if self.in_kernel == 0 {
             return;
         }

@@ -140,6 +140,9 @@ pub enum Fetch {
     Empty,
 }
 
+/// Descriptors of a command that are included in its price: more than drivers need for most.
+pub const PLAIN_DESCRIPTORS: u32 = 32;
+
 /// A front end's view of one tenant: up to 128 VQs that the poller pulls commands from.
 ///
 /// The source validates everything that a guest wrote; the poller only sees checked commands. It
@@ -167,6 +170,12 @@ pub trait Source {
 
     /// Takes the next command. One guest command may yield several device commands, one per call.
     fn fetch(&mut self, vq: u16) -> Fetch;
+
+    /// What fetches since the last call cost beyond a command's usual price: descriptors that were walked, each above
+    /// the first [`PLAIN_DESCRIPTORS`] of its command. Asked after each fetch, also of what was rejected.
+    fn take_work(&mut self) -> u32 {
+        0
+    }
 
     /// Ends a command. `buf` comes back for reuse and to release its pins.
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf);

@@ -85,6 +85,8 @@ pub struct Controller<I: Interrupts> {
     /// Memory of our own that commands in flight hold.
     pub(crate) bounce_bytes: u64,
     pub(crate) pool: Vec<IoBuf>,
+    /// See [`io_model::Source::take_work`].
+    pub(crate) extra_work: u32,
 }
 
 impl<I: Interrupts> Controller<I> {
@@ -119,6 +121,7 @@ impl<I: Interrupts> Controller<I> {
             generation: 0,
             bounce_bytes: 0,
             pool: Vec::new(),
+            extra_work: 0,
             config,
         })
     }

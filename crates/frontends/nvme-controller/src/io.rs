@@ -115,7 +115,7 @@ impl<I: Interrupts> Controller<I> {
             Kind::Write => (Op::Write, Access::Read),
             _ => (Op::Read, Access::Write),
         };
-        if let Err(status) = data::translate(&mut self.memory, sqe, len_bytes, access, &mut buf) {
+        if let Err(status) = data::translate(&mut self.memory, sqe, len_bytes, access, &mut buf, &mut self.extra_work) {
             self.recycle(buf);
             return Err(status);
         }

@@ -48,6 +48,11 @@ impl<I: Interrupts> Source for Controller<I> {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.extra_work)
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.end(token, outcome, buf);
     }

@@ -335,6 +335,12 @@ impl Queues {
         }
     }
 
+    /// See [`io_model::Source::take_work`].
+    #[inline]
+    pub(crate) fn chain_work(&mut self) -> u32 {
+        self.chain.take_work()
+    }
+
     /// Fetches a request and checks it. On an error it stays in its ring: a driver that is told may take it back.
     #[inline]
     fn next_request(&mut self, queue: u16) -> Result<Fetch, FaultKind> {

@@ -31,6 +31,11 @@ impl Source for Queues {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.chain_work()
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.end(token, outcome, buf);
     }

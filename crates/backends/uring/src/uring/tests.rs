@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 
-use guest_memory::Mapping;
+use guest_memory::{IoBuf, Mapping};
 use io_model::{Op, Place, TenantId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -77,4 +77,36 @@ fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
     assert_eq!(run(file, 2, Op::Flush), Ok(()), "what it wrote was durable before");
     assert_eq!(run(file, 3, Op::Write), Ok(()));
     assert_eq!(run(file, 3, Op::Flush), Ok(()), "it came later");
+}
+
+/// Reads from an empty pipe hold their bounce buffers for as long as the test likes.
+#[test]
+fn a_tenant_that_waits_for_bounce_buffers_holds_up_no_other() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let mut writer = File::from(writer);
+    let drive = Arc::new(Opened::pretended_over(File::from(reader)));
+    let mut uring = Uring::new(&drive, 2, 256).unwrap();
+    let memory = Mapping::anonymous(8192).unwrap();
+    let submit = |uring: &mut Uring, hwq, tag, tenant| {
+        let command = Place::whole_drive(TenantId(tenant)).command(Op::Read, 0, 512);
+        let mut buf = IoBuf::default();
+        // Not aligned.
+        assert!(buf.push(&memory, 1, 512));
+        uring.submit(HwqId(hwq), Io { tag, command, buf }, Nanos(0));
+        uring.kick();
+    };
+    (0..100).for_each(|tag| submit(&mut uring, 0, tag, 1));
+    submit(&mut uring, 1, 200, 2);
+    assert_eq!([1, 2].map(|tenant| uring.bounces.held(TenantId(tenant))), [32, 1]);
+    // Everything ends all the same.
+    let mut ended = Vec::new();
+    while ended.len() < 101 {
+        if readable(uring.wake_fd().expect("an eventfd"), false) || ended.is_empty() {
+            writer.write_all(&[7; 512]).unwrap();
+        }
+        uring.reap(Nanos(0), &mut |_, done| ended.push((done.tag, done.outcome)));
+        uring.kick();
+    }
+    assert!(ended.iter().all(|(_, outcome)| *outcome == Ok(())));
+    assert_eq!(uring.bounces.held(TenantId(1)), 0);
 }

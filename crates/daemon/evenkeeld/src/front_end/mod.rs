@@ -161,6 +161,11 @@ macro_rules! front_ends {
             }
 
             #[inline]
+            fn take_work(&mut self) -> u32 {
+                match self { $(Self::$variant(it) => it.take_work()),+ }
+            }
+
+            #[inline]
             fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
                 match self { $(Self::$variant(it) => it.complete(token, outcome, buf)),+ }
             }

@@ -372,6 +372,11 @@ impl Source for NvmeDevice {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.controller.take_work()
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.controller.complete(token, outcome, buf);
     }

@@ -218,6 +218,11 @@ impl Source for VirtioQueues {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.queues.take_work()
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.queues.complete(token, outcome, buf);
     }

@@ -391,3 +391,28 @@ fn bounce_memory_is_bounded_and_the_rest_waits() {
     assert_eq!(completions.len(), 20);
     assert!(completions.iter().all(|cqe| cqe.status().is_success()));
 }
+
+/// Empty descriptors cost the poller time and move nothing: the tenant is charged for them, also for those of a list
+/// that is refused.
+#[test]
+fn long_scatter_lists_are_charged() {
+    let mut host = Host::ready();
+    let (data, list) = (host.alloc(4096), host.alloc(1024 * 16));
+    let block = |len| SglDescriptor::new(sgl_type::DATA_BLOCK, data, len);
+    for (empty, last, work, status) in [
+        (0, 4096, 0, Status::SUCCESS),
+        (31, 4096, 0, Status::SUCCESS),
+        (1000, 4096, 1001 - 32, Status::SUCCESS),
+        (1000, 512, 1001 - 32, Status::SGL_DATA_LENGTH_INVALID),
+    ] {
+        let mut descriptors = vec![block(0); empty];
+        descriptors.push(block(last));
+        host.write(list, bytemuck::cast_slice(&descriptors));
+        let all = SglDescriptor::new(sgl_type::LAST_SEGMENT, list, 16 * descriptors.len() as u32);
+        assert_eq!(host.io(sgl(all, 8)).status().code(), status, "{empty} empty descriptors");
+        assert_eq!(host.controller.take_work(), work, "{empty} empty descriptors");
+        assert_eq!(host.controller.take_work(), 0, "told once");
+    }
+    host.io(sgl(block(4096), 8));
+    assert_eq!(host.controller.take_work(), 0);
+}
