@@ -142,6 +142,7 @@ fn config() -> ControllerConfig {
             discard: true,
             write_zeroes: true,
             volatile_write_cache: true,
+            format_cut_short: false,
         },
         max_io_queues: 8,
         max_depth: 128,
@@ -340,6 +341,7 @@ impl World {
 
     fn poll(&mut self, vq: u16) {
         for _ in 0..8 {
+            self.controller.service();
             let backlog = self.controller.backlog(vq);
             match self.controller.fetch(vq) {
                 Fetch::Command(command, buf, token) => {

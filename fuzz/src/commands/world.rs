@@ -76,6 +76,8 @@ pub struct World {
     model: Model,
     flights: Vec<Flight>,
     formatting: Option<Formatting>,
+    /// A Format began and has not ended: I/O is refused.
+    cut_short: bool,
     lba_shift: u32,
     /// Slots and their incarnations that were unmapped and not reported as quiet.
     retired: Vec<(usize, u32)>,
@@ -100,6 +102,7 @@ fn config(choices: &Choices) -> ControllerConfig {
             discard: !choices.no_discard,
             write_zeroes: choices.write_zeroes,
             volatile_write_cache: !choices.no_cache,
+            format_cut_short: false,
         },
         max_io_queues: IO_QUEUES,
         max_depth: 64,
@@ -123,6 +126,7 @@ impl World {
             model: Model::default(),
             flights: Vec::new(),
             formatting: None,
+            cut_short: false,
             lba_shift: config.namespace.lba_bytes.trailing_zeros(),
             retired: Vec::new(),
             resetting: false,
@@ -373,7 +377,9 @@ impl World {
     /// Saves the state, and goes on from it in a new controller.
     fn take_over(&mut self) {
         let Ok(state) = self.controller.export() else { return };
-        let restored = Controller::restore(self.config.clone(), Arc::clone(&self.bells), Wires, &state);
+        // With what became of the last Format.
+        let config = self.controller.config();
+        let restored = Controller::restore(config, Arc::clone(&self.bells), Wires, &state);
         self.controller = restored.expect("an exported state");
         self.retired.clear();
         for slot in (0..SLOTS.len()).filter(|slot| self.ram.is_mapped(*slot)) {

@@ -83,6 +83,7 @@ impl Guest {
                 discard: true,
                 write_zeroes: true,
                 volatile_write_cache: true,
+                format_cut_short: false,
             },
             max_io_queues: QUEUES - 1,
             max_depth: ENTRIES,

@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::flushes::Flushes;
 use crate::uring::Uring;
 
 /// How often, and after which pause, a drive that is in use is tried again: five seconds in all.
@@ -101,6 +102,7 @@ pub(crate) struct Opened {
     direct: bool,
     can_discard: AtomicBool,
     can_zero: AtomicBool,
+    pub(crate) flushes: Arc<Flushes>,
     /// Shared by the pollers: a command that is counted here was copied, which costs far more.
     bounced_bytes: AtomicU64,
 }
@@ -158,6 +160,7 @@ impl UringDrive {
             direct: direct.is_some(),
             can_discard: AtomicBool::new(kind == Kind::File || device_discards(&stat)),
             can_zero: AtomicBool::new(true),
+            flushes: Arc::default(),
             bounced_bytes: AtomicU64::new(0),
         })
     }
@@ -230,6 +233,7 @@ impl Opened {
             direct: true,
             can_discard: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
+            flushes: Arc::default(),
             bounced_bytes: AtomicU64::new(0),
         }
     }

@@ -28,6 +28,11 @@ struct Zeroes([u8; ZEROES_BYTES]);
 
 static ZEROES: Zeroes = Zeroes([0; ZEROES_BYTES]);
 
+/// The same, for whoever writes it without a ring.
+pub(crate) fn zeroes() -> &'static [u8] {
+    &ZEROES.0
+}
+
 /// Laid out as the kernel's `struct iovec`; numbers, so that it is `Send`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +105,11 @@ impl Flight {
             Op::Discard => Step::Punch,
         };
         Ok(Self { io, command, step, done_bytes: 0, bounce: None, tries: 0 })
+    }
+
+    /// What it was started for.
+    pub(crate) fn command(&self) -> &Command {
+        &self.io.command
     }
 
     /// Whether it can't go on without a bounce buffer; see [`Flight::give_bounce`].

@@ -6,8 +6,11 @@
 //!
 //! - `drive`: opening, and finding out about size, alignment and discard;
 //! - `uring`: the [`Backend`](io_model::Backend): queues, refusals, the bounce buffers that they share;
+//! - `bounces`: those buffers, and who may have one;
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in as many steps as it takes;
+//! - `flushes`: which tenants must learn of a failed flush, which the kernel tells once;
+//! - `zero`: zeroing a range without a ring, for a thread that may wait;
 //! - `errno`: what the kernel's errors mean for a device.
 //!
 //! System calls: one `io_uring_enter` per [`kick`](io_model::Backend::kick) and ring with anything queued, and
@@ -25,11 +28,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 
+mod bounces;
 mod drive;
 mod errno;
 mod flight;
+mod flushes;
 mod ring;
 mod uring;
+mod zero;
 
 pub use drive::{Kind, OpenError, UringDrive};
 pub use uring::Uring;

@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use guest_memory::IoBuf;
 use io_model::{DeviceError, Done, Io, Outcome};
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
+use crate::bounces::Bounces;
 use crate::drive::{OpenError, Opened};
 use crate::errno::is_transient;
 use crate::flight::{Flight, Iovec, Next};
+use crate::flushes::Writers;
 
 /// Most entries that the kernel gives a ring.
 const MAX_ENTRIES: u32 = 32_768;
@@ -27,6 +28,8 @@ struct Slot {
     flight: Option<Flight>,
     /// Kept, so that it grows once.
     iovecs: Vec<Iovec>,
+    /// See [`Writers::start`].
+    epoch: u64,
 }
 
 /// A ring. It owns a command's buffers from submission until the kernel is done with them.
@@ -35,6 +38,7 @@ pub(crate) struct Ring {
     uring: IoUring,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    writers: Writers,
     /// Slots that wait for a bounce buffer.
     waiting: VecDeque<u32>,
     /// Slots whose entries the kernel has not taken yet, in the order of the entries.
@@ -69,6 +73,7 @@ impl Ring {
             uring,
             slots: (0..depth).map(|_| Slot::default()).collect(),
             free: (0..depth).rev().collect(),
+            writers: Writers::default(),
             waiting: VecDeque::with_capacity(depth as usize),
             queued: VecDeque::with_capacity(depth as usize),
             in_kernel: 0,
@@ -84,23 +89,25 @@ impl Ring {
     }
 
     /// Takes a command in, or says how it ended already.
-    pub(crate) fn submit(&mut self, io: Io, bounces: &mut Vec<IoBuf>) -> Result<(), (Io, Outcome)> {
+    pub(crate) fn submit(&mut self, io: Io, bounces: &mut Bounces) -> Result<(), (Io, Outcome)> {
         if self.broken || self.free.is_empty() {
             return Err((io, Err(DeviceError::Gone)));
         }
         let flight = Flight::start(io, &self.drive)?;
         if let Some(index) = self.free.pop() {
-            self.slots[index as usize].flight = Some(flight);
+            let slot = &mut self.slots[index as usize];
+            slot.epoch = self.writers.start(flight.command(), &self.drive.flushes);
+            slot.flight = Some(flight);
             self.queue(index, bounces);
         }
         Ok(())
     }
 
     /// Puts a slot's next step into the submission queue, or among those that wait.
-    fn queue(&mut self, index: u32, bounces: &mut Vec<IoBuf>) {
-        let Slot { flight: Some(flight), iovecs } = &mut self.slots[index as usize] else { return };
+    fn queue(&mut self, index: u32, bounces: &mut Bounces) {
+        let Slot { flight: Some(flight), iovecs, .. } = &mut self.slots[index as usize] else { return };
         if flight.wants_bounce() {
-            match bounces.pop() {
+            match bounces.take(flight.command().tenant) {
                 Some(bounce) => flight.give_bounce(bounce),
                 None => return self.waiting.push_back(index),
             }
@@ -117,7 +124,7 @@ impl Ring {
     }
 
     /// Hands what is queued to the kernel. Commands that it will never take end in `ended`.
-    pub(crate) fn kick(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    pub(crate) fn kick(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         for _ in 0..self.waiting.len() {
             if let Some(index) = self.waiting.pop_front() {
                 self.queue(index, bounces);
@@ -148,24 +155,26 @@ impl Ring {
 
     /// The kernel won't have the ring. What it took still ends on its own; the rest ends here. The entries stay
     /// in the submission queue, but nothing is ever submitted from it again.
-    fn give_up(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    fn give_up(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         self.broken = true;
         while let Some(index) = self.queued.pop_front().or_else(|| self.waiting.pop_front()) {
             self.end(index, Err(DeviceError::Gone), bounces, ended);
         }
     }
 
-    fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
-        if let Some(flight) = self.slots[index as usize].flight.take() {
+    fn end(&mut self, index: u32, outcome: Outcome, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
+        let Slot { flight, epoch, .. } = &mut self.slots[index as usize];
+        if let Some(flight) = flight.take() {
             let (io, bounce) = flight.end();
-            bounces.extend(bounce);
+            let outcome = self.writers.end(&io.command, *epoch, outcome, &self.drive.flushes);
+            bounce.into_iter().for_each(|bounce| bounces.give(io.command.tenant, bounce));
             self.free.push(index);
             ended(io.done(outcome));
         }
     }
 
     /// Takes completions off the ring. Enters the kernel only if it says that it has some to post.
-    pub(crate) fn reap(&mut self, bounces: &mut Vec<IoBuf>, ended: &mut impl FnMut(Done)) {
+    pub(crate) fn reap(&mut self, bounces: &mut Bounces, ended: &mut impl FnMut(Done)) {
         if self.in_kernel == 0 {
             return;
         }

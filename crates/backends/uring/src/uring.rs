@@ -6,17 +6,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use guest_memory::{IoBuf, Mapping};
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::bounces::Bounces;
 use crate::drive::{OpenError, Opened};
 use crate::ring::Ring;
-
-/// Bounce buffers of one poller, which all its rings share. Not populated until used. A longer command goes
-/// through in parts; a command that finds none free waits for one.
-const BOUNCES: u64 = 32;
-const BOUNCE_BYTES: u64 = 256 << 10;
 
 /// One poller's queues on a [`UringDrive`](crate::UringDrive).
 ///
@@ -26,7 +21,7 @@ const BOUNCE_BYTES: u64 = 256 << 10;
 pub struct Uring {
     rings: Vec<Ring>,
     depth: u32,
-    bounces: Vec<IoBuf>,
+    bounces: Bounces,
     /// Refused commands.
     ready: VecDeque<(HwqId, Done)>,
     /// Signalled by every ring, once somebody asked for it.
@@ -36,14 +31,7 @@ pub struct Uring {
 impl Uring {
     pub(crate) fn new(drive: &Arc<Opened>, hwqs: u16, depth: u32) -> Result<Self, OpenError> {
         let rings = (0..hwqs).map(|_| Ring::new(drive, depth)).collect::<Result<_, _>>()?;
-        let memory = Mapping::anonymous((BOUNCES * BOUNCE_BYTES) as usize)?;
-        let bounce = |index| {
-            let mut buf = IoBuf::default();
-            buf.push(&memory, index * BOUNCE_BYTES, BOUNCE_BYTES);
-            buf
-        };
-        let bounces = (0..BOUNCES).map(bounce).collect();
-        Ok(Self { rings, depth, bounces, ready: VecDeque::new(), wake: None })
+        Ok(Self { rings, depth, bounces: Bounces::new()?, ready: VecDeque::new(), wake: None })
     }
 
     /// An eventfd that all rings signal. Not the rings' own descriptors: whether those wake a waiter before deferred

@@ -136,3 +136,17 @@ fn more_misaligned_commands_than_bounce_buffers_all_end() {
     }
     assert!(ended.iter().all(|&times| times == 1));
 }
+
+#[test]
+fn a_range_is_zeroed_without_a_ring_and_nothing_beside_it() {
+    let directory = directory();
+    let path = directory.path().join("drive");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let drive = UringDrive::open(&path, Kind::File, None).unwrap();
+    drive.zero(64 << 10, 256 << 10).unwrap();
+    drive.sync().unwrap();
+    let content = fs::read(&path).unwrap();
+    let zeros = (64 << 10)..(320 << 10);
+    assert_eq!(content.len(), 1 << 20);
+    assert!(content.iter().enumerate().all(|(at, byte)| *byte == if zeros.contains(&at) { 0 } else { 7 }));
+}

@@ -161,11 +161,18 @@ impl IoBuf {
     /// Copies from `data` into the segments, as much as both hold; returns the bytes copied, fewer if memory is lost.
     #[must_use = "less than all of it may be there"]
     pub fn copy_from(&self, data: &[u8]) -> usize {
-        let mut done = 0;
+        self.copy_from_at(0, data)
+    }
+
+    /// The same, leaving out the segments' first `skip_bytes`.
+    pub fn copy_from_at(&self, skip_bytes: u64, data: &[u8]) -> usize {
+        let (mut skip, mut done) = (usize::try_from(skip_bytes).unwrap_or(usize::MAX), 0);
         for segment in self.segments() {
-            let n = segment.len_bytes.min(data.len() - done);
-            // SAFETY: the segment is inside a pinned mapping that was pushed for writing.
-            let copied = unsafe { access::copy(data[done..].as_ptr(), segment.as_ptr(), n) };
+            let skipped = segment.len_bytes.min(skip);
+            skip -= skipped;
+            let n = (segment.len_bytes - skipped).min(data.len() - done);
+            // SAFETY: `skipped + n` bytes of the segment are inside a pinned mapping that was pushed for writing.
+            let copied = unsafe { access::copy(data[done..].as_ptr(), segment.as_ptr().add(skipped), n) };
             if let Err(lost) = copied {
                 self.fault(segment, lost);
                 break;

@@ -140,9 +140,6 @@ impl Mapping {
         let area = unsafe { mmap(std::ptr::null_mut(), area_bytes as usize, prot, flags, fd, area_offset)? };
         let mut mapping = Self::own(area.cast(), area_bytes as usize, writable)?;
         (mapping.is_shared, mapping._share) = (true, share);
-        // A guest's memory is not for those who may read the daemon's core. An old kernel without it dumps more.
-        // SAFETY: advice about a mapping of ours that changes nothing in it.
-        let _ = unsafe { madvise(area, area_bytes as usize, Advice::LinuxDontDump) };
         // SAFETY: the head is shorter than the area.
         mapping.base = unsafe { mapping.area.add(head) };
         mapping.len_bytes = len;
@@ -179,6 +176,9 @@ impl Mapping {
 
     fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, MapError> {
         let base = NonNull::new(base).ok_or(MapError::Os(rustix::io::Errno::NOMEM))?;
+        // Tenants' data, all of it: nothing for whoever reads a crashed daemon's core dump.
+        // SAFETY: a whole mapping of ours, whose content the advice leaves as it is.
+        unsafe { madvise(base.as_ptr().cast(), len_bytes, Advice::LinuxDontDump)? };
         let (area, area_bytes, is_lost) = (base, len_bytes, AtomicBool::new(false));
         Ok(Self { base, len_bytes, writable, area, area_bytes, is_shared: false, is_lost, _share: None, owner: None })
     }

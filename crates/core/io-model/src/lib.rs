@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod cache;
 mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -18,6 +19,7 @@ pub mod units;
 use std::ops::{Add, AddAssign, Sub};
 
 pub use backend::{Backend, Done, Io};
+pub use cache::CacheDebt;
 pub use command::{Command, DeviceError, Op, Outcome, Place};
 pub use guest_memory::{IoBuf, Mapping, Refused};
 pub use token::{Token, lost_tokens};
@@ -77,7 +79,7 @@ pub struct VqId {
     /// Whose.
     pub tenant: TenantId,
     /// Which of the tenant's: the NVMe SQ identifier, or the virtqueue index plus one. 0 is the front
-    /// end's own (erasing a namespace, say).
+    /// end's own (erasing a namespace, flushing for a guest that left).
     pub index: u16,
 }
 
@@ -138,6 +140,9 @@ pub enum Fetch {
     Empty,
 }
 
+/// Descriptors of a command that are included in its price: more than drivers need for most.
+pub const PLAIN_DESCRIPTORS: u32 = 32;
+
 /// A front end's view of one tenant: up to 128 VQs that the poller pulls commands from.
 ///
 /// The source validates everything that a guest wrote; the poller only sees checked commands. It
@@ -153,8 +158,9 @@ pub trait Source {
         QueuePriority::Medium
     }
 
-    /// Executes a few waiting commands that need no device (an NVMe admin queue's), and returns how many. The
-    /// policy has no say: a tenant that it holds back must still be able to bring its driver up.
+    /// Does a little of the work that needs no device (an NVMe admin queue's): so much that a flood of it costs the
+    /// poller's other tenants a few microseconds of each look. Returns how many steps; 0 once nothing is left to do.
+    /// The policy has no say: a tenant that it holds back must still be able to bring its driver up.
     fn service(&mut self) -> u32 {
         0
     }
@@ -164,6 +170,12 @@ pub trait Source {
 
     /// Takes the next command. One guest command may yield several device commands, one per call.
     fn fetch(&mut self, vq: u16) -> Fetch;
+
+    /// What fetches since the last call cost beyond a command's usual price: descriptors that were walked, each above
+    /// the first [`PLAIN_DESCRIPTORS`] of its command. Asked after each fetch, also of what was rejected.
+    fn take_work(&mut self) -> u32 {
+        0
+    }
 
     /// Ends a command. `buf` comes back for reuse and to release its pins.
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf);

@@ -13,6 +13,10 @@ use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Probe};
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
 
+/// Descriptors beyond the usual that one look fetches for a tenant: a few microseconds. What a command costs above
+/// that, its tenant works off by fetching nothing at the next looks.
+const WORK_PER_LOOK: u32 = 256;
+
 /// Most tenants, and most VQs, that a poller can have at a time.
 const MOST: usize = u16::MAX as usize;
 
@@ -47,6 +51,8 @@ struct Tenant<S> {
     /// Whether the source has completions to announce.
     touched: bool,
     hwqs_used: u64,
+    /// See [`WORK_PER_LOOK`].
+    work: u32,
 }
 
 /// A VQ that the policy knows.
@@ -172,6 +178,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             inflight: 0,
             touched: false,
             hwqs_used: 0,
+            work: 0,
         });
         Ok(TenantSlot(at as u16))
     }
@@ -336,6 +343,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         let mut serviced = 0;
         for at in 0..self.tenants.len() {
             let Some(tenant) = &mut self.tenants[at] else { continue };
+            tenant.work = tenant.work.saturating_sub(WORK_PER_LOOK);
             let count = tenant.source.service();
             tenant.touched |= count > 0;
             serviced += count;
@@ -391,24 +399,32 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {
-        self.wait_until = Nanos::MAX;
+        let (mut wait_until, mut held_back) = (now, false);
         while progress.sent + progress.handled < self.send_budget {
             match self.policy.next(now) {
-                Next::Send { vq, hwq } => self.send(vq, hwq, now, progress),
+                Next::Send { vq, hwq } => held_back |= self.send(vq, hwq, now, progress),
                 Next::WaitUntil(at) => {
-                    self.wait_until = at;
-                    return;
+                    wait_until = at;
+                    break;
                 }
-                Next::Idle => return,
+                Next::Idle => {
+                    wait_until = Nanos::MAX;
+                    break;
+                }
             }
         }
-        self.wait_until = now;
+        // Who works something off has commands that nothing else announces.
+        self.wait_until = if held_back { now } else { wait_until };
     }
 
-    fn send(&mut self, slot: VqSlot, hwq: HwqId, now: Nanos, progress: &mut Progress) {
+    /// `true`: the tenant has to work off what it fetched before, and its VQ waits for the next look.
+    fn send(&mut self, slot: VqSlot, hwq: HwqId, now: Nanos, progress: &mut Progress) -> bool {
         let vq = &mut self.vqs[usize::from(slot.0)];
-        let Some(Some(tenant)) = self.tenants.get_mut(usize::from(vq.tenant.0)) else { return };
-        match tenant.source.fetch(vq.index) {
+        let Some(Some(tenant)) = self.tenants.get_mut(usize::from(vq.tenant.0)) else { return false };
+        let held_back = tenant.work >= WORK_PER_LOOK;
+        let fetched = if held_back { Fetch::Empty } else { tenant.source.fetch(vq.index) };
+        tenant.work += tenant.source.take_work();
+        match fetched {
             Fetch::Command(command, buf, token) => {
                 let arrived = vq.took(now);
                 let (op, len_bytes) = (command.op, command.len_bytes);
@@ -434,6 +450,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 self.policy.refused(slot, false, now);
             }
         }
+        held_back
     }
 
     fn announce(&mut self) {

@@ -20,6 +20,8 @@ struct Scripted {
     waiting: VecDeque<u64>,
     /// Completion slots left.
     slots: usize,
+    /// What each fetch costs beyond the usual, and what was not told yet.
+    work: (u32, u32),
     place: Place,
     log: Log,
 }
@@ -27,7 +29,7 @@ struct Scripted {
 impl Scripted {
     fn new(tenant: TenantId, log: &Log, commands: impl IntoIterator<Item = u64>) -> Self {
         let (waiting, place) = (commands.into_iter().collect(), Place::whole_drive(tenant));
-        Self { live: 0b10, waiting, slots: usize::MAX, place, log: Rc::clone(log) }
+        Self { live: 0b10, waiting, slots: usize::MAX, work: (0, 0), place, log: Rc::clone(log) }
     }
 }
 
@@ -45,6 +47,7 @@ impl Source for Scripted {
         if self.slots == 0 {
             return Fetch::Empty;
         }
+        self.work.1 += self.work.0;
         match self.waiting.pop_front() {
             None => Fetch::Empty,
             Some(u64::MAX) => Fetch::Handled,
@@ -60,6 +63,10 @@ impl Source for Scripted {
         let (_, _, id) = token.spend();
         self.slots += 1;
         self.log.borrow_mut().push(format!("complete {id} {outcome:?}"));
+    }
+
+    fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.work.1)
     }
 
     fn notify(&mut self) {
@@ -189,6 +196,25 @@ fn a_command_goes_out_and_comes_back_once() {
     assert_eq!((counters.submitted, counters.completed, counters.errors), (2, 2, 1));
     assert_eq!(counters.latency_sum_ns, 2 * 110);
     assert_eq!(io_model::lost_tokens(), 0);
+}
+
+#[test]
+fn an_expensive_fetch_is_worked_off_by_its_tenant_alone() {
+    let mut bench = Bench::new();
+    let (dear, _) = bench.add(1, std::iter::repeat_n(u64::MAX, 100));
+    let (plain, _) = bench.add(2, std::iter::repeat_n(u64::MAX, 2000));
+    // As much as eight looks may fetch.
+    bench.poller.source_mut(dear).unwrap().work.0 = 2048;
+    let mut waiting = |slot| bench.poller.source_mut(slot).unwrap().waiting.len();
+    assert_eq!((waiting(dear), waiting(plain)), (100, 2000));
+    for look in 0..16 {
+        let now = Nanos(look);
+        let progress = bench.poller.step(now);
+        // The poller does not sleep over what waits: nothing else would announce it.
+        assert_eq!((progress.handled, bench.poller.next_timer()), (64, now), "look {look}");
+    }
+    let mut waiting = |slot| bench.poller.source_mut(slot).unwrap().waiting.len();
+    assert_eq!((100 - waiting(dear), 2000 - waiting(plain)), (2, 16 * 64 - 2));
 }
 
 #[test]

@@ -36,7 +36,11 @@ impl Prepared {
         config.look_up_accounts()?;
         let host = config.check_host()?;
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
-        let (layout, changes) = config.plan_layout(&host.device, file.layout())?;
+        let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
+        let is_import = host.holds_data && file.layout().is_none();
+        if host.to_create || is_import || file.path().is_none() {
+            layout.accept_content();
+        }
         let mut warnings = config.warnings.clone();
         warnings.extend(host.warnings.iter().cloned());
         if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {

@@ -31,6 +31,8 @@ pub enum ThreadKind {
     Closing,
     /// Interrupts writes that last too long.
     Watchdog,
+    /// Zeroes ranges of the drive.
+    Zeroing,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
 }
@@ -189,6 +191,9 @@ const CONTROL: &[Call] =
 
 const STATS: &[Call] = &[any(SYS_setsockopt), any(SYS_recvfrom)];
 
+/// On the drive, which is open: whole ranges, or by hand where it can't.
+const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];
+
 /// Looking at descriptors, and passing them on.
 const GATE: &[Call] = &[
     any(SYS_recvmsg),
@@ -205,7 +210,7 @@ const GATE: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -217,6 +222,7 @@ impl ThreadKind {
         Self::Announce,
         Self::Closing,
         Self::Watchdog,
+        Self::Zeroing,
         Self::Gate,
     ];
 
@@ -230,6 +236,7 @@ impl ThreadKind {
             Self::Control => &[RUNTIME, SPAWN, CONTROL, EVENTS, UNLISTEN, FILES, STATS],
             Self::Stats => &[RUNTIME, FILES, STATS],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
+            Self::Zeroing => &[RUNTIME, ZEROING],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
             Self::Closing => &[RUNTIME, UNLISTEN],
         }
@@ -249,6 +256,7 @@ impl ThreadKind {
             Self::Announce => "announce",
             Self::Closing => "closing",
             Self::Watchdog => "watchdog",
+            Self::Zeroing => "zeroing",
             Self::Gate => "gate",
         }
     }

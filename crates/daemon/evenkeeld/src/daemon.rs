@@ -9,6 +9,7 @@ use client_socket::{Gate, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
+use nvme_controller::FormatRecord;
 use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
@@ -16,6 +17,7 @@ use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
 use crate::opened::Opened;
 use crate::owner::Owner;
+use crate::zeroing::Zeroed;
 use crate::{panics, threads};
 
 /// What the owner is told, each with where the answer goes. An answer that never comes: the daemon has ended.
@@ -28,8 +30,12 @@ pub enum Command {
     Remove(TenantId, Sender<Result<()>>),
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
-    /// A guest formatted its namespace; the layout must remember.
-    Formatted(TenantId, u32),
+    /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.
+    Format(TenantId, FormatRecord),
+    /// How far the range of a new tenant is.
+    Zeroed(Zeroed),
+    /// Answered once no tenant waits for its range to be zeroed.
+    WhenServed(Sender<()>),
     /// What is said of the tenants that are there now.
     Describe(Sender<Arc<Foresight>>),
     /// Complete what is in flight and end; answered with the commands that the drive never answered.
@@ -43,7 +49,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves one more tenant. Its socket accepts clients once this returns. The identifier is never given again.
+    /// Serves one more tenant. Its socket accepts clients once this returns, which waits until its range of the drive
+    /// is zeroed if it is new. The identifier is never given again.
     ///
     /// # Errors
     /// Its name is taken, there is no room for its disk, or it can't be served; nothing has changed.
@@ -74,6 +81,14 @@ impl Handle {
     /// The daemon has ended.
     pub fn describe(&self) -> Result<Arc<Foresight>> {
         self.ask(Command::Describe)
+    }
+
+    /// Waits until no tenant waits for its range of the drive to be zeroed.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn wait_until_served(&self) -> Result<()> {
+        self.ask(Command::WhenServed)
     }
 
     /// Tells something that needs no answer. Nobody hears it if the daemon has ended.
@@ -108,13 +123,21 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts everything. Sockets accept clients once this returns. `profile` is the drive that the configuration
+    /// Starts everything. Sockets accept clients once this returns, but those of new tenants whose ranges have to be
+    /// zeroed first ([`Handle::wait_until_served`]). `profile` is the drive that the configuration
     /// names.
     ///
     /// # Errors
     /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
         let opened = Self::open(prepared, profile, &sink)?;
+        Self::serve(opened, sink, None)
+    }
+
+    /// As [`Daemon::start`], for tests that have a policy and a drive of their own.
+    #[cfg(test)]
+    fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
+        let opened = Opened::open(engine, prepared, profile, &sink)?;
         Self::serve(opened, sink, None)
     }
 
@@ -178,4 +201,8 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
 }
 
 #[cfg(test)]
+mod flush_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zeroing_tests;

@@ -53,12 +53,45 @@ pub trait Drive: Clone + Send + 'static {
     fn weights(&self) -> Option<SetWeights> {
         None
     }
+
+    /// What zeroes its ranges. `None`: it is empty at each start, and no range is given twice.
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        None
+    }
+}
+
+/// Zeroes ranges of a drive, for a thread that may wait.
+pub trait ZeroRange: Send {
+    /// Makes a range read as zeros.
+    ///
+    /// # Errors
+    /// The drive's; part of it may be zeroed.
+    fn zero(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<()>;
+
+    /// Makes what was zeroed durable.
+    ///
+    /// # Errors
+    /// The drive's.
+    fn sync(&mut self) -> Result<()>;
+}
+
+impl ZeroRange for UringDrive {
+    fn zero(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+        Ok(UringDrive::zero(self, offset_bytes, len_bytes)?)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        Ok(UringDrive::sync(self)?)
+    }
 }
 
 /// A drive whose type only its pollers know. Its owner opens and closes pollers on it while others run.
 pub trait AnyDrive: Send {
     /// What the drive can do.
     fn facts(&self) -> Facts;
+
+    /// See [`Drive::zeroer`].
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>>;
 
     /// Opens queues and starts a poller on them.
     ///
@@ -90,6 +123,10 @@ pub struct Opening<'a> {
 impl<D: Drive> AnyDrive for D {
     fn facts(&self) -> Facts {
         Drive::facts(self)
+    }
+
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        Drive::zeroer(self)
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
@@ -176,6 +213,10 @@ impl Drive for UringDrive {
         Facts { block_bytes, write_cache: true, discard: self.can_discard() }
     }
 
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        Some(Box::new(self.clone()))
+    }
+
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Uring> {
         Ok(self.open_queues(hwqs, depth)?)
     }
@@ -225,6 +266,10 @@ impl<D: Drive, B: Backend + Send + 'static, W: Fn(D::Queues) -> B + Clone + Send
 
     fn weights(&self) -> Option<SetWeights> {
         self.drive.weights()
+    }
+
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        self.drive.zeroer()
     }
 }
 

@@ -37,3 +37,4 @@ pub mod serve;
 mod snapshot;
 pub mod stderr;
 mod threads;
+mod zeroing;

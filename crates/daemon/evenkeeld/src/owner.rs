@@ -6,11 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{Level, Listener, Server, Surroundings};
+use client_socket::{BindError, Level, Listener, Server, Surroundings};
 use config::{Config, DeviceLock, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
-use layout::LayoutFile;
+use io_model::units::Size;
+use layout::{LayoutFile, Placement};
+use nvme_controller::{FormatRecord, FormatStep};
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 
@@ -18,12 +20,13 @@ use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::foresight::Foresight;
-use crate::front_end::{Fitted, Making, fit};
+use crate::front_end::{self, Fitted, Making, ServedAt, fit};
 use crate::opened::{self, Opened};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
 use crate::threads;
+use crate::zeroing::{Zeroed, Zeroing};
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -56,6 +59,19 @@ struct Coming {
     slots: Vec<Receiver<TenantSlot>>,
 }
 
+/// What puts a tenant on its socket, once its queues are with their pollers.
+struct Ready {
+    serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
+    served_at: Vec<ServedAt>,
+}
+
+/// A new tenant whose range is being zeroed.
+struct Waiting {
+    ready: Ready,
+    /// Who asked for it.
+    done: Option<Sender<Result<TenantId>>>,
+}
+
 /// Everything that lives. See [`Command`] for what changes it.
 pub struct Owner {
     config: Config,
@@ -66,6 +82,9 @@ pub struct Owner {
     layout: LayoutFile,
     /// Of tenants that come with the configuration, until they are served.
     sockets: BTreeMap<String, Listener>,
+    zeroing: Option<Zeroing>,
+    waiting: BTreeMap<TenantId, Waiting>,
+    when_served: Vec<Sender<()>>,
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
@@ -90,6 +109,9 @@ impl Owner {
             next_id: 0,
             layout,
             sockets,
+            zeroing: None,
+            waiting: BTreeMap::new(),
+            when_served: Vec::new(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
@@ -114,7 +136,7 @@ impl Owner {
         let parts = self.pollers.open_planned(&self.config, &self.policy)?;
         let coming: Result<Vec<Coming>> =
             tenants.into_iter().zip(parts).map(|(tenant, parts)| self.begin_to_add(tenant, parts)).collect();
-        coming?.into_iter().try_for_each(|coming| self.put_on_socket(coming))
+        coming?.into_iter().try_for_each(|coming| self.bring(coming))
     }
 
     /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
@@ -132,17 +154,22 @@ impl Owner {
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         match command {
-            Command::Add(tenant, done) => {
-                let added = self.add(*tenant);
-                answer(&done, added);
-            }
+            Command::Add(tenant, done) => match self.add(*tenant) {
+                Ok(id) if self.waiting.contains_key(&id) => self.answer_later(id, done),
+                added => answer(&done, added),
+            },
             Command::Change(id, terms, done) => {
                 let changed = self.change(id, terms);
                 answer(&done, changed);
             }
             Command::Remove(id, done) => self.remove(id, done),
             Command::Left(id) => self.left(id),
-            Command::Formatted(id, lba_bytes) => self.formatted(id, lba_bytes),
+            Command::Format(id, record) => self.record_format(id, record),
+            Command::Zeroed(zeroed) => self.zeroed(zeroed),
+            Command::WhenServed(done) => {
+                self.when_served.push(done);
+                self.tell_served();
+            }
             Command::Describe(done) => answer(&done, Arc::clone(&self.foresight)),
             // Ends the loop around this.
             Command::Stop(_) => {}
@@ -158,7 +185,7 @@ impl Owner {
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let coming = self.begin_to_add(tenant, parts)?;
         let id = coming.id;
-        self.put_on_socket(coming)?;
+        self.bring(coming)?;
         Ok(id)
     }
 
@@ -169,7 +196,10 @@ impl Owner {
         };
         let mut config = self.config.clone();
         config.tenants = self.tenants.values().map(|live| live.tenant.clone()).chain([tenant.clone()]).collect();
-        let (layout, _) = config.plan_layout(recorded.device(), Some(recorded))?;
+        let (mut layout, _) = config.plan_layout(recorded.device(), Some(recorded))?;
+        if self.pollers.zeroer().is_none() {
+            layout.accept_content();
+        }
         self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
     }
 
@@ -204,22 +234,29 @@ impl Owner {
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
         let bound = self.sockets.remove(&tenant.name);
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
+        let placement = placement.context("it has no place on the drive")?;
+        if placement.formatting_to_lba_bytes.is_some() {
+            let name = &tenant.name;
+            let line =
+                format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
+            (self.around.sink)(Level::Warn, &line);
+        }
         let handle = self.handle.clone();
         fit(Making {
             id,
             tenant,
-            placement: placement.context("it has no place on the drive")?,
+            placement,
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
             around: self.around.clone(),
-            on_format: Box::new(move |lba_bytes| handle.tell(Command::Formatted(id, lba_bytes))),
+            on_format: Box::new(move |record| handle.tell(Command::Format(id, record))),
         })
     }
 
-    /// Waits for the places of a tenant's queues, and lets clients connect.
-    fn put_on_socket(&mut self, coming: Coming) -> Result<()> {
+    /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
+    fn bring(&mut self, coming: Coming) -> Result<()> {
         let Coming { id, fitted, parts, slots } = coming;
         let Some(live) = self.tenants.get_mut(&id) else { return Ok(()) };
         let mut served_at = Vec::new();
@@ -234,20 +271,79 @@ impl Owner {
                 Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
             }
         }
-        let served = match failed {
+        let name = live.tenant.name.clone();
+        let ready = Ready { serve: fitted.serve, served_at };
+        let brought = match failed {
             Some(error) => Err(error),
-            None => (fitted.serve)(served_at).map_err(Into::into),
+            None => self.zero_or_serve(id, &name, ready),
         };
-        match served {
-            Ok(server) => {
-                live.server = Some(server);
-                Ok(())
-            }
-            Err(error) => {
-                let (done, _) = channel();
-                self.remove(id, done);
-                Err(error)
-            }
+        if brought.is_err() {
+            let (done, _) = channel();
+            self.remove(id, done);
+        }
+        brought
+    }
+
+    fn zero_or_serve(&mut self, id: TenantId, name: &str, ready: Ready) -> Result<()> {
+        let placement = self.layout.layout().and_then(|layout| layout.find(name));
+        let Some(placement) = placement.filter(|placement| placement.zeroed_bytes.is_some()).cloned() else {
+            return self.put_on_socket(id, ready);
+        };
+        if self.zeroing.is_none() {
+            let drive = self.pollers.zeroer().context("this drive can't zero a range")?;
+            self.zeroing = Some(Zeroing::start(drive, self.handle.clone())?);
+        }
+        self.zeroing.iter().for_each(|zeroing| zeroing.zero(&placement));
+        self.waiting.insert(id, Waiting { ready, done: None });
+        Ok(())
+    }
+
+    fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
+        let server = (ready.serve)(ready.served_at)?;
+        if let Some(live) = self.tenants.get_mut(&id) {
+            live.server = Some(server);
+        }
+        Ok(())
+    }
+
+    fn answer_later(&mut self, id: TenantId, done: Sender<Result<TenantId>>) {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.done = Some(done);
+        }
+    }
+
+    /// Records how far a new tenant's range is, and serves the tenant once all of it is zeroed.
+    fn zeroed(&mut self, Zeroed { name, result }: Zeroed) {
+        let recorded = result.and_then(|bytes| Ok(self.layout.set_zeroed(&name, bytes)?));
+        let waits = |id: &&TenantId| self.tenants.get(id).is_some_and(|live| live.tenant.name == name);
+        let Some(id) = self.waiting.keys().find(waits).copied() else { return };
+        let placement = self.layout.layout().and_then(|layout| layout.find(&name));
+        if let (Ok(()), Some(Placement { zeroed_bytes: Some(zeroed), size_bytes, .. })) = (&recorded, placement) {
+            let (zeroed, all) = (Size(*zeroed), Size(*size_bytes));
+            return (self.around.sink)(
+                Level::Info,
+                &format!("{name}: {zeroed} of {all} zeroed; it is served once all are"),
+            );
+        }
+        let Some(Waiting { ready, done }) = self.waiting.remove(&id) else { return };
+        let served = recorded.and_then(|()| self.put_on_socket(id, ready));
+        if let Err(error) = &served {
+            (self.around.sink)(
+                Level::Warn,
+                &format!("{name}: it is not served, its new range can't be zeroed: {error:#}"),
+            );
+            let (gone, _) = channel();
+            self.remove(id, gone);
+        }
+        if let Some(done) = done {
+            answer(&done, served.map(|()| id));
+        }
+        self.tell_served();
+    }
+
+    fn tell_served(&mut self) {
+        if self.waiting.is_empty() {
+            self.when_served.drain(..).for_each(|done| answer(&done, ()));
         }
     }
 
@@ -268,6 +364,8 @@ impl Owner {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             return answer(&done, Err(anyhow!(nobody(id))));
         };
+        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
+        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
         if let Some(server) = live.server.take() {
             server.stop();
             // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
@@ -287,6 +385,7 @@ impl Owner {
         if live.places.is_empty() {
             self.left(id);
         }
+        self.tell_served();
     }
 
     fn left(&mut self, id: TenantId) {
@@ -305,17 +404,34 @@ impl Owner {
         }
     }
 
-    fn formatted(&mut self, id: TenantId, lba_bytes: u32) {
-        let Some(Live { tenant, .. }) = self.tenants.get(&id) else { return };
-        let name = &tenant.name;
-        match self.layout.set_lba_bytes(name, lba_bytes) {
-            Ok(()) => (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes")),
-            Err(error) => (self.around.sink)(Level::Warn, &format!("{name}: {}; {}", error.what(), error.remedy())),
+    fn record_format(&mut self, id: TenantId, record: FormatRecord) {
+        let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
+        let (name, lba_bytes) = (&tenant.name, record.lba_bytes);
+        let recorded = match record.step {
+            FormatStep::Begins => self.layout.begin_format(name, lba_bytes),
+            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes),
+        };
+        match (&recorded, record.step) {
+            (Ok(()), FormatStep::Begins) => {}
+            (Ok(()), FormatStep::Ends) => {
+                (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
+            }
+            (Err(error), _) => {
+                (self.around.sink)(
+                    Level::Warn,
+                    &format!("{name}: its Format fails: {}; {}", error.what(), error.remedy()),
+                );
+            }
+        }
+        for (poller, slot) in places {
+            let order = front_end::recorded(record, recorded.is_ok());
+            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
         }
     }
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that the drive never answered.
     pub fn stop(&mut self) -> u32 {
+        self.zeroing = None;
         let servers: Vec<Server> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
         servers.iter().for_each(Server::stop);
         let lost = self.pollers.drain();

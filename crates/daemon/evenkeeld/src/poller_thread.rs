@@ -12,7 +12,7 @@ use config::Mode;
 use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
-use poller::{INTERVAL, Poller, Probe, TenantSlot};
+use poller::{INTERVAL, Poller, Probe, Progress, TenantSlot};
 
 use crate::clock::Clock;
 use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
@@ -394,24 +394,31 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         self.poller.set_wakeup(false);
     }
 
-    /// Completes what is in flight, fetches nothing more. Returns what the drive never answered.
+    /// Completes what is in flight, then flushes for each tenant; fetches nothing else. Returns what the drive never
+    /// answered.
     fn drain(mut self) -> u32 {
         let start = self.clock.now();
-        while self.poller.inflight() > 0 {
+        let wait = |poller: &mut Poller<S, B, AnyPolicy>, progress: fn(&mut _, Nanos) -> Progress| {
             let now = self.clock.now();
-            if now - start > DRAIN_LIMIT {
-                break;
-            }
-            if !self.poller.finish(now).any() {
+            if !progress(poller, now).any() {
                 std::thread::yield_now();
             }
-        }
+            now - start <= DRAIN_LIMIT
+        };
+        let poller = &mut self.poller;
+        while poller.inflight() > 0 && wait(poller, Poller::finish) {}
         // Publishes what was completed, and lets go of clients.
-        self.poller.for_each_with_memory(|_, front_end, memory| {
-            front_end.leave();
-            front_end.settle(memory);
-        });
-        self.poller.inflight()
+        poller.sources_mut().for_each(|(_, front_end)| front_end.leave());
+        loop {
+            let mut flushing = poller.inflight() > 0;
+            poller.for_each_with_memory(|_, front_end, memory| {
+                front_end.settle(memory);
+                flushing |= front_end.live_vqs() != 0;
+            });
+            if !flushing || !wait(poller, Poller::step) {
+                return poller.inflight();
+            }
+        }
     }
 }
 

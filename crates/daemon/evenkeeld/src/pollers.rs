@@ -13,7 +13,7 @@ use poller::Board;
 
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
-use crate::drive::{AnyDrive, Facts, Opening};
+use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
 use crate::queues;
@@ -65,6 +65,11 @@ impl Pollers {
     /// The probes of all tenants.
     pub fn board(&self) -> &Arc<Board> {
         &self.board
+    }
+
+    /// What zeroes ranges of the drive; see [`Drive::zeroer`](crate::drive::Drive::zeroer).
+    pub fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        self.drive.zeroer()
     }
 
     /// What the drive can do.

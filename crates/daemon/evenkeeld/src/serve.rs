@@ -90,8 +90,13 @@ pub fn run(args: &Args) -> Result<()> {
     log.flush();
     let as_json = args.json;
     // On a thread of its own: nobody has to read it, and SIGTERM is heard all the same.
+    let served = daemon.handle();
     let announce = move || {
         threads::enter(ThreadKind::Announce);
+        // Otherwise it has ended meanwhile.
+        if served.wait_until_served().is_err() {
+            return;
+        }
         if let Err(error) = announce(&summary, &promises, &shown, as_json) {
             tracing::warn!("can't print what is served: {error:#}");
         }

@@ -61,6 +61,7 @@ impl Daemon {
                 discard: true,
                 write_zeroes: true,
                 volatile_write_cache: false,
+                format_cut_short: false,
             },
             max_io_queues: 8,
             max_depth: 1024,

@@ -23,7 +23,9 @@ const END: &str = "# end of the layout";
 const HEAD: &str = "\
 # Where each tenant's data lies on the drive. Evenkeel writes this file; keep it with the drive's backups.
 # A tenant's range stays reserved after the tenant left the configuration. To free it, stop the daemon and remove
-# the [[tenant]] block here: the next new tenant may get the range, with the data that is still in it.
+# the [[tenant]] block here: the next new tenant may get the range.
+# zeroed_bytes: so much of a new range is zeroed; the tenant is served once all of it is.
+# formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
 ";
@@ -167,14 +169,37 @@ impl LayoutFile {
         Ok(())
     }
 
-    /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096).
+    /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096): a Format of it has ended.
     ///
     /// # Errors
     /// [`LayoutError::NoSuchTenant`], and what [`LayoutFile::save`] reports.
     pub fn set_lba_bytes(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
-        let changed =
-            self.layout.clone().and_then(|mut layout| layout.set_lba_bytes(tenant, lba_bytes).then_some(layout));
-        match changed {
+        self.format(tenant, lba_bytes, true)
+    }
+
+    /// Records that a Format of a tenant's namespace to LBAs of `lba_bytes` (512 or 4096) begins.
+    ///
+    /// # Errors
+    /// As [`LayoutFile::set_lba_bytes`].
+    pub fn begin_format(&mut self, tenant: &str, lba_bytes: u32) -> Result<(), LayoutError> {
+        self.format(tenant, lba_bytes, false)
+    }
+
+    /// Records how much of a tenant's new range is zeroed, from its start. A tenant that is not known needs nothing.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn set_zeroed(&mut self, tenant: &str, zeroed_bytes: u64) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match layout.and_then(|mut layout| layout.zeroed(tenant, zeroed_bytes).then_some(layout)) {
+            Some(layout) => self.save(layout),
+            None => Ok(()),
+        }
+    }
+
+    fn format(&mut self, tenant: &str, lba_bytes: u32, ended: bool) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match layout.and_then(|mut layout| layout.format(tenant, lba_bytes, ended).then_some(layout)) {
             Some(layout) => self.save(layout),
             None => Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes }),
         }
@@ -278,7 +303,7 @@ mod tests {
         file.save(planned()).expect("saved");
 
         let mut changed = planned();
-        assert!(changed.set_lba_bytes("a", 4096));
+        assert!(changed.format("a", 4096, true));
         // The crash: the new file is written, even cut short, and never renamed.
         let temp = write_temp(&path, &render(&changed).expect("rendered")).expect("written");
         File::options().write(true).open(&temp).expect("temp").set_len(50).expect("cut");

@@ -41,6 +41,12 @@ pub struct Placement {
     pub size_bytes: u64,
     /// LBA size of the namespace as last formatted: 512 or 4096.
     pub lba_bytes: u32,
+    /// LBA size of a Format that began and has not ended: 512 or 4096. What the range holds then is undefined.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub formatting_to_lba_bytes: Option<u32>,
+    /// The range is new, and only so much from its start is known to be zeroed. `None`: all that it needs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub zeroed_bytes: Option<u64>,
 }
 
 /// What a tenant asks for.
@@ -97,7 +103,7 @@ pub struct Layout {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {
-    /// A new tenant got this range. What the drive holds there is what its guest will see.
+    /// A new tenant got this range.
     Placed(Placement),
     /// A recorded tenant is not in the configuration; its range stays reserved.
     Reserved(Placement),
@@ -174,12 +180,28 @@ impl Layout {
         self.tenants.iter().find(|placement| placement.name == name)
     }
 
-    /// The LBA size that a tenant's guest formatted its namespace to. False, and nothing changes, where the
-    /// tenant is not known or the size is neither 512 nor 4096.
-    pub(crate) fn set_lba_bytes(&mut self, name: &str, lba_bytes: u32) -> bool {
+    /// Nothing has to be zeroed: the drive is empty, or tenants are to see what it holds.
+    pub fn accept_content(&mut self) {
+        self.tenants.iter_mut().for_each(|placement| placement.zeroed_bytes = None);
+    }
+
+    /// So much of a tenant's range is zeroed. `false`: there is no such tenant.
+    pub(crate) fn zeroed(&mut self, name: &str, zeroed_bytes: u64) -> bool {
+        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
+        let Some(placement) = found else { return false };
+        placement.zeroed_bytes = (zeroed_bytes < placement.size_bytes).then_some(zeroed_bytes);
+        true
+    }
+
+    /// A tenant's guest formats its namespace to this LBA size, or has done so if `ended`. False, and nothing changes,
+    /// where the tenant is not known or the size is neither 512 nor 4096.
+    pub(crate) fn format(&mut self, name: &str, lba_bytes: u32, ended: bool) -> bool {
         let found = self.tenants.iter_mut().find(|placement| placement.name == name);
         let Some(placement) = found.filter(|_| matches!(lba_bytes, 512 | 4096)) else { return false };
-        placement.lba_bytes = lba_bytes;
+        placement.formatting_to_lba_bytes = (!ended).then_some(lba_bytes);
+        if ended {
+            placement.lba_bytes = lba_bytes;
+        }
         true
     }
 
@@ -238,7 +260,8 @@ impl Layout {
         sorted.sort_by_key(|placement| placement.offset_bytes);
         let mut last: Option<&Placement> = None;
         for placement in sorted {
-            let Placement { name, offset_bytes, size_bytes, lba_bytes } = placement;
+            let Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, zeroed_bytes } =
+                placement;
             if !names.insert(name.as_str()) {
                 return Err(format!("tenant {name:?} is in it twice"));
             }
@@ -247,6 +270,12 @@ impl Layout {
             }
             if *size_bytes == 0 || !matches!(lba_bytes, 512 | 4096) {
                 return Err(format!("tenant {name:?} has size_bytes = {size_bytes} and lba_bytes = {lba_bytes}"));
+            }
+            if zeroed_bytes.is_some_and(|zeroed_bytes| zeroed_bytes > *size_bytes) {
+                return Err(format!("tenant {name:?} has zeroed_bytes above its size_bytes"));
+            }
+            if !matches!(formatting_to_lba_bytes, None | Some(512 | 4096)) {
+                return Err(format!("tenant {name:?} has a formatting_to_lba_bytes that is neither 512 nor 4096"));
             }
             if offset_bytes.checked_add(*size_bytes).is_none_or(|end| end > self.device.size_bytes) {
                 return Err(format!("the range of tenant {name:?} ends behind the device"));
@@ -364,7 +393,8 @@ fn place(
         None => free_place(found, (index, tenant), layout, wanted)?,
     };
     let (name, size_bytes) = (tenant.name.to_owned(), tenant.size.0);
-    Some(Placement { name, offset_bytes, size_bytes, lba_bytes: tenant.lba_bytes })
+    let (lba_bytes, zeroed_bytes) = (tenant.lba_bytes, Some(0));
+    Some(Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes: None, zeroed_bytes })
 }
 
 fn fixed_place(

@@ -32,3 +32,4 @@ mod shutdown;
 mod sim;
 mod stats;
 mod unread;
+mod zeroing;

@@ -58,7 +58,7 @@ impl<I: Interrupts> Controller<I> {
         let mut guest = IoBuf::default();
         let halves = match kind {
             Kind::Compare => {
-                data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut guest)?;
+                data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut guest, &mut self.extra_work)?;
                 2
             }
             _ => 1,

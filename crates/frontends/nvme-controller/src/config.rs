@@ -35,6 +35,8 @@ pub struct NamespaceConfig {
     pub write_zeroes: bool,
     /// The device has a volatile write cache, so that Flush and FUA mean something.
     pub volatile_write_cache: bool,
+    /// A Format was cut short: nothing but another Format is done.
+    pub format_cut_short: bool,
 }
 
 /// One controller with one namespace.

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, IoBuf, MappedU32, Mapping, MemoryListener, SpaceError};
+use io_model::{CacheDebt, DeviceError};
 use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
-use crate::admin::{ErrorLog, Events, Features, Format};
+use crate::admin::{ErrorLog, Events, Features, Format, Work};
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::msix::{Interrupts, Msix};
@@ -25,11 +26,30 @@ const DOORBELL_BYTES: u64 = 4096;
 /// Something that the wiring has to act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The guest formatted its namespace: remember the block size for the next start.
-    Formatted {
-        /// Logical block size from now on.
-        lba_bytes: u32,
-    },
+    /// To be recorded where it outlives us; answered by [`Controller::format_recorded`].
+    Format(FormatRecord),
+    /// The drive failed the flush for a guest that shut down or left: what it wrote last may be lost.
+    FlushFailed(DeviceError),
+}
+
+/// What must be durable before a Format NVM goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormatRecord {
+    /// Which Format of this controller.
+    pub format: u32,
+    /// How far it is.
+    pub step: FormatStep,
+    /// Its logical block size.
+    pub lba_bytes: u32,
+}
+
+/// See [`FormatRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FormatStep {
+    /// The namespace will be erased from now on: if nothing else is recorded, its Format was cut short.
+    Begins,
+    /// It is erased, and has the new block size.
+    Ends,
 }
 
 /// A virtual NVMe controller. See the crate's documentation.
@@ -47,18 +67,26 @@ pub struct Controller<I: Interrupts> {
     pub(crate) errors: ErrorLog,
     pub(crate) health: Health,
     pub(crate) format: Option<Format>,
+    /// Formats that were begun.
+    pub(crate) formats: u32,
+    pub(crate) work: Work,
     pub(crate) wiring_events: VecDeque<Event>,
     pub(crate) stats: Stats,
     /// Device commands that have not come back, those of vanished queues included.
     pub(crate) in_flight: u32,
+    pub(crate) cache: CacheDebt,
     /// A reset waits for what is in flight.
     resetting: bool,
+    /// The client is gone.
+    leaving: bool,
     /// A shutdown was asked for: nothing more is fetched.
     pub(crate) stopped: bool,
     generation: u16,
     /// Memory of our own that commands in flight hold.
     pub(crate) bounce_bytes: u64,
     pub(crate) pool: Vec<IoBuf>,
+    /// See [`io_model::Source::take_work`].
+    pub(crate) extra_work: u32,
 }
 
 impl<I: Interrupts> Controller<I> {
@@ -81,14 +109,19 @@ impl<I: Interrupts> Controller<I> {
             errors: bytemuck::Zeroable::zeroed(),
             health: Health { power_cycles: 1, ..Health::default() },
             format: None,
+            formats: 0,
+            work: Work::default(),
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
             in_flight: 0,
+            cache: CacheDebt::new(config.namespace.volatile_write_cache),
             resetting: false,
+            leaving: false,
             stopped: false,
             generation: 0,
             bounce_bytes: 0,
             pool: Vec::new(),
+            extra_work: 0,
             config,
         })
     }
@@ -234,17 +267,20 @@ impl<I: Interrupts> Controller<I> {
         self.features = Features::new(self.namespace.config.volatile_write_cache);
         self.namespace.write_cache = self.namespace.config.volatile_write_cache;
         self.format = None;
+        self.work.drop_answer();
         self.bounce_bytes = 0;
         self.stopped = false;
         self.regs.csts = self.regs.csts.with_shst(Csts::SHST_NONE);
         self.resetting = true;
     }
 
-    /// Ends what waited for nothing to be in flight: resets and shutdowns.
+    /// Ends what waited for nothing to be in flight: resets and shutdowns. A guest that ends waits for a flush too.
     pub(crate) fn settle(&mut self) {
-        if self.in_flight > 0 {
+        let ends = self.leaving || self.regs.csts.shst() == Csts::SHST_BUSY;
+        if self.in_flight > 0 || ends && self.cache.must_flush() {
             return;
         }
+        self.leaving = false;
         if self.resetting {
             self.resetting = false;
             // A shutdown may have been asked for since the reset.
@@ -278,17 +314,18 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// The VMM went away: resets everything and takes all guest memory out, to be reported by
-    /// [`Controller::take_unmapped`] like any other.
+    /// [`Controller::take_unmapped`] like any other. What it wrote is flushed if the drive has a cache, as VQ 0.
     pub fn client_gone(&mut self) {
+        self.leaving = true;
         self.reset();
         self.irq.forget_wiring();
         self.health.power_cycles += 1;
         self.memory.unmap_all();
     }
 
-    /// Whether no device command is in flight.
+    /// Whether no device command is in flight, nor one to come for a guest that ended.
     pub fn is_idle(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight == 0 && !self.cache.is_parting()
     }
 
     /// Adds guest memory, after telling `listener` of it. `None`: a range that is known but can't be reached. Queues
@@ -410,7 +447,7 @@ impl<I: Interrupts> Controller<I> {
         Stats { interrupts: self.irq.raised, ..self.stats }
     }
 
-    /// The configuration, with the block size of the last Format.
+    /// The configuration, with what became of the last Format.
     pub fn config(&self) -> ControllerConfig {
         ControllerConfig { namespace: self.namespace.config.clone(), ..self.config.clone() }
     }

@@ -6,7 +6,8 @@ use nvme_spec::{Sqe, Status};
 
 use crate::{prp, sgl};
 
-/// Adds the `len_bytes` that the command's data pointer describes to `buf`.
+/// Adds the `len_bytes` that the command's data pointer describes to `buf`, and what that cost beyond the usual to
+/// `work`. PRPs cost what the data does.
 #[inline]
 pub(crate) fn translate(
     memory: &mut GuestMemory,
@@ -14,10 +15,11 @@ pub(crate) fn translate(
     len_bytes: u64,
     access: Access,
     buf: &mut IoBuf,
+    work: &mut u32,
 ) -> Result<(), Status> {
     match sqe.psdt() {
         psdt::PRP => prp::translate(memory, sqe.dptr, len_bytes, access, buf),
-        psdt::SGL => sgl::translate(memory, sqe.dptr, len_bytes, access, buf),
+        psdt::SGL => sgl::translate(memory, sqe.dptr, len_bytes, access, buf, work),
         // No metadata, so no SGL for it; 11b is reserved.
         _ => Err(Status::INVALID_FIELD),
     }

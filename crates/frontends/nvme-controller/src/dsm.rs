@@ -43,7 +43,7 @@ impl<I: Interrupts> Controller<I> {
         let mut ranges = vec![DsmRange::default(); count];
         let mut buf = IoBuf::default();
         let len_bytes = std::mem::size_of_val(&ranges[..]) as u64;
-        data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut buf)?;
+        data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut buf, &mut self.extra_work)?;
         data::whole(buf.copy_to(bytemuck::must_cast_slice_mut(&mut ranges)) as u64 == len_bytes)?;
         let first = ranges.iter().find(|range| range.nlb > 0).map_or(0, |range| range.slba);
         let ranges = ranges.iter().map(|range| self.namespace.range(range.slba, range.nlb.into()));

@@ -6,6 +6,7 @@ use nvme_spec::opcode::{nvm, rw};
 use nvme_spec::{NSID_ALL, PAGE_BYTES, Sqe, Status};
 
 use crate::bounce::Bounce;
+use crate::controller::Event;
 use crate::msix::Interrupts;
 use crate::namespace::NSID;
 use crate::queue::{Entry, Kind, Slot};
@@ -13,6 +14,9 @@ use crate::{Controller, data};
 
 /// Buffers with long segment lists that are kept for reuse.
 const POOL: usize = 256;
+
+/// The token's identifier of the flush for a guest that ended, among VQ 0's. A Format's steps have 0.
+const PARTING_FLUSH: u32 = 1;
 
 /// A command that passed its checks.
 #[derive(Debug)]
@@ -85,6 +89,9 @@ impl<I: Interrupts> Controller<I> {
         if self.format.is_some() {
             return Err(Status::FORMAT_IN_PROGRESS);
         }
+        if self.namespace.config.format_cut_short {
+            return Err(Status::NAMESPACE_NOT_READY);
+        }
         match sqe.opc {
             nvm::READ => self.admit_transfer(sqe, Kind::Read),
             nvm::WRITE if sqe.cdw12 & rw::DTYPE != 0 => Err(Status::INVALID_FIELD),
@@ -111,7 +118,7 @@ impl<I: Interrupts> Controller<I> {
             Kind::Write => (Op::Write, Access::Read),
             _ => (Op::Read, Access::Write),
         };
-        if let Err(status) = data::translate(&mut self.memory, sqe, len_bytes, access, &mut buf) {
+        if let Err(status) = data::translate(&mut self.memory, sqe, len_bytes, access, &mut buf, &mut self.extra_work) {
             self.recycle(buf);
             return Err(status);
         }
@@ -126,12 +133,30 @@ impl<I: Interrupts> Controller<I> {
     }
 
     fn admit_flush(&self) -> Admitted {
-        // Without a cache, or with the cache disabled, everything that completed is durable.
-        if !self.namespace.write_cache {
+        // Also with the cache turned off: a write of before may still be in it.
+        if !self.namespace.config.volatile_write_cache {
             return Admitted::Done;
         }
         let command = self.namespace.config.place.flush();
         Admitted::Device { kind: Kind::Flush, command, slba: 0, buf: IoBuf::default() }
+    }
+
+    /// The flush for a guest that ended.
+    pub(crate) fn next_parting_flush(&mut self) -> Option<Fetch> {
+        if !self.cache.take() {
+            return None;
+        }
+        self.in_flight += 1;
+        let token = Token::new(0, 0, PARTING_FLUSH);
+        Some(Fetch::Command(self.namespace.config.place.flush(), IoBuf::default(), token))
+    }
+
+    #[cold]
+    fn end_parting_flush(&mut self, outcome: Outcome) {
+        self.cache.parted();
+        if let Err(error) = outcome {
+            self.wiring_events.push_back(Event::FlushFailed(error));
+        }
     }
 
     /// The Deallocate bit is a permission; zeroes are written all the same.
@@ -162,6 +187,7 @@ impl<I: Interrupts> Controller<I> {
         {
             slot.bounce = bounce;
         }
+        self.cache.sent(command.op, || self.in_flight == 0);
         self.in_flight += 1;
         Fetch::Command(command, buf, Token::new(vq, generation, id.into()))
     }
@@ -179,10 +205,12 @@ impl<I: Interrupts> Controller<I> {
             _ => None,
         };
         match (vq, kind, outcome) {
+            (0, ..) if id == PARTING_FLUSH => self.end_parting_flush(outcome),
             (0, ..) => self.end_format_chunk(generation, outcome),
-            (_, None, _) => {}
+            (_, None, _) => self.cache.came_back(outcome),
             (_, Some(_), Ok(())) => self.end_part(vq, id, Status::SUCCESS),
             (_, Some(kind), Err(error)) => {
+                self.cache.came_back(outcome);
                 let status = self.device_status(kind, error);
                 self.end_part(vq, id, status);
             }

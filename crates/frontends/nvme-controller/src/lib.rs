@@ -20,7 +20,7 @@
 //! 7. Once per poll iteration each marked queue raises its interrupt (`msix`).
 //!
 //! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
-//! `fetch`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
+//! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
 //! `state` saves and restores everything that the guest can see.
 //!
@@ -54,7 +54,7 @@ mod stats;
 mod turns;
 
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, NamespaceConfig};
-pub use controller::{Controller, Event};
+pub use controller::{Controller, Event, FormatRecord, FormatStep};
 pub use msix::{Interrupts, VECTORS};
 pub use pci::{BAR0_BYTES, BAR4_BYTES};
 pub use state::{Busy, ControllerState, StateError};

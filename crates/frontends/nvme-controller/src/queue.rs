@@ -105,6 +105,11 @@ impl Sq {
         u64::from(entries) * SQE_BYTES
     }
 
+    /// Memory of our own that it needs.
+    pub fn table_bytes(&self) -> u64 {
+        (std::mem::size_of_val(&*self.slots) + self.free.capacity() * size_of::<u16>()) as u64
+    }
+
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
     }

@@ -2,11 +2,12 @@
 
 use bytemuck::Zeroable;
 use guest_memory::{Access, GuestMemory, IoBuf};
+use io_model::PLAIN_DESCRIPTORS;
 use nvme_spec::Status;
 use nvme_spec::data::{SglDescriptor, sgl_type};
 
 /// Descriptors of one command at most. Hosts build far fewer, and nothing else bounds how many empty
-/// ones a guest could make us walk.
+/// ones a guest could make us walk. Those above the usual are charged to it.
 const MAX_DESCRIPTORS: u64 = 1024;
 
 const DESCRIPTOR_BYTES: u64 = 16;
@@ -31,12 +32,17 @@ pub(crate) fn translate(
     len_bytes: u64,
     access: Access,
     buf: &mut IoBuf,
+    work: &mut u32,
 ) -> Result<(), Status> {
     let descriptor: SglDescriptor = bytemuck::must_cast(dptr);
     let mut walk = Walk { memory, access, buf, rest: len_bytes, budget: MAX_DESCRIPTORS };
     match kind(&descriptor)? {
         sgl_type::DATA_BLOCK => walk.data(&descriptor)?,
-        _ => walk.segments(descriptor)?,
+        _ => {
+            let walked = walk.segments(descriptor);
+            *work += ((MAX_DESCRIPTORS - walk.budget) as u32).saturating_sub(PLAIN_DESCRIPTORS);
+            walked?;
+        }
     }
     // More bytes than the command moves were refused on the way; SGLS says so.
     if walk.rest == 0 { Ok(()) } else { Err(Status::SGL_DATA_LENGTH_INVALID) }

@@ -9,13 +9,11 @@ use crate::admin::Format;
 use crate::msix::Interrupts;
 use crate::turns::TOGETHER;
 
-/// Admin commands executed per look: one tenant's flood of them must not hold up its poller's other tenants.
-const ADMIN_BURST: u32 = 4;
-
 impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn live_vqs(&self) -> u128 {
-        if self.stopped { 0 } else { self.queues.shown }
+        let shown = if self.stopped { 0 } else { self.queues.shown };
+        shown | u128::from(self.cache.is_wanted())
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -24,17 +22,7 @@ impl<I: Interrupts> Source for Controller<I> {
 
     #[inline]
     fn service(&mut self) -> u32 {
-        let mut done = 0;
-        if self.memory_is_lost() {
-            return 0;
-        }
-        while done < ADMIN_BURST && !self.stopped && self.admin_waiting() > 0 {
-            if !matches!(self.fetch_admin_command(), Fetch::Handled) {
-                break;
-            }
-            done += 1;
-        }
-        done
+        if self.memory_is_lost() { 0 } else { self.work().into() }
     }
 
     /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or
@@ -42,7 +30,7 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         match (vq, &self.queues.arbiter) {
-            (0, _) => self.admin_backlog(),
+            (0, _) => self.own_backlog(),
             (_, None) => self.io_backlog(vq),
             (TOGETHER, _) => self.backlog_together(),
             _ => 0,
@@ -52,11 +40,16 @@ impl<I: Interrupts> Source for Controller<I> {
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
         match (vq, &self.queues.arbiter) {
-            (0, _) => self.fetch_admin(),
+            (0, _) => self.fetch_own(),
             (_, None) => self.fetch_io(vq),
             (TOGETHER, _) => self.fetch_together(),
             _ => Fetch::Empty,
         }
+    }
+
+    #[inline]
+    fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.extra_work)
     }
 
     #[inline]
@@ -98,13 +91,15 @@ impl<I: Interrupts> Source for Controller<I> {
 }
 
 impl<I: Interrupts> Controller<I> {
-    fn admin_backlog(&mut self) -> u32 {
+    /// Device commands of our own. Admin commands are not for the policy.
+    fn own_backlog(&mut self) -> u32 {
+        let flush = u32::from(self.cache.is_wanted());
         if self.stopped {
-            return 0;
+            return flush;
         }
         self.deliver_events();
         let step = u32::from(self.format.as_ref().is_some_and(Format::is_ready));
-        self.admin_waiting() + step
+        step + flush
     }
 
     #[inline]

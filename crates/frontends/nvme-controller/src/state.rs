@@ -113,7 +113,7 @@ impl<I: Interrupts> Controller<I> {
     pub fn export(&self) -> Result<ControllerState, Busy> {
         let streams = self.queues.sqs().any(|sq| sq.stream.is_some() || sq.deleting.is_some());
         let parked = self.queues.cqs().any(Cq::has_parked);
-        if !self.is_idle() || streams || parked || self.format.is_some() {
+        if !self.is_idle() || streams || parked || self.format.is_some() || self.work.is_answering() {
             return Err(Busy);
         }
         let mut state = ControllerState {
@@ -195,6 +195,7 @@ impl<I: Interrupts> Controller<I> {
         (self.regs.cc, self.regs.csts, self.regs.aqa) = (Cc(state.cc), Csts(state.csts), Aqa(state.aqa));
         self.regs.int_mask = state.int_mask;
         self.stopped = self.regs.csts.shst() != Csts::SHST_NONE;
+        self.cache.assume_unflushed();
         if self.regs.csts.rdy() && !self.regs.cap.offers_ams(self.regs.cc.ams()) {
             return Err(StateError::Invalid("the arbitration mechanism"));
         }

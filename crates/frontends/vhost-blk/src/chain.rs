@@ -1,6 +1,7 @@
 //! A walk over one request's descriptors (2.7.5): each is read once, into memory of our own.
 
 use guest_memory::{Access, Fault, GuestMemory, IoBuf, MappedRange};
+use io_model::PLAIN_DESCRIPTORS;
 
 use crate::config::MAX_RING_SIZE;
 use crate::fault::FaultKind;
@@ -49,6 +50,8 @@ pub(crate) struct Chain {
     pub write_bytes: u64,
     /// Guest address of the last byte that the device may write.
     pub status: Option<u64>,
+    /// Descriptors that were read.
+    walked: u32,
     /// Something to read came after something to write (2.7.4.2 forbids it).
     pub disordered: bool,
 }
@@ -131,10 +134,18 @@ impl Chain {
         self.write_bytes = 0;
         self.status = None;
         self.disordered = false;
+        self.walked = 0;
+    }
+
+    /// What the walk cost beyond the usual; see [`io_model::Source::take_work`].
+    #[inline]
+    pub fn take_work(&mut self) -> u32 {
+        std::mem::take(&mut self.walked).saturating_sub(PLAIN_DESCRIPTORS)
     }
 
     #[inline]
     fn add(&mut self, Descriptor { address, len_bytes, flags, .. }: Descriptor) {
+        self.walked += 1;
         if len_bytes == 0 {
             return;
         }

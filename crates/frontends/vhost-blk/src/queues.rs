@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use eventfd::EventFd;
 use guest_memory::{Access, GuestMemory, MemoryListener, Refused};
-use io_model::{Command, DeviceError, Fetch, IoBuf, Outcome, Place, Token};
+use io_model::{CacheDebt, Command, DeviceError, Fetch, IoBuf, Outcome, Place, Token};
 
 use crate::chain::Chain;
 use crate::disk::Disk;
@@ -44,6 +44,8 @@ pub struct Queues {
     fault: Option<Fault>,
     /// The client kept an eventfd of its own from being signalled: none is any more.
     held_up: bool,
+    cache: CacheDebt,
+    flush_error: Option<DeviceError>,
     stats: Stats,
 }
 
@@ -51,6 +53,7 @@ impl Queues {
     /// The virtqueues `queues` of the disk, none of them started. What lies past the disk's last is left out.
     pub fn new(disk: Arc<Disk>, queues: Range<u16>) -> Self {
         let end = queues.end.min(disk.config().queues);
+        let cache = CacheDebt::new(disk.config().write_cache);
         Self {
             first: queues.start,
             queues: (queues.start..end).map(|_| None).collect(),
@@ -65,6 +68,8 @@ impl Queues {
             orphans: 0,
             fault: None,
             held_up: false,
+            cache,
+            flush_error: None,
             stats: Stats::default(),
         }
     }
@@ -153,6 +158,9 @@ impl Queues {
             self.disk.set_writeback(on);
         }
         ring.note_write_cache(self.disk.writeback());
+        if started.resumed {
+            self.cache.assume_unflushed();
+        }
         self.queues[usize::from(queue - self.first)] = Some(Box::new(ring));
         self.disk.ring_started();
         self.interrupt(queue);
@@ -186,7 +194,19 @@ impl Queues {
 
     /// Whether no command of any ring here is with the drive, those of a client that is gone included.
     pub fn is_idle(&self) -> bool {
-        self.orphans == 0 && self.queues.iter().flatten().all(|queue| queue.in_flight == 0)
+        let mut queues = self.queues.iter().flatten();
+        self.orphans == 0 && !self.cache.is_parting() && queues.all(|queue| queue.in_flight == 0)
+    }
+
+    /// For a client that goes: whether nothing of it is in flight, nor in the drive's cache. If there may be something
+    /// in the cache, a flush is fetched as VQ 0; ask again.
+    pub fn is_flushed(&mut self) -> bool {
+        self.is_idle() && !self.cache.must_flush()
+    }
+
+    /// How that flush failed, once: what was written last may be lost.
+    pub fn take_flush_error(&mut self) -> Option<DeviceError> {
+        self.flush_error.take()
     }
 
     /// The next available entry that would be fetched, modulo 2^16 (VHOST_USER_GET_VRING_BASE). `None`: never started.
@@ -284,7 +304,22 @@ impl Queues {
 
     #[inline]
     pub(crate) fn live(&self) -> u128 {
-        if self.disk.is_broken() { 0 } else { self.live }
+        let live = if self.disk.is_broken() { 0 } else { self.live };
+        live | u128::from(self.cache.is_wanted())
+    }
+
+    /// Whether the flush for a client that goes is to be fetched.
+    #[inline]
+    pub(crate) fn wants_flush(&self) -> u32 {
+        self.cache.is_wanted().into()
+    }
+
+    /// Fetches it.
+    pub(crate) fn fetch_flush(&mut self) -> Fetch {
+        if !self.cache.take() {
+            return Fetch::Empty;
+        }
+        Fetch::Command(self.disk.config().place.flush(), IoBuf::default(), Token::new(0, 0, 0))
     }
 
     #[inline]
@@ -309,6 +344,11 @@ impl Queues {
             return Fetch::Empty;
         }
         let fetched = self.next_request(queue);
+        if let Ok(Fetch::Command(command, ..)) = &fetched {
+            let queues = self.queues.iter().flatten();
+            // The command itself is counted already.
+            self.cache.sent(command.op, || queues.map(|queue| queue.in_flight).sum::<u32>() + self.orphans == 1);
+        }
         if self.queue_ref(queue).is_some_and(|ring| ring.stopping || !ring.enabled) {
             self.look_again(queue);
         }
@@ -319,6 +359,12 @@ impl Queues {
                 Fetch::Empty
             }
         }
+    }
+
+    /// See [`io_model::Source::take_work`].
+    #[inline]
+    pub(crate) fn chain_work(&mut self) -> u32 {
+        self.chain.take_work()
     }
 
     /// Fetches a request and checks it. On an error it stays in its ring: a driver that is told may take it back.
@@ -378,7 +424,12 @@ impl Queues {
     pub(crate) fn end(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         let (vq, generation, head) = token.spend();
         self.pool.give(buf);
-        let Some(queue) = vq.checked_sub(1) else { return };
+        let Some(queue) = vq.checked_sub(1) else {
+            self.cache.parted();
+            self.flush_error = outcome.err();
+            return;
+        };
+        self.cache.came_back(outcome);
         let at = usize::from(queue.wrapping_sub(self.first));
         let Some(ring) = self.queues.get_mut(at).and_then(Option::as_deref_mut) else {
             self.orphans = self.orphans.saturating_sub(1);

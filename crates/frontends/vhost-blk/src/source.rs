@@ -1,4 +1,4 @@
-//! The virtqueues as the poller sees them: VQ `n + 1` is virtqueue `n`.
+//! The virtqueues as the poller sees them: VQ `n + 1` is virtqueue `n`; VQ 0 is the flush for a client that goes.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,12 +16,23 @@ impl Source for Queues {
     /// requests to be done again after a restart. Publishes what was completed since the last look.
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
-        vq.checked_sub(1).map_or(0, |queue| self.waiting(queue))
+        match vq.checked_sub(1) {
+            Some(queue) => self.waiting(queue),
+            None => self.wants_flush(),
+        }
     }
 
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
-        vq.checked_sub(1).map_or(Fetch::Empty, |queue| self.fetch_from(queue))
+        match vq.checked_sub(1) {
+            Some(queue) => self.fetch_from(queue),
+            None => self.fetch_flush(),
+        }
+    }
+
+    #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.chain_work()
     }
 
     #[inline]

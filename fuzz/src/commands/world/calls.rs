@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use guest_memory::{Access, SpaceError};
-use io_model::{Fetch, IoBuf, Source, Token};
-use nvme_controller::{Controller, Event};
+use io_model::{Fetch, IoBuf, Op, Source, Token};
+use nvme_controller::{Controller, Event, FormatStep};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::IDENTIFY_BYTES;
 use nvme_spec::opcode::{admin, nvm};
@@ -19,6 +19,9 @@ use crate::commands::ram::{Piece, SLOTS};
 
 /// The VQ that all I/O queues are under weighted arbitration.
 const TOGETHER: u16 = 1;
+
+/// Bytes of an answer that one look's admin work writes.
+const ADMIN_LOOK_BYTES: u64 = 16 << 10;
 
 /// Bytes of a Host Behavior Support data structure.
 const HOST_BEHAVIOR_BYTES: u64 = 512;
@@ -46,6 +49,13 @@ impl World {
         if self.resetting && self.controller.is_idle() {
             self.resetting = false;
         }
+        while let Some(event) = self.controller.take_event() {
+            let Event::Format(record) = event else { continue };
+            self.controller.format_recorded(record, true);
+            self.cut_short = record.step == FormatStep::Begins;
+            let ended = self.cut_short || record.lba_bytes.trailing_zeros() == self.lba_shift;
+            assert!(ended, "formatted to other blocks than it says");
+        }
         let (enabled, csts) = (Cc(self.reg32(Reg::Cc)).en(), self.csts());
         if !self.resetting {
             assert!(enabled || !csts.rdy(), "ready, and not enabled");
@@ -62,9 +72,6 @@ impl World {
         self.model.collect(&mut self.ram);
         while let Some((iova, len_bytes)) = self.controller.take_unmapped(&mut ()) {
             self.quiet(iova, len_bytes);
-        }
-        while let Some(Event::Formatted { lba_bytes }) = self.controller.take_event() {
-            assert_eq!(lba_bytes.trailing_zeros(), self.lba_shift, "formatted to other blocks than it says");
         }
     }
 
@@ -203,7 +210,7 @@ impl World {
 
     /// Which queue's command was answered at once, by the completion that came, or because it could be no other.
     fn who_was_answered(&self, heads: &[(u16, Sqe)], rejected: bool) -> Option<u16> {
-        let formatting = self.formatting.is_some();
+        let formatting = self.formatting.is_some() || self.cut_short;
         let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
         let fits = |(qid, sqe): &&(u16, Sqe)| {
             let meaning = context.io(sqe);
@@ -236,7 +243,7 @@ impl World {
         let over = self.shut_down && self.csts().shst() == Csts::SHST_DONE;
         self.look();
         let before = self.controller.stats();
-        let fetched = self.controller.fetch(qid);
+        let fetched = if qid == 0 { self.fetch_own(sqe.as_ref()) } else { self.controller.fetch(qid) };
         let after = self.controller.stats();
         let (commands, rejected) = (after.commands - before.commands, after.rejected - before.rejected);
         assert!(commands <= 1 && rejected <= commands, "one fetch, {commands} commands, {rejected} rejected");
@@ -257,6 +264,25 @@ impl World {
         }
         self.after_call();
         true
+    }
+
+    /// A device command of the controller's own, or one look's admin work. A long answer gets all looks that it takes.
+    fn fetch_own(&mut self, head: Option<&Sqe>) -> Fetch {
+        let own = self.controller.fetch(0);
+        if !matches!(own, Fetch::Empty) {
+            return own;
+        }
+        let before = self.controller.stats();
+        if self.controller.service() == 0 {
+            return Fetch::Empty;
+        }
+        let after = self.controller.stats();
+        let answered = after.commands > before.commands && after.rejected == before.rejected;
+        let log = head.filter(|sqe| answered && sqe.opc == admin::GET_LOG_PAGE);
+        for _ in 1..log.map_or(0, |sqe| log_bytes(sqe).div_ceil(ADMIN_LOOK_BYTES)) {
+            assert_eq!(self.controller.service(), 1, "an answer ends early");
+        }
+        Fetch::Handled
     }
 
     /// The guest cleans the memory of a completion queue that it is about to create.
@@ -281,7 +307,7 @@ impl World {
             }
             return;
         }
-        let formatting = self.formatting.is_some();
+        let formatting = self.formatting.is_some() || self.cut_short;
         let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
         let meaning = context.io(sqe);
         assert_eq!(rejected, matches!(meaning, Meaning::Rejected), "{sqe:?} means {meaning:?}; rejected: {rejected}");
@@ -315,9 +341,15 @@ impl World {
     fn took_next(&mut self, qid: u16, fetched: Fetch) {
         let (command, buf, token) = match fetched {
             Fetch::Command(command, buf, token) => (command, buf, token),
+            // A look that pays for what an earlier one cost.
+            Fetch::Handled if qid == 0 => return,
             Fetch::Handled => panic!("queue {qid}: something was handled, but no command was taken"),
             Fetch::Empty => return,
         };
+        // For a guest that shut down or left.
+        if qid == 0 && command.op == Op::Flush {
+            return self.fly(qid, (command, buf, token), Part::Flush, None);
+        }
         if let Some(formatting) = self.formatting.as_mut().filter(|_| qid == 0) {
             let offset = self.config.namespace.place.base_bytes + formatting.done_bytes;
             formatting.done_bytes += command.len_bytes;
@@ -380,8 +412,7 @@ impl World {
             }
             admin::IDENTIFY => self.given(sqe, IDENTIFY_BYTES as u64),
             admin::GET_LOG_PAGE => {
-                let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
-                self.given(sqe, (dwords + 1) * 4);
+                self.given(sqe, log_bytes(sqe));
             }
             admin::GET_FEATURES if sqe.cdw10 as u8 == fid::HOST_BEHAVIOR && sqe.cdw10 >> 8 & 7 != 3 => {
                 self.given(sqe, HOST_BEHAVIOR_BYTES);
@@ -452,4 +483,10 @@ impl World {
             self.model.due(serial, Verdict::Success);
         }
     }
+}
+
+/// How much a Get Log Page asks for.
+fn log_bytes(sqe: &Sqe) -> u64 {
+    let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
+    (dwords + 1) * 4
 }

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 
-use guest_memory::Mapping;
+use guest_memory::{IoBuf, Mapping};
 use io_model::{Op, Place, TenantId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -38,4 +38,75 @@ fn a_completion_that_comes_late_wakes_whoever_waits() {
         assert_eq!(ended, [(hwq, tag, Ok(()))]);
         rustix::io::read(&wake, &mut [0; 8]).unwrap();
     }
+}
+
+/// A pipe as the drive of one poller: it can't be made durable. The other's is a file, with the same memory of failures
+/// as if both were one.
+#[test]
+fn a_flush_that_fails_reaches_every_tenant_that_wrote() {
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let failing = Arc::new(Opened::pretended_over(File::from(reader)));
+    let mut file = Opened::pretended_over(tempfile::tempfile().unwrap());
+    file.flushes = Arc::clone(&failing.flushes);
+    let file = Arc::new(file);
+    let mut pollers = [&failing, &file].map(|drive| Uring::new(drive, 1, 4).unwrap());
+    let memory = Mapping::anonymous(4096).unwrap();
+    let mut run = |poller: usize, tenant, op| {
+        let place = Place::whole_drive(TenantId(tenant));
+        let (command, buf) = match op {
+            Op::Flush => (place.flush(), IoBuf::default()),
+            _ => (place.command(op, 0, 4096), IoBuf::owned(&memory)),
+        };
+        let uring: &mut Uring = &mut pollers[poller];
+        uring.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
+        uring.kick();
+        let mut ended = None;
+        while ended.is_none() {
+            uring.reap(Nanos(0), &mut |_, done| ended = Some(done.outcome));
+        }
+        ended.unwrap()
+    };
+    let (fails, file) = (0, 1);
+    for tenant in [1, 2] {
+        assert_eq!(run(file, tenant, Op::Write), Ok(()));
+    }
+    assert_eq!(run(file, 2, Op::Flush), Ok(()));
+    assert_eq!(run(fails, 9, Op::Flush), Err(DeviceError::Unsupported));
+    assert_eq!(run(file, 1, Op::Flush), Err(DeviceError::Medium), "the kernel says that all is well");
+    assert_eq!(run(file, 1, Op::Flush), Ok(()), "once");
+    assert_eq!(run(file, 2, Op::Flush), Ok(()), "what it wrote was durable before");
+    assert_eq!(run(file, 3, Op::Write), Ok(()));
+    assert_eq!(run(file, 3, Op::Flush), Ok(()), "it came later");
+}
+
+/// Reads from an empty pipe hold their bounce buffers for as long as the test likes.
+#[test]
+fn a_tenant_that_waits_for_bounce_buffers_holds_up_no_other() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let mut writer = File::from(writer);
+    let drive = Arc::new(Opened::pretended_over(File::from(reader)));
+    let mut uring = Uring::new(&drive, 2, 256).unwrap();
+    let memory = Mapping::anonymous(8192).unwrap();
+    let submit = |uring: &mut Uring, hwq, tag, tenant| {
+        let command = Place::whole_drive(TenantId(tenant)).command(Op::Read, 0, 512);
+        let mut buf = IoBuf::default();
+        // Not aligned.
+        assert!(buf.push(&memory, 1, 512));
+        uring.submit(HwqId(hwq), Io { tag, command, buf }, Nanos(0));
+        uring.kick();
+    };
+    (0..100).for_each(|tag| submit(&mut uring, 0, tag, 1));
+    submit(&mut uring, 1, 200, 2);
+    assert_eq!([1, 2].map(|tenant| uring.bounces.held(TenantId(tenant))), [32, 1]);
+    // Everything ends all the same.
+    let mut ended = Vec::new();
+    while ended.len() < 101 {
+        if readable(uring.wake_fd().expect("an eventfd"), false) || ended.is_empty() {
+            writer.write_all(&[7; 512]).unwrap();
+        }
+        uring.reap(Nanos(0), &mut |_, done| ended.push((done.tag, done.outcome)));
+        uring.kick();
+    }
+    assert!(ended.iter().all(|(_, outcome)| *outcome == Ok(())));
+    assert_eq!(uring.bounces.held(TenantId(1)), 0);
 }

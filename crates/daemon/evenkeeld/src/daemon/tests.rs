@@ -184,9 +184,7 @@ fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
     };
     let prepared = Prepared::new(config.unwrap()).unwrap();
     let engine = Engine { policy, open };
-    let sink: Sink = Arc::new(|_, _| {});
-    let opened = Opened::open(engine, prepared, Profile::p5800x(), &sink).unwrap();
-    let daemon = Daemon::serve(opened, sink, None).unwrap();
+    let daemon = Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap();
 
     let (mut batch, mut db) = (Reader::attach(&dir.join("batch"), FLOOD), Reader::attach(&dir.join("db"), 1));
     let (over, mut published) = (AtomicBool::new(false), 0.0);

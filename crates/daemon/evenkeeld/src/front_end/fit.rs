@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use client_socket::{BindError, Listener, Log, Server, Surroundings};
 use config::{Frontend, Tenant};
 use io_model::TenantId;
 use layout::Placement;
+use nvme_controller::FormatRecord;
 use policy::PolicyKind;
 use vhost_blk::Queues;
 
@@ -18,8 +19,8 @@ use super::{Port, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
 
-/// Called with the new LBA size when a guest formatted its namespace.
-pub type OnFormat = Box<dyn Fn(u32) + Send>;
+/// Has a guest's Format recorded; the answer is an order, [`recorded`](super::recorded).
+pub type OnFormat = Box<dyn Fn(FormatRecord) + Send>;
 
 /// Some of a tenant's queues, and where they are served.
 pub type ServedAt = (Range<u16>, PollerSender<Served>, TenantAt);
@@ -66,8 +67,8 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
-    let (device, spec, doorbells) = nvme::build(id, tenant, policy, placement, drive, on_format)?;
+    let around = making.around.clone();
+    let (device, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
@@ -78,6 +79,9 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
     let Making { id, tenant, placement, drive, queues, listener, around, .. } = making;
+    if placement.formatting_to_lba_bytes.is_some() {
+        bail!("its last Format was cut short; serve it as vfio-user, and have its guest format it again");
+    }
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {

@@ -15,9 +15,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
-use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use nvme_controller::FormatRecord;
 
-pub use self::fit::{Fitted, Making, OnFormat, fit};
+pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
 
@@ -32,6 +33,16 @@ fn budget(tenant: &config::Tenant) -> Arc<Budget> {
     Budget::new(tenant.memory.max_memory.0, tenant.memory.max_maps)
 }
 
+/// The line that says that the flush for a client that went failed.
+fn not_flushed(name: &str, error: DeviceError) -> String {
+    format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+}
+
+/// The order that answers [`OnFormat`]. `false`: it could not be written.
+pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
+    nvme::Order::Recorded(record, is_durable).into()
+}
+
 /// A tenant's queues at one poller, and the life that they have beside [`Source`].
 ///
 /// All calls come from the poller's thread, between its iterations. None may wait: what an order has to wait for is
@@ -44,8 +55,8 @@ pub trait FrontEnd: Source + Send + 'static {
     /// which the client's thread gave them. `memory` is told of what is mapped and unmapped.
     fn order(&mut self, order: Self::Order, memory: &mut dyn MemoryListener);
 
-    /// The tenant leaves this poller: its client counts as gone, whatever its thread does. Nothing is fetched any more,
-    /// and memory is let go of once nothing in flight uses it.
+    /// The tenant leaves this poller: its client counts as gone, whatever its thread does. Nothing is fetched any more
+    /// but a flush of what it wrote (VQ 0), and memory is let go of once nothing in flight uses it.
     fn leave(&mut self);
 
     /// Answers what waited and is over. `true`: something still waits.
@@ -155,6 +166,11 @@ macro_rules! front_ends {
             #[inline]
             fn fetch(&mut self, vq: u16) -> Fetch {
                 match self { $(Self::$variant(it) => it.fetch(vq)),+ }
+            }
+
+            #[inline]
+            fn take_work(&mut self) -> u32 {
+                match self { $(Self::$variant(it) => it.take_work()),+ }
             }
 
             #[inline]

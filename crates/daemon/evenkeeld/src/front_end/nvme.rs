@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
+use client_socket::{Listener, Log};
 use config::Tenant;
 use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, Interrupts, NamespaceConfig};
-use policy::{PolicyKind, TenantPriority};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
+use policy::TenantPriority;
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
-use super::{FrontEnd, OnFormat};
+use super::{FrontEnd, Making, OnFormat};
 use crate::drive::Facts;
 
 /// Region indexes of a PCI device (VFIO).
@@ -42,6 +43,8 @@ pub enum Order {
     Request(Request, Sender<Reply>),
     /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
     Gone(Sender<()>),
+    /// A step of a Format is in the layout. `false`: it could not be written.
+    Recorded(FormatRecord, bool),
 }
 
 /// An answer that waits for the drive.
@@ -98,6 +101,8 @@ pub struct NvmeDevice {
     controller: Controller<EventFds>,
     session: Option<Session>,
     waiting: Vec<Waiting>,
+    name: String,
+    log: Log,
     on_format: OnFormat,
 }
 
@@ -109,14 +114,9 @@ const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.
-pub fn build(
-    id: TenantId,
-    tenant: &Tenant,
-    policy: PolicyKind,
-    placement: &Placement,
-    drive: &Facts,
-    on_format: OnFormat,
-) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>)> {
+pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>, Listener)> {
+    let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
+    let log = Log::new(around.sink);
     // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
     let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
     let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;
@@ -143,9 +143,9 @@ pub fn build(
     irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
     // Never raised; QEMU warns where it is missing.
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
-    let budget = super::budget(tenant);
-    let spec = DeviceSpec { name: tenant.name.clone(), regions, irqs, resettable: true, budget };
-    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), on_format }, spec, page))
+    let (name, budget) = (tenant.name.clone(), super::budget(tenant));
+    let spec = DeviceSpec { name: name.clone(), regions, irqs, resettable: true, budget };
+    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), name, log, on_format }, spec, page, listener))
 }
 
 fn controller_config(
@@ -169,6 +169,7 @@ fn controller_config(
             discard: drive.discard,
             write_zeroes: true,
             volatile_write_cache: drive.write_cache,
+            format_cut_short: placement.formatting_to_lba_bytes.is_some(),
         },
         max_io_queues: tenant.queues,
         max_depth: 1024,
@@ -291,6 +292,10 @@ impl FrontEnd for NvmeDevice {
             Order::Connected(session) => self.session = Some(session),
             Order::Request(request, done) => self.request(request, done, memory),
             Order::Gone(done) => self.client_gone(Some(done)),
+            Order::Recorded(record, is_durable) => {
+                self.controller.format_recorded(record, is_durable);
+                self.notify();
+            }
         }
     }
 
@@ -369,6 +374,11 @@ impl Source for NvmeDevice {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.controller.take_work()
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.controller.complete(token, outcome, buf);
     }
@@ -376,8 +386,10 @@ impl Source for NvmeDevice {
     fn notify(&mut self) {
         self.controller.notify();
         while let Some(event) = self.controller.take_event() {
-            let Event::Formatted { lba_bytes } = event;
-            (self.on_format)(lba_bytes);
+            match event {
+                Event::Format(record) => (self.on_format)(record),
+                Event::FlushFailed(error) => self.log.warn(&super::not_flushed(&self.name, error)),
+            }
         }
     }
 

@@ -31,7 +31,7 @@ pub enum Order {
     WriteCache,
     /// Stop a ring; answered when nothing of it is in flight.
     Stop(u16, Sender<Stopped>),
-    /// The client is gone; answered when nothing of it is in flight.
+    /// The client is gone; answered when nothing of it is in flight or in the drive's cache.
     Gone(Sender<()>),
 }
 
@@ -99,12 +99,12 @@ impl VirtioQueues {
                 quiet
             }
             Waiting::Gone(done) => {
-                let idle = self.queues.is_idle();
-                if idle {
+                let flushed = self.queues.is_flushed();
+                if flushed {
                     self.let_go(memory);
                     done.iter().for_each(|done| answer(done, ()));
                 }
-                idle
+                flushed
             }
         }
     }
@@ -221,12 +221,20 @@ impl Source for VirtioQueues {
     }
 
     #[inline]
+    fn take_work(&mut self) -> u32 {
+        self.queues.take_work()
+    }
+
+    #[inline]
     fn complete(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         self.queues.complete(token, outcome, buf);
     }
 
     fn notify(&mut self) {
         self.queues.notify();
+        if let Some(error) = self.queues.take_flush_error() {
+            self.log.warn(&super::not_flushed(&self.name, error));
+        }
     }
 
     fn set_wakeup(&mut self, wanted: bool) {

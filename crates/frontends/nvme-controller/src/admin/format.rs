@@ -1,5 +1,10 @@
 //! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes the namespace step by step, as
 //! device commands of VQ 0, then takes the new block size.
+//!
+//! Whoever wires the controller records durably that it begins, before the first step, and that it has
+//! ended, before it completes ([`FormatRecord`]). One that was cut short in between, by a reset, a device
+//! error or the process's end, leaves a namespace whose commands fail with Namespace Not Ready until a
+//! Format succeeds.
 
 use std::sync::Arc;
 
@@ -12,7 +17,7 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
 use crate::Controller;
-use crate::controller::Event;
+use crate::controller::{Event, FormatRecord, FormatStep};
 use crate::msix::Interrupts;
 use crate::namespace::NSID;
 use crate::queue::Kind;
@@ -27,8 +32,10 @@ const WRITE_STEP_BYTES: u64 = 1 << 20;
 /// A running Format.
 #[derive(Debug)]
 pub(crate) struct Format {
+    record: FormatRecord,
     cid: u16,
-    lba_bytes: u32,
+    /// The record is on its way.
+    recording: bool,
     done_bytes: u64,
     in_flight: bool,
     /// Zeroes to write, where the device has no command for it.
@@ -38,7 +45,7 @@ pub(crate) struct Format {
 impl Format {
     /// Whether its next step can be fetched.
     pub fn is_ready(&self) -> bool {
-        !self.in_flight
+        !self.in_flight && !self.recording
     }
 }
 
@@ -68,8 +75,51 @@ impl<I: Interrupts> Controller<I> {
             let zeroes = Mapping::anonymous(WRITE_STEP_BYTES as usize);
             Some(zeroes.map_err(|_| Status::INTERNAL_ERROR)?)
         };
-        self.format = Some(Format { cid: sqe.cid, lba_bytes, done_bytes: 0, in_flight: false, zeroes });
+        self.formats = self.formats.wrapping_add(1);
+        let record = FormatRecord { format: self.formats, step: FormatStep::Begins, lba_bytes };
+        self.format = Some(Format { record, cid: sqe.cid, recording: true, done_bytes: 0, in_flight: false, zeroes });
+        self.wiring_events.push_back(Event::Format(record));
         Ok(Reply::Later)
+    }
+
+    /// What [`Event::Format`] asked for was done. `is_durable`: it succeeded. Records are answered in their order, also
+    /// those of Formats that went with a reset.
+    pub fn format_recorded(&mut self, record: FormatRecord, is_durable: bool) {
+        let FormatRecord { step, lba_bytes, .. } = record;
+        let changed = lba_bytes != self.namespace.config.lba_bytes;
+        match step {
+            _ if !is_durable => {}
+            FormatStep::Begins => self.namespace.config.format_cut_short = true,
+            FormatStep::Ends => {
+                self.namespace.config.format_cut_short = false;
+                self.namespace.set_lba_bytes(lba_bytes);
+            }
+        }
+        let Some(format) = self.format.as_mut().filter(|format| format.record == record) else { return };
+        match step {
+            _ if !is_durable => self.end_format(Status::INTERNAL_ERROR),
+            FormatStep::Begins => format.recording = false,
+            FormatStep::Ends => {
+                self.end_format(Status::SUCCESS);
+                if changed {
+                    self.tell_of_change();
+                }
+            }
+        }
+    }
+
+    /// FPI (NVM Command Set 1.0, 4.1.5.1): bit 7, supported; below it, how much is still to be formatted, in percent.
+    pub(super) fn format_progress(&self) -> u8 {
+        const SUPPORTED: u8 = 1 << 7;
+        let config = &self.namespace.config;
+        let left_bytes = match &self.format {
+            Some(format) => config.size_bytes - format.done_bytes,
+            None if config.format_cut_short => config.size_bytes,
+            None => 0,
+        };
+        let percent = (u128::from(left_bytes) * 100).div_ceil(config.size_bytes.into()) as u8;
+        // While it is not recorded yet it is not done either.
+        SUPPORTED | percent.max(u8::from(self.format.is_some()))
     }
 
     /// The next step of a running Format, unless one is in flight.
@@ -102,28 +152,28 @@ impl<I: Interrupts> Controller<I> {
         }
         let Some(format) = &mut self.format else { return };
         format.in_flight = false;
-        let (cid, lba_bytes, done_bytes) = (format.cid, format.lba_bytes, format.done_bytes);
         if let Err(error) = outcome {
-            self.format = None;
             let status = self.device_status(Kind::WriteZeroes, error);
-            self.log_error(0, cid, status, 0, NSID);
-            self.queues.post(0, cid, 0, status);
-        } else if done_bytes == self.namespace.config.size_bytes {
-            self.format = None;
-            self.finish_format(cid, lba_bytes);
+            self.end_format(status);
+        } else if format.done_bytes == self.namespace.config.size_bytes {
+            format.record.step = FormatStep::Ends;
+            format.recording = true;
+            self.wiring_events.push_back(Event::Format(format.record));
         }
     }
 
-    fn finish_format(&mut self, cid: u16, lba_bytes: u32) {
-        let changed = lba_bytes != self.namespace.config.lba_bytes;
-        self.namespace.set_lba_bytes(lba_bytes);
-        self.wiring_events.push_back(Event::Formatted { lba_bytes });
-        self.queues.post(0, cid, 0, Status::SUCCESS);
-        if changed {
-            self.events.namespace_changed = 1;
-            if self.features.async_events & async_event::NAMESPACE_ATTRIBUTE != 0 {
-                self.note_event(AsyncEvent::NAMESPACE_CHANGED);
-            }
+    fn end_format(&mut self, status: Status) {
+        let Some(Format { cid, .. }) = self.format.take() else { return };
+        if !status.is_success() {
+            self.log_error(0, cid, status, 0, NSID);
+        }
+        self.queues.post(0, cid, 0, status);
+    }
+
+    fn tell_of_change(&mut self) {
+        self.events.namespace_changed = 1;
+        if self.features.async_events & async_event::NAMESPACE_ATTRIBUTE != 0 {
+            self.note_event(AsyncEvent::NAMESPACE_CHANGED);
         }
     }
 }

@@ -20,41 +20,42 @@ use crate::namespace::NSID;
 use crate::pci;
 use crate::turns::RECOMMENDED_BURST;
 
+/// An NGUID, a UUID and a command set, each behind four bytes.
+const DESCRIPTORS_BYTES: usize = 3 * 4 + 16 + 16 + 1;
+
 /// Critical temperature, in kelvin (85 °C). Never reached: there is nothing to get warm.
 const CRITICAL_TEMPERATURE_K: u16 = 358;
 
 impl<I: Interrupts> Controller<I> {
-    /// The 4096 bytes that the command asks for.
-    pub(super) fn identify(&self, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+    /// What the command asks for, into zeros.
+    pub(super) fn identify(&self, sqe: &Sqe, answer: &mut [u8; IDENTIFY_BYTES]) -> Result<(), Status> {
         let (cns, csi) = (sqe.cdw10 as u8, (sqe.cdw11 >> 24) as u8);
         let by_command_set = matches!(cns, cns::IOCS_NAMESPACE | cns::IOCS_CONTROLLER | cns::IOCS_ACTIVE_NAMESPACES);
         if by_command_set && csi != csi::NVM {
             return Err(Status::IOCS_INVALID);
         }
-        let answer = match cns {
-            cns::NAMESPACE => bytes_of(&self.identify_namespace(sqe)?).to_vec(),
-            cns::CONTROLLER => bytes_of(&self.identify_controller()).to_vec(),
-            cns::ACTIVE_NAMESPACES | cns::IOCS_ACTIVE_NAMESPACES => active_namespaces(sqe)?,
-            cns::NAMESPACE_DESCRIPTORS => self.namespace_descriptors(sqe)?,
+        let mut put = |data: &[u8]| answer[..data.len()].copy_from_slice(data);
+        match cns {
+            cns::NAMESPACE => put(bytes_of(&self.identify_namespace(sqe)?)),
+            cns::CONTROLLER => put(bytes_of(&self.identify_controller())),
+            cns::ACTIVE_NAMESPACES | cns::IOCS_ACTIVE_NAMESPACES => put(&active_namespaces(sqe)?),
+            cns::NAMESPACE_DESCRIPTORS => put(&self.namespace_descriptors(sqe)?),
             // No protection information: all of it is zero.
-            cns::IOCS_NAMESPACE => {
-                check_nsid(sqe)?;
-                vec![0; IDENTIFY_BYTES]
-            }
-            cns::IOCS_CONTROLLER => bytes_of(&self.identify_controller_nvm()).to_vec(),
+            cns::IOCS_NAMESPACE => check_nsid(sqe)?,
+            cns::IOCS_CONTROLLER => put(bytes_of(&self.identify_controller_nvm())),
             cns::INDEPENDENT_NAMESPACE => {
                 check_nsid(sqe)?;
-                bytes_of(&IdentifyNamespaceIndependent { nstat: 1, ..Zeroable::zeroed() }).to_vec()
+                put(bytes_of(&IdentifyNamespaceIndependent {
+                    nstat: 1,
+                    fpi: self.format_progress(),
+                    ..Zeroable::zeroed()
+                }));
             }
             // One combination, of the NVM command set alone.
-            cns::IO_COMMAND_SETS => {
-                let mut vectors = vec![0; IDENTIFY_BYTES];
-                vectors[0] = 1 << csi::NVM;
-                vectors
-            }
+            cns::IO_COMMAND_SETS => put(&[1 << csi::NVM]),
             _ => return Err(Status::INVALID_FIELD),
-        };
-        Ok(answer)
+        }
+        Ok(())
     }
 
     fn identify_controller(&self) -> IdentifyController {
@@ -118,6 +119,7 @@ impl<I: Interrupts> Controller<I> {
             nuse: blocks,
             nlbaf: config.lba_sizes.len() as u8 - 1,
             flbas: self.namespace.format_index(),
+            fpi: self.format_progress(),
             nvmcap: [config.size_bytes, 0],
             nguid: identity(&self.config),
             ..Zeroable::zeroed()
@@ -131,33 +133,31 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Namespace identification descriptors: NGUID, UUID and command set.
-    fn namespace_descriptors(&self, sqe: &Sqe) -> Result<Vec<u8>, Status> {
+    fn namespace_descriptors(&self, sqe: &Sqe) -> Result<[u8; DESCRIPTORS_BYTES], Status> {
         check_nsid(sqe)?;
         let guid = identity(&self.config);
         let mut uuid = guid;
         // RFC 9562: version 8 (made as the maker likes), variant 10b.
         uuid[6] = uuid[6] & 0x0f | 0x80;
         uuid[8] = uuid[8] & 0x3f | 0x80;
-        let mut data = Vec::with_capacity(IDENTIFY_BYTES);
+        let mut data = [0; DESCRIPTORS_BYTES];
+        let mut rest = &mut data[..];
         for (kind, id) in [(nidt::NGUID, &guid[..]), (nidt::UUID, &uuid[..]), (nidt::CSI, &[csi::NVM][..])] {
-            data.extend([kind, id.len() as u8, 0, 0]);
-            data.extend(id);
+            let (descriptor, later) = rest.split_at_mut(4 + id.len());
+            descriptor[..2].copy_from_slice(&[kind, id.len() as u8]);
+            descriptor[4..].copy_from_slice(id);
+            rest = later;
         }
-        data.resize(IDENTIFY_BYTES, 0);
         Ok(data)
     }
 }
 
 /// NSIDs above the one asked with; ours is 1.
-fn active_namespaces(sqe: &Sqe) -> Result<Vec<u8>, Status> {
+fn active_namespaces(sqe: &Sqe) -> Result<[u8; 4], Status> {
     if sqe.nsid >= 0xffff_fffe {
         return Err(Status::INVALID_NAMESPACE);
     }
-    let mut list = vec![0; IDENTIFY_BYTES];
-    if sqe.nsid < NSID {
-        list[..4].copy_from_slice(&NSID.to_le_bytes());
-    }
-    Ok(list)
+    Ok(if sqe.nsid < NSID { NSID } else { 0 }.to_le_bytes())
 }
 
 /// Without namespace management there is no broadcast form either.

@@ -1,6 +1,7 @@
 //! Get Log Page (NVMe Base 2.0, 5.16), and the error log.
 
-use bytemuck::{Pod, Zeroable, bytes_of};
+use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
+use guest_memory::Access;
 use nvme_spec::log::{CommandsEffectsLog, ErrorEntry, FirmwareSlotLog, SmartLog, effect, event_type, get_log, lid};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::{NSID_ALL, Sqe, Status};
@@ -8,13 +9,16 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 use super::Reply;
 use crate::msix::Interrupts;
 use crate::namespace::NSID;
-use crate::{Controller, data};
+use crate::{Controller, prp};
 
 /// Entries that the error log keeps.
 pub(crate) const ERROR_ENTRIES: usize = 64;
 
 /// The temperature that a drive made of software reports, in kelvin (25 °C).
 const TEMPERATURE_K: u16 = 298;
+
+/// No page is longer.
+const PAGE_MAX_BYTES: usize = 4096;
 
 const CHANGED_LIST_BYTES: usize = 4096;
 
@@ -37,10 +41,9 @@ impl ErrorLog {
     }
 
     /// Newest first, as the log page has them.
-    fn page(&self) -> Vec<u8> {
+    fn page(&self) -> [ErrorEntry; ERROR_ENTRIES] {
         let newest = (self.count % ERROR_ENTRIES as u64) as usize;
-        let order = (0..ERROR_ENTRIES).map(|back| (newest + ERROR_ENTRIES - back) % ERROR_ENTRIES);
-        order.flat_map(|at| bytes_of(&self.entries[at]).to_vec()).collect()
+        std::array::from_fn(|back| self.entries[(newest + ERROR_ENTRIES - back) % ERROR_ENTRIES])
     }
 }
 
@@ -74,35 +77,44 @@ impl<I: Interrupts> Controller<I> {
         if len_bytes > self.config.max_transfer_bytes.into() || offset & 3 != 0 || by_index {
             return Err(Status::INVALID_FIELD);
         }
-        let page = self.log_page(id, sqe.nsid)?;
+        let mut room = [0; PAGE_MAX_BYTES];
+        let page = self.log_page(id, sqe.nsid, &mut room)?;
         let rest = usize::try_from(offset).ok().and_then(|offset| page.get(offset..)).ok_or(Status::INVALID_FIELD)?;
-        let mut answer = rest.to_vec();
-        answer.resize(len_bytes as usize, 0);
-        data::give(&mut self.memory, sqe, &answer)?;
+        let mut buf = self.pool.pop().unwrap_or_default();
+        if let Err(status) = prp::translate(&mut self.memory, sqe.dptr, len_bytes, Access::Write, &mut buf) {
+            self.recycle(buf);
+            return Err(status);
+        }
         if sqe.cdw10 & get_log::RAE == 0 {
             self.log_was_read(id);
         }
-        Ok(Reply::Now(0))
+        self.begin_answer(sqe.cid, buf, rest);
+        Ok(Reply::Later)
     }
 
-    fn log_page(&self, id: u8, nsid: u32) -> Result<Vec<u8>, Status> {
-        match id {
-            lid::SUPPORTED_PAGES => Ok(supported_pages()),
-            lid::ERROR => Ok(self.errors.page()),
+    /// A log page, in `room`.
+    fn log_page<'a>(&self, id: u8, nsid: u32, room: &'a mut [u8; PAGE_MAX_BYTES]) -> Result<&'a [u8], Status> {
+        let mut put = |page: &[u8]| {
+            room[..page.len()].copy_from_slice(page);
+            page.len()
+        };
+        let len_bytes = match id {
+            lid::SUPPORTED_PAGES => put(&supported_pages()),
+            lid::ERROR => put(cast_slice(&self.errors.page())),
             // Kept for the controller, not per namespace (LPA bit 0).
             lid::SMART if nsid != 0 && nsid != NSID_ALL => {
-                Err(if nsid == NSID { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE })
+                return Err(if nsid == NSID { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE });
             }
-            lid::SMART => Ok(bytes_of(&self.smart()).to_vec()),
-            lid::FIRMWARE_SLOT => Ok(bytes_of(&self.firmware_slots()).to_vec()),
+            lid::SMART => put(bytes_of(&self.smart())),
+            lid::FIRMWARE_SLOT => put(bytes_of(&self.firmware_slots())),
             lid::CHANGED_NAMESPACES => {
-                let mut list = vec![0; CHANGED_LIST_BYTES];
-                list[0] = self.events.namespace_changed * NSID as u8;
-                Ok(list)
+                put(&[self.events.namespace_changed * NSID as u8]);
+                CHANGED_LIST_BYTES
             }
-            lid::COMMANDS_EFFECTS => Ok(bytes_of(&self.commands_effects()).to_vec()),
-            _ => Err(Status::INVALID_LOG_PAGE),
-        }
+            lid::COMMANDS_EFFECTS => put(bytes_of(&self.commands_effects())),
+            _ => return Err(Status::INVALID_LOG_PAGE),
+        };
+        Ok(&room[..len_bytes])
     }
 
     /// Reading a page without RAE lets the next event of its type be reported.
@@ -184,8 +196,8 @@ impl<I: Interrupts> Controller<I> {
 }
 
 /// Supported Log Pages (5.16.1.1): a dword per page, bit 0 set for those that there are.
-fn supported_pages() -> Vec<u8> {
-    let mut page = vec![0; SUPPORTED_PAGES_BYTES];
+fn supported_pages() -> [u8; SUPPORTED_PAGES_BYTES] {
+    let mut page = [0; SUPPORTED_PAGES_BYTES];
     for id in lid::SUPPORTED_PAGES..=lid::COMMANDS_EFFECTS {
         page[4 * usize::from(id)] = 1;
     }

@@ -6,13 +6,16 @@ mod format;
 mod identify;
 mod logs;
 mod queues;
+mod work;
 
 pub(crate) use events::Events;
 pub(crate) use features::Features;
 pub(crate) use format::Format;
 pub(crate) use logs::ErrorLog;
+pub(crate) use work::{LOOK_BYTES, Work};
 
 use io_model::Fetch;
+use nvme_spec::identify::IDENTIFY_BYTES;
 use nvme_spec::opcode::admin;
 use nvme_spec::{Sqe, Status};
 
@@ -33,25 +36,22 @@ enum Reply {
 }
 
 impl<I: Interrupts> Controller<I> {
-    /// Executes the next admin command, or yields the next step of a running Format.
-    pub(crate) fn fetch_admin(&mut self) -> Fetch {
-        if self.stopped {
-            return Fetch::Empty;
-        }
-        if let Some(chunk) = self.next_format_chunk() {
-            return chunk;
-        }
-        self.fetch_admin_command()
+    /// The next device command of our own.
+    pub(crate) fn fetch_own(&mut self) -> Fetch {
+        let flush = self.next_parting_flush();
+        let next = flush.or_else(|| if self.stopped { None } else { self.next_format_chunk() });
+        next.unwrap_or(Fetch::Empty)
     }
 
-    /// Executes the next admin command, unless there is none or no room for its completion.
-    pub(crate) fn fetch_admin_command(&mut self) -> Fetch {
-        self.deliver_events();
+    /// Executes the next admin command, unless there is none or no room for its completion. Returns whether it did.
+    fn execute_next(&mut self) -> bool {
         if self.admin_waiting() == 0 {
-            return Fetch::Empty;
+            return false;
         }
-        let Some((sq, cq)) = self.queues.pair(0) else { return Fetch::Empty };
-        let Some(sqe) = sq.peek() else { return Fetch::Empty };
+        self.deliver_events();
+        // An event may have taken the last completion entry.
+        let Some((sq, cq)) = self.queues.pair(0).filter(|(_, cq)| cq.free > 0) else { return false };
+        let Some(sqe) = sq.peek() else { return false };
         cq.reserve();
         sq.advance();
         self.stats.commands += 1;
@@ -66,11 +66,11 @@ impl<I: Interrupts> Controller<I> {
             }
             Err(status) => self.reject(0, &sqe, status),
         }
-        Fetch::Handled
+        true
     }
 
     /// Admin commands that can be fetched now; reads both doorbells.
-    pub(crate) fn admin_waiting(&mut self) -> u32 {
+    fn admin_waiting(&mut self) -> u32 {
         let Some((sq, cq)) = self.queues.pair(0) else { return 0 };
         let bad_tail = sq.refresh(true).is_err();
         let bad_head = cq.refresh(true).is_err();
@@ -95,7 +95,8 @@ impl<I: Interrupts> Controller<I> {
             admin::DELETE_CQ => self.delete_cq(sqe),
             admin::CREATE_CQ => self.create_cq(sqe),
             admin::IDENTIFY => {
-                let answer = self.identify(sqe)?;
+                let mut answer = [0; IDENTIFY_BYTES];
+                self.identify(sqe, &mut answer)?;
                 data::give(&mut self.memory, sqe, &answer)?;
                 Ok(Reply::Now(0))
             }
@@ -126,6 +127,8 @@ impl<I: Interrupts> Controller<I> {
         }
         self.queues.attach(&mut self.memory, true);
         self.queues.seed_shadow();
+        // Each queue's doorbells are looked up anew.
+        self.work.charge(2 * LOOK_BYTES);
         Ok(Reply::Now(0))
     }
 

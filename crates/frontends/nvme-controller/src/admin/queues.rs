@@ -76,6 +76,7 @@ impl<I: Interrupts> Controller<I> {
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
         self.queues.doorbells.clear(&view, qid, Doorbell::SqTail);
         let sq = Sq::new(at, cqid, priority, self.next_generation(), Some(view));
+        self.work.charge(sq.table_bytes());
         sq.set_wakeup(!self.queues.awake);
         self.queues.insert_sq(sq);
         Ok(Reply::Now(0))

@@ -2,7 +2,7 @@
 
 use bytemuck::Zeroable;
 use io_model::{DeviceError, Fetch, Op, Source};
-use nvme_controller::Event;
+use nvme_controller::{FormatRecord, FormatStep};
 use nvme_spec::data::DsmRange;
 use nvme_spec::feature::{async_event, fid};
 use nvme_spec::identify::cns;
@@ -32,8 +32,7 @@ fn every_bad_format_gets_its_status() {
     ] {
         assert_eq!(host.admin(sqe).status().code(), expected, "{name}");
     }
-    assert!(host.seen.is_empty());
-    assert_eq!(host.controller.take_event(), None);
+    assert!(host.seen.is_empty() && host.events.is_empty());
 }
 
 #[test]
@@ -42,7 +41,8 @@ fn a_format_zeroes_everything_and_changes_the_block_size() {
     assert_eq!(host.admin(Sqe { nsid: NSID_ALL, ..format(1 | 1 << 9) }).status(), Status::SUCCESS);
     assert!(host.tenant().iter().all(|byte| *byte == 0));
     host.check_guards();
-    assert_eq!(host.controller.take_event(), Some(Event::Formatted { lba_bytes: 4096 }));
+    let record = |step| FormatRecord { format: 1, step, lba_bytes: 4096 };
+    assert_eq!(host.take_records(), [record(FormatStep::Begins), record(FormatStep::Ends)]);
     assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
     assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 4096).to_le_bytes());
     let data = host.alloc(4096);
@@ -87,19 +87,45 @@ fn io_is_refused_and_admin_goes_on_while_a_format_runs() {
     assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
 }
 
+/// Identify Namespace's FPI.
+fn progress(host: &mut Host) -> u8 {
+    let fpi = identify(host, cns::NAMESPACE, 1)[32];
+    assert_eq!(identify(host, cns::INDEPENDENT_NAMESPACE, 1)[3], fpi);
+    fpi
+}
+
+/// Every I/O command is refused, and would be again; nothing reaches the device.
+fn assert_cut_short(host: &mut Host) {
+    assert_eq!(progress(host), 0x80 | 100);
+    host.seen.clear();
+    for opc in [nvm::READ, nvm::WRITE, nvm::VERIFY, nvm::WRITE_ZEROES] {
+        assert_eq!(host.io(rw(opc, 0, 1)).status(), Status::NAMESPACE_NOT_READY.dnr(), "opcode {opc}");
+    }
+    assert!(host.seen.is_empty() && host.controller.config().namespace.format_cut_short);
+}
+
+/// Another Format brings it back.
+fn assert_remedied(host: &mut Host) {
+    assert_eq!(host.admin(format(1)).status(), Status::SUCCESS);
+    assert_eq!((progress(host), host.io(rw(nvm::VERIFY, 0, 1)).status()), (0x80, Status::SUCCESS));
+    let namespace = host.controller.config().namespace;
+    assert_eq!((namespace.lba_bytes, namespace.format_cut_short), (4096, false));
+}
+
 #[test]
-fn a_failed_format_changes_nothing() {
+fn a_format_that_the_device_fails_is_cut_short() {
     let mut host = Host::ready();
     host.fail = Some(DeviceError::Medium);
     assert_eq!(host.admin(format(1)).status(), Status::WRITE_FAULT);
     host.fail = None;
-    assert_eq!(host.controller.take_event(), None);
+    assert_eq!(host.take_records().len(), 1, "it began and did not end");
     assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 512).to_le_bytes());
-    assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
+    assert_cut_short(&mut host);
+    assert_remedied(&mut host);
 }
 
 #[test]
-fn a_reset_ends_a_format() {
+fn a_reset_cuts_a_format_short() {
     let mut host = Host::ready();
     host.submit(0, format(1));
     host.fetch_all();
@@ -108,8 +134,87 @@ fn a_reset_ends_a_format() {
     assert!(!host.csts().rdy());
     host.enable(32);
     host.create_pair(1, 64);
+    assert_eq!(host.take_records().len(), 1);
+    assert_cut_short(&mut host);
+    assert_remedied(&mut host);
+}
+
+#[test]
+fn a_format_that_was_cut_short_in_an_earlier_life_is_seen() {
+    let mut half = config();
+    half.namespace.format_cut_short = true;
+    let mut host = Host::ready_with(half);
+    assert_cut_short(&mut host);
+    assert_remedied(&mut host);
+}
+
+#[test]
+fn a_format_waits_for_its_records() {
+    let mut host = Host::ready();
+    host.records = None;
+    host.submit(0, format(1));
+    host.run();
+    let [begins] = host.take_records()[..] else { panic!("one record") };
+    assert_eq!((begins.step, host.seen.len()), (FormatStep::Begins, 0), "nothing is erased before");
+    assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::FORMAT_IN_PROGRESS);
+    assert_eq!(host.peek_completion(0), None);
+    host.controller.format_recorded(begins, true);
+    host.run();
+    let [ends] = host.take_records()[..] else { panic!("one record") };
+    assert_eq!((ends.step, host.peek_completion(0)), (FormatStep::Ends, None), "erased, and not done");
+    assert!(host.tenant().iter().all(|byte| *byte == 0));
+    let fpi = identify(&mut host, cns::NAMESPACE, 1)[32];
+    assert_eq!((fpi, host.io(rw(nvm::VERIFY, 0, 1)).status()), (0x81, Status::FORMAT_IN_PROGRESS));
+    host.controller.format_recorded(ends, true);
+    assert!(host.next_completion(0).is_some_and(|cqe| cqe.status().is_success()));
     assert_eq!(host.io(rw(nvm::VERIFY, 0, 1)).status(), Status::SUCCESS);
-    assert_eq!(host.controller.take_event(), None);
+}
+
+#[test]
+fn a_record_that_fails_fails_the_format() {
+    let mut host = Host::ready();
+    host.records = Some(false);
+    assert_eq!(host.admin(format(1)).status(), Status::INTERNAL_ERROR);
+    assert_eq!(host.seen.len(), 0, "nothing was erased");
+    assert_eq!((progress(&mut host), host.io(rw(nvm::VERIFY, 0, 1)).status()), (0x80, Status::SUCCESS));
+    host.take_records();
+
+    host.records = None;
+    host.submit(0, format(1));
+    host.run();
+    let begins = host.take_records()[0];
+    host.controller.format_recorded(begins, true);
+    host.run();
+    let ends = host.take_records()[0];
+    host.controller.format_recorded(ends, false);
+    assert_eq!(host.next_completion(0).map(|cqe| cqe.status()), Some(Status::INTERNAL_ERROR));
+    host.records = Some(true);
+    assert_cut_short(&mut host);
+    assert_remedied(&mut host);
+}
+
+#[test]
+fn the_answer_to_a_format_that_went_with_a_reset_ends_no_other() {
+    let mut host = Host::ready();
+    host.records = None;
+    host.submit(0, format(1));
+    host.run();
+    let first = host.take_records()[0];
+    host.set32(Reg::Cc, 0);
+    host.enable(32);
+    host.create_pair(1, 64);
+    host.submit(0, format(0));
+    host.run();
+    let second = host.take_records()[0];
+    assert_ne!(first.format, second.format);
+    host.controller.format_recorded(first, true);
+    host.run();
+    assert!(host.take_records().is_empty() && host.seen.is_empty(), "it goes on for its own record alone");
+    host.controller.format_recorded(second, true);
+    host.records = Some(true);
+    host.run();
+    assert!(host.next_completion(0).is_some_and(|cqe| cqe.status().is_success()));
+    assert_eq!(host.controller.config().namespace.lba_bytes, 512);
 }
 
 #[test]
@@ -158,7 +263,11 @@ fn a_format_stops_at_a_shutdown() {
     plain.namespace.write_zeroes = false;
     let mut host = Host::ready_with(plain);
     host.submit(0, format(0));
-    assert!(matches!(host.controller.fetch(0), Fetch::Handled));
+    host.records = None;
+    host.run();
+    let begins = host.take_records()[0];
+    host.controller.format_recorded(begins, true);
+    assert_eq!(host.controller.backlog(0), 1);
     host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
     assert_eq!(host.csts().shst(), Csts::SHST_DONE);
     assert!(matches!(host.controller.fetch(0), Fetch::Empty), "device work after the shutdown");

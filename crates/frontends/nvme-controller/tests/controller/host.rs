@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
@@ -51,6 +51,7 @@ pub fn config() -> ControllerConfig {
             discard: true,
             write_zeroes: true,
             volatile_write_cache: true,
+            format_cut_short: false,
         },
         max_io_queues: 64,
         max_depth: 1024,
@@ -92,6 +93,10 @@ pub struct Host {
     pub fail: Option<DeviceError>,
     /// Shadow doorbell page, once configured.
     pub shadow: Option<u64>,
+    /// What the wiring was told, oldest first.
+    pub events: Vec<Event>,
+    /// How the wiring answers records of Formats. `None`: not by itself.
+    pub records: Option<bool>,
     next_page: u64,
     next_cid: u16,
 }
@@ -117,6 +122,8 @@ impl Host {
             seen: Vec::new(),
             fail: None,
             shadow: None,
+            events: Vec::new(),
+            records: Some(true),
             next_page: RAM_IOVA,
             next_cid: 0,
         };
@@ -289,6 +296,10 @@ impl Host {
     /// or were yielded.
     pub fn fetch_all(&mut self) -> usize {
         let mut fetched = 0;
+        while self.controller.service() > 0 {
+            fetched += 1;
+        }
+        self.wire();
         let mut live = self.controller.live_vqs();
         while live != 0 {
             let vq = live.trailing_zeros() as u16;
@@ -323,7 +334,27 @@ impl Host {
         while !self.in_flight.is_empty() {
             self.finish_one();
         }
+        self.wire();
         self.controller.notify();
+    }
+
+    /// What the wiring does between the poller's calls.
+    fn wire(&mut self) {
+        while let Some(event) = self.controller.take_event() {
+            self.events.push(event);
+            if let (Event::Format(record), Some(is_durable)) = (event, self.records) {
+                self.controller.format_recorded(record, is_durable);
+            }
+        }
+    }
+
+    /// The records of Formats that the wiring was asked for.
+    pub fn take_records(&mut self) -> Vec<FormatRecord> {
+        let record = |event| match event {
+            Event::Format(record) => Some(record),
+            Event::FlushFailed(_) => None,
+        };
+        std::mem::take(&mut self.events).into_iter().filter_map(record).collect()
     }
 
     /// Fetches and does everything until nothing is left.

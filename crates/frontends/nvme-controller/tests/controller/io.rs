@@ -268,14 +268,14 @@ fn writes_are_durable_as_the_guest_asks() {
     let seen: Vec<_> = std::mem::take(&mut host.seen).iter().map(|command| (command.op, command.fua)).collect();
     assert_eq!(seen, [(Op::Write, false), (Op::Write, true), (Op::Flush, false), (Op::Flush, false)]);
 
-    // Cache disabled: every write is durable, and a flush has nothing to do.
+    // Cache disabled: every write is durable. A flush goes out all the same, for writes of before.
     let off = Sqe { opc: nvme_spec::opcode::admin::SET_FEATURES, cdw10: 6, cdw11: 0, ..Sqe::zeroed() };
     assert_eq!(host.admin(off).status(), Status::SUCCESS);
     host.io(write);
     host.io(rw(nvm::WRITE_ZEROES, 8, 1));
     assert_eq!(host.io(flush()).status(), Status::SUCCESS);
     let seen: Vec<_> = host.seen.iter().map(|command| (command.op, command.fua)).collect();
-    assert_eq!(seen, [(Op::Write, true), (Op::WriteZeroes, true)]);
+    assert_eq!(seen, [(Op::Write, true), (Op::WriteZeroes, true), (Op::Flush, false)]);
 }
 
 #[test]
@@ -390,4 +390,29 @@ fn bounce_memory_is_bounded_and_the_rest_waits() {
     let completions = host.completions(1);
     assert_eq!(completions.len(), 20);
     assert!(completions.iter().all(|cqe| cqe.status().is_success()));
+}
+
+/// Empty descriptors cost the poller time and move nothing: the tenant is charged for them, also for those of a list
+/// that is refused.
+#[test]
+fn long_scatter_lists_are_charged() {
+    let mut host = Host::ready();
+    let (data, list) = (host.alloc(4096), host.alloc(1024 * 16));
+    let block = |len| SglDescriptor::new(sgl_type::DATA_BLOCK, data, len);
+    for (empty, last, work, status) in [
+        (0, 4096, 0, Status::SUCCESS),
+        (31, 4096, 0, Status::SUCCESS),
+        (1000, 4096, 1001 - 32, Status::SUCCESS),
+        (1000, 512, 1001 - 32, Status::SGL_DATA_LENGTH_INVALID),
+    ] {
+        let mut descriptors = vec![block(0); empty];
+        descriptors.push(block(last));
+        host.write(list, bytemuck::cast_slice(&descriptors));
+        let all = SglDescriptor::new(sgl_type::LAST_SEGMENT, list, 16 * descriptors.len() as u32);
+        assert_eq!(host.io(sgl(all, 8)).status().code(), status, "{empty} empty descriptors");
+        assert_eq!(host.controller.take_work(), work, "{empty} empty descriptors");
+        assert_eq!(host.controller.take_work(), 0, "told once");
+    }
+    host.io(sgl(block(4096), 8));
+    assert_eq!(host.controller.take_work(), 0);
 }

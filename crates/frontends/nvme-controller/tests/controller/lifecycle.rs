@@ -4,14 +4,15 @@ use std::os::fd::AsFd;
 
 use bytemuck::Zeroable;
 use guest_memory::Mapping;
-use io_model::Source;
+use io_model::{DeviceError, Source};
+use nvme_controller::Event;
 use nvme_spec::log::{SmartLog, lid};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::pci::{capability, express};
 use nvme_spec::regs::{Cc, Csts, NSSR_RESET, Reg};
 use nvme_spec::{Sqe, Status};
 
-use crate::host::{Host, RAM_BYTES, RAM_IOVA, config, flush, rw};
+use crate::host::{Host, PLACE, RAM_BYTES, RAM_IOVA, config, flush, rw};
 
 /// A host with three reads in flight and one more in the ring.
 fn busy() -> Host {
@@ -89,6 +90,79 @@ fn a_shutdown_waits_for_what_is_in_flight() {
     let mut disabled = Host::new(config());
     disabled.set32(Reg::Cc, Cc(0).with_shn(Cc::SHN_NORMAL).0);
     assert_eq!(disabled.csts().shst(), Csts::SHST_DONE);
+}
+
+/// A host that wrote a block.
+fn written() -> Host {
+    let mut host = Host::ready();
+    let page = host.alloc(4096);
+    assert_eq!(host.io(Sqe { dptr: [page, 0], ..rw(nvm::WRITE, 0, 8) }).status(), Status::SUCCESS);
+    host.seen.clear();
+    host
+}
+
+#[test]
+fn a_shutdown_flushes_what_was_written() {
+    for shn in [Cc::SHN_NORMAL, Cc::SHN_ABRUPT] {
+        let shut_down = Cc::enable_nvm().with_shn(shn).0;
+        let mut host = written();
+        host.set32(Reg::Cc, shut_down);
+        assert_eq!((host.csts().shst(), host.controller.live_vqs()), (Csts::SHST_BUSY, 1));
+        host.fetch_all();
+        assert_eq!(host.seen, [PLACE.flush()]);
+        assert_eq!(host.csts().shst(), Csts::SHST_BUSY, "the flush is with the drive");
+        host.finish_all();
+        assert_eq!((host.csts().shst(), host.controller.live_vqs()), (Csts::SHST_DONE, 0));
+
+        // Flushed by the guest: there is nothing to wait for.
+        let mut host = written();
+        host.io(flush());
+        host.set32(Reg::Cc, shut_down);
+        assert_eq!((host.csts().shst(), host.controller.live_vqs()), (Csts::SHST_DONE, 0));
+    }
+}
+
+#[test]
+fn a_shutdown_ends_also_when_its_flush_fails() {
+    let mut host = written();
+    host.fail = Some(DeviceError::Medium);
+    host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
+    host.run();
+    assert_eq!((host.csts().shst(), host.seen.len()), (Csts::SHST_DONE, 1));
+    assert_eq!(host.events, [Event::FlushFailed(DeviceError::Medium)]);
+}
+
+#[test]
+fn a_write_in_flight_at_a_shutdown_is_flushed_after_it_ended() {
+    let mut host = written();
+    host.io(flush());
+    let page = host.alloc(4096);
+    host.submit(1, Sqe { dptr: [page, 0], ..rw(nvm::WRITE, 0, 8) });
+    host.fetch_all();
+    host.set32(Reg::Cc, Cc::enable_nvm().with_shn(Cc::SHN_NORMAL).0);
+    assert_eq!(host.controller.live_vqs(), 0);
+    host.run();
+    assert_eq!(host.seen.last(), Some(&PLACE.flush()));
+    assert_eq!((host.seen.len(), host.csts().shst()), (3, Csts::SHST_DONE));
+}
+
+#[test]
+fn a_client_that_goes_waits_for_its_flush() {
+    let mut host = written();
+    host.controller.client_gone();
+    assert!(!host.controller.is_idle());
+    host.run();
+    assert!(host.controller.is_idle());
+    assert_eq!(host.seen, [PLACE.flush()]);
+    host.controller.client_gone();
+    assert!(host.controller.is_idle(), "once is enough");
+    // A reset alone loses nothing that a later flush would not save.
+    let mut host = written();
+    host.controller.reset();
+    assert!(host.controller.is_idle());
+    host.controller.client_gone();
+    host.run();
+    assert_eq!(host.seen, [PLACE.flush()]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The controller driven by a host of our own over a disk in memory.
 
 mod admin;
+mod admin_work;
 mod arbitration;
 mod bringup;
 mod doorbells;

@@ -315,3 +315,27 @@ fn spoil(world: &World, random: &mut fastrand::Rng, head: u16) {
         put(world, head, table, len_bytes, INDIRECT, 0);
     }
 }
+
+/// Descriptors cost the poller time whatever they hold: the tenant is charged for those above the usual.
+#[test]
+fn long_chains_are_charged() {
+    let mut world = World::ready();
+    for (empty, work) in [(0, 0), (29, 0), (1021, 1024 - 32)] {
+        let at = world.driver.buffers(0);
+        let (header, status, table) = (at, at + 16, RAM + 0x200_0000);
+        world.ram.write(header, &[0; 16]);
+        let entry = |n: u16, desc| world.ram.put_desc(table + 16 * u64::from(n), desc);
+        let next = |n| Desc { address: 0, len_bytes: 0, flags: NEXT, next: n + 1 };
+        entry(0, Desc { address: header, len_bytes: 16, ..next(0) });
+        (1..=empty).for_each(|n| entry(n, next(n)));
+        entry(empty + 1, Desc { address: at + DATA_AT, len_bytes: 512, flags: NEXT | WRITE, next: empty + 2 });
+        entry(empty + 2, Desc { address: status, len_bytes: 1, flags: WRITE, next: 0 });
+        put(&world, 0, table, 16 * (u32::from(empty) + 3), INDIRECT, 0);
+        world.driver.offer(&world.ram, 0);
+        assert_eq!(world.fetch(), 1, "{empty} empty descriptors");
+        assert_eq!((world.queues.take_work(), world.queues.take_work()), (work, 0), "{empty} empty descriptors");
+        world.complete();
+        world.queues.notify();
+        assert_eq!(world.ram.read(status, 1), [OK]);
+    }
+}

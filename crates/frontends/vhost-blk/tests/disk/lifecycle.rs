@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use guest_memory::{GuestMemory, Mapping, MemoryListener, Refused};
-use io_model::Source;
+use io_model::{DeviceError, Source};
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_blk::{Disk, Fault, FaultKind, Queues, RingSetup, StartError, Started};
 
@@ -212,4 +212,25 @@ fn a_fault_stops_every_ring_of_the_disk() {
     // The next client finds it whole.
     pollers.iter_mut().for_each(Queues::client_gone);
     assert!(!disk.is_broken());
+}
+
+#[test]
+fn a_client_that_goes_leaves_nothing_in_the_cache() {
+    let mut world = World::ready();
+    assert!(world.queues.is_flushed(), "nothing was written");
+    world.one(&Request::write(0, &[7; 512]), Framing::Direct);
+    world.one(&Request::other(FLUSH, 0), Framing::Direct);
+    assert!(world.queues.is_flushed(), "its driver flushed");
+    for fail in [None, Some(DeviceError::Medium)] {
+        world.drive.fail = None;
+        world.one(&Request::write(0, &[7; 512]), Framing::Direct);
+        world.drive.seen.clear();
+        world.drive.fail = fail;
+        assert!(!world.queues.is_flushed());
+        assert_eq!((world.queues.live_vqs() & 1, world.fetch()), (1, 1));
+        assert!(!world.queues.is_flushed() && !world.queues.is_idle(), "the flush is with the drive");
+        world.complete();
+        assert!(world.queues.is_flushed());
+        assert_eq!((&world.drive.seen[..], world.queues.take_flush_error()), (&[PLACE.flush()][..], fail));
+    }
 }

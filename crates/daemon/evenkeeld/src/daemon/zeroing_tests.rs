@@ -1,0 +1,161 @@
+//! A new range is zeroed while everything else goes on.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+
+use backend_uring::{Kind, Uring, UringDrive};
+use nvme_driver::{Controller, VfioUserDevice};
+
+use super::*;
+use crate::drive::{Drive, Facts, ZeroRange};
+
+const IMAGE_BYTES: u64 = 8 << 20;
+const TENANTS: [&str; 2] = ["old", "new"];
+
+/// A drive whose zeroing waits at each step for a rendezvous.
+#[derive(Clone)]
+struct Held {
+    drive: UringDrive,
+    steps: Arc<Mutex<Receiver<()>>>,
+}
+
+struct HeldZeroer {
+    drive: Box<dyn ZeroRange>,
+    steps: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Drive for Held {
+    type Queues = Uring;
+
+    fn facts(&self) -> Facts {
+        Drive::facts(&self.drive)
+    }
+
+    fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Uring> {
+        Drive::open_queues(&self.drive, hwqs, depth)
+    }
+
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        Some(Box::new(HeldZeroer { drive: Drive::zeroer(&self.drive)?, steps: Arc::clone(&self.steps) }))
+    }
+}
+
+impl ZeroRange for HeldZeroer {
+    fn zero(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+        let step = self.steps.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        step.context("the test has ended")?;
+        self.drive.zero(offset_bytes, len_bytes)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.drive.sync()
+    }
+}
+
+/// A daemon, and what lets its zeroing go on.
+fn start(dir: &Path, tenants: &[&str]) -> (Daemon, SyncSender<()>) {
+    let image = dir.join("drive.img");
+    let mut text = format!(
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\n[device]\nbackend = \"file\"\npath = {image:?}\n\
+         [policy]\nname = \"passthrough\"\n"
+    );
+    tenants.iter().for_each(|name| text += &format!("[[tenant]]\nname = \"{name}\"\nsize = \"2MiB\"\n"));
+    let config = Config::parse(&dir.join("ek.toml"), &text).unwrap();
+    let (step, steps) = sync_channel(0);
+    let open = move |_: &Config, _: &Profile, _| {
+        let drive = UringDrive::open(&image, Kind::File, None)?;
+        Ok(Box::new(Held { drive, steps: Arc::new(Mutex::new(steps)) }) as Box<dyn AnyDrive>)
+    };
+    let engine = Engine { policy: PolicyConfig::Passthrough, open };
+    let prepared = Prepared::new(config).unwrap();
+    (Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap(), step)
+}
+
+fn layout(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("drive.img.layout.toml")).unwrap()
+}
+
+fn attach(dir: &Path, name: &str) -> Result<Controller<VfioUserDevice>, nvme_driver::Error> {
+    Controller::start(VfioUserDevice::connect(&dir.join(name))?)
+}
+
+/// An image on which `old` is placed, and everything behind it is somebody's.
+fn prepare(dir: &Path) -> File {
+    let image = File::options().create_new(true).read(true).write(true).open(dir.join("drive.img")).unwrap();
+    image.set_len(IMAGE_BYTES).unwrap();
+    let (daemon, step) = start(dir, &TENANTS[..1]);
+    step.send(()).unwrap();
+    daemon.handle().wait_until_served().unwrap();
+    assert_eq!(daemon.stop(), 0);
+    image.write_all_at(&vec![0xee; IMAGE_BYTES as usize - (2 << 20)], 2 << 20).unwrap();
+    image
+}
+
+fn content(image: &File) -> Vec<u8> {
+    let mut content = vec![1; 2 << 20];
+    image.read_exact_at(&mut content, 2 << 20).unwrap();
+    content
+}
+
+#[test]
+fn others_are_served_while_a_new_range_is_zeroed() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let image = prepare(dir);
+    let (daemon, step) = start(dir, &TENANTS);
+    assert!(attach(dir, "old").is_ok(), "it was there before");
+    assert!(attach(dir, "new").is_err() && layout(dir).contains("zeroed_bytes = 0"));
+    assert!(content(&image).iter().all(|byte| *byte == 0xee));
+    step.send(()).unwrap();
+    daemon.handle().wait_until_served().unwrap();
+    assert!(content(&image).iter().all(|byte| *byte == 0));
+    assert!(attach(dir, "new").is_ok() && !layout(dir).contains("zeroed_bytes ="));
+    let mut next = [0];
+    image.read_exact_at(&mut next, 4 << 20).unwrap();
+    assert_eq!(next, [0xee], "the range ends there");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_daemon_that_is_stopped_meanwhile_goes_on_at_the_next_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let image = prepare(dir);
+    let (daemon, step) = start(dir, &TENANTS);
+    // Nobody waits for the step that it is at.
+    assert_eq!(daemon.stop(), 0);
+    drop(step);
+    assert!(layout(dir).contains("zeroed_bytes = 0"));
+    let (daemon, step) = start(dir, &TENANTS);
+    assert!(attach(dir, "new").is_err());
+    step.send(()).unwrap();
+    daemon.handle().wait_until_served().unwrap();
+    assert!(attach(dir, "new").is_ok() && content(&image).iter().all(|byte| *byte == 0));
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_tenant_that_comes_later_waits_for_its_range_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let image = prepare(dir);
+    let (daemon, step) = start(dir, &TENANTS[..1]);
+    let text = "[device]\nbackend = \"null\"\nsize = \"8MiB\"\n[policy]\nname = \"passthrough\"\n\
+                [[tenant]]\nname = \"new\"\nsize = \"2MiB\"\n";
+    let text = format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{text}");
+    let new = Config::parse(&dir.join("other.toml"), &text).unwrap().tenants.remove(0);
+    let handle = daemon.handle();
+    let added = std::thread::spawn(move || handle.add(new));
+    // The step begins: the range is recorded, and not zeroed.
+    while !layout(dir).contains("zeroed_bytes = 0") {
+        std::thread::yield_now();
+    }
+    assert!(!added.is_finished() && attach(dir, "new").is_err());
+    step.send(()).unwrap();
+    added.join().unwrap().unwrap();
+    assert!(attach(dir, "new").is_ok() && content(&image).iter().all(|byte| *byte == 0));
+    assert_eq!(daemon.stop(), 0);
+}
