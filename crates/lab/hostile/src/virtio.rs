@@ -1,0 +1,182 @@
+//! A virtio-blk driver over vhost-user that sends what it likes, and whose memory is a file that it may do anything
+//! with.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::wire::vhost::*;
+use crate::wire::{connect, receive, send};
+
+/// The ring's memory in the guest's and, at the same place, in our addresses.
+pub const RING: u64 = 1 << 32;
+/// Its length: descriptors, both rings, headers, status bytes, and what else an attack keeps there.
+pub const RING_BYTES: u64 = 1 << 20;
+/// Free for attacks, behind the ring and its requests.
+pub const FREE_AT: u64 = 0x8_0000;
+/// Descriptors.
+pub const ENTRIES: u16 = 128;
+
+const AVAIL_AT: u64 = 0x1_0000;
+const USED_AT: u64 = 0x2_0000;
+/// A header of 16 bytes and a status byte for each head, 32 bytes apart.
+const HEADERS_AT: u64 = 0x3_0000;
+
+const VERSION_1: u64 = 1 << 32;
+const INDIRECT: u64 = 1 << 28;
+
+/// Descriptor flags.
+pub const NEXT: u16 = 1;
+/// The device writes.
+pub const WRITE: u16 = 2;
+/// A table of descriptors.
+pub const TABLE: u16 = 4;
+
+/// Memory: guest address, file, length.
+pub type Region<'a> = (u64, BorrowedFd<'a>, u64);
+
+/// Request types.
+pub const IN: u32 = 0;
+
+/// A running virtqueue.
+pub struct Virtio {
+    stream: UnixStream,
+    /// Ring, headers and status bytes.
+    pub memory: File,
+    kick: OwnedFd,
+    avail: u16,
+    used: u16,
+}
+
+impl Virtio {
+    /// Negotiates, and nothing more.
+    pub fn greet(directory: &Path) -> io::Result<Self> {
+        let stream = connect(&directory.join("vhost.sock"))?;
+        let memory = crate::wire::memory(RING_BYTES)?;
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let this = Self { stream, memory, kick, avail: 0, used: 0 };
+        this.send(SET_OWNER, &[], &[])?;
+        this.get(GET_FEATURES)?;
+        this.get(GET_PROTOCOL_FEATURES)?;
+        this.send(SET_PROTOCOL_FEATURES, &longs(&[REPLY_ACK]), &[])?;
+        this.ask(SET_FEATURES, &longs(&[VERSION_1 | INDIRECT | F_PROTOCOL_FEATURES]), &[])?;
+        Ok(this)
+    }
+
+    /// As [`Virtio::greet`]; whoever had the place before may still be leaving it.
+    pub fn greet_patiently(directory: &Path) -> io::Result<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::greet(directory) {
+                Err(error) if start.elapsed() > Duration::from_secs(3) => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                greeted => return greeted,
+            }
+        }
+    }
+
+    /// A ring that runs, beside other memory of the attack's.
+    pub fn start(directory: &Path, more: &[Region<'_>], call: BorrowedFd<'_>) -> io::Result<Self> {
+        let this = Self::greet_patiently(directory)?;
+        this.set_memory(more)?;
+        this.ask(SET_VRING_NUM, &words(&[0, ENTRIES.into()]), &[])?;
+        this.ask(SET_VRING_BASE, &words(&[0, 0]), &[])?;
+        this.ask(SET_VRING_ADDR, &addresses(0, RING, RING + USED_AT, RING + AVAIL_AT), &[])?;
+        this.ask(SET_VRING_CALL, &longs(&[0]), &[call])?;
+        this.ask(SET_VRING_KICK, &longs(&[0]), &[this.kick.as_fd()])?;
+        this.ask(SET_VRING_ENABLE, &words(&[0, 1]), &[])?;
+        Ok(this)
+    }
+
+    /// A table of the ring's memory and `more`: guest address, file, length.
+    pub fn set_memory(&self, more: &[Region<'_>]) -> io::Result<()> {
+        let mut regions = vec![(RING, RING_BYTES, RING, 0)];
+        regions.extend(more.iter().map(|&(guest, _, len)| (guest, len, guest, 0)));
+        let mut fds = vec![self.memory.as_fd()];
+        fds.extend(more.iter().map(|&(_, file, _)| file));
+        self.ask(SET_MEM_TABLE, &mem_table(&regions), &fds)
+    }
+
+    /// Sends a message that is not acknowledged.
+    pub fn send(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(&self.stream, &message(request, VERSION, payload), fds)
+    }
+
+    /// Sends a message and waits for its acknowledgement.
+    pub fn ask(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(&self.stream, &message(request, VERSION | NEED_REPLY, payload), fds)?;
+        match self.number()? {
+            0 => Ok(()),
+            error => Err(io::Error::other(format!("request {request} was refused: {error}"))),
+        }
+    }
+
+    /// Asks for a number.
+    pub fn get(&self, request: u32) -> io::Result<u64> {
+        self.send(request, &[], &[])?;
+        self.number()
+    }
+
+    fn number(&self) -> io::Result<u64> {
+        let mut reply = [0; 20];
+        receive(&self.stream, &mut reply)?;
+        let mut number = [0; 8];
+        number.copy_from_slice(&reply[12..]);
+        Ok(u64::from_ne_bytes(number))
+    }
+
+    /// Writes a descriptor into the table at `table` of the ring's memory.
+    pub fn descriptor(&self, table: u64, index: u16, address: u64, len: u32, flags: u16, next: u16) -> io::Result<()> {
+        let (flags, next) = (flags.to_le_bytes(), next.to_le_bytes());
+        let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags, &next].concat();
+        self.memory.write_all_at(&bytes, table + u64::from(index) * 16)
+    }
+
+    /// A request's header for chain `slot`; returns the addresses of header and status byte.
+    pub fn header(&self, slot: u16, kind: u32, sector: u64) -> io::Result<(u64, u64)> {
+        let at = HEADERS_AT + u64::from(slot) * 32;
+        let bytes = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes(), &[0xee]].concat();
+        self.memory.write_all_at(&bytes, at)?;
+        Ok((RING + at, RING + at + 16))
+    }
+
+    /// Makes the chain that begins with descriptor `head` available.
+    pub fn publish(&mut self, head: u16) -> io::Result<()> {
+        let slot = u64::from(self.avail % ENTRIES) * 2;
+        self.memory.write_all_at(&head.to_le_bytes(), AVAIL_AT + 4 + slot)?;
+        self.avail = self.avail.wrapping_add(1);
+        self.memory.write_all_at(&self.avail.to_le_bytes(), AVAIL_AT + 2)
+    }
+
+    /// A read of whole sectors to `address`, in three descriptors, the `slot`th three.
+    pub fn read(&mut self, slot: u16, sector: u64, address: u64, len_bytes: u32) -> io::Result<()> {
+        let (header, status) = self.header(slot, IN, sector)?;
+        let head = slot * 3;
+        self.descriptor(0, head, header, 16, NEXT, head + 1)?;
+        self.descriptor(0, head + 1, address, len_bytes, NEXT | WRITE, head + 2)?;
+        self.descriptor(0, head + 2, status, 1, WRITE, 0)?;
+        self.publish(head)
+    }
+
+    /// Kicks.
+    pub fn kick(&self) -> io::Result<()> {
+        match rustix::io::write(&self.kick, &1_u64.to_ne_bytes()) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// How many chains came back since the last time that this was asked.
+    pub fn poll(&mut self) -> io::Result<u16> {
+        let mut used = [0; 2];
+        self.memory.read_exact_at(&mut used, USED_AT + 2)?;
+        let used = u16::from_le_bytes(used);
+        Ok(used.wrapping_sub(std::mem::replace(&mut self.used, used)))
+    }
+}
