@@ -91,6 +91,7 @@ fn print(report: &Report) {
         "victims: {} commands, {} units checked; after SIGTERM the daemon {ended}; seed {}",
         report.commands, report.checked_units, report.seed
     );
+    report.warnings.iter().take(SHOWN).for_each(|line| println!("log: {line}"));
     let of_rows =
         report.rows.iter().flat_map(|row| row.findings.iter().map(|found| format!("{}: {found}", row.attack)));
     report.findings.iter().cloned().chain(of_rows).take(SHOWN).for_each(|finding| println!("FINDING {finding}"));

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,9 +28,13 @@ const HEADER_BYTES: usize = 40;
 /// FUSE_WRITE and our own are not larger.
 const MAX_WRITE_BYTES: u32 = 1 << 16;
 
-/// An open file whose `fstatfs` and `close` wait for us. Dropping this ends the wait, with an error.
+/// A file whose `fstatfs` and `close` wait for us, for everybody but ourselves. Dropping this ends the wait, with an
+/// error.
+///
+/// We may hold it open for moments only: a process that is killed closes its files before it lets go of the file system,
+/// and would wait for itself for ever.
 pub struct Stuck {
-    /// The file. Gone before the field below would wait for anything.
+    /// Until it is handed over.
     file: Option<OwnedFd>,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
@@ -58,20 +62,24 @@ impl Stuck {
         Ok(this)
     }
 
-    /// The file.
-    pub fn file(&self) -> Option<&OwnedFd> {
-        self.file.as_ref()
+    /// Has the file sent with a message, once, and closes our own.
+    ///
+    /// # Errors
+    /// Those of sending; or it was handed over before.
+    pub fn hand_over(&mut self, send: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        let file = self.file.take().ok_or(io::ErrorKind::NotFound)?;
+        send(file.as_fd())
     }
 }
 
 impl Drop for Stuck {
     fn drop(&mut self) {
-        // The file system ends with its server; only then does closing a file wait for nobody.
+        self.file = None;
+        // The file system ends with its server, and with it everybody's wait.
         self.stop.store(true, Relaxed);
         if let Some(server) = self.server.take() {
             let _ = server.join();
         }
-        self.file = None;
     }
 }
 
@@ -105,6 +113,7 @@ fn answer(request: &[u8]) -> Option<Vec<u8>> {
     let (opcode, unique) = (word(request, 4), &request[8..16]);
     let node = u64::from(word(request, 16));
     let (errno, body) = match opcode {
+        FLUSH | STATFS if Path::new(&format!("/proc/self/task/{}", word(request, 32))).exists() => (0, Vec::new()),
         FLUSH | STATFS | RELEASE | FORGET => return None,
         INIT => {
             let numbers = [7, 31, MAX_WRITE_BYTES, 0, 12 | 9 << 16, MAX_WRITE_BYTES, 1];

@@ -22,6 +22,10 @@ pub const NEWCOMER: &str = "newcomer";
 pub const BAD: &str = "bad";
 /// The attackers' tenant over vhost-user.
 pub const EVIL: &str = "evil";
+/// An attackers' tenant over vfio-user that is guaranteed: alone on a poller that sleeps.
+pub const LONE: &str = "lone";
+/// All that attackers have.
+pub const ATTACKERS: [&str; 3] = [BAD, EVIL, LONE];
 
 /// A poller sleeps soon, so that [`CALM`] is served by one that sleeps.
 const CONFIG: &str = r#"runtime_dir = "HOST/run"
@@ -59,6 +63,11 @@ size = "64MiB"
 name = "evil"
 size = "32MiB"
 frontend = "vhost-user-blk"
+[[tenant]]
+name = "lone"
+size = "32MiB"
+class = "guaranteed"
+latency_target = "10ms"
 "#;
 
 /// A host's directories, for daemons one after the other on the same drive.

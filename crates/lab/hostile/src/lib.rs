@@ -9,7 +9,7 @@
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |
-//! | `nvme`, `virtio` | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
+//! | [`nvme`], [`virtio`] | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
 //! | `fuse` | a file whose file system never answers |
 //!
 //! An attacker holds what it attacks with (descriptors, mounts, connections) until it is told to stop: what the daemon
@@ -21,10 +21,10 @@
 pub mod attacks;
 mod fuse;
 pub mod host;
-mod nvme;
+pub mod nvme;
 pub mod siege;
 pub mod soak;
 pub mod victim;
-mod virtio;
+pub mod virtio;
 pub mod watch;
 mod wire;

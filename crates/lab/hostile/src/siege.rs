@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use crate::attacks::{Attack, Field, Outcome};
-use crate::host::{BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, WEB};
+use crate::host::{ATTACKERS, BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, WEB};
 use crate::victim::{Figures, Life, Plan, Victim};
 use crate::watch::Watch;
 
@@ -194,7 +194,7 @@ fn busy(host: &Host, victims: &Victims, span: Duration) -> Result<Seen> {
 
 /// Lines that say why an attacker was disconnected.
 fn disconnections(daemon: &Daemon) -> Vec<String> {
-    let is_ours = |line: &&str| [BAD, EVIL].iter().any(|name| line.contains(&format!("{name}: client disconnected:")));
+    let is_ours = |line: &&str| ATTACKERS.iter().any(|name| line.contains(&format!("{name}: client disconnected:")));
     daemon.log().lines().filter(is_ours).map(str::to_owned).collect()
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Field, Outcome, named};
-use crate::host::{Daemon, Host};
+use crate::host::{CALM, Daemon, Host, NEWCOMER, STEADY, WEB};
 use crate::siege::{COMMAND_LIMIT, CONTROL_LIMIT, NEWCOMER_LIMIT, SHUTDOWN_LIMIT, Seen, Victims};
 use crate::victim::Life;
 
@@ -72,7 +72,12 @@ pub struct Report {
     pub shutdown_ms: Option<f64>,
     /// What must not be, and belongs to no attack.
     pub findings: Vec<String>,
+    /// The first of what the daemons' logs warn of the victims.
+    pub warnings: Vec<String>,
 }
+
+/// Warnings that are kept.
+const KEPT_WARNINGS: usize = 50;
 
 impl Report {
     /// All findings.
@@ -205,7 +210,13 @@ impl Soak<'_> {
         if took.is_none_or(|took| took > SHUTDOWN_LIMIT) {
             self.findings.push(format!("the daemon did not end within {SHUTDOWN_LIMIT:?} of SIGTERM"));
         }
+        let log = self.daemon.as_ref().map_or_else(String::new, Daemon::log);
+        let of_victim =
+            |line: &&str| [STEADY, CALM, WEB, NEWCOMER].iter().any(|name| line.contains(&format!("{name}:")));
+        let warnings =
+            log.lines().filter(|line| line.contains("warning:") || line.contains("error:")).filter(of_victim);
         Ok(Report {
+            warnings: warnings.take(KEPT_WARNINGS).map(str::to_owned).collect(),
             seed: self.plan.seed,
             rows: self.rows.into_values().collect(),
             commands: self.commands,

@@ -43,6 +43,8 @@ pub type Region<'a> = (u64, BorrowedFd<'a>, u64);
 
 /// Request types.
 pub const IN: u32 = 0;
+/// A write.
+pub const OUT: u32 = 1;
 
 /// A running virtqueue.
 pub struct Virtio {
@@ -108,6 +110,11 @@ impl Virtio {
         send(&self.stream, &message(request, VERSION, payload), fds)
     }
 
+    /// Sends bytes that may be a message.
+    pub fn send_raw(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(&self.stream, bytes, fds)
+    }
+
     /// Sends a message and waits for its acknowledgement.
     pub fn ask(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         send(&self.stream, &message(request, VERSION | NEED_REPLY, payload), fds)?;
@@ -123,7 +130,8 @@ impl Virtio {
         self.number()
     }
 
-    fn number(&self) -> io::Result<u64> {
+    /// Reads the number, or the acknowledgement, that a message is answered with.
+    pub fn number(&self) -> io::Result<u64> {
         let mut reply = [0; 20];
         receive(&self.stream, &mut reply)?;
         let mut number = [0; 8];
@@ -156,12 +164,24 @@ impl Virtio {
 
     /// A read of whole sectors to `address`, in three descriptors, the `slot`th three.
     pub fn read(&mut self, slot: u16, sector: u64, address: u64, len_bytes: u32) -> io::Result<()> {
-        let (header, status) = self.header(slot, IN, sector)?;
-        let head = slot * 3;
+        self.request(slot, IN, sector, address, len_bytes)
+    }
+
+    /// A read ([`IN`]), or what the device reads, as [`Virtio::read`].
+    pub fn request(&mut self, slot: u16, kind: u32, sector: u64, address: u64, len_bytes: u32) -> io::Result<()> {
+        let (header, status) = self.header(slot, kind, sector)?;
+        let (head, writes) = (slot * 3, if kind == IN { WRITE } else { 0 });
         self.descriptor(0, head, header, 16, NEXT, head + 1)?;
-        self.descriptor(0, head + 1, address, len_bytes, NEXT | WRITE, head + 2)?;
+        self.descriptor(0, head + 1, address, len_bytes, NEXT | writes, head + 2)?;
         self.descriptor(0, head + 2, status, 1, WRITE, 0)?;
         self.publish(head)
+    }
+
+    /// The status byte of the `slot`th request.
+    pub fn status(&self, slot: u16) -> io::Result<u8> {
+        let mut status = [0];
+        self.memory.read_exact_at(&mut status, HEADERS_AT + u64::from(slot) * 32 + 16)?;
+        Ok(status[0])
     }
 
     /// Kicks.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -14,65 +14,63 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use super::{Field, Outcome};
 use crate::fuse::Stuck;
 use crate::nvme::{FREE_AT, Nvme, QUEUES_IOVA, read};
-use crate::virtio::{self, Virtio};
+use crate::virtio::{self, RING, RING_BYTES, Virtio};
 use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
-use crate::wire::vhost::{GET_FEATURES, SET_VRING_CALL, longs};
+use crate::wire::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
 
-/// Delivers a file whose file system never answers, and holds it.
-fn with_stuck_file(
-    field: &Field,
-    deliver: impl FnOnce(&Field, BorrowedFd<'_>) -> io::Result<()>,
-) -> io::Result<Outcome> {
-    let stuck = match Stuck::open(&field.scratch.join("fuse")) {
+/// Hands over a file whose file system never answers, and sees to it that it goes on not answering.
+fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &mut Stuck) -> io::Result<()>) -> io::Result<Outcome> {
+    let mut stuck = match Stuck::open(&field.scratch.join("fuse")) {
         Ok(stuck) => stuck,
         Err(error) => return Ok(Outcome::Skipped(format!("a FUSE file system can't be mounted here: {error}"))),
     };
-    let file = stuck.file().ok_or(io::ErrorKind::NotFound)?;
-    let delivered = deliver(field, file.as_fd());
+    let delivered = deliver(field, &mut stuck);
     field.endured(delivered)?;
     field.hold();
     Ok(Outcome::Done(Vec::new()))
 }
 
-/// Asks vfio-user, and says whether that ended the connection.
-fn ask_vfio(field: &Field, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends it with a vfio-user message, and asks for a register then.
+fn over_vfio_user(field: &Field, stuck: &mut Stuck, bytes: &[u8]) -> io::Result<()> {
     let nvme = Nvme::greet_patiently(&field.bad())?;
+    stuck.hand_over(|fd| nvme.send(bytes, &[fd]))?;
     // A refusal is as good an answer as any.
-    let _ = nvme.ask(bytes, &[fd])?;
+    let _ = nvme.answer()?;
     nvme.status_register().map(drop)
 }
 
+/// Sends it with a vhost-user request, behind a file that is right, and asks for features then.
+fn over_vhost_user(field: &Field, stuck: &mut Stuck, request: u32, payload: &[u8], first: bool) -> io::Result<()> {
+    let virtio = Virtio::greet_patiently(&field.evil())?;
+    stuck.hand_over(|fd| {
+        let fds = [virtio.memory.as_fd(), fd];
+        virtio.send_raw(&vhost::message(request, VERSION | NEED_REPLY, payload), &fds[usize::from(first)..])
+    })?;
+    // As above.
+    let _ = virtio.number()?;
+    virtio.get(GET_FEATURES).map(drop)
+}
+
 pub fn fuse_file_as_memory(field: &Field) -> io::Result<Outcome> {
-    with_stuck_file(field, |field, fd| ask_vfio(field, &dma_map(1, 3, 0, 1 << 40, 4096), fd))
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &dma_map(1, 3, 0, 1 << 40, 4096)))
 }
 
 pub fn fuse_file_as_interrupt(field: &Field) -> io::Result<Outcome> {
-    with_stuck_file(field, |field, fd| ask_vfio(field, &set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[]), fd))
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[])))
 }
 
 pub fn fuse_file_unasked(field: &Field) -> io::Result<Outcome> {
-    with_stuck_file(field, |field, fd| ask_vfio(field, &message(1, GET_INFO, 0, &words(&[16, 0, 0, 0])), fd))
+    let unasked = message(1, GET_INFO, 0, &words(&[16, 0, 0, 0]));
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &unasked))
 }
 
 pub fn fuse_file_as_memory_table(field: &Field) -> io::Result<Outcome> {
-    with_stuck_file(field, |field, fd| {
-        let virtio = Virtio::greet_patiently(&field.evil())?;
-        // Refused, it is as good.
-        match virtio.set_memory(&[(1 << 33, fd, 4096)]) {
-            Err(error) if error.kind() == io::ErrorKind::Other => virtio.get(GET_FEATURES).map(drop),
-            result => result,
-        }
-    })
+    let table = mem_table(&[(RING, RING_BYTES, RING, 0), (1 << 33, 4096, 1 << 33, 0)]);
+    with_stuck_file(field, |field, stuck| over_vhost_user(field, stuck, SET_MEM_TABLE, &table, false))
 }
 
 pub fn fuse_file_as_call(field: &Field) -> io::Result<Outcome> {
-    with_stuck_file(field, |field, fd| {
-        let virtio = Virtio::greet_patiently(&field.evil())?;
-        match virtio.ask(SET_VRING_CALL, &longs(&[0]), &[fd]) {
-            Err(error) if error.kind() == io::ErrorKind::Other => virtio.get(GET_FEATURES).map(drop),
-            result => result,
-        }
-    })
+    with_stuck_file(field, |field, stuck| over_vhost_user(field, stuck, SET_VRING_CALL, &longs(&[0]), true))
 }
 
 /// devtmpfs says that it is tmpfs.

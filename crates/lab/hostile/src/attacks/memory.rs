@@ -21,15 +21,17 @@ use crate::wire::memory;
 
 /// Where an attack's own memory lies.
 const MORE_IOVA: u64 = 1 << 40;
+const MAPS: u32 = 1000;
+const SMALLEST_MAP: u64 = 16 << 10;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// 95 maps, each as large as is granted, of files of 2^62 bytes.
+/// Maps of a file of 2^62 bytes, each as large as is granted, until nothing is left that is worth a map.
 pub fn address_space(field: &Field) -> io::Result<Outcome> {
     let nvme = Nvme::greet_patiently(&field.bad())?;
     let file = memory(1 << 62)?;
     let (mut iova, mut len, mut maps) = (MORE_IOVA, 1_u64 << 46, 0);
-    while maps < 95 && len >= 1 << 30 && field.goes_on() {
+    while maps < MAPS && len >= SMALLEST_MAP && field.goes_on() {
         match nvme.map(iova, &file, len)? {
             Ok(()) => (iova, maps) = (iova + len, maps + 1),
             Err(_) => len /= 2,
@@ -124,10 +126,10 @@ pub fn punched_under_doorbells(field: &Field) -> io::Result<Outcome> {
     })
 }
 
-/// The same with the shadow doorbells there, which the daemon looks at by itself.
+/// Shadow doorbells there, which the daemon looks at by itself, on behalf of a poller that sleeps.
 pub fn punched_under_shadow_doorbells(field: &Field) -> io::Result<Outcome> {
     let len = punched_bytes();
-    let mut nvme = Nvme::start(&field.bad(), false)?;
+    let mut nvme = Nvme::start(&field.lone(), false)?;
     let file = memory(len)?;
     if nvme.map(MORE_IOVA, &file, len)?.is_err() {
         return Ok(Outcome::Done(Vec::new()));
@@ -143,7 +145,7 @@ pub fn punched_under_shadow_doorbells(field: &Field) -> io::Result<Outcome> {
             tail = (tail + 1) % u32::from(ENTRIES);
             // Queue 1's submission doorbell.
             file.write_all_at(&tail.to_le_bytes(), 8)?;
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
     })
@@ -251,6 +253,7 @@ fn read_back(field: &Field, written: &[u16], data: &[u8]) -> io::Result<Vec<Stri
             findings.push(format!("a write of {WRITE_BYTES} bytes succeeded and left {zeros} zeros on the drive"));
         }
     }
+    findings.truncate(1);
     Ok(findings)
 }
 
