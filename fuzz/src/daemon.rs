@@ -1,11 +1,13 @@
-//! The whole daemon with two tenants, an NVMe one and a virtio-blk one, on real sockets. One has a client that does what
-//! it likes; the other one's client does what it should, and comes and goes.
+//! The whole daemon with two tenants, an NVMe one and a virtio-blk one, on real sockets. One has a client that does
+//! what it likes; the other one's client does what it should, and comes and goes.
 //!
 //! What must hold: the data of the second are what it wrote, all its commands complete with success and within seconds,
 //! and both tenants can be attached at any time.
 //!
 //! The daemon lives as long as the process does, so that an input costs milliseconds. What a tenant's disk holds at an
 //! input's beginning does not matter: the second one clears its own.
+
+#![allow(clippy::disallowed_methods, reason = "it waits for a real daemon, not for ever")]
 
 mod hostile_client;
 mod victim;

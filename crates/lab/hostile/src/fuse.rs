@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const LOOKUP: u32 = 1;
@@ -28,53 +29,51 @@ const HEADER_BYTES: usize = 40;
 /// FUSE_WRITE and our own are not larger.
 const MAX_WRITE_BYTES: u32 = 1 << 16;
 
-/// A file whose `fstatfs` and `close` wait for us, for everybody but ourselves. Dropping this ends the wait, with an
-/// error.
+/// A file system with a file whose `fstatfs` and `close` wait for us, for everybody but ourselves. Dropping this ends
+/// the wait, with an error.
 ///
-/// We may hold it open for moments only: a process that is killed closes its files before it lets go of the file system,
-/// and would wait for itself for ever.
+/// We hold the file open for moments only: a process that is killed closes its files before it lets go of the file
+/// system, and would wait for itself for ever.
 pub struct Stuck {
-    /// Until it is handed over.
-    file: Option<OwnedFd>,
+    /// By its path alone: closing it asks nobody.
+    root: OwnedFd,
     stop: Arc<AtomicBool>,
     server: Option<JoinHandle<()>>,
 }
 
 impl Stuck {
-    /// Mounts at `mount_point`, opens a file there and takes the mount away again: the file stays.
+    /// Mounts at `mount_point`, and takes the mount away again: what was opened there stays.
     ///
     /// # Errors
     /// FUSE file systems can't be mounted here.
-    pub fn open(mount_point: &Path) -> io::Result<Self> {
+    pub fn mount(mount_point: &Path) -> io::Result<Self> {
         let device = File::options().read(true).write(true).open("/dev/fuse")?;
         fs::create_dir_all(mount_point)?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let options = CString::new(options)?;
         mount("hostile", mount_point, "fuse", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())?;
+        let root = open(mount_point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        // A lazy one: nothing is left in the mount table, whatever happens to us.
+        unmount(mount_point, UnmountFlags::DETACH)?;
+        let root = root?;
         let stop = Arc::<AtomicBool>::default();
         let told_to_stop = Arc::clone(&stop);
         let server = std::thread::Builder::new().name("fuse".into()).spawn(move || serve(device, &told_to_stop))?;
-        let opened = File::options().read(true).write(true).open(mount_point.join("file"));
-        // A lazy one: nothing is left in the mount table, whatever happens to us.
-        let unmounted = unmount(mount_point, UnmountFlags::DETACH);
-        let this = Self { file: Some(opened?.into()), stop, server: Some(server) };
-        unmounted?;
-        Ok(this)
+        Ok(Self { root, stop, server: Some(server) })
     }
 
-    /// Has the file sent with a message, once, and closes our own.
+    /// Opens the file, has it sent with a message, and closes our own.
     ///
     /// # Errors
-    /// Those of sending; or it was handed over before.
-    pub fn hand_over(&mut self, send: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        let file = self.file.take().ok_or(io::ErrorKind::NotFound)?;
+    /// Those of opening and sending.
+    pub fn hand_over(&self, send: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        let file = openat(&self.root, "file", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         send(file.as_fd())
     }
 }
 
 impl Drop for Stuck {
     fn drop(&mut self) {
-        self.file = None;
         // The file system ends with its server, and with it everybody's wait.
         self.stop.store(true, Relaxed);
         if let Some(server) = self.server.take() {

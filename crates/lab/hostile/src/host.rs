@@ -16,6 +16,8 @@ pub const STEADY: &str = "steady";
 pub const CALM: &str = "calm";
 /// The best-effort victim, over vhost-user: on the attackers' poller.
 pub const WEB: &str = "web";
+/// The best-effort victim, over vhost-user, whose virtqueue outlives the daemon.
+pub const VM: &str = "vm";
 /// Attached anew all the time, over vfio-user.
 pub const NEWCOMER: &str = "newcomer";
 /// The attackers' tenant over vfio-user.
@@ -33,7 +35,7 @@ state_dir = "HOST/state"
 [device]
 backend = "file"
 path = "HOST/drive.img"
-size = "256MiB"
+size = "288MiB"
 create = true
 [policy]
 name = "lpns"
@@ -51,6 +53,10 @@ class = "guaranteed"
 latency_target = "10ms"
 [[tenant]]
 name = "web"
+size = "32MiB"
+frontend = "vhost-user-blk"
+[[tenant]]
+name = "vm"
 size = "32MiB"
 frontend = "vhost-user-blk"
 [[tenant]]

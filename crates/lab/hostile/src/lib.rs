@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`host`] | [`Host`](host::Host), [`Daemon`](host::Daemon): a directory, a configuration with victims and attackers, the process |
 //! | [`victim`] | [`Victim`](victim::Victim): verified reads and writes of one tenant, over restarts of the daemon if need be |
+//! | `vm` | a victim whose virtqueue outlives the daemon |
 //! | [`watch`] | who asks the control socket, and who attaches anew, all the time |
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
@@ -26,5 +27,6 @@ pub mod siege;
 pub mod soak;
 pub mod victim;
 pub mod virtio;
+mod vm;
 pub mod watch;
 mod wire;

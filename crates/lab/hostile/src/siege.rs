@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use crate::attacks::{Attack, Field, Outcome};
-use crate::host::{ATTACKERS, BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, WEB};
+use crate::host::{ATTACKERS, BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, VM, WEB};
 use crate::victim::{Figures, Life, Plan, Victim};
 use crate::watch::Watch;
 
@@ -18,8 +18,9 @@ pub const CONTROL_LIMIT: Duration = Duration::from_millis(100);
 /// The longest that a victim's command may take. Generous: a machine of two cores whose neighbours are busy too keeps
 /// threads waiting for tens of milliseconds.
 pub const COMMAND_LIMIT: Duration = Duration::from_millis(500);
-/// The longest that attaching, a few commands and leaving may take.
-pub const NEWCOMER_LIMIT: Duration = Duration::from_secs(2);
+/// The longest that attaching, a few commands and leaving may take: dozens of messages and as many sleeps, on a machine
+/// that is as busy as above.
+pub const NEWCOMER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest that the daemon's end may take.
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 /// When the daemon's end is given up on.
@@ -57,7 +58,9 @@ impl Victims {
             let plan = Plan { name, directory: directory(name), depth, pause, seed: seed.wrapping_add(index as u64) };
             Victim::start(plan, Arc::clone(life))
         };
-        let victims = plans.into_iter().enumerate().map(start).collect::<Result<_>>()?;
+        let mut victims = plans.into_iter().enumerate().map(start).collect::<Result<Vec<_>>>()?;
+        let vm = Plan { name: VM, directory: directory(VM), depth: 4, pause: Duration::ZERO, seed };
+        victims.push(Victim::start_vm(vm, Arc::clone(life))?);
         let control = Watch::control(&host.runtime_dir(), Arc::clone(life))?;
         let newcomer = Watch::newcomer(NEWCOMER, directory(NEWCOMER), Arc::clone(life))?;
         Ok(Self { victims, control, newcomer })

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::attacks::{ATTACKS, Field, Outcome, named};
-use crate::host::{CALM, Daemon, Host, NEWCOMER, STEADY, WEB};
+use crate::host::{CALM, Daemon, Host, NEWCOMER, STEADY, VM, WEB};
 use crate::siege::{COMMAND_LIMIT, CONTROL_LIMIT, NEWCOMER_LIMIT, SHUTDOWN_LIMIT, Seen, Victims};
 use crate::victim::Life;
 
@@ -212,7 +212,7 @@ impl Soak<'_> {
         }
         let log = self.daemon.as_ref().map_or_else(String::new, Daemon::log);
         let of_victim =
-            |line: &&str| [STEADY, CALM, WEB, NEWCOMER].iter().any(|name| line.contains(&format!("{name}:")));
+            |line: &&str| [STEADY, CALM, WEB, VM, NEWCOMER].iter().any(|name| line.contains(&format!("{name}:")));
         let warnings =
             log.lines().filter(|line| line.contains("warning:") || line.contains("error:")).filter(of_victim);
         Ok(Report {
@@ -258,13 +258,13 @@ impl Attacker {
     fn end(mut self, kill: bool) -> Result<Outcome> {
         // Its end tells the attacker to stop.
         drop(self.child.stdin.take());
-        let start = Instant::now();
-        while !kill && start.elapsed() < STOP_LIMIT && self.child.try_wait()?.is_none() {
-            std::thread::sleep(Duration::from_millis(5));
+        if kill || !self.ends_within(STOP_LIMIT)? {
+            // Fails after its end.
+            let _ = self.child.kill();
+            if !self.ends_within(STOP_LIMIT)? {
+                return Ok(Outcome::Done(vec!["the attacker was killed and did not end".to_owned()]));
+            }
         }
-        // Fails after its end.
-        let _ = self.child.kill();
-        self.child.wait()?;
         let mut said = String::new();
         if let Some(mut stdout) = self.child.stdout.take() {
             stdout.read_to_string(&mut said)?;
@@ -273,13 +273,16 @@ impl Attacker {
         let findings = said.lines().filter_map(|line| line.strip_prefix(FINDING)).map(str::to_owned).collect();
         Ok(skipped.map_or(Outcome::Done(findings), |why| Outcome::Skipped(why.to_owned())))
     }
-}
 
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        // Both fail after its end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn ends_within(&mut self, limit: Duration) -> Result<bool> {
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if start.elapsed() > limit {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(true)
     }
 }
 

@@ -11,15 +11,17 @@ use load::disk::{Disk, DiskQueue, Done, QueueShape, Request};
 use load::verify::Verifier;
 use load::{AnyDisk, AnyQueue, Direction, Frontend};
 
+use crate::vm::Vm;
+
 /// Data is stamped in units of this size; a command moves one to four.
-const UNIT_BYTES: u64 = 4096;
+pub(crate) const UNIT_BYTES: u64 = 4096;
 const MAX_UNITS: u64 = 4;
 /// The part of the disk that is used: small, so that what was written is soon read.
 const RANGE_BYTES: u64 = 8 << 20;
 /// How long commands in flight may take once nothing new is sent.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// How long a daemon may take to be back.
-const RESTART_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const RESTART_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a victim does.
 #[derive(Debug, Clone)]
@@ -49,7 +51,7 @@ pub struct Figures {
 #[derive(Debug, Default)]
 pub struct Life {
     /// Restarts so far: a client whose daemon is another one attaches anew.
-    epoch: AtomicU32,
+    pub(crate) epoch: AtomicU32,
     is_down: AtomicBool,
 }
 
@@ -74,24 +76,24 @@ impl Life {
 
 /// What a victim and its owner share.
 #[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
-    life: Arc<Life>,
-    commands: AtomicU64,
+pub(crate) struct Shared {
+    pub(crate) stop: AtomicBool,
+    pub(crate) life: Arc<Life>,
+    pub(crate) commands: AtomicU64,
     longest_ns: AtomicU64,
     problems: Mutex<Vec<String>>,
 }
 
 impl Shared {
     /// A command that `epoch`'s daemon got took until now at least.
-    fn waited(&self, since: Instant, epoch: u32) {
+    pub(crate) fn waited(&self, since: Instant, epoch: u32) {
         if self.life.up() != Some(epoch) {
             return;
         }
         self.longest_ns.fetch_max(since.elapsed().as_nanos() as u64, Relaxed);
     }
 
-    fn problem(&self, text: String) {
+    pub(crate) fn problem(&self, text: String) {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 }
@@ -115,6 +117,19 @@ impl Victim {
         let name = plan.name;
         let work = Work::attach(plan, Arc::clone(&shared))?;
         let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || work.run())?;
+        Ok(Self { name, shared, thread })
+    }
+
+    /// As [`Victim::start`], over vhost-user alone: goes on with its ring, and what was in flight completes, as a VM
+    /// does. Of the plan's `pause` it takes no notice.
+    ///
+    /// # Errors
+    /// It can't attach.
+    pub fn start_vm(plan: Plan, life: Arc<Life>) -> Result<Self> {
+        let shared = Arc::new(Shared { life, ..Shared::default() });
+        let name = plan.name;
+        let vm = Vm::attach(&plan, Arc::clone(&shared))?;
+        let thread = std::thread::Builder::new().name(format!("victim-{name}")).spawn(move || vm.run())?;
         Ok(Self { name, shared, thread })
     }
 

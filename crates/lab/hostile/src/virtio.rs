@@ -28,6 +28,8 @@ const USED_AT: u64 = 0x2_0000;
 /// A header of 16 bytes and a status byte for each head, 32 bytes apart.
 const HEADERS_AT: u64 = 0x3_0000;
 
+/// Protocol feature: the log of requests in flight.
+const INFLIGHT_SHMFD: u64 = 1 << 12;
 const VERSION_1: u64 = 1 << 32;
 const INDIRECT: u64 = 1 << 28;
 
@@ -52,6 +54,8 @@ pub struct Virtio {
     /// Ring, headers and status bytes.
     pub memory: File,
     kick: OwnedFd,
+    /// What the daemon writes down of requests in flight, and how the log was described.
+    log: Option<(OwnedFd, Vec<u8>)>,
     avail: u16,
     used: u16,
 }
@@ -62,13 +66,17 @@ impl Virtio {
         let stream = connect(&directory.join("vhost.sock"))?;
         let memory = crate::wire::memory(RING_BYTES)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let this = Self { stream, memory, kick, avail: 0, used: 0 };
-        this.send(SET_OWNER, &[], &[])?;
-        this.get(GET_FEATURES)?;
-        this.get(GET_PROTOCOL_FEATURES)?;
-        this.send(SET_PROTOCOL_FEATURES, &longs(&[REPLY_ACK]), &[])?;
-        this.ask(SET_FEATURES, &longs(&[VERSION_1 | INDIRECT | F_PROTOCOL_FEATURES]), &[])?;
+        let this = Self { stream, memory, kick, log: None, avail: 0, used: 0 };
+        this.negotiate()?;
         Ok(this)
+    }
+
+    fn negotiate(&self) -> io::Result<()> {
+        self.send(SET_OWNER, &[], &[])?;
+        self.get(GET_FEATURES)?;
+        self.get(GET_PROTOCOL_FEATURES)?;
+        self.send(SET_PROTOCOL_FEATURES, &longs(&[REPLY_ACK | INFLIGHT_SHMFD]), &[])?;
+        self.ask(SET_FEATURES, &longs(&[VERSION_1 | INDIRECT | F_PROTOCOL_FEATURES]), &[])
     }
 
     /// As [`Virtio::greet`]; whoever had the place before may still be leaving it.
@@ -87,13 +95,46 @@ impl Virtio {
     pub fn start(directory: &Path, more: &[Region<'_>], call: BorrowedFd<'_>) -> io::Result<Self> {
         let this = Self::greet_patiently(directory)?;
         this.set_memory(more)?;
-        this.ask(SET_VRING_NUM, &words(&[0, ENTRIES.into()]), &[])?;
-        this.ask(SET_VRING_BASE, &words(&[0, 0]), &[])?;
-        this.ask(SET_VRING_ADDR, &addresses(0, RING, RING + USED_AT, RING + AVAIL_AT), &[])?;
-        this.ask(SET_VRING_CALL, &longs(&[0]), &[call])?;
-        this.ask(SET_VRING_KICK, &longs(&[0]), &[this.kick.as_fd()])?;
-        this.ask(SET_VRING_ENABLE, &words(&[0, 1]), &[])?;
+        this.start_ring(call)?;
         Ok(this)
+    }
+
+    fn start_ring(&self, call: BorrowedFd<'_>) -> io::Result<()> {
+        self.ask(SET_VRING_NUM, &words(&[0, ENTRIES.into()]), &[])?;
+        // Where the device left off, as far as the driver can know.
+        self.ask(SET_VRING_BASE, &words(&[0, self.used_index()?.into()]), &[])?;
+        self.ask(SET_VRING_ADDR, &addresses(0, RING, RING + USED_AT, RING + AVAIL_AT), &[])?;
+        self.ask(SET_VRING_CALL, &longs(&[0]), &[call])?;
+        self.ask(SET_VRING_KICK, &longs(&[0]), &[self.kick.as_fd()])?;
+        self.ask(SET_VRING_ENABLE, &words(&[0, 1]), &[])
+    }
+
+    /// As [`Virtio::start`], with a log of requests in flight, so that [`Virtio::reconnect`] can be called.
+    pub fn start_logged(directory: &Path, call: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut this = Self::greet_patiently(directory)?;
+        this.set_memory(&[])?;
+        this.send(GET_INFLIGHT_FD, &inflight(0, 0, 1, ENTRIES), &[])?;
+        let mut reply = [0; 36];
+        let log = receive(&this.stream, &mut reply)?.ok_or(io::ErrorKind::InvalidData)?;
+        this.log = Some((log, reply[12..].to_vec()));
+        this.resume(call)?;
+        Ok(this)
+    }
+
+    fn resume(&self, call: BorrowedFd<'_>) -> io::Result<()> {
+        if let Some((log, description)) = &self.log {
+            self.ask(SET_INFLIGHT_FD, description, &[log.as_fd()])?;
+        }
+        self.start_ring(call)
+    }
+
+    /// To the next daemon, with the same ring: what was in flight completes.
+    pub fn reconnect(&mut self, directory: &Path, call: BorrowedFd<'_>) -> io::Result<()> {
+        self.stream = connect(&directory.join("vhost.sock"))?;
+        self.negotiate()?;
+        self.set_memory(&[])?;
+        self.resume(call)?;
+        self.kick()
     }
 
     /// A table of the ring's memory and `more`: guest address, file, length.
@@ -192,11 +233,26 @@ impl Virtio {
         }
     }
 
-    /// How many chains came back since the last time that this was asked.
-    pub fn poll(&mut self) -> io::Result<u16> {
+    fn used_index(&self) -> io::Result<u16> {
         let mut used = [0; 2];
         self.memory.read_exact_at(&mut used, USED_AT + 2)?;
-        let used = u16::from_le_bytes(used);
+        Ok(u16::from_le_bytes(used))
+    }
+
+    /// How many chains came back since the last time that this, or [`Virtio::take_used`], was asked.
+    pub fn poll(&mut self) -> io::Result<u16> {
+        let used = self.used_index()?;
         Ok(used.wrapping_sub(std::mem::replace(&mut self.used, used)))
+    }
+
+    /// The head of a chain that came back, one after the other.
+    pub fn take_used(&mut self) -> io::Result<Option<u16>> {
+        if self.used_index()? == self.used {
+            return Ok(None);
+        }
+        let mut head = [0; 2];
+        self.memory.read_exact_at(&mut head, USED_AT + 4 + u64::from(self.used % ENTRIES) * 8)?;
+        self.used = self.used.wrapping_add(1);
+        Ok(Some(u16::from_le_bytes(head)))
     }
 }

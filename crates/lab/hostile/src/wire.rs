@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -40,10 +41,13 @@ pub fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(ErrorKind::InvalidInput.into());
     }
-    let mut sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let first = || sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    // A fuzzer has signals of its own.
+    let mut sent = retry_on_intr(first)?;
     while sent < bytes.len() {
         let mut none = SendAncillaryBuffer::default();
-        sent += sendmsg(stream, &[IoSlice::new(&bytes[sent..])], &mut none, SendFlags::NOSIGNAL)?;
+        let rest = [IoSlice::new(&bytes[sent..])];
+        sent += retry_on_intr(|| sendmsg(stream, &rest, &mut none, SendFlags::NOSIGNAL))?;
     }
     Ok(())
 }
@@ -55,7 +59,8 @@ pub fn receive(mut stream: &UnixStream, bytes: &mut [u8]) -> io::Result<Option<O
     }
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let first = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let mut into = [IoSliceMut::new(bytes)];
+    let first = retry_on_intr(|| recvmsg(stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC))?.bytes;
     if first == 0 {
         return Err(ErrorKind::UnexpectedEof.into());
     }

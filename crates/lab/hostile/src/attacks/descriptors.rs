@@ -19,19 +19,19 @@ use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
 use crate::wire::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
 
 /// Hands over a file whose file system never answers, and sees to it that it goes on not answering.
-fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &mut Stuck) -> io::Result<()>) -> io::Result<Outcome> {
-    let mut stuck = match Stuck::open(&field.scratch.join("fuse")) {
+fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &Stuck) -> io::Result<()>) -> io::Result<Outcome> {
+    let stuck = match Stuck::mount(&field.scratch.join("fuse")) {
         Ok(stuck) => stuck,
         Err(error) => return Ok(Outcome::Skipped(format!("a FUSE file system can't be mounted here: {error}"))),
     };
-    let delivered = deliver(field, &mut stuck);
+    let delivered = deliver(field, &stuck);
     field.endured(delivered)?;
     field.hold();
     Ok(Outcome::Done(Vec::new()))
 }
 
 /// Sends it with a vfio-user message, and asks for a register then.
-fn over_vfio_user(field: &Field, stuck: &mut Stuck, bytes: &[u8]) -> io::Result<()> {
+fn over_vfio_user(field: &Field, stuck: &Stuck, bytes: &[u8]) -> io::Result<()> {
     let nvme = Nvme::greet_patiently(&field.bad())?;
     stuck.hand_over(|fd| nvme.send(bytes, &[fd]))?;
     // A refusal is as good an answer as any.
@@ -40,7 +40,7 @@ fn over_vfio_user(field: &Field, stuck: &mut Stuck, bytes: &[u8]) -> io::Result<
 }
 
 /// Sends it with a vhost-user request, behind a file that is right, and asks for features then.
-fn over_vhost_user(field: &Field, stuck: &mut Stuck, request: u32, payload: &[u8], first: bool) -> io::Result<()> {
+fn over_vhost_user(field: &Field, stuck: &Stuck, request: u32, payload: &[u8], first: bool) -> io::Result<()> {
     let virtio = Virtio::greet_patiently(&field.evil())?;
     stuck.hand_over(|fd| {
         let fds = [virtio.memory.as_fd(), fd];
