@@ -3,7 +3,7 @@
 //! The harness plays the client and the socket between: bytes come in pieces, descriptors with the first of a
 //! message. The device checks all that it is told, and refuses some of it.
 
-mod client;
+pub(crate) mod client;
 mod device;
 
 use std::os::fd::OwnedFd;

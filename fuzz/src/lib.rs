@@ -7,16 +7,18 @@
 //! | [`registers`] | BARs, configuration space, resets, DMA maps over garbage rings | the registers keep their invariants, and a reset always leads back to a working controller |
 //! | [`commands`] | programs of admin and I/O commands over a small guest memory | a reference model of the tenant's disk, its memory and its completions |
 //! | [`tenants`] | several controllers behind one poller and policy | every command comes back to the queue that it came from, nobody starves |
+//! | [`daemon`] | two tenants of the whole daemon, over both protocols, on real sockets | whatever the one does, the other one's data are right, and the one is served again |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
 //! A harness takes bytes and panics when something does not hold. The fuzzer feeds it what it finds; the
 //! tests feed it numbered random inputs, so that a seed can be replayed, and the inputs in `corpus/`, on any toolchain.
 //!
-//! Not here: sockets; both servers are tested with hostile clients of their own.
+//! Sockets are in [`daemon`] alone; both servers are tested with hostile clients of their own.
 
 #![forbid(unsafe_code)]
 
 pub mod commands;
+pub mod daemon;
 mod descriptors;
 pub mod front_end;
 pub mod messages;
@@ -30,8 +32,9 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 6] = [
+pub const TARGETS: [(&str, Harness); 7] = [
     ("commands", commands::run),
+    ("daemon", daemon::run),
     ("registers", registers::run),
     ("tenants", tenants::run),
     ("vfio_user_messages", messages::run),

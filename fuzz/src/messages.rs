@@ -3,7 +3,7 @@
 //! The harness plays the client, the socket between (bytes come in pieces, descriptors with the first of
 //! a message) and the device, which answers wrongly at times.
 
-mod client;
+pub(crate) mod client;
 mod device;
 
 use std::collections::VecDeque;

@@ -8,6 +8,7 @@ mod check;
 mod fuzz;
 mod guest;
 mod order;
+mod soak;
 mod sweep;
 mod wait;
 
@@ -41,6 +42,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Order the policies by a guaranteed tenant's p99, in the daemon and in the simulator.
     Order(order::Options),
+    /// Attack the daemon, kill it and its clients for a long time, beside clients that verify their data.
+    Soak(soak::Options),
     /// Simulate whole scenarios drawn from seeds and check them.
     Sweep(sweep::Options),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Order(options) => order::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Sweep(options) => sweep::run(&options),
     };
     match result {
@@ -85,7 +89,9 @@ mod tests {
             "kill-test --kills 20 --seed 18446744073709551615 --qemu 7.2 --json FILE --self-check",
             "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
             "fuzz --seconds 300 --target registers",
+            "fuzz --seconds 1800 --jobs 2 --minimise",
             "order --rounds 3 --seconds 2 --drive pm1735 --json",
+            "soak --minutes 30 --seed 7 --json FILE",
             "sweep --seeds 10000 --seed 7 --jobs 2 --canaries",
         ] {
             assert!(parse(line).is_ok(), "{line}: {}", parse(line).expect_err("an error"));
@@ -102,8 +108,10 @@ mod tests {
             "bench --rounds 0",
             "bench --seconds 0",
             "fuzz --target",
+            "fuzz --jobs 0",
             "order --seconds 601",
             "order --rounds 0",
+            "soak --minutes 0",
             "sweep --seeds 0",
             "sweep --jobs 0",
             "sweep --jobs 257",

@@ -4,6 +4,7 @@
 //! follow from both and the seed. So a flipped bit, data of another place and data of an older write are
 //! told apart. A unit that a write is in flight to is not read, and the other way round.
 
+use std::collections::HashMap;
 use std::fmt;
 
 /// Mismatches that are kept word for word; the rest is counted.
@@ -74,6 +75,8 @@ pub struct Verifier {
     unit_bytes: u64,
     start_bytes: u64,
     generations: Vec<u32>,
+    /// By unit: what else may be there, of writes whose end nobody saw.
+    maybe: HashMap<usize, Vec<u32>>,
     /// Readers in flight per unit, or [`EXCLUSIVE`].
     users: Vec<u16>,
     /// Read-only: the stamps of an earlier run are trusted for their generation.
@@ -97,6 +100,7 @@ impl Verifier {
             unit_bytes,
             start_bytes,
             generations: vec![UNKNOWN; units],
+            maybe: HashMap::new(),
             users: vec![0; units],
             any_generation,
             last_generation: UNKNOWN,
@@ -113,7 +117,7 @@ impl Verifier {
     }
 
     /// Claims units for a command; `false`, and nothing claimed, if another command is in their way.
-    pub(crate) fn claim(&mut self, offset_bytes: u64, len_bytes: u64, exclusive: bool) -> bool {
+    pub fn claim(&mut self, offset_bytes: u64, len_bytes: u64, exclusive: bool) -> bool {
         let units = self.units(offset_bytes, len_bytes);
         let users = &mut self.users[units];
         if users.iter().any(|&users| users >= EXCLUSIVE - 1 || (exclusive && users > 0)) {
@@ -131,7 +135,7 @@ impl Verifier {
     }
 
     /// Fills `data`, to be written at `offset_bytes`, with a new generation; returns it.
-    pub(crate) fn stamp(&mut self, offset_bytes: u64, data: &mut [u8]) -> u32 {
+    pub fn stamp(&mut self, offset_bytes: u64, data: &mut [u8]) -> u32 {
         self.last_generation = self.last_generation.wrapping_add(1).max(1);
         for (index, unit) in data.chunks_exact_mut(self.unit_bytes as usize).enumerate() {
             fill(unit, self.seed, offset_bytes + index as u64 * self.unit_bytes, self.last_generation);
@@ -140,18 +144,31 @@ impl Verifier {
     }
 
     /// A write of `generation` ended. `None`: a trim, or a write that failed: anything may be there.
-    pub(crate) fn written(&mut self, offset_bytes: u64, len_bytes: u64, generation: Option<u32>) {
+    pub fn written(&mut self, offset_bytes: u64, len_bytes: u64, generation: Option<u32>) {
         let units = self.units(offset_bytes, len_bytes);
+        self.maybe.retain(|unit, _| !units.contains(unit));
         self.generations[units].fill(generation.unwrap_or(UNKNOWN));
         self.release(offset_bytes, len_bytes);
     }
 
+    /// Nobody will hear of the end of a write of `generation`: its data may be there, or what was there before. The
+    /// next read settles it.
+    pub fn unsettled(&mut self, offset_bytes: u64, len_bytes: u64, generation: u32) {
+        for unit in self.units(offset_bytes, len_bytes) {
+            if self.generations[unit] != UNKNOWN {
+                self.maybe.entry(unit).or_default().push(generation);
+            }
+        }
+        self.release(offset_bytes, len_bytes);
+    }
+
     /// A read ended with `data`. `None`: it failed.
-    pub(crate) fn was_read(&mut self, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) {
+    pub fn was_read(&mut self, offset_bytes: u64, len_bytes: u64, data: Option<&[u8]>) {
         let first = self.units(offset_bytes, len_bytes).start;
         let units = data.unwrap_or_default().chunks_exact(self.unit_bytes as usize);
         for (index, unit) in units.enumerate() {
             let offset_bytes = offset_bytes + index as u64 * self.unit_bytes;
+            self.settle(first + index, unit);
             let expected = match self.generations[first + index] {
                 _ if self.any_generation => None,
                 UNKNOWN => continue,
@@ -166,6 +183,16 @@ impl Verifier {
             }
         }
         self.release(offset_bytes, len_bytes);
+    }
+
+    /// One of the writes whose end nobody saw, if it is found, was the last.
+    fn settle(&mut self, unit: usize, data: &[u8]) {
+        if let Some(generations) = self.maybe.remove(&unit) {
+            let found = data.as_chunks::<8>().0.get(2).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            if let Some(generation) = generations.into_iter().find(|&generation| u64::from(generation) == found) {
+                self.generations[unit] = generation;
+            }
+        }
     }
 
     /// What is wrong with `unit`, if anything is.
@@ -275,6 +302,22 @@ mod tests {
         assert_eq!(found(&mut verifier, 1024, &data), [Found::Place(512)]);
         let mut other_seed = Verifier::new(8, 512, 0, 4096, true);
         assert_eq!(found(&mut other_seed, 512, &data), [Found::NoStamp]);
+    }
+
+    #[test]
+    fn a_write_whose_end_nobody_saw_may_have_happened_or_not() {
+        let mut verifier = Verifier::new(7, 512, 0, 4096, false);
+        for happened in [false, true] {
+            let old = written(&mut verifier, 512, 512);
+            let mut new = vec![0; 512];
+            assert!(verifier.claim(512, 512, true));
+            let generation = verifier.stamp(512, &mut new);
+            verifier.unsettled(512, 512, generation);
+            let (there, gone) = if happened { (&new, &old) } else { (&old, &new) };
+            assert_eq!(found(&mut verifier, 512, there), []);
+            assert!(matches!(found(&mut verifier, 512, gone)[..], [Found::Generation(_)]), "settled by the read");
+        }
+        assert_eq!(found(&mut verifier, 512, &[0; 512]), [Found::Zeros]);
     }
 
     #[test]

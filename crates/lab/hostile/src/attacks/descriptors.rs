@@ -1,0 +1,212 @@
+//! Descriptors that are not what they are handed over as.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_setfl};
+
+use super::{Field, Outcome};
+use crate::fuse::Stuck;
+use crate::nvme::{FREE_AT, Nvme, QUEUES_IOVA, read};
+use crate::virtio::{self, RING, RING_BYTES, Virtio};
+use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
+use crate::wire::vhost::{self, GET_FEATURES, NEED_REPLY, SET_MEM_TABLE, SET_VRING_CALL, VERSION, longs, mem_table};
+
+/// Hands over a file whose file system never answers, and sees to it that it goes on not answering.
+fn with_stuck_file(field: &Field, deliver: impl FnOnce(&Field, &Stuck) -> io::Result<()>) -> io::Result<Outcome> {
+    let stuck = match Stuck::mount(&field.scratch.join("fuse")) {
+        Ok(stuck) => stuck,
+        Err(error) => return Ok(Outcome::Skipped(format!("a FUSE file system can't be mounted here: {error}"))),
+    };
+    let delivered = deliver(field, &stuck);
+    field.endured(delivered)?;
+    field.hold();
+    Ok(Outcome::Done(Vec::new()))
+}
+
+/// Sends it with a vfio-user message, and asks for a register then.
+fn over_vfio_user(field: &Field, stuck: &Stuck, bytes: &[u8]) -> io::Result<()> {
+    let nvme = Nvme::greet_patiently(&field.bad())?;
+    stuck.hand_over(|fd| nvme.send(bytes, &[fd]))?;
+    // A refusal is as good an answer as any.
+    let _ = nvme.answer()?;
+    nvme.status_register().map(drop)
+}
+
+/// Sends it with a vhost-user request, behind a file that is right, and asks for features then.
+fn over_vhost_user(field: &Field, stuck: &Stuck, request: u32, payload: &[u8], first: bool) -> io::Result<()> {
+    let virtio = Virtio::greet_patiently(&field.evil())?;
+    stuck.hand_over(|fd| {
+        let fds = [virtio.memory.as_fd(), fd];
+        virtio.send_raw(&vhost::message(request, VERSION | NEED_REPLY, payload), &fds[usize::from(first)..])
+    })?;
+    // As above.
+    let _ = virtio.number()?;
+    virtio.get(GET_FEATURES).map(drop)
+}
+
+pub fn fuse_file_as_memory(field: &Field) -> io::Result<Outcome> {
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &dma_map(1, 3, 0, 1 << 40, 4096)))
+}
+
+pub fn fuse_file_as_interrupt(field: &Field) -> io::Result<Outcome> {
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &set_irqs(1, 1 << 2 | 1 << 5, 2, 0, 1, &[])))
+}
+
+pub fn fuse_file_unasked(field: &Field) -> io::Result<Outcome> {
+    let unasked = message(1, GET_INFO, 0, &words(&[16, 0, 0, 0]));
+    with_stuck_file(field, |field, stuck| over_vfio_user(field, stuck, &unasked))
+}
+
+pub fn fuse_file_as_memory_table(field: &Field) -> io::Result<Outcome> {
+    let table = mem_table(&[(RING, RING_BYTES, RING, 0), (1 << 33, 4096, 1 << 33, 0)]);
+    with_stuck_file(field, |field, stuck| over_vhost_user(field, stuck, SET_MEM_TABLE, &table, false))
+}
+
+pub fn fuse_file_as_call(field: &Field) -> io::Result<Outcome> {
+    with_stuck_file(field, |field, stuck| over_vhost_user(field, stuck, SET_VRING_CALL, &longs(&[0]), true))
+}
+
+/// devtmpfs says that it is tmpfs.
+pub fn device_as_memory(field: &Field) -> io::Result<Outcome> {
+    let nvme = Nvme::greet_patiently(&field.bad())?;
+    let mut accepted = Vec::new();
+    for device in ["/dev/zero", "/dev/null", "/dev/full"] {
+        let file = File::options().read(true).write(true).open(device)?;
+        let answer = nvme.map(1 << 40, &file, 4096);
+        if matches!(answer, Ok(Ok(()))) {
+            accepted.push(format!("{device} was taken for memory"));
+        }
+        if let Err(error) = answer {
+            field.endured(Err(error))?;
+            break;
+        }
+    }
+    Ok(Outcome::Done(accepted))
+}
+
+/// A completion that takes longer is one that somebody holds up.
+const NOTICED: Duration = Duration::from_millis(8);
+
+/// An eventfd that is full and empty by turns, whose writers wait while it is full; until it stays so.
+struct Full {
+    event: OwnedFd,
+    stop: Arc<AtomicBool>,
+    /// Nobody empties it.
+    stays: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Full {
+    fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let mut this = Self { event, stop: Arc::default(), stays: Arc::default(), threads: Vec::new() };
+        let (filled, stop) = (this.event.try_clone()?, Arc::clone(&this.stop));
+        this.start("filling", move || {
+            while !stop.load(Relaxed) {
+                // Whoever asked whether it has room and then writes is too late.
+                let _ = fcntl_setfl(&filled, OFlags::RDWR);
+                let _ = rustix::io::write(&filled, &(u64::MAX - 1).to_ne_bytes());
+            }
+        })?;
+        let (emptied, stop, stays) = (this.event.try_clone()?, Arc::clone(&this.stop), Arc::clone(&this.stays));
+        this.start("emptying", move || {
+            let mut reads = 0_u32;
+            while !stop.load(Relaxed) {
+                if stays.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                let _ = rustix::io::read(&emptied, &mut [0_u8; 8]);
+                reads = reads.wrapping_add(1);
+                // Long enough to be noticed by who waits for whoever waits to write.
+                if reads.is_multiple_of(8) {
+                    std::thread::sleep(2 * NOTICED);
+                }
+            }
+        })?;
+        Ok(this)
+    }
+
+    fn start(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(body)?);
+        Ok(())
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        // Whoever still waits goes on.
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            let _ = fcntl_setfl(&self.event, OFlags::RDWR | OFlags::NONBLOCK);
+            let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+    }
+}
+
+pub fn interrupt_that_blocks(field: &Field) -> io::Result<Outcome> {
+    let full = Full::new()?;
+    let result = interrupt_again_and_again(field, &full);
+    field.endured(result)?;
+    field.hold();
+    Ok(Outcome::Done(Vec::new()))
+}
+
+fn interrupt_again_and_again(field: &Field, full: &Full) -> io::Result<()> {
+    let mut nvme = Nvme::start(&field.bad(), true)?;
+    nvme.set_interrupt(full.event.as_fd())?;
+    while field.goes_on() {
+        nvme.submit(1, read(0, 0, QUEUES_IOVA + FREE_AT, 4096))?;
+        nvme.ring(1)?;
+        if !until_done(full, || Ok(!nvme.poll(1)?.is_empty()))? {
+            // Tells whether the connection is still there.
+            nvme.status_register()?;
+        }
+    }
+    Ok(())
+}
+
+pub fn call_that_blocks(field: &Field) -> io::Result<Outcome> {
+    let full = Full::new()?;
+    let result = call_again_and_again(field, &full);
+    field.endured(result)?;
+    field.hold();
+    Ok(Outcome::Done(Vec::new()))
+}
+
+fn call_again_and_again(field: &Field, full: &Full) -> io::Result<()> {
+    let mut virtio = Virtio::start(&field.evil(), &[], full.event.as_fd())?;
+    while field.goes_on() {
+        virtio.read(0, 0, virtio::RING + virtio::FREE_AT, 4096)?;
+        virtio.kick()?;
+        if !until_done(full, || Ok(virtio.poll()? > 0))? {
+            virtio.get(GET_FEATURES)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until `is_done`. If that takes long, whoever signals may be waiting: it is to wait for good. `false`: it did,
+/// and nothing came.
+fn until_done(full: &Full, mut is_done: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+    let start = Instant::now();
+    while !is_done()? {
+        full.stays.store(start.elapsed() > NOTICED, Relaxed);
+        if start.elapsed() > Duration::from_millis(800) {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    full.stays.store(false, Relaxed);
+    Ok(true)
+}

@@ -1,0 +1,32 @@
+//! Attackers over real sockets against a real `evenkeeld`, and victims that verify their data and are measured
+//! meanwhile.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`host`] | [`Host`](host::Host), [`Daemon`](host::Daemon): a directory, a configuration with victims and attackers, the process |
+//! | [`victim`] | [`Victim`](victim::Victim): verified reads and writes of one tenant, over restarts of the daemon if need be |
+//! | `vm` | a victim whose virtqueue outlives the daemon |
+//! | [`watch`] | who asks the control socket, and who attaches anew, all the time |
+//! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
+//! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
+//! | [`soak`] | attacks, kills and victims together for a long time |
+//! | [`nvme`], [`virtio`] | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
+//! | `fuse` | a file whose file system never answers |
+//!
+//! An attacker holds what it attacks with (descriptors, mounts, connections) until it is told to stop: what the daemon
+//! does meanwhile, ending included, it does under attack.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it measures real processes, and waits for them")]
+
+pub mod attacks;
+mod fuse;
+pub mod host;
+pub mod nvme;
+pub mod siege;
+pub mod soak;
+pub mod victim;
+pub mod virtio;
+mod vm;
+pub mod watch;
+mod wire;
