@@ -23,6 +23,8 @@ use crate::wire::memory;
 const MORE_IOVA: u64 = 1 << 40;
 const MAPS: u32 = 1000;
 const SMALLEST_MAP: u64 = 16 << 10;
+/// No tenant of a test's configuration needs a sixteenth of what a process can address.
+const MOST_GRANTED: u64 = 8 << 40;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -37,8 +39,11 @@ pub fn address_space(field: &Field) -> io::Result<Outcome> {
             Err(_) => len /= 2,
         }
     }
+    let granted = iova - MORE_IOVA;
+    let findings =
+        (granted > MOST_GRANTED).then(|| format!("a tenant was granted {} GiB of address space", granted >> 30));
     field.hold();
-    Ok(Outcome::Done(Vec::new()))
+    Ok(Outcome::Done(findings.into_iter().collect()))
 }
 
 /// Memory of 1 GiB that only the daemon ever touches.
