@@ -14,7 +14,7 @@ pub use client::{Client, NoDaemon};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};
 
-/// The longest span that a client may ask for: one that goes away holds a thread of the daemon no longer than this.
+/// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
 pub const MAX_SPAN_MS: u64 = 60_000;
 
 /// The control socket of the daemon that keeps its sockets in `runtime_dir`.

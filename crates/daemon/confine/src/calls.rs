@@ -17,10 +17,8 @@ pub enum ThreadKind {
     Poller,
     /// Serves one tenant's socket.
     Client,
-    /// Accepts on the control socket; starts threads that answer.
+    /// Answers who asks on the control socket.
     Control,
-    /// Answers one who asks there.
-    Stats,
     /// Looks at mapped doorbells.
     Doorbells,
     /// Writes the log.
@@ -187,9 +185,7 @@ const POLLER: &[Call] = &[any(SYS_sched_setaffinity), (SYS_prctl, &[(0, Eq, PR_S
 const OWNER: &[Call] = &[any(SYS_io_uring_setup), any(SYS_memfd_create), any(SYS_fstatfs)];
 
 const CONTROL: &[Call] =
-    &[any(SYS_accept4), any(SYS_getsockopt), any(SYS_geteuid), any(SYS_getegid), (SYS_ioctl, &[(1, Eq, FIONBIO)])];
-
-const STATS: &[Call] = &[any(SYS_setsockopt), any(SYS_recvfrom)];
+    &[any(SYS_accept4), any(SYS_getsockopt), any(SYS_geteuid), any(SYS_getegid), any(SYS_recvfrom)];
 
 /// On the drive, which is open: whole ranges, or by hand where it can't.
 const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];
@@ -210,13 +206,12 @@ const GATE: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
         Self::Client,
         Self::Control,
-        Self::Stats,
         Self::Doorbells,
         Self::Log,
         Self::Announce,
@@ -233,8 +228,7 @@ impl ThreadKind {
             Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER],
             Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER],
             Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN],
-            Self::Control => &[RUNTIME, SPAWN, CONTROL, EVENTS, UNLISTEN, FILES, STATS],
-            Self::Stats => &[RUNTIME, FILES, STATS],
+            Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
@@ -250,7 +244,6 @@ impl ThreadKind {
             Self::Poller => "poller",
             Self::Client => "client",
             Self::Control => "control",
-            Self::Stats => "stats",
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",

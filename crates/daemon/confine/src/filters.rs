@@ -28,6 +28,7 @@ pub fn arm() -> io::Result<()> {
         ThreadKind::ALL.map(|kind| Ok((kind, compile(kind)?))).into_iter().collect();
     let filters = filters.map_err(|error: seccompiler::BackendError| io::Error::other(error))?;
     say_what_was_forbidden()?;
+    settle_the_allocator();
     // A second time nothing changes.
     let _ = FILTERS.set(filters);
     Ok(())
@@ -47,6 +48,18 @@ pub fn enter(kind: ThreadKind) {
     NAME.set(kind.name());
     if let Err(error) = apply_filter(filter) {
         panic!("can't confine the {} thread: {error}; --unconfined goes without", kind.name());
+    }
+}
+
+/// glibc's allocator reads a file, how many processors there are, when the ninth thread asks it for memory: no thread
+/// could by then. Told the number that it would reckon, it never asks.
+fn settle_the_allocator() {
+    #[cfg(target_env = "gnu")]
+    {
+        let processors =
+            std::thread::available_parallelism().map_or(1, |n| libc::c_int::try_from(n.get()).unwrap_or(1));
+        // SAFETY: sets a number; it has no other effect, and none if it is refused.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, processors.saturating_mul(8)) };
     }
 }
 

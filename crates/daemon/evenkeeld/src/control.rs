@@ -1,16 +1,19 @@
 //! The control socket: one JSON request per line, one JSON answer per line.
+//!
+//! One thread answers everybody. Nobody costs a thread, or memory beyond a short line and an answer; nobody is waited
+//! for; and when there are many who say nothing, the one that has been silent for longest makes room.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use api::{Answer, Ask, MAX_SPAN_MS, Snapshot};
+use api::{Answer, Ask, MAX_SPAN_MS};
 use client_socket::Listener;
 use confine::ThreadKind;
 use poller::Board;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::clock::Clock;
@@ -19,7 +22,16 @@ use crate::snapshot::Mark;
 use crate::{panics, threads};
 
 /// A request is one short line.
-const MAX_REQUEST_BYTES: u64 = 4096;
+const MAX_REQUEST_BYTES: usize = 4096;
+
+/// Clients at a time.
+const MAX_CLIENTS: usize = 64;
+
+/// A client that says nothing for so long has gone, whatever its socket says.
+const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long an answer may stay unread.
+const UNREAD_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the control socket can see.
 #[derive(Clone)]
@@ -38,19 +50,15 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Serves `view`, each client on a short-lived thread of its own.
+    /// Serves `view`, on a thread of its own.
     pub fn serve(listener: Listener, view: View) -> Result<Self> {
         let listener = Arc::new(listener);
         listener.listen()?;
-        let accepting = Arc::clone(&listener);
+        let served = Arc::clone(&listener);
         std::thread::Builder::new().name("control".into()).spawn(move || {
             threads::enter(ThreadKind::Control);
-            while let Ok(client) = next_client(&accepting) {
-                let view = view.clone();
-                // A client that is not admitted, or whose thread can't be started, sees the socket close.
-                let Some(client) = client else { continue };
-                let _ = std::thread::Builder::new().name("stats".into()).spawn(move || talk(client, &view));
-            }
+            let mut clients = Vec::new();
+            while serve_once(&served, &view, &mut clients).is_ok() {}
         })?;
         Ok(Self { listener })
     }
@@ -62,62 +70,161 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Waits for a client; `None`: one that may not be here, or changed its mind.
-fn next_client(listener: &Listener) -> Result<Option<UnixStream>, Errno> {
-    match poll(&mut [PollFd::new(listener, PollFlags::IN)], None) {
+/// One who asks.
+struct Client {
+    stream: UnixStream,
+    /// The request as far as it came.
+    request: Vec<u8>,
+    /// What it did not read yet.
+    answer: Vec<u8>,
+    /// The span that its answer is about, and when that ends.
+    span: Option<(Mark, Instant)>,
+    active_at: Instant,
+}
+
+/// It has gone, or is to.
+struct Gone;
+
+/// Waits for something to do, and does it.
+fn serve_once(listener: &Listener, view: &View, clients: &mut Vec<Client>) -> Result<(), Errno> {
+    let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+    fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.interest())));
+    let timeout = clients.iter().map(Client::deadline).min();
+    let timeout = timeout.map(|at| at.saturating_duration_since(Instant::now()));
+    match poll(&mut fds, timeout.and_then(|timeout| Timespec::try_from(timeout).ok()).as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(errno),
     }
-    let client = match listener.accept() {
+    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    let mut is_ready = ready[1..].iter();
+    clients.retain_mut(|client| client.turn(is_ready.next() == Some(&true), view).is_ok());
+    if ready[0] { accept(listener, clients) } else { Ok(()) }
+}
+
+fn accept(listener: &Listener, clients: &mut Vec<Client>) -> Result<(), Errno> {
+    let stream = match listener.accept() {
         Ok(client) => UnixStream::from(client),
         // Taken off its place.
         Err(Errno::INVAL) => return Err(Errno::INVAL),
-        Err(_) => return Ok(None),
+        // It changed its mind.
+        Err(_) => return Ok(()),
     };
-    let is_admitted = listener.admit(&client).is_ok() && client.set_nonblocking(false).is_ok();
-    Ok(is_admitted.then_some(client))
-}
-
-fn talk(client: UnixStream, view: &View) {
-    threads::enter(ThreadKind::Stats);
-    let limits = [
-        client.set_read_timeout(Some(Duration::from_secs(60))),
-        client.set_write_timeout(Some(Duration::from_secs(5))),
-    ];
-    if limits.iter().any(Result::is_err) {
-        return;
+    if listener.admit(&stream).is_err() {
+        return Ok(());
     }
     panics::drill();
-    let mut reader = BufReader::new(&client);
-    loop {
-        let mut line = String::new();
-        match reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line) {
-            Ok(1..) if line.ends_with('\n') => {}
-            _ => return,
+    if clients.len() >= MAX_CLIENTS {
+        let silent = (0..clients.len()).filter(|at| clients[*at].span.is_none());
+        match silent.min_by_key(|at| clients[*at].active_at) {
+            Some(longest) => drop(clients.swap_remove(longest)),
+            // All of them wait for an answer.
+            None => return Ok(()),
         }
-        let answer = match serde_json::from_str(&line) {
-            Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => match stats(view, span_ms) {
-                Ok(snapshot) => Answer::Stats(snapshot),
-                Err(error) => Answer::Error(error.to_string()),
-            },
-            Ok(Ask::Stats { .. }) => Answer::Error(format!("span_ms: at most {MAX_SPAN_MS}")),
-            Err(error) => Answer::Error(error.to_string()),
+    }
+    let (request, answer) = (Vec::new(), Vec::new());
+    clients.push(Client { stream, request, answer, span: None, active_at: Instant::now() });
+    Ok(())
+}
+
+impl Client {
+    fn interest(&self) -> PollFlags {
+        match () {
+            () if !self.answer.is_empty() => PollFlags::OUT,
+            // Only that it goes.
+            () if self.span.is_some() => PollFlags::empty(),
+            () => PollFlags::IN,
+        }
+    }
+
+    /// When there is something to do without it.
+    fn deadline(&self) -> Instant {
+        match &self.span {
+            Some((_, end)) => *end,
+            None if !self.answer.is_empty() => self.active_at + UNREAD_LIMIT,
+            None if self.has_request() => self.active_at,
+            None => self.active_at + SILENCE_LIMIT,
+        }
+    }
+
+    fn has_request(&self) -> bool {
+        self.request.contains(&b'\n')
+    }
+
+    fn turn(&mut self, is_ready: bool, view: &View) -> Result<(), Gone> {
+        if is_ready {
+            match self.interest() {
+                PollFlags::OUT => self.write()?,
+                PollFlags::IN => self.read(view)?,
+                _ => return Err(Gone),
+            }
+        } else if self.deadline() <= Instant::now() {
+            match self.span.take() {
+                Some((mark, _)) => self.give(&stats(&mark, view))?,
+                None if self.answer.is_empty() && self.has_request() => self.next_request(view)?,
+                None => return Err(Gone),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, view: &View) -> Result<(), Gone> {
+        let mut piece = [0; 512];
+        match self.stream.read(&mut piece) {
+            Ok(0) => return Err(Gone),
+            Ok(n) => self.request.extend_from_slice(&piece[..n]),
+            Err(error) if is_passing(error.kind()) => return Ok(()),
+            Err(_) => return Err(Gone),
+        }
+        self.active_at = Instant::now();
+        self.next_request(view)
+    }
+
+    /// Does what the next whole line asks for, if there is one. One line at a time: others ask too.
+    fn next_request(&mut self, view: &View) -> Result<(), Gone> {
+        let Some(end) = self.request.iter().position(|byte| *byte == b'\n') else {
+            return if self.request.len() < MAX_REQUEST_BYTES { Ok(()) } else { Err(Gone) };
         };
-        let Ok(mut text) = serde_json::to_vec(&answer) else { return };
-        text.push(b'\n');
-        if (&client).write_all(&text).is_err() {
-            return;
+        let line: Vec<u8> = self.request.drain(..=end).collect();
+        match serde_json::from_slice(&line) {
+            Ok(Ask::Stats { span_ms: 0 }) => self.give(&stats(&Mark::start(), view)),
+            Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => {
+                let end = Instant::now() + Duration::from_millis(span_ms);
+                self.span = Some((Mark::now(&view.board, view.clock.now()), end));
+                Ok(())
+            }
+            Ok(Ask::Stats { .. }) => self.give(&Answer::Error(format!("span_ms: at most {MAX_SPAN_MS}"))),
+            Err(error) => self.give(&Answer::Error(error.to_string())),
+        }
+    }
+
+    fn give(&mut self, answer: &Answer) -> Result<(), Gone> {
+        self.answer = serde_json::to_vec(answer).map_err(|_| Gone)?;
+        self.answer.push(b'\n');
+        self.active_at = Instant::now();
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), Gone> {
+        match self.stream.write(&self.answer) {
+            Ok(n) => {
+                self.answer.drain(..n);
+                self.active_at = Instant::now();
+                Ok(())
+            }
+            Err(error) if is_passing(error.kind()) => Ok(()),
+            Err(_) => Err(Gone),
         }
     }
 }
 
-fn stats(view: &View, span_ms: u64) -> Result<Snapshot> {
-    let mark = if span_ms == 0 {
-        Mark::start()
-    } else {
-        let mark = Mark::now(&view.board, view.clock.now());
-        std::thread::sleep(Duration::from_millis(span_ms));
-        mark
-    };
-    Ok(mark.until(view.clock.now(), &view.board, &*view.daemon.describe()?))
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// The answer about a span that ends now.
+fn stats(mark: &Mark, view: &View) -> Answer {
+    match view.daemon.describe() {
+        Ok(foresight) => Answer::Stats(mark.until(view.clock.now(), &view.board, &foresight)),
+        Err(error) => Answer::Error(error.to_string()),
+    }
 }

@@ -24,6 +24,9 @@ use crate::{panics, threads};
 /// How often a running poller looks for clients whose memory went away.
 const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
 
+/// Messages between two iterations at most: tenants with many must not hold up the others' commands.
+const MESSAGES_PER_LOOK: u32 = 16;
+
 /// A drive that has not answered for this long at shutdown is given up.
 const DRAIN_LIMIT: Nanos = Nanos::from_millis(10_000);
 
@@ -233,9 +236,10 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         }
     }
 
-    /// Handles all messages. `true`: asked to drain.
+    /// Handles messages, some at a time. `true`: asked to drain.
     fn read_messages(&mut self) -> bool {
-        while let Ok(message) = self.receiver.try_recv() {
+        for _ in 0..MESSAGES_PER_LOOK {
+            let Ok(message) = self.receiver.try_recv() else { return false };
             panics::drill();
             match message {
                 Message::Add(addition, done) => self.add(*addition, &done),
@@ -266,6 +270,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                 Message::Drain => return true,
             }
         }
+        self.waker.leave_messages();
         false
     }
 

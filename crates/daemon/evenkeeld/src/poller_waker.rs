@@ -81,6 +81,11 @@ impl PollerWaker {
         self.wake();
     }
 
+    /// For the poller: not all messages were read.
+    pub fn leave_messages(&self) {
+        self.messages.store(true, Ordering::Relaxed);
+    }
+
     /// Whether messages wait; the flag is cleared, so read until there is none.
     #[inline]
     pub fn take_messages(&self) -> bool {

@@ -119,6 +119,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// Serves as the descriptor gate of the daemon that started this process, until that ends.
 pub fn as_gate(confined: bool) -> ExitCode {
     let walls = || -> Result<()> {
+        // The C library installs a handler with the first thread, which the filter forbids.
+        std::thread::Builder::new().spawn(|| {})?.join().ok();
         confine::hide_memory()?;
         confine::fence(&[])?;
         Ok(confine::arm()?)

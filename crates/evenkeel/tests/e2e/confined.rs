@@ -39,7 +39,6 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("vfio-db", "client"),
         ("vhost-web", "client"),
         ("control", "control"),
-        ("stats", "stats"),
         ("doorbells", "doorbells"),
         ("log", "log"),
         ("announce", "announce"),

@@ -24,6 +24,8 @@ const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client must be silent before it is told of a configuration change: QEMU 7.2 answers it
 /// from within its wait for the reply to another message, and takes one reply for the other.
 const SILENCE: Duration = Duration::from_millis(200);
+/// How long nobody is served after a client that the device had disconnected.
+const REST: Duration = Duration::from_secs(1);
 /// How long [`Server`]'s drop waits for the thread.
 const JOIN_LIMIT: Duration = Duration::from_secs(1);
 /// Taken from a socket at a time; longer messages come in pieces.
@@ -204,7 +206,7 @@ struct Served<P: Protocol, F> {
 /// The one client of a device.
 struct Client<P: Protocol> {
     socket: OwnedFd,
-    /// Receives what has descriptors.
+    /// Receives what has descriptors, from the first that comes on.
     channel: Option<Channel>,
     session: Session,
     connection: Connection<P>,
@@ -258,18 +260,11 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));
-        let channel = self.gate.as_ref().map(|(device, gate)| gate.attach(*device, &socket)).transpose();
-        let channel = match channel {
-            Ok(channel) => channel,
-            Err(errno) => {
-                return self.log.warn(&format!("{}: client refused: {}", self.name, Closed::<P::Error>::Gate(errno)));
-            }
-        };
         let session = Session::new(Arc::clone(&self.control.waker));
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
             socket,
-            channel,
+            channel: None,
             session,
             midway_since: connection.is_midway().then(Instant::now),
             connection,
@@ -294,6 +289,22 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let _ = shutdown(&client.socket, Shutdown::Both);
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
+        if let Closed::Asked(_) = why {
+            self.rest();
+        }
+    }
+
+    /// After a client that was cut off for what it did to others: the next one may do it again.
+    fn rest(&self) {
+        let over_at = Instant::now() + REST;
+        while !self.control.is_stopping() {
+            let left = over_at.saturating_duration_since(Instant::now());
+            match wait([(self.control.waker.as_fd(), PollFlags::IN)], Some(left)) {
+                Ok([true]) => self.control.waker.drain(),
+                Ok([false]) if !left.is_zero() => {}
+                _ => return,
+            }
+        }
     }
 
     /// Waits for something to do, and does it.
@@ -335,7 +346,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     fn receive(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
         while !client.connection.is_full() {
             let room = client.connection.wanted_bytes().min(PIECE_BYTES);
-            let (bytes, fds) = match client.take(room)? {
+            let (bytes, fds) = match client.take(room, self.gate.as_ref())? {
                 Received::Bytes(bytes, fds) => (&client.buffer[..bytes], fds),
                 Received::Nothing => break,
                 Received::TooManyFds(_) => return Err(Closed::TooManyFds),
@@ -367,19 +378,26 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
 impl<P: Protocol> Client<P> {
     /// Takes `room` bytes at most from its socket into the buffer.
-    fn take(&mut self, room: usize) -> Result<Received, Closed<P::Error>> {
+    fn take(&mut self, room: usize, gate: Option<&(u64, Arc<Gate>)>) -> Result<Received, Closed<P::Error>> {
         let buffer = &mut self.buffer[..room];
-        let received = match &self.channel {
+        let received = match gate {
             None => receive(&self.socket, buffer, RecvFlags::DONTWAIT),
-            Some(channel) => match peek(&self.socket, buffer) {
+            Some((device, gate)) => match peek(&self.socket, buffer) {
                 // No more than was looked at: what came since may have descriptors.
                 Ok(Waiting::Plain(bytes)) => receive(&self.socket, &mut buffer[..bytes], RecvFlags::DONTWAIT),
-                Ok(Waiting::WithFds(bytes)) => match channel.receive(&mut buffer[..bytes]) {
-                    Ok(Passed::Received(received)) => Ok(received),
-                    Ok(Passed::Foreign) => return Err(Closed::ForeignFd),
-                    Ok(Passed::Closing) => return Err(Closed::ClosingFds),
-                    Err(errno) => return Err(Closed::Gate(errno)),
-                },
+                Ok(Waiting::WithFds(bytes)) => {
+                    let channel = match self.channel.take() {
+                        Some(channel) => Ok(channel),
+                        None => gate.attach(*device, &self.socket),
+                    };
+                    let channel = self.channel.insert(channel.map_err(Closed::Gate)?);
+                    match channel.receive(&mut buffer[..bytes]) {
+                        Ok(Passed::Received(received)) => Ok(received),
+                        Ok(Passed::Foreign) => return Err(Closed::ForeignFd),
+                        Ok(Passed::Closing) => return Err(Closed::ClosingFds),
+                        Err(errno) => return Err(Closed::Gate(errno)),
+                    }
+                }
                 Ok(Waiting::Nothing) => Ok(Received::Nothing),
                 Ok(Waiting::End) => Ok(Received::End),
                 Err(errno) => Err(errno),

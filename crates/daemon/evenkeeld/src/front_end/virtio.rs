@@ -13,7 +13,8 @@ use vhost_user::Session;
 use super::FrontEnd;
 
 /// What a client's thread tells the pollers that serve its disk. An order with a `Sender` is answered when it is
-/// done; the answer does not come if the daemon ends first.
+/// done; the answer does not come if the daemon ends first. The thread waits for it before it takes the next message:
+/// so a client that floods its socket never has more than one order with a poller.
 pub enum Order {
     /// A client attached.
     Connected(Session),
@@ -22,13 +23,13 @@ pub enum Order {
     /// Serve a ring. `bool`: nobody kicks it, it is to be polled.
     Start(u16, Box<RingSetup>, bool, Sender<Result<Started, StartError>>),
     /// Fetch from a ring, or don't.
-    Enable(u16, bool),
+    Enable(u16, bool, Sender<()>),
     /// Where to interrupt a ring's driver.
-    Call(u16, Option<OwnedFd>),
+    Call(u16, Option<OwnedFd>, Sender<()>),
     /// Where to tell of a ring's failure.
-    Err(u16, Option<OwnedFd>),
+    Err(u16, Option<OwnedFd>, Sender<()>),
     /// The guest turned the write cache on or off: note it where it outlives the daemon.
-    WriteCache,
+    WriteCache(Sender<()>),
     /// Stop a ring; answered when nothing of it is in flight.
     Stop(u16, Sender<Stopped>),
     /// The client is gone; answered when nothing of it is in flight or in the drive's cache.
@@ -158,10 +159,22 @@ impl FrontEnd for VirtioQueues {
                 }
                 answer(&done, started);
             }
-            Order::Enable(ring, enabled) => self.queues.enable(ring, enabled),
-            Order::Call(ring, call) => self.queues.set_call(ring, call),
-            Order::Err(ring, err) => self.queues.set_err(ring, err),
-            Order::WriteCache => self.queues.note_write_cache(),
+            Order::Enable(ring, enabled, done) => {
+                self.queues.enable(ring, enabled);
+                answer(&done, ());
+            }
+            Order::Call(ring, call, done) => {
+                self.queues.set_call(ring, call);
+                answer(&done, ());
+            }
+            Order::Err(ring, err, done) => {
+                self.queues.set_err(ring, err);
+                answer(&done, ());
+            }
+            Order::WriteCache(done) => {
+                self.queues.note_write_cache();
+                answer(&done, ());
+            }
             Order::Stop(ring, done) => {
                 self.queues.stop(ring);
                 self.waiting.push(Waiting::Stop(ring, done));

@@ -69,11 +69,13 @@ impl VirtioClient {
         self.ports.iter().find(|port| port.queues.contains(&ring))
     }
 
-    /// Orders something about one ring.
-    fn order(&self, ring: u16, order: Order) {
+    /// Orders something about one ring, and waits for it. Nothing comes from a poller that has ended.
+    fn order<T>(&self, ring: u16, order: impl FnOnce(Sender<T>) -> Order) -> Result<T, String> {
+        let (done, answer) = channel();
         if let Some(port) = self.port(ring) {
-            port.order(order);
+            port.order(order(done));
         }
+        wait(&answer)
     }
 
     /// Orders the same of every part, and waits for all of them. A part whose poller has ended gives no answer.
@@ -104,7 +106,7 @@ impl Device for VirtioClient {
     fn set_config(&mut self, offset_bytes: u32, data: &[u8]) -> Result<(), String> {
         let changed = self.disk.write_config(offset_bytes as usize, data, self.features).map_err(|e| e.to_string())?;
         if changed {
-            self.ports.iter().for_each(|port| port.order(Order::WriteCache));
+            self.order_all(Order::WriteCache);
             let cache = if self.disk.writeback() { "on" } else { "off" };
             self.log.info(&format!("{}: the guest turned the write cache {cache}", self.name));
         }
@@ -142,7 +144,7 @@ impl Device for VirtioClient {
         port.order(Order::Start(ring, Box::new(setup), polled, done));
         let started = wait(&answer)?.map_err(|error| error.to_string())?;
         let vhost_blk::Started { used_idx, resubmitted, .. } = started;
-        port.order(Order::Enable(ring, enabled));
+        self.order(ring, |done| Order::Enable(ring, enabled, done))?;
         self.watches.extend(watch.map(|watch| (ring, watch)));
         let line = format!("queue {ring} resumes at used index {used_idx}, {resubmitted} requests taken over");
         self.log.info(&format!("{}: {line}", self.name));
@@ -150,22 +152,22 @@ impl Device for VirtioClient {
     }
 
     fn set_call(&mut self, ring: u16, call: Option<OwnedFd>) {
-        self.order(ring, Order::Call(ring, call));
+        // Fails only if the daemon is ending.
+        let _ = self.order(ring, |done| Order::Call(ring, call, done));
     }
 
     fn set_err(&mut self, ring: u16, err: Option<OwnedFd>) {
-        self.order(ring, Order::Err(ring, err));
+        let _ = self.order(ring, |done| Order::Err(ring, err, done));
     }
 
     fn enable(&mut self, ring: u16, enabled: bool) {
-        self.order(ring, Order::Enable(ring, enabled));
+        let _ = self.order(ring, |done| Order::Enable(ring, enabled, done));
     }
 
     fn stop(&mut self, ring: u16) -> Result<u16, String> {
-        let (done, answer) = channel();
-        self.order(ring, Order::Stop(ring, done));
+        let stopped = self.order(ring, |done| Order::Stop(ring, done));
         self.watches.remove(&ring);
-        let Stopped { next_avail, used_idx } = wait(&answer)?;
+        let Stopped { next_avail, used_idx } = stopped?;
         self.log.info(&stopped_line(&self.name, ring, used_idx));
         Ok(next_avail)
     }
