@@ -110,7 +110,7 @@ impl Disk {
         match command.op {
             Op::Read => {
                 let at = if self.bug == Some(Bug::ReadsElsewhere) { at + 512 } else { at };
-                buf.copy_from(&self.content[at..at + len]);
+                assert_eq!(buf.copy_from(&self.content[at..at + len]), len, "nobody took memory away");
                 if self.bug == Some(Bug::TouchesOtherMemory) {
                     ram.corrupt(60 * 4096 + 5);
                 }

@@ -400,13 +400,15 @@ impl World {
             Op::Read => {
                 let writable = meaning.chain.writable.clone();
                 let elsewhere = if self.bug == Some(Bug::ReadsElsewhere) { 512 } else { 0 };
-                buf.copy_from(&self.content[start + elsewhere..start + elsewhere + len]);
+                let copied = buf.copy_from(&self.content[start + elsewhere..start + elsewhere + len]);
+                assert_eq!(copied, len, "nobody took memory away");
                 let data = self.model[start..start + len].to_vec();
                 scatter(&mut self.ram, &writable, &data);
             }
             Op::Write => {
                 let data = meaning.chain.input(&self.ram);
-                buf.copy_to(&mut self.content[start..start + len]);
+                let copied = buf.copy_to(&mut self.content[start..start + len]);
+                assert_eq!(copied, len, "nobody took memory away");
                 if let Some(data) = data {
                     self.model[start..start + len].copy_from_slice(&data[16..]);
                 } else {
