@@ -10,7 +10,8 @@
 //! Its own thread: with a file that is slow to map, with a request that waits for a poller. No other thread waits for
 //! that one: orders to it are stored and a [`Waker`] rung, and a server that is dropped leaves its thread behind rather
 //! than wait for it longer than a second. What waits *for* a client is bounded: bytes of replies, descriptors, log
-//! lines, and 5 s of silence in the middle of a message or with replies unread. A descriptor that can't be closed without asking somebody (a file on a FUSE mount) never comes here:
+//! lines, and 5 s of silence in the middle of a message or with replies unread. A descriptor that can't be closed
+//! without asking somebody (a file on a FUSE mount) never comes here:
 //! see [`gate`].
 //!
 //! # Why a thread for each device
