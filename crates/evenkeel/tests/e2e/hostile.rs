@@ -108,14 +108,14 @@ fn memory_that_can_not_be_mapped() {
         let fds = [fd.as_fd()];
         assert_eq!(raw.ask(&bytes, if with_fd { &fds } else { &[] }), Err(expected), "{bytes:?}");
     }
-    // As many as there may be, and some more; sent ahead, for there are thousands.
+    // As many as there may be (max_maps), and some more; sent ahead, as VMMs do.
     let mut answers = Vec::new();
-    for batch in 0_u64..160 {
+    for batch in 0_u64..4 {
         (0..64).for_each(|n| raw.send(&map(0, (1 << 40) + (batch * 64 + n) * 4096, 4096), &[fd.as_fd()]));
         answers.extend((0..64).map(|_| raw.answer()));
     }
     let taken = answers.iter().take_while(|answer| answer.is_ok()).count();
-    assert_eq!(taken, guest_memory::MAX_RANGES);
+    assert_eq!(taken, 128);
     assert!(answers[taken..].iter().all(|answer| *answer == Err(Errno::NOSPC)));
     raw.ask(&dma_unmap(1, 2, 0, 0), &[]).unwrap();
     raw.ask(&map(0, 1 << 20, 0x10000), &[fd.as_fd()]).unwrap();
@@ -222,7 +222,7 @@ fn a_client_that_takes_its_memory_away() {
     ftruncate(&fd, 0).unwrap();
     raw.ring(8);
     raw.expect_end();
-    siege.daemon.wait_log("bad: client disconnected: the client shrank a file", 1);
+    siege.daemon.wait_log("bad: client disconnected: the client took memory away", 1);
     siege.end();
 }
 
