@@ -150,6 +150,7 @@ impl GuestMemory {
             return Err(SpaceError::NotMapped);
         }
         self.retired.push(self.ranges.remove(at));
+        self.look_for_losses();
         Ok(())
     }
 
@@ -157,6 +158,7 @@ impl GuestMemory {
     pub fn unmap_all(&mut self) -> Vec<(u64, u64)> {
         let taken = self.ranges.iter().map(|range| (range.iova, range.len_bytes)).collect();
         self.retired.append(&mut self.ranges);
+        self.is_lost = false;
         taken
     }
 
@@ -206,9 +208,6 @@ impl GuestMemory {
         let at = self.retired.iter().position(Range::is_quiet)?;
         let Range { iova, len_bytes, mapping } = self.retired.swap_remove(at);
         mapping.iter().for_each(|mapping| listener.unmap(mapping));
-        if self.is_lost {
-            self.look_for_losses();
-        }
         Some((iova, len_bytes))
     }
 
@@ -333,7 +332,7 @@ impl GuestMemory {
     fn look_for_losses(&mut self) {
         self.losses_seen = losses();
         let lost = |range: &Range| range.mapping.as_ref().is_some_and(|mapping| mapping.is_lost());
-        self.is_lost = self.ranges.iter().chain(&self.retired).any(lost);
+        self.is_lost = self.ranges.iter().any(lost);
     }
 
     /// Number of ranges.

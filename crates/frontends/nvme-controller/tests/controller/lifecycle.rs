@@ -315,3 +315,34 @@ fn memory_that_the_controller_may_not_write_takes_no_data() {
         assert_eq!(host.io(to(opc, 0x5000_0000)).status(), Status::DATA_TRANSFER_ERROR);
     }
 }
+
+#[test]
+fn a_host_that_takes_its_memory_away_stops_its_controller_until_another_comes() {
+    guest_memory::install().expect("a handler");
+    let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+    rustix::fs::ftruncate(&file, RAM_BYTES).expect("a size");
+    let mut host = Host::new(config());
+    host.controller.client_gone();
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((RAM_IOVA, RAM_BYTES)));
+    (host.ram, host.ram_fd) = (Mapping::shared(file.as_fd(), 0, RAM_BYTES, true).expect("mappable"), file);
+    host.map_ram();
+    host.enable(32);
+    host.create_pair(1, 64);
+    host.submit(1, flush());
+    assert_eq!(host.fetch_all(), 1);
+    host.submit(1, flush());
+    rustix::fs::ftruncate(&host.ram_fd, 0).expect("a size");
+    // What is left in the ring can't be read: nothing more is fetched, and what is in flight does not succeed.
+    assert!(matches!(host.controller.fetch(1), io_model::Fetch::Empty));
+    assert!(host.controller.memory_is_lost());
+    assert_eq!(host.csts(), Csts(Csts::CFS | Csts::RDY));
+    assert_eq!((host.controller.live_vqs(), host.controller.backlog(1), host.controller.service()), (0, 0, 0));
+    host.finish_all();
+    host.controller.client_gone();
+    assert_eq!(host.controller.take_unmapped(&mut ()), Some((RAM_IOVA, RAM_BYTES)));
+    assert!(!host.controller.memory_is_lost());
+    // A flush that did not succeed is owed.
+    host.run();
+    assert!(host.controller.is_idle());
+    assert_eq!(host.csts(), Csts(0));
+}
