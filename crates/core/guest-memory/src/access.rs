@@ -137,13 +137,7 @@ pub(crate) unsafe fn store_u64(at: *mut u64, value: u64) -> Result<(), Lost> {
 pub(crate) unsafe fn load_16(at: *const u8) -> Result<[u8; 16], Lost> {
     let mut out = [0; 16];
     // SAFETY: the caller's; `out` is ours and has 16 bytes.
-    unsafe {
-        access!(
-            "movups {a}, xmmword ptr [{at}]", "movups xmmword ptr [{out}], {a}";
-            at = in(reg) at, out = in(reg) out.as_mut_ptr(), a = out(xmm_reg) _
-        )
-    }
-    .map(|()| out)
+    unsafe { move_16(at, out.as_mut_ptr()) }.map(|()| out)
 }
 
 /// The 64 bytes at `at`, which needs no alignment.
@@ -154,27 +148,89 @@ pub(crate) unsafe fn load_16(at: *const u8) -> Result<[u8; 16], Lost> {
 pub(crate) unsafe fn load_64(at: *const u8) -> Result<[u8; 64], Lost> {
     let mut out = [0; 64];
     // SAFETY: the caller's; `out` is ours and has 64 bytes.
-    unsafe {
-        access!(
-            "movups {a}, xmmword ptr [{at}]", "movups {b}, xmmword ptr [{at} + 16]",
-            "movups {c}, xmmword ptr [{at} + 32]", "movups {d}, xmmword ptr [{at} + 48]",
-            "movups xmmword ptr [{out}], {a}", "movups xmmword ptr [{out} + 16], {b}",
-            "movups xmmword ptr [{out} + 32], {c}", "movups xmmword ptr [{out} + 48], {d}";
-            at = in(reg) at, out = in(reg) out.as_mut_ptr(),
-            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _
-        )
-    }
-    .map(|()| out)
+    unsafe { move_64(at, out.as_mut_ptr()) }.map(|()| out)
 }
 
-/// Copies `len` bytes, upwards: where the two overlap, what is copied is a mix.
+/// Copies `len` bytes: where the two overlap, what is copied is a mix.
 ///
 /// # Safety
 /// As for a read and a write of them, but that their pages may be lost and others may use them meanwhile.
 #[inline]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> Result<(), Lost> {
-    // SAFETY: the caller's. The direction flag is clear (ABI). A lost page ends the copy where it is.
-    unsafe { access!("rep movsb"; inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _) }
+    // `rep movsb` takes longer to start than a header or a descriptor to copy. Two moves that overlap do any length
+    // between one and two of theirs.
+    // SAFETY: the caller's; the last `n` bytes are inside where `len` is at least `n`.
+    unsafe {
+        match len {
+            0 => Ok(()),
+            1..4 => (0..len).try_for_each(|at| move_1(from.add(at), to.add(at))),
+            4..8 => move_4(from, to).and_then(|()| move_4(from.add(len - 4), to.add(len - 4))),
+            8..16 => move_8(from, to).and_then(|()| move_8(from.add(len - 8), to.add(len - 8))),
+            16..64 => {
+                let last = len - 16;
+                let all = (0..last).step_by(16).try_for_each(|at| move_16(from.add(at), to.add(at)));
+                all.and_then(|()| move_16(from.add(last), to.add(last)))
+            }
+            64..256 => {
+                let last = len - 64;
+                let all = (0..last).step_by(64).try_for_each(|at| move_64(from.add(at), to.add(at)));
+                all.and_then(|()| move_64(from.add(last), to.add(last)))
+            }
+            // The direction flag is clear (ABI). A lost page ends the copy where it is.
+            _ => access!("rep movsb"; inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _),
+        }
+    }
+}
+
+#[inline]
+unsafe fn move_1(from: *const u8, to: *mut u8) -> Result<(), Lost> {
+    // SAFETY: as in `copy`.
+    unsafe {
+        access!("movzx {it:e}, byte ptr [{from}]", "mov byte ptr [{to}], {it:l}";
+            from = in(reg) from, to = in(reg) to, it = out(reg) _)
+    }
+}
+
+#[inline]
+unsafe fn move_4(from: *const u8, to: *mut u8) -> Result<(), Lost> {
+    // SAFETY: as in `copy`.
+    unsafe {
+        access!("mov {it:e}, dword ptr [{from}]", "mov dword ptr [{to}], {it:e}";
+            from = in(reg) from, to = in(reg) to, it = out(reg) _)
+    }
+}
+
+#[inline]
+unsafe fn move_8(from: *const u8, to: *mut u8) -> Result<(), Lost> {
+    // SAFETY: as in `copy`.
+    unsafe {
+        access!("mov {it}, qword ptr [{from}]", "mov qword ptr [{to}], {it}";
+            from = in(reg) from, to = in(reg) to, it = out(reg) _)
+    }
+}
+
+#[inline]
+unsafe fn move_16(from: *const u8, to: *mut u8) -> Result<(), Lost> {
+    // SAFETY: as in `copy`.
+    unsafe {
+        access!("movups {it}, xmmword ptr [{from}]", "movups xmmword ptr [{to}], {it}";
+            from = in(reg) from, to = in(reg) to, it = out(xmm_reg) _)
+    }
+}
+
+#[inline]
+unsafe fn move_64(from: *const u8, to: *mut u8) -> Result<(), Lost> {
+    // SAFETY: as in `copy`.
+    unsafe {
+        access!(
+            "movups {a}, xmmword ptr [{from}]", "movups {b}, xmmword ptr [{from} + 16]",
+            "movups {c}, xmmword ptr [{from} + 32]", "movups {d}, xmmword ptr [{from} + 48]",
+            "movups xmmword ptr [{to}], {a}", "movups xmmword ptr [{to} + 16], {b}",
+            "movups xmmword ptr [{to} + 32], {c}", "movups xmmword ptr [{to} + 48], {d}";
+            from = in(reg) from, to = in(reg) to,
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _
+        )
+    }
 }
 
 /// One entry of the table: each relative to its own address.
@@ -281,6 +337,18 @@ mod tests {
         assert_eq!(bytes[..16], written);
         assert_eq!(bytes[16..32], std::array::from_fn::<u8, 16, _>(|at| at as u8 + 16));
         assert_eq!(bytes[32..48], written);
+    }
+
+    #[test]
+    fn copies_of_any_length_are_whole_and_no_longer() {
+        let from: [u8; 600] = std::array::from_fn(|at| (at % 251) as u8 + 1);
+        for len in 0..=520 {
+            let mut to = [0; 600];
+            // SAFETY: inside of arrays of our own.
+            assert_eq!(unsafe { copy(from[7..].as_ptr(), to[3..].as_mut_ptr(), len) }, Ok(()));
+            assert_eq!(to[3..3 + len], from[7..7 + len], "{len}");
+            assert!(to[..3].iter().chain(&to[3 + len..]).all(|byte| *byte == 0), "{len}");
+        }
     }
 
     #[test]
