@@ -421,10 +421,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     fn send(&mut self, slot: VqSlot, hwq: HwqId, now: Nanos, progress: &mut Progress) -> bool {
         let vq = &mut self.vqs[usize::from(slot.0)];
         let Some(Some(tenant)) = self.tenants.get_mut(usize::from(vq.tenant.0)) else { return false };
-        let held_back = tenant.work >= WORK_PER_LOOK;
-        let fetched = if held_back { Fetch::Empty } else { tenant.source.fetch(vq.index) };
-        tenant.work += tenant.source.take_work();
-        match fetched {
+        if tenant.work >= WORK_PER_LOOK {
+            // As below, so that the next look tells the policy again.
+            vq.backlog = 0;
+            self.policy.refused(slot, false, now);
+            return true;
+        }
+        match tenant.source.fetch(vq.index) {
             Fetch::Command(command, buf, token) => {
                 let arrived = vq.took(now);
                 let (op, len_bytes) = (command.op, command.len_bytes);
@@ -450,7 +453,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 self.policy.refused(slot, false, now);
             }
         }
-        held_back
+        tenant.work += tenant.source.take_work();
+        false
     }
 
     fn announce(&mut self) {
