@@ -48,6 +48,8 @@ struct Serving<'a> {
     summary: &'a Summary,
     promises: &'a [PromiseRow],
     qemu: Vec<QemuArguments>,
+    /// Once for each VM that has a vfio-user disk.
+    qemu_no_migration: &'static [&'static str],
 }
 
 #[derive(Serialize)]
@@ -165,7 +167,8 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
         tenant: tenant.name.clone(),
         arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
     });
-    let serving = Serving { pid: std::process::id(), summary, promises, qemu: qemu.collect() };
+    let serving =
+        Serving { pid: std::process::id(), summary, promises, qemu: qemu.collect(), qemu_no_migration: &NO_MIGRATION };
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string(&serving)?)?;
@@ -180,6 +183,11 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
     }
     if !summary.tenants.iter().all(is_vhost) {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
+        writeln!(
+            out,
+            "don't migrate such a VM: QEMU does it without a word to us, and the disk's state is lost; this blocks it:\n  {}",
+            NO_MIGRATION.join(" ")
+        )?;
     }
     if summary.tenants.iter().any(is_vhost) {
         writeln!(out, "reconnect-ms takes QEMU 9.2 or later: before that, write reconnect=1")?;
@@ -187,6 +195,11 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
     writeln!(out, "\nserving; stop with SIGTERM")?;
     Ok(out.flush()?)
 }
+
+/// QEMU migrates a VM with vfio-user-pci, which has no migration, as if it had no state. A device that says that it
+/// can't be migrated blocks that.
+const NO_MIGRATION: [&str; 4] =
+    ["-object", "memory-backend-memfd,id=stay,size=4k,share=on", "-device", "ivshmem-plain,memdev=stay"];
 
 fn is_vhost(tenant: &TenantSummary) -> bool {
     tenant.frontend == "vhost-user-blk"
