@@ -26,8 +26,10 @@ pub const BAD: &str = "bad";
 pub const EVIL: &str = "evil";
 /// An attackers' tenant over vfio-user that is guaranteed: alone on a poller that sleeps.
 pub const LONE: &str = "lone";
+/// An attackers' tenant over vfio-user with `isolation = "own-poller"`: for what tenants of a poller do share.
+pub const APART: &str = "apart";
 /// All that attackers have.
-pub const ATTACKERS: [&str; 3] = [BAD, EVIL, LONE];
+pub const ATTACKERS: [&str; 4] = [BAD, EVIL, LONE, APART];
 
 /// A poller sleeps soon, so that [`CALM`] is served by one that sleeps.
 const CONFIG: &str = r#"runtime_dir = "HOST/run"
@@ -35,7 +37,7 @@ state_dir = "HOST/state"
 [device]
 backend = "file"
 path = "HOST/drive.img"
-size = "288MiB"
+size = "320MiB"
 create = true
 [policy]
 name = "lpns"
@@ -74,6 +76,10 @@ name = "lone"
 size = "32MiB"
 class = "guaranteed"
 latency_target = "10ms"
+[[tenant]]
+name = "apart"
+size = "32MiB"
+isolation = "own-poller"
 "#;
 
 /// A host's directories, for daemons one after the other on the same drive.

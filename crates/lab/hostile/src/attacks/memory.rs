@@ -109,10 +109,11 @@ fn beside_a_puncher(
     })
 }
 
-/// Commands whose scatter lists and data lie in memory that is being punched.
+/// Commands whose scatter lists and data lie in memory that is being punched. The thread that serves them waits for
+/// the punch: tenants of one poller share that, and the remedy is `isolation`.
 pub fn punched_under_doorbells(field: &Field) -> io::Result<Outcome> {
     let len = punched_bytes();
-    let mut nvme = Nvme::start(&field.bad(), true)?;
+    let mut nvme = Nvme::start(&field.apart(), true)?;
     let file = memory(len)?;
     if nvme.map(MORE_IOVA, &file, len)?.is_err() {
         return Ok(Outcome::Done(Vec::new()));

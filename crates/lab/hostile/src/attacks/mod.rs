@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::host::{BAD, EVIL, LONE};
+use crate::host::{APART, BAD, EVIL, LONE};
 use crate::wire::{is_closed, is_late};
 
 /// Where an attack takes place.
@@ -32,6 +32,10 @@ impl Field {
 
     fn evil(&self) -> PathBuf {
         self.runtime_dir.join(EVIL)
+    }
+
+    fn apart(&self) -> PathBuf {
+        self.runtime_dir.join(APART)
     }
 
     fn lone(&self) -> PathBuf {
