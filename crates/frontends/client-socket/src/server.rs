@@ -24,7 +24,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client must be silent before it is told of a configuration change: QEMU 7.2 answers it
 /// from within its wait for the reply to another message, and takes one reply for the other.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How long nobody is served after a client that the device had disconnected.
+/// How long nobody is served after a client that was cut off.
 const REST: Duration = Duration::from_secs(1);
 /// How long [`Server`]'s drop waits for the thread.
 const JOIN_LIMIT: Duration = Duration::from_secs(1);
@@ -289,7 +289,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let _ = shutdown(&client.socket, Shutdown::Both);
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
-        if let Closed::Asked(_) = why {
+        if client.session.is_cut_off() {
             self.rest();
         }
     }

@@ -15,6 +15,8 @@ pub struct Session(Arc<Orders>);
 struct Orders {
     waker: Arc<Waker>,
     disconnect: OnceLock<String>,
+    /// What it did is not to be done again at once.
+    is_cut_off: AtomicBool,
     config_changed: AtomicBool,
 }
 
@@ -28,7 +30,12 @@ impl Session {
     }
 
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        Self(Arc::new(Orders { waker, disconnect: OnceLock::new(), config_changed: AtomicBool::new(false) }))
+        Self(Arc::new(Orders {
+            waker,
+            disconnect: OnceLock::new(),
+            is_cut_off: AtomicBool::new(false),
+            config_changed: AtomicBool::new(false),
+        }))
     }
 
     /// Disconnects the client once the device has done what it is doing for it; `reason` goes to the log, the
@@ -37,6 +44,18 @@ impl Session {
         if self.0.disconnect.set(reason.to_owned()).is_ok() {
             self.0.waker.wake();
         }
+    }
+
+    /// As [`Session::disconnect`], for what a client did to others: the device's next one is served a second later, so
+    /// that nobody can do it again and again.
+    pub fn cut_off(&self, reason: &str) {
+        self.0.is_cut_off.store(true, Ordering::Release);
+        self.disconnect(reason);
+    }
+
+    /// Whether it was.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.0.is_cut_off.load(Ordering::Acquire)
     }
 
     /// Tells the client to read the device's configuration again, once it has been silent for a moment. No effect

@@ -337,10 +337,10 @@ impl FrontEnd for NvmeDevice {
 
     fn check_health(&mut self) {
         if let Some(session) = self.session.as_ref().filter(|_| self.controller.memory_is_lost()) {
-            session.disconnect(super::LOST);
+            session.cut_off(super::LOST);
         }
         if let Some(session) = self.session.as_ref().filter(|_| self.controller.interrupts_mut().held_up) {
-            session.disconnect(super::HELD_UP);
+            session.cut_off(super::HELD_UP);
         }
     }
 

@@ -202,10 +202,10 @@ impl FrontEnd for VirtioQueues {
     /// Also says once what stopped a ring. Its driver has to reset the device.
     fn check_health(&mut self) {
         if let Some(session) = self.session.as_ref().filter(|_| self.queues.memory_is_lost()) {
-            session.disconnect(super::LOST);
+            session.cut_off(super::LOST);
         }
         if let Some(session) = self.session.as_ref().filter(|_| self.queues.is_held_up()) {
-            session.disconnect(super::HELD_UP);
+            session.cut_off(super::HELD_UP);
         }
         if let Some(fault) = self.queues.take_fault() {
             self.log.warn(&format!("{}: {fault}; the disk is stopped until the guest's driver resets it", self.name));
