@@ -259,8 +259,9 @@ fn play(policy: &str, seed: u64, changes: u32) {
             handle.remove(id).unwrap();
         }
         println!("{policy}: seed {seed}: added, changed, removed, attached to {:?}", world.done);
-        wait_for("threads of tenants that left to end", || threads("poller-") == 1 && threads("closing") == 0);
-        assert_eq!((threads("vhost-"), threads("vfio-other")), (0, 0), "only the running tenant's is left");
+        // All of them at a time: a thread that was just started has its name a little later.
+        let left = || ["closing", "vhost-", "vfio-other"].map(threads);
+        wait_for("threads of tenants that left to end", || threads("poller-") == 1 && left() == [0; 3]);
         let others: Vec<_> = (0..OTHERS).map(|at| dir.path().join(format!("other-{at}"))).collect();
         let sockets = others.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().count();
         assert_eq!(sockets, 0, "sockets left behind");
