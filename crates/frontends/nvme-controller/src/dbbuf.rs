@@ -2,12 +2,10 @@
 //! up in its own memory (Doorbell Buffer Config, NVMe Base 2.0, 5.8 and B.5).
 //!
 //! An I/O queue reads the shadow once there is one; the admin queue stays on the doorbell page. An
-//! event index tells the guest at which value it has to write the register too. Before sleeping we set it to where we
-//! stand, so that the very next entry rings: whoever keeps watch then looks at the doorbell page alone, which is ours,
-//! and never at memory that the guest could make it wait for. Awake, and where a register write is trapped, we keep it
-//! just behind, so that the guest does not reach it; a store to a mapped page costs the guest nothing.
+//! event index tells the guest at which value it has to write the register too. It matters only where that is
+//! trapped: awake, we keep it just behind, so that the guest does not reach it; before sleeping we set
+//! it to where we stand, so that the very next entry rings.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use guest_memory::{Access, GuestMemory, MappedRange, MappedU32, Mapping};
@@ -35,43 +33,8 @@ pub(crate) struct View {
     pub ring: MappedRange,
     /// Where the host writes its index.
     pub doorbell: MappedU32,
-    /// Where we write the index at which the host must ring too, if the doorbell is a shadow.
+    /// Where we write the index at which the host must ring. `None`: nobody looks.
     pub event: Option<MappedU32>,
-    /// To ring too costs the host an exit.
-    pub is_trapped: bool,
-    /// The doorbell on the doorbell page.
-    pub register: MappedU32,
-    /// What it read before we looked at the shadow for the last time before a sleep.
-    pub register_seen: Cell<u32>,
-}
-
-impl View {
-    /// Tells the host to ring at once after the index `at`, which ends a sleep; or as late as it can be told.
-    pub fn set_wakeup(&self, wanted: bool, at: u16, entries: u16) {
-        let Some(event) = &self.event else { return };
-        if wanted {
-            // First: what the host rings after it read our index is news to whoever keeps watch.
-            self.register_seen.set(self.register.load());
-            event.store(at.into());
-        } else {
-            self.follow(at, entries);
-        }
-    }
-
-    /// The doorbell that rings while we sleep, and what it read when `acted_on` was the doorbell's last value for us.
-    pub fn rings(&self, acted_on: u32) -> (MappedU32, u32) {
-        (self.register.clone(), if self.event.is_some() { self.register_seen.get() } else { acted_on })
-    }
-
-    /// The index has moved on to `at` while nobody sleeps.
-    #[inline]
-    pub fn follow(&self, at: u16, entries: u16) {
-        if self.is_trapped
-            && let Some(event) = &self.event
-        {
-            event.store(behind(at, entries));
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -103,21 +66,16 @@ impl DoorbellPages {
         let access = if doorbell == Doorbell::SqTail { Access::Read } else { Access::Write };
         let ring = memory.view(ring_iova, ring_bytes, access).ok()?;
         let at = offset(qid, doorbell);
-        let (register, is_trapped) = (MappedU32::new(&self.page, at)?, self.mode == Doorbells::Trapped);
         let Some(pages) = self.pages.filter(|_| qid > 0) else {
-            return Some(View {
-                ring,
-                doorbell: register.clone(),
-                event: None,
-                is_trapped,
-                register,
-                register_seen: Cell::new(0),
-            });
+            return Some(View { ring, doorbell: MappedU32::new(&self.page, at)?, event: None });
         };
         let shadow = memory.view(pages.shadow, PAGE_BYTES, Access::Write).ok()?;
         let events = memory.view(pages.events, PAGE_BYTES, Access::Write).ok()?;
-        let (doorbell, event, register_seen) = (shadow.cell(at)?, Some(events.cell(at)?), Cell::new(0));
-        Some(View { ring, doorbell, event, is_trapped, register, register_seen })
+        let event = match self.mode {
+            Doorbells::Trapped => Some(events.cell(at)?),
+            Doorbells::Mapped => None,
+        };
+        Some(View { ring, doorbell: shadow.cell(at)?, event })
     }
 
     /// The value on the doorbell page.

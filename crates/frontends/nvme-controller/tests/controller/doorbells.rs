@@ -1,7 +1,6 @@
 //! Doorbell Buffer Config: shadow doorbells and event indexes in guest memory.
 
 use bytemuck::Zeroable;
-use guest_memory::MappedU32;
 use io_model::Source;
 use nvme_controller::{ControllerConfig, Doorbells};
 use nvme_spec::opcode::admin;
@@ -99,35 +98,13 @@ fn a_command_that_slips_in_before_the_event_index_is_seen() {
 }
 
 #[test]
-fn with_mapped_doorbells_only_a_sleeping_poller_is_rung() {
+fn mapped_doorbells_leave_event_indexes_alone() {
     let mut it = Shadowed::new(Doorbells::Mapped);
     it.host.write(it.events, &[0x77; 64]);
-    it.host.controller.set_wakeup(false);
-    it.host.io(flush());
-    // A store to a page costs the host nothing: awake, we spare ours.
-    assert_eq!((it.event(SQ1), it.event(CQ1)), (0x7777_7777, 0x7777_7777));
-    let in_guest_memory = it.host.shadow.expect("configured");
-    for value in 1000..1100 {
-        it.host.controller.set_wakeup(true);
-        let tail = it.host.sqs[&1].tail;
-        assert!(it.rings(SQ1, tail, (tail + 1) % 64), "the first command must ring");
-        let mut watched = Vec::new();
-        it.host.controller.doorbells(&mut watched);
-        let moved = |watched: &[(MappedU32, u32)]| watched.iter().filter(|(cell, seen)| cell.load() != *seen).count();
-        assert_eq!(moved(&watched), 0, "nothing was rung");
-        // What lies in guest memory is not watched: its owner could make the watcher wait.
-        it.host.write(in_guest_memory + SQ1, &((u32::from(tail) + 1) % 64).to_le_bytes());
-        assert_eq!(moved(&watched), 0);
-        it.host.write(in_guest_memory + SQ1, &u32::from(tail).to_le_bytes());
-        MappedU32::new(&it.host.doorbells, SQ1).expect("on the page").store(value);
-        assert_eq!(moved(&watched), 1);
-        // Rung once, it ends one sleep.
-        it.host.controller.set_wakeup(true);
-        watched.clear();
-        it.host.controller.doorbells(&mut watched);
-        assert_eq!(moved(&watched), 0);
-        it.host.controller.set_wakeup(false);
+    for wanted in [true, false] {
+        it.host.controller.set_wakeup(wanted);
         it.host.io(flush());
+        assert_eq!((it.event(SQ1), it.event(CQ1)), (0x7777_7777, 0x7777_7777));
     }
 }
 
