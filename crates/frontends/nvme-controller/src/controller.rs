@@ -431,6 +431,11 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
+    /// Whether a poller that sleeps has to look by itself: at doorbells in guest memory that ring no register.
+    pub fn is_polled(&self) -> bool {
+        self.config.doorbells == Doorbells::Mapped && self.queues.doorbells.pages.is_some()
+    }
+
     /// Where interrupts go, for the wiring to change.
     pub fn interrupts_mut(&mut self) -> &mut I {
         self.irq.out_mut()
