@@ -3,8 +3,10 @@
 //! A write to an eventfd whose counter is full waits until somebody reads it, unless the descriptor is non-blocking. We
 //! make it so; but the client has the same file description, and can take the flag away and fill the counter between
 //! any two of our system calls. So nothing is asked beforehand: a thread says that it is in a write, and a
-//! [watchdog](start_watchdog) interrupts the one that stays there for more than a millisecond. That eventfd is not written to
-//! again.
+//! [watchdog](start_watchdog) interrupts the one that stays there for more than a millisecond. That eventfd is not
+//! written to again.
+
+#![allow(clippy::disallowed_methods, reason = "the watchdog is a thread that looks from time to time")]
 
 mod watchdog;
 
