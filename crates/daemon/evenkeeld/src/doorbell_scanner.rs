@@ -1,6 +1,9 @@
 //! Looks at mapped doorbells for every poller that sleeps.
 //!
-//! A guest that stores into mapped memory wakes nobody. Each sleeping poller leaves a list of its doorbells
+//! A guest that stores into mapped memory wakes nobody. What is looked at is the daemon's own: a doorbell page, whose
+//! size nobody can change. Guest memory is not, since its owner could make whoever looks at it wait, and with it every
+//! poller that wants the lock.
+//! Each sleeping poller leaves a list of its doorbells
 //! here; one thread looks at all of them every interval and wakes the poller whose doorbell moved.
 //! So an idle host pays for one short wake-up per interval, however many tenants it has, and nothing at all
 //! while no client is attached. After a second in which nobody woke or fell asleep the interval is four times

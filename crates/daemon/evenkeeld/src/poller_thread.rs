@@ -372,9 +372,10 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     /// Sleeps until there is something to do: a message, a kick, a completion, a trapped doorbell, a mapped one that
     /// the scanner saw.
     fn sleep(&mut self) {
-        self.poller.set_wakeup(true);
-        self.waker.prepare_to_sleep();
         loop {
+            // Each time: it also notes what was rung so far, and what is rung from then on ends the sleep.
+            self.poller.set_wakeup(true);
+            self.waker.prepare_to_sleep();
             let now = self.clock.now();
             if self.waker.has_messages() || self.poller.step(now).any() || !self.wakes_in_time() {
                 break;
@@ -393,7 +394,6 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             if scanned {
                 self.scanner.forget(self.number);
             }
-            self.waker.prepare_to_sleep();
         }
         self.waker.awake();
         self.poller.set_wakeup(false);

@@ -424,16 +424,12 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Doorbells that can bring work without a message, each with the value that was last acted on: for whoever
-    /// keeps watch while the poller sleeps. None where doorbells are trapped.
+    /// keeps watch while the poller sleeps. All of them are on the doorbell page, never in guest memory, and say what
+    /// was rung since the last [`set_wakeup`](io_model::Source::set_wakeup). None where doorbells are trapped.
     pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
         if self.config.doorbells == Doorbells::Mapped && !self.stopped {
             self.queues.doorbells(out);
         }
-    }
-
-    /// Whether a poller that sleeps has to look by itself: at doorbells in guest memory that ring no register.
-    pub fn is_polled(&self) -> bool {
-        self.config.doorbells == Doorbells::Mapped && self.queues.doorbells.pages.is_some()
     }
 
     /// Where interrupts go, for the wiring to change.

@@ -2,9 +2,10 @@
 //! up in its own memory (Doorbell Buffer Config, NVMe Base 2.0, 5.8 and B.5).
 //!
 //! An I/O queue reads the shadow once there is one; the admin queue stays on the doorbell page. An
-//! event index tells the guest at which value it has to write the register too. It matters only where that is
-//! trapped: awake, we keep it just behind, so that the guest does not reach it; before sleeping we set
-//! it to where we stand, so that the very next entry rings.
+//! event index tells the guest at which value it has to write the register too. Before sleeping we set it to where we
+//! stand, so that the very next entry rings: whoever keeps watch then looks at the doorbell page alone, which is ours,
+//! and never at memory that the guest could make it wait for. Awake, and where a register write is trapped, we keep it
+//! just behind, so that the guest does not reach it; a store to a mapped page costs the guest nothing.
 
 use std::sync::Arc;
 
@@ -33,8 +34,48 @@ pub(crate) struct View {
     pub ring: MappedRange,
     /// Where the host writes its index.
     pub doorbell: MappedU32,
-    /// Where we write the index at which the host must ring. `None`: nobody looks.
+    /// Where we write the index at which the host must ring too, if the doorbell is a shadow.
     pub event: Option<MappedU32>,
+    /// Where it then rings, if that is a store which costs the host nothing and us nobody's attention.
+    pub register: Option<MappedU32>,
+}
+
+/// What a doorbell on the page says until it is rung: no index, since the host may well ring with the one that it
+/// rang with before.
+const NOT_RUNG: u32 = u32::MAX;
+
+impl View {
+    /// Tells the host to ring at once after the index `at`, which ends a sleep; or as late as it can be told.
+    pub fn set_wakeup(&self, wanted: bool, at: u16, entries: u16) {
+        let Some(event) = &self.event else { return };
+        if !wanted {
+            return self.follow(at, entries);
+        }
+        if let Some(register) = &self.register {
+            // First: who rings because of our index does it after reading that. Who rang because of an earlier one
+            // moved the shadow before we set this one, and we look at the shadow once more.
+            register.store(NOT_RUNG);
+        }
+        event.store(at.into());
+    }
+
+    /// What rings while we sleep, and what it reads until then, `acted_on` being the doorbell's last value for us.
+    pub fn rings(&self, acted_on: u32) -> (MappedU32, u32) {
+        match &self.register {
+            Some(register) => (register.clone(), NOT_RUNG),
+            None => (self.doorbell.clone(), acted_on),
+        }
+    }
+
+    /// The index has moved on to `at` while nobody sleeps.
+    #[inline]
+    pub fn follow(&self, at: u16, entries: u16) {
+        if self.register.is_none()
+            && let Some(event) = &self.event
+        {
+            event.store(behind(at, entries));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -66,21 +107,14 @@ impl DoorbellPages {
         let access = if doorbell == Doorbell::SqTail { Access::Read } else { Access::Write };
         let ring = memory.view(ring_iova, ring_bytes, access).ok()?;
         let at = offset(qid, doorbell);
+        let register = MappedU32::new(&self.page, at)?;
         let Some(pages) = self.pages.filter(|_| qid > 0) else {
-            return Some(View { ring, doorbell: MappedU32::new(&self.page, at)?, event: None });
+            return Some(View { ring, doorbell: register, event: None, register: None });
         };
         let shadow = memory.view(pages.shadow, PAGE_BYTES, Access::Write).ok()?;
         let events = memory.view(pages.events, PAGE_BYTES, Access::Write).ok()?;
-        let event = match self.mode {
-            Doorbells::Trapped => Some(events.cell(at)?),
-            Doorbells::Mapped => None,
-        };
-        Some(View { ring, doorbell: shadow.cell(at)?, event })
-    }
-
-    /// The value on the doorbell page.
-    pub fn load(&self, qid: u16, doorbell: Doorbell) -> u32 {
-        MappedU32::new(&self.page, offset(qid, doorbell)).map_or(0, |cell| cell.load())
+        let register = (self.mode == Doorbells::Mapped).then_some(register);
+        Some(View { ring, doorbell: shadow.cell(at)?, event: Some(events.cell(at)?), register })
     }
 
     /// Stores into the doorbell page, at a byte offset from its start.

@@ -11,7 +11,7 @@ use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
 use nvme_spec::{Sqe, Status};
 
 use crate::bounce::Bounce;
-use crate::dbbuf::{View, behind, overlaps};
+use crate::dbbuf::{View, overlaps};
 use crate::dsm::RangeStream;
 
 /// The host wrote a value to a doorbell that its queue can't have.
@@ -145,16 +145,16 @@ impl Sq {
         }
         self.bad_tail = 0;
         self.tail = tail as u16;
-        if awake && let Some(event) = &view.event {
-            event.store(behind(self.tail, self.at.entries));
+        if awake {
+            view.follow(self.tail, self.at.entries);
         }
         Ok(())
     }
 
-    /// Where the host writes the tail, and what it last wrote there as far as we know.
+    /// Where the host rings while we sleep, and what it last wrote there as far as we know.
     pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
         let known = if self.bad_tail == 0 { u32::from(self.tail) } else { self.bad_tail };
-        Some((self.view.as_ref()?.doorbell.clone(), known))
+        Some(self.view.as_ref()?.rings(known))
     }
 
     /// Commands between head and the last known tail.
@@ -204,13 +204,9 @@ impl Sq {
 
     /// Arms or disarms the event index for a poller that is about to sleep or just woke.
     pub fn set_wakeup(&self, wanted: bool) {
-        arm(self.view.as_ref(), self.tail, self.at.entries, wanted);
-    }
-}
-
-fn arm(view: Option<&View>, index: u16, entries: u16, wanted: bool) {
-    if let Some(event) = view.and_then(|view| view.event.as_ref()) {
-        event.store(if wanted { index.into() } else { behind(index, entries) });
+        if let Some(view) = &self.view {
+            view.set_wakeup(wanted, self.tail, self.at.entries);
+        }
     }
 }
 
@@ -323,16 +319,16 @@ impl Cq {
         self.bad_head = 0;
         self.head = head as u16;
         self.free += consumed;
-        if awake && let Some(event) = &view.event {
-            event.store(behind(self.head, self.at.entries));
+        if awake {
+            view.follow(self.head, self.at.entries);
         }
         Ok(())
     }
 
-    /// Where the host writes the head, and what it last wrote there as far as we know.
+    /// Where the host rings while we sleep, and what it last wrote there as far as we know.
     pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
         let known = if self.bad_head == 0 { u32::from(self.head) } else { self.bad_head };
-        Some((self.view.as_ref()?.doorbell.clone(), known))
+        Some(self.view.as_ref()?.rings(known))
     }
 
     /// Takes one free entry for a command that is about to be fetched. There must be one.
@@ -373,6 +369,8 @@ impl Cq {
     }
 
     pub fn set_wakeup(&self, wanted: bool) {
-        arm(self.view.as_ref(), self.head, self.at.entries, wanted);
+        if let Some(view) = &self.view {
+            view.set_wakeup(wanted, self.head, self.at.entries);
+        }
     }
 }

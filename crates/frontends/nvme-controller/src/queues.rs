@@ -5,7 +5,7 @@ use guest_memory::{GuestMemory, MappedU32};
 use nvme_spec::Status;
 
 use crate::config::MAX_IO_QUEUES;
-use crate::dbbuf::{Doorbell, DoorbellPages};
+use crate::dbbuf::{Doorbell, DoorbellPages, View};
 use crate::queue::{Cq, Entry, Sq};
 use crate::turns::{TOGETHER, class};
 
@@ -75,8 +75,7 @@ impl Queues {
 
     /// See [`Controller::doorbells`](crate::Controller::doorbells).
     pub fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
-        // Shadows lie in guest memory, whose owner could make whoever looks there wait: its own poller does.
-        for sq in self.sqs().filter(|sq| sq.at.qid == 0 || self.doorbells.pages.is_none()) {
+        for sq in self.sqs() {
             out.extend(sq.doorbell());
             // Commands wait for completion entries: the host makes room by the other doorbell.
             let cq = self.cqs.get(usize::from(sq.cqid)).and_then(Option::as_deref);
@@ -209,16 +208,17 @@ impl Queues {
         }
     }
 
-    /// Copies what the doorbell page says into the shadow page that was just set up.
-    pub fn seed_shadow(&self) {
-        for sq in self.sqs().filter(|sq| sq.at.qid > 0) {
-            if let Some(view) = sq.view() {
-                view.doorbell.store(self.doorbells.load(sq.at.qid, Doorbell::SqTail));
-            }
-        }
-        for cq in self.cqs().filter(|cq| cq.at.qid > 0) {
-            if let Some(view) = cq.view() {
-                view.doorbell.store(self.doorbells.load(cq.at.qid, Doorbell::CqHead));
+    /// Doorbells have another place from now on, which is to say what they say where they are.
+    pub fn move_doorbells(&mut self, memory: &mut GuestMemory) {
+        let rung = |view: Option<&View>, known: u16| view.map_or(known.into(), |view| view.doorbell.load());
+        let tails: Vec<_> = self.sqs().map(|sq| rung(sq.view(), sq.tail)).collect();
+        let heads: Vec<_> = self.cqs().map(|cq| rung(cq.view(), cq.head)).collect();
+        self.attach(memory, true);
+        let places = self.sqs().map(Sq::view).zip(tails).chain(self.cqs().map(Cq::view).zip(heads));
+        for (place, rung) in places {
+            // The admin queue's stay where they are, and the host may just now ring there.
+            if let Some(place) = place.filter(|view| view.event.is_some()) {
+                place.doorbell.store(rung);
             }
         }
     }

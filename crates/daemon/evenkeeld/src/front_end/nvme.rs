@@ -347,10 +347,6 @@ impl FrontEnd for NvmeDevice {
     fn doorbells(&self, out: &mut Vec<(MappedU32, u32)>) {
         self.controller.doorbells(out);
     }
-
-    fn is_polled(&self) -> bool {
-        self.controller.is_polled()
-    }
 }
 
 impl Source for NvmeDevice {

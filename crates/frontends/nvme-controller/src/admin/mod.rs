@@ -125,8 +125,7 @@ impl<I: Interrupts> Controller<I> {
             self.queues.doorbells.pages = previous;
             return Err(Status::DATA_TRANSFER_ERROR);
         }
-        self.queues.attach(&mut self.memory, true);
-        self.queues.seed_shadow();
+        self.queues.move_doorbells(&mut self.memory);
         // Each queue's doorbells are looked up anew.
         self.work.charge(2 * LOOK_BYTES);
         Ok(Reply::Now(0))
