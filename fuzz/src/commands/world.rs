@@ -13,7 +13,7 @@ use nvme_spec::{PAGE_BYTES, Sqe};
 
 use super::disk::{Answer, Bug, Disk, ERRORS, GUARD_BYTES};
 use super::meaning::Part;
-use super::model::{Cq, Model, Sq};
+use super::model::{Cq, Model, Open, Sq, State};
 use super::program::{Admin, Driver, Place, Reset, Step, Then};
 use super::ram::{Ram, SLOTS};
 
@@ -417,7 +417,12 @@ impl World {
     }
 
     fn check_settled(&self) {
-        let waiting: Vec<_> = self.model.open.iter().filter(|open| !open.is_held()).collect();
+        // A shutdown ends what is with the drive; who shuts down while there is more of a command gets no answer to it.
+        let streams = self.model.sqs.values().filter_map(|sq| sq.stream.as_ref());
+        let streams: Vec<_> = streams.map(|(serial, _)| *serial).collect();
+        let is_cut = |open: &Open| open.state == State::Formatting || streams.contains(&open.serial);
+        let open = self.model.open.iter().filter(|open| !open.is_held() && !(self.shut_down && is_cut(open)));
+        let waiting: Vec<_> = open.collect();
         assert!(waiting.is_empty(), "never completed: {waiting:?}");
         if self.shut_down || !self.csts().rdy() || self.model.cqs.values().any(|cq| cq.blurred) {
             return;

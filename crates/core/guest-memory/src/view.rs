@@ -99,12 +99,20 @@ impl MappedRange {
         outcome.map_err(|_| self.keep.lose()).ok()
     }
 
-    /// Reads a 64-byte submission queue entry at `offset`, once. `None`: outside, or lost.
+    /// Reads a 64-byte submission queue entry at `offset` into `out`, once. `None`: outside, or lost.
     #[inline]
-    pub fn read_64(&self, offset: u64) -> Option<[u8; 64]> {
+    pub fn read_64(&self, offset: u64, out: &mut [u8; 64]) -> Option<()> {
         let at = self.aligned::<[u8; 64]>(offset)?;
         // SAFETY: inside the kept mapping; bytes need no alignment.
-        self.kept(unsafe { access::load_64(at.as_ptr().cast()) })
+        self.kept(unsafe { access::load_64(at.as_ptr().cast(), out) })
+    }
+
+    /// Asks the cache for what lies at `offset`, which is read soon. Waits for nothing, and never fails.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        if let Some(at) = self.aligned::<u8>(offset) {
+            access::prefetch(at.as_ptr());
+        }
     }
 
     /// Reads a 16-byte completion queue entry at `offset`, its second half (with the phase bit) first and

@@ -60,7 +60,7 @@ fn every_access_says_that_memory_is_lost() {
     let fd = file(4096, MemfdFlags::empty());
     let mapped = || Mapping::shared(fd.as_fd(), 0, 4096, true).unwrap();
     let accesses: [fn(&MappedRange) -> bool; 10] = [
-        |view| view.read_64(0).is_none(),
+        |view| view.read_64(0, &mut [0; 64]).is_none(),
         |view| view.read_16(0).is_none(),
         |view| view.consume_16(0).is_none(),
         |view| view.publish_16(0, 1, 2).is_none(),

@@ -6,6 +6,7 @@
 //! its completions are parked (never more than its depth, as each has its reserved slot) until the
 //! memory is back.
 
+use bytemuck::Zeroable;
 use guest_memory::MappedU32;
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
 use nvme_spec::{Sqe, Status};
@@ -167,14 +168,24 @@ impl Sq {
     /// A copy of the entry at the head.
     #[inline]
     pub fn peek(&self) -> Option<Sqe> {
-        let raw = self.view.as_ref()?.ring.read_64(u64::from(self.head) * SQE_BYTES)?;
-        Some(bytemuck::must_cast(raw))
+        let mut sqe = Sqe::zeroed();
+        let ring = &self.view.as_ref()?.ring;
+        ring.read_64(u64::from(self.head) * SQE_BYTES, bytemuck::must_cast_mut(&mut sqe))?;
+        if self.waiting() > 1 {
+            // The host's core has it. Only what is known to be written: that core would fetch it back otherwise.
+            ring.prefetch(u64::from(self.after(self.head)) * SQE_BYTES);
+        }
+        Some(sqe)
     }
 
     /// Consumes the entry at the head.
     #[inline]
     pub fn advance(&mut self) {
-        self.head = if self.head + 1 == self.at.entries { 0 } else { self.head + 1 };
+        self.head = self.after(self.head);
+    }
+
+    fn after(&self, index: u16) -> u16 {
+        if index + 1 == self.at.entries { 0 } else { index + 1 }
     }
 
     /// Enters a command into the table; the identifier of its slot.
