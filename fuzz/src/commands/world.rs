@@ -421,7 +421,7 @@ impl World {
         let streams = self.model.sqs.values().filter_map(|sq| sq.stream.as_ref());
         let streams: Vec<_> = streams.map(|(serial, _)| *serial).collect();
         let is_cut = |open: &Open| open.state == State::Formatting || streams.contains(&open.serial);
-        let open = self.model.open.iter().filter(|open| !open.is_held() && !(self.shut_down && is_cut(open)));
+        let open = self.model.open.iter().filter(|open| !(open.is_held() || self.shut_down && is_cut(open)));
         let waiting: Vec<_> = open.collect();
         assert!(waiting.is_empty(), "never completed: {waiting:?}");
         if self.shut_down || !self.csts().rdy() || self.model.cqs.values().any(|cq| cq.blurred) {
