@@ -51,8 +51,9 @@ pub fn enter(kind: ThreadKind) {
     }
 }
 
-/// glibc's allocator reads a file, how many processors there are, when the ninth thread asks it for memory: no thread
-/// could by then. Told the number that it would reckon, it never asks.
+/// glibc's allocator reads files when no thread could by then. How many processors there are, when the ninth thread
+/// asks it for memory: told the number that it would reckon, it never does. And what the kernel overcommits, when a
+/// thread first gives back a large piece: one does so here, and it remembers.
 fn settle_the_allocator() {
     #[cfg(target_env = "gnu")]
     {
@@ -60,7 +61,16 @@ fn settle_the_allocator() {
             std::thread::available_parallelism().map_or(1, |n| libc::c_int::try_from(n.get()).unwrap_or(1));
         // SAFETY: sets a number; it has no other effect, and none if it is refused.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, processors.saturating_mul(8)) };
+        // Not this thread: the first one's memory is given back otherwise.
+        #[allow(clippy::disallowed_methods, reason = "it has ended before any of the daemon's own starts")]
+        let _ = std::thread::spawn(give_back_memory).join();
     }
+}
+
+/// Pieces that the allocator doesn't map one by one, and more of them than it keeps.
+fn give_back_memory() {
+    let pieces: Vec<Vec<u8>> = std::iter::repeat_with(|| vec![1; 100_000]).take(16).collect();
+    drop(std::hint::black_box(pieces));
 }
 
 fn compile(kind: ThreadKind) -> Result<BpfProgram, seccompiler::BackendError> {

@@ -112,7 +112,8 @@ fn each_kind_of_thread_may_do_what_it_is_there_for() {
     }
 }
 
-/// The trial's side of the next test: more threads than the allocator has arenas for without a look at the machine.
+/// The trial's side of the next test: more threads than the allocator has arenas for without a look at the machine,
+/// each of which gives back memory.
 #[test]
 fn allocating_trial() {
     if std::env::var(CALL).as_deref() != Ok("allocate in many threads") {
@@ -129,6 +130,7 @@ fn allocating_trial() {
                 // Each has its arena while the others ask for theirs.
                 all.wait();
                 drop(kept);
+                give_back_memory();
             });
         }
     });
