@@ -9,6 +9,7 @@
 mod calibrate;
 mod check;
 mod demo;
+mod disk;
 mod plan;
 mod reproduce;
 mod serve;
@@ -37,6 +38,8 @@ enum Command {
     Calibrate(calibrate::Args),
     Check(check::Args),
     Demo(demo::Args),
+    Disk(disk::Args),
+    Drive(disk::DriveArgs),
     Load(load::cli::Args),
     Plan(plan::Args),
     Reproduce(reproduce::Args),
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Disk(args) => disk::run(args),
+        Command::Drive(args) => disk::run_drive(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),
@@ -81,6 +86,7 @@ fn is_bad_input(error: &anyhow::Error) -> bool {
         || error.is::<trace::TraceError>()
         || error.is::<::sim::ScenarioError>()
         || error.is::<api::NoDaemon>()
+        || error.downcast_ref::<api::Problem>().is_some_and(|problem| problem.status < 500)
         || error.is::<calibrate::Refused>()
         || error.downcast_ref().is_some_and(load::Error::is_bad_input)
 }

@@ -15,7 +15,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Nobody serves the control socket.
 #[derive(Debug)]
-pub struct NoDaemon(PathBuf);
+pub struct NoDaemon(pub(crate) PathBuf);
 
 impl fmt::Display for NoDaemon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

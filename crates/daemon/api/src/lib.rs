@@ -1,16 +1,20 @@
-//! What a running daemon can be asked over its control socket, and its answers: one JSON request a line, one JSON
-//! answer a line.
+//! What a running daemon can be asked, and its answers. The answering end is the daemon's.
 //!
-//! [`Ask`] and [`Answer`] are the lines, [`Client`] is the asking end. The answering end is the daemon's.
+//! * Over HTTP on `api.sock`: disks and drives. [`NewDisk`] and the others are the bodies, [`Rest`] is the asking end.
+//! * Over the control socket: what tenants get. [`Ask`] and [`Answer`] are lines of JSON, [`Client`] is the asking end.
 
 #![forbid(unsafe_code)]
 
 mod client;
+mod disks;
+mod rest;
 mod snapshot;
 
 use std::path::{Path, PathBuf};
 
 pub use client::{Client, NoDaemon};
+pub use disks::{Disk, DiskChange, DiskState, Drive, NewDisk, Problem};
+pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};
 

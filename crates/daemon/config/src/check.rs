@@ -41,7 +41,7 @@ pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
         let remedy = "please report it with the file";
         return Err(ConfigErrors::one(&source.file, "can't be used, and no check says why", remedy));
     };
-    Ok(Config { warnings, text: source, ..config })
+    Ok(Config { warnings, declared_bytes: source.text.len(), text: source, ..config })
 }
 
 /// The tables of a text, with their places.
@@ -125,6 +125,7 @@ impl Draft {
             tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
             warnings: Vec::new(),
             text: Text { file: PathBuf::new(), text: String::new() },
+            declared_bytes: 0,
             marks: self.marks,
         })
     }
@@ -331,9 +332,6 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
 }
 
 fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, rules: TenantRules) -> Vec<TenantDraft> {
-    if top.lacks("tenant") {
-        sink.whole("there is no [[tenant]] section", "add one for each virtual disk: [[tenant]] with name and size");
-    }
     let words = Items {
         one: "tenant",
         each: "each virtual disk",

@@ -37,12 +37,15 @@ pub struct Config {
     pub policy: Settings,
     /// The threads that move commands.
     pub pollers: Pollers,
-    /// In the file's order; 1 to [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
+    /// In the file's order, then disks that were made while the daemon ran; at most
+    /// [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
     pub tenants: Vec<Tenant>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Problem>,
     pub(crate) text: Text,
     pub(crate) marks: Marks,
+    /// Bytes of the text that are the file's.
+    pub(crate) declared_bytes: usize,
 }
 
 /// Where things stand in the file, for problems that are found later.
@@ -190,6 +193,21 @@ impl Config {
         check::check(Text { file: file.to_owned(), text: text.to_owned() })
     }
 
+    /// The same file with these disks beside its tenants, each a `[[tenant]]` section of its own, and no others. They
+    /// are held to the same rules.
+    ///
+    /// # Errors
+    /// Everything that is wrong with one of them, or with all together.
+    pub fn with_disks<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
+        let mut text = self.text.text[..self.declared_bytes].to_owned();
+        for disk in disks {
+            text += "\n";
+            text += disk;
+        }
+        let (file, declared_bytes) = (self.text.file.clone(), self.declared_bytes);
+        Ok(Self { declared_bytes, ..check::check(Text { file, text })? })
+    }
+
     /// The error for a profile that can't be had.
     pub fn no_profile(&self, why: impl std::fmt::Display) -> ConfigErrors {
         let mut sink = Sink::new(&self.text);
@@ -233,6 +251,11 @@ impl Config {
     /// The socket that the command line talks to.
     pub fn control_path(&self) -> PathBuf {
         self.runtime_dir.join("control")
+    }
+
+    /// The socket of the API.
+    pub fn api_path(&self) -> PathBuf {
+        self.runtime_dir.join("api.sock")
     }
 }
 

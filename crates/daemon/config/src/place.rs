@@ -41,6 +41,25 @@ impl Config {
         })
     }
 
+    /// Serves the disks too that were made while an earlier daemon ran.
+    ///
+    /// # Errors
+    /// The file has a tenant of the same name, or what is wrong with one of them beside the file as it is now.
+    pub(crate) fn take_disks(&mut self, recorded: Option<&Layout>) -> Result<(), ConfigErrors> {
+        let disks: Vec<(&str, &str)> = recorded.iter().flat_map(|layout| layout.settings()).collect();
+        let mut sink = Sink::new(&self.text);
+        for tenant in self.tenants.iter().filter(|tenant| disks.iter().any(|(name, _)| *name == tenant.name)) {
+            let what = format!("a disk {:?} was made by `evenkeel disk create`", tenant.name);
+            sink.at(&tenant.marks.name, what, "choose another name, or delete that disk first");
+        }
+        sink.finish()?;
+        if !disks.is_empty() {
+            *self = self.with_disks(disks.into_iter().map(|(_, settings)| settings))?;
+            self.look_up_accounts()?;
+        }
+        Ok(())
+    }
+
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
     pub fn layout_path(&self, device: &DeviceIdentity) -> Option<PathBuf> {
         match &self.device.backend {

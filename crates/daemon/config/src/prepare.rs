@@ -36,6 +36,7 @@ impl Prepared {
         config.look_up_accounts()?;
         let host = config.check_host()?;
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        config.take_disks(file.layout())?;
         let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
         let is_import = host.holds_data && file.layout().is_none();
         if host.to_create || is_import || file.path().is_none() {

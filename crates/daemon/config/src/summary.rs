@@ -372,7 +372,8 @@ impl Summary {
         let modes = ["polling", "adaptive", "event"].map(|mode| (of(mode), mode));
         let modes: Vec<String> =
             modes.iter().filter(|(count, _)| *count > 0).map(|(count, mode)| format!("{count} {mode}")).collect();
-        writeln!(f, "threads  {} to move commands: {}", self.pollers.len(), modes.join(", "))?;
+        let modes = if modes.is_empty() { String::new() } else { format!(": {}", modes.join(", ")) };
+        writeln!(f, "threads  {} to move commands{modes}", self.pollers.len())?;
         let same =
             |a: &PollerSummary, b: &PollerSummary| a.queue.is_some() && b.queue.is_some() && a.tenants == b.tenants;
         let mut index = 0;
@@ -398,6 +399,9 @@ impl Summary {
     fn write_tenants(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const HEADINGS: [&str; 9] =
             ["tenant", "class", "promise", "size", "at", "front end", "threads", "mode", "socket"];
+        if self.tenants.is_empty() {
+            return writeln!(f, "\nno disks yet; make one with `evenkeel disk create`");
+        }
         let rows: Vec<[String; 9]> = self.tenants.iter().map(TenantSummary::cells).collect();
         let widths: Vec<usize> = (0..HEADINGS.len())
             .map(|column| rows.iter().map(|row| row[column].len()).chain([HEADINGS[column].len()]).max().unwrap_or(0))

@@ -19,6 +19,8 @@ pub enum ThreadKind {
     Client,
     /// Answers who asks on the control socket.
     Control,
+    /// Answers who asks over HTTP.
+    Api,
     /// Looks at mapped doorbells.
     Doorbells,
     /// Writes the log.
@@ -141,6 +143,8 @@ const CLIENTS: &[Call] = &[
 /// Reading files; which ones, Landlock says.
 const FILES: &[Call] = &[
     any(SYS_openat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_open),
     any(SYS_read),
     any(SYS_lseek),
     any(SYS_fstat),
@@ -184,6 +188,9 @@ const POLLER: &[Call] = &[any(SYS_sched_setaffinity), (SYS_prctl, &[(0, Eq, PR_S
 /// Queues are opened, with their rings and memory, and devices made.
 const OWNER: &[Call] = &[any(SYS_io_uring_setup), any(SYS_memfd_create), any(SYS_fstatfs)];
 
+/// Of clients that are waited for together.
+const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];
+
 const CONTROL: &[Call] =
     &[any(SYS_accept4), any(SYS_getsockopt), any(SYS_geteuid), any(SYS_getegid), any(SYS_recvfrom)];
 
@@ -206,12 +213,13 @@ const GATE: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
         Self::Client,
         Self::Control,
+        Self::Api,
         Self::Doorbells,
         Self::Log,
         Self::Announce,
@@ -225,10 +233,11 @@ impl ThreadKind {
     pub(crate) fn tables(self) -> &'static [&'static [Call]] {
         match self {
             Self::Main => &[RUNTIME, MAIN, UNLISTEN],
-            Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER],
+            Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING],
             Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER],
             Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN],
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
+            Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
@@ -244,6 +253,7 @@ impl ThreadKind {
             Self::Poller => "poller",
             Self::Client => "client",
             Self::Control => "control",
+            Self::Api => "api",
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",

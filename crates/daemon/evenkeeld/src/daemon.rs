@@ -13,6 +13,7 @@ use nvme_controller::FormatRecord;
 use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
+use crate::disks::DiskCommand;
 use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
 use crate::opened::Opened;
@@ -28,6 +29,8 @@ pub enum Command {
     Change(TenantId, Terms, Sender<Result<()>>),
     /// Serve a tenant no more; answered once nothing of it is left but its data.
     Remove(TenantId, Sender<Result<()>>),
+    /// What the API asks for.
+    Disk(DiskCommand),
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
     /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.

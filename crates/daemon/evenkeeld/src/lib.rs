@@ -8,6 +8,7 @@
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
+//! | `http`, `disks` | the API, and what it has the owner do |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -20,10 +21,12 @@ mod clock;
 mod control;
 mod cpu_waits;
 pub mod daemon;
+mod disks;
 mod doorbell_scanner;
 mod drive;
 pub mod foresight;
 mod front_end;
+mod http;
 mod log;
 pub mod opened;
 mod owner;

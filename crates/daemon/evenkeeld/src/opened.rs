@@ -26,6 +26,7 @@ pub struct Opened {
     pub(crate) lock: DeviceLock,
     pub(crate) drive: Box<dyn AnyDrive>,
     pub(crate) control: Listener,
+    pub(crate) api: Listener,
     /// Of each tenant, by its name; nobody can connect yet.
     pub(crate) sockets: BTreeMap<String, Listener>,
     identity: Option<Identity>,
@@ -62,10 +63,11 @@ impl Opened {
             }
         }
         let control = Listener::bind(&config.control_path(), access(None, None, 0o600, identity.as_ref()))?;
+        let api = Listener::bind(&config.api_path(), access(None, None, 0o600, identity.as_ref()))?;
         let bound =
             config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
         let sockets = bound.collect::<Result<_>>()?;
-        Ok(Self { config, profile, policy, layout, lock, drive, control, sockets, identity })
+        Ok(Self { config, profile, policy, layout, lock, drive, control, api, sockets, identity })
     }
 
     /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.

@@ -15,12 +15,14 @@ use layout::{LayoutFile, Placement};
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
+use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
+use crate::http::ApiSocket;
 use crate::opened::{self, Opened};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
@@ -35,16 +37,16 @@ const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 const ADD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A tenant that is there.
-struct Live {
-    tenant: Tenant,
+pub(crate) struct Live {
+    pub(crate) tenant: Tenant,
     /// `None`: it is leaving, or not served yet.
-    server: Option<Server>,
+    pub(crate) server: Option<Server>,
     places: Vec<(PollerId, TenantSlot)>,
-    leaving: Option<Leaving>,
+    pub(crate) leaving: Option<Leaving>,
 }
 
 /// A tenant that was told to go.
-struct Leaving {
+pub(crate) struct Leaving {
     /// Pollers that have not let go of it yet.
     parts: usize,
     /// Whom to tell.
@@ -60,13 +62,13 @@ struct Coming {
 }
 
 /// What puts a tenant on its socket, once its queues are with their pollers.
-struct Ready {
+pub(crate) struct Ready {
     serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
     served_at: Vec<ServedAt>,
 }
 
 /// A new tenant whose range is being zeroed.
-struct Waiting {
+pub(crate) struct Waiting {
     ready: Ready,
     /// Who asked for it.
     done: Option<Sender<Result<TenantId>>>,
@@ -74,16 +76,18 @@ struct Waiting {
 
 /// Everything that lives. See [`Command`] for what changes it.
 pub struct Owner {
-    config: Config,
-    policy: PolicyConfig,
+    /// The file's, with the disks that were made since.
+    pub(crate) config: Config,
+    pub(crate) profile: Profile,
+    pub(crate) policy: PolicyConfig,
     pollers: Pollers,
-    tenants: BTreeMap<TenantId, Live>,
+    pub(crate) tenants: BTreeMap<TenantId, Live>,
     next_id: u32,
-    layout: LayoutFile,
+    pub(crate) layout: LayoutFile,
     /// Of tenants that come with the configuration, until they are served.
     sockets: BTreeMap<String, Listener>,
     zeroing: Option<Zeroing>,
-    waiting: BTreeMap<TenantId, Waiting>,
+    pub(crate) waiting: BTreeMap<TenantId, Waiting>,
     when_served: Vec<Sender<()>>,
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
@@ -91,6 +95,7 @@ pub struct Owner {
     handle: Handle,
     around: Surroundings,
     _control: ControlSocket,
+    _api: ApiSocket,
     _lock: DeviceLock,
 }
 
@@ -100,7 +105,7 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings) -> Result<Self> {
-        let Opened { config, profile, policy, layout, lock, drive, control, sockets, .. } = opened;
+        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
@@ -116,9 +121,11 @@ impl Owner {
             policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
             clock,
-            handle,
             around,
             _control: ControlSocket::serve(control, view)?,
+            _api: ApiSocket::serve(api, handle.clone())?,
+            handle,
+            profile,
             _lock: lock,
             config,
             pollers,
@@ -154,7 +161,7 @@ impl Owner {
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         match command {
-            Command::Add(tenant, done) => match self.add(*tenant) {
+            Command::Add(tenant, done) => match self.add(*tenant, None) {
                 Ok(id) if self.waiting.contains_key(&id) => self.answer_later(id, done),
                 added => answer(&done, added),
             },
@@ -163,6 +170,7 @@ impl Owner {
                 answer(&done, changed);
             }
             Command::Remove(id, done) => self.remove(id, done),
+            Command::Disk(command) => self.apply_to_disks(command),
             Command::Left(id) => self.left(id),
             Command::Format(id, record) => self.record_format(id, record),
             Command::Zeroed(zeroed) => self.zeroed(zeroed),
@@ -176,11 +184,24 @@ impl Owner {
         }
     }
 
-    fn add(&mut self, tenant: Tenant) -> Result<TenantId> {
+    /// `settings`: of a disk that the configuration file does not have. What comes to nothing leaves no trace of it.
+    pub(crate) fn add(&mut self, tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
         if self.tenants.values().any(|live| live.tenant.name == tenant.name) {
             bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
         }
-        self.place(&tenant)?;
+        self.place(&tenant, settings)?;
+        let name = tenant.name.clone();
+        let added = self.serve_placed(tenant);
+        if added.is_err()
+            && settings.is_some()
+            && let Err(error) = self.layout.withdraw(&name)
+        {
+            (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));
+        }
+        added
+    }
+
+    fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
         self.config.make_socket_directory(&tenant, None)?;
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let coming = self.begin_to_add(tenant, parts)?;
@@ -190,7 +211,7 @@ impl Owner {
     }
 
     /// Gives a tenant its range of the drive, durably. One that was there before has it still.
-    fn place(&mut self, tenant: &Tenant) -> Result<()> {
+    fn place(&mut self, tenant: &Tenant, settings: Option<&str>) -> Result<()> {
         let Some(recorded) = self.layout.layout().filter(|layout| layout.find(&tenant.name).is_none()) else {
             return Ok(());
         };
@@ -199,6 +220,9 @@ impl Owner {
         let (mut layout, _) = config.plan_layout(recorded.device(), Some(recorded))?;
         if self.pollers.zeroer().is_none() {
             layout.accept_content();
+        }
+        if let Some(settings) = settings {
+            layout.set_settings(&tenant.name, settings);
         }
         self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
     }
@@ -347,7 +371,7 @@ impl Owner {
         }
     }
 
-    fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
+    pub(crate) fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             bail!("{}", nobody(id))
         };

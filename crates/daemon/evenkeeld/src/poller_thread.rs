@@ -140,7 +140,6 @@ pub struct Start<S, B> {
 pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     start: Start<S, B>,
 ) -> std::io::Result<(PollerSender<S>, Thread)> {
-    eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog))?;
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };

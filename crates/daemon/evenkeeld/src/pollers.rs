@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Home, Mode, Tenant};
+use confine::ThreadKind;
 use io_model::TenantId;
 use policy::PolicyConfig;
 use poller::Board;
@@ -16,7 +17,7 @@ use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
-use crate::queues;
+use crate::{queues, threads};
 
 /// A poller; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,8 @@ impl Pollers {
     /// # Errors
     /// The thread that looks at mapped doorbells can't be started.
     pub fn new(drive: Box<dyn AnyDrive>, config: &Config, clock: Clock) -> Result<Self> {
+        // Now: its signal handler is nothing that a confined thread could install with the first poller.
+        eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
         let period = Duration::from_nanos(config.pollers.doorbell_scan.0);
         let scanner = DoorbellScanner::start(period).context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -175,6 +175,10 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
         return Ok(out.flush()?);
     }
     write!(out, "{summary}{shown}")?;
+    if summary.tenants.is_empty() {
+        writeln!(out, "\nserving; stop with SIGTERM")?;
+        return Ok(out.flush()?);
+    }
     writeln!(out, "\nto attach a tenant, add to QEMU's arguments (guest memory must be shared:")?;
     writeln!(out, "  -object memory-backend-memfd,id=mem,size=4G,share=on -machine memory-backend=mem):")?;
     for tenant in &serving.qemu {

@@ -159,14 +159,46 @@ impl LayoutFile {
             if let Some(lost) = on_disk.as_ref().and_then(|old| old.first_lost(&layout)) {
                 return Err(LayoutError::WouldLose { path: path.clone(), tenant: lost.name.clone() });
             }
-            if on_disk.as_ref() != Some(&layout) {
-                let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
-                let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
-                replace(&temp, path).map_err(|e| io_error(path, "write", e))?;
+            if on_disk.as_ref() == Some(&layout) {
+                self.layout = Some(layout);
+                return Ok(());
             }
+        }
+        self.record(layout)
+    }
+
+    fn record(&mut self, layout: Layout) -> Result<(), LayoutError> {
+        if let Some(path) = &self.path {
+            let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
+            let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
+            replace(&temp, path).map_err(|e| io_error(path, "write", e))?;
         }
         self.layout = Some(layout);
         Ok(())
+    }
+
+    /// Records other settings of a disk that was made while the daemon ran.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn set_settings(&mut self, name: &str, settings: &str) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match layout.and_then(|mut layout| layout.set_settings(name, settings).then_some(layout)) {
+            Some(layout) => self.save(layout),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back the range of a tenant that came to nothing: no client has ever seen it.
+    ///
+    /// # Errors
+    /// The file can't be written; the range stays reserved.
+    pub fn withdraw(&mut self, name: &str) -> Result<(), LayoutError> {
+        let layout = self.layout.clone();
+        match layout.and_then(|mut layout| layout.withdraw(name).then_some(layout)) {
+            Some(layout) => self.record(layout),
+            None => Ok(()),
+        }
     }
 
     /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096): a Format of it has ended.

@@ -44,6 +44,10 @@ pub struct Placement {
     /// LBA size of a Format that began and has not ended: 512 or 4096. What the range holds then is undefined.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub formatting_to_lba_bytes: Option<u32>,
+    /// A disk that was made while the daemon ran: its `[[tenant]]` section, as a configuration would have it. `None`:
+    /// the configuration has it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub settings: Option<String>,
     /// The range is new, and only so much from its start is known to be zeroed. `None`: all that it needs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub zeroed_bytes: Option<u64>,
@@ -180,6 +184,25 @@ impl Layout {
         self.tenants.iter().find(|placement| placement.name == name)
     }
 
+    /// The sections of the disks that were made while the daemon ran, with their names.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.tenants.iter().filter_map(|placement| Some((placement.name.as_str(), placement.settings.as_deref()?)))
+    }
+
+    /// A disk that was made while the daemon ran has these settings from now on. `false`: there is no such tenant.
+    pub fn set_settings(&mut self, name: &str, settings: &str) -> bool {
+        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
+        found.map(|placement| placement.settings = Some(settings.to_owned())).is_some()
+    }
+
+    /// A range that was given to a tenant which nobody was ever served as is free again. `false`: there is no such
+    /// tenant.
+    pub(crate) fn withdraw(&mut self, name: &str) -> bool {
+        let before = self.tenants.len();
+        self.tenants.retain(|placement| placement.name != name);
+        self.tenants.len() < before
+    }
+
     /// Nothing has to be zeroed: the drive is empty, or tenants are to see what it holds.
     pub fn accept_content(&mut self) {
         self.tenants.iter_mut().for_each(|placement| placement.zeroed_bytes = None);
@@ -260,7 +283,7 @@ impl Layout {
         sorted.sort_by_key(|placement| placement.offset_bytes);
         let mut last: Option<&Placement> = None;
         for placement in sorted {
-            let Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, zeroed_bytes } =
+            let Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, zeroed_bytes, .. } =
                 placement;
             if !names.insert(name.as_str()) {
                 return Err(format!("tenant {name:?} is in it twice"));
@@ -394,7 +417,8 @@ fn place(
     };
     let (name, size_bytes) = (tenant.name.to_owned(), tenant.size.0);
     let (lba_bytes, zeroed_bytes) = (tenant.lba_bytes, Some(0));
-    Some(Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes: None, zeroed_bytes })
+    let (formatting_to_lba_bytes, settings) = (None, None);
+    Some(Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes })
 }
 
 fn fixed_place(

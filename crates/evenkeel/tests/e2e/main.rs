@@ -15,6 +15,7 @@ mod calibrate;
 mod command_line;
 mod confined;
 mod demo;
+mod disks;
 mod doorbells;
 mod drive_errors;
 mod drives;

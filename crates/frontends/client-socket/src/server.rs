@@ -93,6 +93,7 @@ impl Server {
             listener,
             waker: Arc::new(Waker::new().map_err(bad)?),
             is_stopping: AtomicBool::new(false),
+            has_client: AtomicBool::new(false),
             has_ended: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -114,6 +115,11 @@ impl Server {
     /// Returns at once: ask all servers before dropping the first.
     pub fn stop(&self) {
         self.control.stop();
+    }
+
+    /// Whether a client is attached now.
+    pub fn has_client(&self) -> bool {
+        self.control.has_client.load(Ordering::Acquire)
     }
 
     /// Waits until the thread has ended and the device is gone; `false`: it had not by then. A thread that its client
@@ -157,6 +163,7 @@ struct Control {
     listener: Listener,
     waker: Arc<Waker>,
     is_stopping: AtomicBool,
+    has_client: AtomicBool,
     has_ended: Mutex<bool>,
     ended: Condvar,
 }
@@ -260,6 +267,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));
+        self.control.has_client.store(true, Ordering::Release);
         let session = Session::new(Arc::clone(&self.control.waker));
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
@@ -289,6 +297,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let _ = shutdown(&client.socket, Shutdown::Both);
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
+        self.control.has_client.store(false, Ordering::Release);
         if client.session.is_cut_off() {
             self.rest();
         }

@@ -1,0 +1,273 @@
+//! Disks and drives, as the API tells of them and takes them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
+/// the same default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewDisk {
+    /// 1 to 63 of `a-z 0-9 _ -`, unique among the living.
+    pub name: String,
+    /// A multiple of 4096 bytes, such as `16GiB`.
+    pub size: String,
+    /// `vfio-user` (the default) or `vhost-user-blk`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub frontend: Option<String>,
+    /// `best-effort` (the default) or `guaranteed`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub class: Option<String>,
+    /// The promise to a guaranteed tenant for 99 of 100 commands, such as `50us`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_target: Option<String>,
+    /// The share of a best-effort tenant, 1 to 10000.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub weight: Option<u32>,
+    /// `urgent`, `high`, `medium`, `low` or `client`, under `wrr` and `drr`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub priority: Option<String>,
+    /// Commands per second at most, such as `20k`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_iops: Option<String>,
+    /// Bytes per second at most, both ways, such as `200MiB/s`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_bandwidth: Option<String>,
+    /// Bytes per second read at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_bandwidth: Option<String>,
+    /// Bytes per second written at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_bandwidth: Option<String>,
+    /// `shared` or `own-poller`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub isolation: Option<String>,
+    /// Serve it even if its promise can't be kept.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub overcommit: Option<bool>,
+    /// I/O queues offered to the guest, 1 to 64.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<u16>,
+    /// Bytes of a block: 512 or 4096.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lba_size: Option<u32>,
+    /// A virtio disk that can't be written to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub read_only: Option<bool>,
+}
+
+/// What a disk is promised and held to from now on; what is left out stays. A limit of `0` is taken away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskChange {
+    /// `best-effort` takes the latency target away, `guaranteed` the weight.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub class: Option<String>,
+    /// See [`NewDisk::latency_target`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_target: Option<String>,
+    /// See [`NewDisk::weight`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub weight: Option<u32>,
+    /// See [`NewDisk::priority`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub priority: Option<String>,
+    /// See [`NewDisk::rw_iops`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_iops: Option<String>,
+    /// See [`NewDisk::rw_bandwidth`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_bandwidth: Option<String>,
+    /// See [`NewDisk::r_bandwidth`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_bandwidth: Option<String>,
+    /// See [`NewDisk::w_bandwidth`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_bandwidth: Option<String>,
+    /// See [`NewDisk::overcommit`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub overcommit: Option<bool>,
+}
+
+/// Sections of a configuration, as [`NewDisk::to_section`] writes them.
+#[derive(Serialize, Deserialize)]
+struct Sections {
+    tenant: Vec<NewDisk>,
+}
+
+impl NewDisk {
+    /// As a `[[tenant]]` section of a configuration.
+    ///
+    /// # Errors
+    /// A text that TOML has no form for.
+    pub fn to_section(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(&Sections { tenant: vec![self.clone()] })
+    }
+
+    /// What [`NewDisk::to_section`] wrote.
+    ///
+    /// # Errors
+    /// It is not one such section.
+    pub fn from_section(section: &str) -> Result<Self, String> {
+        let sections: Sections = toml::from_str(section).map_err(|error| error.message().to_owned())?;
+        let mut disks = sections.tenant.into_iter();
+        disks.next().filter(|_| disks.len() == 0).ok_or_else(|| "it is not one [[tenant]] section".to_owned())
+    }
+}
+
+impl DiskChange {
+    /// The disk with the change.
+    pub fn apply(&self, disk: &NewDisk) -> NewDisk {
+        let limit = |new: &Option<String>, old: &Option<String>| {
+            new.as_ref().or(old.as_ref()).filter(|limit| *limit != "0").cloned()
+        };
+        let (mut latency_target, mut weight, mut overcommit) =
+            (disk.latency_target.clone(), disk.weight, disk.overcommit);
+        match self.class.as_deref() {
+            Some("best-effort") => (latency_target, overcommit) = (None, None),
+            Some("guaranteed") => weight = None,
+            _ => {}
+        }
+        NewDisk {
+            class: self.class.clone().or_else(|| disk.class.clone()),
+            latency_target: self.latency_target.clone().or(latency_target),
+            weight: self.weight.or(weight),
+            priority: self.priority.clone().or_else(|| disk.priority.clone()),
+            rw_iops: limit(&self.rw_iops, &disk.rw_iops),
+            rw_bandwidth: limit(&self.rw_bandwidth, &disk.rw_bandwidth),
+            r_bandwidth: limit(&self.r_bandwidth, &disk.r_bandwidth),
+            w_bandwidth: limit(&self.w_bandwidth, &disk.w_bandwidth),
+            overcommit: self.overcommit.or(overcommit),
+            ..disk.clone()
+        }
+    }
+}
+
+/// How far a disk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskState {
+    /// A client can attach.
+    Served,
+    /// Its range of the drive is zeroed first.
+    Zeroing,
+    /// It is being deleted.
+    Leaving,
+}
+
+impl DiskState {
+    /// As tables have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Zeroing => "zeroing",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
+/// A disk that is there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Disk {
+    /// Unique among the living.
+    pub name: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Bytes of a block, as last formatted.
+    pub lba_bytes: u32,
+    /// `vfio-user` or `vhost-user-blk`.
+    pub frontend: String,
+    /// `guaranteed` or `best-effort`.
+    pub class: String,
+    /// The share of a best-effort tenant.
+    pub weight: Option<u32>,
+    /// The promise to a guaranteed one, in microseconds.
+    pub latency_target_us: Option<f64>,
+    /// What it may do at most, in words.
+    pub limits: Option<String>,
+    /// Where a VMM attaches it.
+    pub socket: String,
+    /// How far it is.
+    pub state: DiskState,
+    /// A client has it now.
+    pub attached: bool,
+    /// The configuration file has it; it changes there alone.
+    pub declared: bool,
+}
+
+/// The drive that disks lie on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drive {
+    /// `file`, `block`, `memory`, `null` or `model`.
+    pub backend: String,
+    /// The file or block device.
+    pub path: Option<String>,
+    /// Bytes that disks may have.
+    pub size_bytes: u64,
+    /// Bytes that a new disk could have in all; one disk needs them in one piece.
+    pub free_bytes: u64,
+    /// The scheduling policy.
+    pub policy: String,
+}
+
+/// What is wrong with a request, as `application/problem+json` (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// For programs: it stays the same.
+    pub code: String,
+    /// For people.
+    pub title: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Problem {
+    /// One with these words.
+    pub fn new(status: u16, code: &str, title: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into() }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.title, self.remedy)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> NewDisk {
+        let (name, size) = ("db \"x\"\n[[tenant]]".to_owned(), "1GiB".to_owned());
+        NewDisk { name, size, weight: Some(7), rw_iops: Some("20k".into()), ..NewDisk::default() }
+    }
+
+    #[test]
+    fn a_section_says_all_and_nothing_else() {
+        let section = disk().to_section().unwrap();
+        assert_eq!(section.matches("[[tenant]]\n").count(), 1, "{section}");
+        assert_eq!(NewDisk::from_section(&section), Ok(disk()));
+        assert!(NewDisk::from_section(&section.repeat(2)).is_err());
+        assert!(NewDisk::from_section("size = \"1GiB\"").is_err());
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest_as_it_is() {
+        let target = DiskChange {
+            class: Some("guaranteed".into()),
+            latency_target: Some("50us".into()),
+            ..DiskChange::default()
+        };
+        let promised = target.apply(&disk());
+        assert_eq!((promised.weight, promised.latency_target.as_deref()), (None, Some("50us")));
+        assert_eq!((promised.name, promised.size, promised.rw_iops), (disk().name, disk().size, disk().rw_iops));
+        let back = DiskChange { class: Some("best-effort".into()), rw_iops: Some("0".into()), ..DiskChange::default() };
+        let back = back.apply(&target.apply(&disk()));
+        assert_eq!((back.latency_target, back.rw_iops, back.weight), (None, None, None));
+    }
+}

@@ -1,0 +1,133 @@
+//! The asking end of the HTTP API.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Disk, DiskChange, Drive, NewDisk, NoDaemon, Problem};
+
+/// A daemon that takes longer than this to answer is stopped or stuck.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// No answer is longer.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// The API of the daemon that keeps its sockets in `runtime_dir`.
+pub fn api_path(runtime_dir: &Path) -> PathBuf {
+    runtime_dir.join("api.sock")
+}
+
+/// Asks one daemon. Each request has a connection of its own.
+#[derive(Debug, Clone)]
+pub struct Rest {
+    socket: PathBuf,
+}
+
+impl Rest {
+    /// At a daemon's socket; nothing is asked yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Every disk.
+    ///
+    /// # Errors
+    /// There is no daemon ([`NoDaemon`]), or it refused ([`Problem`]); of each request here.
+    pub fn disks(&self) -> Result<Vec<Disk>> {
+        self.ask(Method::GET, "/v1/disks", None::<&()>)
+    }
+
+    /// One disk.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn disk(&self, name: &str) -> Result<Disk> {
+        self.ask(Method::GET, &at(name)?, None::<&()>)
+    }
+
+    /// Makes a disk. One that is there with the same settings is as good.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn create(&self, disk: &NewDisk) -> Result<Disk> {
+        self.ask(Method::POST, "/v1/disks", Some(disk))
+    }
+
+    /// Changes what a disk is promised and held to.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn change(&self, name: &str, change: &DiskChange) -> Result<Disk> {
+        self.ask(Method::PATCH, &at(name)?, Some(change))
+    }
+
+    /// The drive.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn drives(&self) -> Result<Vec<Drive>> {
+        self.ask(Method::GET, "/v1/drives", None::<&()>)
+    }
+
+    fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
+        let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
+        stream.set_nonblocking(true)?;
+        let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
+        let request = match body {
+            Some(body) => request
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Full::new(Bytes::from(serde_json::to_vec(body)?))),
+            None => request.body(Full::default()),
+        }?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let answered = runtime.block_on(async { tokio::time::timeout(ANSWER_LIMIT, send(stream, request)).await });
+        let late = |_| anyhow!("it did not answer in {ANSWER_LIMIT:?}: it is stopped or stuck");
+        let answer = answered.map_err(late).and_then(|answer| answer);
+        let (status, answer) = answer.with_context(|| format!("the daemon at {}", self.socket.display()))?;
+        if status.is_success() {
+            return serde_json::from_slice(&answer).context("the daemon's answer is not understood");
+        }
+        match serde_json::from_slice::<Problem>(&answer) {
+            Ok(problem) => Err(problem.into()),
+            Err(_) => bail!("the daemon refused: {status}"),
+        }
+    }
+}
+
+/// A disk's resource. What is no name has none: it could be another path.
+fn at(name: &str) -> Result<String> {
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+        let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
+        return Err(Problem::new(404, "no-such-disk", format!("{name:?} is no disk's name"), remedy).into());
+    }
+    Ok(format!("/v1/disks/{name}"))
+}
+
+async fn send(stream: UnixStream, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes)> {
+    let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        Ok::<_, anyhow::Error>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
+    };
+    tokio::pin!(connection);
+    tokio::pin!(answer);
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        ended = &mut connection => match ended {
+            Ok(()) => answer.await,
+            Err(error) => Err(error.into()),
+        },
+    }
+}

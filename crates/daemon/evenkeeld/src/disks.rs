@@ -1,0 +1,184 @@
+//! Disks that come and change while others run, as the API asks for them.
+//!
+//! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
+//! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
+
+use api::{Disk, DiskChange, DiskState, Drive, NewDisk, Problem};
+use config::{Config, ConfigErrors, Tenant};
+use io_model::TenantId;
+use layout::LayoutError;
+use promises::admission::Admission;
+
+use crate::owner::Owner;
+
+/// Where an answer goes. Dropped: there is none.
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+/// What the API asks of the owner.
+pub enum DiskCommand {
+    /// All disks.
+    List(Reply<Vec<Disk>>),
+    /// One more; `true`: it was not there.
+    Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
+    /// What one is promised and held to.
+    Change(String, Box<DiskChange>, Reply<Result<Disk, Problem>>),
+    /// The drive.
+    Drives(Reply<Vec<Drive>>),
+}
+
+impl Owner {
+    /// Does what the API asks for.
+    pub fn apply_to_disks(&mut self, command: DiskCommand) {
+        match command {
+            DiskCommand::List(reply) => {
+                reply(self.tenants.keys().filter_map(|id| self.describe_disk(*id)).collect());
+            }
+            DiskCommand::Create(disk, reply) => {
+                let made = self.create_disk(&disk);
+                reply(made.and_then(|(id, is_new)| Ok((self.describe_disk(id).ok_or_else(broken)?, is_new))));
+            }
+            DiskCommand::Change(name, change, reply) => {
+                let changed = self.change_disk(&name, &change);
+                reply(changed.and_then(|id| self.describe_disk(id).ok_or_else(broken)));
+            }
+            DiskCommand::Drives(reply) => reply(vec![self.describe_drive()]),
+        }
+    }
+
+    fn find_disk(&self, name: &str) -> Option<TenantId> {
+        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
+    }
+
+    /// The section that a disk was made with.
+    fn settings_of(&self, name: &str) -> Option<&str> {
+        let settings = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
+        settings.filter(|(of, _)| *of == name).map(|(_, settings)| settings).next()
+    }
+
+    /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together and every
+    /// promise can be kept.
+    fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
+        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
+        let others = made.filter(|(of, _)| *of != name).map(|(_, settings)| settings);
+        let config = self.config.with_disks(others.chain([settings])).map_err(|errors| invalid(&errors))?;
+        Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| {
+            let (title, _) = in_words(&errors);
+            let remedy = "change what the title says, or make the disk with overcommit to serve it all the same";
+            Problem::new(409, "promise-not-kept", title, remedy)
+        })?;
+        let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
+        Ok((config, tenant))
+    }
+
+    /// `true`: it is new.
+    fn create_disk(&mut self, disk: &NewDisk) -> Result<(TenantId, bool), Problem> {
+        let settings = disk.to_section().map_err(|error| {
+            Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
+        })?;
+        if let Some(id) = self.find_disk(&disk.name) {
+            let is_same = self.settings_of(&disk.name) == Some(settings.as_str());
+            return if is_same { Ok((id, false)) } else { Err(name_taken(&disk.name)) };
+        }
+        if self.layout.layout().is_some_and(|layout| layout.find(&disk.name).is_some()) {
+            let title = format!("the drive has data of an earlier tenant {:?}", disk.name);
+            let remedy = "choose another name; or write that tenant into the configuration again to have its data";
+            return Err(Problem::new(409, "name-reserved", title, remedy));
+        }
+        let (config, tenant) = self.config_with(&disk.name, &settings)?;
+        let id = self.add(tenant, Some(&settings)).map_err(|error| match error.downcast_ref::<ConfigErrors>() {
+            Some(errors) => {
+                let (title, remedy) = in_words(errors);
+                Problem::new(409, "no-room", title, remedy)
+            }
+            None => Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed"),
+        })?;
+        self.config = config;
+        Ok((id, true))
+    }
+
+    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<TenantId, Problem> {
+        let id = self.find_disk(name).ok_or_else(|| no_such_disk(name))?;
+        let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
+        let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
+        let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
+        let (config, tenant) = self.config_with(name, &settings)?;
+        self.layout.set_settings(name, &settings).map_err(|error| not_durable(&error))?;
+        let terms = tenant.terms;
+        self.change(id, terms).map_err(|_| no_such_disk(name))?;
+        if let Some(live) = self.tenants.get_mut(&id) {
+            live.tenant.overcommit = tenant.overcommit;
+        }
+        self.config = config;
+        Ok(id)
+    }
+
+    fn describe_disk(&self, id: TenantId) -> Option<Disk> {
+        let live = self.tenants.get(&id)?;
+        let tenant = &live.tenant;
+        let lba_bytes = self.layout.layout().and_then(|layout| layout.find(&tenant.name)).map(|it| it.lba_bytes);
+        let state = match () {
+            () if live.leaving.is_some() => DiskState::Leaving,
+            () if self.waiting.contains_key(&id) => DiskState::Zeroing,
+            () => DiskState::Served,
+        };
+        let class = tenant.terms.class;
+        Some(Disk {
+            name: tenant.name.clone(),
+            size_bytes: tenant.size.0,
+            lba_bytes: lba_bytes.unwrap_or(tenant.lba_bytes),
+            frontend: tenant.frontend.name().to_owned(),
+            class: class.name().to_owned(),
+            weight: class.weight(),
+            latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
+            limits: tenant.terms.limits.in_words(),
+            socket: self.config.socket_path(tenant).display().to_string(),
+            state,
+            attached: live.server.as_ref().is_some_and(client_socket::Server::has_client),
+            declared: self.settings_of(&tenant.name).is_none(),
+        })
+    }
+
+    fn describe_drive(&self) -> Drive {
+        let layout = self.layout.layout();
+        Drive {
+            backend: self.config.device.backend.name().to_owned(),
+            path: self.config.device.backend.path().map(|path| path.display().to_string()),
+            size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
+            free_bytes: layout.map_or(0, layout::Layout::free_bytes),
+            policy: self.policy.name().to_owned(),
+        }
+    }
+}
+
+/// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
+fn in_words(errors: &ConfigErrors) -> (String, String) {
+    let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
+    (all(|problem| &problem.what), all(|problem| &problem.remedy))
+}
+
+fn invalid(errors: &ConfigErrors) -> Problem {
+    let (title, remedy) = in_words(errors);
+    Problem::new(422, "invalid", title, remedy)
+}
+
+fn name_taken(name: &str) -> Problem {
+    let title = format!("there is another disk {name:?} already");
+    Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
+}
+
+fn no_such_disk(name: &str) -> Problem {
+    Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "`evenkeel disk list` has their names")
+}
+
+fn declared(name: &str, config: &Config) -> Problem {
+    let title = format!("{name:?} is declared in {}", config.file().display());
+    Problem::new(409, "declared", title, "change it there, and start the daemon again")
+}
+
+fn not_durable(error: &LayoutError) -> Problem {
+    Problem::new(507, "not-durable", error.what(), error.remedy())
+}
+
+fn broken() -> Problem {
+    Problem::new(500, "failed", "the daemon has lost track of it", "please report this, with the daemon's log")
+}

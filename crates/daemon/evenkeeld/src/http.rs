@@ -1,0 +1,252 @@
+//! The API: HTTP and JSON over a Unix socket, on a thread of its own with the daemon's only asynchronous runtime. It
+//! asks the owner like everybody else.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::{Disk, DiskChange, DiskState, Drive, NewDisk, Problem};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use client_socket::Listener;
+use confine::ThreadKind;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use tokio::sync::{Semaphore, oneshot};
+use utoipa::OpenApi;
+
+use crate::daemon::{Command, Handle};
+use crate::disks::{DiskCommand, Reply};
+use crate::{panics, threads};
+
+/// Connections at a time.
+const MAX_CLIENTS: usize = 64;
+
+/// How long a client may take to say what it wants, header by header.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long one request may take in all, and how long a connection may stay.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
+
+/// After an accept that failed.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A disk takes a few hundred bytes.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// What the API can be asked, for programs. `docs/openapi.json` is this.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
+    paths(list, create, show, change, drives),
+    components(schemas(Disk, DiskState, DiskChange, Drive, NewDisk, Problem))
+)]
+struct Document;
+
+/// The socket; its file goes when this is dropped.
+pub struct ApiSocket {
+    listener: Arc<Listener>,
+}
+
+impl ApiSocket {
+    /// Serves the API, on a thread of its own.
+    ///
+    /// # Errors
+    /// The kernel refused a thread or the socket.
+    pub fn serve(listener: Listener, daemon: Handle) -> Result<Self> {
+        let listener = Arc::new(listener);
+        listener.listen()?;
+        let served = Arc::clone(&listener);
+        let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
+            threads::enter(ThreadKind::Api);
+            panics::drill();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            // Without it nobody is answered: a client sees its connection end.
+            if let Ok(runtime) = runtime {
+                runtime.block_on(async { accept(served, router(daemon)).await.ok() });
+            }
+        });
+        thread.context("can't start the API's thread")?;
+        Ok(Self { listener })
+    }
+}
+
+impl Drop for ApiSocket {
+    fn drop(&mut self) {
+        self.listener.close();
+    }
+}
+
+async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
+    let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
+    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    loop {
+        // Who comes while there is no place waits in the socket's queue.
+        let place = Arc::clone(&places).acquire_owned().await?;
+        let stream = match waited.accept().await {
+            Ok((stream, _)) => stream,
+            // Taken off its place.
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(()),
+            // It changed its mind, or there is no descriptor left for a moment.
+            Err(_) => {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        if listener.admit(&stream).is_err() {
+            continue;
+        }
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
+            let connection = http.serve_connection(TokioIo::new(stream), service);
+            // What became of it, its client knows.
+            let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+            drop(place);
+        });
+    }
+}
+
+fn router(daemon: Handle) -> Router {
+    Router::new()
+        .route("/v1/disks", get(list).post(create))
+        .route("/v1/disks/{name}", get(show).patch(change))
+        .route("/v1/drives", get(drives))
+        .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
+        .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
+        .method_not_allowed_fallback(|| async {
+            Refused(Problem::new(405, "no-such-method", "this can't be done with it", SEE_DOCUMENT))
+        })
+        .layer(axum::middleware::from_fn(in_time))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(daemon)
+}
+
+const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
+
+/// Who sends a byte a second is sent away.
+async fn in_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            Refused(Problem::new(408, "too-slow", "the request took too long", "send it in one piece")).into_response()
+        }
+    }
+}
+
+/// A problem as an answer.
+struct Refused(Problem);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl From<JsonRejection> for Refused {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = rejection.status().as_u16();
+        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(self.0)).into_response()
+    }
+}
+
+/// Asks the owner.
+async fn ask<T: Send + 'static>(daemon: &Handle, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T, Refused> {
+    let (answer, answered) = oneshot::channel();
+    daemon.tell(Command::Disk(command(Box::new(move |it| {
+        // Who asked may have gone.
+        let _ = answer.send(it);
+    }))));
+    answered.await.map_err(|_| Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs")))
+}
+
+/// Every disk.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = [Disk])))]
+async fn list(State(daemon): State<Handle>) -> Result<Json<Vec<Disk>>, Refused> {
+    ask(&daemon, DiskCommand::List).await.map(Json)
+}
+
+/// One disk.
+#[utoipa::path(
+    get, path = "/v1/disks/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Disk), (status = 404, body = Problem))
+)]
+async fn show(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Disk>, Refused> {
+    let disks = ask(&daemon, DiskCommand::List).await?;
+    let found = disks.into_iter().find(|disk| disk.name == name);
+    let missing = || Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "GET /v1/disks has all");
+    Ok(Json(found.ok_or_else(missing)?))
+}
+
+/// Makes a disk. The same once more does no harm.
+#[utoipa::path(
+    post, path = "/v1/disks", request_body = NewDisk,
+    responses(
+        (status = 201, body = Disk), (status = 200, description = "It was there with these settings", body = Disk),
+        (status = 409, body = Problem), (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn create(
+    State(daemon): State<Handle>,
+    disk: Result<Json<NewDisk>, JsonRejection>,
+) -> Result<(StatusCode, Json<Disk>), Refused> {
+    let Json(disk) = disk?;
+    let (disk, is_new) = ask(&daemon, |reply| DiskCommand::Create(Box::new(disk), reply)).await??;
+    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(disk)))
+}
+
+/// Changes what a disk is promised and held to.
+#[utoipa::path(
+    patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = DiskChange,
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn change(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    change: Result<Json<DiskChange>, JsonRejection>,
+) -> Result<Json<Disk>, Refused> {
+    let Json(change) = change?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Change(name, Box::new(change), reply)).await??))
+}
+
+/// The drives.
+#[utoipa::path(get, path = "/v1/drives", responses((status = 200, body = [Drive])))]
+async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refused> {
+    ask(&daemon, DiskCommand::Drives).await.map(Json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `UPDATE=1` writes the document that the repository keeps.
+    #[test]
+    fn the_document_is_the_one_that_is_kept() {
+        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/openapi.json");
+        let now = Document::openapi().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(kept, &now).unwrap();
+        }
+        assert!(std::fs::read_to_string(kept).unwrap_or_default() == now, "run this test with UPDATE=1");
+    }
+}

@@ -1,0 +1,173 @@
+//! Disks that come and change while the daemon runs, through the API and the command line.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::guest::pattern;
+use crate::harness::{Home, errors, evenkeel, wait_for};
+
+const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+                      [policy]\nname = \"passthrough\"\n";
+
+fn socket(home: &Home) -> PathBuf {
+    home.runtime_dir().join("api.sock")
+}
+
+fn disk(home: &Home, arguments: &str) -> Output {
+    let mut command = evenkeel();
+    command.arg("disk").args(arguments.split_whitespace()).arg("--json").env("EVENKEEL_SOCKET", socket(home));
+    command.output().unwrap()
+}
+
+fn done(home: &Home, arguments: &str) -> Value {
+    let output = disk(home, arguments);
+    assert!(output.status.success(), "disk {arguments}: {}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refused(home: &Home, arguments: &str) -> String {
+    let output = disk(home, arguments);
+    assert_eq!(output.status.code(), Some(2), "disk {arguments}: {output:?}");
+    errors(&output)
+}
+
+fn names(home: &Home) -> Vec<String> {
+    let all = done(home, "list");
+    all.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn is_served(home: &Home, name: &str) -> Option<()> {
+    (done(home, &format!("show {name}"))["state"] == "served").then_some(())
+}
+
+/// Sends bytes as they are, and reads to the end.
+fn raw(home: &Home, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket(home)).unwrap();
+    // The daemon may answer, and go, before it has read all.
+    let _ = stream.write_all(request);
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn disks_come_and_change_and_are_there_after_a_kill() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    assert_eq!(names(&home), [""; 0]);
+    let made = done(&home, "create web --size 8MiB --weight 3");
+    assert_eq!((&made["size_bytes"], &made["weight"], &made["declared"]), (&json!(8 << 20), &json!(3), &json!(false)));
+    done(&home, "create vm --size 8MiB --frontend vhost-user-blk");
+    wait_for("the disk", || is_served(&home, "web"));
+    let mut guest = home.attach("web");
+    guest.write(0, &pattern(1, 4096)).unwrap();
+    guest.flush().unwrap();
+    assert_eq!(done(&home, "show web")["attached"], true);
+    // While it is in use.
+    assert_eq!(done(&home, "set web --weight 9")["weight"], 9);
+    assert_eq!(guest.read(0, 8).unwrap(), pattern(1, 4096));
+    // SIGKILL.
+    drop(daemon);
+    drop(guest);
+
+    let daemon = home.serve();
+    assert_eq!(names(&home), ["web", "vm"]);
+    assert_eq!(done(&home, "show web")["weight"], 9);
+    assert_eq!(home.attach("web").read(0, 8).unwrap(), pattern(1, 4096));
+    daemon.stop();
+    // The file may have tenants beside them, but none of the same name.
+    home.configure(&format!("{CONFIG}[[tenant]]\nname = \"web\"\nsize = \"8MiB\"\n"));
+    let output = evenkeel().arg("check").arg(home.config()).output().unwrap();
+    assert!(errors(&output).contains("was made by `evenkeel disk create`"), "{output:?}");
+    home.configure(&format!("{CONFIG}[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\n"));
+    let daemon = home.serve();
+    assert_eq!(names(&home), ["db", "web", "vm"]);
+    let told = refused(&home, "set db --weight 2");
+    assert!(told.contains("\"db\" is declared in") && told.contains("change it there"), "{told}");
+    daemon.stop();
+}
+
+#[test]
+fn what_can_t_be_done_changes_nothing() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    done(&home, "create web --size 8MiB");
+    // The same once more is as good.
+    done(&home, "create web --size 8MiB");
+    let layout = || std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap();
+    wait_for("the disk", || is_served(&home, "web"));
+    let before = layout();
+    for (arguments, wanted) in [
+        ("create web --size 4MiB", "another disk \"web\" already; choose another name"),
+        ("create big --size 1GiB", "make tenants smaller"),
+        ("create a/b --size 4MiB", "use 1 to 63 of a-z"),
+        ("create control --size 4MiB", "choose another name"),
+        ("create odd --size 5", "not a multiple of 4096 bytes"),
+        ("create odd --size 4MiB --weight 0", "expected a whole number from 1 to 10000"),
+        ("create odd --size 4MiB --class guaranteed", "add latency_target"),
+        ("set web --class guaranteed", "add latency_target"),
+        ("set nobody --weight 2", "there is no disk \"nobody\""),
+        ("show nobody", "there is no disk \"nobody\""),
+        ("show ../v1/drives", "is no disk's name"),
+    ] {
+        let told = refused(&home, arguments);
+        assert!(told.contains(wanted), "disk {arguments}: {told}");
+        assert_eq!(layout(), before, "disk {arguments}");
+    }
+    assert_eq!(names(&home), ["web"]);
+    daemon.stop();
+    assert!(refused(&home, "list").contains("no daemon answers"));
+}
+
+#[test]
+fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let mut seed = fastrand::Rng::with_seed(1);
+    assert!(raw(&home, b"GET /v1/disks HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ends_with("[]"));
+    let noise: Vec<u8> = std::iter::repeat_with(|| seed.u8(..)).take(100_000).collect();
+    raw(&home, &noise);
+    for (request, wanted) in [
+        ("GET /v1/nothing HTTP/1.1\r\n", "404"),
+        ("DELETE /v1/drives HTTP/1.1\r\n", "405"),
+        ("POST /v1/disks HTTP/1.1\r\n", "415"),
+    ] {
+        let answer = raw(&home, format!("{request}host: x\r\nconnection: close\r\n\r\n").as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {wanted}")), "{request}: {answer}");
+        assert!(answer.contains("application/problem+json"), "{request}: {answer}");
+    }
+    let body = |body: &str| {
+        let head = "POST /v1/disks HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
+        raw(&home, format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+    };
+    assert!(body(&" ".repeat(100_000)).starts_with("HTTP/1.1 413"));
+    let nested = "[".repeat(60_000);
+    for json in ["", "{", &nested, "{\"name\": 5}", "{\"name\": \"a\", \"size\": \"4MiB\", \"size\": \"8MiB\"}"] {
+        let answer = body(json);
+        assert!(answer.starts_with("HTTP/1.1 4"), "{:.40}: {answer:?}", json);
+    }
+    // No key of a section can be smuggled in by a value.
+    let smuggled = json!({ "name": "a", "size": "4MiB\"\noffset = \"0\"\n[[tenant]]\nname = \"b\"\nsize = \"4MiB" });
+    assert!(body(&smuggled.to_string()).starts_with("HTTP/1.1 422"));
+    assert_eq!(names(&home), [""; 0]);
+    // As many as there are places, who say nothing: they are sent away.
+    let silent: Vec<UnixStream> =
+        std::iter::repeat_with(|| UnixStream::connect(socket(&home)).unwrap()).take(70).collect();
+    let mut slow = UnixStream::connect(socket(&home)).unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    slow.write_all(b"GET /v1/disks HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(silent);
+    daemon.stop();
+}
