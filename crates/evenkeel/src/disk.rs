@@ -1,15 +1,19 @@
 //! `evenkeel disk` and `evenkeel drive`: disks that come and change while the daemon runs.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::Result;
-use api::{Disk, DiskChange, Drive, NewDisk, Rest};
+use anyhow::{Result, bail};
+use api::{Deletion, Disk, DiskChange, Drive, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
 use clap::Subcommand;
 use io_model::units::Size;
 use serde::Serialize;
 
 use crate::table;
+
+/// How often something that takes its time is looked at.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
 /// Where the daemon answers.
 #[derive(Debug, clap::Args)]
@@ -45,6 +49,8 @@ enum Command {
     },
     /// Change what a disk is promised and held to, while it is in use.
     Set(Box<Set>),
+    /// Delete a disk and all its data; its room is free once it is overwritten.
+    Delete(Delete),
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,6 +99,37 @@ struct Set {
 
     #[command(flatten)]
     daemon: Daemon,
+}
+
+#[derive(Debug, clap::Args)]
+struct Delete {
+    /// Its name, or that of a tenant that the configuration doesn't name any more.
+    name: String,
+
+    /// Don't ask
+    #[arg(long)]
+    yes: bool,
+
+    /// Even if a client is attached: its connection ends
+    #[arg(long)]
+    force: bool,
+
+    /// How to overwrite it: once with zeros, or with ones, random numbers and zeros, each read back
+    #[arg(long, value_enum, default_value = "zeros")]
+    wipe: WipeMethod,
+
+    /// Return only once its room is free
+    #[arg(long)]
+    wait: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum WipeMethod {
+    Zeros,
+    ThreePasses,
 }
 
 /// What a disk is promised and held to.
@@ -187,7 +224,121 @@ pub fn run(args: Args) -> Result<()> {
             let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change())?;
             print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
+        Command::Delete(delete) => run_delete(&delete),
     }
+}
+
+fn run_delete(delete: &Delete) -> Result<()> {
+    let Delete { name, yes, force, wipe, wait, daemon } = delete;
+    let daemon_at = Rest::new(&daemon.socket);
+    if !yes && !is_confirmed(&daemon_at, name)? {
+        let remedy = "--yes deletes it without a question";
+        return Err(Problem::new(400, "not-confirmed", "nothing is deleted", remedy).into());
+    }
+    let wipe = match wipe {
+        WipeMethod::Zeros => Wipe::Zeros,
+        WipeMethod::ThreePasses => Wipe::ThreePasses,
+    };
+    let mut left = daemon_at.delete(name, Deletion { force: *force, wipe })?;
+    if *wait {
+        wait_for_wipe(&daemon_at, name)?;
+        left.clear();
+    }
+    print(daemon, &left, || match left.iter().map(|operation| operation.total_bytes).sum() {
+        0 => format!("{name} is deleted, and its room is free\n"),
+        bytes => {
+            format!("{name} is deleted; {} are overwritten, `evenkeel operations` shows how far that is\n", Size(bytes))
+        }
+    })
+}
+
+/// Asks whoever sits there.
+fn is_confirmed(daemon: &Rest, name: &str) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    let size = daemon.disk(name).map(|disk| format!(" ({})", Size(disk.size_bytes))).unwrap_or_default();
+    write!(std::io::stderr(), "Delete {name}{size} and all its data? Type its name: ")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim() == name)
+}
+
+/// Until nothing of a deleted disk has to be overwritten any more.
+fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
+    let mut progress = Progress::new();
+    loop {
+        let left: Vec<_> = daemon.operations()?.into_iter().filter(|it| it.disk == name).collect();
+        let Some(next) = left.iter().find(|it| it.state != OperationState::Failed) else {
+            progress.end();
+            return match left.first() {
+                None => Ok(()),
+                Some(_) => bail!("a part of {name} can't be overwritten and stays reserved; the daemon's log says why"),
+            };
+        };
+        progress.show(&far(next));
+        std::thread::sleep(PROGRESS_PERIOD);
+    }
+}
+
+/// One line on a terminal, and nothing elsewhere.
+struct Progress {
+    is_terminal: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, what: &str) {
+        if self.is_terminal {
+            // Nobody to show it to.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
+        }
+    }
+
+    fn end(&mut self) {
+        self.show("");
+    }
+}
+
+/// How far an operation is, in words.
+fn far(operation: &Operation) -> String {
+    let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left } = operation;
+    let percent = done_bytes * 100 / (*total_bytes).max(1);
+    let rate = bytes_per_second.map(|rate| format!(", {}/s", Size(rate))).unwrap_or_default();
+    let left = seconds_left.map(|seconds| format!(", {seconds} s left")).unwrap_or_default();
+    let state = state.name();
+    format!("{kind} {disk}: {state}, {percent} % of {}{rate}{left}", Size(*total_bytes))
+}
+
+/// Show what goes on by itself: the wiping of what deleted disks left.
+#[derive(Debug, clap::Args)]
+pub struct OperationsArgs {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs `evenkeel operations`.
+///
+/// # Errors
+/// There is no daemon, or it refused.
+pub fn run_operations(args: &OperationsArgs) -> Result<()> {
+    let all = Rest::new(&args.daemon.socket).operations()?;
+    print(&args.daemon, &all, || operations(&all))
+}
+
+fn operations(operations: &[Operation]) -> String {
+    let row = |operation: &Operation| {
+        let rate = operation.bytes_per_second.map_or("-".to_owned(), |rate| format!("{}/s", Size(rate)));
+        let left = operation.seconds_left.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
+        let far = format!("{} %", operation.done_bytes * 100 / operation.total_bytes.max(1));
+        let (kind, disk, state) = (operation.kind.clone(), operation.disk.clone(), operation.state.name().to_owned());
+        vec![kind, disk, state, Size(operation.total_bytes).to_string(), far, rate, left]
+    };
+    let heading = ["operation", "disk", "state", "all", "done", "rate", "left"];
+    table::layout_with_words(&heading, &operations.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2])
 }
 
 /// Show the drives of a running daemon.
@@ -244,10 +395,10 @@ fn disks(disks: &[Disk]) -> String {
 fn drives(drives: &[Drive]) -> String {
     let row = |drive: &Drive| {
         let path = drive.path.clone().unwrap_or_else(|| "-".to_owned());
-        let sizes = [drive.size_bytes, drive.free_bytes].map(|bytes| Size(bytes).to_string());
-        let [size, free] = sizes;
-        vec![drive.backend.clone(), path, size, free, drive.policy.clone()]
+        let sizes = [drive.size_bytes, drive.free_bytes, drive.wiping_bytes].map(|bytes| Size(bytes).to_string());
+        let [size, free, wiping] = sizes;
+        vec![drive.backend.clone(), path, size, free, wiping, drive.policy.clone()]
     };
-    let heading = ["drive", "path", "size", "free", "policy"];
-    table::layout_with_words(&heading, &drives.iter().map(row).collect::<Vec<_>>(), &[0, 1, 4])
+    let heading = ["drive", "path", "size", "free", "wiping", "policy"];
+    table::layout_with_words(&heading, &drives.iter().map(row).collect::<Vec<_>>(), &[0, 1, 5])
 }

@@ -41,6 +41,7 @@ enum Command {
     Disk(disk::Args),
     Drive(disk::DriveArgs),
     Load(load::cli::Args),
+    Operations(disk::OperationsArgs),
     Plan(plan::Args),
     Reproduce(reproduce::Args),
     Sim(sim::Args),
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
         Command::Drive(args) => disk::run_drive(&args),
+        Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,
             Err(error) => Err(error.into()),

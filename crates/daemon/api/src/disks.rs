@@ -1,7 +1,7 @@
 //! Disks and drives, as the API tells of them and takes them.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
 /// the same default.
@@ -204,10 +204,78 @@ pub struct Drive {
     pub path: Option<String>,
     /// Bytes that disks may have.
     pub size_bytes: u64,
-    /// Bytes that a new disk could have in all; one disk needs them in one piece.
+    /// Bytes that new disks could have in all.
     pub free_bytes: u64,
+    /// Bytes that deleted disks left, and that are free once they are wiped.
+    pub wiping_bytes: u64,
     /// The scheduling policy.
     pub policy: String,
+}
+
+/// How a deleted disk is overwritten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wipe {
+    /// Once, with zeros.
+    #[default]
+    Zeros,
+    /// With ones, with random numbers, and with zeros, each read back and compared.
+    ThreePasses,
+}
+
+/// How a disk is deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Deletion {
+    /// Even if a client is attached: its connection ends.
+    #[serde(default)]
+    pub force: bool,
+    /// How what it leaves is overwritten.
+    #[serde(default)]
+    pub wipe: Wipe,
+}
+
+/// How far something is that goes on by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationState {
+    /// Others come first.
+    Waiting,
+    /// It is being done.
+    Running,
+    /// It can't be done; the next start of the daemon tries again.
+    Failed,
+}
+
+impl OperationState {
+    /// As tables have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Something that goes on by itself. It is gone once it is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Operation {
+    /// `wipe`: what a deleted disk left is overwritten. Nobody gets it before.
+    pub kind: String,
+    /// Whose.
+    pub disk: String,
+    /// How far it is.
+    pub state: OperationState,
+    /// Bytes that are done, over all passes.
+    pub done_bytes: u64,
+    /// Bytes to be done in all.
+    pub total_bytes: u64,
+    /// Its rate until now, where it is known.
+    pub bytes_per_second: Option<u64>,
+    /// What is left at that rate.
+    pub seconds_left: Option<u64>,
 }
 
 /// What is wrong with a request, as `application/problem+json` (RFC 9457).

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Disk, DiskChange, Drive, NewDisk, NoDaemon, Problem};
+use crate::{Deletion, Disk, DiskChange, Drive, NewDisk, NoDaemon, Operation, Problem, Wipe};
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -67,6 +67,27 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn change(&self, name: &str, change: &DiskChange) -> Result<Disk> {
         self.ask(Method::PATCH, &at(name)?, Some(change))
+    }
+
+    /// Deletes a disk. Returns what is still to be done until its room is free. Of one that is deleted already, the same.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn delete(&self, name: &str, deletion: Deletion) -> Result<Vec<Operation>> {
+        let wipe = match deletion.wipe {
+            Wipe::Zeros => "zeros",
+            Wipe::ThreePasses => "three-passes",
+        };
+        let at = format!("{}?force={}&wipe={wipe}", at(name)?, deletion.force);
+        self.ask(Method::DELETE, &at, None::<&()>)
+    }
+
+    /// What goes on by itself.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn operations(&self) -> Result<Vec<Operation>> {
+        self.ask(Method::GET, "/v1/operations", None::<&()>)
     }
 
     /// The drive.

@@ -260,6 +260,27 @@ impl Config {
 }
 
 impl Tenant {
+    /// What the daemon does by itself, as a tenant of its own among the others: best effort, weight 1, one queue. It
+    /// has no disk and no socket.
+    pub fn background(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            size: Size(0),
+            offset: None,
+            frontend: Frontend::VfioUser,
+            terms: Terms::best_effort(1),
+            isolation: Isolation::Shared,
+            memory: MemoryLimits { max_memory: Size(0), max_maps: 0 },
+            overcommit: false,
+            demand: None,
+            lba_bytes: 512,
+            doorbells: Doorbells::Trapped,
+            queues: 1,
+            socket: SocketSection { user: None, group: None, mode: 0o600 },
+            marks: TenantMarks::default(),
+        }
+    }
+
     /// Whether it has a latency target.
     pub fn is_guaranteed(&self) -> bool {
         self.terms.class.is_guaranteed()

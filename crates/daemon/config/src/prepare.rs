@@ -39,7 +39,9 @@ impl Prepared {
         config.take_disks(file.layout())?;
         let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
         let is_import = host.holds_data && file.layout().is_none();
-        if host.to_create || is_import || file.path().is_none() {
+        if host.to_create || file.path().is_none() {
+            layout.is_all_zeros();
+        } else if is_import {
             layout.accept_content();
         }
         let mut warnings = config.warnings.clone();

@@ -287,8 +287,8 @@ impl TenantSummary {
             overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
             demand: tenant.demand.as_ref().map(Demand::to_string),
             limits: limits.in_words(),
-            offset_bytes: placement.offset_bytes,
-            size_bytes: placement.size_bytes,
+            offset_bytes: placement.offset_bytes(),
+            size_bytes: placement.size_bytes(),
             lba_bytes: placement.lba_bytes,
             frontend: tenant.frontend.name(),
             doorbells: match (&tenant.frontend, tenant.doorbells) {

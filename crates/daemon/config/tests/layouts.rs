@@ -35,7 +35,7 @@ fn refusal(config: &Config, mib: u64, recorded: &Layout) -> String {
 }
 
 fn offsets_mib(layout: &Layout) -> Vec<(&str, u64)> {
-    layout.placements().iter().map(|p| (p.name.as_str(), p.offset_bytes / MIB)).collect()
+    layout.placements().iter().map(|p| (p.name.as_str(), p.offset_bytes() / MIB)).collect()
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn chosen_places_come_before_found_ones() {
 fn new_tenants_start_on_a_whole_mib() {
     let odd = config(&[("a", 4, "offset = 4096"), ("b", 1, ""), ("c", 4, "")]);
     let (layout, _) = plan(&odd, 64, None);
-    assert_eq!(layout.find("b").map(|p| p.offset_bytes), Some(5 * MIB));
-    assert!(layout.placements().iter().all(|p| p.name == "a" || p.offset_bytes % MIB == 0));
+    assert_eq!(layout.find("b").map(layout::Placement::offset_bytes), Some(5 * MIB));
+    assert!(layout.placements().iter().all(|p| p.name == "a" || p.offset_bytes() % MIB == 0));
 }
 
 #[test]
@@ -93,10 +93,16 @@ fn contradictions_are_told_with_their_lines() {
     let (recorded, _) = plan(&config(&[("a", 4, ""), ("b", 8, "")]), 64, None);
     let cases = [
         (
-            config(&[("a", 5, ""), ("b", 8, "")]),
+            config(&[("a", 3, ""), ("b", 8, "")]),
             64,
-            "ek.toml:6:8: tenant \"a\" has 4MiB on the drive, not 5MiB; write size = \"4MiB\"; a size can't be changed, so \
-             for another one add a tenant with a new name and copy the data inside a guest",
+            "ek.toml:6:8: tenant \"a\" has 4MiB on the drive, not 3MiB; write size = \"4MiB\"; a disk can grow and not \
+             shrink, so for a smaller one add a tenant with a new name and copy the data inside a guest",
+        ),
+        (
+            config(&[("a", 4, ""), ("b", 61, "")]),
+            64,
+            "ek.toml:10:8: no room for tenant \"b\" to grow from 8MiB to 61MiB: 52MiB more could be had; write \
+             size = \"8MiB\", or make the device larger",
         ),
         (
             config(&[("a", 4, ""), ("b", 8, "offset = \"32MiB\"")]),
@@ -124,8 +130,8 @@ fn contradictions_are_told_with_their_lines() {
         (
             config(&[("c", 53, "")]),
             64,
-            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: the largest free range has 52MiB; make it smaller, or the device \
-             larger, or free what 2 tenants that are not configured hold (12MiB) by removing them from the layout file",
+            "ek.toml:6:8: no room for tenant \"c\" of 53MiB: at most 52MiB could be had; make it smaller, or the device \
+             larger, or free what 2 tenants that are not configured hold (12MiB) by `evenkeel disk delete`",
         ),
     ];
     for (config, mib, message) in cases {
@@ -194,12 +200,12 @@ fn a_damaged_file_is_refused_and_left_alone() {
     let damages = [
         (String::new(), "missing field"),
         (good[..good.len() - 30].to_owned(), "line "),
-        (good.replace("offset_bytes = 4194304", "offset_bytes = 4096"), "tenants \"a\" and \"b\" overlap"),
+        (good.replace("offset_bytes = 4194304", "offset_bytes = 4096"), "tenant \"a\" and tenant \"b\" overlap"),
         (good.replace("size_bytes = 8388608", "size_bytes = 8388609"), "steps of 4096"),
         (good.replace("size_bytes = 67108864", "size_bytes = 8388608"), "ends behind the device"),
         (good.replace("name = \"b\"", "name = \"a\""), "twice"),
         (good.replace("lba_bytes = 512", "lba_bytes = 520"), "lba_bytes = 520"),
-        (good.replace("version = 1", "version = 2"), "its version is 2"),
+        (good.replace("version = 2", "version = 3"), "its version is 3, this build knows 1 to 2"),
         (good.replace("lba_bytes", "lba_size"), "unknown field"),
         (good.replace("offset_bytes = 4194304", "offset_bytes = -4096"), "line "),
         ("\0".repeat(4096), "line 1"),
@@ -223,7 +229,7 @@ fn a_file_that_someone_else_changed_is_not_overwritten() {
     let mut other = LayoutFile::open(Some(path.clone())).expect("no file yet");
     file.save(plan(&config(&[("a", 4, "")]), 64, None).0).expect("saved");
     let refused = other.save(plan(&config(&[("b", 4, "")]), 64, None).0).expect_err("a would be lost");
-    assert!(matches!(&refused, LayoutError::WouldLose { tenant, .. } if tenant == "a"), "{refused}");
+    assert!(matches!(&refused, LayoutError::WouldLose { who, .. } if who == "tenant \"a\""), "{refused}");
     assert_eq!(LayoutFile::open(Some(path)).expect("a good file").layout(), file.layout());
 }
 
@@ -261,19 +267,25 @@ fn histories_keep_every_range() {
             let Ok(config) = Config::parse(Path::new("ek.toml"), &text) else { continue };
             let Ok((layout, _)) = config.plan_layout(&device(mib), recorded.as_ref()) else { continue };
             planned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let mut end = 0;
-            for placement in layout.placements() {
-                assert!(placement.offset_bytes >= end, "overlap: {layout:?}");
-                end = placement.end_bytes();
+            let mut extents: Vec<_> = layout.placements().iter().flat_map(|placement| &placement.extents).collect();
+            extents.sort_by_key(|extent| extent.offset_bytes);
+            for pair in extents.windows(2) {
+                assert!(pair[0].end_bytes() <= pair[1].offset_bytes, "overlap: {layout:?}");
             }
-            assert!(end <= mib * MIB, "beyond the device: {layout:?}");
+            assert!(extents.iter().all(|extent| extent.end_bytes() <= mib * MIB), "beyond the device: {layout:?}");
             for old in recorded.iter().flat_map(Layout::placements) {
-                assert_eq!(layout.find(&old.name), Some(old));
+                let now = layout.find(&old.name).expect("nobody is lost");
+                let grown = config.tenants.iter().any(|it| it.name == old.name && it.size.0 > old.size_bytes());
+                assert!(now == old || grown, "{old:?} became {now:?}");
+                assert!(
+                    (0..old.size_bytes() / 4096)
+                        .all(|at| now.locate(at * 4096).map(|(at, _)| at) == old.locate(at * 4096).map(|(at, _)| at))
+                );
             }
             for tenant in &config.tenants {
                 let placement = layout.find(&tenant.name).expect("every tenant has a range");
-                assert_eq!(placement.size_bytes, tenant.size.0);
-                assert!(tenant.offset.is_none_or(|offset| offset.0 == placement.offset_bytes));
+                assert_eq!(placement.size_bytes(), tenant.size.0);
+                assert!(tenant.offset.is_none_or(|offset| offset.0 == placement.offset_bytes()));
             }
             recorded = Some(layout);
         }
@@ -353,7 +365,7 @@ fn what_is_wrong_with_a_drive_is_told() {
             .contains("drive.img has 8KiB, less than size = \"16MiB\"; lower size, or grow it: truncate")
     );
     assert!(told("size = \"16MiB\"\ncreate = true").contains("less than size"), "a file with data is never made anew");
-    assert!(told("").contains("no room for tenant \"a\" of 4MiB: the largest free range has 8KiB"));
+    assert!(told("").contains("no room for tenant \"a\" of 4MiB: at most 8KiB could be had"));
 
     let text = format!(
         "runtime_dir = \"{0}/file/run\"\nstate_dir = \"{0}\"\n[device]\nbackend = \"block\"\npath = \"{0}/drive.img\"\n\

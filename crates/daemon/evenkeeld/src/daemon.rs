@@ -16,6 +16,7 @@ use ssd_model::Profile;
 use crate::disks::DiskCommand;
 use crate::drive::{self, AnyDrive};
 use crate::foresight::Foresight;
+use crate::front_end::WipeStep;
 use crate::opened::Opened;
 use crate::owner::Owner;
 use crate::zeroing::Zeroed;
@@ -37,6 +38,10 @@ pub enum Command {
     Format(TenantId, FormatRecord),
     /// How far the range of a new tenant is.
     Zeroed(Zeroed),
+    /// How far the wiper is with what a deleted disk left.
+    Wiped(WipeStep),
+    /// A poller has let go of the wiper.
+    WiperLeft(TenantId),
     /// Answered once no tenant waits for its range to be zeroed.
     WhenServed(Sender<()>),
     /// What is said of the tenants that are there now.

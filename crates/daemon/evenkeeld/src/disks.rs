@@ -3,10 +3,12 @@
 //! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
-use api::{Disk, DiskChange, DiskState, Drive, NewDisk, Problem};
+use std::sync::mpsc::channel;
+
+use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
 use config::{Config, ConfigErrors, Tenant};
 use io_model::TenantId;
-use layout::LayoutError;
+use layout::{LayoutError, WipeMethod};
 use promises::admission::Admission;
 
 use crate::owner::Owner;
@@ -22,6 +24,10 @@ pub enum DiskCommand {
     Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
     /// What one is promised and held to.
     Change(String, Box<DiskChange>, Reply<Result<Disk, Problem>>),
+    /// It goes, and what it leaves is wiped.
+    Delete(String, Deletion, Reply<Result<Vec<Operation>, Problem>>),
+    /// What goes on by itself.
+    Operations(Reply<Vec<Operation>>),
     /// The drive.
     Drives(Reply<Vec<Drive>>),
 }
@@ -41,12 +47,13 @@ impl Owner {
                 let changed = self.change_disk(&name, &change);
                 reply(changed.and_then(|id| self.describe_disk(id).ok_or_else(broken)));
             }
+            DiskCommand::Delete(name, deletion, reply) => {
+                let deleted = self.delete_disk(&name, deletion);
+                reply(deleted.map(|()| self.operations().filter(|it| it.disk == name).collect()));
+            }
+            DiskCommand::Operations(reply) => reply(self.operations().collect()),
             DiskCommand::Drives(reply) => reply(vec![self.describe_drive()]),
         }
-    }
-
-    fn find_disk(&self, name: &str) -> Option<TenantId> {
-        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
     }
 
     /// The section that a disk was made with.
@@ -75,13 +82,14 @@ impl Owner {
         let settings = disk.to_section().map_err(|error| {
             Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
         })?;
-        if let Some(id) = self.find_disk(&disk.name) {
+        if let Some(id) = self.find_tenant(&disk.name) {
             let is_same = self.settings_of(&disk.name) == Some(settings.as_str());
             return if is_same { Ok((id, false)) } else { Err(name_taken(&disk.name)) };
         }
         if self.layout.layout().is_some_and(|layout| layout.find(&disk.name).is_some()) {
             let title = format!("the drive has data of an earlier tenant {:?}", disk.name);
-            let remedy = "choose another name; or write that tenant into the configuration again to have its data";
+            let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that tenant into the \
+                          configuration again to have it back";
             return Err(Problem::new(409, "name-reserved", title, remedy));
         }
         let (config, tenant) = self.config_with(&disk.name, &settings)?;
@@ -97,7 +105,7 @@ impl Owner {
     }
 
     fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<TenantId, Problem> {
-        let id = self.find_disk(name).ok_or_else(|| no_such_disk(name))?;
+        let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
@@ -110,6 +118,35 @@ impl Owner {
         }
         self.config = config;
         Ok(id)
+    }
+
+    fn delete_disk(&mut self, name: &str, Deletion { force, wipe }: Deletion) -> Result<(), Problem> {
+        if self.layout.layout().is_none_or(|layout| layout.find(name).is_none()) {
+            // As good as the first time.
+            return self.operations().any(|it| it.disk == name).then_some(()).ok_or_else(|| no_such_disk(name));
+        }
+        if let Some(live) = self.find_tenant(name).and_then(|id| self.tenants.get(&id)) {
+            if self.settings_of(name).is_none() {
+                let title = format!("{name:?} is declared in {}", self.config.file().display());
+                let remedy = "remove it there, start the daemon again, and delete it then";
+                return Err(Problem::new(409, "declared", title, remedy));
+            }
+            if !force && live.server.as_ref().is_some_and(client_socket::Server::has_client) {
+                let title = format!("{name:?} is attached to a client");
+                return Err(Problem::new(409, "attached", title, "detach it there, or use force: its connection ends"));
+            }
+        }
+        let settings = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
+        let others: Vec<String> = settings.filter(|(of, _)| *of != name).map(|(_, it)| it.to_owned()).collect();
+        let config = self.config.with_disks(others.iter().map(String::as_str)).map_err(|errors| invalid(&errors))?;
+        let method = match wipe {
+            Wipe::Zeros => WipeMethod::Zeros,
+            Wipe::ThreePasses => WipeMethod::ThreePasses,
+        };
+        // When it has left nobody waits for it.
+        self.delete(name, method, channel().0).map_err(|error| not_durable(&error))?;
+        self.config = config;
+        Ok(())
     }
 
     fn describe_disk(&self, id: TenantId) -> Option<Disk> {
@@ -145,6 +182,7 @@ impl Owner {
             path: self.config.device.backend.path().map(|path| path.display().to_string()),
             size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
             free_bytes: layout.map_or(0, layout::Layout::free_bytes),
+            wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             policy: self.policy.name().to_owned(),
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{Disk, DiskChange, DiskState, Drive, NewDisk, Problem};
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -47,8 +47,8 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
-    paths(list, create, show, change, drives),
-    components(schemas(Disk, DiskState, DiskChange, Drive, NewDisk, Problem))
+    paths(list, create, show, change, delete, operations, drives),
+    components(schemas(Disk, DiskState, DiskChange, Drive, NewDisk, Operation, OperationState, Problem, Wipe))
 )]
 struct Document;
 
@@ -120,7 +120,8 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
 fn router(daemon: Handle) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
-        .route("/v1/disks/{name}", get(show).patch(change))
+        .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
+        .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
@@ -155,6 +156,13 @@ impl From<Problem> for Refused {
 
 impl From<JsonRejection> for Refused {
     fn from(rejection: JsonRejection) -> Self {
+        let status = rejection.status().as_u16();
+        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+    }
+}
+
+impl From<QueryRejection> for Refused {
+    fn from(rejection: QueryRejection) -> Self {
         let status = rejection.status().as_u16();
         Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
     }
@@ -227,6 +235,30 @@ async fn change(
 ) -> Result<Json<Disk>, Refused> {
     let Json(change) = change?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::Change(name, Box::new(change), reply)).await??))
+}
+
+/// Deletes a disk. It is gone at once, whatever happens then; its room is free once it is overwritten. The same once
+/// more does no harm.
+#[utoipa::path(
+    delete, path = "/v1/disks/{name}", params(("name" = String, Path), Deletion),
+    responses(
+        (status = 200, description = "What is to be done until its room is free", body = [Operation]),
+        (status = 404, body = Problem), (status = 409, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn delete(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    deletion: Result<Query<Deletion>, QueryRejection>,
+) -> Result<Json<Vec<Operation>>, Refused> {
+    let Query(deletion) = deletion?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Delete(name, deletion, reply)).await??))
+}
+
+/// What goes on by itself.
+#[utoipa::path(get, path = "/v1/operations", responses((status = 200, body = [Operation])))]
+async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>, Refused> {
+    ask(&daemon, DiskCommand::Operations).await.map(Json)
 }
 
 /// The drives.

@@ -40,4 +40,5 @@ pub mod serve;
 mod snapshot;
 pub mod stderr;
 mod threads;
+mod wiping;
 mod zeroing;

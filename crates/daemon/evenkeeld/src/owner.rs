@@ -11,7 +11,7 @@ use config::{Config, DeviceLock, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use io_model::units::Size;
-use layout::{LayoutFile, Placement};
+use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
@@ -28,13 +28,14 @@ use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
 use crate::threads;
+use crate::wiping::Wipes;
 use crate::zeroing::{Zeroed, Zeroing};
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A poller that has not taken a tenant on by then is stuck.
-const ADD_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
 
 /// A tenant that is there.
 pub(crate) struct Live {
@@ -80,7 +81,7 @@ pub struct Owner {
     pub(crate) config: Config,
     pub(crate) profile: Profile,
     pub(crate) policy: PolicyConfig,
-    pollers: Pollers,
+    pub(crate) pollers: Pollers,
     pub(crate) tenants: BTreeMap<TenantId, Live>,
     next_id: u32,
     pub(crate) layout: LayoutFile,
@@ -88,12 +89,13 @@ pub struct Owner {
     sockets: BTreeMap<String, Listener>,
     zeroing: Option<Zeroing>,
     pub(crate) waiting: BTreeMap<TenantId, Waiting>,
+    pub(crate) wipes: Wipes,
     when_served: Vec<Sender<()>>,
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
-    handle: Handle,
-    around: Surroundings,
+    pub(crate) handle: Handle,
+    pub(crate) around: Surroundings,
     _control: ControlSocket,
     _api: ApiSocket,
     _lock: DeviceLock,
@@ -116,6 +118,7 @@ impl Owner {
             sockets,
             zeroing: None,
             waiting: BTreeMap::new(),
+            wipes: Wipes::default(),
             when_served: Vec::new(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
@@ -134,6 +137,7 @@ impl Owner {
             owner.stop();
             return Err(error);
         }
+        owner.wipe_next();
         Ok(owner)
     }
 
@@ -174,6 +178,8 @@ impl Owner {
             Command::Left(id) => self.left(id),
             Command::Format(id, record) => self.record_format(id, record),
             Command::Zeroed(zeroed) => self.zeroed(zeroed),
+            Command::Wiped(step) => self.wiped(step),
+            Command::WiperLeft(id) => self.wiper_left(id),
             Command::WhenServed(done) => {
                 self.when_served.push(done);
                 self.tell_served();
@@ -227,10 +233,20 @@ impl Owner {
         self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
     }
 
+    /// Given once.
+    pub(crate) fn new_id(&mut self) -> TenantId {
+        self.next_id += 1;
+        TenantId(self.next_id - 1)
+    }
+
+    /// Who has that name now.
+    pub(crate) fn find_tenant(&self, name: &str) -> Option<TenantId> {
+        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
+    }
+
     /// Makes a tenant's front end, and sends its queues to their pollers. It has an identifier from now on.
     fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
-        let id = TenantId(self.next_id);
-        self.next_id += 1;
+        let id = self.new_id();
         let fitted = self.fit(id, &tenant, &parts);
         let made = fitted.with_context(|| format!("tenant {}", tenant.name));
         let mut fitted = match made {
@@ -342,8 +358,9 @@ impl Owner {
         let waits = |id: &&TenantId| self.tenants.get(id).is_some_and(|live| live.tenant.name == name);
         let Some(id) = self.waiting.keys().find(waits).copied() else { return };
         let placement = self.layout.layout().and_then(|layout| layout.find(&name));
-        if let (Ok(()), Some(Placement { zeroed_bytes: Some(zeroed), size_bytes, .. })) = (&recorded, placement) {
-            let (zeroed, all) = (Size(*zeroed), Size(*size_bytes));
+        let part = placement.and_then(|placement| Some((placement.zeroed_bytes?, placement.size_bytes())));
+        if let (Ok(()), Some((zeroed, all))) = (&recorded, part) {
+            let (zeroed, all) = (Size(zeroed), Size(all));
             return (self.around.sink)(
                 Level::Info,
                 &format!("{name}: {zeroed} of {all} zeroed; it is served once all are"),
@@ -384,7 +401,7 @@ impl Owner {
         Ok(())
     }
 
-    fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
+    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             return answer(&done, Err(anyhow!(nobody(id))));
         };
@@ -423,6 +440,7 @@ impl Owner {
         self.pollers.forget(id);
         self.pollers.close_unused(&self.config);
         (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        self.wipe_after(id);
         if let Some(Leaving { done, .. }) = leaving {
             answer(&done, Ok(()));
         }

@@ -90,11 +90,13 @@ impl Worker {
 
     /// Up to its end, or until the thread is to stop.
     fn zero(&mut self, placement: &Placement) -> Result<u64> {
-        let mut done_bytes = placement.zeroed_bytes.unwrap_or(placement.size_bytes);
+        let mut done_bytes = placement.zeroed_bytes.unwrap_or_else(|| placement.size_bytes());
         let mut reported = Instant::now();
-        while done_bytes < placement.size_bytes && !self.stop.load(Ordering::Relaxed) {
-            let step = STEP_BYTES.min(placement.size_bytes - done_bytes);
-            self.drive.zero(placement.offset_bytes + done_bytes, step)?;
+        while let Some((offset_bytes, follow_bytes)) = placement.locate(done_bytes)
+            && !self.stop.load(Ordering::Relaxed)
+        {
+            let step = STEP_BYTES.min(follow_bytes);
+            self.drive.zero(offset_bytes, step)?;
             done_bytes += step;
             if reported.elapsed() >= REPORT_PERIOD {
                 self.drive.sync()?;

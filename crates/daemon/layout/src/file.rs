@@ -12,7 +12,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::plan::{DeviceIdentity, Layout};
+use crate::layout::{DeviceIdentity, Layout};
+use crate::placement::WipeMethod;
 
 /// 1024 tenants need a tenth of this.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -22,9 +23,12 @@ const END: &str = "# end of the layout";
 
 const HEAD: &str = "\
 # Where each tenant's data lies on the drive. Evenkeel writes this file; keep it with the drive's backups.
-# A tenant's range stays reserved after the tenant left the configuration. To free it, stop the daemon and remove
-# the [[tenant]] block here: the next new tenant may get the range.
-# zeroed_bytes: so much of a new range is zeroed; the tenant is served once all of it is.
+# A tenant's range stays reserved after the tenant left the configuration; `evenkeel disk delete` frees it.
+# [[tenant.more]]: where the disk goes on, once it grew to another place.
+# zeroed_bytes: so much of a disk needs no zeroing any more; the tenant is served once all of it is zeroed, or, where
+# there is a grows_from_bytes, with that size until then.
+# [[wiping]]: what a deleted tenant left. Nobody gets it before it is overwritten, which the daemon does when it runs.
+# [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
@@ -53,8 +57,8 @@ pub enum LayoutError {
     WouldLose {
         /// The file.
         path: PathBuf,
-        /// Whose range.
-        tenant: String,
+        /// Whose.
+        who: String,
     },
     /// A tenant that the layout does not know, or an LBA size that is neither 512 nor 4096.
     NoSuchTenant {
@@ -71,8 +75,8 @@ impl LayoutError {
         match self {
             Self::Damaged { path, what } => format!("the layout file {} is damaged: {what}", path.display()),
             Self::Io { path, action, source } => format!("can't {action} the layout file {}: {source}", path.display()),
-            Self::WouldLose { path, tenant } => {
-                format!("the layout file {} was changed: the range of tenant {tenant:?} would be lost", path.display())
+            Self::WouldLose { path, who } => {
+                format!("the layout file {} was changed: the range of {who} would be lost", path.display())
             }
             Self::NoSuchTenant { tenant, lba_bytes } => {
                 format!("the layout has no tenant {tenant:?} that could have an LBA size of {lba_bytes}")
@@ -156,8 +160,8 @@ impl LayoutFile {
         if let Some(path) = &self.path {
             // Read again: an operator may have changed it since, and it must not be lost.
             let on_disk = read(path)?;
-            if let Some(lost) = on_disk.as_ref().and_then(|old| old.first_lost(&layout)) {
-                return Err(LayoutError::WouldLose { path: path.clone(), tenant: lost.name.clone() });
+            if let Some(who) = on_disk.as_ref().and_then(|old| old.first_lost(&layout)) {
+                return Err(LayoutError::WouldLose { path: path.clone(), who });
             }
             if on_disk.as_ref() == Some(&layout) {
                 self.layout = Some(layout);
@@ -177,16 +181,25 @@ impl LayoutFile {
         Ok(())
     }
 
+    /// Records a changed copy of the layout. `change` says whether there is anything to record.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports; the layout is as before.
+    fn change(&mut self, change: impl FnOnce(&mut Layout) -> bool) -> Result<bool, LayoutError> {
+        let Some(mut layout) = self.layout.clone() else { return Ok(false) };
+        let is_changed = change(&mut layout);
+        if is_changed {
+            self.save(layout)?;
+        }
+        Ok(is_changed)
+    }
+
     /// Records other settings of a disk that was made while the daemon ran.
     ///
     /// # Errors
     /// What [`LayoutFile::save`] reports.
     pub fn set_settings(&mut self, name: &str, settings: &str) -> Result<(), LayoutError> {
-        let layout = self.layout.clone();
-        match layout.and_then(|mut layout| layout.set_settings(name, settings).then_some(layout)) {
-            Some(layout) => self.save(layout),
-            None => Ok(()),
-        }
+        self.change(|layout| layout.set_settings(name, settings)).map(drop)
     }
 
     /// Takes back the range of a tenant that came to nothing: no client has ever seen it.
@@ -199,6 +212,22 @@ impl LayoutFile {
             Some(layout) => self.record(layout),
             None => Ok(()),
         }
+    }
+
+    /// Records that a tenant is deleted: what it had waits to be wiped. `false`: there is no such tenant.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn release(&mut self, name: &str, method: WipeMethod) -> Result<bool, LayoutError> {
+        self.change(|layout| layout.release(name, method))
+    }
+
+    /// Records how far the wiper is; see [`Layout::set_wiped`].
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn set_wiped(&mut self, offset_bytes: u64, passes: u8, wiped_bytes: u64) -> Result<bool, LayoutError> {
+        self.change(|layout| layout.set_wiped(offset_bytes, passes, wiped_bytes))
     }
 
     /// Records that a tenant's namespace now has LBAs of `lba_bytes` (512 or 4096): a Format of it has ended.
@@ -217,24 +246,20 @@ impl LayoutFile {
         self.format(tenant, lba_bytes, false)
     }
 
-    /// Records how much of a tenant's new range is zeroed, from its start. A tenant that is not known needs nothing.
+    /// Records how much of a tenant's disk needs no zeroing any more, from its start. A tenant that is not known needs
+    /// nothing.
     ///
     /// # Errors
     /// What [`LayoutFile::save`] reports.
     pub fn set_zeroed(&mut self, tenant: &str, zeroed_bytes: u64) -> Result<(), LayoutError> {
-        let layout = self.layout.clone();
-        match layout.and_then(|mut layout| layout.zeroed(tenant, zeroed_bytes).then_some(layout)) {
-            Some(layout) => self.save(layout),
-            None => Ok(()),
-        }
+        self.change(|layout| layout.set_zeroed(tenant, zeroed_bytes)).map(drop)
     }
 
     fn format(&mut self, tenant: &str, lba_bytes: u32, ended: bool) -> Result<(), LayoutError> {
-        let layout = self.layout.clone();
-        match layout.and_then(|mut layout| layout.format(tenant, lba_bytes, ended).then_some(layout)) {
-            Some(layout) => self.save(layout),
-            None => Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes }),
+        if self.change(|layout| layout.format(tenant, lba_bytes, ended))? {
+            return Ok(());
         }
+        Err(LayoutError::NoSuchTenant { tenant: tenant.to_owned(), lba_bytes })
     }
 }
 

@@ -4,54 +4,15 @@
 //! operator frees it by hand: another range would be another tenant's data.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use io_model::units::Size;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::RANGE_STEP_BYTES;
-
-/// New tenants start on a multiple of this: larger than any drive's page or stripe unit that matters.
-const ALIGN_BYTES: u64 = 1 << 20;
-
-/// The layout files that this build reads and writes.
-const VERSION: u32 = 1;
-
-/// Which drive, so that a layout is never applied to another one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceIdentity {
-    /// The file or block device, links resolved; the back end's name where it has no path.
-    pub path: String,
-    /// What the drive itself says who it is (its WWID or serial number), where the kernel knows.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub id: Option<String>,
-    /// Bytes that tenants may use.
-    pub size_bytes: u64,
-}
-
-/// One tenant's range.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Placement {
-    /// The tenant's name in the configuration.
-    pub name: String,
-    /// Start on the drive, a multiple of [`RANGE_STEP_BYTES`].
-    pub offset_bytes: u64,
-    /// Length, a multiple of [`RANGE_STEP_BYTES`].
-    pub size_bytes: u64,
-    /// LBA size of the namespace as last formatted: 512 or 4096.
-    pub lba_bytes: u32,
-    /// LBA size of a Format that began and has not ended: 512 or 4096. What the range holds then is undefined.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub formatting_to_lba_bytes: Option<u32>,
-    /// A disk that was made while the daemon ran: its `[[tenant]]` section, as a configuration would have it. `None`:
-    /// the configuration has it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub settings: Option<String>,
-    /// The range is new, and only so much from its start is known to be zeroed. `None`: all that it needs.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub zeroed_bytes: Option<u64>,
-}
+use crate::layout::{DeviceIdentity, Layout, VERSION};
+use crate::placement::Placement;
+use crate::space::{self, Extent};
 
 /// What a tenant asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,17 +53,6 @@ pub struct Contradiction {
     pub remedy: String,
 }
 
-/// Every range that is taken on one drive, by present tenants and by those that the configuration does not
-/// name any more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layout {
-    version: u32,
-    pub(crate) device: DeviceIdentity,
-    #[serde(rename = "tenant", default)]
-    pub(crate) tenants: Vec<Placement>,
-}
-
 /// What a plan does beside keeping things as they are, for the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
@@ -111,6 +61,15 @@ pub enum Change {
     Placed(Placement),
     /// A recorded tenant is not in the configuration; its range stays reserved.
     Reserved(Placement),
+    /// The configuration has a larger size than was recorded.
+    Grown {
+        /// Whose.
+        name: String,
+        /// Before.
+        from_bytes: u64,
+        /// Now.
+        to_bytes: u64,
+    },
     /// The drive has more room than before.
     DeviceGrew {
         /// Before.
@@ -136,18 +95,22 @@ pub enum Change {
     },
 }
 
-impl std::fmt::Display for Change {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let range = |p: &Placement| format!("{} at {}", Size(p.size_bytes), Size(p.offset_bytes));
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = |p: &Placement| format!("{} at {}", Size(p.size_bytes()), Size(p.offset_bytes()));
         match self {
             Self::Placed(new) => write!(f, "new tenant {:?} gets {}", new.name, range(new)),
             Self::Reserved(old) => write!(
                 f,
-                "{} stays reserved for tenant {:?}, which the configuration does not name; to free it, remove its \
-                 [[tenant]] from the layout file",
+                "{} stays reserved for tenant {:?}, which the configuration does not name; `evenkeel disk delete {}` \
+                 frees it",
                 range(old),
+                old.name,
                 old.name
             ),
+            Self::Grown { name, from_bytes, to_bytes } => {
+                write!(f, "tenant {name:?} grows from {} to {}", Size(*from_bytes), Size(*to_bytes))
+            }
             Self::DeviceGrew { from_bytes, to_bytes } => {
                 write!(f, "the device grew from {} to {}", Size(*from_bytes), Size(*to_bytes))
             }
@@ -161,73 +124,7 @@ impl std::fmt::Display for Change {
     }
 }
 
-impl Placement {
-    /// The first byte behind the range. Saturates, for ranges that were not checked yet.
-    pub fn end_bytes(&self) -> u64 {
-        self.offset_bytes.saturating_add(self.size_bytes)
-    }
-}
-
 impl Layout {
-    /// The drive.
-    pub fn device(&self) -> &DeviceIdentity {
-        &self.device
-    }
-
-    /// All ranges, by their place. None overlap, all end within the drive.
-    pub fn placements(&self) -> &[Placement] {
-        &self.tenants
-    }
-
-    /// A tenant's range.
-    pub fn find(&self, name: &str) -> Option<&Placement> {
-        self.tenants.iter().find(|placement| placement.name == name)
-    }
-
-    /// The sections of the disks that were made while the daemon ran, with their names.
-    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.tenants.iter().filter_map(|placement| Some((placement.name.as_str(), placement.settings.as_deref()?)))
-    }
-
-    /// A disk that was made while the daemon ran has these settings from now on. `false`: there is no such tenant.
-    pub fn set_settings(&mut self, name: &str, settings: &str) -> bool {
-        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
-        found.map(|placement| placement.settings = Some(settings.to_owned())).is_some()
-    }
-
-    /// A range that was given to a tenant which nobody was ever served as is free again. `false`: there is no such
-    /// tenant.
-    pub(crate) fn withdraw(&mut self, name: &str) -> bool {
-        let before = self.tenants.len();
-        self.tenants.retain(|placement| placement.name != name);
-        self.tenants.len() < before
-    }
-
-    /// Nothing has to be zeroed: the drive is empty, or tenants are to see what it holds.
-    pub fn accept_content(&mut self) {
-        self.tenants.iter_mut().for_each(|placement| placement.zeroed_bytes = None);
-    }
-
-    /// So much of a tenant's range is zeroed. `false`: there is no such tenant.
-    pub(crate) fn zeroed(&mut self, name: &str, zeroed_bytes: u64) -> bool {
-        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
-        let Some(placement) = found else { return false };
-        placement.zeroed_bytes = (zeroed_bytes < placement.size_bytes).then_some(zeroed_bytes);
-        true
-    }
-
-    /// A tenant's guest formats its namespace to this LBA size, or has done so if `ended`. False, and nothing changes,
-    /// where the tenant is not known or the size is neither 512 nor 4096.
-    pub(crate) fn format(&mut self, name: &str, lba_bytes: u32, ended: bool) -> bool {
-        let found = self.tenants.iter_mut().find(|placement| placement.name == name);
-        let Some(placement) = found.filter(|_| matches!(lba_bytes, 512 | 4096)) else { return false };
-        placement.formatting_to_lba_bytes = (!ended).then_some(lba_bytes);
-        if ended {
-            placement.lba_bytes = lba_bytes;
-        }
-        true
-    }
-
     /// Gives every tenant its range on `device`.
     ///
     /// Tenants in `recorded` keep theirs. New ones get the `offset` that they ask for, or else the first free place.
@@ -242,15 +139,15 @@ impl Layout {
     ) -> Result<(Layout, Vec<Change>), Vec<Contradiction>> {
         let mut found = Contradictions::default();
         let mut changes = Vec::new();
-        let mut layout = Layout { version: VERSION, device: device.clone(), tenants: Vec::new() };
+        let mut layout = Layout::empty(device);
         if let Some(recorded) = recorded {
             same_device(&mut found, device, &recorded.device, &mut changes);
-            layout.tenants.clone_from(&recorded.tenants);
+            layout = Layout { version: VERSION, device: device.clone(), ..recorded.clone() };
         }
         let (known, new): (Vec<Numbered<'_>>, Vec<Numbered<'_>>) =
             tenants.iter().enumerate().partition(|(_, tenant)| layout.find(tenant.name).is_some());
         for tenant in known {
-            keep(&mut found, tenant, &layout, &mut changes);
+            keep(&mut found, tenant, &mut layout, &mut changes);
         }
         let names: HashSet<&str> = tenants.iter().map(|tenant| tenant.name).collect();
         let gone = layout.tenants.iter().filter(|placement| !names.contains(placement.name.as_str()));
@@ -258,86 +155,17 @@ impl Layout {
         // Chosen places first, or a new tenant without one could take them.
         let (fixed, free): (Vec<_>, Vec<_>) = new.into_iter().partition(|(_, tenant)| tenant.offset.is_some());
         for tenant in fixed.into_iter().chain(free) {
-            layout.tenants.sort_by_key(|placement| placement.offset_bytes);
-            if let Some(placement) = place(&mut found, tenant, &layout, &names) {
-                changes.push(Change::Placed(placement.clone()));
-                layout.tenants.push(placement);
+            if let Some(extents) = place(&mut found, tenant, &layout, &names) {
+                layout.add(placement(tenant.1, extents));
+                changes.extend(layout.find(tenant.1.name).cloned().map(Change::Placed));
             }
         }
-        layout.tenants.sort_by_key(|placement| placement.offset_bytes);
         if found.0.is_empty()
             && let Err(what) = layout.validate()
         {
             found.add(About::Plan, format!("the planned layout is wrong: {what}"), "please report it");
         }
         if found.0.is_empty() { Ok((layout, changes)) } else { Err(found.0) }
-    }
-
-    /// What a layout must hold, wherever it comes from; says what is wrong.
-    pub(crate) fn validate(&self) -> Result<(), String> {
-        if self.version != VERSION {
-            return Err(format!("its version is {}, this build knows {VERSION}", self.version));
-        }
-        let mut names = HashSet::new();
-        let mut sorted: Vec<&Placement> = self.tenants.iter().collect();
-        sorted.sort_by_key(|placement| placement.offset_bytes);
-        let mut last: Option<&Placement> = None;
-        for placement in sorted {
-            let Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, zeroed_bytes, .. } =
-                placement;
-            if !names.insert(name.as_str()) {
-                return Err(format!("tenant {name:?} is in it twice"));
-            }
-            if !offset_bytes.is_multiple_of(RANGE_STEP_BYTES) || !size_bytes.is_multiple_of(RANGE_STEP_BYTES) {
-                return Err(format!("the range of tenant {name:?} is not in steps of {RANGE_STEP_BYTES} bytes"));
-            }
-            if *size_bytes == 0 || !matches!(lba_bytes, 512 | 4096) {
-                return Err(format!("tenant {name:?} has size_bytes = {size_bytes} and lba_bytes = {lba_bytes}"));
-            }
-            if zeroed_bytes.is_some_and(|zeroed_bytes| zeroed_bytes > *size_bytes) {
-                return Err(format!("tenant {name:?} has zeroed_bytes above its size_bytes"));
-            }
-            if !matches!(formatting_to_lba_bytes, None | Some(512 | 4096)) {
-                return Err(format!("tenant {name:?} has a formatting_to_lba_bytes that is neither 512 nor 4096"));
-            }
-            if offset_bytes.checked_add(*size_bytes).is_none_or(|end| end > self.device.size_bytes) {
-                return Err(format!("the range of tenant {name:?} ends behind the device"));
-            }
-            if let Some(last) = last.filter(|last| last.end_bytes() > *offset_bytes) {
-                return Err(format!("tenants {:?} and {name:?} overlap", last.name));
-            }
-            last = Some(placement);
-        }
-        Ok(())
-    }
-
-    /// The first range that `self` has and `next` lacks or has elsewhere.
-    pub(crate) fn first_lost<'s>(&'s self, next: &Layout) -> Option<&'s Placement> {
-        self.tenants.iter().find(|old| {
-            let kept = next.find(&old.name);
-            kept.is_none_or(|kept| (kept.offset_bytes, kept.size_bytes) != (old.offset_bytes, old.size_bytes))
-        })
-    }
-
-    /// Bytes that no range holds.
-    pub fn free_bytes(&self) -> u64 {
-        self.gaps().iter().map(|(start, end)| end - start).sum()
-    }
-
-    /// Free ranges, from and to. Expects the ranges in order.
-    fn gaps(&self) -> Vec<(u64, u64)> {
-        let mut gaps = Vec::new();
-        let mut at = 0;
-        for placement in &self.tenants {
-            if placement.offset_bytes > at {
-                gaps.push((at, placement.offset_bytes));
-            }
-            at = at.max(placement.end_bytes());
-        }
-        if self.device.size_bytes > at {
-            gaps.push((at, self.device.size_bytes));
-        }
-        gaps
     }
 }
 
@@ -378,20 +206,33 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
     }
 }
 
-/// A tenant that was placed before: its range stays, and the configuration may not say otherwise.
-fn keep(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &Layout, changes: &mut Vec<Change>) {
-    let Some(placement) = layout.find(tenant.name) else { return };
-    if tenant.size.0 != placement.size_bytes {
-        let recorded = Size(placement.size_bytes);
-        let what = format!("tenant {:?} has {recorded} on the drive, not {}", tenant.name, tenant.size);
+/// A tenant that was placed before: its range stays, and the configuration may not say otherwise. It may grow.
+fn keep(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &mut Layout, changes: &mut Vec<Change>) {
+    let Some(placement) = layout.find(tenant.name).cloned() else { return };
+    let (name, from_bytes, to_bytes) = (tenant.name.to_owned(), placement.size_bytes(), tenant.size.0);
+    let recorded = Size(from_bytes);
+    if to_bytes < from_bytes {
+        let what = format!("tenant {name:?} has {recorded} on the drive, not {}", tenant.size);
         let remedy = format!(
-            "write size = \"{recorded}\"; a size can't be changed, so for another one add a tenant with a new name and \
-             copy the data inside a guest"
+            "write size = \"{recorded}\"; a disk can grow and not shrink, so for a smaller one add a tenant with a new \
+             name and copy the data inside a guest"
         );
         found.add(About::Size(index), what, remedy);
+    } else if to_bytes > from_bytes {
+        match layout.grow(&name, to_bytes - from_bytes) {
+            Ok(()) => changes.push(Change::Grown { name, from_bytes, to_bytes }),
+            Err(most) => {
+                let what = format!(
+                    "no room for tenant {name:?} to grow from {recorded} to {}: {} more could be had",
+                    tenant.size,
+                    Size(most - most % RANGE_STEP_BYTES)
+                );
+                found.add(About::Size(index), what, format!("write size = \"{recorded}\", or make the device larger"));
+            }
+        }
     }
-    if let Some(offset) = tenant.offset.filter(|offset| offset.0 != placement.offset_bytes) {
-        let recorded = Size(placement.offset_bytes);
+    if let Some(offset) = tenant.offset.filter(|offset| offset.0 != placement.offset_bytes()) {
+        let recorded = Size(placement.offset_bytes());
         let what = format!("tenant {:?} is at {recorded} on the drive, not at {offset}", tenant.name);
         found.add(About::Offset(index), what, format!("write offset = \"{recorded}\", or remove it"));
     }
@@ -404,21 +245,29 @@ fn keep(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &Layo
     }
 }
 
+fn placement(tenant: &Wanted<'_>, extents: Vec<Extent>) -> Placement {
+    Placement {
+        name: tenant.name.to_owned(),
+        extents,
+        lba_bytes: tenant.lba_bytes,
+        formatting_to_lba_bytes: None,
+        settings: None,
+        zeroed_bytes: None,
+        grows_from_bytes: None,
+    }
+}
+
 /// A place for a new tenant.
 fn place(
     found: &mut Contradictions,
-    (index, tenant): Numbered<'_>,
+    tenant: Numbered<'_>,
     layout: &Layout,
     wanted: &HashSet<&str>,
-) -> Option<Placement> {
-    let offset_bytes = match tenant.offset {
-        Some(offset) => fixed_place(found, (index, tenant), offset.0, layout)?,
-        None => free_place(found, (index, tenant), layout, wanted)?,
-    };
-    let (name, size_bytes) = (tenant.name.to_owned(), tenant.size.0);
-    let (lba_bytes, zeroed_bytes) = (tenant.lba_bytes, Some(0));
-    let (formatting_to_lba_bytes, settings) = (None, None);
-    Some(Placement { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes })
+) -> Option<Vec<Extent>> {
+    match tenant.1.offset {
+        Some(offset) => fixed_place(found, tenant, offset.0, layout).map(|extent| vec![extent]),
+        None => free_place(found, tenant, layout, wanted),
+    }
 }
 
 fn fixed_place(
@@ -426,28 +275,26 @@ fn fixed_place(
     (index, tenant): Numbered<'_>,
     offset_bytes: u64,
     layout: &Layout,
-) -> Option<u64> {
-    let end = offset_bytes.saturating_add(tenant.size.0);
-    if end > layout.device.size_bytes {
-        let device = Size(layout.device.size_bytes);
-        let what =
-            format!("the range of tenant {:?} ends at {}, behind the device's end at {device}", tenant.name, Size(end));
+) -> Option<Extent> {
+    let extent = Extent { offset_bytes, size_bytes: tenant.size.0 };
+    let device = Size(layout.device.size_bytes);
+    if extent.end_bytes() > device.0 {
+        let end = Size(extent.end_bytes());
+        let what = format!("the range of tenant {:?} ends at {end}, behind the device's end at {device}", tenant.name);
         found.add(About::Offset(index), what, "choose a smaller offset, or remove it to have a place chosen");
         return None;
     }
-    let taken = layout.tenants.iter().find(|p| p.offset_bytes < end && offset_bytes < p.end_bytes());
-    if let Some(other) = taken {
+    if let Some((at, who)) = layout.who_is_at(&extent) {
         let what = format!(
-            "the range of tenant {:?} is taken: tenant {:?} has {} at {}",
+            "the range of tenant {:?} is taken: {who} has {} at {}",
             tenant.name,
-            other.name,
-            Size(other.size_bytes),
-            Size(other.offset_bytes)
+            Size(at.size_bytes),
+            Size(at.offset_bytes)
         );
         found.add(About::Offset(index), what, "choose another offset, or remove it to have a place chosen");
         return None;
     }
-    Some(offset_bytes)
+    Some(extent)
 }
 
 fn free_place(
@@ -455,35 +302,34 @@ fn free_place(
     (index, tenant): Numbered<'_>,
     layout: &Layout,
     wanted: &HashSet<&str>,
-) -> Option<u64> {
-    let gaps = layout.gaps();
-    let aligned = gaps.iter().filter_map(|(start, end)| {
-        let start = start.checked_next_multiple_of(ALIGN_BYTES)?;
-        end.checked_sub(start).map(|room| (start, room))
-    });
-    if let Some((start, _)) = aligned.clone().find(|(_, room)| *room >= tenant.size.0) {
-        return Some(start);
+) -> Option<Vec<Extent>> {
+    let free = layout.free();
+    let chosen = space::choose(&free, &layout.clean, tenant.size.0);
+    if chosen.is_some() {
+        return chosen;
     }
-    let largest = aligned.map(|(_, room)| room).max().unwrap_or(0);
+    let most = space::most(&free);
     let what = format!(
-        "no room for tenant {:?} of {}: the largest free range has {}",
+        "no room for tenant {:?} of {}: at most {} could be had",
         tenant.name,
         tenant.size,
-        Size(largest - largest % RANGE_STEP_BYTES)
+        Size(most - most % RANGE_STEP_BYTES)
     );
     let reserved: Vec<&Placement> =
         layout.tenants.iter().filter(|placement| !wanted.contains(placement.name.as_str())).collect();
-    let remedy = if reserved.is_empty() {
-        "make it smaller, or the device larger".to_owned()
-    } else {
-        let bytes = reserved.iter().map(|placement| placement.size_bytes).sum();
-        format!(
-            "make it smaller, or the device larger, or free what {} tenants that are not configured hold ({}) by \
-             removing them from the layout file",
+    let mut remedy = "make it smaller, or the device larger".to_owned();
+    if !reserved.is_empty() {
+        let bytes = reserved.iter().map(|placement| placement.size_bytes()).sum();
+        remedy += &format!(
+            ", or free what {} tenants that are not configured hold ({}) by `evenkeel disk delete`",
             reserved.len(),
             Size(bytes)
-        )
-    };
+        );
+    }
+    if !layout.wiping.is_empty() {
+        let bytes = layout.wiping.iter().map(|range| range.size_bytes).sum();
+        remedy += &format!(", or wait until {} of deleted tenants are wiped", Size(bytes));
+    }
     found.add(About::Size(index), what, remedy);
     None
 }

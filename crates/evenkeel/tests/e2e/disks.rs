@@ -1,5 +1,6 @@
 //! Disks that come and change while the daemon runs, through the API and the command line.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -169,5 +170,107 @@ fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
     slow.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     drop(silent);
+    daemon.stop();
+}
+
+/// Whether all of a disk's pattern is gone from the image.
+fn is_wiped(home: &Home, pattern: &[u8]) -> bool {
+    let image = std::fs::read(home.path("drive.img")).unwrap();
+    // Patterns differ in each sector.
+    let sectors: HashSet<&[u8]> = pattern.chunks(512).collect();
+    !image.chunks(512).any(|found| sectors.contains(found))
+}
+
+fn operations(home: &Home) -> Vec<Value> {
+    let output = evenkeel().args(["operations", "--json", "--socket"]).arg(socket(home)).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    done(&home, "create kept --size 16MiB");
+    done(&home, "create gone --size 32MiB");
+    let secret = pattern(7, 64 << 10);
+    let mut gone = home.attach("gone");
+    let mut kept = home.attach("kept");
+    (0..512).for_each(|at| gone.write(at * 128, &secret).unwrap());
+    kept.write(0, &pattern(1, 4096)).unwrap();
+    kept.flush().unwrap();
+    assert!(!is_wiped(&home, &secret));
+    let told = refused(&home, "delete gone");
+    assert!(told.contains("nothing is deleted; --yes deletes it"), "{told}");
+    let told = refused(&home, "delete gone --yes");
+    assert!(told.contains("is attached to a client; detach it there, or use force"), "{told}");
+    assert!(refused(&home, "delete nobody --yes").contains("there is no disk \"nobody\""));
+    done(&home, "delete gone --yes --force");
+    drop(gone);
+    assert_eq!(names(&home), ["kept"]);
+    let free = || {
+        let output = evenkeel().args(["drive", "list", "--json", "--socket"]).arg(socket(&home)).output().unwrap();
+        let drives: Value = serde_json::from_slice(&output.stdout).unwrap();
+        drives[0]["free_bytes"].as_u64().unwrap()
+    };
+    wait_for("the wiper", || operations(&home).is_empty().then_some(()));
+    assert!(is_wiped(&home, &secret));
+    assert_eq!(free(), 48 << 20);
+    // As good as the first time, as long as anything of it is known.
+    assert!(refused(&home, "delete gone --yes").contains("there is no disk"));
+    // Clean room needs no zeroing.
+    assert_eq!(done(&home, "create next --size 32MiB")["state"], "served");
+    let mut next = home.attach("next");
+    assert!(next.read(0, 128).unwrap().iter().all(|byte| *byte == 0));
+    next.write(0, &secret).unwrap();
+    assert_eq!(kept.read(0, 8).unwrap(), pattern(1, 4096));
+    drop(next);
+    done(&home, "delete next --yes --wipe three-passes --wait");
+    assert!(is_wiped(&home, &secret) && operations(&home).is_empty());
+    daemon.stop();
+}
+
+#[test]
+fn a_wipe_goes_on_after_a_kill() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let secret = pattern(9, 64 << 10);
+    for round in 0..5 {
+        let daemon = home.serve();
+        wait_for("the wiper", || operations(&home).is_empty().then_some(()));
+        assert!(is_wiped(&home, &secret), "round {round}");
+        assert_eq!(done(&home, "create gone --size 48MiB")["state"], "served", "all of it is clean");
+        let mut gone = home.attach("gone");
+        (0..768).for_each(|at| gone.write(at * 128, &secret).unwrap());
+        drop(gone);
+        wait_for("its client is gone", || (done(&home, "show gone")["attached"] == false).then_some(()));
+        done(&home, "delete gone --yes");
+        // SIGKILL, wherever the wiper is.
+        drop(daemon);
+        let layout = std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap();
+        assert!(!layout.contains("[[tenant]]"), "{layout}");
+    }
+}
+
+#[test]
+fn what_left_the_configuration_is_deleted_by_its_name() {
+    let home = Home::new();
+    home.configure(&format!("{CONFIG}[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\n"));
+    let daemon = home.serve();
+    let secret = pattern(11, 4096);
+    let mut db = home.attach("db");
+    db.write(0, &secret).unwrap();
+    drop(db);
+    let told = refused(&home, "delete db --yes");
+    assert!(told.contains("\"db\" is declared in") && told.contains("remove it there"), "{told}");
+    daemon.stop();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    assert!(refused(&home, "create db --size 4MiB").contains("data of an earlier tenant"));
+    assert!(!is_wiped(&home, &secret));
+    done(&home, "delete db --yes --wait");
+    assert!(is_wiped(&home, &secret));
+    done(&home, "create db --size 4MiB");
     daemon.stop();
 }

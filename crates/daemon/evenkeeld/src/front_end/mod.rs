@@ -9,6 +9,7 @@ mod nvme;
 mod nvme_client;
 mod virtio;
 mod virtio_client;
+mod wiper;
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token}
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
+pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
 
@@ -232,6 +234,8 @@ front_ends! {
         Nvme(nvme::NvmeDevice),
         /// Virtqueues over vhost-user.
         Virtio(virtio::VirtioQueues),
+        /// The daemon's own, for what deleted disks left.
+        Wiper(wiper::Wiper),
     }
 }
 

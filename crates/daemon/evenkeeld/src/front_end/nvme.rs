@@ -162,8 +162,8 @@ fn controller_config(
         firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
         namespace: NamespaceConfig {
-            place: Place { tenant: id, base_bytes: placement.offset_bytes },
-            size_bytes: placement.size_bytes,
+            place: Place { tenant: id, base_bytes: placement.offset_bytes() },
+            size_bytes: placement.served_bytes(),
             lba_bytes: placement.lba_bytes,
             lba_sizes,
             discard: drive.discard,

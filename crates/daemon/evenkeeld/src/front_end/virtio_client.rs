@@ -36,8 +36,8 @@ pub struct VirtioClient {
 /// The disk that a tenant's guest sees.
 pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Disk> {
     Ok(Disk::new(DiskConfig {
-        place: Place { tenant: id, base_bytes: placement.offset_bytes },
-        size_bytes: placement.size_bytes,
+        place: Place { tenant: id, base_bytes: placement.offset_bytes() },
+        size_bytes: placement.served_bytes(),
         block_bytes: placement.lba_bytes,
         serial: tenant.name.chars().take(vhost_blk::SERIAL_BYTES).collect(),
         queues: tenant.queues,

@@ -1,0 +1,287 @@
+//! Overwrites what deleted disks left, as a tenant among the others: the policy divides the drive between it and them.
+//!
+//! A pass goes in segments. Each is written, flushed, where the method wants it read back and compared, and reported:
+//! what was reported is never done again.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use guest_memory::{MappedU32, Mapping, MemoryListener};
+use io_model::{DeviceError, Fetch, IoBuf, Op, Outcome, Place, Source, TenantId, Token};
+use layout::{WipeMethod, Wiping};
+
+use super::FrontEnd;
+
+/// Bytes of a command: as much as every policy lets through at once.
+const CHUNK_BYTES: u64 = 128 << 10;
+
+/// Commands at a time, each with a buffer of its own for what is read back.
+const DEPTH: usize = 4;
+
+/// Bytes between two reports.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Its only queue.
+const VQ: u16 = 1;
+
+/// How far a range is; or why it can't be overwritten.
+#[derive(Debug)]
+pub struct WipeStep {
+    /// Where the range starts on the drive.
+    pub offset_bytes: u64,
+    /// Passes that are over, and bytes of the present one, durably; [`layout::Layout::set_wiped`] wants them.
+    pub result: Result<(u8, u64), WipeError>,
+}
+
+/// Why a range can't be overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WipeError {
+    /// The drive failed a command.
+    Drive(DeviceError),
+    /// What was read back is not what was written.
+    Differs,
+}
+
+/// Whom to tell of each step; it may not wait.
+pub type OnWipeStep = Box<dyn Fn(WipeStep) + Send>;
+
+/// Overwrite this range from now on. There is none at present.
+pub struct Order(pub Wiping);
+
+/// What is done with a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Write,
+    Flush,
+    ReadBack,
+}
+
+/// A range that is being overwritten.
+struct Run {
+    at_bytes: u64,
+    size_bytes: u64,
+    method: WipeMethod,
+    /// Passes that are over.
+    passes: u8,
+    /// The present segment, from and to.
+    segment: (u64, u64),
+    phase: Phase,
+    /// What of the segment was handed out.
+    next_bytes: u64,
+    error: Option<WipeError>,
+}
+
+impl Run {
+    fn segment_after(&mut self, from: u64) {
+        self.segment = (from, (from + SEGMENT_BYTES).min(self.size_bytes));
+        self.next_bytes = from;
+        self.phase = Phase::Write;
+    }
+
+    /// Commands that the phase still has to hand out.
+    fn left(&self) -> u64 {
+        match self.phase {
+            _ if self.error.is_some() => 0,
+            Phase::Flush => u64::from(self.next_bytes < self.segment.1),
+            Phase::Write | Phase::ReadBack => (self.segment.1 - self.next_bytes).div_ceil(CHUNK_BYTES),
+        }
+    }
+
+    /// What comes once all commands of a phase are back. `Some`: a step to report.
+    fn advance(&mut self) -> Option<(u8, u64)> {
+        let (from, to) = self.segment;
+        self.next_bytes = from;
+        self.phase = match (self.phase, self.method) {
+            (Phase::Write, _) => Phase::Flush,
+            (Phase::Flush, WipeMethod::ThreePasses) => Phase::ReadBack,
+            (Phase::Flush, WipeMethod::Zeros) | (Phase::ReadBack, _) => {
+                if to < self.size_bytes {
+                    self.segment_after(to);
+                    return Some((self.passes, to));
+                }
+                self.passes += 1;
+                self.segment_after(0);
+                return Some((self.passes, 0));
+            }
+        };
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        self.passes >= self.method.passes()
+    }
+}
+
+/// The wiper at its poller.
+pub struct Wiper {
+    place: Place,
+    /// What is written, and a buffer for each command that reads.
+    memory: Arc<Mapping>,
+    is_mapped: bool,
+    /// What the present pass writes.
+    pattern: Vec<u8>,
+    read_back: Vec<u8>,
+    free_buffers: Vec<usize>,
+    run: Option<Run>,
+    in_flight: u32,
+    is_leaving: bool,
+    on_step: OnWipeStep,
+}
+
+impl Wiper {
+    /// With nothing to do.
+    ///
+    /// # Errors
+    /// There is no memory for its buffers.
+    pub fn new(id: TenantId, on_step: OnWipeStep) -> Result<Self> {
+        let memory = Mapping::anonymous((1 + DEPTH) * CHUNK_BYTES as usize)?;
+        Ok(Self {
+            place: Place::whole_drive(id),
+            memory,
+            is_mapped: false,
+            pattern: vec![0; CHUNK_BYTES as usize],
+            read_back: vec![0; CHUNK_BYTES as usize],
+            free_buffers: (1..=DEPTH).collect(),
+            run: None,
+            in_flight: 0,
+            is_leaving: false,
+            on_step,
+        })
+    }
+
+    /// The last pass leaves zeros: whoever gets the range next sees them.
+    fn prepare_pass(&mut self) {
+        let Some(run) = &self.run else { return };
+        match run.method.passes() - run.passes.min(run.method.passes()) {
+            3 => self.pattern.fill(0xff),
+            2 => fastrand::Rng::new().fill(&mut self.pattern),
+            _ => self.pattern.fill(0),
+        }
+        // It is ours, and can't go.
+        let _ = self.memory.write_at(0, &self.pattern);
+    }
+
+    /// When all commands of a phase are back: what is next.
+    fn go_on(&mut self) {
+        while let Some(run) = self.run.as_mut().filter(|run| self.in_flight == 0 && run.left() == 0) {
+            let step = match run.error {
+                Some(error) => Some(Err(error)),
+                None => run.advance().map(Ok),
+            };
+            let Some(result) = step else { continue };
+            (self.on_step)(WipeStep { offset_bytes: run.at_bytes, result });
+            if run.error.is_some() || run.is_over() {
+                self.run = None;
+            } else if matches!(result, Ok((_, 0))) {
+                self.prepare_pass();
+            }
+        }
+    }
+
+    fn is_as_written(&mut self, buffer: usize, len: usize) -> bool {
+        let read = self.memory.read_at(buffer as u64 * CHUNK_BYTES, &mut self.read_back[..len]);
+        read.is_some() && self.read_back[..len] == self.pattern[..len]
+    }
+}
+
+impl Source for Wiper {
+    fn live_vqs(&self) -> u128 {
+        u128::from(self.run.is_some()) << VQ
+    }
+
+    fn backlog(&mut self, _vq: u16) -> u32 {
+        let left = self.run.as_ref().map_or(0, Run::left).min(self.free_buffers.len() as u64);
+        if self.is_leaving { 0 } else { left as u32 }
+    }
+
+    fn fetch(&mut self, vq: u16) -> Fetch {
+        let Some(run) = self.run.as_mut().filter(|run| run.left() > 0 && !self.is_leaving) else { return Fetch::Empty };
+        let Some(buffer) = self.free_buffers.pop() else { return Fetch::Empty };
+        let mut buf = IoBuf::default();
+        let len = CHUNK_BYTES.min(run.segment.1 - run.next_bytes);
+        let command = match run.phase {
+            Phase::Flush => {
+                run.next_bytes = run.segment.1;
+                self.place.flush()
+            }
+            Phase::Write | Phase::ReadBack => {
+                let (op, from) = if run.phase == Phase::Write { (Op::Write, 0) } else { (Op::Read, buffer as u64) };
+                if !buf.push(&self.memory, from * CHUNK_BYTES, len) {
+                    run.error = Some(WipeError::Drive(DeviceError::Memory));
+                    self.free_buffers.push(buffer);
+                    self.go_on();
+                    return Fetch::Empty;
+                }
+                let command = self.place.command(op, run.at_bytes + run.next_bytes, len);
+                run.next_bytes += len;
+                command
+            }
+        };
+        self.in_flight += 1;
+        // Which buffer, and how much of it.
+        Fetch::Command(command, buf, Token::new(vq, (command.len_bytes / 512) as u16, buffer as u32))
+    }
+
+    fn complete(&mut self, token: Token, outcome: Outcome, _buf: IoBuf) {
+        let (_, blocks, buffer) = token.spend();
+        self.in_flight -= 1;
+        self.free_buffers.push(buffer as usize);
+        let is_read_back = self.run.as_ref().is_some_and(|run| run.phase == Phase::ReadBack);
+        let differs =
+            outcome.is_ok() && is_read_back && !self.is_as_written(buffer as usize, usize::from(blocks) * 512);
+        let error = outcome.err().map(WipeError::Drive).or(differs.then_some(WipeError::Differs));
+        if let (Some(run), Some(error)) = (&mut self.run, error) {
+            run.error.get_or_insert(error);
+        }
+        self.go_on();
+    }
+
+    fn notify(&mut self) {}
+
+    fn set_wakeup(&mut self, _wanted: bool) {}
+}
+
+impl FrontEnd for Wiper {
+    type Order = Order;
+
+    fn order(&mut self, Order(range): Order, memory: &mut dyn MemoryListener) {
+        self.is_mapped = self.is_mapped || memory.map(&self.memory).is_ok();
+        let Wiping { offset_bytes: at_bytes, size_bytes, method, passes, wiped_bytes, .. } = range;
+        let mut run = Run {
+            at_bytes,
+            size_bytes,
+            method,
+            passes,
+            segment: (0, 0),
+            phase: Phase::Write,
+            next_bytes: 0,
+            error: (!self.is_mapped).then_some(WipeError::Drive(DeviceError::Memory)),
+        };
+        run.segment_after(wiped_bytes);
+        self.run = Some(run);
+        self.prepare_pass();
+        self.go_on();
+    }
+
+    fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
+        if !self.is_leaving {
+            return false;
+        }
+        if self.in_flight == 0 && std::mem::take(&mut self.is_mapped) {
+            memory.unmap(&self.memory);
+        }
+        self.in_flight > 0
+    }
+
+    fn has_client(&self) -> bool {
+        self.run.is_some()
+    }
+
+    fn check_health(&mut self) {}
+
+    fn doorbells(&self, _out: &mut Vec<(MappedU32, u32)>) {}
+}

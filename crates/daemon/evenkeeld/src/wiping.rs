@@ -1,0 +1,239 @@
+//! Disks that are deleted, and what is done with what they leave.
+//!
+//! A deletion is durable before anything happens. Then the tenant leaves; once nothing of it is in flight any more, the
+//! [`Wiper`] overwrites its ranges, one after the other, and each is free when that is durable. It is there only while
+//! there is something to do. Whatever was begun and not ended goes on at the next start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use api::{Operation, OperationState};
+use client_socket::Level;
+use config::Tenant;
+use io_model::TenantId;
+use io_model::units::Size;
+use layout::{LayoutError, WipeMethod, Wiping};
+use policy::Terms;
+use poller::Probe;
+
+use crate::daemon::Command;
+use crate::front_end::{Wipe, WipeError, WipeStep, Wiper};
+use crate::owner::{ADD_LIMIT, Owner};
+use crate::poller_thread::{Addition, Message, TenantAt};
+use crate::pollers::PollerId;
+
+/// Where the wiper is.
+#[derive(Debug, Default)]
+enum State {
+    /// There is none.
+    #[default]
+    Away,
+    /// At a poller, with the range that starts there.
+    Busy(PollerId, TenantAt, u64, Begun),
+    /// It was told to go.
+    Leaving(TenantId),
+}
+
+/// When the wiper began with a range.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    at: Instant,
+    /// What was done before.
+    done_bytes: u64,
+}
+
+/// Over all passes.
+fn done_bytes(range: &Wiping) -> u64 {
+    range.size_bytes * u64::from(range.passes) + range.wiped_bytes
+}
+
+/// What the owner knows of deletions.
+#[derive(Debug, Default)]
+pub struct Wipes {
+    state: State,
+    /// Ranges of tenants that are still leaving.
+    held: BTreeMap<TenantId, Vec<u64>>,
+    /// Ranges that the drive failed: until the next start nobody has them.
+    failed: BTreeSet<u64>,
+}
+
+impl Wipes {
+    /// Whether the range that starts there could not be overwritten.
+    pub fn has_failed(&self, offset_bytes: u64) -> bool {
+        self.failed.contains(&offset_bytes)
+    }
+
+    /// Bytes per second since it was begun.
+    fn rate(&self, range: &Wiping) -> Option<u64> {
+        let State::Busy(.., offset_bytes, begun) = &self.state else { return None };
+        let done = done_bytes(range).checked_sub(begun.done_bytes)?;
+        let rate = (done as f64 / begun.at.elapsed().as_secs_f64()) as u64;
+        (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
+    }
+
+    fn may_begin(&self, range: &Wiping) -> bool {
+        let is_held = self.held.values().flatten().any(|offset_bytes| *offset_bytes == range.offset_bytes);
+        !is_held && !self.has_failed(range.offset_bytes)
+    }
+}
+
+impl Owner {
+    /// Deletes a tenant, or what one that is not served left: durably at once, whatever happens then. `done` hears when it
+    /// has left; then what it had is overwritten, and after that free.
+    ///
+    /// # Errors
+    /// It can't be made durable; nothing has changed.
+    pub(crate) fn delete(
+        &mut self,
+        name: &str,
+        method: WipeMethod,
+        done: Sender<Result<()>>,
+    ) -> Result<(), LayoutError> {
+        let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
+        self.layout.release(name, method)?;
+        (self.around.sink)(Level::Info, &format!("{name}: deleted; what it leaves is being wiped"));
+        match self.find_tenant(name) {
+            Some(id) => {
+                let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
+                self.wipes.held.insert(id, offsets.collect());
+                self.remove(id, done);
+            }
+            None => {
+                // Who asked may have given up.
+                let _ = done.send(Ok(()));
+                self.wipe_next();
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of a tenant is in flight any more.
+    pub(crate) fn wipe_after(&mut self, id: TenantId) {
+        if self.wipes.held.remove(&id).is_some() {
+            self.wipe_next();
+        }
+    }
+
+    /// Has the next range overwritten, if there is one and the wiper has nothing to do.
+    pub(crate) fn wipe_next(&mut self) {
+        if !matches!(self.wipes.state, State::Away) {
+            return;
+        }
+        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
+        let Some(range) = wiping.iter().find(|range| self.wipes.may_begin(range)).cloned() else { return };
+        if let Err(error) = self.start_wiper(range) {
+            let line =
+                format!("what deleted disks left can't be wiped, and stays reserved until the next start: {error:#}");
+            (self.around.sink)(Level::Warn, &line);
+        }
+    }
+
+    fn start_wiper(&mut self, range: Wiping) -> Result<()> {
+        let tenant = Tenant::background("wiper");
+        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
+        let poller = parts.first().map(|part| part.poller).context("no poller takes it on")?;
+        let id = self.new_id();
+        let handle = self.handle.clone();
+        let front_end = Wiper::new(id, Box::new(move |step| handle.tell(Command::Wiped(step))))?.into();
+        let terms = Terms::best_effort(1);
+        let probe = Arc::new(Probe::new(id, terms.class));
+        let (done, slot) = channel();
+        self.pollers.send(poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
+        let Ok(slot) = slot.recv_timeout(ADD_LIMIT) else {
+            self.pollers.close_unused(&self.config);
+            return Err(anyhow!("a poller has no place for the wiper"));
+        };
+        self.pollers.serves(poller, id);
+        let at = TenantAt { id, slot };
+        self.wipe(poller, at, range);
+        Ok(())
+    }
+
+    fn wipe(&mut self, poller: PollerId, at: TenantAt, range: Wiping) {
+        let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range) };
+        self.wipes.state = State::Busy(poller, at, range.offset_bytes, begun);
+        self.pollers.send(poller, Message::Order(at, Wipe(range).into()));
+    }
+
+    /// What is to be done until everything is free, oldest first.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
+        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
+        wiping.iter().map(|range| {
+            let state = match self.wipes.state {
+                State::Busy(.., offset_bytes, _) if offset_bytes == range.offset_bytes => OperationState::Running,
+                _ if self.wipes.has_failed(range.offset_bytes) => OperationState::Failed,
+                _ => OperationState::Waiting,
+            };
+            let total_bytes = range.size_bytes * u64::from(range.method.passes());
+            let done_bytes = done_bytes(range);
+            let bytes_per_second = self.wipes.rate(range);
+            let left = |rate: u64| (total_bytes - done_bytes).div_ceil(rate.max(1));
+            Operation {
+                kind: "wipe".to_owned(),
+                disk: range.former.clone(),
+                state,
+                done_bytes,
+                total_bytes,
+                bytes_per_second,
+                seconds_left: bytes_per_second.map(left),
+            }
+        })
+    }
+
+    /// The wiper has come further, or not.
+    pub(crate) fn wiped(&mut self, step: WipeStep) {
+        let WipeStep { offset_bytes, result } = step;
+        let found = self.layout.layout().and_then(|it| it.wiping().iter().find(|it| it.offset_bytes == offset_bytes));
+        let Some(range) = found.cloned() else { return };
+        let (former, size) = (&range.former, Size(range.size_bytes));
+        let ended = match result {
+            Ok((passes, wiped_bytes)) => {
+                let recorded = self.layout.set_wiped(offset_bytes, passes, wiped_bytes);
+                if passes < range.method.passes() {
+                    // What could not be recorded is done again after a kill, no more.
+                    return;
+                }
+                recorded.map_err(|error| error.to_string())
+            }
+            Err(WipeError::Drive(error)) => Err(format!("the drive failed a command ({error:?})")),
+            Err(WipeError::Differs) => Err("what was read back is not what was written".to_owned()),
+        };
+        match ended {
+            Ok(_) => (self.around.sink)(Level::Info, &format!("{former}: {size} that it left are wiped, and free")),
+            Err(why) => {
+                self.wipes.failed.insert(offset_bytes);
+                let line = format!(
+                    "{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}"
+                );
+                (self.around.sink)(Level::Warn, &line);
+            }
+        }
+        self.end_range();
+    }
+
+    /// The next range, or the wiper goes.
+    fn end_range(&mut self) {
+        let State::Busy(poller, at, ..) = self.wipes.state else { return };
+        let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
+        if let Some(range) = wiping.iter().find(|range| self.wipes.may_begin(range)).cloned() {
+            return self.wipe(poller, at, range);
+        }
+        self.wipes.state = State::Leaving(at.id);
+        let handle = self.handle.clone();
+        self.pollers.send(poller, Message::Remove(at, Box::new(move || handle.tell(Command::WiperLeft(at.id)))));
+    }
+
+    /// The poller let go of the wiper. Something more may have been deleted meanwhile.
+    pub(crate) fn wiper_left(&mut self, id: TenantId) {
+        if !matches!(self.wipes.state, State::Leaving(leaving) if leaving == id) {
+            return;
+        }
+        self.wipes.state = State::Away;
+        self.pollers.forget(id);
+        self.pollers.close_unused(&self.config);
+        self.wipe_next();
+    }
+}

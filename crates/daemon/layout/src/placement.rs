@@ -1,0 +1,163 @@
+//! What a range of the drive is taken by.
+
+use serde::{Deserialize, Serialize};
+
+use crate::space::{self, Extent};
+
+/// One tenant's ranges, and what they hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Block", from = "Block")]
+pub struct Placement {
+    /// The tenant's name in the configuration.
+    pub name: String,
+    /// Where its disk lies, in the disk's order; at least one. Neighbours are one.
+    pub extents: Vec<Extent>,
+    /// LBA size of the namespace as last formatted: 512 or 4096.
+    pub lba_bytes: u32,
+    /// LBA size of a Format that began and has not ended: 512 or 4096. What the disk holds then is undefined.
+    pub formatting_to_lba_bytes: Option<u32>,
+    /// A disk that was made while the daemon ran: its `[[tenant]]` section, as a configuration would have it. `None`:
+    /// the configuration has it.
+    pub settings: Option<String>,
+    /// Something of it is new, and only so much from its start is known to need no zeroing. `None`: all of it.
+    pub zeroed_bytes: Option<u64>,
+    /// It is growing: it has this size until all of it is zeroed.
+    pub grows_from_bytes: Option<u64>,
+}
+
+impl Placement {
+    /// Where the disk begins on the drive.
+    pub fn offset_bytes(&self) -> u64 {
+        self.extents.first().map_or(0, |extent| extent.offset_bytes)
+    }
+
+    /// The disk's size, or what it will be once it has grown.
+    pub fn size_bytes(&self) -> u64 {
+        space::sum(&self.extents)
+    }
+
+    /// The disk's size now.
+    pub fn served_bytes(&self) -> u64 {
+        self.grows_from_bytes.unwrap_or_else(|| self.size_bytes())
+    }
+
+    /// Where the disk's byte `at_bytes` lies on the drive, and how many follow it there, itself included.
+    pub fn locate(&self, at_bytes: u64) -> Option<(u64, u64)> {
+        let mut before = 0;
+        for extent in &self.extents {
+            let inside = at_bytes - before;
+            if inside < extent.size_bytes {
+                return Some((extent.offset_bytes + inside, extent.size_bytes - inside));
+            }
+            before += extent.size_bytes;
+        }
+        None
+    }
+
+    /// Whether `next` has the same bytes where they were, with more behind them or not.
+    pub(crate) fn is_kept_in(&self, next: &Self) -> bool {
+        let Some((last, others)) = self.extents.split_last() else { return true };
+        let its_last = next.extents.get(others.len());
+        next.extents.starts_with(others)
+            && its_last.is_some_and(|its| its.offset_bytes == last.offset_bytes && its.size_bytes >= last.size_bytes)
+    }
+}
+
+/// How a released range is overwritten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WipeMethod {
+    /// Once, with zeros.
+    #[default]
+    Zeros,
+    /// With ones, with numbers that look random, and with zeros, each read back and compared (after DoD 5220.22-M).
+    ThreePasses,
+}
+
+impl WipeMethod {
+    /// How often all is written.
+    pub const fn passes(self) -> u8 {
+        match self {
+            Self::Zeros => 1,
+            Self::ThreePasses => 3,
+        }
+    }
+}
+
+/// A range that a deleted disk left behind. Nobody gets it before it is overwritten.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wiping {
+    /// The disk that it was a part of.
+    pub former: String,
+    /// Start on the drive.
+    pub offset_bytes: u64,
+    /// Length.
+    pub size_bytes: u64,
+    /// How.
+    #[serde(default)]
+    pub method: WipeMethod,
+    /// Passes that are over.
+    #[serde(default)]
+    pub passes: u8,
+    /// So much from its start is overwritten by the present pass, durably.
+    pub wiped_bytes: u64,
+}
+
+impl Wiping {
+    /// Where.
+    pub fn extent(&self) -> Extent {
+        Extent { offset_bytes: self.offset_bytes, size_bytes: self.size_bytes }
+    }
+}
+
+/// A [`Placement`] in the file: the usual disk has one extent, which needs no list.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Block {
+    name: String,
+    offset_bytes: u64,
+    size_bytes: u64,
+    lba_bytes: u32,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    formatting_to_lba_bytes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    settings: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    zeroed_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    grows_from_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    more: Vec<Extent>,
+}
+
+impl From<Placement> for Block {
+    fn from(placement: Placement) -> Self {
+        let Placement { name, extents, lba_bytes, formatting_to_lba_bytes, settings, .. } = placement;
+        let Placement { zeroed_bytes, grows_from_bytes, .. } = placement;
+        let mut extents = extents.into_iter();
+        let first = extents.next().unwrap_or(Extent { offset_bytes: 0, size_bytes: 0 });
+        let Extent { offset_bytes, size_bytes } = first;
+        let more = extents.collect();
+        Self {
+            name,
+            offset_bytes,
+            size_bytes,
+            lba_bytes,
+            formatting_to_lba_bytes,
+            settings,
+            zeroed_bytes,
+            grows_from_bytes,
+            more,
+        }
+    }
+}
+
+impl From<Block> for Placement {
+    fn from(block: Block) -> Self {
+        let Block { name, offset_bytes, size_bytes, lba_bytes, formatting_to_lba_bytes, settings, .. } = block;
+        let Block { zeroed_bytes, grows_from_bytes, .. } = block;
+        let extents = [Extent { offset_bytes, size_bytes }].into_iter().chain(block.more).collect();
+        Self { name, extents, lba_bytes, formatting_to_lba_bytes, settings, zeroed_bytes, grows_from_bytes }
+    }
+}
