@@ -343,7 +343,7 @@ impl Driver<'_> {
             0..235 => {}
             235..242 => all[which].length ^= 4,
             242..249 => all[which].kind = data.list.page,
-            249.. => all[which].address += 2,
+            249.. => all[which].address = all[which].address.wrapping_add(2),
         }
         let mut head = sgl_type::LAST_SEGMENT;
         if data.tweak & 1 == 0 {

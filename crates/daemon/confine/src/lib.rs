@@ -6,18 +6,21 @@
 //! | `calls`, `filters` | seccomp: the system calls of each kind of thread |
 //! | `landlock` | the files that the process may open |
 //! | `peer` | who connects |
+//! | `keeper` | a process that is there again when it was killed |
 //!
 //! In the order in which they go up: [`drop_privileges`] and [`fence`] before any thread starts, [`arm`], and each
 //! thread [`enter`]s first thing. Filters and fences are inherited by whatever a thread starts, and never come off.
 
 mod calls;
 mod filters;
+mod keeper;
 mod landlock;
 mod peer;
 mod privileges;
 
 pub use calls::ThreadKind;
 pub use filters::{arm, enter, is_armed};
+pub use keeper::keep_running;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;
 pub use privileges::{Identity, drop_privileges, hide_memory};

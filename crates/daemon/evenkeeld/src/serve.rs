@@ -118,22 +118,32 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Serves as the descriptor gate of the daemon that started this process, until that ends.
+/// Serves as the descriptor gate of the daemon that started this process, until that ends: in a process of its own, and
+/// in another one if that is killed.
 pub fn as_gate(confined: bool) -> ExitCode {
-    let walls = || -> Result<()> {
-        // The C library installs a handler with the first thread, which the filter forbids.
-        std::thread::Builder::new().spawn(|| {})?.join().ok();
+    let outer_walls = || -> Result<()> {
         confine::hide_memory()?;
         confine::fence(&[])?;
-        Ok(confine::arm()?)
+        Ok(())
+    };
+    let serve = || {
+        let walls = || -> Result<()> {
+            // The C library installs a handler with the first thread, which the filter forbids.
+            std::thread::Builder::new().spawn(|| {})?.join().ok();
+            Ok(confine::arm()?)
+        };
+        if confined && walls().is_err() {
+            return ExitCode::FAILURE;
+        }
+        threads::enter(ThreadKind::Gate);
+        gate::serve(std::io::stdin());
+        ExitCode::SUCCESS
     };
     // Nobody hears why: the daemon finds that its gate does not answer.
-    if confined && walls().is_err() {
+    if confined && outer_walls().is_err() {
         return ExitCode::FAILURE;
     }
-    threads::enter(ThreadKind::Gate);
-    gate::serve(std::io::stdin());
-    ExitCode::SUCCESS
+    confine::keep_running(serve)
 }
 
 /// Shuts the doors that the daemon needs no more, before any thread starts.

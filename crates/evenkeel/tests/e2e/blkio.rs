@@ -125,9 +125,19 @@ fn the_disk_says_what_it_is() {
 
 #[test]
 fn every_queue_reaches_the_same_disk_in_every_layout() {
-    for (threads, mode) in [("shared", "adaptive"), ("dedicated", "polling"), ("per-queue", "event")] {
+    let file = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+                [policy]\nname = \"passthrough\"\n";
+    for (threads, mode, drive) in [
+        ("shared", "adaptive", ""),
+        ("dedicated", "polling", ""),
+        ("per-queue", "event", ""),
+        ("shared", "adaptive", file),
+        ("dedicated", "polling", file),
+        ("per-queue", "event", file),
+    ] {
         let home = Home::new();
-        home.configure(&on_memory(&format!("queues = 4\nthreads = \"{threads}\"\nmode = \"{mode}\"")));
+        let lines = format!("queues = 4\nthreads = \"{threads}\"\nmode = \"{mode}\"");
+        home.configure(&if drive.is_empty() { on_memory(&lines) } else { drive.to_owned() + &tenant(&lines) });
         let daemon = home.serve();
         let mut client = Client::attach(&home, "web", 2, 2);
         for queue in 0..4 {

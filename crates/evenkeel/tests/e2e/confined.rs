@@ -102,3 +102,40 @@ fn every_thread_is_filtered_unless_asked_not_to() {
     let log = fs::read_to_string(home.path("log")).unwrap();
     assert!(log.contains("--unconfined: no system call filters, no Landlock"), "{log}");
 }
+
+/// The processes that another one started, by their parents' numbers (proc_pid_stat(5)).
+fn children(of: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let parent = |process: u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    processes.filter(|process| parent(*process) == Some(of)).collect()
+}
+
+fn only_child(of: u32) -> u32 {
+    wait_for("a child", || <[u32; 1]>::try_from(children(of)).ok())[0]
+}
+
+#[test]
+fn a_gate_that_is_killed_is_there_again() {
+    let home = Home::new();
+    home.configure(FILE);
+    let daemon = home.serve();
+    let keeper = only_child(daemon.id());
+    let mut attached = home.attach("db");
+    for _ in 0..5 {
+        let gate = only_child(keeper);
+        let killed = std::process::Command::new("kill").args(["-9", &gate.to_string()]).status().unwrap();
+        assert!(killed.success());
+        wait_for("its end", || (only_child(keeper) != gate).then_some(()));
+        // Who is there stays, and who comes is served.
+        attached.write(0, &[7; 512]).unwrap();
+        drop(attached);
+        attached = home.attach("db");
+        assert_eq!(attached.read(0, 1).unwrap(), [7; 512]);
+    }
+    drop(attached);
+    daemon.stop();
+    wait_for("the keeper's end", || children(keeper).is_empty().then_some(()));
+}

@@ -184,6 +184,10 @@ impl Daemon {
         wait_for(text, || (self.log().lines().filter(|line| line.contains(text)).count() >= count).then_some(()));
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -23,7 +23,9 @@ pub enum Closed<E> {
     ForeignFd,
     #[error("the files that an earlier client brought are still not closed: whoever serves them does not answer")]
     ClosingFds,
-    #[error("the descriptor gate does not answer ({0}): restart the daemon")]
+    #[error(
+        "the descriptor gate does not answer ({0}): see whether the process evenkeeld-gate is stopped, or restart the daemon"
+    )]
     Gate(Errno),
     #[error("it does not read its replies")]
     NotReading,

@@ -21,19 +21,25 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
+use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::message::{Received, receive, send_whole};
+use crate::server::wait;
 
 /// The first argument of a process that is to [`serve`], and nothing else.
 pub const ARGUMENT: &str = "--descriptor-gate";
 
 /// Bytes of a message that are received at a time.
 const MAX_BYTES: usize = 4096;
+
+/// How long the gate may take for an answer: it waits for nobody.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a client's thread in the gate answers, in the byte before what it received.
 mod answer {
@@ -52,7 +58,8 @@ mod answer {
 pub struct Gate {
     /// New clients go here; the gate ends when it is closed.
     control: OwnedFd,
-    /// Kept, so that it is a zombie, not somebody else's number, if it ends before us.
+    /// Kept, so that it is a zombie, not somebody else's number, if it ends before us. It only keeps the gate proper
+    /// running: whoever kills that has another one a moment later.
     _process: Mutex<Child>,
     devices: AtomicU64,
 }
@@ -108,15 +115,22 @@ pub(crate) enum Passed {
 pub(crate) struct Channel(OwnedFd);
 
 impl Channel {
-    /// Receives into `buffer` what was peeked to have descriptors. Waits for the gate, and for nobody else.
+    /// Receives into `buffer` what was peeked to have descriptors. Waits for the gate, and for nobody else. It was
+    /// killed (`EPIPE`), and there may be another one by now; or it is stopped (`ETIMEDOUT`).
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Passed, Errno> {
         let room = u32::try_from(buffer.len().min(MAX_BYTES)).unwrap_or(0);
         send_whole(&self.0, &room.to_ne_bytes(), &[])?;
         let mut answer = [0; 1 + MAX_BYTES];
+        let deadline = Instant::now() + ANSWER_LIMIT;
         let (len, fds) = loop {
-            match receive(&self.0, &mut answer, RecvFlags::empty())? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+            wait([(self.0.as_fd(), PollFlags::IN)], Some(left))?;
+            match receive(&self.0, &mut answer, RecvFlags::DONTWAIT)? {
                 Received::Bytes(len, fds) => break (len, fds),
-                // Interrupted.
+                // Interrupted, or too early.
                 Received::Nothing => {}
                 too_many @ Received::TooManyFds(_) => return Ok(Passed::Received(too_many)),
                 // It was killed.

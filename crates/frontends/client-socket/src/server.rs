@@ -404,6 +404,11 @@ impl<P: Protocol> Client<P> {
                         Ok(Passed::Received(received)) => Ok(received),
                         Ok(Passed::Foreign) => return Err(Closed::ForeignFd),
                         Ok(Passed::Closing) => return Err(Closed::ClosingFds),
+                        // It was killed. What waits is still there, for the next one.
+                        Err(Errno::PIPE | Errno::CONNRESET) => {
+                            self.channel = None;
+                            Ok(Received::Nothing)
+                        }
                         Err(errno) => return Err(Closed::Gate(errno)),
                     }
                 }
@@ -465,7 +470,10 @@ impl<P: Protocol> Client<P> {
 }
 
 /// Waits for any of these; which of them have something to say, be it an error.
-fn wait<const N: usize>(fds: [(impl AsFd, PollFlags); N], patience: Option<Duration>) -> Result<[bool; N], Errno> {
+pub(crate) fn wait<const N: usize>(
+    fds: [(impl AsFd, PollFlags); N],
+    patience: Option<Duration>,
+) -> Result<[bool; N], Errno> {
     let mut polled: [PollFd<'_>; N] = std::array::from_fn(|at| PollFd::new(&fds[at].0, fds[at].1));
     // Rounded up by the kernel, so that a time limit is over when it returns.
     let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());

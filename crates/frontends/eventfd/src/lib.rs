@@ -66,3 +66,22 @@ pub fn admit(fd: impl AsFd) -> Result<(), Errno> {
     }
     fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, epoll, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn only_eventfds_are_admitted() {
+        let (pipe, _) = rustix::pipe::pipe().unwrap();
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        for fd in [pipe, zero.into(), epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()] {
+            assert_eq!(admit(&fd), Err(Errno::INVAL));
+        }
+        let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        admit(&blocking).unwrap();
+        assert!(fcntl_getfl(&blocking).unwrap().contains(OFlags::NONBLOCK));
+    }
+}

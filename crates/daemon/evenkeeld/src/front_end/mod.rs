@@ -110,11 +110,12 @@ impl<O: 'static> Port<O> {
         self.waker.wake();
     }
 
-    /// Has whoever writes to an eventfd wake the poller, until the [`Watch`] is dropped.
+    /// Has whoever writes to a client's eventfd wake the poller, until the [`Watch`] is dropped.
     ///
     /// # Errors
-    /// See [`PollerWaker::watch`].
+    /// Not an eventfd, or see [`PollerWaker::watch`].
     pub fn watch(&self, fd: OwnedFd) -> std::io::Result<Watch> {
+        eventfd::admit(&fd)?;
         self.waker.watch(fd)
     }
 }
