@@ -114,6 +114,7 @@ const RINGS: &[Call] = &[any(SYS_io_uring_enter), any(SYS_io_uring_register)];
 const UNLISTEN: &[Call] = &[
     any(SYS_shutdown),
     any(SYS_accept4),
+    any(SYS_sendmsg),
     any(SYS_statx),
     any(SYS_newfstatat),
     any(SYS_unlinkat),
@@ -191,8 +192,15 @@ const OWNER: &[Call] = &[any(SYS_io_uring_setup), any(SYS_memfd_create), any(SYS
 /// Of clients that are waited for together.
 const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];
 
-const CONTROL: &[Call] =
-    &[any(SYS_accept4), any(SYS_getsockopt), any(SYS_geteuid), any(SYS_getegid), any(SYS_recvfrom)];
+const CONTROL: &[Call] = &[
+    any(SYS_accept4),
+    any(SYS_getsockopt),
+    any(SYS_geteuid),
+    any(SYS_getegid),
+    any(SYS_recvfrom),
+    any(SYS_recvmsg),
+    any(SYS_sendmsg),
+];
 
 /// On the drive, which is open: whole ranges, or by hand where it can't.
 const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];

@@ -3,14 +3,12 @@
 //! One thread answers everybody. Nobody costs a thread, or memory beyond a short line and an answer; nobody is waited
 //! for; and when there are many who say nothing, the one that has been silent for longest makes room.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use api::{Answer, Ask, MAX_SPAN_MS};
-use client_socket::Listener;
+use client_socket::{Accepted, Gate, Listener, Received, receive_plain, send};
 use confine::ThreadKind;
 use poller::Board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,9 +49,9 @@ pub struct ControlSocket {
 
 impl ControlSocket {
     /// Serves `view`, on a thread of its own.
-    pub fn serve(listener: Listener, view: View) -> Result<Self> {
+    pub fn serve(listener: Listener, view: View, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
-        listener.listen()?;
+        listener.listen(gate)?;
         let served = Arc::clone(&listener);
         std::thread::Builder::new().name("control".into()).spawn(move || {
             threads::enter(ThreadKind::Control);
@@ -72,7 +70,7 @@ impl Drop for ControlSocket {
 
 /// One who asks.
 struct Client {
-    stream: UnixStream,
+    stream: Accepted,
     /// The request as far as it came.
     request: Vec<u8>,
     /// What it did not read yet.
@@ -103,7 +101,7 @@ fn serve_once(listener: &Listener, view: &View, clients: &mut Vec<Client>) -> Re
 
 fn accept(listener: &Listener, clients: &mut Vec<Client>) -> Result<(), Errno> {
     let stream = match listener.accept() {
-        Ok(client) => UnixStream::from(client),
+        Ok(client) => client,
         // Taken off its place.
         Err(Errno::INVAL) => return Err(Errno::INVAL),
         // It changed its mind.
@@ -114,12 +112,11 @@ fn accept(listener: &Listener, clients: &mut Vec<Client>) -> Result<(), Errno> {
     }
     panics::drill();
     if clients.len() >= MAX_CLIENTS {
+        // Where all of them wait for an answer, the one that would wait for longest.
         let silent = (0..clients.len()).filter(|at| clients[*at].span.is_none());
-        match silent.min_by_key(|at| clients[*at].active_at) {
-            Some(longest) => drop(clients.swap_remove(longest)),
-            // All of them wait for an answer.
-            None => return Ok(()),
-        }
+        let longest = silent.min_by_key(|at| clients[*at].active_at);
+        let last = || (0..clients.len()).max_by_key(|at| clients[*at].deadline());
+        longest.or_else(last).map(|at| clients.swap_remove(at));
     }
     let (request, answer) = (Vec::new(), Vec::new());
     clients.push(Client { stream, request, answer, span: None, active_at: Instant::now() });
@@ -169,11 +166,10 @@ impl Client {
 
     fn read(&mut self, view: &View) -> Result<(), Gone> {
         let mut piece = [0; 512];
-        match self.stream.read(&mut piece) {
-            Ok(0) => return Err(Gone),
-            Ok(n) => self.request.extend_from_slice(&piece[..n]),
-            Err(error) if is_passing(error.kind()) => return Ok(()),
-            Err(_) => return Err(Gone),
+        match receive_plain(&self.stream, &mut piece) {
+            Ok(Received::Bytes(n, _)) => self.request.extend_from_slice(&piece[..n]),
+            Ok(Received::Nothing) => return Ok(()),
+            Ok(Received::End | Received::TooManyFds(_)) | Err(_) => return Err(Gone),
         }
         self.active_at = Instant::now();
         self.next_request(view)
@@ -205,20 +201,13 @@ impl Client {
     }
 
     fn write(&mut self) -> Result<(), Gone> {
-        match self.stream.write(&self.answer) {
-            Ok(n) => {
-                self.answer.drain(..n);
-                self.active_at = Instant::now();
-                Ok(())
-            }
-            Err(error) if is_passing(error.kind()) => Ok(()),
-            Err(_) => Err(Gone),
+        let sent = send(&self.stream, &self.answer, None).map_err(|_| Gone)?;
+        self.answer.drain(..sent);
+        if sent > 0 {
+            self.active_at = Instant::now();
         }
+        Ok(())
     }
-}
-
-fn is_passing(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// The answer about a span that ends now.

@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use client_socket::Listener;
+use client_socket::{Gate, Listener};
 use confine::ThreadKind;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use tokio::sync::{Semaphore, oneshot};
 use utoipa::OpenApi;
 
+use crate::client_stream::ClientStream;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::{panics, threads};
@@ -62,9 +63,9 @@ impl ApiSocket {
     ///
     /// # Errors
     /// The kernel refused a thread or the socket.
-    pub fn serve(listener: Listener, daemon: Handle) -> Result<Self> {
+    pub fn serve(listener: Listener, daemon: Handle, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
-        listener.listen()?;
+        listener.listen(gate)?;
         let served = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
             threads::enter(ThreadKind::Api);
@@ -93,7 +94,7 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
         // Who comes while there is no place waits in the socket's queue.
         let place = Arc::clone(&places).acquire_owned().await?;
         let stream = match waited.accept().await {
-            Ok((stream, _)) => stream,
+            Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
             // Taken off its place.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(()),
             // It changed its mind, or there is no descriptor left for a moment.
@@ -105,6 +106,7 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
         if listener.admit(&stream).is_err() {
             continue;
         }
+        let Ok(stream) = ClientStream::new(stream) else { continue };
         let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             let mut http = http1::Builder::new();

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]
 
+mod client_stream;
 mod clock;
 mod control;
 mod cpu_waits;

@@ -110,6 +110,8 @@ impl Owner {
         let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
+        let gate = || around.gate.clone();
+        let (control_gate, api_gate) = (gate(), gate());
         let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
         let mut owner = Self {
             tenants: BTreeMap::new(),
@@ -125,8 +127,8 @@ impl Owner {
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
             clock,
             around,
-            _control: ControlSocket::serve(control, view)?,
-            _api: ApiSocket::serve(api, handle.clone())?,
+            _control: ControlSocket::serve(control, view, control_gate)?,
+            _api: ApiSocket::serve(api, handle.clone(), api_gate)?,
             handle,
             profile,
             _lock: lock,

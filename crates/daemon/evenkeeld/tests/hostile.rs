@@ -53,6 +53,7 @@ attacks! {
     a_device_as_memory
     an_interrupt_that_blocks
     a_call_that_blocks
+    lingering_sockets_for_who_refuses
     all_of_the_address_space
     sparse_memory_filled_by_reads
     memory_punched_under_doorbells

@@ -13,7 +13,7 @@
 //!      └─ bytes, descriptors ─▶ gate ─ bytes, good descriptors ─▶ daemon
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::message::{Received, receive, send_whole};
+use crate::message::{Received, receive, send_now, send_whole};
 use crate::server::wait;
 
 /// The first argument of a process that is to [`serve`], and nothing else.
@@ -40,6 +40,16 @@ const MAX_BYTES: usize = 4096;
 
 /// How long the gate may take for an answer: it waits for nobody.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the gate may take to take an order: it waits for nobody.
+const ORDER_LIMIT: Duration = Duration::from_millis(100);
+
+/// An order to the gate, and a number after it: receive from this client of that device, through this channel.
+const ATTACH: u64 = 0;
+/// Keep this client's socket, under that number.
+const DISPOSE: u64 = 1;
+/// Close that one: the daemon has.
+const CLOSE: u64 = 2;
 
 /// What a client's thread in the gate answers, in the byte before what it received.
 mod answer {
@@ -62,6 +72,7 @@ pub struct Gate {
     /// running: whoever kills that has another one a moment later.
     _process: Mutex<Child>,
     devices: AtomicU64,
+    disposals: AtomicU64,
 }
 
 impl Gate {
@@ -77,7 +88,40 @@ impl Gate {
         // Nothing that somebody waits for to be closed: it may outlive the daemon.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let process = Mutex::new(command.spawn()?);
-        Ok(Arc::new(Self { control: ours, _process: process, devices: AtomicU64::new(0) }))
+        Ok(Arc::new(Self {
+            control: ours,
+            _process: process,
+            devices: AtomicU64::new(0),
+            disposals: AtomicU64::new(0),
+        }))
+    }
+
+    /// Lets go of a client's socket without waiting for what the client left in it: closing it closes descriptors that
+    /// it sent and nobody received, and those can wait for as long as it likes (a FUSE server, a lingering TCP socket).
+    pub(crate) fn dispose(&self, socket: OwnedFd) {
+        let number = self.disposals.fetch_add(1, Ordering::Relaxed);
+        // From now on the gate has it too, so that closing it here is not the end of it; unless the gate is stopped.
+        let is_taken = self.order(DISPOSE, number, &[socket.as_fd()]);
+        drop(socket);
+        if is_taken {
+            self.order(CLOSE, number, &[]);
+        }
+    }
+
+    /// Tells the gate something, if it takes it in time.
+    fn order(&self, what: u64, number: u64, fds: &[BorrowedFd<'_>]) -> bool {
+        let bytes = [what, number].map(u64::to_ne_bytes).concat();
+        let deadline = Instant::now() + ORDER_LIMIT;
+        loop {
+            match send_now(&self.control, &bytes, fds) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                sent => return sent.is_ok(),
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || wait([(self.control.as_fd(), PollFlags::OUT)], Some(left)).is_err() {
+                return false;
+            }
+        }
     }
 
     /// A number for one device, under which its clients come.
@@ -90,7 +134,7 @@ impl Gate {
         let (ours, theirs) = pair()?;
         let fds = [client.as_fd(), theirs.as_fd()];
         // Bounded by the time that the gate's first thread takes to start one: it waits for no client.
-        send_whole(&self.control, &device.to_ne_bytes(), &fds)?;
+        send_whole(&self.control, &[ATTACH, device].map(u64::to_ne_bytes).concat(), &fds)?;
         Ok(Channel(ours))
     }
 }
@@ -165,31 +209,56 @@ pub fn serve(control: impl AsFd) {
     // It has what hostile clients leave behind, for as long as they like: 32 descriptors of each device at most.
     let limits = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });
-    let closing = ClosingOf::default();
-    let clients: Arc<Mutex<Vec<Weak<OwnedFd>>>> = Arc::default();
+    let mut state = State::default();
     loop {
-        let mut device = [0; 8];
-        let (len, fds) = match receive(&control, &mut device, RecvFlags::empty()) {
-            Ok(Received::Bytes(len, fds)) => (len, fds),
+        let mut order = [0; 16];
+        match receive(&control, &mut order, RecvFlags::empty()) {
+            Ok(Received::Bytes(16, fds)) => {
+                let word = |at: usize| order[at..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                state.obey(word(0), word(8), fds);
+            }
             // Without room for the client's descriptors its channel closes.
-            Ok(Received::Nothing | Received::TooManyFds(_)) => continue,
+            Ok(Received::Bytes(..) | Received::Nothing | Received::TooManyFds(_)) => {}
             Ok(Received::End) | Err(_) => break,
-        };
-        let Ok([client, channel]) = <[OwnedFd; 2]>::try_from(fds) else { continue };
-        if len != device.len() {
-            continue;
         }
-        let client = Arc::new(client);
-        let mut known = lock(&clients);
-        known.retain(|client| client.strong_count() > 0);
-        known.push(Arc::downgrade(&client));
-        let (device, closing) = (u64::from_ne_bytes(device), Arc::clone(&closing));
-        // Without a thread the channel closes, and its client is told that the gate does not answer.
-        let _ = Builder::new().name("client".into()).spawn(move || pass(&client, &channel, device, &closing));
     }
     // The daemon is gone. Its clients must see that, even if a thread here hangs and keeps their sockets open.
-    for client in lock(&clients).iter().filter_map(Weak::upgrade) {
+    for client in state.clients.iter().filter_map(Weak::upgrade) {
         let _ = shutdown(&*client, Shutdown::Both);
+    }
+}
+
+/// What the gate's first thread has.
+#[derive(Default)]
+struct State {
+    closing: ClosingOf,
+    clients: Vec<Weak<OwnedFd>>,
+    /// Sockets that the daemon is about to close.
+    disposed: HashMap<u64, Vec<OwnedFd>>,
+}
+
+impl State {
+    fn obey(&mut self, what: u64, number: u64, fds: Vec<OwnedFd>) {
+        match what {
+            ATTACH => self.attach(number, fds),
+            DISPOSE => drop(self.disposed.insert(number, fds)),
+            CLOSE => {
+                let fds = self.disposed.remove(&number);
+                // Without a thread this one waits.
+                let _ = Builder::new().name("closing".into()).spawn(move || drop(fds));
+            }
+            _ => {}
+        }
+    }
+
+    fn attach(&mut self, device: u64, fds: Vec<OwnedFd>) {
+        let Ok([client, channel]) = <[OwnedFd; 2]>::try_from(fds) else { return };
+        let client = Arc::new(client);
+        self.clients.retain(|client| client.strong_count() > 0);
+        self.clients.push(Arc::downgrade(&client));
+        let closing = Arc::clone(&self.closing);
+        // Without a thread the channel closes, and its client is told that the gate does not answer.
+        let _ = Builder::new().name("client".into()).spawn(move || pass(&client, &channel, device, &closing));
     }
 }
 

@@ -33,9 +33,9 @@ mod waker;
 
 pub use connection::{Closed, Connection, Protocol, Replies};
 pub use gate::Gate;
-pub use listener::{Access, BindError, Listener};
+pub use listener::{Accepted, Access, BindError, Listener};
 pub use log::{Level, Log, Sink};
-pub use message::{MAX_FDS, send};
+pub use message::{MAX_FDS, Received, receive_plain, send};
 pub use server::{Place, Server, Surroundings};
 pub use session::Session;
 pub use waker::Waker;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::{fs, io};
 
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::{getegid, geteuid};
 
+use crate::gate::Gate;
 use crate::waker::Waker;
 
 /// Room in `sockaddr_un` for a path and its NUL.
@@ -74,6 +75,37 @@ pub struct Listener {
     identity: Mutex<Option<(u64, u64)>>,
     /// Given up for a moment to refuse a client when the daemon has no descriptor left.
     spare: Mutex<Option<Waker>>,
+    /// Closes clients' sockets.
+    gate: OnceLock<Arc<Gate>>,
+}
+
+/// A client's socket, which is non-blocking. Dropped, it ends the connection and waits for nobody: see
+/// [`Gate`](crate::gate).
+#[derive(Debug)]
+pub struct Accepted {
+    /// Always there, until it is dropped.
+    fd: Option<OwnedFd>,
+    gate: Option<Arc<Gate>>,
+}
+
+impl AsFd for Accepted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("it goes when this is dropped"),
+        }
+    }
+}
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        let Some(fd) = self.fd.take() else { return };
+        // Somebody else may have it too, and the client is to see that it is over.
+        let _ = shutdown(&fd, Shutdown::Both);
+        if let Some(gate) = &self.gate {
+            gate.dispose(fd);
+        }
+    }
 }
 
 impl Listener {
@@ -94,18 +126,23 @@ impl Listener {
         let fd = stream_socket().map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
         let identity = Mutex::new(identity(path));
-        let listener = Self { fd, path: path.to_owned(), access, identity, spare: Mutex::new(spare()) };
+        let listener =
+            Self { fd, path: path.to_owned(), access, identity, spare: Mutex::new(spare()), gate: OnceLock::new() };
         // Nobody can connect before `listen`, so both are right from the first moment that counts.
         lchown(path, access.user, access.group).map_err(|error| not_ours(path, access, error))?;
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(os("set the mode of"))?;
         Ok(listener)
     }
 
-    /// Lets clients connect.
+    /// Lets clients connect. With a gate none of them can make us wait for the end of its connection.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn listen(&self) -> Result<(), BindError> {
+    pub fn listen(&self, gate: Option<Arc<Gate>>) -> Result<(), BindError> {
+        if let Some(gate) = gate {
+            // The first time counts.
+            let _ = self.gate.set(gate);
+        }
         let os = |errno: Errno| BindError::Os { what: "listen on", path: self.path.clone(), error: errno.into() };
         listen(&self.fd, 8).map_err(os)
     }
@@ -140,15 +177,24 @@ impl Listener {
     /// # Errors
     /// `EMFILE` or `ENFILE`: the daemon has no descriptor left, and the client was sent away (else it would
     /// stay in the queue and wake us again and again). Other errors are the client's own.
-    pub fn accept(&self) -> Result<OwnedFd, Errno> {
-        let accepted = accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    pub fn accept(&self) -> Result<Accepted, Errno> {
+        let accepted = self.accept_one();
         if let Err(Errno::MFILE | Errno::NFILE) = accepted {
             let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
             *kept = None;
-            drop(accept_with(&self.fd, SocketFlags::CLOEXEC));
+            drop(self.accept_one());
             *kept = spare();
         }
         accepted
+    }
+
+    fn accept_one(&self) -> Result<Accepted, Errno> {
+        accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).map(|fd| self.adopt(fd))
+    }
+
+    /// A client that was accepted by other means.
+    pub fn adopt(&self, fd: OwnedFd) -> Accepted {
+        Accepted { fd: Some(fd), gate: self.gate.get().cloned() }
     }
 
     /// Removes the socket from the file system and sends away who waits there, from any thread; nobody can connect
@@ -161,7 +207,7 @@ impl Listener {
             let _ = fs::remove_file(&self.path);
         }
         let _ = shutdown(&self.fd, Shutdown::Both);
-        while accept_with(&self.fd, SocketFlags::CLOEXEC).is_ok() {}
+        while self.accept_one().is_ok() {}
     }
 }
 
@@ -241,7 +287,7 @@ mod tests {
         let listener = listener.unwrap();
         assert_eq!(modes(&path), (own.0, own.1, 0o660));
         assert!(UnixStream::connect(&path).is_err(), "before it listens");
-        listener.listen().unwrap();
+        listener.listen(None).unwrap();
         let _client = UnixStream::connect(&path).unwrap();
         listener.admit(listener.accept().unwrap()).unwrap();
         drop(listener);

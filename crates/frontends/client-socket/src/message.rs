@@ -74,6 +74,18 @@ pub fn peek(socket: impl AsFd, buffer: &mut [u8]) -> Result<Waiting, Errno> {
     }
 }
 
+/// Receives bytes that came without descriptors, if there are some. Where descriptors came with them
+/// ([`Received::TooManyFds`]) they stay in the socket.
+pub fn receive_plain(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    match peek(&socket, buffer)? {
+        // No more than was looked at: what came since may have descriptors.
+        Waiting::Plain(bytes) => receive(socket, &mut buffer[..bytes], RecvFlags::DONTWAIT),
+        Waiting::WithFds(_) => Ok(Received::TooManyFds(Vec::new())),
+        Waiting::Nothing => Ok(Received::Nothing),
+        Waiting::End => Ok(Received::End),
+    }
+}
+
 /// Sends a whole message with descriptors. Waits until there is room.
 pub fn send_whole(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -88,6 +100,14 @@ pub fn send_whole(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
             Ok(_) => return Ok(()),
         }
     }
+}
+
+/// Sends a whole message with descriptors, on a socket that keeps messages apart, if it can go now.
+pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(fds));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Sends without waiting; returns how many bytes went, 0 if none can go now.

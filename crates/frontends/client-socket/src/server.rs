@@ -1,7 +1,7 @@
 //! A device on its socket, with a thread that serves its clients one after the other.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown, shutdown};
+use rustix::net::RecvFlags;
 
 use crate::connection::{Closed, Connection, Protocol};
 use crate::gate::{Channel, Gate, Passed};
-use crate::listener::{BindError, Listener};
+use crate::listener::{Accepted, BindError, Listener};
 use crate::log::{Level, Log, Sink};
 use crate::message::{Received, Waiting, has_hung_up, peek, receive, send};
 use crate::session::Session;
@@ -87,7 +87,7 @@ impl Server {
     {
         let Place { name, prefix, listener, around: Surroundings { sink, begin, gate } } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
-        listener.listen()?;
+        listener.listen(gate.clone())?;
         let at = format!("{name}: listening on {}", listener.path().display());
         let control = Arc::new(Control {
             listener,
@@ -212,7 +212,7 @@ struct Served<P: Protocol, F> {
 
 /// The one client of a device.
 struct Client<P: Protocol> {
-    socket: OwnedFd,
+    socket: Accepted,
     /// Receives what has descriptors, from the first that comes on.
     channel: Option<Channel>,
     session: Session,
@@ -260,7 +260,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         }
     }
 
-    fn serve(&mut self, socket: OwnedFd) {
+    fn serve(&mut self, socket: Accepted) {
         if let Err(who) = self.control.listener.admit(&socket) {
             return self.log.warn(&format!("{}: client refused: {who}", self.name));
         }
@@ -293,8 +293,6 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
         }
         // The socket first: a client that comes back at once waits in the queue until the device let go.
-        // The gate has it too.
-        let _ = shutdown(&client.socket, Shutdown::Both);
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
         self.control.has_client.store(false, Ordering::Release);

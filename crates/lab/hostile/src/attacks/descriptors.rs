@@ -1,8 +1,11 @@
 //! Descriptors that are not what they are handed over as.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -10,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::net::sockopt;
 
 use super::{Field, Outcome};
 use crate::fuse::Stuck;
+use crate::host::NEWCOMER;
 use crate::nvme::{FREE_AT, Nvme, QUEUES_IOVA, read};
 use crate::virtio::{self, RING, RING_BYTES, Virtio};
 use crate::wire::vfio::{GET_INFO, dma_map, message, set_irqs, words};
@@ -209,4 +214,60 @@ fn until_done(full: &Full, mut is_done: impl FnMut() -> io::Result<bool>) -> io:
     }
     full.stays.store(false, Relaxed);
     Ok(true)
+}
+
+/// For so long whoever closes a [`lingering`] socket waits.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// A socket with bytes that nobody takes. Whoever closes it last waits for them.
+fn lingering() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    sockopt::set_socket_recv_buffer_size(&listener, 4096)?;
+    let mut stream = TcpStream::connect(listener.local_addr()?)?;
+    let (peer, _) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    while stream.write(&[0; 65536]).is_ok() {}
+    stream.set_nonblocking(false)?;
+    sockopt::set_socket_linger(&stream, Some(LINGER))?;
+    Ok((stream, peer))
+}
+
+/// Connections that the daemon refuses or closes unread, each with a socket in it that whoever closes it waits for.
+pub fn lingering_sockets(field: &Field) -> io::Result<Outcome> {
+    // More would have the attacker's own sockets run out.
+    const CONNECTIONS: usize = 400;
+    // As many as wait in a socket's queue.
+    const BATCH: usize = 8;
+    // Where nobody is attached they would be clients.
+    let own = [field.bad(), field.evil(), field.apart(), field.lone(), field.runtime_dir.join(NEWCOMER)];
+    let directories = std::fs::read_dir(&field.runtime_dir)?.flatten().map(|entry| entry.path());
+    let directories = directories.filter(|path| !own.contains(path));
+    let nested = directories.flat_map(|path| ["cntrl", "vhost.sock"].map(|name| path.join(name)));
+    let sockets: Vec<PathBuf> =
+        nested.chain(["control", "api.sock"].map(|name| field.runtime_dir.join(name))).collect();
+    let mut kept = Vec::new();
+    let request = message(1, GET_INFO, 0, &words(&[16, 0, 0, 0]));
+    for socket in sockets.iter().filter(|socket| socket.exists()).cycle() {
+        if kept.len() >= CONNECTIONS || !field.goes_on() {
+            break;
+        }
+        // It is a race: the daemon is to close them after us. It has more to do for many, and begins with the first.
+        let mut lefts = Vec::new();
+        for _ in 0..BATCH {
+            let (left, peer) = lingering()?;
+            lefts.push(left);
+            kept.push(peer);
+        }
+        let streams: Vec<_> = lefts.iter().map(|_| UnixStream::connect(socket)).collect();
+        for (stream, left) in streams.iter().zip(lefts).rev() {
+            if let Ok(stream) = stream {
+                // Too late where it is refused by now.
+                let _ = crate::wire::send(stream, &request, &[left.as_fd()]);
+            }
+            // Whoever is the last to close it waits; not this thread.
+            let _ = std::thread::Builder::new().spawn(move || drop(left));
+        }
+    }
+    field.hold();
+    Ok(Outcome::Done(Vec::new()))
 }

@@ -1,0 +1,81 @@
+//! A client's connection to the API, for the asynchronous runtime: as any socket, but for descriptors that come with
+//! what the client sends. Receiving them would have us close them, and that can wait for whoever serves them.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use client_socket::{Accepted, Received, receive_plain, send};
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+/// The connection.
+pub struct ClientStream {
+    /// Tells when there is something to do.
+    watched: UnixStream,
+    /// The same socket; it goes last.
+    socket: Accepted,
+}
+
+impl ClientStream {
+    /// Of a client that was accepted.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new(socket: Accepted) -> io::Result<Self> {
+        let watched = UnixStream::from_std(socket.as_fd().try_clone_to_owned()?.into())?;
+        Ok(Self { watched, socket })
+    }
+
+    fn receive(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
+        match receive_plain(&self.socket, into.initialize_unfilled())? {
+            Received::Bytes(bytes, _) => into.advance(bytes),
+            Received::End => {}
+            Received::Nothing => return Err(Errno::AGAIN.into()),
+            Received::TooManyFds(_) => return Err(Errno::BADMSG.into()),
+        }
+        Ok(())
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match send(&self.socket, bytes, None)? {
+            0 if !bytes.is_empty() => Err(Errno::AGAIN.into()),
+            sent => Ok(sent),
+        }
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.watched.poll_read_ready(context))?;
+            match self.watched.try_io(Interest::READABLE, || self.receive(into)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return Poll::Ready(received),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.watched.poll_write_ready(context))?;
+            match self.watched.try_io(Interest::WRITABLE, || self.send(bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// It is shut down when it is dropped.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
