@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
 use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::Config;
@@ -96,8 +98,17 @@ impl Prepared {
 
 /// A sparse file, durably there. One that is there already must be empty.
 fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    if file.metadata()?.len() != 0 {
+    // Never through a link: it could lead to where only we may make files.
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)?
+        }
+        made => made?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() != 0 {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is not empty any more"));
     }
     let sized = file.set_len(size_bytes).and_then(|()| file.sync_all());

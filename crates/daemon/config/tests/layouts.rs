@@ -518,3 +518,27 @@ fn the_summary_says_what_will_run() {
         web     guaranteed   100us     16MiB  32MiB  vhost-user-blk, read-only  per-queue  event     /tmp/evenkeel-summary/web/vhost.sock\n";
     assert!(rest.starts_with(expected), "{shown}");
 }
+
+/// Somebody who may write to the image's directory, and nowhere else.
+#[test]
+fn links_and_pipes_in_place_of_files_are_refused() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (image, elsewhere) = (dir.path().join("drive.img"), dir.path().join("elsewhere"));
+    let wanted = || image_config(dir.path(), "size = \"16MiB\"\ncreate = true", &["a"]);
+    let refused = || Prepared::new(wanted()).and_then(Prepared::commit).expect_err("it is refused").to_string();
+    std::os::unix::fs::symlink(&elsewhere, &image).expect("a link to nowhere");
+    let told = refused();
+    assert!(told.contains("can't create"), "{told}");
+    assert!(!elsewhere.exists());
+    fs::remove_file(&image).expect("the link");
+    let pipe = |at: &Path| {
+        rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    };
+    pipe(&image);
+    let told = refused();
+    assert!(told.contains("is neither a file nor a drive"), "{told}");
+    fs::remove_file(&image).expect("the pipe");
+    pipe(&dir.path().join("drive.img.layout.toml"));
+    let told = refused();
+    assert!(told.contains("is damaged: it is not a regular file"), "{told}");
+}

@@ -12,6 +12,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use crate::layout::{DeviceIdentity, Layout};
 use crate::placement::WipeMethod;
 
@@ -268,8 +270,11 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> LayoutError
 }
 
 fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    // A pipe in its place would have us wait for whoever writes to it.
+    let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
+    let file = match opened {
+        Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => file,
+        Ok(_) => return Err(LayoutError::Damaged { path: path.to_owned(), what: "it is not a regular file".into() }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io_error(path, "read", e)),
     };

@@ -1,12 +1,12 @@
 //! Whether somebody uses a drive: what the kernel tells about mounts, swap and devices on top of others, and the lock
 //! that daemons take.
 
-use std::fs::{self, File, Metadata, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor};
+use rustix::fs::{OFlags, major, minor};
 
 /// One use of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,9 @@ impl InUse {
 /// # Errors
 /// Another process has it, or the drive can't be opened.
 pub fn lock(path: &Path) -> Result<File, LockError> {
-    let locked = File::open(path).map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file));
+    // A pipe would have us wait for whoever writes to it.
+    let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
+    let locked = opened.map_err(TryLockError::Error).and_then(|file| file.try_lock().map(|()| file));
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => LockError::InUse,
         TryLockError::Error(error) => LockError::Io(error),
