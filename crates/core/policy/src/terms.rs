@@ -61,17 +61,27 @@ impl Class {
     }
 }
 
-/// What one tenant may do at most; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
+/// What one tenant may do at most, under every policy; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
+///
+/// In no span `T` a tenant gets more than limit × (`T` + `burst`), the quotas of the slices of 1 ms in which the span
+/// begins and ends, and one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Commands per second, up to 10^9.
     pub rw_ios_per_sec: u64,
+    /// Reads per second, up to 10^9.
+    pub r_ios_per_sec: u64,
+    /// Commands per second that are no reads, up to 10^9.
+    pub w_ios_per_sec: u64,
     /// MiB per second, both ways, up to 10^6.
     pub rw_mbytes_per_sec: u64,
     /// MiB per second read, up to 10^6.
     pub r_mbytes_per_sec: u64,
     /// MiB per second written, up to 10^6.
     pub w_mbytes_per_sec: u64,
+    /// How long a time's worth of unused quota is kept of each limit, up to 60 s. It is earned by rest: a tenant that
+    /// comes, or gets a limit that it didn't have, begins with one slice's quota.
+    pub burst: Nanos,
 }
 
 impl Limits {
@@ -79,10 +89,12 @@ impl Limits {
     pub const MOST_IOS_PER_SEC: u64 = 1_000_000_000;
     /// Highest limit on MiB per second.
     pub const MOST_MBYTES_PER_SEC: u64 = 1_000_000;
+    /// Longest burst.
+    pub const LONGEST_BURST: Nanos = Nanos::from_millis(60_000);
 
-    /// Whether nothing is limited.
+    /// Whether nothing is limited. A burst is no limit.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        Self { burst: Nanos(0), ..*self } == Self::default()
     }
 
     /// As it is shown; `None` where nothing is limited.
@@ -95,8 +107,14 @@ impl Limits {
     /// # Errors
     /// The first limit out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let remedy = "must be at most 1000000000";
-        ConfigError::check(self.rw_ios_per_sec <= Self::MOST_IOS_PER_SEC, "rw_ios_per_sec", remedy)?;
+        let in_ios = [
+            ("rw_ios_per_sec", self.rw_ios_per_sec),
+            ("r_ios_per_sec", self.r_ios_per_sec),
+            ("w_ios_per_sec", self.w_ios_per_sec),
+        ];
+        for (field, limit) in in_ios {
+            ConfigError::check(limit <= Self::MOST_IOS_PER_SEC, field, "must be at most 1000000000")?;
+        }
         let in_mbytes = [
             ("rw_mbytes_per_sec", self.rw_mbytes_per_sec),
             ("r_mbytes_per_sec", self.r_mbytes_per_sec),
@@ -105,20 +123,22 @@ impl Limits {
         for (field, limit) in in_mbytes {
             ConfigError::check(limit <= Self::MOST_MBYTES_PER_SEC, field, "must be at most 1000000")?;
         }
-        Ok(())
+        ConfigError::check(self.burst <= Self::LONGEST_BURST, "burst", "must be at most 60 s")
     }
 }
 
-/// As an operator would say it: `20k IOPS, reads 200MiB/s`.
+/// As an operator would say it: `20k IOPS, reads 200MiB/s, burst 2s`.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rates = [("", self.rw_ios_per_sec), ("reads ", self.r_ios_per_sec), ("writes ", self.w_ios_per_sec)];
         let bandwidths =
             [("", self.rw_mbytes_per_sec), ("reads ", self.r_mbytes_per_sec), ("writes ", self.w_mbytes_per_sec)];
-        let given = |limit: u64| (limit > 0).then_some(limit);
-        let rate = given(self.rw_ios_per_sec).map(|limit| format!("{} IOPS", Rate(limit)));
-        let bandwidth = |(word, mib): (&str, u64)| given(mib).map(|mib| format!("{word}{}", Bandwidth::from_mib(mib)));
-        let words: Vec<String> = rate.into_iter().chain(bandwidths.into_iter().filter_map(bandwidth)).collect();
-        f.write_str(&words.join(", "))
+        let given = |limit: &(&str, u64)| limit.1 > 0;
+        let rates = rates.into_iter().filter(given).map(|(word, limit)| format!("{word}{} IOPS", Rate(limit)));
+        let bandwidths = bandwidths.into_iter().filter(given);
+        let bandwidths = bandwidths.map(|(word, mib)| format!("{word}{}", Bandwidth::from_mib(mib)));
+        let burst = (self.burst > Nanos(0)).then(|| format!("burst {}", self.burst));
+        f.write_str(&rates.chain(bandwidths).chain(burst).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -164,13 +184,13 @@ impl Default for TenantPriority {
     }
 }
 
-/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, limits (`caps`), or
-/// priorities (`wrr`, `drr`).
+/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, or priorities (`wrr`,
+/// `drr`). Limits hold under all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// A latency, or a share.
     pub class: Class,
-    /// What `caps` lets it do at most. Out of range: the highest limit there is; see [`Limits::validate`].
+    /// What it may do at most. Out of range: the highest limit there is; see [`Limits::validate`].
     pub limits: Limits,
     /// What it counts for under `wrr` and `drr`.
     pub priority: TenantPriority,
@@ -210,6 +230,10 @@ mod tests {
         let limits =
             Limits { rw_ios_per_sec: 20_000, r_mbytes_per_sec: 200, w_mbytes_per_sec: 1024, ..Limits::default() };
         assert_eq!(limits.in_words().as_deref(), Some("20k IOPS, reads 200MiB/s, writes 1GiB/s"));
+        let burst = Nanos::from_millis(1_500);
+        let apart = Limits { r_ios_per_sec: 5_000, w_ios_per_sec: 700, burst, ..Limits::default() };
+        assert_eq!(apart.in_words().as_deref(), Some("reads 5k IOPS, writes 700 IOPS, burst 1500ms"));
+        assert_eq!(Limits { burst, ..Limits::default() }.in_words(), None);
         assert_eq!(Limits::default().in_words(), None);
     }
 
@@ -218,6 +242,8 @@ mod tests {
         assert_eq!(Limits::default().validate(), Ok(()));
         let field = |limits: Limits| limits.validate().unwrap_err().field;
         assert_eq!(field(Limits { rw_ios_per_sec: 1_000_000_001, ..Limits::default() }), "rw_ios_per_sec");
+        assert_eq!(field(Limits { w_ios_per_sec: 1_000_000_001, ..Limits::default() }), "w_ios_per_sec");
+        assert_eq!(field(Limits { burst: Nanos::from_millis(60_001), ..Limits::default() }), "burst");
         assert_eq!(field(Limits { w_mbytes_per_sec: 1_000_001, ..Limits::default() }), "w_mbytes_per_sec");
     }
 }
