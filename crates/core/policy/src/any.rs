@@ -117,12 +117,21 @@ impl AnyPolicy {
         limiter.release(now, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
     }
 
+    /// A command left the VQ, or it has none any more.
+    #[inline]
+    fn had_turn(&mut self, slot: VqSlot, now: Nanos) {
+        let Self { chosen, limiter } = self;
+        if let Some(tenant) = limiter.had_turn(slot) {
+            limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
+        }
+    }
+
     fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, now: Nanos) {
         self.release(now);
         let Self { chosen, limiter } = self;
+        limiter.set_limits(tenant, limits);
         // If it must wait under these too, that is found when the policy names it.
         limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
-        limiter.set_limits(tenant, limits);
     }
 
     fn next_within_limits(&mut self, now: Nanos) -> Next {
@@ -164,14 +173,21 @@ impl Policy for AnyPolicy {
 
     fn detach(&mut self, slot: VqSlot, now: Nanos) {
         each!(&mut self.chosen, policy => policy.detach(slot, now));
+        self.had_turn(slot, now);
         self.limiter.detach(slot);
     }
 
     #[inline]
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        if self.limiter.is_idle() || !self.limiter.arrived(slot, backlog) {
-            each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
+        if !self.limiter.is_idle() {
+            if self.limiter.arrived(slot, backlog) {
+                return;
+            }
+            if backlog == 0 {
+                self.had_turn(slot, now);
+            }
         }
+        each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
     }
 
     #[inline]
@@ -184,19 +200,23 @@ impl Policy for AnyPolicy {
 
     #[inline]
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
         if !self.limiter.is_idle() {
             self.limiter.charge(slot, Some(op), len_bytes);
+            self.had_turn(slot, now);
         }
-        each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
     }
 
     #[inline]
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos) {
-        if consumed && !self.limiter.is_idle() {
-            // A command all the same, if not one for the drive.
-            self.limiter.charge(slot, None, 0);
-        }
         each!(&mut self.chosen, policy => policy.refused(slot, consumed, now));
+        if !self.limiter.is_idle() {
+            if consumed {
+                // A command all the same, if not one for the drive.
+                self.limiter.charge(slot, None, 0);
+            }
+            self.had_turn(slot, now);
+        }
     }
 
     #[inline]

@@ -10,7 +10,8 @@
 //!
 //! A tenant that used its quota up is held: the policy is told that its VQs can't be fetched from, one by one as it
 //! names them, and hears of their backlogs again at the slice at which the tenant may go on. So a policy sees a held
-//! tenant as an idle one, and needs to know nothing of limits.
+//! tenant as an idle one, and needs to know nothing of limits. Where its VQs are of several classes the first to be
+//! named after each rest could always be the same one: a VQ that was named in vain too often goes first alone.
 //!
 //! Otherwise than SPDK's: fractions of a quota are kept, so any rate is exact; flushes, discards and zeroing count as
 //! commands and as writes, and zeroing as written bytes too, or a tenant could get around its limits with them; and one
@@ -27,6 +28,8 @@ pub(crate) const SLICE: Nanos = Nanos::from_millis(1);
 const MILLI: u64 = 1_000;
 /// No command counts more bytes than this.
 const MAX_LEN_BYTES: u64 = 1 << 40;
+/// A VQ that was named so often since its last command, and its tenant held each time, goes before its siblings.
+const PATIENCE: u8 = 8;
 
 /// One limit.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +88,10 @@ struct Tenant {
     slice: u64,
     /// VQs whose backlog the policy doesn't know of: those of a held tenant that it named.
     withheld: List,
-    /// It may go from this slice on, if any VQ is withheld.
-    held_until: u64,
+    /// It may go from this slice on.
+    held_until: Option<u64>,
+    /// The VQ that goes before its siblings, or [`NONE`]: withheld now, or told of alone, until it had its turn.
+    first: u16,
 }
 
 impl Default for Tenant {
@@ -98,7 +103,8 @@ impl Default for Tenant {
             is_spent: false,
             slice: 0,
             withheld: List::EMPTY,
-            held_until: 0,
+            held_until: None,
+            first: NONE,
         }
     }
 }
@@ -166,7 +172,11 @@ struct Vq {
     tenant: u16,
     /// The backlog that the policy doesn't know of; 0: it knows.
     withheld: u32,
+    /// How often it was named and withheld since its last command.
+    in_vain: u8,
 }
+
+const NO_VQ: Vq = Vq { tenant: NONE, withheld: 0, in_vain: 0 };
 
 /// The limits of one poller's tenants. All calls are those of [`Policy`](crate::Policy), in its order.
 #[derive(Debug)]
@@ -202,22 +212,23 @@ impl Limiter {
         }
         self.detach(slot);
         if self.vqs.len() <= usize::from(slot.0) {
-            self.vqs.resize(usize::from(slot.0) + 1, Vq { tenant: NONE, withheld: 0 });
+            self.vqs.resize(usize::from(slot.0) + 1, NO_VQ);
             self.links.grow(self.vqs.len());
         }
         if self.tenants.len() <= usize::from(tenant.0) {
             self.tenants.resize(usize::from(tenant.0) + 1, Tenant::default());
             self.held.grow(self.tenants.len());
         }
-        self.vqs[usize::from(slot.0)].tenant = tenant.0;
+        self.vqs[usize::from(slot.0)] = Vq { tenant: tenant.0, ..NO_VQ };
     }
 
-    /// Call [`release`](Self::release) before; what the tenant has withheld is to be told after, by
-    /// [`release_tenant`](Self::release_tenant).
+    /// Between [`release`](Self::release) and [`release_tenant`](Self::release_tenant), which then tells all that the
+    /// tenant has withheld.
     pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits) {
         let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
         self.limited -= u32::from(tenant.is_limited);
         tenant.set_limits(limits, self.slice);
+        tenant.first = NONE;
         self.limited += u32::from(tenant.is_limited);
     }
 
@@ -228,12 +239,13 @@ impl Limiter {
         }
     }
 
+    /// Call [`had_turn`](Self::had_turn) before.
     pub(crate) fn detach(&mut self, slot: VqSlot) {
         if let Some(vq) = self.vqs.get(usize::from(slot.0)) {
             if vq.withheld > 0 {
                 self.unlist(slot);
             }
-            self.vqs[usize::from(slot.0)].tenant = NONE;
+            self.vqs[usize::from(slot.0)] = NO_VQ;
         }
     }
 
@@ -242,7 +254,10 @@ impl Limiter {
         vq.withheld = 0;
         let tenant = &mut self.tenants[usize::from(vq.tenant)];
         tenant.withheld.remove(&mut self.links, slot.0);
-        if tenant.withheld.is_empty() {
+        if tenant.first == slot.0 {
+            tenant.first = NONE;
+        }
+        if tenant.withheld.is_empty() && tenant.held_until.take().is_some() {
             self.held.remove(vq.tenant);
         }
     }
@@ -260,10 +275,20 @@ impl Limiter {
 
     #[inline]
     pub(crate) fn charge(&mut self, slot: VqSlot, op: Option<Op>, len_bytes: u64) {
-        let Some(vq) = self.vqs.get(usize::from(slot.0)) else { return };
+        let Some(vq) = self.vqs.get_mut(usize::from(slot.0)) else { return };
         if let Some(tenant) = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.is_limited) {
+            vq.in_vain = 0;
             tenant.charge(op, len_bytes);
         }
+    }
+
+    /// A command left the VQ, or it has none any more: the tenant whose other VQs waited for that, if they did.
+    #[inline]
+    pub(crate) fn had_turn(&mut self, slot: VqSlot) -> Option<TenantSlot> {
+        let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.withheld == 0)?;
+        let tenant = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.first == slot.0)?;
+        tenant.first = NONE;
+        Some(TenantSlot(vq.tenant))
     }
 
     /// Whose time has come is not held any more: `tell` hears the backlogs that were withheld.
@@ -275,7 +300,7 @@ impl Limiter {
         }
         loop {
             let Self { tenants, held, .. } = self;
-            let until = |tenant: u16| tenants[usize::from(tenant)].held_until;
+            let until = |tenant: u16| tenants[usize::from(tenant)].held_until.unwrap_or(slice);
             let Some(tenant) = held.lowest(&mut self.slice, slice, until) else { break };
             self.release_tenant(TenantSlot(tenant), &mut tell);
         }
@@ -285,10 +310,13 @@ impl Limiter {
     /// The same for one tenant, whenever its time.
     pub(crate) fn release_tenant(&mut self, tenant: TenantSlot, mut tell: impl FnMut(VqSlot, u32)) {
         let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
-        if state.withheld.is_empty() {
-            return;
+        if state.held_until.take().is_some() {
+            self.held.remove(tenant.0);
         }
-        self.held.remove(tenant.0);
+        if let Some(first) = self.vqs.get_mut(usize::from(state.first)).filter(|vq| vq.withheld > 0) {
+            state.withheld.remove(&mut self.links, state.first);
+            return tell(VqSlot(state.first), std::mem::take(&mut first.withheld));
+        }
         while let Some(slot) = state.withheld.pop_front(&mut self.links) {
             tell(VqSlot(slot), std::mem::take(&mut self.vqs[usize::from(slot)].withheld));
         }
@@ -309,11 +337,15 @@ impl Limiter {
         let Some(vq) = self.vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.withheld == 0 && backlog > 0) else {
             return;
         };
-        vq.withheld = backlog;
+        (vq.withheld, vq.in_vain) = (backlog, vq.in_vain.saturating_add(1));
         let tenant = &mut self.tenants[usize::from(vq.tenant)];
-        if tenant.withheld.is_empty() {
-            tenant.held_until = self.slice + slices.min(FARTHEST);
-            self.held.insert(vq.tenant, tenant.held_until, self.slice);
+        if vq.in_vain > PATIENCE && tenant.first == NONE {
+            tenant.first = slot.0;
+        }
+        if tenant.held_until.is_none() {
+            let until = self.slice + slices.min(FARTHEST);
+            tenant.held_until = Some(until);
+            self.held.insert(vq.tenant, until, self.slice);
         }
         tenant.withheld.push_back(&mut self.links, slot.0);
     }

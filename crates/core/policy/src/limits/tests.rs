@@ -1,9 +1,11 @@
 //! Limits, mostly under `caps`, which is nothing else.
 
-use io_model::{HwqId, TenantId, VqId};
+use io_model::{HwqId, QueuePriority, TenantId, VqId};
 
 use super::*;
-use crate::{AnyPolicy, Caps, Policy, PollerShape, Terms};
+use crate::{
+    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, Lpns, LpnsConfig, Policy, PollerShape, TenantPriority, Terms,
+};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
@@ -191,4 +193,122 @@ fn the_next_tenant_in_a_slot_owes_nothing() {
     policy.forget(TenantSlot(0));
     attach(&mut policy, 0, 0, limits, 1);
     assert!(matches!(policy.next(SLICE), Next::Send { .. }));
+}
+
+#[test]
+fn reads_and_writes_have_ceilings_of_their_own() {
+    let limits = [
+        Limits { r_ios_per_sec: 2_000, ..Limits::default() },
+        Limits { w_ios_per_sec: 2_000, ..Limits::default() },
+        Limits { w_ios_per_sec: 2_000, ..Limits::default() },
+    ];
+    let mut policy = policy(&limits);
+    // Of each four a read, a write, a flush and a discard.
+    let ops = [Op::Read, Op::Write, Op::Flush, Op::Discard];
+    let (sent, _) = run(&mut policy, 3, SECOND, |count| (ops[count % 4], 4096));
+    for (sent, wanted) in sent.iter().zip([8_000, 2_667, 2_667]) {
+        assert!(sent.len().abs_diff(wanted) <= 40, "{} of {wanted}", sent.len());
+    }
+}
+
+#[test]
+fn a_burst_is_what_rest_earned_and_no_more() {
+    let burst = Nanos::from_millis(100);
+    let limits = Limits { rw_ios_per_sec: 5_000, burst, ..Limits::default() };
+    let mut policy = policy(&[limits]);
+    let mut now = Nanos(0);
+    let mut at_once = |policy: &mut AnyPolicy, rest| {
+        now += rest;
+        let mut count = 0;
+        while let Next::Send { vq, hwq } = policy.next(now) {
+            policy.sent(vq, hwq, Op::Read, 512, now);
+            policy.completed(vq, hwq, TenantSlot(0), Op::Read, 512, Nanos(0), now);
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(at_once(&mut policy, Nanos(0)), 5, "it has rested for nothing yet");
+    assert_eq!(at_once(&mut policy, Nanos::from_millis(40)), 200);
+    assert_eq!(at_once(&mut policy, SECOND), 505);
+    assert_eq!(at_once(&mut policy, SLICE), 5);
+    // A longer burst has to be earned too.
+    let longer = Limits { burst: SECOND, ..limits };
+    policy.change_terms(TenantSlot(0), &Terms { limits: longer, ..Terms::default() }, Nanos(2 * SECOND.0));
+    assert_eq!(at_once(&mut policy, SECOND), 505 + 41 * 5, "from the change on it rested for 41 ms");
+}
+
+#[test]
+fn limits_that_go_while_their_tenant_is_held_leave_nothing_behind() {
+    let limits = Limits { rw_ios_per_sec: 1, ..Limits::default() };
+    for change in [Limits::default(), Limits { rw_ios_per_sec: 1_000_000, ..limits }] {
+        let mut policy = policy(&[limits]);
+        for slot in 1..4 {
+            attach(&mut policy, slot, 0, limits, 1);
+        }
+        // Held again and again, until one of the VQs goes first alone.
+        for second in 0..20 {
+            while let Next::Send { vq, hwq } = policy.next(Nanos(second * SECOND.0)) {
+                policy.sent(vq, hwq, Op::Read, 512, Nanos(second * SECOND.0));
+                policy.arrived(vq, 1, Nanos(second * SECOND.0));
+            }
+        }
+        let now = Nanos(30 * SECOND.0);
+        (0..4).for_each(|slot| policy.arrived(VqSlot(slot), 2, now));
+        policy.change_terms(TenantSlot(0), &Terms { limits: change, ..Terms::default() }, now);
+        // It owes nothing; a higher limit lets one command go at once, as the old one's slice has it.
+        let later = if change.is_empty() { now } else { now + SLICE };
+        let mut sent = [0; 4];
+        for now in [now, later] {
+            while let Next::Send { vq, hwq } = policy.next(now) {
+                policy.sent(vq, hwq, Op::Read, 512, now);
+                sent[usize::from(vq.0)] += 1;
+            }
+        }
+        assert_eq!((sent, policy.next(later)), ([2; 4], Next::Idle));
+    }
+}
+
+#[test]
+fn queues_of_several_classes_share_a_held_tenants_quota() {
+    let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0 };
+    let mut policy = AnyPolicy::from(Arbitrated::drr(&ArbitratedConfig::drr(), &shape).unwrap());
+    let limits = Limits { rw_ios_per_sec: 1_000, ..Limits::default() };
+    let limited = Terms { limits, priority: TenantPriority::OfQueue, ..Terms::default() };
+    let low = Terms { priority: TenantPriority::Fixed(QueuePriority::Low), ..Terms::default() };
+    let mut add = |slot, tenant, terms, asked| {
+        let vq = VqId { tenant: TenantId(tenant), index: slot + 1 };
+        policy.attach(VqSlot(slot), vq, TenantSlot(tenant as u16), terms, Nanos(0));
+        policy.asked_priority(VqSlot(slot), asked);
+        policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
+    };
+    add(0, 0, &limited, QueuePriority::High);
+    // Who goes in one class with many is named long after who goes alone in another.
+    add(1, 0, &limited, QueuePriority::Low);
+    (1..12).for_each(|tenant| add(tenant as u16 + 1, tenant, &low, QueuePriority::Low));
+    let mut sent = [0; 2];
+    for now in (0..1_000).flat_map(|slice| (0..20).map(move |part| Nanos(slice * SLICE.0 + part))) {
+        let Next::Send { vq, hwq } = policy.next(now) else { panic!("others always have commands") };
+        policy.sent(vq, hwq, Op::Read, 128 << 10, now);
+        policy.completed(vq, hwq, TenantSlot(vq.0.max(1) - 1), Op::Read, 128 << 10, Nanos(0), now);
+        if let Some(count) = sent.get_mut(usize::from(vq.0)) {
+            *count += 1;
+        }
+    }
+    assert!(sent.iter().all(|count| *count >= 50), "{sent:?}");
+}
+
+#[test]
+fn a_guaranteed_tenant_has_limits_too_and_its_neighbours_go_on() {
+    let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 1 };
+    let mut policy = AnyPolicy::from(Lpns::new(LpnsConfig::p5800x().with_hwqs(4, 1, shape.hwq_depth)).unwrap());
+    let limits = Limits { rw_ios_per_sec: 3_000, ..Limits::default() };
+    for (slot, terms) in [(0, Terms::guaranteed(Some(Nanos::from_micros(50)))), (1, Terms::best_effort(1))] {
+        let limits = if slot == 0 { limits } else { Limits::default() };
+        let vq = VqId { tenant: TenantId(slot.into()), index: 1 };
+        policy.attach(VqSlot(slot), vq, TenantSlot(slot), &Terms { limits, ..terms }, Nanos(0));
+        policy.arrived(VqSlot(slot), u32::MAX, Nanos(0));
+    }
+    let (sent, _) = run(&mut policy, 2, SECOND, |_| (Op::Read, 4096));
+    assert!(sent[0].len().abs_diff(3_000) <= 3, "{}", sent[0].len());
+    assert!(sent[1].len() > 3_000, "{}", sent[1].len());
 }
