@@ -29,7 +29,7 @@ const MILLI: u64 = 1_000;
 /// No command counts more bytes than this.
 const MAX_LEN_BYTES: u64 = 1 << 40;
 /// A VQ that was named so often since its last command, and its tenant held each time, goes before its siblings.
-const PATIENCE: u8 = 8;
+const PATIENCE: u8 = 2;
 
 /// One limit.
 #[derive(Debug, Clone, Copy)]

@@ -97,6 +97,24 @@ impl Limits {
         Self { burst: Nanos(0), ..*self } == Self::default()
     }
 
+    /// See [`Terms::share`].
+    fn share(&self, number: u16, of: u16) -> Self {
+        let (number, of) = (u64::from(number), u64::from(of.max(1)));
+        let part = |limit: u64| match limit {
+            0 => 0,
+            limit => (limit * (number + 1) / of - limit * number / of).max(1),
+        };
+        Self {
+            rw_ios_per_sec: part(self.rw_ios_per_sec),
+            r_ios_per_sec: part(self.r_ios_per_sec),
+            w_ios_per_sec: part(self.w_ios_per_sec),
+            rw_mbytes_per_sec: part(self.rw_mbytes_per_sec),
+            r_mbytes_per_sec: part(self.r_mbytes_per_sec),
+            w_mbytes_per_sec: part(self.w_mbytes_per_sec),
+            burst: self.burst,
+        }
+    }
+
     /// As it is shown; `None` where nothing is limited.
     pub fn in_words(&self) -> Option<String> {
         (!self.is_empty()).then(|| self.to_string())
@@ -206,6 +224,12 @@ impl Terms {
     pub fn best_effort(weight: u32) -> Self {
         Class::BestEffort { weight }.into()
     }
+
+    /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0, where each has as
+    /// many of them: an equal share of the limits, at least one command and one MiB per second; all else as it is.
+    pub fn share(&self, number: u16, of: u16) -> Self {
+        Self { limits: self.limits.share(number, of), ..*self }
+    }
 }
 
 impl From<Class> for Terms {
@@ -235,6 +259,20 @@ mod tests {
         assert_eq!(apart.in_words().as_deref(), Some("reads 5k IOPS, writes 700 IOPS, burst 1500ms"));
         assert_eq!(Limits { burst, ..Limits::default() }.in_words(), None);
         assert_eq!(Limits::default().in_words(), None);
+    }
+
+    #[test]
+    fn shares_add_up_and_are_never_unlimited() {
+        let terms = Terms {
+            limits: Limits { rw_ios_per_sec: 20_003, rw_mbytes_per_sec: 10, ..Limits::default() },
+            ..Terms::default()
+        };
+        let shares = [0, 1, 2, 3].map(|number| terms.share(number, 4).limits);
+        assert_eq!(shares.map(|limits| limits.rw_ios_per_sec).iter().sum::<u64>(), 20_003);
+        assert_eq!(shares.map(|limits| limits.rw_mbytes_per_sec), [2, 3, 2, 3]);
+        assert!(shares.iter().all(|limits| limits.r_ios_per_sec == 0));
+        assert_eq!(terms.share(0, 100).limits.rw_mbytes_per_sec, 1);
+        assert_eq!(terms.share(0, 1), terms);
     }
 
     #[test]
