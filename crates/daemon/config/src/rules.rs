@@ -278,7 +278,7 @@ fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
     if draft.policy == Some(Settings::Caps) && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
-        let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
+        let remedy = "add rw_iops, rw_bandwidth or another limit to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
 }
