@@ -202,8 +202,8 @@ impl Default for TenantPriority {
     }
 }
 
-/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, or priorities (`wrr`,
-/// `drr`). Limits hold under all.
+/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, or priorities
+/// (`wrr`, `drr`). Limits hold under all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// A latency, or a share.
