@@ -97,6 +97,22 @@ impl Limits {
         Self { burst: Nanos(0), ..*self } == Self::default()
     }
 
+    /// Commands per second that they come to for a tenant of whose commands `read_share` (0 to 1) are reads, of
+    /// `mean_len_bytes` (above 0) each. `None`: nothing limits such a tenant.
+    pub fn most_iops(&self, read_share: f64, mean_len_bytes: f64) -> Option<f64> {
+        let bytes = |mbytes: u64| (mbytes << 20) as f64 / mean_len_bytes;
+        let limits = [
+            (self.rw_ios_per_sec as f64, 1.0),
+            (self.r_ios_per_sec as f64, read_share),
+            (self.w_ios_per_sec as f64, 1.0 - read_share),
+            (bytes(self.rw_mbytes_per_sec), 1.0),
+            (bytes(self.r_mbytes_per_sec), read_share),
+            (bytes(self.w_mbytes_per_sec), 1.0 - read_share),
+        ];
+        let given = limits.into_iter().filter(|(limit, part)| *limit > 0.0 && *part > 0.0);
+        given.map(|(limit, part)| limit / part).reduce(f64::min)
+    }
+
     /// See [`Terms::share`].
     fn share(&self, number: u16, of: u16) -> Self {
         let (number, of) = (u64::from(number), u64::from(of.max(1)));
@@ -259,6 +275,15 @@ mod tests {
         assert_eq!(apart.in_words().as_deref(), Some("reads 5k IOPS, writes 700 IOPS, burst 1500ms"));
         assert_eq!(Limits { burst, ..Limits::default() }.in_words(), None);
         assert_eq!(Limits::default().in_words(), None);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts_by_what_a_tenant_does() {
+        let limits = Limits { rw_ios_per_sec: 20_000, r_ios_per_sec: 7_000, w_mbytes_per_sec: 10, ..Limits::default() };
+        assert_eq!(limits.most_iops(0.0, 4096.0), Some(2_560.0));
+        assert_eq!(limits.most_iops(1.0, 4096.0), Some(7_000.0));
+        assert_eq!(limits.most_iops(0.5, 512.0), Some(14_000.0));
+        assert_eq!(Limits { r_ios_per_sec: 7_000, ..Limits::default() }.most_iops(0.0, 4096.0), None);
     }
 
     #[test]
