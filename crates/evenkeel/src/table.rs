@@ -56,16 +56,15 @@ pub fn count(n: f64) -> String {
 
 /// What a tenant was promised, in few words.
 pub fn promise(row: &TenantRow) -> String {
-    if let Some(limits) = &row.limits {
-        return format!("≤ {limits}");
+    let target = row.latency_target_us.map(|target| format!("≤ {}", span(target)));
+    let mut words: Vec<String> = target.into_iter().chain(row.priority.clone()).collect();
+    if words.is_empty()
+        && let Some(weight) = row.weight.filter(|weight| row.limits.is_none() || *weight > 1)
+    {
+        words.push(format!("weight {weight}"));
     }
-    match (row.latency_target_us, &row.priority, row.weight) {
-        (Some(target), Some(priority), _) => format!("≤ {}, {priority}", span(target)),
-        (Some(target), None, _) => format!("≤ {}", span(target)),
-        (None, Some(priority), _) => priority.clone(),
-        (None, None, Some(weight)) => format!("weight {weight}"),
-        (None, None, None) => "-".into(),
-    }
+    words.extend(row.limits.as_ref().map(|limits| format!("≤ {limits}")));
+    if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
 /// The table of `evenkeel stats`.

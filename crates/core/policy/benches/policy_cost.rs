@@ -27,7 +27,20 @@ const LIMITS: Limits = Limits {
     rw_mbytes_per_sec: 100_000,
     r_mbytes_per_sec: 100_000,
     w_mbytes_per_sec: 100_000,
+    r_ios_per_sec: 100_000_000,
+    w_ios_per_sec: 100_000_000,
+    burst: Nanos(0),
 };
+
+/// A row.
+struct Row {
+    name: &'static str,
+    config: PolicyConfig,
+    /// Whether the first tenant is guaranteed.
+    guaranteed: bool,
+    /// Everybody's.
+    limits: Limits,
+}
 
 struct Load {
     reports: Vec<TenantReport>,
@@ -45,12 +58,13 @@ fn class(tenant: u16, guaranteed: bool) -> Class {
 
 impl Load {
     /// Attaches everyone and fills the drive.
-    fn start<P: Policy>(policy: &mut P, tenants: u16, guaranteed: bool) -> Self {
+    fn start<P: Policy>(policy: &mut P, tenants: u16, row: &Row) -> Self {
+        let &Row { guaranteed, limits, .. } = row;
         let now = Nanos(1);
         for slot in 0..tenants * VQS_PER_TENANT {
             let tenant = slot / VQS_PER_TENANT;
             let vq = VqId { tenant: TenantId(tenant.into()), index: slot % VQS_PER_TENANT + 1 };
-            let terms = Terms { limits: LIMITS, ..class(tenant, guaranteed).into() };
+            let terms = Terms { limits, ..class(tenant, guaranteed).into() };
             policy.attach(VqSlot(slot), vq, TenantSlot(tenant), &terms, now);
             // Among others the guaranteed tenant is busy at a poller of its own: its neighbours are measured here.
             if !(guaranteed && tenant == 0) || tenants == 1 {
@@ -116,31 +130,33 @@ impl Load {
     }
 }
 
-fn measure<P: Policy>(make: impl Fn() -> P, tenants: u16, guaranteed: bool) -> f64 {
-    let mut policy = black_box(make());
-    let mut load = Load::start(&mut policy, tenants, guaranteed);
+fn measure(row: &Row, tenants: u16) -> f64 {
+    let mut policy = black_box(build(&row.config));
+    let mut load = Load::start(&mut policy, tenants, row);
     (0..RUNS).map(|_| load.run(&mut policy)).fold(f64::INFINITY, f64::min)
 }
 
-/// Every policy by the name of its row, and whether the first tenant is guaranteed.
-fn policies() -> Vec<(&'static str, PolicyConfig, bool)> {
+/// Every policy without limits, and two with.
+fn rows() -> Vec<Row> {
     // A drive large enough that the throttles are asked every time but seldom say no.
     let lpns = |variant| {
         let config = LpnsConfig { variant, r_iops: 4_000_000.0, parallelism: 64, ..LpnsConfig::p5800x() };
         PolicyConfig::Lpns(config)
     };
     let fair = |variant| PolicyConfig::Fair(FairConfig { variant, parallel_units: 256, ..FairConfig::p5800x() });
+    let row = |name, config| Row { name, config, guaranteed: false, limits: Limits::default() };
     vec![
-        ("passthrough", PolicyConfig::Passthrough, false),
-        ("lpns, nobody guaranteed", lpns(Variant::Corrected), false),
-        ("lpns, one guaranteed", lpns(Variant::Corrected), true),
-        ("lpns as published", lpns(Variant::Published), false),
-        ("fair", fair(Variant::Corrected), false),
-        ("fair as published", fair(Variant::Published), false),
-        ("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 }), false),
-        ("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() }), false),
-        ("d2fq", PolicyConfig::D2fq(D2fqConfig::default()), false),
-        ("caps", PolicyConfig::Caps, false),
+        row("passthrough", PolicyConfig::Passthrough),
+        Row { limits: LIMITS, ..row("passthrough, limits", PolicyConfig::Passthrough) },
+        row("lpns, nobody guaranteed", lpns(Variant::Corrected)),
+        Row { guaranteed: true, ..row("lpns, one guaranteed", lpns(Variant::Corrected)) },
+        row("lpns as published", lpns(Variant::Published)),
+        row("fair", fair(Variant::Corrected)),
+        row("fair as published", fair(Variant::Published)),
+        row("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 })),
+        row("mqfq", PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 128, ..MqfqConfig::default() })),
+        row("d2fq", PolicyConfig::D2fq(D2fqConfig::default())),
+        Row { limits: LIMITS, ..row("caps", PolicyConfig::Caps) },
     ]
 }
 
@@ -150,21 +166,21 @@ fn build(config: &PolicyConfig) -> AnyPolicy {
 
 fn main() {
     let json = std::env::args().any(|argument| argument == "--json");
-    let mut rows = Vec::new();
+    let mut measured = Vec::new();
     for tenants in [1, 16, 1024] {
-        for (name, config, guaranteed) in policies() {
-            rows.push((name, tenants, measure(|| build(&config), tenants, guaranteed)));
+        for row in rows() {
+            measured.push((row.name, tenants, measure(&row, tenants)));
         }
     }
     if json {
         let row = |(policy, tenants, ns): &(&str, u16, f64)| {
             format!(r#"{{"policy":"{policy}","tenants":{tenants},"vqs":{},"ns_per_command":{ns:.1}}}"#, tenants * 4)
         };
-        println!(r#"{{"policy_cost":[{}]}}"#, rows.iter().map(row).collect::<Vec<_>>().join(","));
+        println!(r#"{{"policy_cost":[{}]}}"#, measured.iter().map(row).collect::<Vec<_>>().join(","));
         return;
     }
     println!("{:<24} {:>8} {:>6} {:>12}", "policy", "tenants", "VQs", "ns/command");
-    for (policy, tenants, ns) in rows {
+    for (policy, tenants, ns) in measured {
         println!("{policy:<24} {tenants:>8} {:>6} {ns:>12.1}", tenants * VQS_PER_TENANT);
     }
 }

@@ -2,35 +2,41 @@
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
+use crate::by_flow::ByFlow;
+use crate::limits::Limiter;
 use crate::{
-    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport, TenantSlot,
-    Terms, ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport,
+    TenantSlot, Terms, ThrottleState, VqSlot,
 };
 
-/// Any policy of this crate.
 #[derive(Debug)]
-pub enum AnyPolicy {
-    /// Round robin, no throttle.
+enum Chosen {
     Passthrough(Passthrough),
-    /// Predictable latency.
     Lpns(Box<Lpns>),
-    /// Fair slowdowns by time budgets.
     Fair(Box<FairNvme>),
-    /// A cap on all commands with the drive, guaranteed tenants first.
     K2(Box<K2>),
-    /// Fair queueing with a bounded gap.
     Mqfq(Box<Mqfq>),
-    /// Fair queueing by the drive's weighted round robin.
     D2fq(Box<D2fq>),
-    /// A limit for each tenant.
     Caps(Box<Caps>),
-    /// Weighted or deficit round robin among tenants by class.
     Arbitrated(Box<Arbitrated>),
+}
+
+/// Any policy of this crate, and each tenant's limits whichever it is.
+#[derive(Debug)]
+pub struct AnyPolicy {
+    chosen: Chosen,
+    limiter: Box<Limiter>,
+}
+
+impl From<Chosen> for AnyPolicy {
+    fn from(chosen: Chosen) -> Self {
+        Self { chosen, limiter: Box::new(Limiter::new()) }
+    }
 }
 
 impl From<Passthrough> for AnyPolicy {
     fn from(policy: Passthrough) -> Self {
-        Self::Passthrough(policy)
+        Chosen::Passthrough(policy).into()
     }
 }
 
@@ -39,7 +45,7 @@ macro_rules! boxed {
     ($($policy:ident => $variant:ident),*) => {
         $(impl From<$policy> for AnyPolicy {
             fn from(policy: $policy) -> Self {
-                Self::$variant(Box::new(policy))
+                Chosen::$variant(Box::new(policy)).into()
             }
         })*
     };
@@ -49,16 +55,16 @@ boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Cap
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {
-    ($self:ident, $policy:ident => $call:expr) => {
-        match $self {
-            Self::Passthrough($policy) => $call,
-            Self::Lpns($policy) => $call,
-            Self::Fair($policy) => $call,
-            Self::K2($policy) => $call,
-            Self::Mqfq($policy) => $call,
-            Self::D2fq($policy) => $call,
-            Self::Caps($policy) => $call,
-            Self::Arbitrated($policy) => $call,
+    ($chosen:expr, $policy:ident => $call:expr) => {
+        match $chosen {
+            Chosen::Passthrough($policy) => $call,
+            Chosen::Lpns($policy) => $call,
+            Chosen::Fair($policy) => $call,
+            Chosen::K2($policy) => $call,
+            Chosen::Mqfq($policy) => $call,
+            Chosen::D2fq($policy) => $call,
+            Chosen::Caps($policy) => $call,
+            Chosen::Arbitrated($policy) => $call,
         }
     };
 }
@@ -66,82 +72,151 @@ macro_rules! each {
 impl AnyPolicy {
     /// The name that a configuration uses.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Passthrough(_) => "passthrough",
-            Self::Lpns(_) => "lpns",
-            Self::Fair(_) => "fair",
-            Self::K2(_) => "k2",
-            Self::Mqfq(_) => "mqfq",
-            Self::D2fq(_) => "d2fq",
-            Self::Caps(_) => "caps",
-            Self::Arbitrated(policy) => policy.name(),
+        match &self.chosen {
+            Chosen::Passthrough(_) => "passthrough",
+            Chosen::Lpns(_) => "lpns",
+            Chosen::Fair(_) => "fair",
+            Chosen::K2(_) => "k2",
+            Chosen::Mqfq(_) => "mqfq",
+            Chosen::D2fq(_) => "d2fq",
+            Chosen::Caps(_) => "caps",
+            Chosen::Arbitrated(policy) => policy.name(),
         }
     }
 
     /// Whether a VQ sends through a backup until the HWQ meant for it is empty.
     pub fn is_switching(&self, slot: VqSlot) -> bool {
-        match self {
-            Self::Lpns(policy) => policy.is_switching(slot),
+        match &self.chosen {
+            Chosen::Lpns(policy) => policy.is_switching(slot),
             _ => false,
         }
     }
 
     /// How often a VQ moved to an exclusive HWQ since the start.
     pub fn switches(&self) -> u64 {
-        match self {
-            Self::Lpns(policy) => policy.switches(),
+        match &self.chosen {
+            Chosen::Lpns(policy) => policy.switches(),
             _ => 0,
         }
     }
 
     /// What the throttle allows now, if there is one.
     pub fn throttle_state(&self) -> Option<ThrottleState> {
-        match self {
-            Self::Lpns(policy) => Some(policy.throttle_state()),
+        match &self.chosen {
+            Chosen::Lpns(policy) => Some(policy.throttle_state()),
             _ => None,
+        }
+    }
+}
+
+impl AnyPolicy {
+    /// Who waited long enough is held no more.
+    #[inline]
+    fn release(&mut self, now: Nanos) {
+        let Self { chosen, limiter } = self;
+        limiter.release(now, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
+    }
+
+    /// A command left the VQ, or it has none any more.
+    #[inline]
+    fn had_turn(&mut self, slot: VqSlot, now: Nanos) {
+        let Self { chosen, limiter } = self;
+        if let Some(tenant) = limiter.had_turn(slot) {
+            limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
+        }
+    }
+
+    fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, now: Nanos) {
+        self.release(now);
+        let Self { chosen, limiter } = self;
+        limiter.set_limits(tenant, limits);
+        // If it must wait under these too, that is found when the policy names it.
+        limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
+    }
+
+    fn next_within_limits(&mut self, now: Nanos) -> Next {
+        self.release(now);
+        loop {
+            let next = each!(&mut self.chosen, policy => policy.next(now));
+            let Next::Send { vq, .. } = next else { return self.limiter.or_release(next) };
+            let slices = self.limiter.slices_to_wait(vq);
+            if slices == 0 {
+                return next;
+            }
+            let backlog = each!(&self.chosen, policy => policy.backlog_of(vq));
+            each!(&mut self.chosen, policy => policy.refused(vq, false, now));
+            self.limiter.withhold(vq, backlog, slices);
         }
     }
 }
 
 impl Policy for AnyPolicy {
     fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
-        each!(self, policy => policy.attach(slot, vq, tenant, terms, now));
+        each!(&mut self.chosen, policy => policy.attach(slot, vq, tenant, terms, now));
+        self.limiter.attach(slot, tenant);
+        self.set_limits(tenant, terms.limits, now);
     }
 
     fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
-        each!(self, policy => policy.change_terms(tenant, terms, now));
+        each!(&mut self.chosen, policy => policy.change_terms(tenant, terms, now));
+        self.set_limits(tenant, terms.limits, now);
     }
 
     fn forget(&mut self, tenant: TenantSlot) {
-        each!(self, policy => policy.forget(tenant));
+        each!(&mut self.chosen, policy => policy.forget(tenant));
+        self.limiter.forget(tenant);
     }
 
     fn asked_priority(&mut self, slot: VqSlot, priority: QueuePriority) {
-        each!(self, policy => policy.asked_priority(slot, priority));
+        each!(&mut self.chosen, policy => policy.asked_priority(slot, priority));
     }
 
     fn detach(&mut self, slot: VqSlot, now: Nanos) {
-        each!(self, policy => policy.detach(slot, now));
+        each!(&mut self.chosen, policy => policy.detach(slot, now));
+        self.had_turn(slot, now);
+        self.limiter.detach(slot);
     }
 
     #[inline]
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        each!(self, policy => policy.arrived(slot, backlog, now));
+        if !self.limiter.is_idle() {
+            if self.limiter.arrived(slot, backlog) {
+                return;
+            }
+            if backlog == 0 {
+                self.had_turn(slot, now);
+            }
+        }
+        each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
     }
 
     #[inline]
     fn next(&mut self, now: Nanos) -> Next {
-        each!(self, policy => policy.next(now))
+        if self.limiter.is_idle() {
+            return each!(&mut self.chosen, policy => policy.next(now));
+        }
+        self.next_within_limits(now)
     }
 
     #[inline]
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
-        each!(self, policy => policy.sent(slot, hwq, op, len_bytes, now));
+        each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
+        if !self.limiter.is_idle() {
+            self.limiter.charge(slot, Some(op), len_bytes);
+            self.had_turn(slot, now);
+        }
     }
 
     #[inline]
     fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos) {
-        each!(self, policy => policy.refused(slot, consumed, now));
+        each!(&mut self.chosen, policy => policy.refused(slot, consumed, now));
+        if !self.limiter.is_idle() {
+            if consumed {
+                // A command all the same, if not one for the drive.
+                self.limiter.charge(slot, None, 0);
+            }
+            self.had_turn(slot, now);
+        }
     }
 
     #[inline]
@@ -155,22 +230,22 @@ impl Policy for AnyPolicy {
         latency: Nanos,
         now: Nanos,
     ) {
-        each!(self, policy => policy.completed(slot, hwq, tenant, op, len_bytes, latency, now));
+        each!(&mut self.chosen, policy => policy.completed(slot, hwq, tenant, op, len_bytes, latency, now));
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
-        each!(self, policy => policy.interval(reports, now));
+        each!(&mut self.chosen, policy => policy.interval(reports, now));
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
-        each!(self, policy => policy.hwq_of(slot))
+        each!(&self.chosen, policy => policy.hwq_of(slot))
     }
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {
-        each!(self, policy => policy.bound(tenant))
+        each!(&self.chosen, policy => policy.bound(tenant))
     }
 
     fn wrr_weights(&self) -> Option<WrrWeights> {
-        each!(self, policy => policy.wrr_weights())
+        each!(&self.chosen, policy => policy.wrr_weights())
     }
 }

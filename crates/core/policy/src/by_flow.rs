@@ -28,6 +28,11 @@ pub(crate) trait ByFlow {
         self.flows().hwq_of(slot)
     }
 
+    /// The commands that a VQ is known to have.
+    fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.flows().backlog_of(slot)
+    }
+
     /// See [`Policy::next`].
     fn pick(&mut self, now: Nanos) -> Next;
 

@@ -220,6 +220,11 @@ impl<T: Turns> Flows<T> {
         Some(TenantSlot(vq.tenant))
     }
 
+    /// The commands that a VQ is known to have.
+    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.vqs.get(usize::from(slot.0)).map_or(0, |vq| vq.backlog)
+    }
+
     /// What the client of an attached VQ asked for.
     pub(crate) fn asked_by(&self, slot: VqSlot) -> QueuePriority {
         self.vqs[usize::from(slot.0)].asked
@@ -338,7 +343,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// The policy holds a ready flow back: room that its VQs were woken for goes to others.
-    pub(crate) fn pass_on(&mut self, flow: u16) {
+    fn pass_on(&mut self, flow: u16) {
         while let Some(slot) = self.flows[usize::from(flow)].woken.front() {
             let hwq = self.move_to_back(slot);
             self.wake(hwq);

@@ -9,14 +9,15 @@
 //! | `terms` | [`Terms`]: what a tenant was promised and is held to; they may change while it runs |
 //! | `settings` | [`Settings`]: which policy, as an operator asks for it; [`Settings::on`] a drive it is a [`PolicyConfig`] |
 //! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
-//! | `any` | [`AnyPolicy`]: one of them, chosen at run time |
+//! | `any` | [`AnyPolicy`]: one of them, chosen at run time, within each tenant's limits |
+//! | `limits` | commands and bytes per second that a tenant may have at most, whatever the policy |
 //! | `passthrough` | [`Passthrough`]: round robin, no throttle |
 //! | `lpns` | [`Lpns`]: guaranteed latency by exclusive HWQs and throttled neighbours |
 //! | `fairnvme` | [`FairNvme`]: fair slowdowns by tenant states and time budgets |
 //! | `k2` | [`K2`]: a cap on all commands with the drive, guaranteed tenants first |
 //! | `mqfq` | [`Mqfq`]: weighted shares, nobody further ahead than a gap |
 //! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
-//! | `caps` | [`Caps`]: commands and bytes per second for each tenant |
+//! | `caps` | [`Caps`]: tenants take turns |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
@@ -46,6 +47,7 @@ mod fairnvme;
 mod flows;
 mod hwq_pool;
 mod k2;
+mod limits;
 mod lpns;
 mod mqfq;
 pub mod netcalc;

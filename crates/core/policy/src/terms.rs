@@ -61,17 +61,27 @@ impl Class {
     }
 }
 
-/// What one tenant may do at most; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
+/// What one tenant may do at most, under every policy; 0: no limit. Names and units are SPDK's: a MB is 2^20 bytes.
+///
+/// In no span `T` a tenant gets more than limit × (`T` + `burst`), the quotas of the slices of 1 ms in which the span
+/// begins and ends, and one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Commands per second, up to 10^9.
     pub rw_ios_per_sec: u64,
+    /// Reads per second, up to 10^9.
+    pub r_ios_per_sec: u64,
+    /// Commands per second that are no reads, up to 10^9.
+    pub w_ios_per_sec: u64,
     /// MiB per second, both ways, up to 10^6.
     pub rw_mbytes_per_sec: u64,
     /// MiB per second read, up to 10^6.
     pub r_mbytes_per_sec: u64,
     /// MiB per second written, up to 10^6.
     pub w_mbytes_per_sec: u64,
+    /// How long a time's worth of unused quota is kept of each limit, up to 60 s. It is earned by rest: a tenant that
+    /// comes, or gets a limit that it didn't have, begins with one slice's quota.
+    pub burst: Nanos,
 }
 
 impl Limits {
@@ -79,10 +89,46 @@ impl Limits {
     pub const MOST_IOS_PER_SEC: u64 = 1_000_000_000;
     /// Highest limit on MiB per second.
     pub const MOST_MBYTES_PER_SEC: u64 = 1_000_000;
+    /// Longest burst.
+    pub const LONGEST_BURST: Nanos = Nanos::from_millis(60_000);
 
-    /// Whether nothing is limited.
+    /// Whether nothing is limited. A burst is no limit.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        Self { burst: Nanos(0), ..*self } == Self::default()
+    }
+
+    /// Commands per second that they come to for a tenant of whose commands `read_share` (0 to 1) are reads, of
+    /// `mean_len_bytes` (above 0) each. `None`: nothing limits such a tenant.
+    pub fn most_iops(&self, read_share: f64, mean_len_bytes: f64) -> Option<f64> {
+        let bytes = |mbytes: u64| (mbytes << 20) as f64 / mean_len_bytes;
+        let limits = [
+            (self.rw_ios_per_sec as f64, 1.0),
+            (self.r_ios_per_sec as f64, read_share),
+            (self.w_ios_per_sec as f64, 1.0 - read_share),
+            (bytes(self.rw_mbytes_per_sec), 1.0),
+            (bytes(self.r_mbytes_per_sec), read_share),
+            (bytes(self.w_mbytes_per_sec), 1.0 - read_share),
+        ];
+        let given = limits.into_iter().filter(|(limit, part)| *limit > 0.0 && *part > 0.0);
+        given.map(|(limit, part)| limit / part).reduce(f64::min)
+    }
+
+    /// See [`Terms::share`].
+    fn share(&self, number: u16, of: u16) -> Self {
+        let (number, of) = (u64::from(number), u64::from(of.max(1)));
+        let part = |limit: u64| match limit {
+            0 => 0,
+            limit => (limit * (number + 1) / of - limit * number / of).max(1),
+        };
+        Self {
+            rw_ios_per_sec: part(self.rw_ios_per_sec),
+            r_ios_per_sec: part(self.r_ios_per_sec),
+            w_ios_per_sec: part(self.w_ios_per_sec),
+            rw_mbytes_per_sec: part(self.rw_mbytes_per_sec),
+            r_mbytes_per_sec: part(self.r_mbytes_per_sec),
+            w_mbytes_per_sec: part(self.w_mbytes_per_sec),
+            burst: self.burst,
+        }
     }
 
     /// As it is shown; `None` where nothing is limited.
@@ -95,8 +141,14 @@ impl Limits {
     /// # Errors
     /// The first limit out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let remedy = "must be at most 1000000000";
-        ConfigError::check(self.rw_ios_per_sec <= Self::MOST_IOS_PER_SEC, "rw_ios_per_sec", remedy)?;
+        let in_ios = [
+            ("rw_ios_per_sec", self.rw_ios_per_sec),
+            ("r_ios_per_sec", self.r_ios_per_sec),
+            ("w_ios_per_sec", self.w_ios_per_sec),
+        ];
+        for (field, limit) in in_ios {
+            ConfigError::check(limit <= Self::MOST_IOS_PER_SEC, field, "must be at most 1000000000")?;
+        }
         let in_mbytes = [
             ("rw_mbytes_per_sec", self.rw_mbytes_per_sec),
             ("r_mbytes_per_sec", self.r_mbytes_per_sec),
@@ -105,20 +157,22 @@ impl Limits {
         for (field, limit) in in_mbytes {
             ConfigError::check(limit <= Self::MOST_MBYTES_PER_SEC, field, "must be at most 1000000")?;
         }
-        Ok(())
+        ConfigError::check(self.burst <= Self::LONGEST_BURST, "burst", "must be at most 60 s")
     }
 }
 
-/// As an operator would say it: `20k IOPS, reads 200MiB/s`.
+/// As an operator would say it: `20k IOPS, reads 200MiB/s, burst 2s`.
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rates = [("", self.rw_ios_per_sec), ("reads ", self.r_ios_per_sec), ("writes ", self.w_ios_per_sec)];
         let bandwidths =
             [("", self.rw_mbytes_per_sec), ("reads ", self.r_mbytes_per_sec), ("writes ", self.w_mbytes_per_sec)];
-        let given = |limit: u64| (limit > 0).then_some(limit);
-        let rate = given(self.rw_ios_per_sec).map(|limit| format!("{} IOPS", Rate(limit)));
-        let bandwidth = |(word, mib): (&str, u64)| given(mib).map(|mib| format!("{word}{}", Bandwidth::from_mib(mib)));
-        let words: Vec<String> = rate.into_iter().chain(bandwidths.into_iter().filter_map(bandwidth)).collect();
-        f.write_str(&words.join(", "))
+        let given = |limit: &(&str, u64)| limit.1 > 0;
+        let rates = rates.into_iter().filter(given).map(|(word, limit)| format!("{word}{} IOPS", Rate(limit)));
+        let bandwidths = bandwidths.into_iter().filter(given);
+        let bandwidths = bandwidths.map(|(word, mib)| format!("{word}{}", Bandwidth::from_mib(mib)));
+        let burst = (self.burst > Nanos(0)).then(|| format!("burst {}", self.burst));
+        f.write_str(&rates.chain(bandwidths).chain(burst).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -164,13 +218,13 @@ impl Default for TenantPriority {
     }
 }
 
-/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, limits (`caps`), or
-/// priorities (`wrr`, `drr`).
+/// All that an operator says about one tenant. Each policy heeds what it can: classes and weights, or priorities
+/// (`wrr`, `drr`). Limits hold under all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// A latency, or a share.
     pub class: Class,
-    /// What `caps` lets it do at most. Out of range: the highest limit there is; see [`Limits::validate`].
+    /// What it may do at most. Out of range: the highest limit there is; see [`Limits::validate`].
     pub limits: Limits,
     /// What it counts for under `wrr` and `drr`.
     pub priority: TenantPriority,
@@ -185,6 +239,12 @@ impl Terms {
     /// A share by weight, 1 to 10000; no limits, medium priority.
     pub fn best_effort(weight: u32) -> Self {
         Class::BestEffort { weight }.into()
+    }
+
+    /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0, where each has as
+    /// many of them: an equal share of the limits, at least one command and one MiB per second; all else as it is.
+    pub fn share(&self, number: u16, of: u16) -> Self {
+        Self { limits: self.limits.share(number, of), ..*self }
     }
 }
 
@@ -210,7 +270,34 @@ mod tests {
         let limits =
             Limits { rw_ios_per_sec: 20_000, r_mbytes_per_sec: 200, w_mbytes_per_sec: 1024, ..Limits::default() };
         assert_eq!(limits.in_words().as_deref(), Some("20k IOPS, reads 200MiB/s, writes 1GiB/s"));
+        let burst = Nanos::from_millis(1_500);
+        let apart = Limits { r_ios_per_sec: 5_000, w_ios_per_sec: 700, burst, ..Limits::default() };
+        assert_eq!(apart.in_words().as_deref(), Some("reads 5k IOPS, writes 700 IOPS, burst 1500ms"));
+        assert_eq!(Limits { burst, ..Limits::default() }.in_words(), None);
         assert_eq!(Limits::default().in_words(), None);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts_by_what_a_tenant_does() {
+        let limits = Limits { rw_ios_per_sec: 20_000, r_ios_per_sec: 7_000, w_mbytes_per_sec: 10, ..Limits::default() };
+        assert_eq!(limits.most_iops(0.0, 4096.0), Some(2_560.0));
+        assert_eq!(limits.most_iops(1.0, 4096.0), Some(7_000.0));
+        assert_eq!(limits.most_iops(0.5, 512.0), Some(14_000.0));
+        assert_eq!(Limits { r_ios_per_sec: 7_000, ..Limits::default() }.most_iops(0.0, 4096.0), None);
+    }
+
+    #[test]
+    fn shares_add_up_and_are_never_unlimited() {
+        let terms = Terms {
+            limits: Limits { rw_ios_per_sec: 20_003, rw_mbytes_per_sec: 10, ..Limits::default() },
+            ..Terms::default()
+        };
+        let shares = [0, 1, 2, 3].map(|number| terms.share(number, 4).limits);
+        assert_eq!(shares.map(|limits| limits.rw_ios_per_sec).iter().sum::<u64>(), 20_003);
+        assert_eq!(shares.map(|limits| limits.rw_mbytes_per_sec), [2, 3, 2, 3]);
+        assert!(shares.iter().all(|limits| limits.r_ios_per_sec == 0));
+        assert_eq!(terms.share(0, 100).limits.rw_mbytes_per_sec, 1);
+        assert_eq!(terms.share(0, 1), terms);
     }
 
     #[test]
@@ -218,6 +305,8 @@ mod tests {
         assert_eq!(Limits::default().validate(), Ok(()));
         let field = |limits: Limits| limits.validate().unwrap_err().field;
         assert_eq!(field(Limits { rw_ios_per_sec: 1_000_000_001, ..Limits::default() }), "rw_ios_per_sec");
+        assert_eq!(field(Limits { w_ios_per_sec: 1_000_000_001, ..Limits::default() }), "w_ios_per_sec");
+        assert_eq!(field(Limits { burst: Nanos::from_millis(60_001), ..Limits::default() }), "burst");
         assert_eq!(field(Limits { w_mbytes_per_sec: 1_000_001, ..Limits::default() }), "w_mbytes_per_sec");
     }
 }

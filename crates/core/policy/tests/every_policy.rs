@@ -65,6 +65,9 @@ fn terms(class: Class, random: &mut Rng) -> Terms {
         rw_mbytes_per_sec: limit(1, 1_000),
         r_mbytes_per_sec: limit(1, 1_000),
         w_mbytes_per_sec: limit(1, 1_000),
+        r_ios_per_sec: limit(20, 50_000),
+        w_ios_per_sec: limit(20, 50_000),
+        burst: Nanos(limit(1, 50_000_000)),
     };
     let priority = match random.u64(..4) {
         0 => TenantPriority::Fixed(QueuePriority::High),

@@ -24,7 +24,7 @@ pub struct TenantRow {
     pub weight: Option<u32>,
     /// The promise to a guaranteed tenant.
     pub latency_target_us: Option<f64>,
-    /// What it may do at most under `caps`, in words.
+    /// What it may do at most, in words.
     pub limits: Option<String>,
     /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
     pub priority: Option<String>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use io_model::Nanos;
 use io_model::units::Size;
 use policy::Class;
-use policy::{PolicyKind, Settings};
+use policy::Settings;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -183,10 +183,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let pollers_section = top.table(sink, "pollers", section::POLLERS);
     let pollers = read_pollers(sink, &pollers_section, &mut marks);
     let named = device.as_ref().is_some_and(|device| device.profile_named);
-    let tenant_rules = TenantRules {
-        limits: policy.as_ref().is_none_or(|policy| policy.kind() == PolicyKind::Caps),
-        priorities: policy.as_ref().is_none_or(|policy| policy.kind().has_priorities()),
-    };
+    let tenant_rules = TenantRules { priorities: policy.as_ref().is_none_or(|policy| policy.kind().has_priorities()) };
     let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
         runtime_dir,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use io_model::units::{Rate, Size};
+use policy::Limits;
 use toml::de::DeValue;
 
 use crate::problem::Sink;
@@ -33,6 +34,13 @@ pub enum DemandLoad {
         /// The mean rate, 1 to 100 million.
         rate_iops: Rate,
     },
+}
+
+impl Demand {
+    /// Commands per second that limits let this demand have; `None`: they don't limit it.
+    pub fn most_iops(&self, limits: &Limits) -> Option<f64> {
+        limits.most_iops(self.rw.read_share(), self.rw.mean_len_bytes())
+    }
 }
 
 /// As an operator would say it: `70 % reads, 4KiB/60 64KiB/40, 32 in flight`.

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use io_model::units::Size;
+use io_model::units::{Rate, Size};
 use policy::{Class, TenantPriority};
 use policy::{Settings, Variant};
 
 use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, PollerLayout};
+use crate::demand::DemandLoad;
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::isolation;
 use crate::plan::{self, Load, Poller};
@@ -32,6 +33,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     targets(&mut warnings, draft);
     one_poller(&mut warnings, draft);
     limits(&mut warnings, draft);
+    demands_within_limits(&mut warnings, draft);
     priorities(&mut warnings, draft);
     if few {
         cpus(&mut warnings, draft, &plan);
@@ -278,8 +280,25 @@ fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
 
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
     if draft.policy == Some(Settings::Caps) && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
-        let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
+        let remedy = "add rw_iops, rw_bandwidth or another limit to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
+    }
+}
+
+/// A load that doesn't wait for completions and asks for more than its limits waits longer and longer.
+fn demands_within_limits(warnings: &mut Sink<'_>, draft: &Draft) {
+    for tenant in &draft.tenants {
+        let TenantDraft { name: Some(name), demand: Some(Some(demand)), terms, .. } = tenant else { continue };
+        let Some(limits) = &terms.limits else { continue };
+        let DemandLoad::Open { rate_iops } = demand.load else { continue };
+        if let Some(most) = demand.most_iops(limits).map(|most| most as u64).filter(|most| *most < rate_iops.0) {
+            let what = format!(
+                "tenant {:?} asks for {rate_iops} commands a second, and its limits come to {}",
+                name.get_ref(),
+                Rate(most)
+            );
+            warnings.at(&tenant.span, what, "write higher limits, or a lower rate_iops in its demand");
+        }
     }
 }
 

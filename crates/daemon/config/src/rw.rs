@@ -19,6 +19,19 @@ pub struct Rw {
     pub working_set: Option<Size>,
 }
 
+impl Rw {
+    /// Reads of all I/Os, 0 to 1.
+    pub fn read_share(&self) -> f64 {
+        f64::from(self.read_percent) / 100.0
+    }
+
+    /// Mean block size.
+    pub(crate) fn mean_len_bytes(&self) -> f64 {
+        let sum = |of: fn(&BlockSize) -> f64| self.block_sizes.iter().map(of).sum::<f64>();
+        sum(|size| f64::from(size.bytes) * f64::from(size.weight)) / sum(|size| size.weight.into())
+    }
+}
+
 /// One of the block sizes of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSize {

@@ -125,7 +125,7 @@ pub struct TenantSummary {
     pub overcommit: bool,
     /// What it says that it will ask for, in words.
     pub demand: Option<String>,
-    /// Its limits under `caps`, in words.
+    /// Its limits, in words.
     pub limits: Option<String>,
     /// Its range's start on the drive.
     pub offset_bytes: u64,
@@ -330,12 +330,13 @@ impl TenantSummary {
     fn promise(&self) -> String {
         let target = self.latency_target_us.map(spelled);
         let priority = self.priority.map(|priority| format!("priority {priority}"));
-        match (target, priority, &self.limits) {
-            (Some(target), Some(priority), _) => format!("{target}, {priority}"),
-            (Some(promise), None, _) | (None, Some(promise), _) => promise,
-            (None, None, Some(limits)) => limits.clone(),
-            (None, None, None) => format!("weight {}", self.weight.unwrap_or(1)),
+        let mut words: Vec<String> = target.into_iter().chain(priority).collect();
+        let weight = self.weight.unwrap_or(1);
+        if words.is_empty() && (self.limits.is_none() || weight > 1) {
+            words.push(format!("weight {weight}"));
         }
+        words.extend(self.limits.clone());
+        words.join(", ")
     }
 }
 

@@ -5,19 +5,19 @@ use std::ops::Range;
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate};
 use policy::{Class, Limits, TenantPriority, Terms};
-use toml::de::DeValue;
 
 use crate::problem::Sink;
-use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span};
+use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span, span_in};
 
 /// A target above this is no promise worth a poller.
 const TARGET_MAX: Nanos = Nanos(1_000_000_000);
 
+/// Keys of limits; `burst` counts beside one of them.
+pub(crate) const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"];
+
 /// What the file's policies make of tenants' keys.
 #[derive(Clone, Copy)]
 pub struct TenantRules {
-    /// One keeps limits.
-    pub limits: bool,
     /// One arbitrates by priority.
     pub priorities: bool,
 }
@@ -56,7 +56,7 @@ pub fn read_terms(
     TermsDraft {
         class: read_class(sink, section),
         priority: read_priority(sink, section, rules.priorities, no_client),
-        limits: read_limits(sink, section, rules.limits),
+        limits: read_limits(sink, section),
         target_mark: section.entry("latency_target").map(|(_, value)| value.span()),
     }
 }
@@ -80,25 +80,25 @@ fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
     Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
 }
 
-/// `kept`: whether a policy of the file keeps limits.
-fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>, kept: bool) -> Option<Limits> {
-    if !kept {
-        for key in ["rw_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"] {
-            let remedy = "write name = \"caps\" under [policy], or remove it";
-            section.forbid(sink, key, "only the caps policy keeps limits", remedy);
-        }
+fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {
+    let mut ios = |key| or(sink, section, key, 0, |value| sane(rate(value)?).map(|rate| rate.0));
+    let (rw_iops, r_iops, w_iops) = (ios("rw_iops"), ios("r_iops"), ios("w_iops"));
+    let mut mib = |key| or(sink, section, key, 0, |value| bandwidth(value).map(Bandwidth::as_mib));
+    let (rw_bandwidth, r_bandwidth, w_bandwidth) = (mib("rw_bandwidth"), mib("r_bandwidth"), mib("w_bandwidth"));
+    if !LIMITS.iter().any(|key| section.has(key)) {
+        let why = "it is for how long unused quota is kept, and there is no limit";
+        section.forbid(sink, "burst", why, "add a limit such as rw_iops = \"10k\", or remove it");
         return Some(Limits::default());
     }
-    let rw_iops = or(sink, section, "rw_iops", 0, |value| sane(rate(value)?).map(|rate| rate.0));
-    let mib = |value: &DeValue<'_>| bandwidth(value).map(Bandwidth::as_mib);
-    let rw_bandwidth = or(sink, section, "rw_bandwidth", 0, mib);
-    let r_bandwidth = or(sink, section, "r_bandwidth", 0, mib);
-    let w_bandwidth = or(sink, section, "w_bandwidth", 0, mib);
+    let burst = or(sink, section, "burst", Nanos(0), span_in(Nanos(0)..=Limits::LONGEST_BURST));
     Some(Limits {
         rw_ios_per_sec: rw_iops?,
+        r_ios_per_sec: r_iops?,
+        w_ios_per_sec: w_iops?,
         rw_mbytes_per_sec: rw_bandwidth?,
         r_mbytes_per_sec: r_bandwidth?,
         w_mbytes_per_sec: w_bandwidth?,
+        burst: burst?,
     })
 }
 

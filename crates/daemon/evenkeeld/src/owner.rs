@@ -258,14 +258,14 @@ impl Owner {
                 return Err(error);
             }
         };
-        let terms = tenant.terms;
-        let add = |(front_end, part): (_, &Part)| {
+        let add = |(number, (front_end, part)): (usize, (_, &Part))| {
+            let terms = tenant.terms.share(number as u16, parts.len() as u16);
             let probe = Arc::new(Probe::new(id, terms.class));
             let (done, slot) = channel();
             self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
             slot
         };
-        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).map(add).collect();
+        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).enumerate().map(add).collect();
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
         let overcommits = self.config.overcommits(&tenant);
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
@@ -395,7 +395,8 @@ impl Owner {
             bail!("{}", nobody(id))
         };
         live.tenant.terms = terms;
-        for (poller, slot) in &live.places {
+        for (number, (poller, slot)) in live.places.iter().enumerate() {
+            let terms = terms.share(number as u16, live.places.len() as u16);
             self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
         }
         let overcommits = self.config.overcommits(&live.tenant);

@@ -1,6 +1,6 @@
 //! From a configuration to what the planner asks: the site, the policy, the tenants with their demands.
 
-use config::{BlockSize, Config, Demand, DemandLoad, Rw};
+use config::{BlockSize, Config, Demand, DemandLoad};
 use io_model::QueuePriority;
 use planner::{Host, Load, Site, Size, Tenant, drive_figures};
 use policy::PolicyConfig;
@@ -63,8 +63,22 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
         Some(demand @ Demand { load: DemandLoad::Closed { numjobs, .. }, .. }) => {
             (Tenant { vcpus: queues(*numjobs), ..with_demand(asked, demand) }, false)
         }
-        Some(demand) => (Tenant { vcpus: queues(GREEDY_QUEUES.into()), ..with_demand(asked, demand) }, false),
+        Some(demand) => {
+            let asked = Tenant { vcpus: queues(GREEDY_QUEUES.into()), ..with_demand(asked, demand) };
+            (Tenant { load: within_limits(tenant, demand, asked.load), ..asked }, false)
+        }
         None => (Tenant { vcpus: asked.vcpus.min(tenant.queues), ..asked }, true),
+    }
+}
+
+/// No more of a best-effort tenant's open load reaches the drive than its limits let through. A closed one stays as it
+/// is, which makes its neighbours look worse than they are; and a promise is not judged by less than was declared.
+fn within_limits(tenant: &config::Tenant, demand: &Demand, load: Load) -> Load {
+    match (load, demand.most_iops(&tenant.terms.limits)) {
+        (Load::Open { rate_iops }, Some(most)) if !tenant.is_guaranteed() => {
+            Load::Open { rate_iops: rate_iops.min(most) }
+        }
+        _ => load,
     }
 }
 
@@ -93,8 +107,7 @@ pub fn with_demand(tenant: Tenant, demand: &Demand) -> Tenant {
         DemandLoad::Closed { numjobs, iodepth } => Load::Closed { depth: numjobs.saturating_mul(iodepth).max(1) },
         DemandLoad::Open { rate_iops } => Load::Open { rate_iops: rate_iops.0 as f64 },
     };
-    let Rw { read_percent, block_sizes, .. } = &demand.rw;
-    Tenant { load, read_share: f64::from(*read_percent) / 100.0, sizes: sizes(block_sizes), ..tenant }
+    Tenant { load, read_share: demand.rw.read_share(), sizes: sizes(&demand.rw.block_sizes), ..tenant }
 }
 
 fn sizes(block_sizes: &[BlockSize]) -> Vec<Size> {
@@ -116,20 +129,22 @@ mod tests {
                     [[tenant]]\nname = \"web\"\nsize = \"4MiB\"\npriority = \"client\"\nqueues = 2\n\
                     [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbssplit = \"4k/75:64k/25\"\niodepth = 8\nnumjobs = 4\n\
                     [[tenant]]\nname = \"log\"\nsize = \"4MiB\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
+                    [[tenant]]\nname = \"bulk\"\nsize = \"4MiB\"\nw_bandwidth = \"5MiB/s\"\n[tenant.demand]\nrw = \"write\"\nrate_iops = \"2k\"\n\
                     [[tenant]]\nname = \"any\"\nsize = \"4MiB\"\n";
         let config = Config::parse(Path::new("ek.toml"), text).expect("good");
         let profile = Profile::by_name("p5800x").expect("built in");
         let Question { tenants, assumed, policy, .. } = of_config(&config, &profile);
-        assert_eq!(assumed, [true, false, false, true]);
+        assert_eq!(assumed, [true, false, false, false, true]);
         assert_eq!(policy.name(), "wrr");
         let loads: Vec<Load> = tenants.iter().map(|tenant| tenant.load).collect();
         let closed = |depth| Load::Closed { depth };
-        assert_eq!(loads, [closed(1), closed(32), Load::Open { rate_iops: 2_000.0 }, closed(128)]);
-        assert_eq!(tenants.iter().map(|tenant| tenant.read_share).collect::<Vec<_>>(), [1.0, 0.7, 0.0, 0.5]);
+        let open = |rate_iops| Load::Open { rate_iops };
+        assert_eq!(loads, [closed(1), closed(32), open(2_000.0), open(1_280.0), closed(128)]);
+        assert_eq!(tenants.iter().map(|tenant| tenant.read_share).collect::<Vec<_>>(), [1.0, 0.7, 0.0, 0.0, 0.5]);
         let priorities: Vec<QueuePriority> = tenants.iter().map(|tenant| tenant.priority).collect();
         use QueuePriority::{High, Medium};
-        assert_eq!(priorities, [High, Medium, Medium, Medium]);
+        assert_eq!(priorities, [High, Medium, Medium, Medium, Medium]);
         assert_eq!(tenants[1].sizes, [Size { len_bytes: 4096, part: 0.75 }, Size { len_bytes: 65_536, part: 0.25 }]);
-        assert_eq!((tenants[1].vcpus, tenants[3].vcpus), (2, 4), "no more than its queues");
+        assert_eq!((tenants[1].vcpus, tenants[4].vcpus), (2, 4), "no more than its queues");
     }
 }

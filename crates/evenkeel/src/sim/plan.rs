@@ -8,7 +8,7 @@ use ::sim::{self, Layout, Report, ScenarioError};
 use anyhow::Result;
 use io_model::Nanos;
 use planner::{Planner, Verdict, drive_figures};
-use policy::{PolicyConfig, PolicyKind, Settings};
+use policy::{Limits, PolicyConfig, PolicyKind, Settings, Terms};
 use promises::drive_profile;
 use scenario::{self as file, FaultKind, HostLayout, Scenario, Workload};
 use ssd_model::Profile;
@@ -55,7 +55,11 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
     }
     let figures = drive_figures(&profile);
     let mut runs = Vec::new();
+    // Where `caps` is compared with others, limits are what it has instead of their ways.
+    let unlimited: Vec<sim::Tenant> = tenants.iter().cloned().map(without_limits).collect();
+    let has_limits = |kind| kind == PolicyKind::Caps || !scenario.policies.contains(&Settings::Caps);
     for policy in &scenario.policies {
+        let tenants = if has_limits(policy.kind()) { &tenants } else { &unlimited };
         let configured = policy.on(&figures);
         let layout = layout(scenario.host.layout, policy.kind());
         if let (PolicyConfig::Lpns(lpns), None) = (&configured, scenario.drive.profile.figures()) {
@@ -80,9 +84,14 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
             "layout {layout} serves each tenant by itself, so nothing is weighed against others by {names}"
         ));
     }
-    let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, tenants);
+    // Who is held back by its limits is slower than without them.
+    let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, unlimited);
     let (alone, alone_of) = alone(scenario, &whole);
     Ok(Plan { runs, alone, alone_of, notes })
+}
+
+fn without_limits(tenant: sim::Tenant) -> sim::Tenant {
+    sim::Tenant { terms: Terms { limits: Limits::default(), ..tenant.terms }, ..tenant }
 }
 
 /// Targets that the drive of a file can't keep even alone; those of built-in drives are told with the file's problems.

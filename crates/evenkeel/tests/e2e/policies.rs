@@ -37,7 +37,7 @@ fn serves(name: &str, policy: &str, tenants: &str) {
         assert_eq!((&row["name"], &row["errors"]), (&tenant.into(), &0.into()));
         assert!(row["iops"].as_f64().unwrap() > 0.0 && row["p99_us"].as_f64().unwrap() > 0.0, "{row}");
     }
-    let limits = (name == "caps").then_some("20k IOPS, reads 500MiB/s, writes 500MiB/s");
+    let limits = tenants.contains("rw_iops").then_some("20k IOPS, reads 500MiB/s, writes 500MiB/s");
     assert_eq!(stats["tenants"][1]["limits"].as_str(), limits);
     let pollers = daemon.ready["pollers"].as_array().unwrap().len();
     assert_eq!(pollers, if matches!(name, "lpns" | "passthrough") { 2 } else { 1 });
@@ -52,6 +52,7 @@ fn passthrough() {
 #[test]
 fn lpns() {
     serves("lpns", "variant = \"corrected\"", TENANTS);
+    serves("lpns", "", &with_limits());
 }
 
 #[test]
@@ -68,6 +69,7 @@ fn k2() {
 #[test]
 fn mqfq() {
     serves("mqfq", "throttle_gap = 16\nmax_in_flight = 32", TENANTS);
+    serves("mqfq", "", &with_limits());
 }
 
 #[test]
@@ -88,10 +90,13 @@ fn drr() {
     serves("drr", "high_weight = 256\nlow_weight = 1", &tenants);
 }
 
+fn with_limits() -> String {
+    format!("{TENANTS}rw_iops = \"20k\"\nr_bandwidth = \"500MiB/s\"\nw_bandwidth = \"500MiB/s\"\n")
+}
+
 #[test]
 fn caps() {
-    let tenants = format!("{TENANTS}rw_iops = \"20k\"\nr_bandwidth = \"500MiB/s\"\nw_bandwidth = \"500MiB/s\"\n");
-    serves("caps", "", &tenants);
+    serves("caps", "", &with_limits());
 }
 
 #[test]

@@ -41,9 +41,12 @@ const TENANT: &[&str] = &[
     "weight",
     "priority",
     "rw_iops",
+    "r_iops",
+    "w_iops",
     "rw_bandwidth",
     "r_bandwidth",
     "w_bandwidth",
+    "burst",
     "vcpus",
     "queues",
     "size",
@@ -80,7 +83,6 @@ pub(crate) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
     let rules = TenantRules {
-        limits: policies.as_ref().is_none_or(|policies| policies.contains(&Settings::Caps)),
         priorities: policies
             .as_ref()
             .is_none_or(|policies| policies.iter().any(|policy| policy.kind().has_priorities())),

@@ -187,7 +187,7 @@ fn late_faults(warnings: &mut Sink<'_>, draft: &Draft) {
 fn limits(warnings: &mut Sink<'_>, draft: &Draft) {
     let caps = draft.policies.as_ref().is_some_and(|policies| policies.contains(&Settings::Caps));
     if caps && draft.tenants.iter().all(|tenant| tenant.terms.is_unlimited()) {
-        let remedy = "add rw_iops, rw_bandwidth, r_bandwidth or w_bandwidth to a [[tenant]]";
+        let remedy = "add rw_iops, rw_bandwidth or another limit to a [[tenant]]";
         warnings.maybe_at(draft.policy_mark.as_ref(), "caps limits nobody: no tenant has a limit", remedy);
     }
 }

@@ -393,7 +393,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         stuck
     }
 
-    /// What weights and caps promised for the measured time.
+    /// What weights promised for the measured time.
     fn check_shares(&mut self) {
         let Scenario { policy, warmup, duration, hwq_depth, tenants, .. } = self.scenario;
         let shares = Shares { policy, span_ns: duration.0, hwq_depth: *hwq_depth };

@@ -245,6 +245,11 @@ impl Scenario {
         pollers.into_iter().flat_map(|tenants| std::iter::repeat_n(tenants.clone(), vqs(&tenants))).collect()
     }
 
+    /// How many pollers serve a tenant.
+    pub(crate) fn parts(&self, tenant: usize) -> u16 {
+        if self.layout == Layout::PerQueue { self.tenants[tenant].vqs } else { 1 }
+    }
+
     /// The HWQs of each poller, in their order.
     pub fn poller_hwqs(&self) -> Vec<u16> {
         let hwqs = |tenants: &Vec<usize>| match (self.layout, tenants.len()) {

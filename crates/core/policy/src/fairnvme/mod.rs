@@ -190,6 +190,13 @@ impl FairNvme {
     }
 }
 
+impl FairNvme {
+    /// The commands that a VQ is known to have.
+    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.queues.backlog_at(slot)
+    }
+}
+
 impl Policy for FairNvme {
     fn attach(&mut self, slot: VqSlot, vq: VqId, TenantSlot(tenant): TenantSlot, terms: &Terms, now: Nanos) {
         if slot.0 == NONE || tenant == NONE {

@@ -124,6 +124,11 @@ impl Queues {
         self.tenants.get(usize::from(tenant)).map_or(0, |tenant| tenant.backlog)
     }
 
+    /// Commands in the VQ.
+    pub(super) fn backlog_at(&self, slot: VqSlot) -> u32 {
+        self.flows.backlog_of(slot)
+    }
+
     /// Commands wait somewhere.
     #[inline]
     pub(super) fn any_backlog(&self) -> bool {

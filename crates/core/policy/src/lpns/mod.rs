@@ -94,6 +94,11 @@ impl Lpns {
         })
     }
 
+    /// The commands that a VQ is known to have.
+    pub(crate) fn backlog_of(&self, slot: VqSlot) -> u32 {
+        self.queues.backlog_of(slot.0)
+    }
+
     /// The settings.
     pub fn config(&self) -> &LpnsConfig {
         &self.config

@@ -367,6 +367,11 @@ impl Queues {
         self.parked[usize::from(parked_at)].list(parked_first).remove(&mut self.vq_links, slot);
     }
 
+    /// The commands that a VQ is known to have.
+    pub(super) fn backlog_of(&self, slot: u16) -> u32 {
+        self.vqs.get(usize::from(slot)).map_or(0, |vq| vq.backlog)
+    }
+
     /// The VQ's backlog is this now.
     #[inline]
     pub(super) fn set_backlog(&mut self, slot: u16, backlog: u32) {

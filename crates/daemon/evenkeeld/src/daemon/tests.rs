@@ -11,7 +11,7 @@ use api::{Answer, Ask, TenantRow};
 use backend_memory::ModelDrive;
 use io_model::{Backend, Done, HwqId, Io, Nanos};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
-use policy::{COST_UNIT, Cost, Lpns, LpnsConfig, lpns_rule};
+use policy::{COST_UNIT, Cost, Limits, Lpns, LpnsConfig, Terms, lpns_rule};
 
 use super::*;
 use crate::drive::Wrapped;
@@ -45,6 +45,8 @@ struct Seen {
     /// The same of what was let go beside `db`, and how many commands that were.
     most_beside: u64,
     beside: u64,
+    /// When each of its commands went.
+    batch_at: Vec<Nanos>,
 }
 
 impl Seen {
@@ -57,6 +59,7 @@ impl Seen {
             return;
         }
         self.best_effort += ticks;
+        self.batch_at.push(now);
         match self.db_at {
             None => self.most_alone = self.most_alone.max(self.best_effort),
             Some(at) if now - at < SURELY_PROTECTED => {
@@ -169,12 +172,10 @@ fn stats(directory: &Path) -> TenantRow {
     snapshot.tenants.into_iter().find(|tenant| tenant.name == "db").unwrap()
 }
 
-/// `batch` floods the drive, `db` reads beside it. Returns what the drive saw, and the cap as `stats` published it
-/// then.
-fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path();
-    let config = Config::parse(&dir.join("ek.toml"), &format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{FILE}"));
+/// The daemon on a drive that counts; `more` is said of `batch`.
+fn start(dir: &Path, policy: PolicyConfig, more: &str) -> (Daemon, Arc<Mutex<Seen>>) {
+    let text = format!("runtime_dir = {dir:?}\nstate_dir = {dir:?}\n{FILE}{more}");
+    let config = Config::parse(&dir.join("ek.toml"), &text);
     let seen = Arc::new(Mutex::new(Seen { cost: LpnsConfig::p5800x().cost, ..Seen::default() }));
     let of_pollers = Arc::clone(&seen);
     let open = move |_: &Config, profile: &Profile, size_bytes| {
@@ -184,7 +185,15 @@ fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
     };
     let prepared = Prepared::new(config.unwrap()).unwrap();
     let engine = Engine { policy, open };
-    let daemon = Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap();
+    (Daemon::start_on(engine, prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap(), seen)
+}
+
+/// `batch` floods the drive, `db` reads beside it. Returns what the drive saw, and the cap as `stats` published it
+/// then.
+fn flood_beside_a_promise(policy: PolicyConfig) -> (Seen, f64) {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let (daemon, seen) = start(dir, policy, "");
 
     let (mut batch, mut db) = (Reader::attach(&dir.join("batch"), FLOOD), Reader::attach(&dir.join("db"), 1));
     let (over, mut published) = (AtomicBool::new(false), 0.0);
@@ -232,4 +241,40 @@ fn no_more_best_effort_work_is_with_the_drive_than_the_published_cap() {
 
 fn free() -> Cost {
     Cost { read: policy::Curve::linear(1), ..Cost::default() }
+}
+
+/// By how much a limit is exceeded over some span, in commands.
+fn most_beyond(limits: &Limits, times: &[Nanos]) -> f64 {
+    let slack = limits.burst + Nanos::from_millis(2);
+    let allowed = |span: Nanos| limits.rw_ios_per_sec as f64 * (span + slack).0 as f64 / 1e9 + 1.0;
+    let spans = times.iter().enumerate().flat_map(|(at, from)| times[at..].iter().zip(1..).map(move |to| (from, to)));
+    spans.map(|(from, (to, count))| f64::from(count) - allowed(*to - *from)).fold(f64::MIN, f64::max)
+}
+
+#[test]
+fn a_limit_that_changes_holds_from_then_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()), "rw_iops = \"2k\"\n");
+    let batch = TenantId(1);
+    let at_most = |rw_ios_per_sec, burst| Limits { rw_ios_per_sec, burst, ..Limits::default() };
+    let (first, lifted) = (at_most(2_000, Nanos(0)), Limits::default());
+    let last = at_most(1_000, Nanos::from_millis(20));
+    let mut reader = Reader::attach(&dir.join("batch"), 16);
+    // What went before a change had reached the poller is left out: `batch` has not more than 16 outstanding.
+    let mut run = |limits: Limits, commands: u32| {
+        daemon.handle().change(batch, Terms { limits, ..Terms::default() }).unwrap();
+        reader.read(16, |ended| ended >= 32);
+        let from = locked(&seen).batch_at.len();
+        reader.read(16, |ended| ended >= commands);
+        locked(&seen).batch_at[from..].to_vec()
+    };
+    let limited = run(first, 150);
+    let free = run(lifted, 5_000);
+    let again = run(last, 100);
+    drop(reader);
+    assert_eq!(daemon.stop(), 0);
+    assert!(most_beyond(&first, &limited) <= 0.0, "{}", most_beyond(&first, &limited));
+    assert!(most_beyond(&first, &free) > 100.0, "without a limit it goes far beyond the old one");
+    assert!(most_beyond(&last, &again) <= 0.0, "{}", most_beyond(&last, &again));
 }

@@ -1,7 +1,7 @@
 //! What `wrr` and `drr` promise tenants that always have work.
 
 use io_model::QueuePriority;
-use policy::{ArbitratedConfig, COST_UNIT, TenantPriority};
+use policy::{ArbitratedConfig, COST_UNIT, TenantPriority, Terms};
 
 use super::shares::Contender;
 
@@ -44,9 +44,11 @@ pub(super) fn unequal_in_commands(
         let burst = f64::from(config.arbitration_burst);
         return told([commands(one) / burst, commands(other) / burst], ROUNDS_APART);
     }
-    // Who chooses its class or got another, or rings for nothing, uses turns that nobody can tell from outside.
+    // Who chooses its class or got another, has limits or rings for nothing uses turns that nobody can tell from
+    // outside.
     let counted = |tenant: &Contender| {
-        !tenant.rogue && !tenant.changed && matches!(tenant.terms.priority, TenantPriority::Fixed(_))
+        let Terms { limits, priority, .. } = tenant.terms;
+        !tenant.rogue && !tenant.changed && limits.is_empty() && matches!(priority, TenantPriority::Fixed(_))
     };
     if !all.iter().all(counted) {
         return None;

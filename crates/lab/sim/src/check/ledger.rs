@@ -1,9 +1,10 @@
 //! Every command's way from its VQ to the drive and back.
 
 use io_model::{Command, Nanos, Op};
-use policy::{Class, Cost};
+use policy::{Cost, Terms};
 
 use super::bound::{BoundCounts, Bounds, Fetched};
+use super::limits::Buckets;
 use super::{Book, Rule, Served, Violation};
 
 /// What one tenant got. Commands count when they are fetched: that is what a policy decides.
@@ -14,9 +15,8 @@ pub(crate) struct Service {
     pub(crate) written_bytes: u64,
     /// As the policy reckons it; 0 if it does not.
     pub(crate) cost: u64,
-    /// The dearest command so far, and the longest.
+    /// The dearest command so far.
     pub(crate) most_cost: u64,
-    pub(crate) most_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -24,6 +24,7 @@ struct Account {
     start_bytes: u64,
     end_bytes: u64,
     service: Service,
+    buckets: Buckets,
     completed: u64,
 }
 
@@ -69,19 +70,22 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn add_tenant(&mut self, class: Class, start_bytes: u64, size_bytes: u64) {
+    /// `pollers`: how many serve it.
+    pub(crate) fn add_tenant(&mut self, terms: &Terms, pollers: u16, start_bytes: u64, size_bytes: u64) {
         if let Some(bounds) = &mut self.bounds {
-            bounds.set_class(self.accounts.len() as u16, class.is_guaranteed());
+            bounds.set_class(self.accounts.len() as u16, terms.class.is_guaranteed());
         }
         let end_bytes = start_bytes.saturating_add(size_bytes);
-        self.accounts.push(Account { start_bytes, end_bytes, service: Service::default(), completed: 0 });
+        let buckets = Buckets::new(terms.limits, pollers);
+        self.accounts.push(Account { start_bytes, end_bytes, service: Service::default(), buckets, completed: 0 });
     }
 
     /// A tenant has other terms.
-    pub(crate) fn set_class(&mut self, tenant: u16, class: Class) {
+    pub(crate) fn set_terms(&mut self, tenant: u16, terms: &Terms) {
         if let Some(bounds) = &mut self.bounds {
-            bounds.set_class(tenant, class.is_guaranteed());
+            bounds.set_class(tenant, terms.class.is_guaranteed());
         }
+        self.accounts[usize::from(tenant)].buckets.set_limits(terms.limits);
     }
 
     /// Who is there, or as what, changed now: bounds given before did not count that.
@@ -124,7 +128,6 @@ impl Ledger {
         let account = &mut self.accounts[usize::from(tenant)];
         let service = &mut account.service;
         service.commands += 1;
-        service.most_bytes = service.most_bytes.max(command.len_bytes);
         match command.op {
             Op::Read => service.read_bytes += command.len_bytes,
             Op::Write | Op::WriteZeroes => service.written_bytes += command.len_bytes,
@@ -137,6 +140,9 @@ impl Ledger {
         }
         self.served.commands += 1;
         self.served.blocks += (command.len_bytes >> 12).max(1);
+        if let Some(what) = account.buckets.fetched(command, self.now_ns) {
+            self.violate(Rule::Limits, || format!("tenant {tenant}: {what}"));
+        }
         let in_hand = InHand { tenant, serial: self.serial, command: *command };
         if let Some(lost) = self.in_hand.replace(in_hand) {
             let what = || format!("tenant {}: {:?} was fetched and not submitted", lost.tenant, lost.command);

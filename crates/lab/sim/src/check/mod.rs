@@ -5,7 +5,8 @@
 //! | here | [`Rule`], [`Violation`], and the book that they are written into |
 //! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
 //! | `watch`, `turns` | who waits while others are served |
-//! | `shares` | weights and caps over the measured time |
+//! | `shares` | weights over the measured time |
+//! | `limits` | IOPS and bandwidth ceilings over any span |
 //! | `bound` | no command takes longer than what was vouched for |
 //! | `classes` | weights of classes over the measured time, under `wrr` and `drr` |
 //!
@@ -15,6 +16,7 @@
 mod bound;
 mod classes;
 mod ledger;
+mod limits;
 mod shares;
 mod turns;
 mod watch;
@@ -57,8 +59,8 @@ pub enum Rule {
     NoStarvation,
     /// Tenants that always have work get what their weights say (`mqfq`, `fair`, `wrr`, `drr`).
     Shares,
-    /// Nobody gets more than its cap (`caps`).
-    Caps,
+    /// Nobody gets more than its limits.
+    Limits,
     /// No command takes longer than the bound that the policy vouched for, while what it rests on holds (`lpns`).
     Bound,
     /// Who comes is served, and who left is forgotten: by the board and in the pollers' tables.

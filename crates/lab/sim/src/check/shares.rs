@@ -1,4 +1,4 @@
-//! Weights and caps over the measured time.
+//! Weights over the measured time.
 
 use policy::{COST_UNIT, Class, PolicyConfig, Terms};
 
@@ -6,8 +6,6 @@ use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};
 use super::ledger::Service;
 
-/// A limit of `caps` is enforced in slices this long.
-const SLICE_NS: u64 = 1_000_000;
 /// `fair` moves weights between tenants by up to 4 either way as their latencies drift, and adds up to the configured
 /// ones only over all: over a measured time two tenants that always have work get their shares within this factor.
 const FAIR_FACTOR: f64 = 4.0;
@@ -64,45 +62,19 @@ pub(crate) struct Shares<'a> {
 impl Shares<'_> {
     /// Checks the tenants of one poller.
     pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, String)) {
-        if let PolicyConfig::Caps = self.policy {
-            let unchanged = contenders.iter().filter(|contender| !contender.changed);
-            unchanged.for_each(|contender| self.check_caps(contender, violate));
-        }
         if let PolicyConfig::Fair(_) = self.policy
             && contenders.iter().map(|one| one.to.commands - one.from.commands).sum::<u64>()
                 < FAIR_FILLS * u64::from(self.hwq_depth)
         {
             return;
         }
-        let busy: Vec<_> =
-            contenders.iter().filter(|contender| contender.always_waiting && !contender.changed).collect();
+        let counts = |one: &&Contender| one.always_waiting && !one.changed && one.terms.limits.is_empty();
+        let busy: Vec<_> = contenders.iter().filter(counts).collect();
         for (at, one) in busy.iter().enumerate() {
             for other in &busy[at + 1..] {
                 if let Some(what) = self.unequal(one, other).or_else(|| self.unequal_classes(one, other, contenders)) {
                     violate(Rule::Shares, format!("tenants {} and {}: {what}", one.tenant, other.tenant));
                 }
-            }
-        }
-    }
-
-    /// In no span more than the limit, a quota for the slice that the span begins in and for the one that it ends in,
-    /// and one command that overdraws.
-    fn check_caps(&self, contender: &Contender, violate: &mut dyn FnMut(Rule, String)) {
-        let Contender { tenant, from, to, terms: Terms { limits, .. }, .. } = contender;
-        let read = to.read_bytes - from.read_bytes;
-        let written = to.written_bytes - from.written_bytes;
-        let most_bytes = u128::from(to.most_bytes);
-        let mib = |mib: u64| mib << 20;
-        let rules = [
-            ("commands", to.commands - from.commands, limits.rw_ios_per_sec, 1),
-            ("bytes", read + written, mib(limits.rw_mbytes_per_sec), most_bytes),
-            ("bytes read", read, mib(limits.r_mbytes_per_sec), most_bytes),
-            ("bytes written", written, mib(limits.w_mbytes_per_sec), most_bytes),
-        ];
-        for (name, got, per_second, most) in rules {
-            let allowed = u128::from(per_second) * u128::from(self.span_ns + 2 * SLICE_NS) / 1_000_000_000;
-            if per_second > 0 && u128::from(got) > allowed + most + 1 {
-                violate(Rule::Caps, format!("tenant {tenant}: {got} {name} in {} ns, {allowed} allowed", self.span_ns));
             }
         }
     }

@@ -24,7 +24,7 @@ impl<P: Policy> Engine<'_, P> {
         let mut seeds = fastrand::Rng::with_seed(scenario.seed);
         let turns = turns(scenario);
         for (at, tenant) in scenario.tenants.iter().enumerate() {
-            self.ledger.borrow_mut().add_tenant(tenant.terms.class, start_bytes, tenant.size_bytes);
+            self.ledger.borrow_mut().add_tenant(&tenant.terms, scenario.parts(at), start_bytes, tenant.size_bytes);
             self.watches.push(Watch::new(scenario.starvation_limit.0, turns[at]));
             start_bytes += tenant.size_bytes;
             let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
@@ -88,7 +88,7 @@ impl<P: Policy> Engine<'_, P> {
                 let (source, probe) = self.source(number as u16, tenant, starts[tenant], sabotage);
                 if self.guests[tenant].awaited {
                     awaited.push(Awaited { tenant: tenant as u16, source, probe });
-                } else if let Ok(slot) = poller.add(source, probe, &scenario.tenants[tenant].terms) {
+                } else if let Ok(slot) = poller.add(source, probe, &self.terms_at(tenant, number as u16)) {
                     places.push((tenant as u16, slot));
                 }
             }

@@ -38,8 +38,8 @@ impl<P: Policy> Engine<'_, P> {
         guest.stopped = false;
         guest.port.borrow_mut().live = true;
         self.unsettle();
-        let terms = self.terms[tenant];
         for number in self.nodes_of[tenant].clone() {
+            let terms = self.terms_at(tenant, number);
             if !self.nodes[usize::from(number)].take_on(tenant as u16, &terms) {
                 let what = || format!("poller {number}: tenant {tenant} can't come");
                 self.ledger.borrow_mut().violate(Rule::Membership, what);
@@ -63,9 +63,10 @@ impl<P: Policy> Engine<'_, P> {
         let learns = matches!(self.scenario.policy, PolicyConfig::Fair(_));
         self.changed[tenant] |= learns || self.now_ns > self.scenario.warmup.0;
         self.guests[tenant].target_ns = terms.class.latency_target().map_or(u64::MAX, |target| target.0);
-        self.ledger.borrow_mut().set_class(tenant as u16, terms.class);
+        self.ledger.borrow_mut().set_terms(tenant as u16, &terms);
         self.unsettle();
         for number in self.nodes_of[tenant].clone() {
+            let terms = self.terms_at(tenant, number);
             let node = &mut self.nodes[usize::from(number)];
             if let Some(&(_, slot)) = node.tenants.iter().find(|place| usize::from(place.0) == tenant)
                 && !node.poller.change_terms(slot, &terms, Nanos(self.now_ns))
@@ -75,6 +76,11 @@ impl<P: Policy> Engine<'_, P> {
             }
         }
         self.poke_all(tenant);
+    }
+
+    /// A tenant's terms at one of its pollers: each has its share of the limits.
+    pub(super) fn terms_at(&self, tenant: usize, poller: u16) -> Terms {
+        self.terms[tenant].share(poller - self.nodes_of[tenant].start, self.scenario.parts(tenant))
     }
 
     fn unsettle(&mut self) {

@@ -2,8 +2,8 @@
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Bound, Cost, Limits, LpnsConfig, MqfqConfig, Next, Passthrough, Policy, PolicyConfig,
-    PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
+    AnyPolicy, ArbitratedConfig, Bound, Cost, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Passthrough, Policy,
+    PolicyConfig, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
 };
 use ssd_model::{Placement, Profile};
 
@@ -35,7 +35,9 @@ impl Canary {
 pub fn canaries() -> Vec<Canary> {
     let policies = [
         ("a policy that starves a tenant", Flaw::Starves, Rule::NoStarvation),
-        ("a policy that gives more than a cap", Flaw::ExceedsCaps, Rule::Caps),
+        ("a policy that gives more than a limit", Flaw::ExceedsLimits, Rule::Limits),
+        ("a policy under whose limits bytes are free", Flaw::TakesBytesForFree, Rule::Limits),
+        ("a guaranteed tenant's limits that are forgotten", Flaw::ForgetsLimits, Rule::Limits),
         ("a policy that ignores weights", Flaw::IgnoresWeights, Rule::Shares),
         ("a policy that spins", Flaw::Spins, Rule::Progress),
         ("a wrr that takes all tenants for medium", Flaw::IgnoresClasses, Rule::Shares),
@@ -123,13 +125,20 @@ fn promised() -> Scenario {
 fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
     let mut scenario = match flaw {
         Flaw::Starves | Flaw::Spins => scenario(PolicyConfig::Passthrough),
-        Flaw::ExceedsCaps => scenario(PolicyConfig::Caps),
+        Flaw::ExceedsLimits => scenario(PolicyConfig::Caps),
+        Flaw::TakesBytesForFree => scenario(PolicyConfig::K2(K2Config::default())),
+        Flaw::ForgetsLimits => promised(),
         Flaw::IgnoresWeights => scenario(PolicyConfig::Mqfq(MqfqConfig::default())),
         Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
         Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
         Flaw::ExceedsBound => promised(),
     };
-    scenario.tenants[0].terms.limits = Limits { rw_ios_per_sec: 50_000, ..Limits::default() };
+    scenario.tenants[0].terms.limits = match flaw {
+        Flaw::ExceedsLimits => Limits { rw_ios_per_sec: 50_000, ..Limits::default() },
+        Flaw::TakesBytesForFree => Limits { r_mbytes_per_sec: 100, burst: Nanos::from_millis(1), ..Limits::default() },
+        Flaw::ForgetsLimits => Limits { r_ios_per_sec: 2_000, ..Limits::default() },
+        _ => Limits::default(),
+    };
     let mut build = |shape: &PollerShape| {
         let inner = match flaw {
             Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights => Passthrough::new(shape.hwqs, shape.hwq_depth).into(),
@@ -146,7 +155,11 @@ enum Flaw {
     /// Never hears of tenant 1's commands.
     Starves,
     /// Gives a fifth more than configured.
-    ExceedsCaps,
+    ExceedsLimits,
+    /// Takes no notice of lengths.
+    TakesBytesForFree,
+    /// Takes no notice of limits.
+    ForgetsLimits,
     /// Takes turns.
     IgnoresWeights,
     /// Wants to be asked again at once, for ever.
@@ -166,7 +179,8 @@ impl Flaw {
     fn understands(self, terms: &Terms) -> Terms {
         let mut terms = *terms;
         match self {
-            Self::ExceedsCaps => terms.limits.rw_ios_per_sec += terms.limits.rw_ios_per_sec / 5,
+            Self::ExceedsLimits => terms.limits.rw_ios_per_sec += terms.limits.rw_ios_per_sec / 5,
+            Self::ForgetsLimits => terms.limits = Limits::default(),
             Self::IgnoresClasses => terms.priority = TenantPriority::default(),
             _ => {}
         }
@@ -177,6 +191,7 @@ impl Flaw {
     fn reckons(self, victim: bool, op: Op, len_bytes: u64) -> (Op, u64) {
         match self {
             Self::ChargesCommands => (op, 4_096),
+            Self::TakesBytesForFree => (op, 0),
             Self::ForgetsDebts => (op, len_bytes.min(64 << 10)),
             Self::ExceedsBound if victim => (Op::Flush, 0),
             _ => (op, len_bytes),

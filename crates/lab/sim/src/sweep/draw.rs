@@ -61,6 +61,7 @@ pub fn draw(seed: u64) -> Scenario {
     promised(&mut scenario);
     costs(&mut rng, &mut scenario);
     contention(&mut scenario);
+    limited(&mut scenario);
     membership(&mut scenario);
     if rng.bool() {
         let faults = 0..rng.usize(1..=3);
@@ -155,6 +156,19 @@ fn promised(scenario: &mut Scenario) {
     }
 }
 
+/// Now and then some tenants have limits, whatever the policy. From a source of its own too.
+fn limited(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(8) ^ 0x11a1);
+    if scenario.policy == PolicyConfig::Caps || rng.u8(..3) > 0 {
+        return;
+    }
+    for at in 0..scenario.tenants.len() {
+        if rng.bool() {
+            scenario.tenants[at].terms.limits = times(limits(&mut rng), scenario.parts(at));
+        }
+    }
+}
+
 /// Now and then tenants that come later, go, or get other terms. From a source of its own too.
 fn membership(scenario: &mut Scenario) {
     let mut rng = Rng::with_seed(scenario.seed.rotate_left(48) ^ 0x3e3b);
@@ -167,7 +181,11 @@ fn membership(scenario: &mut Scenario) {
         let kind = match rng.u8(..4) {
             0 => ChangeKind::Joins,
             1 => ChangeKind::Leaves,
-            _ => ChangeKind::NewTerms(terms(&mut rng, &scenario.policy)),
+            _ => {
+                let terms = terms(&mut rng, &scenario.policy);
+                let limits = times(terms.limits, scenario.parts(tenant));
+                ChangeKind::NewTerms(Terms { limits, ..terms })
+            }
         };
         scenario.changes.push(Change { at: Nanos(rng.u64(0..end_ns)), tenant, kind });
     }
@@ -175,7 +193,7 @@ fn membership(scenario: &mut Scenario) {
 
 /// Terms of which those that the policy heeds are drawn.
 pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
-    let limits = if *policy == PolicyConfig::Caps { limits(rng) } else { Limits::default() };
+    let limits = if *policy == PolicyConfig::Caps || rng.u8(..3) == 0 { limits(rng) } else { Limits::default() };
     let priority = match policy {
         PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => priority(rng),
         _ => TenantPriority::default(),
@@ -313,6 +331,23 @@ fn limits(rng: &mut Rng) -> Limits {
         rw_mbytes_per_sec: maybe(500),
         r_mbytes_per_sec: maybe(400),
         w_mbytes_per_sec: maybe(300),
+        r_ios_per_sec: maybe(4_000),
+        w_ios_per_sec: maybe(3_000),
+        burst: Nanos(*choose(rng, &[0, 0, 300_000, 5_000_000])),
+    }
+}
+
+/// The same at each of so many pollers.
+fn times(limits: Limits, pollers: u16) -> Limits {
+    let all = |limit: u64| limit * u64::from(pollers);
+    Limits {
+        rw_ios_per_sec: all(limits.rw_ios_per_sec),
+        r_ios_per_sec: all(limits.r_ios_per_sec),
+        w_ios_per_sec: all(limits.w_ios_per_sec),
+        rw_mbytes_per_sec: all(limits.rw_mbytes_per_sec),
+        r_mbytes_per_sec: all(limits.r_mbytes_per_sec),
+        w_mbytes_per_sec: all(limits.w_mbytes_per_sec),
+        burst: limits.burst,
     }
 }
 

@@ -126,8 +126,10 @@ fn others_p99(
     let mut tenants: Vec<Tenant> =
         (0..OTHERS).map(|at| tenant(&format!("tenant {at}"), class.into(), JOBS, others.clone())).collect();
     let mbytes = share_iops * f64::from(PAGE) / f64::from(1 << 20);
-    let (rw_ios_per_sec, rw_mbytes_per_sec) = (share_iops as u64, mbytes as u64);
-    last.terms.limits = Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() };
+    if name == "caps" {
+        let (rw_ios_per_sec, rw_mbytes_per_sec) = (share_iops as u64, mbytes as u64);
+        last.terms.limits = Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() };
+    }
     tenants.push(last);
     let scenario = Scenario {
         layout: if name == "lpns" { Layout::Evenkeel } else { Layout::Mdev },

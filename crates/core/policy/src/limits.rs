@@ -1,0 +1,368 @@
+//! What each tenant may do at most, under every policy: commands and bytes per second, as SPDK's bdev QoS has
+//! (`bdev_set_qos_limit`), read and write apart too.
+//!
+//! Time is cut into slices of 1 ms, like SPDK's: with each slice a tenant gets one slice's quota, and what it did not
+//! use is gone, but for what its burst lets it keep. A slice rather than a bucket that fills all the time, since then
+//! all held tenants go on at the same few moments, which a sleeping poller and a simulator can wait for. A command's
+//! size and kind are known only after it was fetched, so the last one of a slice may overdraw; later slices pay that
+//! back. Hence a backlogged tenant gets its limit exactly in the long run, and in no span `T` more than
+//! limit × (`T` + burst), the quotas of the slices in which the span begins and ends, and one command.
+//!
+//! A tenant that used its quota up is held: the policy is told that its VQs can't be fetched from, one by one as it
+//! names them, and hears of their backlogs again at the slice at which the tenant may go on. So a policy sees a held
+//! tenant as an idle one, and needs to know nothing of limits. Where its VQs are of several classes the first to be
+//! named after each rest could always be the same one: a VQ that was named in vain too often goes first alone.
+//!
+//! Otherwise than SPDK's: fractions of a quota are kept, so any rate is exact; flushes, discards and zeroing count as
+//! commands and as writes, and zeroing as written bytes too, or a tenant could get around its limits with them; and one
+//! exhausted limit holds all commands of the tenant, since nobody knows what its next command is.
+
+use io_model::{Nanos, Op};
+
+use crate::calendar::{Calendar, FARTHEST};
+use crate::ready::{Links, List, NONE};
+use crate::{Limits, Next, TenantSlot, VqSlot};
+
+pub(crate) const SLICE: Nanos = Nanos::from_millis(1);
+/// Quotas and tokens are in thousandths of a command or byte: a slice's quota is the rate per second.
+const MILLI: u64 = 1_000;
+/// No command counts more bytes than this.
+const MAX_LEN_BYTES: u64 = 1 << 40;
+/// A VQ that was named so often since its last command, and its tenant held each time, goes before its siblings.
+const PATIENCE: u8 = 2;
+
+/// One limit.
+#[derive(Debug, Clone, Copy)]
+struct Quota {
+    /// 0: no limit.
+    per_slice: i64,
+    /// What is kept at most: a slice's, and the burst.
+    most: i64,
+    /// At or below 0: nothing may go.
+    tokens: i64,
+}
+
+const UNLIMITED: Quota = Quota { per_slice: 0, most: 0, tokens: 0 };
+
+impl Quota {
+    /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most what the
+    /// new one keeps. A burst has to be earned: a new limit begins with one slice's quota.
+    fn set(&mut self, per_sec: u64, burst: Nanos) {
+        // At most 2^20 × 10^6, and that for 60 s.
+        let per_slice = per_sec as i64;
+        let most = per_slice + (u128::from(per_sec) * u128::from(burst.0) / u128::from(SLICE.0)) as i64;
+        let tokens = if self.per_slice == 0 { per_slice } else { self.tokens.min(most) };
+        *self = Self { per_slice, most, tokens };
+    }
+
+    fn refill(&mut self, slices: u64) {
+        let added = self.per_slice.saturating_mul(i64::try_from(slices).unwrap_or(i64::MAX));
+        self.tokens = self.tokens.saturating_add(added).min(self.most);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.per_slice > 0 && self.tokens <= 0
+    }
+
+    /// Slices until something may go; 0: now.
+    fn slices_to_wait(&self) -> u64 {
+        if self.is_spent() { (self.tokens.saturating_neg() / self.per_slice) as u64 + 1 } else { 0 }
+    }
+
+    fn charge(&mut self, units: u64) {
+        if self.per_slice > 0 {
+            self.tokens = self.tokens.saturating_sub((units * MILLI) as i64);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tenant {
+    limits: Limits,
+    is_limited: bool,
+    /// In the order of [`Tenant::charge`].
+    quotas: [Quota; 6],
+    /// One of the quotas is used up.
+    is_spent: bool,
+    /// That the tokens are of.
+    slice: u64,
+    /// VQs whose backlog the policy doesn't know of: those of a held tenant that it named.
+    withheld: List,
+    /// It may go from this slice on.
+    held_until: Option<u64>,
+    /// The VQ that goes before its siblings, or [`NONE`]: withheld now, or told of alone, until it had its turn.
+    first: u16,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            is_limited: false,
+            quotas: [UNLIMITED; 6],
+            is_spent: false,
+            slice: 0,
+            withheld: List::EMPTY,
+            held_until: None,
+            first: NONE,
+        }
+    }
+}
+
+impl Tenant {
+    /// Said again, limits change nothing: a tenant gets no new quota by attaching anew.
+    fn set_limits(&mut self, limits: Limits, slice: u64) {
+        if limits == self.limits {
+            return;
+        }
+        // What was earned under the old limits.
+        self.refill(slice);
+        self.slice = slice;
+        (self.limits, self.is_limited) = (limits, !limits.is_empty());
+        let ios = |limit: u64| limit.min(Limits::MOST_IOS_PER_SEC);
+        let bytes = |mbytes: u64| mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20;
+        let per_sec = [
+            ios(limits.rw_ios_per_sec),
+            ios(limits.r_ios_per_sec),
+            ios(limits.w_ios_per_sec),
+            bytes(limits.rw_mbytes_per_sec),
+            bytes(limits.r_mbytes_per_sec),
+            bytes(limits.w_mbytes_per_sec),
+        ];
+        let burst = limits.burst.min(Limits::LONGEST_BURST);
+        self.quotas.iter_mut().zip(per_sec).for_each(|(quota, per_sec)| quota.set(per_sec, burst));
+        self.is_spent = self.quotas.iter().any(Quota::is_spent);
+    }
+
+    fn refill(&mut self, slice: u64) {
+        let elapsed = slice.saturating_sub(self.slice);
+        if elapsed > 0 && self.is_limited {
+            self.slice = slice;
+            self.quotas.iter_mut().for_each(|quota| quota.refill(elapsed));
+            self.is_spent = self.quotas.iter().any(Quota::is_spent);
+        }
+    }
+
+    /// Slices until it may send; 0: in this one.
+    fn slices_to_wait(&mut self, slice: u64) -> u64 {
+        self.refill(slice);
+        if !self.is_spent {
+            return 0;
+        }
+        self.quotas.iter().map(Quota::slices_to_wait).max().unwrap_or(0)
+    }
+
+    /// `op`: `None` for a command that is none for the drive, which counts as a command of neither kind.
+    fn charge(&mut self, op: Option<Op>, len_bytes: u64) {
+        let len_bytes = len_bytes.min(MAX_LEN_BYTES);
+        let counts = match op {
+            None => [1, 0, 0, 0, 0, 0],
+            Some(Op::Read) => [1, 1, 0, len_bytes, len_bytes, 0],
+            Some(Op::Write | Op::WriteZeroes) => [1, 0, 1, len_bytes, 0, len_bytes],
+            Some(Op::Flush | Op::Discard) => [1, 0, 1, 0, 0, 0],
+        };
+        self.quotas.iter_mut().zip(counts).for_each(|(quota, units)| quota.charge(units));
+        self.is_spent = self.quotas.iter().any(Quota::is_spent);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Vq {
+    /// [`NONE`]: detached.
+    tenant: u16,
+    /// The backlog that the policy doesn't know of; 0: it knows.
+    withheld: u32,
+    /// How often it was named and withheld since its last command.
+    in_vain: u8,
+}
+
+const NO_VQ: Vq = Vq { tenant: NONE, withheld: 0, in_vain: 0 };
+
+/// The limits of one poller's tenants. All calls are those of [`Policy`](crate::Policy), in its order.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    tenants: Vec<Tenant>,
+    vqs: Vec<Vq>,
+    /// Of withheld VQs.
+    links: Links,
+    /// Tenants with withheld VQs, by the slice in which they may go.
+    held: Calendar,
+    /// The calendar's clock: nobody is held in this slice.
+    slice: u64,
+    /// How many tenants have limits.
+    limited: u32,
+}
+
+impl Limiter {
+    pub(crate) fn new() -> Self {
+        let (tenants, vqs, links) = (Vec::new(), Vec::new(), Links::default());
+        Self { tenants, vqs, links, held: Calendar::new(), slice: 0, limited: 0 }
+    }
+
+    /// Whether no tenant has limits: then nobody is held, and [`attach`](Self::attach), [`detach`](Self::detach) and
+    /// [`forget`](Self::forget) are all that it must hear.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.limited == 0
+    }
+
+    pub(crate) fn attach(&mut self, slot: VqSlot, tenant: TenantSlot) {
+        if slot.0 == NONE || tenant.0 == NONE {
+            return;
+        }
+        self.detach(slot);
+        if self.vqs.len() <= usize::from(slot.0) {
+            self.vqs.resize(usize::from(slot.0) + 1, NO_VQ);
+            self.links.grow(self.vqs.len());
+        }
+        if self.tenants.len() <= usize::from(tenant.0) {
+            self.tenants.resize(usize::from(tenant.0) + 1, Tenant::default());
+            self.held.grow(self.tenants.len());
+        }
+        self.vqs[usize::from(slot.0)] = Vq { tenant: tenant.0, ..NO_VQ };
+    }
+
+    /// Between [`release`](Self::release) and [`release_tenant`](Self::release_tenant), which then tells all that the
+    /// tenant has withheld.
+    pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits) {
+        let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
+        self.limited -= u32::from(tenant.is_limited);
+        tenant.set_limits(limits, self.slice);
+        tenant.first = NONE;
+        self.limited += u32::from(tenant.is_limited);
+    }
+
+    pub(crate) fn forget(&mut self, tenant: TenantSlot) {
+        if let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) {
+            self.limited -= u32::from(tenant.is_limited);
+            *tenant = Tenant::default();
+        }
+    }
+
+    /// Call [`had_turn`](Self::had_turn) before.
+    pub(crate) fn detach(&mut self, slot: VqSlot) {
+        if let Some(vq) = self.vqs.get(usize::from(slot.0)) {
+            if vq.withheld > 0 {
+                self.unlist(slot);
+            }
+            self.vqs[usize::from(slot.0)] = NO_VQ;
+        }
+    }
+
+    fn unlist(&mut self, slot: VqSlot) {
+        let vq = &mut self.vqs[usize::from(slot.0)];
+        vq.withheld = 0;
+        let tenant = &mut self.tenants[usize::from(vq.tenant)];
+        tenant.withheld.remove(&mut self.links, slot.0);
+        if tenant.first == slot.0 {
+            tenant.first = NONE;
+        }
+        if tenant.withheld.is_empty() && tenant.held_until.take().is_some() {
+            self.held.remove(vq.tenant);
+        }
+    }
+
+    /// `true`: the VQ is withheld, and its backlog not the policy's business.
+    #[inline]
+    pub(crate) fn arrived(&mut self, slot: VqSlot, backlog: u32) -> bool {
+        let Some(vq) = self.vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.withheld > 0) else { return false };
+        vq.withheld = backlog;
+        if backlog == 0 {
+            self.unlist(slot);
+        }
+        true
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, slot: VqSlot, op: Option<Op>, len_bytes: u64) {
+        let Some(vq) = self.vqs.get_mut(usize::from(slot.0)) else { return };
+        if let Some(tenant) = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.is_limited) {
+            vq.in_vain = 0;
+            tenant.charge(op, len_bytes);
+        }
+    }
+
+    /// A command left the VQ, or it has none any more: the tenant whose other VQs waited for that, if they did.
+    #[inline]
+    pub(crate) fn had_turn(&mut self, slot: VqSlot) -> Option<TenantSlot> {
+        let vq = self.vqs.get(usize::from(slot.0)).filter(|vq| vq.withheld == 0)?;
+        let tenant = self.tenants.get_mut(usize::from(vq.tenant)).filter(|tenant| tenant.first == slot.0)?;
+        tenant.first = NONE;
+        Some(TenantSlot(vq.tenant))
+    }
+
+    /// Whose time has come is not held any more: `tell` hears the backlogs that were withheld.
+    #[inline]
+    pub(crate) fn release(&mut self, now: Nanos, mut tell: impl FnMut(VqSlot, u32)) {
+        let slice = now.0 / SLICE.0;
+        if slice <= self.slice {
+            return;
+        }
+        loop {
+            let Self { tenants, held, .. } = self;
+            let until = |tenant: u16| tenants[usize::from(tenant)].held_until.unwrap_or(slice);
+            let Some(tenant) = held.lowest(&mut self.slice, slice, until) else { break };
+            self.release_tenant(TenantSlot(tenant), &mut tell);
+        }
+        self.slice = slice;
+    }
+
+    /// The same for one tenant, whenever its time.
+    pub(crate) fn release_tenant(&mut self, tenant: TenantSlot, mut tell: impl FnMut(VqSlot, u32)) {
+        let Some(state) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
+        if state.held_until.take().is_some() {
+            self.held.remove(tenant.0);
+        }
+        if let Some(first) = self.vqs.get_mut(usize::from(state.first)).filter(|vq| vq.withheld > 0) {
+            state.withheld.remove(&mut self.links, state.first);
+            return tell(VqSlot(state.first), std::mem::take(&mut first.withheld));
+        }
+        while let Some(slot) = state.withheld.pop_front(&mut self.links) {
+            tell(VqSlot(slot), std::mem::take(&mut self.vqs[usize::from(slot)].withheld));
+        }
+    }
+
+    /// Slices that a VQ's tenant must wait; 0: it may send.
+    #[inline]
+    pub(crate) fn slices_to_wait(&mut self, slot: VqSlot) -> u64 {
+        let Some(vq) = self.vqs.get(usize::from(slot.0)) else { return 0 };
+        match self.tenants.get_mut(usize::from(vq.tenant)) {
+            Some(tenant) if tenant.is_limited => tenant.slices_to_wait(self.slice),
+            _ => 0,
+        }
+    }
+
+    /// Keeps a VQ's backlog from the policy, which takes it for empty, until its tenant waited so many slices.
+    pub(crate) fn withhold(&mut self, slot: VqSlot, backlog: u32, slices: u64) {
+        let Some(vq) = self.vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.withheld == 0 && backlog > 0) else {
+            return;
+        };
+        (vq.withheld, vq.in_vain) = (backlog, vq.in_vain.saturating_add(1));
+        let tenant = &mut self.tenants[usize::from(vq.tenant)];
+        if vq.in_vain > PATIENCE && tenant.first == NONE {
+            tenant.first = slot.0;
+        }
+        if tenant.held_until.is_none() {
+            let until = self.slice + slices.min(FARTHEST);
+            tenant.held_until = Some(until);
+            self.held.insert(vq.tenant, until, self.slice);
+        }
+        tenant.withheld.push_back(&mut self.links, slot.0);
+    }
+
+    /// What the policy wants, or when the first held tenant may go: exact up to 64 slices from now, beyond that up to
+    /// an eighth early.
+    #[inline]
+    pub(crate) fn or_release(&self, next: Next) -> Next {
+        let Some((slice, _)) = self.held.first(self.slice) else { return next };
+        let release = Nanos(slice.saturating_mul(SLICE.0));
+        match next {
+            Next::Send { .. } => next,
+            Next::WaitUntil(at) => Next::WaitUntil(at.min(release)),
+            Next::Idle => Next::WaitUntil(release),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
