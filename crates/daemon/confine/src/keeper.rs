@@ -1,18 +1,25 @@
 //! A process that is there again when it was killed.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-/// Between a kill and the next process: whatever kills it may do so again.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Between a kill and the next process, the first time; twice as long each time after that, up to the latter: whatever
+/// kills it may do so again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// Runs `work` in a child of this process, and in another one whenever that is killed by a signal. Returns in the
-/// parent, once a child ended by itself, and in each child, with what `work` returned: the caller is to end with it. Call
-/// it while there is no other thread.
-pub fn keep_running(work: impl FnOnce() -> ExitCode) -> ExitCode {
+/// A process that lived so long is not one that dies again and again.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs `work` in a child of this process, and in another one when that is killed by a signal, as long as it `is_wanted`.
+/// Returns in the parent, once a child ended by itself, and in each child, with what `work` returned: the caller is to
+/// end with it. Call it while there is no other thread.
+#[allow(clippy::disallowed_methods, reason = "nobody waits for this process")]
+pub fn keep_running(work: impl FnOnce() -> ExitCode, is_wanted: impl Fn() -> bool) -> ExitCode {
+    let mut pause = PAUSES.0;
     loop {
+        let begun = Instant::now();
         // SAFETY: there is one thread, so no lock is held that the child would wait for.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -29,7 +36,13 @@ pub fn keep_running(work: impl FnOnce() -> ExitCode) -> ExitCode {
         if !status.signaled() {
             return if status.exit_status() == Some(0) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
-        #[allow(clippy::disallowed_methods, reason = "nobody waits for this process")]
-        std::thread::sleep(PAUSE);
+        if begun.elapsed() > LONG {
+            pause = PAUSES.0;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSES.1);
+        if !is_wanted() {
+            return ExitCode::SUCCESS;
+        }
     }
 }

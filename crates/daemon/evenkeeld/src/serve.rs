@@ -143,7 +143,7 @@ pub fn as_gate(confined: bool) -> ExitCode {
     if confined && outer_walls().is_err() {
         return ExitCode::FAILURE;
     }
-    confine::keep_running(serve)
+    confine::keep_running(serve, || gate::is_wanted(std::io::stdin()))
 }
 
 /// Shuts the doors that the daemon needs no more, before any thread starts.

@@ -1,5 +1,7 @@
 //! Random histories of a drive against a model that knows what each MiB holds: nobody gets what somebody else wrote.
 
+#![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
 use std::path::PathBuf;
 
 use fastrand::Rng;

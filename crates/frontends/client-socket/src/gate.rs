@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::message::{Received, receive, send_now, send_whole};
+use crate::message::{Received, has_hung_up, receive, send_now, send_whole};
 use crate::server::wait;
 
 /// The first argument of a process that is to [`serve`], and nothing else.
@@ -226,6 +226,11 @@ pub fn serve(control: impl AsFd) {
     for client in state.clients.iter().filter_map(Weak::upgrade) {
         let _ = shutdown(&*client, Shutdown::Both);
     }
+}
+
+/// Whether there is a daemon at the other end of `control`.
+pub fn is_wanted(control: impl AsFd) -> bool {
+    !has_hung_up(control)
 }
 
 /// What the gate's first thread has.
