@@ -135,7 +135,7 @@ fn config() -> ControllerConfig {
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         namespace: NamespaceConfig {
-            place: Place { tenant: TenantId(0), base_bytes: 1 << 20 },
+            place: Place { tenant: TenantId(0), disk: 0, base_bytes: 1 << 20 },
             size_bytes: 1 << 20,
             lba_bytes: 512,
             lba_sizes: vec![512, 4096],

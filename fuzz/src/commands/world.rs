@@ -95,7 +95,7 @@ fn config(choices: &Choices) -> ControllerConfig {
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
         namespace: NamespaceConfig {
-            place: io_model::Place { tenant: TenantId(0), base_bytes: GUARD_BYTES as u64 },
+            place: io_model::Place { tenant: TenantId(0), disk: 0, base_bytes: GUARD_BYTES as u64 },
             size_bytes,
             lba_bytes: if choices.big_blocks { 4096 } else { 512 },
             lba_sizes: vec![512, 4096],

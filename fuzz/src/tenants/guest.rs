@@ -76,7 +76,7 @@ impl Guest {
             firmware: "1".into(),
             subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
             namespace: NamespaceConfig {
-                place: Place { tenant: TenantId(tenant.into()), base_bytes: SIZE_BYTES * u64::from(tenant) },
+                place: Place { tenant: TenantId(tenant.into()), disk: 0, base_bytes: SIZE_BYTES * u64::from(tenant) },
                 size_bytes: SIZE_BYTES,
                 lba_bytes: 512,
                 lba_sizes: vec![512],

@@ -20,7 +20,7 @@ const RAM_BYTES: u64 = 2 * RANGE_BYTES;
 
 /// The tenant's place on the drive.
 pub const BASE_BYTES: u64 = 8192;
-pub const PLACE: io_model::Place = io_model::Place { tenant: TenantId(0), base_bytes: BASE_BYTES };
+pub const PLACE: io_model::Place = io_model::Place { tenant: TenantId(0), disk: 0, base_bytes: BASE_BYTES };
 pub const SIZE_BYTES: u64 = 64 << 10;
 
 /// Where a virtqueue's ring lies.

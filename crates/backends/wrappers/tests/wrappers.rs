@@ -10,8 +10,8 @@ use guest_memory::{IoBuf, Mapping, Refused};
 use io_model::{Backend, Command, DeviceError, HwqId, Io, Nanos, Op, Outcome, Place, TenantId};
 
 const BYTES: u64 = 1 << 20;
-const OURS: Place = Place { tenant: TenantId(1), base_bytes: 64 << 10 };
-const THEIRS: Place = Place { tenant: TenantId(2), base_bytes: 512 << 10 };
+const OURS: Place = Place { tenant: TenantId(1), disk: 0, base_bytes: 64 << 10 };
+const THEIRS: Place = Place { tenant: TenantId(2), disk: 0, base_bytes: 512 << 10 };
 const FAILS: Fate = Fate::Fails(DeviceError::Medium);
 
 fn queues() -> Memory {

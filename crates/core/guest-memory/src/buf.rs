@@ -136,6 +136,33 @@ impl IoBuf {
         }
     }
 
+    /// `len_bytes` of it from `skip_bytes`, or as many as there are, pinned for themselves.
+    pub fn part(&self, skip_bytes: u64, len_bytes: u64) -> Self {
+        let (mut skip, mut wanted) = (skip_bytes, len_bytes);
+        let mut part = Self { len_bytes: self.len_bytes.saturating_sub(skip_bytes).min(len_bytes), ..Self::default() };
+        let mut segments = Vec::new();
+        for segment in self.segments() {
+            let skipped = skip.min(segment.len_bytes as u64);
+            let taken = wanted.min(segment.len_bytes as u64 - skipped);
+            skip -= skipped;
+            wanted -= taken;
+            if taken > 0 {
+                // SAFETY: it stays inside of the segment, which is longer.
+                let start = unsafe { segment.start.add(skipped as usize) };
+                segments.push(Segment { start, len_bytes: taken as usize });
+            }
+        }
+        // All pins: which mapping a segment points into is not noted.
+        part.pin = self.pin.clone();
+        let pins = self.spill.as_deref().map_or_else(Vec::new, |spill| spill.pins.clone());
+        if pins.is_empty() && segments.len() <= 1 {
+            part.one = segments.pop();
+        } else {
+            part.spill = Some(Box::new(Spill { segments, pins }));
+        }
+        part
+    }
+
     /// Whether it owns lists worth recycling.
     pub fn has_spill(&self) -> bool {
         self.spill.is_some()

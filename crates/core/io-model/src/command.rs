@@ -30,6 +30,8 @@ pub struct Command {
     pub fua: bool,
     /// Whose disk it is about, also where a front end made the command by itself.
     pub tenant: TenantId,
+    /// Which of the tenant's disks: an NVMe namespace's identifier less one. 0 for [`Op::Flush`].
+    pub disk: u16,
     /// Start on the device. 0 for [`Op::Flush`].
     pub offset_bytes: u64,
     /// Start in the tenant's own disk. 0 for [`Op::Flush`].
@@ -41,12 +43,15 @@ pub struct Command {
 /// It is copied several times per I/O: half a cache line.
 const _: () = assert!(size_of::<Command>() == 32);
 
-/// Where a tenant's disk lies on the device. Whoever makes a front end hands it in; the front end reckons in offsets of
-/// the disk alone and makes each of its commands here, so that both offsets and the tenant are right together.
+/// A tenant's disk, and where it lies on the device if it lies there in one piece. Whoever makes a front end hands it
+/// in; the front end reckons in offsets of the disk alone and makes each of its commands here, so that both offsets and
+/// the tenant are right together. A disk in several pieces has [`Placed`](crate::Placed) around its front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Whose disk.
     pub tenant: TenantId,
+    /// Which of the tenant's.
+    pub disk: u16,
     /// Where it starts on the device.
     pub base_bytes: u64,
 }
@@ -54,23 +59,23 @@ pub struct Place {
 impl Place {
     /// The place of a tenant that has the device to itself.
     pub const fn whole_drive(tenant: TenantId) -> Self {
-        Self { tenant, base_bytes: 0 }
+        Self { tenant, disk: 0, base_bytes: 0 }
     }
 
     /// A command for `len_bytes` from `tenant_offset_bytes` of the disk, without FUA. The caller has checked that the
     /// range lies inside of the disk, and that the disk ends before 2^64.
     #[inline]
     pub fn command(&self, op: Op, tenant_offset_bytes: u64, len_bytes: u64) -> Command {
-        let Self { tenant, base_bytes } = *self;
+        let Self { tenant, disk, base_bytes } = *self;
         let offset_bytes = base_bytes + tenant_offset_bytes;
-        Command { op, fua: false, tenant, offset_bytes, tenant_offset_bytes, len_bytes }
+        Command { op, fua: false, tenant, disk, offset_bytes, tenant_offset_bytes, len_bytes }
     }
 
     /// A flush, which has no range.
     #[inline]
     pub fn flush(&self) -> Command {
-        let (offset_bytes, tenant_offset_bytes, len_bytes) = (0, 0, 0);
-        Command { op: Op::Flush, fua: false, tenant: self.tenant, offset_bytes, tenant_offset_bytes, len_bytes }
+        let (disk, offset_bytes, tenant_offset_bytes, len_bytes) = (0, 0, 0, 0);
+        Command { op: Op::Flush, fua: false, tenant: self.tenant, disk, offset_bytes, tenant_offset_bytes, len_bytes }
     }
 }
 

@@ -13,6 +13,8 @@ mod cache;
 mod command;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod extents;
+mod placed;
 mod token;
 pub mod units;
 
@@ -21,7 +23,9 @@ use std::ops::{Add, AddAssign, Sub};
 pub use backend::{Backend, Done, Io};
 pub use cache::CacheDebt;
 pub use command::{Command, DeviceError, Op, Outcome, Place};
+pub use extents::Extents;
 pub use guest_memory::{IoBuf, Mapping, Refused};
+pub use placed::Placed;
 pub use token::{Token, lost_tokens};
 
 /// A point in time or a span, in nanoseconds. Arithmetic saturates.

@@ -19,10 +19,29 @@ pub struct Token {
     id: u32,
 }
 
+/// Marks the tokens of [`Placed`](crate::Placed) in `id`.
+const PART: u32 = 1 << 31;
+
 impl Token {
-    /// A token of VQ `vq`. `generation` and `id` are the source's own.
+    /// A token of VQ `vq`. `generation` and `id` are the source's own; `id` is below 2^31.
     pub fn new(vq: u16, generation: u16, id: u32) -> Self {
+        debug_assert!(id < PART, "an identifier that stands for a part: {id}");
         Self { vq, generation, id }
+    }
+
+    /// A token of a part of a command of VQ `vq`; `at` is below 2^31.
+    pub(crate) fn of_part(vq: u16, at: u32) -> Self {
+        Self { vq, generation: 0, id: at | PART }
+    }
+
+    #[inline]
+    pub(crate) fn is_of_part(&self) -> bool {
+        self.id & PART != 0
+    }
+
+    /// Consumes the token of a part: what [`of_part`](Self::of_part) was given.
+    pub(crate) fn spend_part(self) -> u32 {
+        self.spend().2 & !PART
     }
 
     /// The VQ that the command came from.

@@ -91,8 +91,8 @@ impl Worker {
     /// Up to its end, or until the thread is to stop.
     fn zero(&mut self, placement: &Placement) -> Result<u64> {
         let mut done_bytes = placement.zeroed_bytes.unwrap_or_else(|| placement.size_bytes());
-        let mut reported = Instant::now();
-        while let Some((offset_bytes, follow_bytes)) = placement.locate(done_bytes)
+        let (extents, mut reported) = (placement.to_look_up(), Instant::now());
+        while let Some((offset_bytes, follow_bytes)) = extents.locate(done_bytes)
             && !self.stop.load(Ordering::Relaxed)
         {
             let step = STEP_BYTES.min(follow_bytes);

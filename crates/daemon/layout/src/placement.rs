@@ -1,5 +1,6 @@
 //! What a range of the drive is taken by.
 
+use io_model::Extents;
 use serde::{Deserialize, Serialize};
 
 use crate::space::{self, Extent};
@@ -41,17 +42,9 @@ impl Placement {
         self.grows_from_bytes.unwrap_or_else(|| self.size_bytes())
     }
 
-    /// Where the disk's byte `at_bytes` lies on the drive, and how many follow it there, itself included.
-    pub fn locate(&self, at_bytes: u64) -> Option<(u64, u64)> {
-        let mut before = 0;
-        for extent in &self.extents {
-            let inside = at_bytes - before;
-            if inside < extent.size_bytes {
-                return Some((extent.offset_bytes + inside, extent.size_bytes - inside));
-            }
-            before += extent.size_bytes;
-        }
-        None
+    /// All of it, also what it is still to grow by, to look up where a byte lies.
+    pub fn to_look_up(&self) -> Extents {
+        Extents::new(self.extents.iter().map(|extent| (extent.offset_bytes, extent.size_bytes)))
     }
 
     /// Whether `next` has the same bytes where they were, with more behind them or not.

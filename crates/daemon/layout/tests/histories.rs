@@ -115,7 +115,7 @@ impl World {
         let Some(at) = self.choose(random) else { return };
         let placement = self.layout().find(&self.disks[at].name).unwrap().clone();
         let Some(zeroed) = placement.zeroed_bytes else { return };
-        let (place, _) = placement.locate(zeroed).unwrap();
+        let (place, _) = placement.to_look_up().locate(zeroed).unwrap();
         self.drive[(place / MIB) as usize] = Holds::Zeros;
         self.file.set_zeroed(&placement.name, zeroed + MIB).unwrap();
         self.counts.zeroed += 1;
@@ -127,7 +127,7 @@ impl World {
         let Some(at) = self.choose(random) else { return };
         let Disk { name, number, is_new: false, .. } = &self.disks[at] else { return };
         let placement = self.layout().find(name).unwrap();
-        let (place, _) = placement.locate(random.u64(..placement.served_bytes() / MIB) * MIB).unwrap();
+        let (place, _) = placement.to_look_up().locate(random.u64(..placement.served_bytes() / MIB) * MIB).unwrap();
         let number = *number;
         self.drive[(place / MIB) as usize] = Holds::Data(number);
     }
@@ -174,7 +174,7 @@ impl World {
             let placement = self.layout().find(name).unwrap();
             assert_eq!(placement.size_bytes(), mib * MIB);
             for at in 0..*mib {
-                let (place, _) = placement.locate(at * MIB).unwrap();
+                let (place, _) = placement.to_look_up().locate(at * MIB).unwrap();
                 take(place);
                 let holds = self.drive[(place / MIB) as usize];
                 let is_seen = !is_new && at * MIB < placement.served_bytes();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use client_socket::{BindError, Listener, Log, Server, Surroundings};
 use config::{Frontend, Tenant};
-use io_model::TenantId;
+use io_model::{Placed, TenantId};
 use layout::Placement;
 use nvme_controller::FormatRecord;
 use policy::PolicyKind;
@@ -85,7 +85,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
-        let queues = Queues::new(Arc::clone(&disk), queues.clone());
+        let queues = Placed::new(Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
         VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink))).into()
     };
     let parts = queues.iter().map(part).collect();

@@ -9,7 +9,7 @@ use client_socket::{Listener, Log};
 use config::Tenant;
 use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Fetch, IoBuf, Outcome, Place, QueuePriority, Source, TenantId, Token};
+use io_model::{Fetch, IoBuf, Outcome, Place, Placed, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
 use policy::TenantPriority;
@@ -98,7 +98,7 @@ impl Interrupts for EventFds {
 
 /// A tenant's controller, owned by one poller.
 pub struct NvmeDevice {
-    controller: Controller<EventFds>,
+    controller: Placed<Controller<EventFds>>,
     session: Option<Session>,
     waiting: Vec<Waiting>,
     name: String,
@@ -130,6 +130,7 @@ pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>
         ..controller_config(id, tenant, placement, drive, doorbells)
     };
     let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
+    let controller = Placed::new(controller, vec![placement.to_look_up()]);
     let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
     for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
         regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
@@ -162,7 +163,7 @@ fn controller_config(
         firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
         namespace: NamespaceConfig {
-            place: Place { tenant: id, base_bytes: placement.offset_bytes() },
+            place: Place::whole_drive(id),
             size_bytes: placement.served_bytes(),
             lba_bytes: placement.lba_bytes,
             lba_sizes,

@@ -145,7 +145,7 @@ fn a_third_front_end_reads_what_it_wrote() {
     .unwrap();
 
     let (id, terms) = (TenantId(7), Terms::best_effort(1));
-    let place = Place { tenant: id, base_bytes: 64 << 10 };
+    let place = Place { tenant: id, disk: 0, base_bytes: 64 << 10 };
     let front_end =
         Tiny { place, memory: None, waiting: VecDeque::new(), in_flight: Vec::new(), next: 0, gone: None }.into();
     let (done, slot) = channel();

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use client_socket::Log;
 use guest_memory::{GuestMemory, MemoryListener, Refused};
-use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, Placed, Source, Token};
 use vhost_blk::{Queues, RingSetup, StartError, Started};
 use vhost_user::Session;
 
@@ -58,7 +58,7 @@ enum Waiting {
 /// Some virtqueues of a tenant's disk, owned by one poller.
 pub struct VirtioQueues {
     name: Arc<str>,
-    queues: Queues,
+    queues: Placed<Queues>,
     session: Option<Session>,
     /// Rings that nobody kicks, one bit each.
     polled: u64,
@@ -68,7 +68,7 @@ pub struct VirtioQueues {
 
 impl VirtioQueues {
     /// The virtqueues of the tenant `name`, none of them started.
-    pub fn new(name: Arc<str>, queues: Queues, log: Log) -> Self {
+    pub fn new(name: Arc<str>, queues: Placed<Queues>, log: Log) -> Self {
         Self { name, queues, session: None, polled: 0, waiting: Vec::new(), log }
     }
 

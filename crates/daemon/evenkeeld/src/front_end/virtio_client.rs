@@ -36,7 +36,7 @@ pub struct VirtioClient {
 /// The disk that a tenant's guest sees.
 pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Disk> {
     Ok(Disk::new(DiskConfig {
-        place: Place { tenant: id, base_bytes: placement.offset_bytes() },
+        place: Place::whole_drive(id),
         size_bytes: placement.served_bytes(),
         block_bytes: placement.lba_bytes,
         serial: tenant.name.chars().take(vhost_blk::SERIAL_BYTES).collect(),

@@ -15,7 +15,7 @@ pub const RAM_BYTES: u64 = 64 << 20;
 /// The tenant's part of the drive, with a guard on both sides.
 pub const BASE_BYTES: u64 = 1 << 20;
 pub const SIZE_BYTES: u64 = 4 << 20;
-pub const PLACE: Place = Place { tenant: TenantId(3), base_bytes: BASE_BYTES };
+pub const PLACE: Place = Place { tenant: TenantId(3), disk: 0, base_bytes: BASE_BYTES };
 pub const GUARD: u8 = 0xa5;
 
 /// Request types.

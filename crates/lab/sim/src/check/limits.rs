@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_a_limit_allows_passes_and_one_more_does_not() {
-        let place = Place { tenant: TenantId(0), base_bytes: 0 };
+        let place = Place { tenant: TenantId(0), disk: 0, base_bytes: 0 };
         let read = place.command(Op::Read, 0, 4096);
         let limits = Limits { r_ios_per_sec: 10_000, burst: Nanos::from_millis(5), ..Limits::default() };
         let mut buckets = Buckets::new(limits, 1);

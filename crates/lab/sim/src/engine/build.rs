@@ -133,7 +133,7 @@ impl<P: Policy> Engine<'_, P> {
             ledger: Rc::clone(&self.ledger),
             costs: self.path,
             tenant: tenant as u16,
-            place: Place { tenant: TenantId(tenant as u32), base_bytes },
+            place: Place { tenant: TenantId(tenant as u32), disk: 0, base_bytes },
             poller,
             probe: Arc::clone(&probe),
             vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
