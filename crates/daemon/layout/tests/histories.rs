@@ -194,7 +194,7 @@ impl World {
 fn nobody_gets_what_somebody_else_wrote() {
     let seeds = match std::env::var("EVENKEEL_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..300).collect::<Vec<u64>>(),
+        Err(_) => (0..100).collect::<Vec<u64>>(),
     };
     let is_replay = seeds.len() == 1;
     let mut sum = Counts::default();
@@ -209,7 +209,7 @@ fn nobody_gets_what_somebody_else_wrote() {
         sum.shrinks_refused += counts.shrinks_refused;
     }
     let least = [sum.created, sum.grown, sum.scattered, sum.zeroed, sum.wiped, sum.shrinks_refused].into_iter().min();
-    assert!(is_replay || least > Some(100), "too little happened: {sum:?}");
+    assert!(is_replay || least > Some(30), "too little happened: {sum:?}");
 }
 
 fn history(seed: u64) -> Counts {
