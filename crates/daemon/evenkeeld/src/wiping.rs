@@ -81,8 +81,8 @@ impl Wipes {
 }
 
 impl Owner {
-    /// Deletes a tenant, or what one that is not served left: durably at once, whatever happens then. `done` hears when it
-    /// has left; then what it had is overwritten, and after that free.
+    /// Deletes a tenant, or what one that is not served left: durably at once, whatever happens then. `done` hears when
+    /// it has left; then what it had is overwritten, and after that free.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.

@@ -14,7 +14,7 @@ use rustix::net::{
 /// Descriptors that one message can carry at most, whatever its protocol.
 pub const MAX_FDS: usize = 32;
 
-/// What [`receive`] got.
+/// A message, whole or in part.
 #[derive(Debug)]
 pub enum Received {
     /// So many bytes, with these descriptors.
