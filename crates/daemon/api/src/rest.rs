@@ -69,7 +69,8 @@ impl Rest {
         self.ask(Method::PATCH, &at(name)?, Some(change))
     }
 
-    /// Deletes a disk. Returns what is still to be done until its room is free; the same of one that is deleted already.
+    /// Deletes a disk. Returns what is still to be done until its room is free; the same of one that is
+    /// deleted already.
     ///
     /// # Errors
     /// As [`Rest::disks`].

@@ -13,8 +13,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs `work` in a child of this process, and in another one when that is killed by a signal, as long as it
-/// `is_wanted`. Returns in the parent, once a child ended by itself, and in each child, with what `work` returned: the caller is to
-/// end with it. Call it while there is no other thread.
+/// `is_wanted`. Returns in the parent, once a child ended by itself, and in each child, with what `work` returned: the
+/// caller is to end with it. Call it while there is no other thread.
 #[allow(clippy::disallowed_methods, reason = "nobody waits for this process")]
 pub fn keep_running(work: impl FnOnce() -> ExitCode, is_wanted: impl Fn() -> bool) -> ExitCode {
     let mut pause = PAUSES.0;
