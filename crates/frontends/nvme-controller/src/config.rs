@@ -124,7 +124,7 @@ impl ControllerConfig {
 }
 
 impl NamespaceConfig {
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let sizes_ok = !self.lba_sizes.is_empty() && self.lba_sizes.iter().all(|size| [512, 4096].contains(size));
         if !sizes_ok || !self.lba_sizes.contains(&self.lba_bytes) {
             return Err(ConfigError::Range { field: "lba_sizes", range: "512, 4096 or both, lba_bytes one of them" });

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod attach;
 mod bounce;
 mod config;
 mod controller;
@@ -53,6 +54,7 @@ mod state;
 mod stats;
 mod turns;
 
+pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, NamespaceConfig};
 pub use controller::{Controller, Event, FormatRecord, FormatStep};
 pub use msix::{Interrupts, VECTORS};

@@ -9,7 +9,7 @@ use client_socket::{Listener, Log};
 use config::Tenant;
 use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Fetch, IoBuf, Outcome, Place, Placed, QueuePriority, Source, TenantId, Token};
+use io_model::{Extents, Fetch, IoBuf, Outcome, Place, Placed, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
 use policy::TenantPriority;
@@ -45,6 +45,8 @@ pub enum Order {
     Gone(Sender<()>),
     /// A step of a Format is in the layout. `false`: it could not be written.
     Recorded(FormatRecord, bool),
+    /// A namespace has so many bytes from now on, which lie there. What is new is there and zeroed.
+    Grow(u32, u64, Extents),
 }
 
 /// An answer that waits for the drive.
@@ -228,6 +230,14 @@ impl NvmeDevice {
         self.waiting.push(Waiting::Gone(done));
     }
 
+    fn grow(&mut self, nsid: u32, size_bytes: u64, extents: Extents) {
+        match self.controller.grow(nsid, size_bytes) {
+            Ok(()) => self.controller.set_disk((nsid - 1) as u16, extents),
+            Err(error) => self.log.warn(&format!("{}: does not grow: {error}", self.name)),
+        }
+        self.notify();
+    }
+
     fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
         match region {
             CONFIG_SPACE => self.controller.config_read(offset, data),
@@ -297,6 +307,7 @@ impl FrontEnd for NvmeDevice {
                 self.controller.format_recorded(record, is_durable);
                 self.notify();
             }
+            Order::Grow(nsid, size_bytes, extents) => self.grow(nsid, size_bytes, extents),
         }
     }
 

@@ -3,7 +3,7 @@
 //! read the log page that belongs to it.
 
 use bytemuck::{Pod, Zeroable};
-use nvme_spec::log::AsyncEvent;
+use nvme_spec::log::{AsyncEvent, event_type};
 use nvme_spec::{Sqe, Status};
 
 use super::Reply;
@@ -51,6 +51,13 @@ impl Events {
         if let Some(reported) = self.reported.get_mut(usize::from(kind)) {
             *reported = 0;
         }
+    }
+
+    /// The host read which namespaces changed, those of a notice that waits included.
+    pub fn changes_were_read(&mut self) {
+        self.namespace_changed = 0;
+        self.waiting[usize::from(event_type::NOTICE)] = 0;
+        self.log_was_read(event_type::NOTICE);
     }
 
     fn hold(&mut self, cid: u16) -> Result<(), Status> {

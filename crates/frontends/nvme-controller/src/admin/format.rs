@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Fetch, Op, Outcome, Token};
-use nvme_spec::feature::async_event;
-use nvme_spec::log::AsyncEvent;
 use nvme_spec::opcode::format;
 use nvme_spec::{NSID_ALL, Sqe, Status};
 
@@ -102,7 +100,7 @@ impl<I: Interrupts> Controller<I> {
             FormatStep::Ends => {
                 self.end_format(Status::SUCCESS);
                 if changed {
-                    self.tell_of_change();
+                    self.namespace_changed();
                 }
             }
         }
@@ -168,12 +166,5 @@ impl<I: Interrupts> Controller<I> {
             self.log_error(0, cid, status, 0, NSID);
         }
         self.queues.post(0, cid, 0, status);
-    }
-
-    fn tell_of_change(&mut self) {
-        self.events.namespace_changed = 1;
-        if self.features.async_events & async_event::NAMESPACE_ATTRIBUTE != 0 {
-            self.note_event(AsyncEvent::NAMESPACE_CHANGED);
-        }
     }
 }

@@ -84,7 +84,7 @@ impl<I: Interrupts> Controller<I> {
             elpe: ERROR_ENTRIES as u8 - 1,
             wctemp: WARNING_TEMPERATURE_K,
             cctemp: CRITICAL_TEMPERATURE_K,
-            tnvmcap: [config.namespace.size_bytes, 0],
+            tnvmcap: [self.namespace.config.size_bytes, 0],
             sqes: 6 << 4 | 6,
             cqes: 4 << 4 | 4,
             nn: 1,

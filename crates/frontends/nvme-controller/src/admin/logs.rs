@@ -122,10 +122,7 @@ impl<I: Interrupts> Controller<I> {
         match id {
             lid::ERROR => self.events.log_was_read(event_type::ERROR),
             lid::SMART => self.events.log_was_read(event_type::SMART),
-            lid::CHANGED_NAMESPACES => {
-                self.events.namespace_changed = 0;
-                self.events.log_was_read(event_type::NOTICE);
-            }
+            lid::CHANGED_NAMESPACES => self.events.changes_were_read(),
             _ => {}
         }
         self.deliver_events();

@@ -11,6 +11,7 @@ mod hostile;
 mod interrupts;
 mod io;
 mod lifecycle;
+mod namespaces;
 mod queues;
 mod random;
 mod registers;
