@@ -93,22 +93,24 @@ fn serve_once(listener: &Listener, view: &View, clients: &mut Vec<Client>) -> Re
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(errno),
     }
+    if fds[0].revents().contains(PollFlags::HUP) {
+        // Taken off its place, which no accept would tell: it has nobody now and later.
+        return Err(Errno::INVAL);
+    }
     let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
     let mut is_ready = ready[1..].iter();
     clients.retain_mut(|client| client.turn(is_ready.next() == Some(&true), view).is_ok());
-    if ready[0] { accept(listener, clients) } else { Ok(()) }
+    if ready[0] {
+        accept(listener, clients);
+    }
+    Ok(())
 }
 
-fn accept(listener: &Listener, clients: &mut Vec<Client>) -> Result<(), Errno> {
-    let stream = match listener.accept() {
-        Ok(client) => client,
-        // Taken off its place.
-        Err(Errno::INVAL) => return Err(Errno::INVAL),
-        // It changed its mind.
-        Err(_) => return Ok(()),
-    };
+fn accept(listener: &Listener, clients: &mut Vec<Client>) {
+    // It may have changed its mind.
+    let Ok(stream) = listener.accept() else { return };
     if listener.admit(&stream).is_err() {
-        return Ok(());
+        return;
     }
     panics::drill();
     if clients.len() >= MAX_CLIENTS {
@@ -120,7 +122,6 @@ fn accept(listener: &Listener, clients: &mut Vec<Client>) -> Result<(), Errno> {
     }
     let (request, answer) = (Vec::new(), Vec::new());
     clients.push(Client { stream, request, answer, span: None, active_at: Instant::now() });
-    Ok(())
 }
 
 impl Client {

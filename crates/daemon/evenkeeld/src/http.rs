@@ -1,6 +1,7 @@
 //! The API: HTTP and JSON over a Unix socket, on a thread of its own with the daemon's only asynchronous runtime. It
 //! asks the owner like everybody else.
 
+use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,7 @@ use confine::ThreadKind;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustix::io::Errno;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use utoipa::OpenApi;
 
 use crate::client_stream::ClientStream;
@@ -56,6 +56,7 @@ struct Document;
 /// The socket; its file goes when this is dropped.
 pub struct ApiSocket {
     listener: Arc<Listener>,
+    closed: Arc<Notify>,
 }
 
 impl ApiSocket {
@@ -66,23 +67,32 @@ impl ApiSocket {
     pub fn serve(listener: Listener, daemon: Handle, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
         listener.listen(gate)?;
-        let served = Arc::clone(&listener);
+        let closed = Arc::new(Notify::new());
+        let (served, is_closed) = (Arc::clone(&listener), Arc::clone(&closed));
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
             threads::enter(ThreadKind::Api);
             panics::drill();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             // Without it nobody is answered: a client sees its connection end.
             if let Ok(runtime) = runtime {
-                runtime.block_on(async { accept(served, router(daemon)).await.ok() });
+                runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        () = is_closed.notified() => {}
+                        _ = accept(served, router(daemon)) => {}
+                    }
+                });
             }
         });
         thread.context("can't start the API's thread")?;
-        Ok(Self { listener })
+        Ok(Self { listener, closed })
     }
 }
 
 impl Drop for ApiSocket {
     fn drop(&mut self) {
+        // No accept would tell: a socket that was taken off its place has nobody now and later.
+        self.closed.notify_one();
         self.listener.close();
     }
 }
@@ -93,10 +103,9 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
     loop {
         // Who comes while there is no place waits in the socket's queue.
         let place = Arc::clone(&places).acquire_owned().await?;
-        let stream = match waited.accept().await {
+        // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
+        let stream = match poll_fn(|context| waited.poll_accept(context)).await {
             Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
-            // Taken off its place.
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(()),
             // It changed its mind, or there is no descriptor left for a moment.
             Err(_) => {
                 tokio::time::sleep(RETRY).await;
