@@ -38,8 +38,8 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 4] = [
     (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner]),
     (("enter a ring", || raw(libc::SYS_io_uring_enter, [-1, 0, 0])), &[ThreadKind::Owner, ThreadKind::Poller]),
     (
-        ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
-        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Gate],
+        ("receive a message", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
+        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Control, ThreadKind::Api, ThreadKind::Gate],
     ),
 ];
 
