@@ -2,8 +2,6 @@
 
 use io_model::Place;
 
-use crate::spec::SECTOR_BYTES;
-
 /// The most virtqueues of one disk.
 pub const MAX_QUEUES: u16 = 64;
 
@@ -36,7 +34,7 @@ pub const SERIAL_BYTES: usize = 20;
 pub struct DiskConfig {
     /// Whose it is, and where it starts on the device.
     pub place: Place,
-    /// How long it is.
+    /// How long it is at first; see [`Disk::grow`](crate::Disk::grow).
     pub size_bytes: u64,
     /// Block size: 512 or 4096. Requests must be whole blocks.
     pub block_bytes: u32,
@@ -85,26 +83,17 @@ impl DiskConfig {
         if !(1..=MAX_QUEUES).contains(&self.queues) {
             return Err(ConfigError::Queues);
         }
+        self.check_size(self.size_bytes)
+    }
+
+    /// Whether the disk may be so long.
+    pub(crate) fn check_size(&self, size_bytes: u64) -> Result<(), ConfigError> {
         let whole = |bytes: u64| bytes.is_multiple_of(u64::from(self.block_bytes));
         let base_bytes = self.place.base_bytes;
-        let fits = base_bytes.checked_add(self.size_bytes).is_some();
-        if self.size_bytes == 0 || !fits || !whole(base_bytes) || !whole(self.size_bytes) {
+        let fits = base_bytes.checked_add(size_bytes).is_some();
+        if size_bytes == 0 || !fits || !whole(base_bytes) || !whole(size_bytes) {
             return Err(ConfigError::Place);
         }
         Ok(())
-    }
-
-    /// Where `len_bytes` from `sector` lie in the disk: offset and length in bytes. `None`: not whole blocks, or not
-    /// all inside of it.
-    #[inline]
-    pub(crate) fn range(&self, sector: u64, len_bytes: u64) -> Option<(u64, u64)> {
-        let start_bytes = sector.checked_mul(SECTOR_BYTES)?;
-        let end_bytes = start_bytes.checked_add(len_bytes)?;
-        // block_bytes is a power of two.
-        let mask = u64::from(self.block_bytes) - 1;
-        if (start_bytes | len_bytes) & mask != 0 || end_bytes > self.size_bytes {
-            return None;
-        }
-        Some((start_bytes, len_bytes))
     }
 }

@@ -1,6 +1,6 @@
 //! What all threads of one tenant share.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::{
     ConfigError, DiskConfig, MAX_DISCARD_SECTORS, MAX_RANGES, MAX_ZEROES_SECTORS, SEG_MAX, SERIAL_BYTES, SIZE_MAX,
@@ -27,6 +27,8 @@ pub struct ReadOnlyField {
 #[derive(Debug)]
 pub struct Disk {
     config: DiskConfig,
+    /// How long it is now.
+    size_bytes: AtomicU64,
     /// `writeback` of the configuration space.
     writeback: AtomicBool,
     /// Rings that run, in all [`Queues`](crate::Queues).
@@ -43,12 +45,44 @@ impl Disk {
     pub fn new(config: DiskConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let writeback = AtomicBool::new(config.write_cache);
-        Ok(Self { config, writeback, running: AtomicU32::new(0), broken: AtomicBool::new(false) })
+        let size_bytes = AtomicU64::new(config.size_bytes);
+        Ok(Self { config, size_bytes, writeback, running: AtomicU32::new(0), broken: AtomicBool::new(false) })
     }
 
     /// What it was made from.
     pub fn config(&self) -> &DiskConfig {
         &self.config
+    }
+
+    /// How long it is, in bytes.
+    #[inline]
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The disk is longer from now on, also for commands that wait; it never shrinks. The driver hears of it by the
+    /// configuration interrupt (5.2.5.2), which is the wiring's to send.
+    ///
+    /// # Errors
+    /// It would not end on a block, or wrap around.
+    pub fn grow(&self, size_bytes: u64) -> Result<(), ConfigError> {
+        self.config.check_size(size_bytes)?;
+        self.size_bytes.fetch_max(size_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where `len_bytes` from `sector` lie in the disk: offset and length in bytes. `None`: not whole blocks, or not
+    /// all inside of it.
+    #[inline]
+    pub(crate) fn range(&self, sector: u64, len_bytes: u64) -> Option<(u64, u64)> {
+        let start_bytes = sector.checked_mul(SECTOR_BYTES)?;
+        let end_bytes = start_bytes.checked_add(len_bytes)?;
+        // block_bytes is a power of two.
+        let mask = u64::from(self.config.block_bytes) - 1;
+        if (start_bytes | len_bytes) & mask != 0 || end_bytes > self.size_bytes() {
+            return None;
+        }
+        Some((start_bytes, len_bytes))
     }
 
     /// The device and ring features that it offers (5.2.3 and 6).
@@ -73,10 +107,10 @@ impl Disk {
 
     /// The configuration space, little-endian (5.2.4). What lies behind it reads as zeros.
     pub fn config_space(&self) -> [u8; CONFIG_BYTES] {
-        let DiskConfig { size_bytes, block_bytes, queues, discard, .. } = self.config;
+        let DiskConfig { block_bytes, queues, discard, .. } = self.config;
         let mut space = [0; CONFIG_BYTES];
         let mut put = |offset: usize, bytes: &[u8]| space[offset..offset + bytes.len()].copy_from_slice(bytes);
-        put(0, &(size_bytes / SECTOR_BYTES).to_le_bytes());
+        put(0, &(self.size_bytes() / SECTOR_BYTES).to_le_bytes());
         put(8, &SIZE_MAX.to_le_bytes());
         put(12, &SEG_MAX.to_le_bytes());
         put(20, &block_bytes.to_le_bytes());

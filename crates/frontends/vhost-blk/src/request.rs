@@ -156,7 +156,7 @@ impl Rules<'_> {
         if len_bytes > MAX_REQUEST_BYTES {
             return Err(Status::IoError);
         }
-        let (offset_bytes, len_bytes) = self.config().range(sector, len_bytes).ok_or(Status::IoError)?;
+        let (offset_bytes, len_bytes) = self.disk.range(sector, len_bytes).ok_or(Status::IoError)?;
         if len_bytes == 0 {
             return Ok(Admitted::Done { written: 0 });
         }
@@ -206,7 +206,7 @@ impl Rules<'_> {
                 return Err(Status::Unsupported);
             }
             let len_bytes = u64::from(sectors) * SECTOR_BYTES;
-            let range = self.config().range(sector, len_bytes).filter(|_| sectors <= max_sectors);
+            let range = self.disk.range(sector, len_bytes).filter(|_| sectors <= max_sectors);
             let range = range.ok_or(Status::IoError)?;
             if sectors > 0 {
                 out.ranges[usize::from(end)] = range;

@@ -47,6 +47,25 @@ fn ranges_outside_of_the_disk_fail_alone() {
 }
 
 #[test]
+fn a_disk_that_grew_is_read_and_written_up_to_its_new_end() {
+    let mut world = World::new(DiskConfig { size_bytes: SIZE_BYTES / 2, ..config() }, 64, u64::MAX);
+    let sectors = SIZE_BYTES / 512;
+    let last = Request::write(sectors / 2 - 4, &[7; 4096]);
+    assert_eq!(world.one(&last, Framing::Direct).status, IOERR);
+    for refused in [SIZE_BYTES + 1, 0, u64::MAX - 511] {
+        assert!(world.queues.disk().grow(refused).is_err());
+    }
+    world.queues.disk().grow(SIZE_BYTES).unwrap();
+    // Never back.
+    world.queues.disk().grow(SIZE_BYTES / 2).unwrap();
+    assert_eq!(world.queues.disk().config_space()[..8], sectors.to_le_bytes());
+    assert_eq!(world.one(&last, Framing::Direct).status, OK);
+    assert_eq!(world.one(&Request::read(sectors - 1, 512), Framing::Direct).status, OK);
+    assert_eq!(world.one(&Request::read(sectors, 512), Framing::Direct).status, IOERR);
+    assert!(world.drive.guards_are_whole());
+}
+
+#[test]
 fn requests_are_whole_blocks() {
     let mut world = World::new(DiskConfig { block_bytes: 4096, ..config() }, 64, u64::MAX);
     assert_eq!(world.one(&Request::read(8, 4096), Framing::Direct).status, OK);
