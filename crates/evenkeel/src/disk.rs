@@ -49,6 +49,18 @@ enum Command {
     },
     /// Change what a disk is promised and held to, while it is in use.
     Set(Box<Set>),
+    /// Make a disk larger, while it is in use: its guest sees it at once, or when what is new is zeroed.
+    Grow {
+        /// Its name.
+        name: String,
+
+        /// What it is to have, such as 32GiB
+        #[arg(long)]
+        size: String,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Delete a disk and all its data; its room is free once it is overwritten.
     Delete(Delete),
 }
@@ -187,6 +199,7 @@ impl Terms {
             r_bandwidth,
             w_bandwidth,
             overcommit,
+            size: None,
         }
     }
 }
@@ -223,6 +236,11 @@ pub fn run(args: Args) -> Result<()> {
         Command::Set(set) => {
             let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change())?;
             print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
+        }
+        Command::Grow { name, size, daemon } => {
+            let change = DiskChange { size: Some(size), ..DiskChange::default() };
+            let disk = Rest::new(&daemon.socket).change(&name, &change)?;
+            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Delete(delete) => run_delete(&delete),
     }
@@ -384,8 +402,9 @@ fn disks(disks: &[Disk]) -> String {
         let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
         let state = if disk.attached { "attached" } else { disk.state.name() };
         let made_by = if disk.declared { "file" } else { "api" };
-        let words =
-            [&disk.name, &Size(disk.size_bytes).to_string(), &promise, state, made_by, &disk.frontend, &disk.socket];
+        let grows_to = disk.grows_to_bytes.map(|bytes| format!(", soon {}", Size(bytes))).unwrap_or_default();
+        let size = format!("{}{grows_to}", Size(disk.size_bytes));
+        let words = [&disk.name, &size, &promise, state, made_by, &disk.frontend, &disk.socket];
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let heading = ["disk", "size", "promise", "state", "made by", "front end", "socket"];

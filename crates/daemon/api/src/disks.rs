@@ -56,10 +56,14 @@ pub struct NewDisk {
     pub read_only: Option<bool>,
 }
 
-/// What a disk is promised and held to from now on; what is left out stays. A limit of `0` is taken away.
+/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit of `0` is
+/// taken away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
+    /// A larger one than it has: it grows, while it is in use. See [`NewDisk::size`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub size: Option<String>,
     /// `best-effort` takes the latency target away, `guaranteed` the weight.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class: Option<String>,
@@ -129,6 +133,7 @@ impl DiskChange {
             _ => {}
         }
         NewDisk {
+            size: self.size.clone().unwrap_or_else(|| disk.size.clone()),
             class: self.class.clone().or_else(|| disk.class.clone()),
             latency_target: self.latency_target.clone().or(latency_target),
             weight: self.weight.or(weight),
@@ -171,8 +176,11 @@ impl DiskState {
 pub struct Disk {
     /// Unique among the living.
     pub name: String,
-    /// Bytes.
+    /// Bytes that its guest sees.
     pub size_bytes: u64,
+    /// Bytes that it will have once what is new is zeroed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grows_to_bytes: Option<u64>,
     /// Bytes of a block, as last formatted.
     pub lba_bytes: u32,
     /// `vfio-user` or `vhost-user-blk`.
@@ -262,7 +270,8 @@ impl OperationState {
 /// Something that goes on by itself. It is gone once it is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Operation {
-    /// `wipe`: what a deleted disk left is overwritten. Nobody gets it before.
+    /// `wipe`: what a deleted disk left is overwritten. Nobody gets it before. `zero`: what a new disk has, or one
+    /// grows by, is zeroed before its guest sees it.
     pub kind: String,
     /// Whose.
     pub disk: String,

@@ -8,7 +8,8 @@ use std::sync::mpsc::channel;
 use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
 use config::{Config, ConfigErrors, Tenant};
 use io_model::TenantId;
-use layout::{LayoutError, WipeMethod};
+use io_model::units::Size;
+use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
 use promises::admission::Admission;
 
 use crate::owner::Owner;
@@ -106,17 +107,33 @@ impl Owner {
 
     fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<TenantId, Problem> {
         let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
+        if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
+            let title = format!("{name:?} is being deleted");
+            return Err(Problem::new(409, "leaving", title, "make another disk"));
+        }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
-        self.layout.set_settings(name, &settings).map_err(|error| not_durable(&error))?;
-        let terms = tenant.terms;
-        self.change(id, terms).map_err(|_| no_such_disk(name))?;
-        if let Some(live) = self.tenants.get_mut(&id) {
-            live.tenant.overcommit = tenant.overcommit;
+        let had_bytes = self.layout.layout().and_then(|layout| layout.find(name)).map_or(0, Placement::size_bytes);
+        if tenant.size.0 < had_bytes {
+            return Err(no_shrinking(name, had_bytes));
         }
+        let accept_content = self.pollers.zeroer().is_none();
+        let grown = self.layout.change_disk(name, &settings, tenant.size.0, accept_content);
+        grown.map_err(|error| not_durable(&error))?.map_err(|most| no_room_to_grow(name, had_bytes, most))?;
         self.config = config;
+        let terms = tenant.terms;
+        if let Some(live) = self.tenants.get_mut(&id) {
+            (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
+        }
+        self.change(id, terms).map_err(|_| no_such_disk(name))?;
+        if tenant.size.0 > had_bytes {
+            self.has_grown(id, name).map_err(|error| {
+                let title = format!("{name:?} grows at the next start only: {error:#}");
+                Problem::new(500, "failed", title, "see the daemon's log")
+            })?;
+        }
         Ok(id)
     }
 
@@ -152,7 +169,7 @@ impl Owner {
     fn describe_disk(&self, id: TenantId) -> Option<Disk> {
         let live = self.tenants.get(&id)?;
         let tenant = &live.tenant;
-        let lba_bytes = self.layout.layout().and_then(|layout| layout.find(&tenant.name)).map(|it| it.lba_bytes);
+        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let state = match () {
             () if live.leaving.is_some() => DiskState::Leaving,
             () if self.waiting.contains_key(&id) => DiskState::Zeroing,
@@ -161,8 +178,9 @@ impl Owner {
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
-            size_bytes: tenant.size.0,
-            lba_bytes: lba_bytes.unwrap_or(tenant.lba_bytes),
+            size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
+            grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
+            lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
             class: class.name().to_owned(),
             weight: class.weight(),
@@ -202,6 +220,20 @@ fn invalid(errors: &ConfigErrors) -> Problem {
 fn name_taken(name: &str) -> Problem {
     let title = format!("there is another disk {name:?} already");
     Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
+}
+
+fn no_shrinking(name: &str, has_bytes: u64) -> Problem {
+    let title = format!("{name:?} has {}, and a disk can't shrink", Size(has_bytes));
+    Problem::new(409, "no-shrinking", title, "make a smaller disk, copy the data in a guest, and delete this one")
+}
+
+fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> Problem {
+    let title = format!("no room for {name:?} to grow so far: {} more could be had", Size(most_bytes));
+    let remedy = match most_bytes - most_bytes % RANGE_STEP_BYTES {
+        0 => "delete what nobody needs, or wait until what was deleted is wiped".to_owned(),
+        more => format!("ask for a size of {}", Size(has_bytes + more)),
+    };
+    Problem::new(409, "no-room", title, remedy)
 }
 
 fn no_such_disk(name: &str) -> Problem {

@@ -27,6 +27,7 @@ mod doorbell_scanner;
 mod drive;
 pub mod foresight;
 mod front_end;
+mod growing;
 mod http;
 mod log;
 pub mod opened;

@@ -10,7 +10,6 @@ use client_socket::{BindError, Level, Listener, Server, Surroundings};
 use config::{Config, DeviceLock, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
-use io_model::units::Size;
 use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{PolicyConfig, Terms};
@@ -29,7 +28,7 @@ use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
 use crate::threads;
 use crate::wiping::Wipes;
-use crate::zeroing::{Zeroed, Zeroing};
+use crate::zeroing::Zeroing;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -42,7 +41,7 @@ pub(crate) struct Live {
     pub(crate) tenant: Tenant,
     /// `None`: it is leaving, or not served yet.
     pub(crate) server: Option<Server>,
-    places: Vec<(PollerId, TenantSlot)>,
+    pub(crate) places: Vec<(PollerId, TenantSlot)>,
     pub(crate) leaving: Option<Leaving>,
 }
 
@@ -70,9 +69,9 @@ pub(crate) struct Ready {
 
 /// A new tenant whose range is being zeroed.
 pub(crate) struct Waiting {
-    ready: Ready,
+    pub(crate) ready: Ready,
     /// Who asked for it.
-    done: Option<Sender<Result<TenantId>>>,
+    pub(crate) done: Option<Sender<Result<TenantId>>>,
 }
 
 /// Everything that lives. See [`Command`] for what changes it.
@@ -87,7 +86,7 @@ pub struct Owner {
     pub(crate) layout: LayoutFile,
     /// Of tenants that come with the configuration, until they are served.
     sockets: BTreeMap<String, Listener>,
-    zeroing: Option<Zeroing>,
+    pub(crate) zeroing: Option<Zeroing>,
     pub(crate) waiting: BTreeMap<TenantId, Waiting>,
     pub(crate) wipes: Wipes,
     when_served: Vec<Sender<()>>,
@@ -326,21 +325,7 @@ impl Owner {
         brought
     }
 
-    fn zero_or_serve(&mut self, id: TenantId, name: &str, ready: Ready) -> Result<()> {
-        let placement = self.layout.layout().and_then(|layout| layout.find(name));
-        let Some(placement) = placement.filter(|placement| placement.zeroed_bytes.is_some()).cloned() else {
-            return self.put_on_socket(id, ready);
-        };
-        if self.zeroing.is_none() {
-            let drive = self.pollers.zeroer().context("this drive can't zero a range")?;
-            self.zeroing = Some(Zeroing::start(drive, self.handle.clone())?);
-        }
-        self.zeroing.iter().for_each(|zeroing| zeroing.zero(&placement));
-        self.waiting.insert(id, Waiting { ready, done: None });
-        Ok(())
-    }
-
-    fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
+    pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
         let server = (ready.serve)(ready.served_at)?;
         if let Some(live) = self.tenants.get_mut(&id) {
             live.server = Some(server);
@@ -354,37 +339,7 @@ impl Owner {
         }
     }
 
-    /// Records how far a new tenant's range is, and serves the tenant once all of it is zeroed.
-    fn zeroed(&mut self, Zeroed { name, result }: Zeroed) {
-        let recorded = result.and_then(|bytes| Ok(self.layout.set_zeroed(&name, bytes)?));
-        let waits = |id: &&TenantId| self.tenants.get(id).is_some_and(|live| live.tenant.name == name);
-        let Some(id) = self.waiting.keys().find(waits).copied() else { return };
-        let placement = self.layout.layout().and_then(|layout| layout.find(&name));
-        let part = placement.and_then(|placement| Some((placement.zeroed_bytes?, placement.size_bytes())));
-        if let (Ok(()), Some((zeroed, all))) = (&recorded, part) {
-            let (zeroed, all) = (Size(zeroed), Size(all));
-            return (self.around.sink)(
-                Level::Info,
-                &format!("{name}: {zeroed} of {all} zeroed; it is served once all are"),
-            );
-        }
-        let Some(Waiting { ready, done }) = self.waiting.remove(&id) else { return };
-        let served = recorded.and_then(|()| self.put_on_socket(id, ready));
-        if let Err(error) = &served {
-            (self.around.sink)(
-                Level::Warn,
-                &format!("{name}: it is not served, its new range can't be zeroed: {error:#}"),
-            );
-            let (gone, _) = channel();
-            self.remove(id, gone);
-        }
-        if let Some(done) = done {
-            answer(&done, served.map(|()| id));
-        }
-        self.tell_served();
-    }
-
-    fn tell_served(&mut self) {
+    pub(crate) fn tell_served(&mut self) {
         if self.waiting.is_empty() {
             self.when_served.drain(..).for_each(|done| answer(&done, ()));
         }
@@ -420,6 +375,7 @@ impl Owner {
             };
             let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
         }
+        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
         live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
         for (poller, slot) in &live.places {
             let handle = self.handle.clone();
@@ -443,7 +399,7 @@ impl Owner {
         self.pollers.forget(id);
         self.pollers.close_unused(&self.config);
         (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
-        self.wipe_after(id);
+        self.wipe_if_let_go_of(id);
         if let Some(Leaving { done, .. }) = leaving {
             answer(&done, Ok(()));
         }
@@ -492,7 +448,7 @@ fn nobody(id: TenantId) -> String {
     format!("there is no tenant with the identifier {}", id.0)
 }
 
-fn answer<T>(to: &Sender<T>, answer: T) {
+pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {
     // Who asked may have given up.
     let _ = to.send(answer);
 }

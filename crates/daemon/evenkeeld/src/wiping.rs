@@ -160,8 +160,21 @@ impl Owner {
 
     /// What is to be done until everything is free, oldest first.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
+        let zeroing = self.layout.layout().map(|layout| layout.placements()).unwrap_or_default().iter();
+        let zeroing = zeroing.filter_map(|placement| {
+            let is_in_work = self.find_tenant(&placement.name).is_some_and(|id| self.is_zeroed(id));
+            Some(Operation {
+                kind: "zero".to_owned(),
+                disk: placement.name.clone(),
+                state: if is_in_work { OperationState::Running } else { OperationState::Failed },
+                done_bytes: placement.zeroed_bytes?,
+                total_bytes: placement.size_bytes(),
+                bytes_per_second: None,
+                seconds_left: None,
+            })
+        });
         let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
-        wiping.iter().map(|range| {
+        let wiping = wiping.iter().map(|range| {
             let state = match self.wipes.state {
                 State::Busy(.., offset_bytes, _) if offset_bytes == range.offset_bytes => OperationState::Running,
                 _ if self.wipes.has_failed(range.offset_bytes) => OperationState::Failed,
@@ -180,7 +193,8 @@ impl Owner {
                 bytes_per_second,
                 seconds_left: bytes_per_second.map(left),
             }
-        })
+        });
+        zeroing.chain(wiping)
     }
 
     /// The wiper has come further, or not.

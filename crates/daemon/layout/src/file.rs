@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::layout::{DeviceIdentity, Layout};
-use crate::placement::WipeMethod;
+use crate::placement::{Placement, WipeMethod};
 
 /// 1024 tenants need a tenth of this.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -62,6 +62,11 @@ pub enum LayoutError {
         /// Whose.
         who: String,
     },
+    /// The layout to be written contradicts itself; nothing was written.
+    Wrong {
+        /// How.
+        what: String,
+    },
     /// A tenant that the layout does not know, or an LBA size that is neither 512 nor 4096.
     NoSuchTenant {
         /// The name asked for.
@@ -80,6 +85,7 @@ impl LayoutError {
             Self::WouldLose { path, who } => {
                 format!("the layout file {} was changed: the range of {who} would be lost", path.display())
             }
+            Self::Wrong { what } => format!("the layout would be wrong: {what}"),
             Self::NoSuchTenant { tenant, lba_bytes } => {
                 format!("the layout has no tenant {tenant:?} that could have an LBA size of {lba_bytes}")
             }
@@ -95,6 +101,7 @@ impl LayoutError {
             }
             Self::Io { .. } => "check the directory's owner, mode and free space",
             Self::WouldLose { .. } => "start the daemon again, so that the file is read afresh; nothing was written",
+            Self::Wrong { .. } => "please report this, with the layout file; nothing was written",
             Self::NoSuchTenant { .. } => "name a tenant of the configuration, and 512 or 4096",
         }
     }
@@ -174,6 +181,8 @@ impl LayoutFile {
     }
 
     fn record(&mut self, layout: Layout) -> Result<(), LayoutError> {
+        // A file that the next start can't read would take every tenant down.
+        layout.validate().map_err(|what| LayoutError::Wrong { what })?;
         if let Some(path) = &self.path {
             let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
             let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
@@ -196,12 +205,30 @@ impl LayoutFile {
         Ok(is_changed)
     }
 
-    /// Records other settings of a disk that was made while the daemon ran.
+    /// Records other settings of a disk that was made while the daemon ran, and that it has `size_bytes` now or grows
+    /// to them ([`Layout::grow`]); with `accept_content` nothing new is to be zeroed. One write, both or neither.
     ///
     /// # Errors
-    /// What [`LayoutFile::save`] reports.
-    pub fn set_settings(&mut self, name: &str, settings: &str) -> Result<(), LayoutError> {
-        self.change(|layout| layout.set_settings(name, settings)).map(drop)
+    /// What [`LayoutFile::save`] reports; or, inside, what [`Layout::grow`] does.
+    pub fn change_disk(
+        &mut self,
+        name: &str,
+        settings: &str,
+        size_bytes: u64,
+        accept_content: bool,
+    ) -> Result<Result<(), u64>, LayoutError> {
+        let mut grown = Ok(());
+        self.change(|layout| {
+            let had_bytes = layout.find(name).map_or(size_bytes, Placement::size_bytes);
+            if size_bytes > had_bytes {
+                grown = layout.grow(name, size_bytes - had_bytes);
+            }
+            if accept_content {
+                layout.accept_content();
+            }
+            grown.is_ok() && layout.set_settings(name, settings)
+        })?;
+        Ok(grown)
     }
 
     /// Takes back the range of a tenant that came to nothing: no client has ever seen it.

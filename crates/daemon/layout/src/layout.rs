@@ -118,8 +118,9 @@ impl Layout {
         let behind = free.iter().find(|range| range.offset_bytes == end).copied();
         let next_to_it = behind.map(|range| Extent { size_bytes: range.size_bytes.min(bytes), ..range });
         let elsewhere = space::subtract(&free, next_to_it.as_slice());
+        let clean = space::subtract(&self.clean, next_to_it.as_slice());
         let missing = bytes - space::sum(next_to_it.as_slice());
-        let more = if missing == 0 { Some(Vec::new()) } else { space::choose(&elsewhere, &self.clean, missing) };
+        let more = if missing == 0 { Some(Vec::new()) } else { space::choose(&elsewhere, &clean, missing) };
         let Some(more) = more else {
             return Err(space::sum(next_to_it.as_slice()) + space::most(&elsewhere));
         };
@@ -128,9 +129,9 @@ impl Layout {
         let Some(placement) = self.find_mut(name) else { return Err(0) };
         let before = placement.size_bytes();
         new.into_iter().for_each(|extent| space::push(&mut placement.extents, extent));
-        if !is_clean {
-            placement.zeroed_bytes.get_or_insert(before);
-            placement.grows_from_bytes.get_or_insert(before);
+        // One that is still to be zeroed as a whole is just longer.
+        if !is_clean && placement.zeroed_bytes.is_none() {
+            (placement.zeroed_bytes, placement.grows_from_bytes) = (Some(before), Some(before));
         }
         Ok(())
     }

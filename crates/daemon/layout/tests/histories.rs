@@ -33,7 +33,8 @@ struct Disk {
 
 struct World {
     file: LayoutFile,
-    path: PathBuf,
+    /// `None`: there is none, which is much faster.
+    path: Option<PathBuf>,
     drive: Vec<Holds>,
     disks: Vec<Disk>,
     next: u32,
@@ -51,7 +52,7 @@ struct Counts {
 }
 
 impl World {
-    fn new(random: &mut Rng, path: PathBuf) -> Self {
+    fn new(random: &mut Rng, path: Option<PathBuf>) -> Self {
         let drive_mib = random.u64(16..64);
         let device = DeviceIdentity { path: "/d".into(), id: None, size_bytes: drive_mib * MIB };
         let (mut layout, _) = Layout::plan(&[], &device, None).unwrap();
@@ -59,7 +60,7 @@ impl World {
         if is_blank {
             layout.is_all_zeros();
         }
-        let mut file = LayoutFile::open(Some(path.clone())).unwrap();
+        let mut file = LayoutFile::open(path.clone()).unwrap();
         file.save(layout).unwrap();
         let drive = vec![if is_blank { Holds::Zeros } else { Holds::Unknown }; drive_mib as usize];
         Self { file, path, drive, disks: Vec::new(), next: 0, counts: Counts::default() }
@@ -78,7 +79,11 @@ impl World {
         let device = self.layout().device().clone();
         match Layout::plan(&wanted, &device, Some(self.layout())) {
             Ok((layout, _)) => self.file.save(layout).is_ok(),
-            Err(_) => false,
+            Err(found) => {
+                let is_ours = found.iter().any(|it| it.remedy.contains("report"));
+                assert!(!is_ours, "{found:?} after {:?}", self.layout());
+                false
+            }
         }
     }
 
@@ -157,8 +162,9 @@ impl World {
 
     /// A kill: only the file is left.
     fn restart(&mut self) {
+        let Some(path) = self.path.clone() else { return };
         let before = self.layout().clone();
-        self.file = LayoutFile::open(Some(self.path.clone())).unwrap();
+        self.file = LayoutFile::open(Some(path)).unwrap();
         assert_eq!(self.layout(), &before);
     }
 
@@ -194,7 +200,7 @@ impl World {
 fn nobody_gets_what_somebody_else_wrote() {
     let seeds = match std::env::var("EVENKEEL_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..100).collect::<Vec<u64>>(),
+        Err(_) => (0..400).collect::<Vec<u64>>(),
     };
     let is_replay = seeds.len() == 1;
     let mut sum = Counts::default();
@@ -209,13 +215,14 @@ fn nobody_gets_what_somebody_else_wrote() {
         sum.shrinks_refused += counts.shrinks_refused;
     }
     let least = [sum.created, sum.grown, sum.scattered, sum.zeroed, sum.wiped, sum.shrinks_refused].into_iter().min();
-    assert!(is_replay || least > Some(30), "too little happened: {sum:?}");
+    assert!(is_replay || least > Some(120), "too little happened: {sum:?}");
 }
 
 fn history(seed: u64) -> Counts {
     let directory = tempfile::tempdir().unwrap();
     let mut random = Rng::with_seed(seed);
-    let mut world = World::new(&mut random, directory.path().join("layout.toml"));
+    let path = seed.is_multiple_of(8).then(|| directory.path().join("layout.toml"));
+    let mut world = World::new(&mut random, path);
     for _ in 0..150 {
         match random.u32(..16) {
             0..2 => world.create(&mut random),

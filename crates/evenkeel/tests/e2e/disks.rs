@@ -25,13 +25,13 @@ fn disk(home: &Home, arguments: &str) -> Output {
     command.output().unwrap()
 }
 
-fn done(home: &Home, arguments: &str) -> Value {
+pub fn done(home: &Home, arguments: &str) -> Value {
     let output = disk(home, arguments);
     assert!(output.status.success(), "disk {arguments}: {}", errors(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn refused(home: &Home, arguments: &str) -> String {
+pub fn refused(home: &Home, arguments: &str) -> String {
     let output = disk(home, arguments);
     assert_eq!(output.status.code(), Some(2), "disk {arguments}: {output:?}");
     errors(&output)
@@ -42,7 +42,7 @@ fn names(home: &Home) -> Vec<String> {
     all.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
 }
 
-fn is_served(home: &Home, name: &str) -> Option<()> {
+pub fn is_served(home: &Home, name: &str) -> Option<()> {
     (done(home, &format!("show {name}"))["state"] == "served").then_some(())
 }
 

@@ -20,6 +20,7 @@ mod doorbells;
 mod drive_errors;
 mod drives;
 mod format;
+mod growing;
 mod guest;
 mod harness;
 mod hostile;

@@ -12,7 +12,7 @@ const BLOCKS: u64 = DATA_BYTES as u64 / 512;
 const TRANSFERS: u64 = (TENANT_BYTES / DATA_BYTES) as u64;
 
 fn configure(home: &Home, tenants: [&str; 2]) {
-    let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+    let device = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"16MiB\"\ncreate = true\n\
                   [policy]\nname = \"passthrough\"\n";
     let tenant = |name: &str| format!("[[tenant]]\nname = \"{name}\"\nsize = \"8MiB\"\n");
     home.configure(&format!("{device}{}{}", tenant(tenants[0]), tenant(tenants[1])));

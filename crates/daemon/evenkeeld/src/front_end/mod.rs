@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
-use io_model::{DeviceError, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Extents, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
@@ -38,6 +38,23 @@ fn budget(tenant: &config::Tenant) -> Arc<Budget> {
 /// The line that says that the flush for a client that went failed.
 fn not_flushed(name: &str, error: DeviceError) -> String {
     format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
+}
+
+/// A disk that is longer than before.
+#[derive(Debug)]
+pub struct Growth {
+    /// How long.
+    pub size_bytes: u64,
+    /// Where all of it lies.
+    pub extents: Extents,
+}
+
+/// The order that tells one of a tenant's parts.
+pub fn grown(frontend: &config::Frontend, growth: Arc<Growth>) -> ServedOrder {
+    match frontend {
+        config::Frontend::VfioUser => nvme::Order::Grow(1, growth.size_bytes, growth.extents.clone()).into(),
+        config::Frontend::VhostUserBlk(_) => virtio::Order::Grow(growth).into(),
+    }
 }
 
 /// The order that answers [`OnFormat`]. `false`: it could not be written.

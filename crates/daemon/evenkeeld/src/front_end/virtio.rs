@@ -10,7 +10,7 @@ use io_model::{Fetch, IoBuf, Outcome, Placed, Source, Token};
 use vhost_blk::{Queues, RingSetup, StartError, Started};
 use vhost_user::Session;
 
-use super::FrontEnd;
+use super::{FrontEnd, Growth};
 
 /// What a client's thread tells the pollers that serve its disk. An order with a `Sender` is answered when it is
 /// done; the answer does not come if the daemon ends first. The thread waits for it before it takes the next message:
@@ -34,6 +34,8 @@ pub enum Order {
     Stop(u16, Sender<Stopped>),
     /// The client is gone; answered when nothing of it is in flight or in the drive's cache.
     Gone(Sender<()>),
+    /// The disk is longer, once all pollers know where. The last one to hear of it tells the guest.
+    Grow(Arc<Growth>),
 }
 
 /// Where a ring stopped; both modulo 2^16.
@@ -123,6 +125,15 @@ impl VirtioQueues {
         self.release_memory(memory);
     }
 
+    fn grow(&mut self, growth: Arc<Growth>) {
+        self.queues.set_disk(0, growth.extents.clone());
+        let Some(Growth { size_bytes, .. }) = Arc::into_inner(growth) else { return };
+        match self.queues.disk().grow(size_bytes) {
+            Ok(()) => self.session.iter().for_each(Session::config_changed),
+            Err(error) => self.log.warn(&format!("{}: it can't grow: {error}", self.name)),
+        }
+    }
+
     /// Lets go of memory that was taken away and that nothing uses any more.
     fn release_memory(&mut self, memory: &mut dyn MemoryListener) {
         while self.queues.take_unmapped(memory).is_some() {}
@@ -180,6 +191,7 @@ impl FrontEnd for VirtioQueues {
                 self.waiting.push(Waiting::Stop(ring, done));
             }
             Order::Gone(done) => self.client_gone(Some(done)),
+            Order::Grow(growth) => self.grow(growth),
         }
     }
 
