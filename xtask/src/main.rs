@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tools measure, and wait for processes")]
 
 mod bench;
+mod changes;
 mod check;
 mod fuzz;
 mod guest;
@@ -26,6 +27,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make, grow, change and delete disks at random beside verified load, and kill the daemon amid changes.
+    Changes(changes::Options),
     /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
     Check,
     /// Fetch and build what the guest tests need, into a cache outside of the clone.
@@ -51,6 +54,7 @@ enum Command {
 /// Ends with 1 where the command failed, with 2 where there is no such command or option.
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Changes(options) => changes::run(&options),
         Command::Check => check::run(),
         Command::GuestPrepare(cache) => guest::prepare(&cache),
         Command::GuestTest(options) => guest::run(&options),
@@ -82,6 +86,7 @@ mod tests {
     #[test]
     fn what_the_documentation_tells_to_type_is_accepted() {
         for line in [
+            "changes --changes 2000 --kills 200 --seed 7 --json FILE",
             "check",
             "guest-prepare --cache DIR",
             "guest-test --filter ext4 --keep --self-check --cache DIR",
@@ -103,6 +108,7 @@ mod tests {
         for line in [
             "",
             "nothing",
+            "changes --changes 0",
             "check --fast",
             "kill-test --qemu 9.9",
             "bench --rounds 0",

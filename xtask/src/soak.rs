@@ -62,7 +62,8 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-fn build() -> Result<PathBuf> {
+/// The release build of the daemon, made now.
+pub fn build() -> Result<PathBuf> {
     let status = Command::new("cargo").args(["build", "--release", "--quiet", "--package", "evenkeeld"]).status();
     if !status.context("can't run cargo")?.success() {
         bail!("the daemon can't be built");

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::crash;
 use crate::layout::{DeviceIdentity, Layout};
 use crate::placement::{Placement, WipeMethod};
 
@@ -185,8 +186,11 @@ impl LayoutFile {
         layout.validate().map_err(|what| LayoutError::Wrong { what })?;
         if let Some(path) = &self.path {
             let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
+            crash::pass("before-write");
             let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
+            crash::pass("written");
             replace(&temp, path).map_err(|e| io_error(path, "write", e))?;
+            crash::pass("recorded");
         }
         self.layout = Some(layout);
         Ok(())
@@ -345,7 +349,10 @@ fn write_temp(path: &Path, text: &str) -> io::Result<PathBuf> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;
-    file.write_all(text.as_bytes())?;
+    let (first, rest) = text.as_bytes().split_at(text.len() / 2);
+    file.write_all(first)?;
+    crash::pass("half-written");
+    file.write_all(rest)?;
     file.sync_all()?;
     Ok(temp)
 }
@@ -353,6 +360,7 @@ fn write_temp(path: &Path, text: &str) -> io::Result<PathBuf> {
 /// Puts `temp` in `path`'s place, durably.
 fn replace(temp: &Path, path: &Path) -> io::Result<()> {
     std::fs::rename(temp, path)?;
+    crash::pass("renamed");
     File::open(directory_of(path))?.sync_all()
 }
 

@@ -12,12 +12,14 @@
 
 #![forbid(unsafe_code)]
 
+mod crash;
 mod file;
 mod layout;
 mod placement;
 mod plan;
 mod space;
 
+pub use crash::CRASH_POINTS;
 pub use file::{LayoutError, LayoutFile};
 pub use layout::{DeviceIdentity, Layout};
 pub use placement::{Placement, WipeMethod, Wiping};

@@ -86,11 +86,17 @@ impl Home {
     }
 
     pub fn serve_config(&self, config: &Path) -> Daemon {
+        self.try_serve(config, &[]).unwrap_or_else(|line| panic!("not ready: {line:?}"))
+    }
+
+    /// With these environment variables. What it printed instead of being ready.
+    pub fn try_serve(&self, config: &Path, environment: &[(&str, &str)]) -> Result<Daemon, String> {
         let log = config.with_extension("log");
         let log_start = fs::metadata(&log).map_or(0, |metadata| metadata.len() as usize);
         let mut child = evenkeel()
             .args(["serve", "--json"])
             .arg(config)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(File::options().create(true).append(true).open(&log).unwrap())
             .spawn()
@@ -98,8 +104,8 @@ impl Home {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let mut daemon = Daemon { child, log, log_start, ready: Value::Null };
-        daemon.ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("not ready: {error}: {line:?}"));
-        daemon
+        daemon.ready = serde_json::from_str(&line).map_err(|_| line)?;
+        Ok(daemon)
     }
 
     /// Runs `evenkeel load` against a tenant of [`Home::configure`], in the background.

@@ -14,6 +14,7 @@ mod blkio;
 mod calibrate;
 mod command_line;
 mod confined;
+mod crashes;
 mod demo;
 mod disks;
 mod doorbells;

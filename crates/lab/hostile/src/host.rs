@@ -94,14 +94,27 @@ impl Host {
     /// # Errors
     /// The directory can't be made.
     pub fn new(program: &Path) -> Result<Self> {
+        Self::with_config(program, CONFIG)
+    }
+
+    /// With another configuration, in which HOST stands for its directory.
+    ///
+    /// # Errors
+    /// The directory can't be made.
+    pub fn with_config(program: &Path, config: &str) -> Result<Self> {
         let host = Self { root: tempfile::tempdir()?, program: program.to_owned() };
         let root = host.root.path().to_str().context("the temporary directory's path is not UTF-8")?;
-        fs::write(host.config(), CONFIG.replace("HOST", root))?;
+        fs::write(host.config(), config.replace("HOST", root))?;
         Ok(host)
     }
 
     fn config(&self) -> PathBuf {
-        self.root.path().join("evenkeel.toml")
+        self.path("evenkeel.toml")
+    }
+
+    /// Something in its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
     }
 
     /// Where the tenants' and the control sockets are.
@@ -146,6 +159,11 @@ impl Daemon {
     /// What the host's daemons logged so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it still runs.

@@ -10,6 +10,7 @@
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |
+//! | [`changes`] | disks that are made, grown, changed and deleted at random while others are verified, and kills |
 //! | [`nvme`], [`virtio`] | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
 //! | `fuse` | a file whose file system never answers |
 //!
@@ -20,6 +21,7 @@
 #![allow(clippy::disallowed_methods, reason = "it measures real processes, and waits for them")]
 
 pub mod attacks;
+pub mod changes;
 mod fuse;
 pub mod host;
 pub mod nvme;
