@@ -85,13 +85,12 @@ impl Context<'_> {
     }
 
     fn understand(&self, sqe: &Sqe) -> Option<Meaning> {
-        let namespace = &self.config.namespace;
         let everywhere = sqe.nsid == NSID_ALL && sqe.opc == nvm::FLUSH;
-        if sqe.fuse() != 0 || (sqe.nsid != 1 && !everywhere) || self.formatting {
+        if sqe.fuse() != 0 || !everywhere && (sqe.nsid != 1 || self.formatting) {
             return None;
         }
         let blocks = u64::from(sqe.nlb()) + 1;
-        let fua = sqe.cdw12 & rw::FUA != 0 && namespace.volatile_write_cache;
+        let fua = sqe.cdw12 & rw::FUA != 0 && self.config.volatile_write_cache;
         let len_bytes = blocks << self.lba_shift;
         let short = len_bytes <= self.config.max_transfer_bytes.into();
         let part = match sqe.opc {
@@ -110,11 +109,11 @@ impl Context<'_> {
                 Part::Compare { offset, with }
             }
             nvm::VERIFY if short => Part::Verify { offset: self.range(sqe.slba(), blocks)?, len_bytes },
-            nvm::WRITE_ZEROES if namespace.write_zeroes => {
+            nvm::WRITE_ZEROES if self.config.write_zeroes => {
                 Part::WriteZeroes { offset: self.range(sqe.slba(), blocks)?, len_bytes, fua }
             }
             nvm::FLUSH => Part::Flush,
-            nvm::DATASET_MANAGEMENT if namespace.discard => return self.dataset_management(sqe),
+            nvm::DATASET_MANAGEMENT if self.config.discard => return self.dataset_management(sqe),
             _ => return None,
         };
         Some(Meaning::Device(part))
@@ -122,9 +121,9 @@ impl Context<'_> {
 
     /// Where blocks are on the device, if all of them are the tenant's.
     fn range(&self, slba: u64, blocks: u64) -> Option<u64> {
-        let namespace = &self.config.namespace;
+        let namespace = &self.config.namespaces[0].1;
         let end = slba.checked_add(blocks)?;
-        (end <= namespace.size_bytes >> self.lba_shift).then(|| namespace.place.base_bytes + (slba << self.lba_shift))
+        (end <= namespace.size_bytes >> self.lba_shift).then(|| namespace.base_bytes + (slba << self.lba_shift))
     }
 
     fn dataset_management(&self, sqe: &Sqe) -> Option<Meaning> {

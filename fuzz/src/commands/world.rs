@@ -88,22 +88,25 @@ pub struct World {
 }
 
 fn config(choices: &Choices) -> ControllerConfig {
-    let size_bytes = if choices.big < 8 { 1600 << 10 } else { 192 << 10 };
+    let namespace = NamespaceConfig {
+        base_bytes: GUARD_BYTES as u64,
+        size_bytes: if choices.big < 8 { 1600 << 10 } else { 192 << 10 },
+        lba_bytes: if choices.big_blocks { 4096 } else { 512 },
+        lba_sizes: vec![512, 4096],
+        read_only: false,
+        shared: false,
+        format_cut_short: false,
+    };
     ControllerConfig {
         serial: "1".into(),
         model: "fuzz".into(),
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
-        namespace: NamespaceConfig {
-            place: io_model::Place { tenant: TenantId(0), disk: 0, base_bytes: GUARD_BYTES as u64 },
-            size_bytes,
-            lba_bytes: if choices.big_blocks { 4096 } else { 512 },
-            lba_sizes: vec![512, 4096],
-            discard: !choices.no_discard,
-            write_zeroes: choices.write_zeroes,
-            volatile_write_cache: !choices.no_cache,
-            format_cut_short: false,
-        },
+        tenant: TenantId(0),
+        namespaces: vec![(1, namespace)],
+        discard: !choices.no_discard,
+        write_zeroes: choices.write_zeroes,
+        volatile_write_cache: !choices.no_cache,
         max_io_queues: IO_QUEUES,
         max_depth: 64,
         max_transfer_bytes: if choices.short_transfers { 8 << 10 } else { 64 << 10 },
@@ -122,12 +125,12 @@ impl World {
             controller,
             bells,
             ram: Ram::new(),
-            disk: Disk::new(config.namespace.size_bytes as usize, bug),
+            disk: Disk::new(config.namespaces[0].1.size_bytes as usize, bug),
             model: Model::default(),
             flights: Vec::new(),
             formatting: None,
             cut_short: false,
-            lba_shift: config.namespace.lba_bytes.trailing_zeros(),
+            lba_shift: config.namespaces[0].1.lba_bytes.trailing_zeros(),
             retired: Vec::new(),
             resetting: false,
             shut_down: false,
@@ -193,7 +196,7 @@ impl World {
     }
 
     fn driver(&mut self) -> Driver<'_> {
-        let size_bytes = self.config.namespace.size_bytes;
+        let size_bytes = self.config.namespaces[0].1.size_bytes;
         Driver { ram: &mut self.ram, lba_shift: self.lba_shift, size_bytes }
     }
 

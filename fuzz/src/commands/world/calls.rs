@@ -351,9 +351,9 @@ impl World {
             return self.fly(qid, (command, buf, token), Part::Flush, None);
         }
         if let Some(formatting) = self.formatting.as_mut().filter(|_| qid == 0) {
-            let offset = self.config.namespace.place.base_bytes + formatting.done_bytes;
+            let offset = self.config.namespaces[0].1.base_bytes + formatting.done_bytes;
             formatting.done_bytes += command.len_bytes;
-            assert!(formatting.done_bytes <= self.config.namespace.size_bytes, "a Format goes on past the end");
+            assert!(formatting.done_bytes <= self.config.namespaces[0].1.size_bytes, "a Format goes on past the end");
             let (part, serial) = (Part::Erase { offset, len_bytes: command.len_bytes }, formatting.serial);
             return self.fly(qid, (command, buf, token), part, Some(serial));
         }
@@ -470,7 +470,7 @@ impl World {
     }
 
     fn format_step_done(&mut self, serial: u64, verdict: Verdict) {
-        let size_bytes = self.config.namespace.size_bytes;
+        let size_bytes = self.config.namespaces[0].1.size_bytes;
         let Some(formatting) = self.formatting.as_ref().filter(|formatting| formatting.serial == serial) else {
             return;
         };

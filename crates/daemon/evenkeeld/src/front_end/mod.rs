@@ -40,6 +40,11 @@ fn not_flushed(name: &str, error: DeviceError) -> String {
     format!("{name}: the drive failed the last flush ({error:?}); what the guest wrote before it went may be lost")
 }
 
+/// Whether the layout has a place for what a record says: it keeps one block size for each tenant.
+pub fn is_recordable(record: FormatRecord) -> bool {
+    record.nsid == nvme::NSID
+}
+
 /// The order that answers [`OnFormat`]. `false`: it could not be written.
 pub fn recorded(record: FormatRecord, is_durable: bool) -> ServedOrder {
     nvme::Order::Recorded(record, is_durable).into()

@@ -37,22 +37,29 @@ impl Vectors {
     }
 }
 
+pub fn namespace() -> NamespaceConfig {
+    NamespaceConfig {
+        base_bytes: BASE_BYTES,
+        size_bytes: SIZE_BYTES,
+        lba_bytes: 512,
+        lba_sizes: vec![512, 4096],
+        read_only: false,
+        shared: false,
+        format_cut_short: false,
+    }
+}
+
 pub fn config() -> ControllerConfig {
     ControllerConfig {
         serial: "EK0001".into(),
         model: "Evenkeel virtual drive".into(),
         firmware: "1.0".into(),
         subnqn: "nqn.2026-01.io.evenkeel:test".into(),
-        namespace: NamespaceConfig {
-            place: PLACE,
-            size_bytes: SIZE_BYTES,
-            lba_bytes: 512,
-            lba_sizes: vec![512, 4096],
-            discard: true,
-            write_zeroes: true,
-            volatile_write_cache: true,
-            format_cut_short: false,
-        },
+        tenant: PLACE.tenant,
+        namespaces: vec![(1, namespace())],
+        discard: true,
+        write_zeroes: true,
+        volatile_write_cache: true,
         max_io_queues: 64,
         max_depth: 1024,
         max_transfer_bytes: 1 << 20,
@@ -106,7 +113,7 @@ impl Host {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
         let (doorbells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
         let vectors = Vectors::default();
-        let end = (config.namespace.place.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
+        let end = (BASE_BYTES + SIZE_BYTES + BASE_BYTES) as usize;
         let controller =
             Controller::new(config, Arc::clone(&doorbells), vectors.clone()).expect("a good configuration");
         let mut host = Self {

@@ -103,7 +103,7 @@ fn counters_logs_and_block_size_move_along() {
         Status::SUCCESS
     );
     hand_over(&mut host);
-    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 4096);
     let data = host.alloc(4096);
     let log = Sqe { opc: admin::GET_LOG_PAGE, cdw10: u32::from(lid::ERROR) | 15 << 16, ..Sqe::zeroed() };
     assert_eq!(host.admin(Sqe { dptr: [data, 0], ..log }).status(), Status::SUCCESS);
