@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use guest_memory::{Mapping, MemoryListener};
-use io_model::{TenantId};
+use io_model::TenantId;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::regs::{Aqa, Cc, Reg};
