@@ -454,3 +454,6 @@ impl Source for NvmeDevice {
         self.controller.set_wakeup(wanted);
     }
 }
+
+#[cfg(test)]
+mod tests;
