@@ -6,6 +6,7 @@
 //! | `ram` | the guest's memory and a shadow copy of it |
 //! | `meaning` | what a command means, written from the specification a second time |
 //! | `model` | which command is open, and which completion it must get |
+//! | `namespaces` | which there are, and where |
 //! | `disk` | the drive: a double between guard bytes, and the model of the tenant's disk |
 //! | `world` | all of them around one [`nvme_controller::Controller`] |
 //!
@@ -19,6 +20,7 @@
 mod disk;
 mod meaning;
 mod model;
+mod namespaces;
 mod program;
 mod ram;
 mod world;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
-use io_model::{DeviceError, Fetch, Place, Source, TenantId, Token};
+use io_model::{DeviceError, Fetch, Source, TenantId, Token};
 use nvme_controller::{
     BAR0_BYTES, BAR4_BYTES, Controller, ControllerConfig, ControllerState, Doorbells, Interrupts, NamespaceConfig,
     VECTORS,
@@ -128,22 +128,29 @@ struct World {
     shut_down: bool,
 }
 
+fn namespace(base_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
+    NamespaceConfig {
+        base_bytes,
+        size_bytes: 1 << 20,
+        lba_bytes,
+        lba_sizes: vec![512, 4096],
+        read_only: false,
+        shared: false,
+        format_cut_short: false,
+    }
+}
+
 fn config() -> ControllerConfig {
     ControllerConfig {
         serial: "1".into(),
         model: "fuzz".into(),
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
-        namespace: NamespaceConfig {
-            place: Place { tenant: TenantId(0), disk: 0, base_bytes: 1 << 20 },
-            size_bytes: 1 << 20,
-            lba_bytes: 512,
-            lba_sizes: vec![512, 4096],
-            discard: true,
-            write_zeroes: true,
-            volatile_write_cache: true,
-            format_cut_short: false,
-        },
+        tenant: TenantId(0),
+        namespaces: vec![(1, namespace(1 << 20, 512)), (7, namespace(2 << 20, 4096))],
+        discard: true,
+        write_zeroes: true,
+        volatile_write_cache: true,
         max_io_queues: 8,
         max_depth: 128,
         max_transfer_bytes: 64 << 10,
@@ -346,8 +353,9 @@ impl World {
             match self.controller.fetch(vq) {
                 Fetch::Command(command, buf, token) => {
                     let end = command.offset_bytes + command.len_bytes;
-                    let inside = command.offset_bytes >= 1 << 20 && end <= 2 << 20;
-                    assert!(inside || command.len_bytes == 0, "outside of the namespace: {command:?}");
+                    let start = if command.disk == 0 { 1 << 20 } else { 2 << 20 };
+                    let inside = command.offset_bytes >= start && end <= start + (1 << 20);
+                    assert!(inside || command.len_bytes == 0, "outside of its namespace: {command:?}");
                     self.flights.push((token, buf));
                 }
                 Fetch::Handled => {}

@@ -3,11 +3,8 @@
 use io_model::{Command, DeviceError, IoBuf, Op, Outcome};
 
 use super::meaning::Part;
+use super::namespaces::base_of;
 use super::ram::Ram;
-
-/// Bytes on both sides of the tenant's part.
-pub const GUARD_BYTES: usize = 64 << 10;
-const GUARD: u8 = 0xa5;
 
 /// A bug in the double, planted to see that the oracle sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +38,7 @@ impl Answer {
 
 #[derive(Debug)]
 pub struct Disk {
-    /// The double's content: guard, tenant, guard.
+    /// The double's content: namespaces, and guards around them.
     content: Vec<u8>,
     /// What it must be.
     model: Vec<u8>,
@@ -50,9 +47,9 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(size_bytes: usize, bug: Option<Bug>) -> Self {
-        let mut content = vec![GUARD; size_bytes + 2 * GUARD_BYTES];
+        let mut content = vec![0; size_bytes];
         // Each block its own, and not the same in both halves.
-        for (number, half) in content[GUARD_BYTES..GUARD_BYTES + size_bytes].chunks_exact_mut(256).enumerate() {
+        for (number, half) in content.chunks_exact_mut(256).enumerate() {
             half.fill((number * 7) as u8);
         }
         Self { model: content.clone(), content, bug }
@@ -82,7 +79,7 @@ impl Disk {
     /// The device command is the one that the guest's command means.
     fn check_same(&self, command: &Command, part: &Part) {
         let Command { op, offset_bytes, tenant_offset_bytes, len_bytes, fua, .. } = *command;
-        let base_bytes = if op == Op::Flush { 0 } else { GUARD_BYTES as u64 };
+        let base_bytes = if op == Op::Flush { 0 } else { base_of(u32::from(command.disk) + 1) };
         assert_eq!(offset_bytes, base_bytes + tenant_offset_bytes, "{command:?}");
         let is = |expected_op, offset: u64, len: u64| (op, offset_bytes, len_bytes) == (expected_op, offset, len);
         let bytes = |pieces: &[(usize, super::ram::Piece)]| pieces.iter().map(|(_, piece)| piece.len() as u64).sum();

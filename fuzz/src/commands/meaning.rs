@@ -1,11 +1,14 @@
 //! What a command means, read from the specification a second time and as plainly as possible.
 
+use std::collections::BTreeMap;
+
 use guest_memory::Access;
 use nvme_controller::ControllerConfig;
 use nvme_spec::data::{DsmRange, SglDescriptor, psdt, sgl_type};
 use nvme_spec::opcode::{dsm, nvm, rw};
 use nvme_spec::{NSID_ALL, Sqe};
 
+use super::namespaces::Namespace;
 use super::ram::{PAGE_BYTES, Piece, Ram};
 
 /// The most SGL descriptors that a controller follows.
@@ -74,8 +77,7 @@ pub enum Meaning {
 pub struct Context<'a> {
     pub ram: &'a Ram,
     pub config: &'a ControllerConfig,
-    pub lba_shift: u32,
-    pub formatting: bool,
+    pub namespaces: &'a BTreeMap<u32, Namespace>,
 }
 
 impl Context<'_> {
@@ -85,61 +87,62 @@ impl Context<'_> {
     }
 
     fn understand(&self, sqe: &Sqe) -> Option<Meaning> {
-        let namespace = &self.config.namespace;
-        let everywhere = sqe.nsid == NSID_ALL && sqe.opc == nvm::FLUSH;
-        if sqe.fuse() != 0 || (sqe.nsid != 1 && !everywhere) || self.formatting {
+        if sqe.fuse() != 0 {
             return None;
         }
+        if sqe.nsid == NSID_ALL && sqe.opc == nvm::FLUSH {
+            return Some(Meaning::Device(Part::Flush));
+        }
+        let namespace = self.namespaces.get(&sqe.nsid).filter(|it| it.formatting.is_none() && !it.cut_short)?;
+        let range = |slba, blocks| range(namespace, slba, blocks);
+        let writable = !namespace.read_only;
         let blocks = u64::from(sqe.nlb()) + 1;
-        let fua = sqe.cdw12 & rw::FUA != 0 && namespace.volatile_write_cache;
-        let len_bytes = blocks << self.lba_shift;
+        let fua = sqe.cdw12 & rw::FUA != 0 && self.config.volatile_write_cache;
+        let len_bytes = blocks << namespace.lba_shift;
         let short = len_bytes <= self.config.max_transfer_bytes.into();
         let part = match sqe.opc {
             nvm::READ if short => {
-                let offset = self.range(sqe.slba(), blocks)?;
+                let offset = range(sqe.slba(), blocks)?;
                 Part::Read { offset, into: self.data(sqe, len_bytes, Access::Write)? }
             }
-            nvm::WRITE if short && sqe.cdw12 & rw::DTYPE == 0 => {
-                let offset = self.range(sqe.slba(), blocks)?;
+            nvm::WRITE if short && writable && sqe.cdw12 & rw::DTYPE == 0 => {
+                let offset = range(sqe.slba(), blocks)?;
                 Part::Write { offset, from: self.data(sqe, len_bytes, Access::Read)?, fua }
             }
             nvm::COMPARE if short => {
-                let offset = self.range(sqe.slba(), blocks)?;
+                let offset = range(sqe.slba(), blocks)?;
                 let from = self.data(sqe, len_bytes, Access::Read)?;
                 let with = from.iter().flat_map(|(_, piece)| self.ram.expected(piece).to_vec()).collect();
                 Part::Compare { offset, with }
             }
-            nvm::VERIFY if short => Part::Verify { offset: self.range(sqe.slba(), blocks)?, len_bytes },
-            nvm::WRITE_ZEROES if namespace.write_zeroes => {
-                Part::WriteZeroes { offset: self.range(sqe.slba(), blocks)?, len_bytes, fua }
+            nvm::VERIFY if short => Part::Verify { offset: range(sqe.slba(), blocks)?, len_bytes },
+            nvm::WRITE_ZEROES if self.config.write_zeroes && writable => {
+                Part::WriteZeroes { offset: range(sqe.slba(), blocks)?, len_bytes, fua }
             }
             nvm::FLUSH => Part::Flush,
-            nvm::DATASET_MANAGEMENT if namespace.discard => return self.dataset_management(sqe),
+            nvm::DATASET_MANAGEMENT if self.config.discard => return self.dataset_management(sqe, namespace),
             _ => return None,
         };
         Some(Meaning::Device(part))
     }
 
-    /// Where blocks are on the device, if all of them are the tenant's.
-    fn range(&self, slba: u64, blocks: u64) -> Option<u64> {
-        let namespace = &self.config.namespace;
-        let end = slba.checked_add(blocks)?;
-        (end <= namespace.size_bytes >> self.lba_shift).then(|| namespace.place.base_bytes + (slba << self.lba_shift))
-    }
-
-    fn dataset_management(&self, sqe: &Sqe) -> Option<Meaning> {
+    fn dataset_management(&self, sqe: &Sqe, namespace: &Namespace) -> Option<Meaning> {
+        let deallocates = sqe.cdw11 & dsm::AD != 0;
+        if deallocates && namespace.read_only {
+            return None;
+        }
         let count = u64::from(sqe.cdw10 & 0xff) + 1;
         let pieces = self.data(sqe, count * 16, Access::Read)?;
         let bytes: Vec<u8> = pieces.iter().flat_map(|(_, piece)| self.ram.expected(piece).to_vec()).collect();
         let mut parts = Vec::new();
         for raw in bytes.chunks_exact(16) {
             let range: DsmRange = bytemuck::pod_read_unaligned(raw);
-            let offset = self.range(range.slba, range.nlb.into())?;
+            let offset = self::range(namespace, range.slba, range.nlb.into())?;
             if range.nlb > 0 {
-                parts.push(Part::Discard { offset, len_bytes: u64::from(range.nlb) << self.lba_shift });
+                parts.push(Part::Discard { offset, len_bytes: u64::from(range.nlb) << namespace.lba_shift });
             }
         }
-        let idle = sqe.cdw11 & dsm::AD == 0 || parts.is_empty();
+        let idle = !deallocates || parts.is_empty();
         Some(if idle { Meaning::Nothing } else { Meaning::Stream(parts) })
     }
 
@@ -151,6 +154,13 @@ impl Context<'_> {
         };
         pieces(self.ram, &list, access)
     }
+}
+
+/// Where blocks are on the device, if all of them are the namespace's.
+fn range(namespace: &Namespace, slba: u64, blocks: u64) -> Option<u64> {
+    let end = slba.checked_add(blocks)?;
+    let shift = namespace.lba_shift;
+    (end <= namespace.size_bytes >> shift).then(|| namespace.base_bytes + (slba << shift))
 }
 
 /// The guest memory that an admin command's PRPs name.

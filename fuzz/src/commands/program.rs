@@ -1,12 +1,15 @@
 //! Programs: what the guest, its VMM and the device do, as the fuzzer chooses it. Most choices are nearly
 //! valid, so that they get past the first check.
 
+use std::collections::BTreeMap;
+
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytemuck::Zeroable;
 use nvme_spec::data::{DsmRange, SglDescriptor, psdt, sgl_type};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::{NSID_ALL, Sqe};
 
+use super::namespaces::{NSIDS, Namespace};
 use super::ram::{PAGE_BYTES, Ram, SLOTS};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -48,6 +51,8 @@ pub enum Step {
     Sleep(bool),
     /// A restarted daemon takes over, if nothing is in flight.
     TakeOver,
+    /// A namespace comes, grows or goes.
+    Namespace { which: u8, choice: u8 },
 }
 
 impl<'a> Arbitrary<'a> for Step {
@@ -73,7 +78,8 @@ impl<'a> Arbitrary<'a> for Step {
             245..248 => Self::BringUp { entries: u.arbitrary()?, pairs: u.arbitrary()? },
             248 => Self::Shutdown,
             249..252 => Self::Sleep(u.arbitrary()?),
-            252..=255 => Self::TakeOver,
+            252..254 => Self::TakeOver,
+            254..=255 => Self::Namespace { which: u.arbitrary()?, choice: u.arbitrary()? },
         })
     }
 }
@@ -220,21 +226,24 @@ pub enum Admin {
 /// What a builder has to know.
 pub struct Driver<'a> {
     pub ram: &'a mut Ram,
-    pub lba_shift: u32,
-    pub size_bytes: u64,
+    pub namespaces: &'a BTreeMap<u32, Namespace>,
 }
 
 impl Driver<'_> {
     /// Writes what the command needs into guest memory.
     pub fn io(&mut self, io: &Io) -> Sqe {
-        let namespace_blocks = self.size_bytes >> self.lba_shift;
+        let nsid = if (150..230).contains(&io.odd.kind) { NSIDS[usize::from(io.odd.value) % NSIDS.len()] } else { 1 };
+        // To one that is not there as if it were.
+        let known = self.namespaces.get(&nsid).map(|namespace| (namespace.size_bytes, namespace.lba_shift));
+        let (size_bytes, lba_shift) = known.unwrap_or((64 << 10, 9));
+        let namespace_blocks = size_bytes >> lba_shift;
         let slba = io.lba.value(namespace_blocks);
         // Mostly less than a range of guest memory, sometimes more than one command may carry.
         let most_bytes = if io.nlb < 224 { 24 << 10 } else { 96 << 10 };
-        let blocks = u64::from(io.nlb) % (most_bytes >> self.lba_shift) + 1;
-        let mut sqe = Sqe { nsid: 1, cdw10: slba as u32, cdw11: (slba >> 32) as u32, ..Sqe::zeroed() };
+        let blocks = u64::from(io.nlb) % (most_bytes >> lba_shift) + 1;
+        let mut sqe = Sqe { nsid, cdw10: slba as u32, cdw11: (slba >> 32) as u32, ..Sqe::zeroed() };
         sqe.cdw12 = blocks as u32 - 1;
-        let mut len_bytes = blocks << self.lba_shift;
+        let mut len_bytes = blocks << lba_shift;
         let mut list = Vec::new();
         sqe.opc = match &io.kind {
             IoKind::Read => nvm::READ,
@@ -246,7 +255,7 @@ impl Driver<'_> {
                 nvm::WRITE_ZEROES
             }
             IoKind::Flush { everywhere } => {
-                sqe.nsid = if *everywhere { NSID_ALL } else { 1 };
+                sqe.nsid = if *everywhere { NSID_ALL } else { nsid };
                 nvm::FLUSH
             }
             IoKind::Discard { ranges, deallocate, claims } => {
@@ -410,7 +419,7 @@ impl Driver<'_> {
             }
             Admin::Format { lbaf, erase, everywhere } => {
                 sqe.opc = admin::FORMAT_NVM;
-                sqe.nsid = if *everywhere { NSID_ALL } else { 1 };
+                sqe.nsid = if *everywhere { NSID_ALL } else { NSIDS[usize::from(*erase) / 3 % NSIDS.len()] };
                 sqe.cdw10 = u32::from(lbaf % 3) | u32::from(erase % 3) << 9;
             }
             Admin::Other { opcode, dwords: [a, b, c, d], data } => {

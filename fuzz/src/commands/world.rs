@@ -1,19 +1,22 @@
 //! Guest, VMM, device and poller around one controller.
 
 mod calls;
+mod changes;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use guest_memory::Mapping;
 use io_model::{Command, IoBuf, Source, TenantId, Token};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, VECTORS};
 use nvme_spec::regs::{Aqa, Cc, Csts, DOORBELL_BASE, NSSR_RESET, Reg};
 use nvme_spec::{PAGE_BYTES, Sqe};
 
-use super::disk::{Answer, Bug, Disk, ERRORS, GUARD_BYTES};
+use super::disk::{Answer, Bug, Disk, ERRORS};
 use super::meaning::Part;
 use super::model::{Cq, Model, Open, Sq, State};
+use super::namespaces::{self, Namespace};
 use super::program::{Admin, Driver, Place, Reset, Step, Then};
 use super::ram::{Ram, SLOTS};
 
@@ -32,7 +35,8 @@ pub struct Choices {
     no_discard: bool,
     no_cache: bool,
     short_transfers: bool,
-    /// Big enough for a Format in several steps. Odd: where the guest weights its queues, they are one VQ.
+    /// Big enough for a Format in several steps. Odd: where the guest weights its queues, they are one VQ. A multiple
+    /// of three: its second namespace can only be read.
     big: u8,
     /// The upper third of what it can be chooses the arbitration, see [`World::bring_up`].
     pairs: u8,
@@ -60,13 +64,6 @@ struct Flight {
     pins: Vec<(usize, u32)>,
 }
 
-/// A Format that is going on.
-struct Formatting {
-    serial: u64,
-    lba_shift: u32,
-    done_bytes: u64,
-}
-
 pub struct World {
     controller: Controller<Wires>,
     config: ControllerConfig,
@@ -75,10 +72,7 @@ pub struct World {
     disk: Disk,
     model: Model,
     flights: Vec<Flight>,
-    formatting: Option<Formatting>,
-    /// A Format began and has not ended: I/O is refused.
-    cut_short: bool,
-    lba_shift: u32,
+    namespaces: BTreeMap<u32, Namespace>,
     /// Slots and their incarnations that were unmapped and not reported as quiet.
     retired: Vec<(usize, u32)>,
     /// A reset waits for what is in flight.
@@ -89,21 +83,18 @@ pub struct World {
 
 fn config(choices: &Choices) -> ControllerConfig {
     let size_bytes = if choices.big < 8 { 1600 << 10 } else { 192 << 10 };
+    let first = namespaces::config(1, size_bytes, choices.big_blocks, false);
+    let second = namespaces::config(2, 96 << 10, !choices.big_blocks, choices.big.is_multiple_of(3));
     ControllerConfig {
         serial: "1".into(),
         model: "fuzz".into(),
         firmware: "1".into(),
         subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
-        namespace: NamespaceConfig {
-            place: io_model::Place { tenant: TenantId(0), disk: 0, base_bytes: GUARD_BYTES as u64 },
-            size_bytes,
-            lba_bytes: if choices.big_blocks { 4096 } else { 512 },
-            lba_sizes: vec![512, 4096],
-            discard: !choices.no_discard,
-            write_zeroes: choices.write_zeroes,
-            volatile_write_cache: !choices.no_cache,
-            format_cut_short: false,
-        },
+        tenant: TenantId(0),
+        namespaces: vec![(1, first), (2, second)],
+        discard: !choices.no_discard,
+        write_zeroes: choices.write_zeroes,
+        volatile_write_cache: !choices.no_cache,
         max_io_queues: IO_QUEUES,
         max_depth: 64,
         max_transfer_bytes: if choices.short_transfers { 8 << 10 } else { 64 << 10 },
@@ -122,12 +113,10 @@ impl World {
             controller,
             bells,
             ram: Ram::new(),
-            disk: Disk::new(config.namespace.size_bytes as usize, bug),
+            disk: Disk::new(namespaces::drive_bytes(config.namespaces[0].1.size_bytes), bug),
             model: Model::default(),
             flights: Vec::new(),
-            formatting: None,
-            cut_short: false,
-            lba_shift: config.namespace.lba_bytes.trailing_zeros(),
+            namespaces: config.namespaces.iter().map(|(nsid, its)| (*nsid, Namespace::new(*nsid, its))).collect(),
             retired: Vec::new(),
             resetting: false,
             shut_down: false,
@@ -189,12 +178,12 @@ impl World {
             Step::Shutdown => self.shut_down(),
             Step::Sleep(wanted) => self.call(|controller| controller.set_wakeup(wanted)),
             Step::TakeOver => self.take_over(),
+            Step::Namespace { which, choice } => self.change_namespace(which, choice),
         }
     }
 
     fn driver(&mut self) -> Driver<'_> {
-        let size_bytes = self.config.namespace.size_bytes;
-        Driver { ram: &mut self.ram, lba_shift: self.lba_shift, size_bytes }
+        Driver { ram: &mut self.ram, namespaces: &self.namespaces }
     }
 
     /// One of the I/O submission queues that there are.
@@ -304,7 +293,7 @@ impl World {
     /// Everything of before is gone from here on.
     fn forget(&mut self) {
         self.model.clear();
-        self.formatting = None;
+        self.namespaces.values_mut().for_each(|namespace| namespace.formatting = None);
         self.resetting = true;
         self.shut_down = false;
         self.flights.iter_mut().for_each(|flight| flight.owner = None);

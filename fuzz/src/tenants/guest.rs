@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use guest_memory::{Mapping, MemoryListener};
-use io_model::{Place, TenantId};
+use io_model::TenantId;
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig, VECTORS};
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::regs::{Aqa, Cc, Reg};
@@ -70,21 +70,25 @@ impl Guest {
     pub fn new(tenant: u8) -> (Self, Controller<Wires>) {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("a memfd");
         let (bells, _) = Mapping::memfd("doorbells", PAGE_BYTES as usize).expect("a memfd");
+        let namespace = NamespaceConfig {
+            base_bytes: SIZE_BYTES * u64::from(tenant),
+            size_bytes: SIZE_BYTES,
+            lba_bytes: 512,
+            lba_sizes: vec![512],
+            read_only: false,
+            shared: false,
+            format_cut_short: false,
+        };
         let config = ControllerConfig {
             serial: "1".into(),
             model: "fuzz".into(),
             firmware: "1".into(),
             subnqn: "nqn.2026-01.io.evenkeel:fuzz".into(),
-            namespace: NamespaceConfig {
-                place: Place { tenant: TenantId(tenant.into()), disk: 0, base_bytes: SIZE_BYTES * u64::from(tenant) },
-                size_bytes: SIZE_BYTES,
-                lba_bytes: 512,
-                lba_sizes: vec![512],
-                discard: true,
-                write_zeroes: true,
-                volatile_write_cache: true,
-                format_cut_short: false,
-            },
+            tenant: TenantId(tenant.into()),
+            namespaces: vec![(1, namespace)],
+            discard: true,
+            write_zeroes: true,
+            volatile_write_cache: true,
             max_io_queues: QUEUES - 1,
             max_depth: ENTRIES,
             max_transfer_bytes: 64 << 10,

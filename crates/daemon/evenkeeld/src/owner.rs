@@ -409,20 +409,18 @@ impl Owner {
         let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
         let (name, lba_bytes) = (&tenant.name, record.lba_bytes);
         let recorded = match record.step {
-            FormatStep::Begins => self.layout.begin_format(name, lba_bytes),
-            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes),
+            _ if !front_end::is_recordable(record) => {
+                Err(format!("the block size of namespace {} has no place in the layout", record.nsid))
+            }
+            FormatStep::Begins => self.layout.begin_format(name, lba_bytes).map_err(|it| why(&it)),
+            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes).map_err(|it| why(&it)),
         };
         match (&recorded, record.step) {
             (Ok(()), FormatStep::Begins) => {}
             (Ok(()), FormatStep::Ends) => {
                 (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
             }
-            (Err(error), _) => {
-                (self.around.sink)(
-                    Level::Warn,
-                    &format!("{name}: its Format fails: {}; {}", error.what(), error.remedy()),
-                );
-            }
+            (Err(error), _) => (self.around.sink)(Level::Warn, &format!("{name}: its Format fails: {error}")),
         }
         for (poller, slot) in places {
             let order = front_end::recorded(record, recorded.is_ok());
@@ -442,6 +440,10 @@ impl Owner {
         }
         lost
     }
+}
+
+fn why(error: &layout::LayoutError) -> String {
+    format!("{}; {}", error.what(), error.remedy())
 }
 
 fn nobody(id: TenantId) -> String {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use backend_memory::{Memory, MemoryDrive};
 use guest_memory::{MappedU32, Mapping};
-use io_model::{Nanos, Place, TenantId};
+use io_model::{Nanos, TenantId};
 use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, NamespaceConfig};
 use nvme_driver::{Blocks, Data, DmaMemory, Doorbell, Error, PciDevice, QueuePair, Ring};
 use nvme_spec::regs::DOORBELL_BASE;
@@ -48,21 +48,25 @@ impl Interrupts for NoInterrupts {
 impl Daemon {
     fn new(policy: AnyPolicy, hwqs: u16, class: Class) -> Self {
         let (doorbells, _) = Mapping::memfd("doorbells", 4096).unwrap();
+        let namespace = NamespaceConfig {
+            base_bytes: 0,
+            size_bytes: DRIVE_BYTES,
+            lba_bytes: 512,
+            lba_sizes: vec![512],
+            read_only: false,
+            shared: false,
+            format_cut_short: false,
+        };
         let config = ControllerConfig {
             serial: "1".into(),
             model: "test".into(),
             firmware: "1".into(),
             subnqn: "nqn.2026-11.evenkeel:test".into(),
-            namespace: NamespaceConfig {
-                place: Place::whole_drive(TenantId(0)),
-                size_bytes: DRIVE_BYTES,
-                lba_bytes: 512,
-                lba_sizes: vec![512],
-                discard: true,
-                write_zeroes: true,
-                volatile_write_cache: false,
-                format_cut_short: false,
-            },
+            tenant: TenantId(0),
+            namespaces: vec![(1, namespace)],
+            discard: true,
+            write_zeroes: true,
+            volatile_write_cache: false,
             max_io_queues: 8,
             max_depth: 1024,
             max_transfer_bytes: 1 << 20,

@@ -13,6 +13,7 @@ use crate::Controller;
 use crate::data;
 use crate::io::Admitted;
 use crate::msix::Interrupts;
+use crate::namespace::Blocks;
 use crate::queue::Kind;
 
 /// Bounce memory of one tenant at most, in transfers of the largest size.
@@ -49,8 +50,8 @@ impl<I: Interrupts> Controller<I> {
         self.bounce_bytes >= MAX_BOUNCES * u64::from(self.config.max_transfer_bytes)
     }
 
-    pub(crate) fn admit_bounced(&mut self, sqe: &Sqe, kind: Kind) -> Result<Admitted, Status> {
-        let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
+    pub(crate) fn admit_bounced(&mut self, sqe: &Sqe, blocks: &Blocks, kind: Kind) -> Result<Admitted, Status> {
+        let (offset_bytes, len_bytes) = blocks.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
         // MDTS for Compare, VSL (which equals it) for Verify.
         if len_bytes > self.config.max_transfer_bytes.into() {
             return Err(Status::INVALID_FIELD);
@@ -71,7 +72,7 @@ impl<I: Interrupts> Controller<I> {
         let bounce = Bounce { memory, len_bytes };
         self.bounce_bytes += bounce.size_bytes();
         self.stats.bounced_bytes += len_bytes;
-        let command = self.namespace.config.place.command(Op::Read, offset_bytes, len_bytes);
+        let command = blocks.place.command(Op::Read, offset_bytes, len_bytes);
         Ok(Admitted::Bounced { kind, command, slba: sqe.slba(), buf, bounce: Box::new(bounce) })
     }
 }

@@ -1,6 +1,6 @@
 //! What one controller is to look like.
 
-use io_model::Place;
+use io_model::TenantId;
 use nvme_spec::PAGE_BYTES;
 
 /// The most I/O queue pairs that a controller can offer.
@@ -8,6 +8,9 @@ pub const MAX_IO_QUEUES: u16 = 64;
 
 /// The deepest queue that a controller can offer, in entries.
 pub const MAX_DEPTH: u16 = 16384;
+
+/// The most namespaces that a controller has at a time; their identifiers are 1 to this.
+pub const MAX_NAMESPACES: u32 = 32;
 
 /// How the guest's doorbell writes reach the doorbell page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,28 +21,27 @@ pub enum Doorbells {
     Trapped,
 }
 
-/// One tenant's disk: a part of the device.
+/// One of a tenant's disks: a part of the device. In commands, that of NSID `n` is [disk](io_model::Command::disk)
+/// `n - 1`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// Whose it is, and where it starts on the device.
-    pub place: Place,
+    /// Where it starts on the device; 0 if that is looked up by disk ([`io_model::Placed`]).
+    pub base_bytes: u64,
     /// How long it is.
     pub size_bytes: u64,
     /// Current logical block size; one of `lba_sizes`.
     pub lba_bytes: u32,
     /// Logical block sizes that the guest may format to: 512, 4096 or both.
     pub lba_sizes: Vec<u32>,
-    /// The device can discard: Dataset Management is offered.
-    pub discard: bool,
-    /// The device can write zeroes: Write Zeroes is offered.
-    pub write_zeroes: bool,
-    /// The device has a volatile write cache, so that Flush and FUA mean something.
-    pub volatile_write_cache: bool,
+    /// The guest may read it only.
+    pub read_only: bool,
+    /// Other controllers may have it too.
+    pub shared: bool,
     /// A Format was cut short: nothing but another Format is done.
     pub format_cut_short: bool,
 }
 
-/// One controller with one namespace.
+/// One tenant's controller, with one device behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// Serial number: at most 20 printable ASCII characters.
@@ -50,8 +52,16 @@ pub struct ControllerConfig {
     pub firmware: String,
     /// NVMe qualified name of the subsystem: at most 223 bytes.
     pub subnqn: String,
-    /// Its disk, NSID 1.
-    pub namespace: NamespaceConfig,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Its disks by NSID: 1 to [`MAX_NAMESPACES`], each once. The usual controller has one, NSID 1.
+    pub namespaces: Vec<(u32, NamespaceConfig)>,
+    /// The device can discard: Dataset Management is offered.
+    pub discard: bool,
+    /// The device can write zeroes: Write Zeroes is offered.
+    pub write_zeroes: bool,
+    /// The device has a volatile write cache, so that Flush and FUA mean something.
+    pub volatile_write_cache: bool,
     /// I/O queue pairs offered: 1 to [`MAX_IO_QUEUES`].
     pub max_io_queues: u16,
     /// Entries of an I/O queue at most: 2 to [`MAX_DEPTH`].
@@ -84,8 +94,11 @@ pub enum ConfigError {
         /// What is allowed.
         range: &'static str,
     },
-    /// The namespace is empty, wraps around, or is not whole blocks of every block size offered.
-    #[error("the namespace must be at least one block, start and end on a block of every size offered")]
+    /// A namespace identifier is out of range, or there twice.
+    #[error("namespaces have identifiers from 1 to 32, each its own; {0} is not one")]
+    Nsid(u32),
+    /// A namespace is empty, wraps around, or is not whole blocks of every block size offered.
+    #[error("a namespace must be at least one block, start and end on a block of every size offered")]
     Namespace,
     /// The doorbell page has not 4096 bytes or can't be written.
     #[error("the doorbell page must be 4096 writable bytes")]
@@ -114,13 +127,24 @@ impl ControllerConfig {
             "max_transfer_bytes",
             "a power of two from 4 KiB to 16 MiB",
         )?;
-        self.namespace.check()
+        for (at, (nsid, namespace)) in self.namespaces.iter().enumerate() {
+            check_nsid(*nsid)?;
+            if self.namespaces[..at].iter().any(|(other, _)| other == nsid) {
+                return Err(ConfigError::Nsid(*nsid));
+            }
+            namespace.check()?;
+        }
+        Ok(())
     }
 
     /// MDTS: the largest transfer as a power of two in pages.
     pub(crate) fn mdts(&self) -> u8 {
         (u64::from(self.max_transfer_bytes) / PAGE_BYTES).ilog2() as u8
     }
+}
+
+pub(crate) fn check_nsid(nsid: u32) -> Result<(), ConfigError> {
+    if (1..=MAX_NAMESPACES).contains(&nsid) { Ok(()) } else { Err(ConfigError::Nsid(nsid)) }
 }
 
 impl NamespaceConfig {
@@ -130,9 +154,8 @@ impl NamespaceConfig {
             return Err(ConfigError::Range { field: "lba_sizes", range: "512, 4096 or both, lba_bytes one of them" });
         }
         let whole = |bytes: u64| self.lba_sizes.iter().all(|size| bytes.is_multiple_of(u64::from(*size)));
-        let base_bytes = self.place.base_bytes;
-        let fits = base_bytes.checked_add(self.size_bytes).is_some();
-        if self.size_bytes == 0 || !fits || !whole(base_bytes) || !whole(self.size_bytes) {
+        let fits = self.base_bytes.checked_add(self.size_bytes).is_some();
+        if self.size_bytes == 0 || !fits || !whole(self.base_bytes) || !whole(self.size_bytes) {
             return Err(ConfigError::Namespace);
         }
         Ok(())

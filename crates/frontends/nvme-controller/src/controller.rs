@@ -9,11 +9,12 @@ use nvme_spec::log::AsyncEvent;
 use nvme_spec::pci::CONFIG_BYTES;
 use nvme_spec::regs::{Csts, DOORBELL_BASE, REGS_BYTES};
 
-use crate::admin::{ErrorLog, Events, Features, Format, Work};
+use crate::admin::{ErrorLog, Events, Features, Work};
+use crate::attach::Leaving;
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::msix::{Interrupts, Msix};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, Namespaces};
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
@@ -37,6 +38,8 @@ pub enum Event {
 pub struct FormatRecord {
     /// Which Format of this controller.
     pub format: u32,
+    /// Of which namespace. One Format may be of all of them, and has records of each.
+    pub nsid: u32,
     /// How far it is.
     pub step: FormatStep,
     /// Its logical block size.
@@ -55,8 +58,10 @@ pub enum FormatStep {
 /// A virtual NVMe controller. See the crate's documentation.
 #[derive(Debug)]
 pub struct Controller<I: Interrupts> {
+    /// But for its namespaces.
     pub(crate) config: ControllerConfig,
-    pub(crate) namespace: Namespace,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) leaving: Vec<Leaving>,
     pub(crate) regs: Registers,
     pub(crate) pci: PciFunction,
     pub(crate) irq: Msix<I>,
@@ -66,7 +71,6 @@ pub struct Controller<I: Interrupts> {
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
     pub(crate) health: Health,
-    pub(crate) format: Option<Format>,
     /// Formats that were begun.
     pub(crate) formats: u32,
     pub(crate) work: Work,
@@ -78,7 +82,7 @@ pub struct Controller<I: Interrupts> {
     /// A reset waits for what is in flight.
     resetting: bool,
     /// The client is gone.
-    leaving: bool,
+    client_leaves: bool,
     /// A shutdown was asked for: nothing more is fetched.
     pub(crate) stopped: bool,
     generation: u16,
@@ -92,31 +96,35 @@ pub struct Controller<I: Interrupts> {
 impl<I: Interrupts> Controller<I> {
     /// A controller as after power on, with no guest memory. `doorbells` is the 4 KiB page that the guest,
     /// or whoever catches its accesses, writes: the part of BAR0 from 0x1000, 4 bytes per doorbell.
-    pub fn new(config: ControllerConfig, doorbells: Arc<Mapping>, interrupts: I) -> Result<Self, ConfigError> {
+    pub fn new(mut config: ControllerConfig, doorbells: Arc<Mapping>, interrupts: I) -> Result<Self, ConfigError> {
         config.check()?;
         if doorbells.len_bytes() != DOORBELL_BYTES || !doorbells.is_writable() {
             return Err(ConfigError::DoorbellPage);
         }
+        let mut namespaces = Namespaces::default();
+        for (nsid, namespace) in std::mem::take(&mut config.namespaces) {
+            namespaces.insert(nsid, Namespace::new(config.tenant, nsid, namespace, 0));
+        }
         Ok(Self {
-            namespace: Namespace::new(config.namespace.clone()),
+            namespaces,
+            leaving: Vec::new(),
             regs: Registers::new(config.max_depth),
             pci: PciFunction::new(),
             irq: Msix::new(interrupts),
             memory: GuestMemory::default(),
             queues: Queues::new(DoorbellPages::new(doorbells, config.doorbells)),
-            features: Features::new(config.namespace.volatile_write_cache),
+            features: Features::new(config.volatile_write_cache),
             events: Events::default(),
             errors: bytemuck::Zeroable::zeroed(),
             health: Health { power_cycles: 1, ..Health::default() },
-            format: None,
             formats: 0,
             work: Work::default(),
             wiring_events: VecDeque::new(),
             stats: Stats::default(),
             in_flight: 0,
-            cache: CacheDebt::new(config.namespace.volatile_write_cache),
+            cache: CacheDebt::new(config.volatile_write_cache),
             resetting: false,
-            leaving: false,
+            client_leaves: false,
             stopped: false,
             generation: 0,
             bounce_bytes: 0,
@@ -264,9 +272,9 @@ impl<I: Interrupts> Controller<I> {
         self.irq.pending = 0;
         self.regs.int_mask = 0;
         self.events = Events::default();
-        self.features = Features::new(self.namespace.config.volatile_write_cache);
-        self.namespace.write_cache = self.namespace.config.volatile_write_cache;
-        self.format = None;
+        self.features = Features::new(self.config.volatile_write_cache);
+        self.namespaces.reset();
+        self.lose_count();
         self.work.drop_answer();
         self.bounce_bytes = 0;
         self.stopped = false;
@@ -276,11 +284,15 @@ impl<I: Interrupts> Controller<I> {
 
     /// Ends what waited for nothing to be in flight: resets and shutdowns. A guest that ends waits for a flush too.
     pub(crate) fn settle(&mut self) {
-        let ends = self.leaving || self.regs.csts.shst() == Csts::SHST_BUSY;
-        if self.in_flight > 0 || ends && self.cache.must_flush() {
+        if self.in_flight > 0 {
             return;
         }
-        self.leaving = false;
+        self.leaving.clear();
+        let ends = self.client_leaves || self.regs.csts.shst() == Csts::SHST_BUSY;
+        if ends && self.cache.must_flush() {
+            return;
+        }
+        self.client_leaves = false;
         if self.resetting {
             self.resetting = false;
             // A shutdown may have been asked for since the reset.
@@ -316,7 +328,7 @@ impl<I: Interrupts> Controller<I> {
     /// The VMM went away: resets everything and takes all guest memory out, to be reported by
     /// [`Controller::take_unmapped`] like any other. What it wrote is flushed if the drive has a cache, as VQ 0.
     pub fn client_gone(&mut self) {
-        self.leaving = true;
+        self.client_leaves = true;
         self.reset();
         self.irq.forget_wiring();
         self.health.power_cycles += 1;
@@ -447,8 +459,14 @@ impl<I: Interrupts> Controller<I> {
         Stats { interrupts: self.irq.raised, ..self.stats }
     }
 
-    /// The configuration, with what became of the last Format.
+    /// The configuration, with the namespaces that there are and what became of them.
     pub fn config(&self) -> ControllerConfig {
-        ControllerConfig { namespace: self.namespace.config.clone(), ..self.config.clone() }
+        let namespaces = self.namespaces.iter().map(|(nsid, namespace)| (nsid, namespace.config().clone())).collect();
+        ControllerConfig { namespaces, ..self.config.clone() }
+    }
+
+    /// Whether commands of before a reset are in flight.
+    pub(crate) fn is_resetting(&self) -> bool {
+        self.resetting
     }
 }

@@ -1,7 +1,7 @@
 //! Dataset Management: one guest command, one discard per range (NVM Command Set 1.0, 3.2.3).
 
 use guest_memory::{Access, IoBuf};
-use io_model::{Fetch, Op, Token};
+use io_model::{Fetch, Op, Place, Token};
 use nvme_spec::data::DsmRange;
 use nvme_spec::opcode::dsm;
 use nvme_spec::{Sqe, Status};
@@ -10,12 +10,14 @@ use crate::Controller;
 use crate::data;
 use crate::io::Admitted;
 use crate::msix::Interrupts;
+use crate::namespace::Blocks;
 use crate::queue::Kind;
 
 /// A command whose ranges are handed out one per fetch.
 #[derive(Debug)]
 pub(crate) struct RangeStream {
     slot: u16,
+    place: Place,
     /// Offset in the disk and length in bytes: a Format may change the blocks meanwhile.
     ranges: Vec<(u64, u64)>,
     next: usize,
@@ -34,9 +36,14 @@ impl RangeStream {
 
 impl<I: Interrupts> Controller<I> {
     /// Reads and checks all ranges before the first is discarded.
-    pub(crate) fn admit_dsm(&mut self, sqid: u16, sqe: &Sqe) -> Result<Admitted, Status> {
-        if !self.namespace.config.discard {
+    pub(crate) fn admit_dsm(&mut self, sqid: u16, sqe: &Sqe, blocks: &Blocks) -> Result<Admitted, Status> {
+        if !self.config.discard {
             return Err(Status::INVALID_OPCODE);
+        }
+        // The other attributes are hints that nothing here acts on.
+        let deallocates = sqe.cdw11 & dsm::AD != 0;
+        if deallocates {
+            blocks.check_writable()?;
         }
         let count = (sqe.cdw10 as usize & 0xff) + 1;
         // Allocates: the command is rare, and one range alone costs the device more than this.
@@ -46,19 +53,18 @@ impl<I: Interrupts> Controller<I> {
         data::translate(&mut self.memory, sqe, len_bytes, Access::Read, &mut buf, &mut self.extra_work)?;
         data::whole(buf.copy_to(bytemuck::must_cast_slice_mut(&mut ranges)) as u64 == len_bytes)?;
         let first = ranges.iter().find(|range| range.nlb > 0).map_or(0, |range| range.slba);
-        let ranges = ranges.iter().map(|range| self.namespace.range(range.slba, range.nlb.into()));
+        let ranges = ranges.iter().map(|range| blocks.range(range.slba, range.nlb.into()));
         let mut ranges = ranges.collect::<Result<Vec<_>, Status>>()?;
         ranges.retain(|(_, len_bytes)| *len_bytes > 0);
-        // The other attributes are hints that nothing here acts on.
-        if sqe.cdw11 & dsm::AD == 0 || ranges.is_empty() {
+        if !deallocates || ranges.is_empty() {
             return Ok(Admitted::Done);
         }
         let sq = self.queues.sq(sqid).ok_or(Status::INTERNAL_ERROR)?;
-        let slot = sq.start(sqe.cid, Kind::Discard, first, 0).ok_or(Status::INTERNAL_ERROR)?;
+        let slot = sq.start(sqe, Kind::Discard, first, 0).ok_or(Status::INTERNAL_ERROR)?;
         if let Some(slot) = sq.slot(slot.into()) {
             slot.pending = ranges.len() as u16;
         }
-        sq.stream = Some(RangeStream { slot, ranges, next: 0 });
+        sq.stream = Some(RangeStream { slot, place: blocks.place, ranges, next: 0 });
         Ok(Admitted::Stream)
     }
 
@@ -68,13 +74,13 @@ impl<I: Interrupts> Controller<I> {
         let generation = sq.generation;
         let Some(stream) = &mut sq.stream else { return Fetch::Empty };
         let Some((offset_bytes, len_bytes)) = stream.ranges.get(stream.next).copied() else { return Fetch::Empty };
-        let id = stream.slot;
+        let (id, place) = (stream.slot, stream.place);
         stream.next += 1;
         if stream.left() == 0 {
             sq.stream = None;
         }
         self.in_flight += 1;
-        let command = self.namespace.config.place.command(Op::Discard, offset_bytes, len_bytes);
+        let command = place.command(Op::Discard, offset_bytes, len_bytes);
         Fetch::Command(command, IoBuf::default(), Token::new(sqid, generation, id.into()))
     }
 }

@@ -1,22 +1,22 @@
 //! I/O commands of the NVM command set: checked and turned into device commands, and ended.
 
 use guest_memory::{Access, IoBuf};
-use io_model::{Command, DeviceError, Fetch, Op, Outcome, Token};
+use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Token};
 use nvme_spec::opcode::{nvm, rw};
 use nvme_spec::{NSID_ALL, PAGE_BYTES, Sqe, Status};
 
 use crate::bounce::Bounce;
 use crate::controller::Event;
 use crate::msix::Interrupts;
-use crate::namespace::NSID;
+use crate::namespace::{Blocks, not_attached};
 use crate::queue::{Entry, Kind, Slot};
 use crate::{Controller, data};
 
 /// Buffers with long segment lists that are kept for reuse.
 const POOL: usize = 256;
 
-/// The token's identifier of the flush for a guest that ended, among VQ 0's. A Format's steps have 0.
-const PARTING_FLUSH: u32 = 1;
+/// The token's identifier of the flush for a guest that ended, among VQ 0's. A Format's steps have their NSID.
+const PARTING_FLUSH: u32 = 0;
 
 /// A command that passed its checks.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl<I: Interrupts> Controller<I> {
         sq.advance();
         self.stats.commands += 1;
         match self.admit(vq, &sqe) {
-            Ok(admitted) => self.start(vq, sqe.cid, admitted),
+            Ok(admitted) => self.start(vq, &sqe, admitted),
             Err(status) => {
                 self.reject(vq, &sqe, status);
                 Fetch::Handled
@@ -83,35 +83,43 @@ impl<I: Interrupts> Controller<I> {
         if sqe.fuse() != 0 {
             return Err(Status::INVALID_FIELD);
         }
-        if sqe.nsid != NSID {
-            check_other_nsid(sqe)?;
-        }
-        if self.format.is_some() {
+        let Some(namespace) = self.namespaces.get(sqe.nsid) else {
+            return match (sqe.nsid, sqe.opc) {
+                // One device is behind all of them.
+                (NSID_ALL, nvm::FLUSH) => Ok(self.admit_flush()),
+                _ => Err(not_attached(sqe.nsid)),
+            };
+        };
+        if namespace.format.is_some() {
             return Err(Status::FORMAT_IN_PROGRESS);
         }
-        if self.namespace.config.format_cut_short {
+        if namespace.config().format_cut_short {
             return Err(Status::NAMESPACE_NOT_READY);
         }
+        let blocks = namespace.blocks;
         match sqe.opc {
-            nvm::READ => self.admit_transfer(sqe, Kind::Read),
+            nvm::READ => self.admit_transfer(sqe, &blocks, Kind::Read),
             nvm::WRITE if sqe.cdw12 & rw::DTYPE != 0 => Err(Status::INVALID_FIELD),
-            nvm::WRITE => self.admit_transfer(sqe, Kind::Write),
+            nvm::WRITE => self.admit_transfer(sqe, &blocks, Kind::Write),
             nvm::FLUSH => Ok(self.admit_flush()),
-            nvm::WRITE_ZEROES if self.namespace.config.write_zeroes => self.admit_write_zeroes(sqe),
-            nvm::DATASET_MANAGEMENT => self.admit_dsm(vq, sqe),
-            nvm::COMPARE => self.admit_bounced(sqe, Kind::Compare),
-            nvm::VERIFY => self.admit_bounced(sqe, Kind::Verify),
+            nvm::WRITE_ZEROES if self.config.write_zeroes => self.admit_write_zeroes(sqe, &blocks),
+            nvm::DATASET_MANAGEMENT => self.admit_dsm(vq, sqe, &blocks),
+            nvm::COMPARE => self.admit_bounced(sqe, &blocks, Kind::Compare),
+            nvm::VERIFY => self.admit_bounced(sqe, &blocks, Kind::Verify),
             _ => Err(Status::INVALID_OPCODE),
         }
     }
 
     #[inline]
-    fn admit_transfer(&mut self, sqe: &Sqe, kind: Kind) -> Result<Admitted, Status> {
-        let blocks = u64::from(sqe.nlb()) + 1;
-        if blocks << self.namespace.lba_shift > u64::from(self.config.max_transfer_bytes) {
+    fn admit_transfer(&mut self, sqe: &Sqe, blocks: &Blocks, kind: Kind) -> Result<Admitted, Status> {
+        if kind == Kind::Write {
+            blocks.check_writable()?;
+        }
+        let count = u64::from(sqe.nlb()) + 1;
+        if count << blocks.shift > u64::from(self.config.max_transfer_bytes) {
             return Err(Status::INVALID_FIELD);
         }
-        let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), blocks)?;
+        let (offset_bytes, len_bytes) = blocks.range(sqe.slba(), count)?;
         // One page has at most two pieces; longer lists come from the pool, so as not to allocate.
         let mut buf = if len_bytes > PAGE_BYTES { self.pool.pop().unwrap_or_default() } else { IoBuf::default() };
         let (op, access) = match kind {
@@ -122,23 +130,26 @@ impl<I: Interrupts> Controller<I> {
             self.recycle(buf);
             return Err(status);
         }
-        let command = self.namespace.config.place.command(op, offset_bytes, len_bytes);
+        let command = blocks.place.command(op, offset_bytes, len_bytes);
         let command = command.with_fua(op == Op::Write && self.is_fua(sqe));
         Ok(Admitted::Device { kind, command, slba: sqe.slba(), buf })
     }
 
     /// With the write cache disabled every write must be durable when it completes.
     fn is_fua(&self, sqe: &Sqe) -> bool {
-        self.namespace.config.volatile_write_cache && (sqe.cdw12 & rw::FUA != 0 || !self.namespace.write_cache)
+        self.config.volatile_write_cache && (sqe.cdw12 & rw::FUA != 0 || self.features.write_cache == 0)
     }
 
     fn admit_flush(&self) -> Admitted {
         // Also with the cache turned off: a write of before may still be in it.
-        if !self.namespace.config.volatile_write_cache {
+        if !self.config.volatile_write_cache {
             return Admitted::Done;
         }
-        let command = self.namespace.config.place.flush();
-        Admitted::Device { kind: Kind::Flush, command, slba: 0, buf: IoBuf::default() }
+        Admitted::Device { kind: Kind::Flush, command: self.flush(), slba: 0, buf: IoBuf::default() }
+    }
+
+    fn flush(&self) -> Command {
+        Place::whole_drive(self.config.tenant).flush()
     }
 
     /// The flush for a guest that ended.
@@ -148,7 +159,7 @@ impl<I: Interrupts> Controller<I> {
         }
         self.in_flight += 1;
         let token = Token::new(0, 0, PARTING_FLUSH);
-        Some(Fetch::Command(self.namespace.config.place.flush(), IoBuf::default(), token))
+        Some(Fetch::Command(self.flush(), IoBuf::default(), token))
     }
 
     #[cold]
@@ -160,28 +171,29 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// The Deallocate bit is a permission; zeroes are written all the same.
-    fn admit_write_zeroes(&self, sqe: &Sqe) -> Result<Admitted, Status> {
-        let (offset_bytes, len_bytes) = self.namespace.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
-        let command = self.namespace.config.place.command(Op::WriteZeroes, offset_bytes, len_bytes);
+    fn admit_write_zeroes(&self, sqe: &Sqe, blocks: &Blocks) -> Result<Admitted, Status> {
+        blocks.check_writable()?;
+        let (offset_bytes, len_bytes) = blocks.range(sqe.slba(), u64::from(sqe.nlb()) + 1)?;
+        let command = blocks.place.command(Op::WriteZeroes, offset_bytes, len_bytes);
         let command = command.with_fua(self.is_fua(sqe));
         Ok(Admitted::Device { kind: Kind::WriteZeroes, command, slba: sqe.slba(), buf: IoBuf::default() })
     }
 
     /// Enters an admitted command into the queue's table.
     #[inline]
-    fn start(&mut self, vq: u16, cid: u16, admitted: Admitted) -> Fetch {
+    fn start(&mut self, vq: u16, sqe: &Sqe, admitted: Admitted) -> Fetch {
         let (kind, command, slba, buf, bounce) = match admitted {
             Admitted::Device { kind, command, slba, buf } => (kind, command, slba, buf, None),
             Admitted::Bounced { kind, command, slba, buf, bounce } => (kind, command, slba, buf, Some(bounce)),
             Admitted::Stream => return self.next_range(vq),
             Admitted::Done => {
-                self.queues.post(vq, cid, 0, Status::SUCCESS);
+                self.queues.post(vq, sqe.cid, 0, Status::SUCCESS);
                 return Fetch::Handled;
             }
         };
         let Some(sq) = self.queues.sq(vq) else { return Fetch::Empty };
         let generation = sq.generation;
-        let Some(id) = sq.start(cid, kind, slba, command.len_bytes) else { return Fetch::Empty };
+        let Some(id) = sq.start(sqe, kind, slba, command.len_bytes) else { return Fetch::Empty };
         if bounce.is_some()
             && let Some(slot) = sq.slot(id.into())
         {
@@ -206,7 +218,7 @@ impl<I: Interrupts> Controller<I> {
         };
         match (vq, kind, outcome) {
             (0, ..) if id == PARTING_FLUSH => self.end_parting_flush(outcome),
-            (0, ..) => self.end_format_chunk(generation, outcome),
+            (0, ..) => self.end_format_chunk(generation, id, outcome),
             (_, None, _) => self.cache.came_back(outcome),
             (_, Some(_), Ok(())) => self.end_part(vq, id, Status::SUCCESS),
             (_, Some(kind), Err(error)) => {
@@ -248,7 +260,7 @@ impl<I: Interrupts> Controller<I> {
         if slot.pending > 0 {
             return;
         }
-        let Slot { cid, kind, mut status, len_bytes, slba, .. } = *slot;
+        let Slot { cid, kind, nsid, mut status, len_bytes, slba, .. } = *slot;
         let bounce = slot.bounce.take();
         if let Some(bounce) = bounce {
             self.bounce_bytes -= bounce.size_bytes();
@@ -262,7 +274,10 @@ impl<I: Interrupts> Controller<I> {
         }
         self.health.count(kind, len_bytes);
         if !status.is_success() {
-            self.log_error(vq, cid, status, slba, NSID);
+            self.log_error(vq, cid, status, slba, nsid);
+        }
+        if !self.leaving.is_empty() {
+            self.ended_of_leaving(nsid);
         }
         self.finish_deletion(vq);
     }
@@ -274,15 +289,5 @@ impl<I: Interrupts> Controller<I> {
         if buf.has_spill() && self.pool.len() < POOL {
             self.pool.push(buf);
         }
-    }
-}
-
-/// NSID of a command that is not for our only namespace: only Flush may name them all; 0 and those
-/// past NN are invalid (NVMe Base 2.0, 3.2.1.2).
-fn check_other_nsid(sqe: &Sqe) -> Result<(), Status> {
-    match (sqe.nsid, sqe.opc) {
-        (NSID_ALL, nvm::FLUSH) => Ok(()),
-        (NSID_ALL, _) => Err(Status::INVALID_FIELD),
-        _ => Err(Status::INVALID_NAMESPACE),
     }
 }

@@ -1,5 +1,5 @@
-//! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with one
-//! namespace and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
+//! A virtual NVMe controller: NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0, with 0
+//! to 32 namespaces and up to 64 I/O queue pairs. It knows no socket, thread, clock or device: whoever wires
 //! it feeds it register accesses and DMA maps, and a poller pulls commands out of it
 //! ([`io_model::Source`], where the submission queue with identifier `n` is VQ `n`; under weighted or deficit round
 //! robin VQ 1 is all I/O queues, and `turns` picks).
@@ -22,9 +22,9 @@
 //! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
 //! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
-//! `state` saves and restores everything that the guest can see.
+//! `state` saves and restores everything that the guest can see. Namespaces come, grow and go while it runs (`attach`).
 //!
-//! Not implemented: more than one namespace, metadata and protection information, fused commands,
+//! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
 //! download, sanitize, controller memory buffers, MSI, and time (interrupt coalescing is kept as a
 //! feature but not acted on; no keep alive timer, busy time or power-on hours). A command identifier
@@ -55,7 +55,7 @@ mod stats;
 mod turns;
 
 pub use attach::NamespaceError;
-pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, NamespaceConfig};
+pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
 pub use controller::{Controller, Event, FormatRecord, FormatStep};
 pub use msix::{Interrupts, VECTORS};
 pub use pci::{BAR0_BYTES, BAR4_BYTES};

@@ -36,7 +36,9 @@ pub(crate) enum Kind {
 pub(crate) struct Slot {
     pub cid: u16,
     pub kind: Kind,
-    /// Device commands that have not come back: 1, or more for Dataset Management.
+    /// As the command says.
+    pub nsid: u32,
+    /// Device commands that have not come back: 1, or more for Dataset Management. 0: no command.
     pub pending: u16,
     /// First error.
     pub status: Status,
@@ -46,8 +48,16 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    const UNUSED: Self =
-        Self { cid: 0, kind: Kind::Flush, pending: 0, status: Status::SUCCESS, len_bytes: 0, slba: 0, bounce: None };
+    const UNUSED: Self = Self {
+        cid: 0,
+        kind: Kind::Flush,
+        nsid: 0,
+        pending: 0,
+        status: Status::SUCCESS,
+        len_bytes: 0,
+        slba: 0,
+        bounce: None,
+    };
 }
 
 /// Where a queue lies and how it was created.
@@ -128,6 +138,11 @@ impl Sq {
         self.slots.len() - self.free.len()
     }
 
+    /// Those of a namespace. Looks at every slot.
+    pub fn in_flight_of(&self, nsid: u32) -> u32 {
+        self.slots.iter().filter(|slot| slot.pending > 0 && slot.nsid == nsid).count() as u32
+    }
+
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
@@ -190,10 +205,11 @@ impl Sq {
 
     /// Enters a command into the table; the identifier of its slot.
     #[inline]
-    pub fn start(&mut self, cid: u16, kind: Kind, slba: u64, len_bytes: u64) -> Option<u16> {
+    pub fn start(&mut self, sqe: &Sqe, kind: Kind, slba: u64, len_bytes: u64) -> Option<u16> {
         let id = self.free.pop()?;
         let slot = self.slots.get_mut(usize::from(id))?;
-        slot.cid = cid;
+        slot.cid = sqe.cid;
+        slot.nsid = sqe.nsid;
         slot.kind = kind;
         slot.pending = 1;
         slot.status = Status::SUCCESS;

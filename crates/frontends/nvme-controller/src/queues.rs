@@ -87,6 +87,10 @@ impl Queues {
         self.sqs.iter().flatten().map(|sq| &**sq)
     }
 
+    pub fn sqs_mut(&mut self) -> impl Iterator<Item = &mut Sq> {
+        self.sqs.iter_mut().flatten().map(|sq| &mut **sq)
+    }
+
     pub fn cqs(&self) -> impl Iterator<Item = &Cq> {
         self.cqs.iter().flatten().map(|cq| &**cq)
     }

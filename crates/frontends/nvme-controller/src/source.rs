@@ -5,7 +5,6 @@ use std::sync::atomic::{Ordering, fence};
 use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 use crate::Controller;
-use crate::admin::Format;
 use crate::msix::Interrupts;
 use crate::turns::TOGETHER;
 
@@ -98,8 +97,7 @@ impl<I: Interrupts> Controller<I> {
             return flush;
         }
         self.deliver_events();
-        let step = u32::from(self.format.as_ref().is_some_and(Format::is_ready));
-        step + flush
+        self.format_backlog() + flush
     }
 
     #[inline]

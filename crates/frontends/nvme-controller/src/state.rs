@@ -12,8 +12,8 @@ use guest_memory::Mapping;
 use nvme_spec::opcode::create;
 use nvme_spec::regs::{Aqa, Cc, Csts};
 
-use crate::admin::{ErrorLog, Events, Features};
-use crate::config::{ConfigError, ControllerConfig};
+use crate::admin::{ERROR_RECOVERY, ErrorLog, Events, Features};
+use crate::config::{ConfigError, ControllerConfig, MAX_NAMESPACES};
 use crate::controller::Controller;
 use crate::dbbuf::ShadowPages;
 use crate::msix::{Interrupts, TABLE_BYTES, VECTORS};
@@ -23,7 +23,7 @@ use crate::queues::QIDS;
 use crate::stats::Health;
 
 /// "evenkeel", and a version in the last byte: changes with the layout below.
-const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x02");
+const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x03");
 
 /// The state can't be saved now: a command is in flight, or a completion waits for unmapped memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +71,14 @@ struct CqState {
     reserved: [u8; 6],
 }
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+struct NamespaceState {
+    /// 0: nothing is attached.
+    lba_bytes: u32,
+    error_recovery: u32,
+}
+
 /// A controller's guest-visible state; plain old data, so that it can live in shared memory or a file.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -84,8 +92,8 @@ pub struct ControllerState {
     csts: u32,
     aqa: u32,
     int_mask: u32,
-    lba_bytes: u32,
     has_shadow: u32,
+    reserved: u32,
     features: Features,
     health: Health,
     irq_written: [u64; 2],
@@ -93,6 +101,7 @@ pub struct ControllerState {
     irq_pending: [u64; 2],
     irq_armed: u64,
     events: Events,
+    namespaces: [NamespaceState; MAX_NAMESPACES as usize],
     irq_table: [u8; TABLE_BYTES],
     pci: [u8; HEADER_BYTES],
     sqs: [SqState; QIDS],
@@ -113,7 +122,7 @@ impl<I: Interrupts> Controller<I> {
     pub fn export(&self) -> Result<ControllerState, Busy> {
         let streams = self.queues.sqs().any(|sq| sq.stream.is_some() || sq.deleting.is_some());
         let parked = self.queues.cqs().any(Cq::has_parked);
-        if !self.is_idle() || streams || parked || self.format.is_some() || self.work.is_answering() {
+        if !self.is_idle() || streams || parked || self.namespaces.is_any_formatting() || self.work.is_answering() {
             return Err(Busy);
         }
         let mut state = ControllerState {
@@ -124,7 +133,6 @@ impl<I: Interrupts> Controller<I> {
             csts: self.regs.csts.0,
             aqa: self.regs.aqa.0,
             int_mask: self.regs.int_mask,
-            lba_bytes: self.namespace.config.lba_bytes,
             features: self.features,
             health: self.health,
             irq_written: split(self.irq.written),
@@ -139,6 +147,10 @@ impl<I: Interrupts> Controller<I> {
         };
         if let Some(pages) = self.queues.doorbells.pages {
             (state.has_shadow, state.shadow, state.shadow_events) = (1, pages.shadow, pages.events);
+        }
+        for (nsid, namespace) in self.namespaces.iter() {
+            let (lba_bytes, error_recovery) = (namespace.config().lba_bytes, namespace.error_recovery);
+            state.namespaces[nsid as usize - 1] = NamespaceState { lba_bytes, error_recovery };
         }
         for sq in self.queues.sqs() {
             let Geometry { qid, entries, iova } = sq.at;
@@ -169,6 +181,7 @@ impl<I: Interrupts> Controller<I> {
         }
         let mut this = Self::new(config, doorbells, interrupts)?;
         this.restore_registers(state)?;
+        this.restore_namespaces(state)?;
         for (qid, saved) in (0..).zip(&state.cqs).filter(|(_, saved)| saved.entries > 0) {
             this.restore_cq(qid, saved)?;
         }
@@ -183,14 +196,9 @@ impl<I: Interrupts> Controller<I> {
     }
 
     fn restore_registers(&mut self, state: &ControllerState) -> Result<(), StateError> {
-        if !self.namespace.config.lba_sizes.contains(&state.lba_bytes) {
-            return Err(StateError::Invalid("the block size"));
-        }
         if !state.events.is_sane() {
             return Err(StateError::Invalid("the held event requests"));
         }
-        self.namespace.set_lba_bytes(state.lba_bytes);
-        self.namespace.write_cache = self.namespace.config.volatile_write_cache && state.features.write_cache != 0;
         (self.regs.asq, self.regs.acq) = (state.asq, state.acq);
         (self.regs.cc, self.regs.csts, self.regs.aqa) = (Cc(state.cc), Csts(state.csts), Aqa(state.aqa));
         self.regs.int_mask = state.int_mask;
@@ -214,6 +222,25 @@ impl<I: Interrupts> Controller<I> {
         self.irq.pending = join(state.irq_pending) & ((1 << VECTORS) - 1);
         let pages = ShadowPages { shadow: state.shadow, events: state.shadow_events };
         self.queues.doorbells.pages = (state.has_shadow != 0).then_some(pages);
+        Ok(())
+    }
+
+    /// What came or went meanwhile, the guest is told.
+    fn restore_namespaces(&mut self, state: &ControllerState) -> Result<(), StateError> {
+        for (nsid, saved) in (1..).zip(&state.namespaces) {
+            let was_there = saved.lba_bytes > 0;
+            match self.namespaces.get_mut(nsid) {
+                Some(namespace) if was_there => {
+                    if !namespace.config().lba_sizes.contains(&saved.lba_bytes) {
+                        return Err(StateError::Invalid("a block size"));
+                    }
+                    namespace.set_lba_bytes(saved.lba_bytes);
+                    namespace.error_recovery = saved.error_recovery & ERROR_RECOVERY;
+                }
+                None if !was_there => {}
+                _ => self.namespace_changed(nsid),
+            }
+        }
         Ok(())
     }
 

@@ -81,6 +81,8 @@ pub mod fna {
     pub const FORMAT_ALL: u8 = 1;
     /// Secure erase erases all namespaces.
     pub const ERASE_ALL: u8 = 1 << 1;
+    /// NSID FFFFFFFFh is not taken.
+    pub const NO_BROADCAST: u8 = 1 << 3;
 }
 
 /// Bits of [`IdentifyController::sgls`]: SGL support.

@@ -17,6 +17,18 @@ pub mod dlfeat {
     pub const DEAC: u8 = 1 << 3;
 }
 
+/// Bits of [`IdentifyNamespace::nmic`].
+pub mod nmic {
+    /// Other controllers may have the namespace too.
+    pub const SHARED: u8 = 1;
+}
+
+/// Bits of [`IdentifyNamespace::nsattr`].
+pub mod nsattr {
+    /// Write protected.
+    pub const WRITE_PROTECTED: u8 = 1;
+}
+
 /// LBA format (NVM 4.1.5.1).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
@@ -52,7 +64,7 @@ pub struct IdentifyNamespace {
     pub dpc: u8,
     /// End-to-end Data Protection Type Settings.
     pub dps: u8,
-    /// Namespace Multi-path I/O and Namespace Sharing Capabilities.
+    /// Namespace Multi-path I/O and Namespace Sharing Capabilities, see [`nmic`].
     pub nmic: u8,
     /// Reservation Capabilities.
     pub rescap: u8,
@@ -98,7 +110,7 @@ pub struct IdentifyNamespace {
     pub anagrpid: u32,
     /// Reserved.
     pub reserved96: [u8; 3],
-    /// Namespace Attributes: write protected in bit 0.
+    /// Namespace Attributes, see [`nsattr`].
     pub nsattr: u8,
     /// NVM Set Identifier.
     pub nvmsetid: u16,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use guest_memory::{Access, SpaceError};
 use io_model::{Fetch, IoBuf, Op, Source, Token};
-use nvme_controller::{Controller, Event, FormatStep};
+use nvme_controller::{Controller, Event};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::IDENTIFY_BYTES;
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::regs::{Cc, Csts, Reg};
 use nvme_spec::{Sqe, Status};
 
-use super::{Flight, Formatting, IO_QUEUES, Wires, World};
+use super::{Flight, IO_QUEUES, Wires, World};
 use crate::commands::disk::{Answer, Bug};
 use crate::commands::meaning::{Context, Meaning, Part, admin_data};
 use crate::commands::model::{Cq, Model, Sq, State, Verdict};
@@ -52,10 +52,9 @@ impl World {
         while let Some(event) = self.controller.take_event() {
             let Event::Format(record) = event else { continue };
             self.controller.format_recorded(record, true);
-            self.cut_short = record.step == FormatStep::Begins;
-            let ended = self.cut_short || record.lba_bytes.trailing_zeros() == self.lba_shift;
-            assert!(ended, "formatted to other blocks than it says");
+            self.recorded(record);
         }
+        self.check_detached();
         let (enabled, csts) = (Cc(self.reg32(Reg::Cc)).en(), self.csts());
         if !self.resetting {
             assert!(enabled || !csts.rdy(), "ready, and not enabled");
@@ -210,8 +209,7 @@ impl World {
 
     /// Which queue's command was answered at once, by the completion that came, or because it could be no other.
     fn who_was_answered(&self, heads: &[(u16, Sqe)], rejected: bool) -> Option<u16> {
-        let formatting = self.formatting.is_some() || self.cut_short;
-        let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
+        let context = Context { ram: &self.ram, config: &self.config, namespaces: &self.namespaces };
         let fits = |(qid, sqe): &&(u16, Sqe)| {
             let meaning = context.io(sqe);
             let same = if rejected {
@@ -307,8 +305,7 @@ impl World {
             }
             return;
         }
-        let formatting = self.formatting.is_some() || self.cut_short;
-        let context = Context { ram: &self.ram, config: &self.config, lba_shift: self.lba_shift, formatting };
+        let context = Context { ram: &self.ram, config: &self.config, namespaces: &self.namespaces };
         let meaning = context.io(sqe);
         assert_eq!(rejected, matches!(meaning, Meaning::Rejected), "{sqe:?} means {meaning:?}; rejected: {rejected}");
         match (meaning, fetched) {
@@ -350,11 +347,7 @@ impl World {
         if qid == 0 && command.op == Op::Flush {
             return self.fly(qid, (command, buf, token), Part::Flush, None);
         }
-        if let Some(formatting) = self.formatting.as_mut().filter(|_| qid == 0) {
-            let offset = self.config.namespace.place.base_bytes + formatting.done_bytes;
-            formatting.done_bytes += command.len_bytes;
-            assert!(formatting.done_bytes <= self.config.namespace.size_bytes, "a Format goes on past the end");
-            let (part, serial) = (Part::Erase { offset, len_bytes: command.len_bytes }, formatting.serial);
+        if let Some((part, serial)) = self.next_erase(&command).filter(|_| qid == 0) {
             return self.fly(qid, (command, buf, token), part, Some(serial));
         }
         let stream = self.model.sqs.get_mut(&qid).and_then(|sq| sq.stream.as_mut());
@@ -406,10 +399,7 @@ impl World {
                 self.model.pages = Some((sqe.dptr[0], sqe.dptr[1]));
                 self.allow_shadow();
             }
-            admin::FORMAT_NVM => {
-                let lba_shift = if sqe.cdw10 & 0xf == 0 { 9 } else { 12 };
-                self.formatting = Some(Formatting { serial, lba_shift, done_bytes: 0 });
-            }
+            admin::FORMAT_NVM => self.begin_formats(sqe, serial),
             admin::IDENTIFY => self.given(sqe, IDENTIFY_BYTES as u64),
             admin::GET_LOG_PAGE => {
                 self.given(sqe, log_bytes(sqe));
@@ -452,7 +442,7 @@ impl World {
         };
         if let Some(serial) = owner {
             self.model.part_done(serial, verdict);
-            self.format_step_done(serial, verdict);
+            self.format_step_done(u32::from(command.disk) + 1, serial, verdict);
         }
         self.look();
         match self.disk.bug {
@@ -467,21 +457,6 @@ impl World {
             _ => self.controller.complete(token, answer.outcome, buf),
         }
         self.after_call();
-    }
-
-    fn format_step_done(&mut self, serial: u64, verdict: Verdict) {
-        let size_bytes = self.config.namespace.size_bytes;
-        let Some(formatting) = self.formatting.as_ref().filter(|formatting| formatting.serial == serial) else {
-            return;
-        };
-        if verdict != Verdict::Success {
-            self.formatting = None;
-            self.model.due(serial, Verdict::Failure);
-        } else if formatting.done_bytes == size_bytes {
-            self.lba_shift = formatting.lba_shift;
-            self.formatting = None;
-            self.model.due(serial, Verdict::Success);
-        }
     }
 }
 

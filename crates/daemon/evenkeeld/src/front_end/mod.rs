@@ -52,9 +52,14 @@ pub struct Growth {
 /// The order that tells one of a tenant's parts.
 pub fn grown(frontend: &config::Frontend, growth: Arc<Growth>) -> ServedOrder {
     match frontend {
-        config::Frontend::VfioUser => nvme::Order::Grow(1, growth.size_bytes, growth.extents.clone()).into(),
+        config::Frontend::VfioUser => nvme::Order::Grow(nvme::NSID, growth.size_bytes, growth.extents.clone()).into(),
         config::Frontend::VhostUserBlk(_) => virtio::Order::Grow(growth).into(),
     }
+}
+
+/// Whether the layout has a place for what a record says: it keeps one block size for each tenant.
+pub fn is_recordable(record: FormatRecord) -> bool {
+    record.nsid == nvme::NSID
 }
 
 /// The order that answers [`OnFormat`]. `false`: it could not be written.

@@ -9,9 +9,11 @@ use client_socket::{Listener, Log};
 use config::Tenant;
 use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Extents, Fetch, IoBuf, Outcome, Place, Placed, QueuePriority, Source, TenantId, Token};
+use io_model::{Extents, Fetch, IoBuf, Outcome, Placed, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
+use nvme_controller::{
+    Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError,
+};
 use policy::TenantPriority;
 use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
 
@@ -35,6 +37,9 @@ pub const DOORBELLS_START: u64 = 0x1000;
 /// Its end.
 pub const DOORBELLS_END: u64 = 0x2000;
 
+/// The namespace that a tenant has from its start.
+pub const NSID: u32 = 1;
+
 /// What the thread of the controller's client asks for.
 pub enum Order {
     /// A client attached.
@@ -45,8 +50,12 @@ pub enum Order {
     Gone(Sender<()>),
     /// A step of a Format is in the layout. `false`: it could not be written.
     Recorded(FormatRecord, bool),
+    /// There is a namespace more from now on, which lies there. What is there is the tenant's own.
+    Attach(u32, NamespaceConfig, Extents),
     /// A namespace has so many bytes from now on, which lie there. What is new is there and zeroed.
     Grow(u32, u64, Extents),
+    /// A namespace goes; answered when nothing of it is in flight, so that its place may be used for something else.
+    Detach(u32, Sender<()>),
 }
 
 /// An answer that waits for the drive.
@@ -57,6 +66,8 @@ enum Waiting {
     Reset(Sender<Reply>),
     /// For both, after the client left.
     Gone(Option<Sender<()>>),
+    /// For what is in flight of a namespace.
+    Detach(u32, Sender<()>),
 }
 
 /// The eventfds that a client gave for a device's interrupts.
@@ -158,22 +169,26 @@ fn controller_config(
     drive: &Facts,
     doorbells: Doorbells,
 ) -> ControllerConfig {
-    let lba_sizes = [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect();
+    let namespace = NamespaceConfig {
+        // Where it lies is looked up.
+        base_bytes: 0,
+        size_bytes: placement.served_bytes(),
+        lba_bytes: placement.lba_bytes,
+        lba_sizes: [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect(),
+        read_only: false,
+        shared: false,
+        format_cut_short: placement.formatting_to_lba_bytes.is_some(),
+    };
     ControllerConfig {
         serial: tenant.name.chars().take(20).collect(),
         model: "Evenkeel virtual NVMe disk".into(),
         firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
-        namespace: NamespaceConfig {
-            place: Place::whole_drive(id),
-            size_bytes: placement.served_bytes(),
-            lba_bytes: placement.lba_bytes,
-            lba_sizes,
-            discard: drive.discard,
-            write_zeroes: true,
-            volatile_write_cache: drive.write_cache,
-            format_cut_short: placement.formatting_to_lba_bytes.is_some(),
-        },
+        tenant: id,
+        namespaces: vec![(NSID, namespace)],
+        discard: drive.discard,
+        write_zeroes: true,
+        volatile_write_cache: drive.write_cache,
         max_io_queues: tenant.queues,
         max_depth: 1024,
         max_transfer_bytes: MAX_TRANSFER_BYTES,
@@ -230,12 +245,23 @@ impl NvmeDevice {
         self.waiting.push(Waiting::Gone(done));
     }
 
-    fn grow(&mut self, nsid: u32, size_bytes: u64, extents: Extents) {
-        match self.controller.grow(nsid, size_bytes) {
-            Ok(()) => self.controller.set_disk((nsid - 1) as u16, extents),
-            Err(error) => self.log.warn(&format!("{}: does not grow: {error}", self.name)),
+    /// A namespace that was changed lies there from now on, unless it could not be changed.
+    fn place(&mut self, nsid: u32, extents: Extents, changed: Result<(), NamespaceError>) {
+        match changed {
+            Ok(()) => self.controller.set_disk(disk_of(nsid), extents),
+            Err(error) => self.log.warn(&format!("{}: namespace {nsid} stays as it is: {error}", self.name)),
         }
         self.notify();
+    }
+
+    fn detach(&mut self, nsid: u32, done: Sender<()>) {
+        let detached = self.controller.detach(nsid);
+        self.notify();
+        // One that is not there may be going already, and need not go otherwise.
+        if detached.is_err() && self.controller.is_detached(nsid) {
+            return answer(&done, ());
+        }
+        self.waiting.push(Waiting::Detach(nsid, done));
     }
 
     fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
@@ -277,6 +303,11 @@ impl NvmeDevice {
     }
 }
 
+/// A namespace as [`Placed`] knows it.
+fn disk_of(nsid: u32) -> u16 {
+    (nsid - 1) as u16
+}
+
 /// The answer to a DMA map that failed.
 fn refusal(error: SpaceError, iova: u64, len_bytes: u64) -> Reply {
     match error {
@@ -307,7 +338,15 @@ impl FrontEnd for NvmeDevice {
                 self.controller.format_recorded(record, is_durable);
                 self.notify();
             }
-            Order::Grow(nsid, size_bytes, extents) => self.grow(nsid, size_bytes, extents),
+            Order::Attach(nsid, config, extents) => {
+                let attached = self.controller.attach(nsid, config);
+                self.place(nsid, extents, attached);
+            }
+            Order::Grow(nsid, size_bytes, extents) => {
+                let grown = self.controller.grow(nsid, size_bytes);
+                self.place(nsid, extents, grown);
+            }
+            Order::Detach(nsid, done) => self.detach(nsid, done),
         }
     }
 
@@ -325,6 +364,7 @@ impl FrontEnd for NvmeDevice {
             }
         }
         let (is_idle, is_unmapped) = (self.controller.is_idle(), self.controller.unmaps_pending() == 0);
+        let controller = &mut self.controller;
         self.waiting.retain(|waiting| match waiting {
             Waiting::Unmap(None, done) if is_unmapped => {
                 answer(done, Reply::Done);
@@ -336,6 +376,11 @@ impl FrontEnd for NvmeDevice {
             }
             Waiting::Gone(done) if is_idle && is_unmapped => {
                 done.iter().for_each(|done| answer(done, ()));
+                false
+            }
+            Waiting::Detach(nsid, done) if controller.is_detached(*nsid) => {
+                controller.set_disk(disk_of(*nsid), Extents::new([]));
+                answer(done, ());
                 false
             }
             _ => true,
@@ -409,3 +454,6 @@ impl Source for NvmeDevice {
         self.controller.set_wakeup(wanted);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use nvme_spec::{Sqe, Status};
 
 use super::Reply;
 use crate::Controller;
+use crate::config::MAX_NAMESPACES;
 use crate::msix::Interrupts;
 
 /// Requests that a host may leave with us: AERL + 1.
@@ -30,9 +31,9 @@ pub(crate) struct Events {
     /// Per type: information and log page of the waiting event.
     info: [u8; TYPES],
     log_page: [u8; TYPES],
-    /// 1 while the changed namespace list names our namespace.
-    pub namespace_changed: u8,
-    reserved: u8,
+    reserved: [u8; 6],
+    /// What the Changed Namespace List names: NSID `n` by bit `n - 1`.
+    changed: u32,
 }
 
 impl Events {
@@ -55,9 +56,19 @@ impl Events {
 
     /// The host read which namespaces changed, those of a notice that waits included.
     pub fn changes_were_read(&mut self) {
-        self.namespace_changed = 0;
+        self.changed = 0;
         self.waiting[usize::from(event_type::NOTICE)] = 0;
         self.log_was_read(event_type::NOTICE);
+    }
+
+    /// A namespace comes to the Changed Namespace List.
+    pub fn change(&mut self, nsid: u32) {
+        self.changed |= 1 << (nsid.wrapping_sub(1) % MAX_NAMESPACES);
+    }
+
+    /// What that list names, in its order.
+    pub fn changed(&self) -> impl Iterator<Item = u32> {
+        (1..=MAX_NAMESPACES).filter(|nsid| self.changed >> (nsid - 1) & 1 != 0)
     }
 
     fn hold(&mut self, cid: u16) -> Result<(), Status> {

@@ -9,7 +9,6 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
 use crate::msix::{Interrupts, VECTORS};
-use crate::namespace::NSID;
 use crate::turns::{DEFAULT_QUANTA, DEFAULT_WEIGHTS};
 use crate::{Controller, data};
 
@@ -23,6 +22,9 @@ const THSEL: u32 = 3 << 20;
 const THSEL_OVER: u32 = 0;
 const THSEL_UNDER: u32 = 1 << 20;
 
+/// Error Recovery: the time limit, which is kept and reported.
+pub(crate) const ERROR_RECOVERY: u32 = 0xffff;
+
 /// Error Recovery: deallocated block error enable.
 const DULBE: u32 = 1 << 16;
 
@@ -34,7 +36,6 @@ pub(crate) struct Features {
     arbitration: u32,
     over_temperature_k: u32,
     under_temperature_k: u32,
-    error_recovery: u32,
     /// Kept and reported; interrupts are already one per queue and poll iteration.
     coalescing: u32,
     write_atomicity: u32,
@@ -44,11 +45,10 @@ pub(crate) struct Features {
     host_lbafee: u8,
     /// 1 while the volatile write cache is enabled.
     pub write_cache: u8,
-    /// Vectors with coalescing disabled, a bit each.
-    uncoalesced: [u64; 2],
     /// [`Quanta`].
     quanta: u32,
-    reserved: u32,
+    /// Vectors with coalescing disabled, a bit each.
+    uncoalesced: [u64; 2],
 }
 
 impl Features {
@@ -121,7 +121,7 @@ impl<I: Interrupts> Controller<I> {
     /// The feature's identifier and capabilities, if this controller has it.
     fn feature(&self, sqe: &Sqe) -> Result<(u8, u32), Status> {
         let id = sqe.cdw10 as u8;
-        let without_cache = id == fid::VOLATILE_WRITE_CACHE && !self.namespace.config.volatile_write_cache;
+        let without_cache = id == fid::VOLATILE_WRITE_CACHE && !self.config.volatile_write_cache;
         let known = capabilities(id).filter(|_| !without_cache);
         Ok((id, known.ok_or(Status::INVALID_FIELD)?))
     }
@@ -129,15 +129,14 @@ impl<I: Interrupts> Controller<I> {
     pub(super) fn get_features(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let (id, capabilities) = self.feature(sqe)?;
         let selected = (sqe.cdw10 >> 8 & 7) as u8;
-        if capabilities & capability::NAMESPACE != 0 && sqe.nsid != NSID {
-            // Every namespace at once can be set, but has no one value to get.
-            let broadcast = sqe.nsid == NSID_ALL;
-            return Err(if broadcast { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE });
-        }
+        // Every namespace at once can be set, but has no one value to get.
+        let of_namespace = capabilities & capability::NAMESPACE != 0;
+        let namespace = if of_namespace { Some(self.namespaces.named(sqe.nsid)?) } else { None };
+        let error_recovery = namespace.map_or(0, |namespace| namespace.error_recovery);
         let features = match selected {
             sel::CURRENT => self.features,
             // Nothing is ever saved, and then the saved value is the default.
-            sel::DEFAULT | sel::SAVED => Features::new(self.namespace.config.volatile_write_cache),
+            sel::DEFAULT | sel::SAVED => Features::new(self.config.volatile_write_cache),
             sel::SUPPORTED => return Ok(Reply::Now(capabilities)),
             _ => return Err(Status::INVALID_FIELD),
         };
@@ -150,7 +149,8 @@ impl<I: Interrupts> Controller<I> {
                 (0, THSEL_UNDER) => features.under_temperature_k,
                 _ => return Err(Status::INVALID_FIELD),
             },
-            fid::ERROR_RECOVERY => features.error_recovery,
+            fid::ERROR_RECOVERY if selected == sel::CURRENT => error_recovery,
+            fid::ERROR_RECOVERY => 0,
             fid::VOLATILE_WRITE_CACHE => features.write_cache.into(),
             fid::NUMBER_OF_QUEUES => self.queues_granted(),
             fid::INTERRUPT_COALESCING => features.coalescing,
@@ -174,10 +174,12 @@ impl<I: Interrupts> Controller<I> {
         if sqe.cdw10 & SAVE != 0 {
             return Err(Status::FEATURE_NOT_SAVEABLE);
         }
-        match (sqe.nsid, capabilities & capability::NAMESPACE != 0) {
-            (NSID_ALL, _) | (0, false) | (NSID, true) => {}
-            (NSID, false) => return Err(Status::FEATURE_NOT_NAMESPACE),
-            _ => return Err(Status::INVALID_NAMESPACE),
+        let of_namespace = capabilities & capability::NAMESPACE != 0;
+        if sqe.nsid != NSID_ALL && (sqe.nsid != 0 || of_namespace) {
+            self.namespaces.named(sqe.nsid)?;
+            if !of_namespace {
+                return Err(Status::FEATURE_NOT_NAMESPACE);
+            }
         }
         let value = sqe.cdw11;
         match id {
@@ -197,11 +199,8 @@ impl<I: Interrupts> Controller<I> {
             fid::IOCS_PROFILE => return Err(Status::IOCS_COMBINATION_REJECTED),
             fid::TEMPERATURE_THRESHOLD => self.set_temperature(value)?,
             fid::ERROR_RECOVERY if value & DULBE != 0 => return Err(Status::INVALID_FIELD),
-            fid::ERROR_RECOVERY => self.features.error_recovery = value & 0xffff,
-            fid::VOLATILE_WRITE_CACHE => {
-                self.features.write_cache = (value & 1) as u8;
-                self.namespace.write_cache = value & 1 != 0;
-            }
+            fid::ERROR_RECOVERY => self.set_error_recovery(sqe.nsid, value),
+            fid::VOLATILE_WRITE_CACHE => self.features.write_cache = (value & 1) as u8,
             fid::NUMBER_OF_QUEUES => return self.set_number_of_queues(value),
             fid::INTERRUPT_COALESCING => self.features.coalescing = value & 0xffff,
             fid::INTERRUPT_VECTOR_CONFIG => {
@@ -215,6 +214,14 @@ impl<I: Interrupts> Controller<I> {
             _ => self.set_host_behavior(sqe)?,
         }
         Ok(Reply::Now(0))
+    }
+
+    fn set_error_recovery(&mut self, nsid: u32, value: u32) {
+        for (its, namespace) in self.namespaces.iter_mut() {
+            if nsid == NSID_ALL || nsid == its {
+                namespace.error_recovery = value & ERROR_RECOVERY;
+            }
+        }
     }
 
     fn set_temperature(&mut self, value: u32) -> Result<(), Status> {

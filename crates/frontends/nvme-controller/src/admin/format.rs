@@ -1,5 +1,5 @@
-//! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes the namespace step by step, as
-//! device commands of VQ 0, then takes the new block size.
+//! Format NVM (NVMe Base 2.0, 5.14; NVM Command Set 1.0, 4.1.2): zeroes a namespace step by step, as
+//! device commands of VQ 0, then takes the new block size. Others go on meanwhile, and can be formatted too.
 //!
 //! Whoever wires the controller records durably that it begins, before the first step, and that it has
 //! ended, before it completes ([`FormatRecord`]). One that was cut short in between, by a reset, a device
@@ -17,7 +17,7 @@ use super::Reply;
 use crate::Controller;
 use crate::controller::{Event, FormatRecord, FormatStep};
 use crate::msix::Interrupts;
-use crate::namespace::NSID;
+use crate::namespace::Namespace;
 use crate::queue::Kind;
 
 /// One step where the device can write zeroes: long enough to be done soon, short enough not to hold up
@@ -27,11 +27,13 @@ const ZEROES_STEP_BYTES: u64 = 64 << 20;
 /// One step where zeroes are written as data.
 const WRITE_STEP_BYTES: u64 = 1 << 20;
 
-/// A running Format.
+/// A running Format of one namespace.
 #[derive(Debug)]
 pub(crate) struct Format {
     record: FormatRecord,
     cid: u16,
+    /// How it ended for others that the same command formats.
+    status: Status,
     /// The record is on its way.
     recording: bool,
     done_bytes: u64,
@@ -45,86 +47,88 @@ impl Format {
     pub fn is_ready(&self) -> bool {
         !self.in_flight && !self.recording
     }
+
+    /// Whether a step of it is with the drive.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight
+    }
 }
 
 impl<I: Interrupts> Controller<I> {
     pub(super) fn start_format(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
-        match sqe.nsid {
-            NSID | NSID_ALL => {}
-            _ => return Err(Status::INVALID_NAMESPACE),
+        let named = if sqe.nsid == NSID_ALL { None } else { Some((sqe.nsid, self.namespaces.named(sqe.nsid)?)) };
+        let all = self.namespaces.iter().filter(|_| named.is_none());
+        let sizes = named.into_iter().chain(all).map(|(nsid, namespace)| Ok((nsid, new_lba_bytes(namespace, sqe)?)));
+        let sizes = sizes.collect::<Result<Vec<_>, Status>>()?;
+        if sizes.is_empty() {
+            return Ok(Reply::Now(0));
         }
-        if self.format.is_some() {
-            return Err(Status::FORMAT_IN_PROGRESS);
-        }
-        let erase = sqe.cdw10 >> format::SES_SHIFT & 7;
-        if erase != format::SES_NONE && erase != format::SES_USER_DATA {
-            return Err(Status::INVALID_FIELD);
-        }
-        let index = (sqe.cdw10 & format::LBAF) as usize;
-        let size = self.namespace.config.lba_sizes.get(index).copied();
-        let lba_bytes = size.ok_or(Status::INVALID_FORMAT)?;
-        // Neither metadata nor protection information, nor more than 16 formats.
-        if sqe.cdw10 & (format::PI | format::MSET | format::LBAFU) != 0 {
-            return Err(Status::INVALID_FORMAT);
-        }
-        let zeroes = if self.namespace.config.write_zeroes {
+        let zeroes = if self.config.write_zeroes {
             None
         } else {
             let zeroes = Mapping::anonymous(WRITE_STEP_BYTES as usize);
             Some(zeroes.map_err(|_| Status::INTERNAL_ERROR)?)
         };
         self.formats = self.formats.wrapping_add(1);
-        let record = FormatRecord { format: self.formats, step: FormatStep::Begins, lba_bytes };
-        self.format = Some(Format { record, cid: sqe.cid, recording: true, done_bytes: 0, in_flight: false, zeroes });
-        self.wiring_events.push_back(Event::Format(record));
+        for (nsid, lba_bytes) in sizes {
+            let record = FormatRecord { format: self.formats, nsid, step: FormatStep::Begins, lba_bytes };
+            let (cid, status, zeroes) = (sqe.cid, Status::SUCCESS, zeroes.clone());
+            let format = Format { record, cid, status, recording: true, done_bytes: 0, in_flight: false, zeroes };
+            self.namespaces.begin_format(nsid, format);
+            self.wiring_events.push_back(Event::Format(record));
+        }
         Ok(Reply::Later)
     }
 
     /// What [`Event::Format`] asked for was done. `is_durable`: it succeeded. Records are answered in their order, also
     /// those of Formats that went with a reset.
     pub fn format_recorded(&mut self, record: FormatRecord, is_durable: bool) {
-        let FormatRecord { step, lba_bytes, .. } = record;
-        let changed = lba_bytes != self.namespace.config.lba_bytes;
+        let FormatRecord { nsid, step, lba_bytes, .. } = record;
+        let namespace = self.namespaces.get_mut(nsid).filter(|namespace| record.format > namespace.formats_before);
+        let Some(namespace) = namespace else { return };
+        let changed = lba_bytes != namespace.config().lba_bytes;
         match step {
             _ if !is_durable => {}
-            FormatStep::Begins => self.namespace.config.format_cut_short = true,
+            FormatStep::Begins => namespace.set_cut_short(true),
             FormatStep::Ends => {
-                self.namespace.config.format_cut_short = false;
-                self.namespace.set_lba_bytes(lba_bytes);
+                namespace.set_cut_short(false);
+                namespace.set_lba_bytes(lba_bytes);
             }
         }
-        let Some(format) = self.format.as_mut().filter(|format| format.record == record) else { return };
+        let Some(format) = namespace.format.as_mut().filter(|format| format.record == record) else { return };
         match step {
-            _ if !is_durable => self.end_format(Status::INTERNAL_ERROR),
+            _ if !is_durable => self.end_format(nsid, Status::INTERNAL_ERROR),
             FormatStep::Begins => format.recording = false,
             FormatStep::Ends => {
-                self.end_format(Status::SUCCESS);
+                self.end_format(nsid, Status::SUCCESS);
                 if changed {
-                    self.namespace_changed();
+                    self.namespace_changed(nsid);
                 }
             }
         }
     }
 
-    /// FPI (NVM Command Set 1.0, 4.1.5.1): bit 7, supported; below it, how much is still to be formatted, in percent.
-    pub(super) fn format_progress(&self) -> u8 {
-        const SUPPORTED: u8 = 1 << 7;
-        let config = &self.namespace.config;
-        let left_bytes = match &self.format {
-            Some(format) => config.size_bytes - format.done_bytes,
-            None if config.format_cut_short => config.size_bytes,
-            None => 0,
-        };
-        let percent = (u128::from(left_bytes) * 100).div_ceil(config.size_bytes.into()) as u8;
-        // While it is not recorded yet it is not done either.
-        SUPPORTED | percent.max(u8::from(self.format.is_some()))
+    /// How many steps of Formats can be fetched.
+    pub(crate) fn format_backlog(&self) -> u32 {
+        if !self.namespaces.is_any_formatting() {
+            return 0;
+        }
+        self.namespaces.formats().filter(|format| format.is_ready()).count() as u32
     }
 
-    /// The next step of a running Format, unless one is in flight.
+    /// The next step of a running Format that has none in flight.
     pub(super) fn next_format_chunk(&mut self) -> Option<Fetch> {
         let generation = self.queues.sq(0)?.generation;
-        let format = self.format.as_mut().filter(|format| format.is_ready())?;
-        let left = self.namespace.config.size_bytes - format.done_bytes;
+        if !self.namespaces.is_any_formatting() {
+            return None;
+        }
+        let mut running = self.namespaces.iter_mut().filter_map(|(nsid, namespace)| {
+            let (place, size_bytes) = (namespace.blocks.place, namespace.config().size_bytes);
+            let format = namespace.format.as_mut().filter(|format| format.is_ready())?;
+            Some((nsid, place, size_bytes, format))
+        });
+        let (nsid, place, size_bytes, format) = running.next()?;
+        let left = size_bytes - format.done_bytes;
         let mut buf = IoBuf::default();
         let (op, len_bytes) = match &format.zeroes {
             None => (Op::WriteZeroes, left.min(ZEROES_STEP_BYTES)),
@@ -134,37 +138,82 @@ impl<I: Interrupts> Controller<I> {
                 (Op::Write, len_bytes)
             }
         };
-        let command = self.namespace.config.place.command(op, format.done_bytes, len_bytes);
+        let command = place.command(op, format.done_bytes, len_bytes);
         format.done_bytes += len_bytes;
         format.in_flight = true;
         self.in_flight += 1;
-        let command = command.with_fua(self.namespace.config.volatile_write_cache);
-        Some(Fetch::Command(command, buf, Token::new(0, generation, 0)))
+        let command = command.with_fua(self.config.volatile_write_cache);
+        Some(Fetch::Command(command, buf, Token::new(0, generation, nsid)))
     }
 
     /// A step ended.
-    pub(crate) fn end_format_chunk(&mut self, generation: u16, outcome: Outcome) {
+    pub(crate) fn end_format_chunk(&mut self, generation: u16, nsid: u32, outcome: Outcome) {
         // A step of a Format that went with a reset has an older generation.
         if self.queues.sq(0).is_none_or(|sq| sq.generation != generation) {
             return;
         }
-        let Some(format) = &mut self.format else { return };
+        let Some(namespace) = self.namespaces.get_mut(nsid) else { return self.ended_of_leaving(nsid) };
+        let size_bytes = namespace.config().size_bytes;
+        let Some(format) = &mut namespace.format else { return };
         format.in_flight = false;
         if let Err(error) = outcome {
             let status = self.device_status(Kind::WriteZeroes, error);
-            self.end_format(status);
-        } else if format.done_bytes == self.namespace.config.size_bytes {
+            self.end_format(nsid, status);
+        } else if format.done_bytes == size_bytes {
             format.record.step = FormatStep::Ends;
             format.recording = true;
             self.wiring_events.push_back(Event::Format(format.record));
         }
     }
 
-    fn end_format(&mut self, status: Status) {
-        let Some(Format { cid, .. }) = self.format.take() else { return };
+    /// A namespace's Format ended. The command completes with the last one that it formats.
+    pub(crate) fn end_format(&mut self, nsid: u32, status: Status) {
+        let Some(Format { cid, record, status: of_others, .. }) = self.namespaces.end_format(nsid) else { return };
+        let status = if of_others.is_success() { status } else { of_others };
+        if let Some(other) = self.namespaces.formats_mut().find(|other| other.record.format == record.format) {
+            if !status.is_success() {
+                other.status = status;
+            }
+            return;
+        }
         if !status.is_success() {
-            self.log_error(0, cid, status, 0, NSID);
+            self.log_error(0, cid, status, 0, nsid);
         }
         self.queues.post(0, cid, 0, status);
+    }
+}
+
+/// What the command makes of a namespace's block size, or why it can't.
+fn new_lba_bytes(namespace: &Namespace, sqe: &Sqe) -> Result<u32, Status> {
+    if namespace.format.is_some() {
+        return Err(Status::FORMAT_IN_PROGRESS);
+    }
+    namespace.blocks.check_writable()?;
+    let erase = sqe.cdw10 >> format::SES_SHIFT & 7;
+    if erase != format::SES_NONE && erase != format::SES_USER_DATA {
+        return Err(Status::INVALID_FIELD);
+    }
+    let index = (sqe.cdw10 & format::LBAF) as usize;
+    let lba_bytes = namespace.config().lba_sizes.get(index).copied().ok_or(Status::INVALID_FORMAT)?;
+    // Neither metadata nor protection information, nor more than 16 formats.
+    if sqe.cdw10 & (format::PI | format::MSET | format::LBAFU) != 0 {
+        return Err(Status::INVALID_FORMAT);
+    }
+    Ok(lba_bytes)
+}
+
+impl Namespace {
+    /// FPI (NVM Command Set 1.0, 4.1.5.1): bit 7, supported; below it, how much is still to be formatted, in percent.
+    pub(super) fn format_progress(&self) -> u8 {
+        const SUPPORTED: u8 = 1 << 7;
+        let size_bytes = self.config().size_bytes;
+        let left_bytes = match &self.format {
+            Some(format) => size_bytes - format.done_bytes,
+            None if self.config().format_cut_short => size_bytes,
+            None => 0,
+        };
+        let percent = (u128::from(left_bytes) * 100).div_ceil(size_bytes.into()) as u8;
+        // While it is not recorded yet it is not done either.
+        SUPPORTED | percent.max(u8::from(self.format.is_some()))
     }
 }

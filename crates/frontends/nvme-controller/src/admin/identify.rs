@@ -1,11 +1,11 @@
 //! Identify (NVMe Base 2.0, 5.17; NVM Command Set 1.0, 4.1.5).
 
-use bytemuck::{Zeroable, bytes_of};
+use bytemuck::{Zeroable, bytes_of, cast_slice};
 use nvme_spec::feature::async_event;
 use nvme_spec::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyControllerNvm, cns, csi, fna, lpa, oacs, oncs, sgls, vwc,
+    IDENTIFY_BYTES, IdentifyController, IdentifyControllerNvm, cns, csi, lpa, oacs, oncs, sgls, vwc,
 };
-use nvme_spec::namespace::{IdentifyNamespace, IdentifyNamespaceIndependent, LbaFormat, nidt};
+use nvme_spec::namespace::{IdentifyNamespace, IdentifyNamespaceIndependent, LbaFormat, nidt, nmic, nsattr};
 use nvme_spec::opcode::dsm;
 use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{Sqe, Status, regs};
@@ -14,9 +14,9 @@ use super::events::MAX_HELD;
 use super::features::WARNING_TEMPERATURE_K;
 use super::logs::ERROR_ENTRIES;
 use crate::Controller;
-use crate::config::ControllerConfig;
+use crate::config::{ControllerConfig, MAX_NAMESPACES, NamespaceConfig};
 use crate::msix::Interrupts;
-use crate::namespace::NSID;
+use crate::namespace::Namespace;
 use crate::pci;
 use crate::turns::RECOMMENDED_BURST;
 
@@ -36,20 +36,23 @@ impl<I: Interrupts> Controller<I> {
         }
         let mut put = |data: &[u8]| answer[..data.len()].copy_from_slice(data);
         match cns {
-            cns::NAMESPACE => put(bytes_of(&self.identify_namespace(sqe)?)),
+            cns::NAMESPACE => {
+                if let Some(namespace) = self.identified(sqe.nsid)? {
+                    put(bytes_of(&self.identify_namespace(sqe.nsid, namespace)));
+                }
+            }
             cns::CONTROLLER => put(bytes_of(&self.identify_controller())),
-            cns::ACTIVE_NAMESPACES | cns::IOCS_ACTIVE_NAMESPACES => put(&active_namespaces(sqe)?),
-            cns::NAMESPACE_DESCRIPTORS => put(&self.namespace_descriptors(sqe)?),
+            cns::ACTIVE_NAMESPACES | cns::IOCS_ACTIVE_NAMESPACES => put(cast_slice(&self.active_namespaces(sqe.nsid)?)),
+            cns::NAMESPACE_DESCRIPTORS => put(&self.namespace_descriptors(sqe.nsid)?),
             // No protection information: all of it is zero.
-            cns::IOCS_NAMESPACE => check_nsid(sqe)?,
+            cns::IOCS_NAMESPACE => {
+                self.identified(sqe.nsid)?;
+            }
             cns::IOCS_CONTROLLER => put(bytes_of(&self.identify_controller_nvm())),
             cns::INDEPENDENT_NAMESPACE => {
-                check_nsid(sqe)?;
-                put(bytes_of(&IdentifyNamespaceIndependent {
-                    nstat: 1,
-                    fpi: self.format_progress(),
-                    ..Zeroable::zeroed()
-                }));
+                if let Some(namespace) = self.identified(sqe.nsid)? {
+                    put(bytes_of(&identify_independent(namespace)));
+                }
             }
             // One combination, of the NVM command set alone.
             cns::IO_COMMAND_SETS => put(&[1 << csi::NVM]),
@@ -60,10 +63,10 @@ impl<I: Interrupts> Controller<I> {
 
     fn identify_controller(&self) -> IdentifyController {
         let config = &self.config;
-        let optional =
-            [(config.namespace.discard, oncs::DATASET_MANAGEMENT), (config.namespace.write_zeroes, oncs::WRITE_ZEROES)];
+        let optional = [(config.discard, oncs::DATASET_MANAGEMENT), (config.write_zeroes, oncs::WRITE_ZEROES)];
         let optional = optional.iter().filter(|(has, _)| *has).fold(0, |bits, (_, bit)| bits | bit);
-        let cache = if config.namespace.volatile_write_cache { vwc::PRESENT } else { 0 };
+        let cache = if config.volatile_write_cache { vwc::PRESENT } else { 0 };
+        let capacity: u128 = self.namespaces.iter().map(|(_, it)| u128::from(it.config().size_bytes)).sum();
         let mut data = IdentifyController {
             vid: pci::VENDOR_ID,
             ssvid: pci::VENDOR_ID,
@@ -84,12 +87,14 @@ impl<I: Interrupts> Controller<I> {
             elpe: ERROR_ENTRIES as u8 - 1,
             wctemp: WARNING_TEMPERATURE_K,
             cctemp: CRITICAL_TEMPERATURE_K,
-            tnvmcap: [self.namespace.config.size_bytes, 0],
+            tnvmcap: [capacity as u64, (capacity >> 64) as u64],
             sqes: 6 << 4 | 6,
             cqes: 4 << 4 | 4,
-            nn: 1,
+            nn: MAX_NAMESPACES,
+            mnan: MAX_NAMESPACES,
             oncs: oncs::COMPARE | oncs::SAVE_SELECT | oncs::VERIFY | optional,
-            fna: fna::FORMAT_ALL | fna::ERASE_ALL,
+            // Each namespace by itself, or all of them if the command says so (FNA bit 3).
+            fna: 0,
             vwc: cache | vwc::FLUSH_ALL,
             sgls: sgls::SUPPORTED_DWORD,
             ..Zeroable::zeroed()
@@ -109,19 +114,36 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
-    fn identify_namespace(&self, sqe: &Sqe) -> Result<IdentifyNamespace, Status> {
-        check_nsid(sqe)?;
-        let config = &self.namespace.config;
-        let blocks = self.namespace.blocks();
+    /// NSIDs above the one asked with.
+    fn active_namespaces(&self, nsid: u32) -> Result<Vec<u32>, Status> {
+        if nsid >= 0xffff_fffe {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        Ok(self.namespaces.iter().map(|(active, _)| active).filter(|active| *active > nsid).collect())
+    }
+
+    /// The namespace to be described. `None`: an inactive one, which is all zeros. Without namespace management there
+    /// is no form for all of them.
+    fn identified(&self, nsid: u32) -> Result<Option<&Namespace>, Status> {
+        let namespace = self.namespaces.get(nsid);
+        let is_valid = (1..=MAX_NAMESPACES).contains(&nsid);
+        if is_valid { Ok(namespace) } else { Err(Status::INVALID_NAMESPACE) }
+    }
+
+    fn identify_namespace(&self, nsid: u32, namespace: &Namespace) -> IdentifyNamespace {
+        let config = namespace.config();
+        let blocks = namespace.blocks.count;
         let mut data = IdentifyNamespace {
             nsze: blocks,
             ncap: blocks,
             nuse: blocks,
             nlbaf: config.lba_sizes.len() as u8 - 1,
-            flbas: self.namespace.format_index(),
-            fpi: self.format_progress(),
+            flbas: namespace.format_index(),
+            nmic: its_nmic(config),
+            fpi: namespace.format_progress(),
             nvmcap: [config.size_bytes, 0],
-            nguid: identity(&self.config),
+            nsattr: its_nsattr(config),
+            nguid: identity(&self.config, nsid),
             ..Zeroable::zeroed()
         };
         for (format, size) in data.lbaf.iter_mut().zip(&config.lba_sizes) {
@@ -129,13 +151,13 @@ impl<I: Interrupts> Controller<I> {
             let rp = u8::from(*size < 4096 && config.lba_sizes.len() > 1);
             *format = LbaFormat { ms: 0, lbads: size.trailing_zeros() as u8, rp };
         }
-        Ok(data)
+        data
     }
 
     /// Namespace identification descriptors: NGUID, UUID and command set.
-    fn namespace_descriptors(&self, sqe: &Sqe) -> Result<[u8; DESCRIPTORS_BYTES], Status> {
-        check_nsid(sqe)?;
-        let guid = identity(&self.config);
+    fn namespace_descriptors(&self, nsid: u32) -> Result<[u8; DESCRIPTORS_BYTES], Status> {
+        self.namespaces.named(nsid)?;
+        let guid = identity(&self.config, nsid);
         let mut uuid = guid;
         // RFC 9562: version 8 (made as the maker likes), variant 10b.
         uuid[6] = uuid[6] & 0x0f | 0x80;
@@ -152,17 +174,23 @@ impl<I: Interrupts> Controller<I> {
     }
 }
 
-/// NSIDs above the one asked with; ours is 1.
-fn active_namespaces(sqe: &Sqe) -> Result<[u8; 4], Status> {
-    if sqe.nsid >= 0xffff_fffe {
-        return Err(Status::INVALID_NAMESPACE);
+fn identify_independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
+    let config = namespace.config();
+    IdentifyNamespaceIndependent {
+        nmic: its_nmic(config),
+        fpi: namespace.format_progress(),
+        nsattr: its_nsattr(config),
+        nstat: 1,
+        ..Zeroable::zeroed()
     }
-    Ok(if sqe.nsid < NSID { NSID } else { 0 }.to_le_bytes())
 }
 
-/// Without namespace management there is no broadcast form either.
-fn check_nsid(sqe: &Sqe) -> Result<(), Status> {
-    if sqe.nsid == NSID { Ok(()) } else { Err(Status::INVALID_NAMESPACE) }
+fn its_nmic(config: &NamespaceConfig) -> u8 {
+    if config.shared { nmic::SHARED } else { 0 }
+}
+
+fn its_nsattr(config: &NamespaceConfig) -> u8 {
+    if config.read_only { nsattr::WRITE_PROTECTED } else { 0 }
 }
 
 /// Text in a fixed field, padded with spaces. The configuration was checked to fit.
@@ -174,11 +202,12 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// A globally unique identifier that stays the same as long as the subsystem's name and the serial
-/// number do: their FNV-1a hash of 128 bits.
-fn identity(config: &ControllerConfig) -> [u8; 16] {
+/// A globally unique identifier that stays the same as long as the subsystem's name, the serial number and the NSID
+/// do: their FNV-1a hash of 128 bits. NSID 1 counts as nothing: it was the only one once.
+fn identity(config: &ControllerConfig, nsid: u32) -> [u8; 16] {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let bytes = config.subnqn.bytes().chain([0]).chain(config.serial.bytes());
+    let later = (nsid > 1).then_some([0, nsid as u8]).into_iter().flatten();
+    let bytes = config.subnqn.bytes().chain([0]).chain(config.serial.bytes()).chain(later);
     bytes.fold(OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)).to_be_bytes()
 }

@@ -8,7 +8,7 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
 use crate::msix::Interrupts;
-use crate::namespace::NSID;
+use crate::namespace::not_attached;
 use crate::{Controller, prp};
 
 /// Entries that the error log keeps.
@@ -101,14 +101,15 @@ impl<I: Interrupts> Controller<I> {
         let len_bytes = match id {
             lid::SUPPORTED_PAGES => put(&supported_pages()),
             lid::ERROR => put(cast_slice(&self.errors.page())),
-            // Kept for the controller, not per namespace (LPA bit 0).
+            // Kept for the controller, not per namespace (LPA bit 0): as if there were none.
             lid::SMART if nsid != 0 && nsid != NSID_ALL => {
-                return Err(if nsid == NSID { Status::INVALID_FIELD } else { Status::INVALID_NAMESPACE });
+                return Err(not_attached(nsid));
             }
             lid::SMART => put(bytes_of(&self.smart())),
             lid::FIRMWARE_SLOT => put(bytes_of(&self.firmware_slots())),
             lid::CHANGED_NAMESPACES => {
-                put(&[self.events.namespace_changed * NSID as u8]);
+                let changed: Vec<u32> = self.events.changed().collect();
+                put(cast_slice(&changed));
                 CHANGED_LIST_BYTES
             }
             lid::COMMANDS_EFFECTS => put(bytes_of(&self.commands_effects())),
@@ -176,7 +177,7 @@ impl<I: Interrupts> Controller<I> {
         }
         log.acs[usize::from(admin::FORMAT_NVM)] =
             effect::SUPPORTED | effect::LBCC | effect::NCC | effect::CSE_NAMESPACE;
-        let config = &self.namespace.config;
+        let config = &self.config;
         for (opcode, has, effects) in [
             (nvm::FLUSH, true, 0),
             (nvm::WRITE, true, effect::LBCC),

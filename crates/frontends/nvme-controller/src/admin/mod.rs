@@ -9,7 +9,7 @@ mod queues;
 mod work;
 
 pub(crate) use events::Events;
-pub(crate) use features::Features;
+pub(crate) use features::{ERROR_RECOVERY, Features};
 pub(crate) use format::Format;
 pub(crate) use logs::ErrorLog;
 pub(crate) use work::{LOOK_BYTES, Work};

@@ -56,10 +56,13 @@ fn every_bad_admin_command_gets_its_status() {
         ("SGL", Sqe { flags: 0x40, ..identify(1, 0) }, Status::INVALID_FIELD),
         ("CNS", identify(0xff, 0), Status::INVALID_FIELD),
         ("namespace 0", identify(cns::NAMESPACE, 0), Status::INVALID_NAMESPACE),
-        ("namespace 2", identify(cns::NAMESPACE, 2), Status::INVALID_NAMESPACE),
+        ("namespace 33", identify(cns::NAMESPACE, 33), Status::INVALID_NAMESPACE),
         ("all namespaces", identify(cns::NAMESPACE, NSID_ALL), Status::INVALID_NAMESPACE),
         ("list past the end", identify(cns::ACTIVE_NAMESPACES, 0xffff_fffe), Status::INVALID_NAMESPACE),
-        ("descriptors of 2", identify(cns::NAMESPACE_DESCRIPTORS, 2), Status::INVALID_NAMESPACE),
+        ("descriptors of 2", identify(cns::NAMESPACE_DESCRIPTORS, 2), Status::INVALID_FIELD),
+        ("descriptors of 33", identify(cns::NAMESPACE_DESCRIPTORS, 33), Status::INVALID_NAMESPACE),
+        ("command set's namespace 33", identify(cns::IOCS_NAMESPACE, 33), Status::INVALID_NAMESPACE),
+        ("independent namespace 0", identify(cns::INDEPENDENT_NAMESPACE, 0), Status::INVALID_NAMESPACE),
         ("unknown command set", Sqe { cdw11: 2 << 24, ..identify(cns::IOCS_CONTROLLER, 0) }, Status::IOCS_INVALID),
         ("identify to nowhere", Sqe { dptr: [1 << 40, 0], ..identify(1, 0) }, Status::DATA_TRANSFER_ERROR),
         ("identify to an odd place", Sqe { dptr: [page + 1, 0], ..identify(1, 0) }, Status::PRP_OFFSET_INVALID),
@@ -71,19 +74,21 @@ fn every_bad_admin_command_gets_its_status() {
         ("log offset huge", Sqe { cdw13: u32::MAX, ..log(lid::SMART, 1) }, Status::INVALID_FIELD),
         ("log offset by index", Sqe { cdw14: 1 << 23, ..log(lid::SMART, 1) }, Status::INVALID_FIELD),
         ("SMART of a namespace", nsid(log(lid::SMART, 1), 1), Status::INVALID_FIELD),
-        ("SMART of no namespace", nsid(log(lid::SMART, 1), 7), Status::INVALID_NAMESPACE),
+        ("SMART of no namespace", nsid(log(lid::SMART, 1), 33), Status::INVALID_NAMESPACE),
         ("get feature", get(0x7f, 0), Status::INVALID_FIELD),
         ("get selector", get(7 << 5, 0), Status::INVALID_FIELD),
         ("get reserved selector", command(admin::GET_FEATURES, 1 | 4 << 8, 0), Status::INVALID_FIELD),
         ("get recovery of all", nsid(get(fid::ERROR_RECOVERY, 0), NSID_ALL), Status::INVALID_FIELD),
-        ("get recovery of 2", nsid(get(fid::ERROR_RECOVERY, 0), 2), Status::INVALID_NAMESPACE),
+        ("get recovery of 2", nsid(get(fid::ERROR_RECOVERY, 0), 2), Status::INVALID_FIELD),
+        ("get recovery of none", get(fid::ERROR_RECOVERY, 0), Status::INVALID_NAMESPACE),
         ("get vector 65", get(fid::INTERRUPT_VECTOR_CONFIG, 65), Status::INVALID_FIELD),
         ("get sensor 1", get(fid::TEMPERATURE_THRESHOLD, 1 << 16), Status::INVALID_FIELD),
         ("set feature", set(0x7f, 0), Status::INVALID_FIELD),
         ("save", command(admin::SET_FEATURES, 1 | SAVE, 0), Status::FEATURE_NOT_SAVEABLE),
         ("set for a namespace", nsid(set(fid::ARBITRATION, 0), 1), Status::FEATURE_NOT_NAMESPACE),
-        ("set for no namespace", nsid(set(fid::ARBITRATION, 0), 2), Status::INVALID_NAMESPACE),
-        ("set recovery of 2", nsid(set(fid::ERROR_RECOVERY, 0), 2), Status::INVALID_NAMESPACE),
+        ("set for no namespace", nsid(set(fid::ARBITRATION, 0), 33), Status::INVALID_NAMESPACE),
+        ("set recovery of 2", nsid(set(fid::ERROR_RECOVERY, 0), 2), Status::INVALID_FIELD),
+        ("set recovery of none", set(fid::ERROR_RECOVERY, 0), Status::INVALID_NAMESPACE),
         ("deallocated errors", nsid(set(fid::ERROR_RECOVERY, 1 << 16), 1), Status::INVALID_FIELD),
         ("power state 1", set(fid::POWER_MANAGEMENT, 1), Status::INVALID_FIELD),
         ("threshold type", set(fid::TEMPERATURE_THRESHOLD, 2 << 20), Status::INVALID_FIELD),
@@ -208,7 +213,7 @@ fn host_behavior_moves_through_memory() {
 #[test]
 fn without_a_cache_there_is_no_cache_feature() {
     let mut plain = config();
-    plain.namespace.volatile_write_cache = false;
+    plain.volatile_write_cache = false;
     let mut host = Host::ready_with(plain);
     for opc in [admin::GET_FEATURES, admin::SET_FEATURES] {
         let sqe = command(opc, fid::VOLATILE_WRITE_CACHE.into(), 1);
@@ -379,7 +384,7 @@ fn events_wait_for_room_in_the_admin_completion_queue() {
 #[test]
 fn namespace_size_follows_the_block_size() {
     let mut large = config();
-    large.namespace.lba_bytes = 4096;
+    large.namespaces[0].1.lba_bytes = 4096;
     let mut host = Host::ready_with(large);
     let id = identify(&mut host, cns::NAMESPACE, 1);
     assert_eq!(id[..8], (SIZE_BYTES / 4096).to_le_bytes());

@@ -35,7 +35,7 @@ fn a_guest_brings_the_controller_up_and_does_io() {
 
     let id: IdentifyController = bytemuck::pod_read_unaligned(&identify(&mut host, cns::CONTROLLER, 0));
     assert_eq!(&id.sn, b"EK0001              ");
-    assert_eq!((id.nn, id.mdts, id.cntrltype), (1, 8, 1));
+    assert_eq!((id.nn, id.mnan, id.mdts, id.cntrltype), (32, 32, 8, 1));
     let ns: IdentifyNamespace = bytemuck::pod_read_unaligned(&identify(&mut host, cns::NAMESPACE, 1));
     assert_eq!((ns.nsze, ns.flbas, ns.nlbaf, ns.lbaf[0].lbads), (SIZE_BYTES / 512, 0, 1, 9));
 

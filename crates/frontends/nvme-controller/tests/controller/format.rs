@@ -22,7 +22,8 @@ fn every_bad_format_gets_its_status() {
     let mut host = Host::ready();
     for (name, sqe, expected) in [
         ("namespace 0", Sqe { nsid: 0, ..format(0) }, Status::INVALID_NAMESPACE),
-        ("namespace 2", Sqe { nsid: 2, ..format(0) }, Status::INVALID_NAMESPACE),
+        ("namespace 2", Sqe { nsid: 2, ..format(0) }, Status::INVALID_FIELD),
+        ("namespace 33", Sqe { nsid: 33, ..format(0) }, Status::INVALID_NAMESPACE),
         ("format 2", format(2), Status::INVALID_FORMAT),
         ("format 16", format(1 << 12), Status::INVALID_FORMAT),
         ("metadata", format(1 << 4), Status::INVALID_FORMAT),
@@ -41,9 +42,9 @@ fn a_format_zeroes_everything_and_changes_the_block_size() {
     assert_eq!(host.admin(Sqe { nsid: NSID_ALL, ..format(1 | 1 << 9) }).status(), Status::SUCCESS);
     assert!(host.tenant().iter().all(|byte| *byte == 0));
     host.check_guards();
-    let record = |step| FormatRecord { format: 1, step, lba_bytes: 4096 };
+    let record = |step| FormatRecord { format: 1, nsid: 1, step, lba_bytes: 4096 };
     assert_eq!(host.take_records(), [record(FormatStep::Begins), record(FormatStep::Ends)]);
-    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 4096);
     assert_eq!(identify(&mut host, cns::NAMESPACE, 1)[..8], (SIZE_BYTES / 4096).to_le_bytes());
     let data = host.alloc(4096);
     let last = Sqe { dptr: [data, 0], ..rw(nvm::WRITE, SIZE_BYTES / 4096 - 1, 1) };
@@ -54,7 +55,7 @@ fn a_format_zeroes_everything_and_changes_the_block_size() {
 #[test]
 fn a_device_without_write_zeroes_gets_zeroes_written() {
     let mut plain = config();
-    plain.namespace.write_zeroes = false;
+    plain.write_zeroes = false;
     let mut host = Host::ready_with(plain);
     assert_eq!(host.admin(format(0)).status(), Status::SUCCESS);
     assert_eq!(host.seen.len() as u64, SIZE_BYTES >> 20);
@@ -66,7 +67,7 @@ fn a_device_without_write_zeroes_gets_zeroes_written() {
 #[test]
 fn io_is_refused_and_admin_goes_on_while_a_format_runs() {
     let mut plain = config();
-    plain.namespace.write_zeroes = false;
+    plain.write_zeroes = false;
     let mut host = Host::ready_with(plain);
     host.submit(0, format(1));
     host.fetch_all();
@@ -101,14 +102,14 @@ fn assert_cut_short(host: &mut Host) {
     for opc in [nvm::READ, nvm::WRITE, nvm::VERIFY, nvm::WRITE_ZEROES] {
         assert_eq!(host.io(rw(opc, 0, 1)).status(), Status::NAMESPACE_NOT_READY.dnr(), "opcode {opc}");
     }
-    assert!(host.seen.is_empty() && host.controller.config().namespace.format_cut_short);
+    assert!(host.seen.is_empty() && host.controller.config().namespaces[0].1.format_cut_short);
 }
 
 /// Another Format brings it back.
 fn assert_remedied(host: &mut Host) {
     assert_eq!(host.admin(format(1)).status(), Status::SUCCESS);
     assert_eq!((progress(host), host.io(rw(nvm::VERIFY, 0, 1)).status()), (0x80, Status::SUCCESS));
-    let namespace = host.controller.config().namespace;
+    let namespace = host.controller.config().namespaces[0].1.clone();
     assert_eq!((namespace.lba_bytes, namespace.format_cut_short), (4096, false));
 }
 
@@ -142,7 +143,7 @@ fn a_reset_cuts_a_format_short() {
 #[test]
 fn a_format_that_was_cut_short_in_an_earlier_life_is_seen() {
     let mut half = config();
-    half.namespace.format_cut_short = true;
+    half.namespaces[0].1.format_cut_short = true;
     let mut host = Host::ready_with(half);
     assert_cut_short(&mut host);
     assert_remedied(&mut host);
@@ -214,7 +215,7 @@ fn the_answer_to_a_format_that_went_with_a_reset_ends_no_other() {
     host.records = Some(true);
     host.run();
     assert!(host.next_completion(0).is_some_and(|cqe| cqe.status().is_success()));
-    assert_eq!(host.controller.config().namespace.lba_bytes, 512);
+    assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 512);
 }
 
 #[test]
@@ -254,13 +255,13 @@ fn ranges_to_discard_stay_where_they_were_when_the_blocks_change() {
     assert_eq!(host.admin(format(1)).status(), Status::SUCCESS);
     assert_eq!(host.seen.last().map(|command| command.offset_bytes), Some(BASE_BYTES + 1000 * 512));
     assert_eq!(host.next_completion(1).map(|cqe| (cqe.cid, cqe.status())), Some((cid, Status::SUCCESS)));
-    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 4096);
 }
 
 #[test]
 fn a_format_stops_at_a_shutdown() {
     let mut plain = config();
-    plain.namespace.write_zeroes = false;
+    plain.write_zeroes = false;
     let mut host = Host::ready_with(plain);
     host.submit(0, format(0));
     host.records = None;

@@ -18,6 +18,8 @@ pub const RAM_BYTES: u64 = 64 << 20;
 /// The tenant's part of the disk, with a guard on both sides.
 pub const BASE_BYTES: u64 = 1 << 20;
 pub const SIZE_BYTES: u64 = 8 << 20;
+/// From one namespace's start to the next one's, but for the first. None is longer than half of it.
+pub const OTHERS_BYTES: u64 = 1 << 20;
 pub const PLACE: Place = Place { tenant: TenantId(3), disk: 0, base_bytes: BASE_BYTES };
 pub const GUARD: u8 = 0xa5;
 
@@ -37,22 +39,35 @@ impl Vectors {
     }
 }
 
+/// Where a namespace lies on the disk: the first one, a guard, and then the others with one behind each.
+pub fn base_of(nsid: u32) -> u64 {
+    if nsid == 1 { BASE_BYTES } else { 2 * BASE_BYTES + SIZE_BYTES + u64::from(nsid - 2) * OTHERS_BYTES }
+}
+
+/// A namespace where it belongs, of blocks of 512 bytes or 4 KiB.
+pub fn namespace(nsid: u32, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
+    NamespaceConfig {
+        base_bytes: base_of(nsid),
+        size_bytes,
+        lba_bytes,
+        lba_sizes: vec![512, 4096],
+        read_only: false,
+        shared: false,
+        format_cut_short: false,
+    }
+}
+
 pub fn config() -> ControllerConfig {
     ControllerConfig {
         serial: "EK0001".into(),
         model: "Evenkeel virtual drive".into(),
         firmware: "1.0".into(),
         subnqn: "nqn.2026-01.io.evenkeel:test".into(),
-        namespace: NamespaceConfig {
-            place: PLACE,
-            size_bytes: SIZE_BYTES,
-            lba_bytes: 512,
-            lba_sizes: vec![512, 4096],
-            discard: true,
-            write_zeroes: true,
-            volatile_write_cache: true,
-            format_cut_short: false,
-        },
+        tenant: PLACE.tenant,
+        namespaces: vec![(1, namespace(1, SIZE_BYTES, 512))],
+        discard: true,
+        write_zeroes: true,
+        volatile_write_cache: true,
         max_io_queues: 64,
         max_depth: 1024,
         max_transfer_bytes: 1 << 20,
@@ -106,7 +121,8 @@ impl Host {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
         let (doorbells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
         let vectors = Vectors::default();
-        let end = (config.namespace.place.base_bytes + config.namespace.size_bytes + BASE_BYTES) as usize;
+        let last = config.namespaces.iter().map(|(nsid, _)| *nsid).max().unwrap_or(1);
+        let end = base_of(last + 1) as usize;
         let controller =
             Controller::new(config, Arc::clone(&doorbells), vectors.clone()).expect("a good configuration");
         let mut host = Self {
@@ -474,11 +490,12 @@ pub fn flush() -> Sqe {
 /// A command says whose it is and where it begins in the tenant's disk.
 pub fn check_place(command: &Command) {
     let Command { op, offset_bytes, tenant_offset_bytes, len_bytes, .. } = *command;
-    let again = if op == Op::Flush { PLACE.flush() } else { PLACE.command(op, tenant_offset_bytes, len_bytes) };
+    let (disk, base_bytes) = (command.disk, base_of(u32::from(command.disk) + 1));
+    let place = Place { disk, base_bytes, ..PLACE };
+    let again = if op == Op::Flush { place.flush() } else { place.command(op, tenant_offset_bytes, len_bytes) };
     assert_eq!(*command, again.with_fua(command.fua));
     // It may have grown into the guard.
-    let most_bytes = SIZE_BYTES + BASE_BYTES;
-    assert!(tenant_offset_bytes + len_bytes <= most_bytes && offset_bytes <= BASE_BYTES + most_bytes, "{command:?}");
+    assert!(offset_bytes + len_bytes <= base_of(u32::from(disk) + 2), "{command:?}");
 }
 
 pub fn execute(disk: &mut [u8], command: &Command, buf: &IoBuf) -> Outcome {

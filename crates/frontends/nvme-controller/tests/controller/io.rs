@@ -37,8 +37,11 @@ fn every_bad_field_gets_its_status() {
         ("opcode", Sqe { opc: 0x7f, ..good }, Status::INVALID_OPCODE),
         ("write uncorrectable", Sqe { opc: 0x04, ..good }, Status::INVALID_OPCODE),
         ("namespace 0", Sqe { nsid: 0, ..good }, Status::INVALID_NAMESPACE),
-        ("namespace 2", Sqe { nsid: 2, ..good }, Status::INVALID_NAMESPACE),
-        ("flush of namespace 2", Sqe { nsid: 2, ..flush() }, Status::INVALID_NAMESPACE),
+        ("namespace 2", Sqe { nsid: 2, ..good }, Status::INVALID_FIELD),
+        ("namespace 32", Sqe { nsid: 32, ..good }, Status::INVALID_FIELD),
+        ("namespace 33", Sqe { nsid: 33, ..good }, Status::INVALID_NAMESPACE),
+        ("flush of namespace 2", Sqe { nsid: 2, ..flush() }, Status::INVALID_FIELD),
+        ("flush of namespace 33", Sqe { nsid: 33, ..flush() }, Status::INVALID_NAMESPACE),
         ("all namespaces", Sqe { nsid: NSID_ALL, ..good }, Status::INVALID_FIELD),
         ("fused", Sqe { flags: 1, ..good }, Status::INVALID_FIELD),
         ("metadata SGL", Sqe { flags: 0x80, ..good }, Status::INVALID_FIELD),
@@ -82,7 +85,7 @@ fn every_bad_field_gets_its_status() {
 #[test]
 fn optional_commands_are_refused_where_the_device_lacks_them() {
     let mut lacking = config();
-    (lacking.namespace.discard, lacking.namespace.write_zeroes) = (false, false);
+    (lacking.discard, lacking.write_zeroes) = (false, false);
     let mut host = Host::ready_with(lacking);
     for opc in [nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
         assert_eq!(host.io(rw(opc, 0, 1)).status().code(), Status::INVALID_OPCODE);

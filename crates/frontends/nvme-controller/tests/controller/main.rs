@@ -3,6 +3,7 @@
 mod admin;
 mod admin_work;
 mod arbitration;
+mod attach;
 mod bringup;
 mod doorbells;
 mod format;

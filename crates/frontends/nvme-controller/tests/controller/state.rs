@@ -10,7 +10,7 @@ use nvme_spec::log::lid;
 use nvme_spec::opcode::{admin, nvm};
 use nvme_spec::{Sqe, Status};
 
-use crate::host::{Host, config, flush, rw};
+use crate::host::{Host, OTHERS_BYTES, config, flush, namespace, rw};
 
 /// Puts a fresh controller, made from the saved state, in place of the old one.
 fn hand_over(host: &mut Host) -> ControllerState {
@@ -103,11 +103,49 @@ fn counters_logs_and_block_size_move_along() {
         Status::SUCCESS
     );
     hand_over(&mut host);
-    assert_eq!(host.controller.config().namespace.lba_bytes, 4096);
+    assert_eq!(host.controller.config().namespaces[0].1.lba_bytes, 4096);
     let data = host.alloc(4096);
     let log = Sqe { opc: admin::GET_LOG_PAGE, cdw10: u32::from(lid::ERROR) | 15 << 16, ..Sqe::zeroed() };
     assert_eq!(host.admin(Sqe { dptr: [data, 0], ..log }).status(), Status::SUCCESS);
     assert_eq!(host.read(data, 8), 1u64.to_le_bytes());
+}
+
+#[test]
+fn every_namespace_moves_along_and_what_came_and_went_meanwhile_is_told() {
+    let mut several = config();
+    several.namespaces.push((2, namespace(2, OTHERS_BYTES / 4, 4096)));
+    several.namespaces.push((5, namespace(5, OTHERS_BYTES / 4, 4096)));
+    let mut host = Host::ready_with(several);
+    let recovery = |opc, nsid, cdw11| Sqe { opc, nsid, cdw10: fid::ERROR_RECOVERY.into(), cdw11, ..Sqe::zeroed() };
+    assert_eq!(host.admin(recovery(admin::SET_FEATURES, 2, 7)).status(), Status::SUCCESS);
+    let format = Sqe { opc: admin::FORMAT_NVM, nsid: 2, ..Sqe::zeroed() };
+    assert_eq!(host.admin(format).status(), Status::SUCCESS);
+    let wants = u32::from(fid::ASYNC_EVENT_CONFIG);
+    let wants = Sqe { opc: admin::SET_FEATURES, cdw10: wants, cdw11: 1 << 8, ..Sqe::zeroed() };
+    assert_eq!(host.admin(wants).status(), Status::SUCCESS);
+    let data = host.alloc(4096);
+    let changed = Sqe { opc: admin::GET_LOG_PAGE, cdw10: 4 | 1023 << 16, dptr: [data, 0], ..Sqe::zeroed() };
+    assert_eq!(host.admin(changed).status(), Status::SUCCESS);
+    let event = host.submit(0, Sqe { opc: admin::ASYNC_EVENT_REQUEST, ..Sqe::zeroed() });
+    host.run();
+
+    hand_over(&mut host);
+    assert_eq!(host.controller.config().namespaces.iter().map(|(nsid, _)| *nsid).collect::<Vec<_>>(), [1, 2, 5]);
+    host.run();
+    assert_eq!(host.next_completion(0), None, "nothing changed");
+    assert_eq!(host.admin(recovery(admin::GET_FEATURES, 2, 0)).dw0, 7);
+    assert_eq!(host.controller.config().namespaces[1].1.lba_bytes, 512);
+
+    let state = host.controller.export().expect("idle");
+    let mut other = host.controller.config();
+    other.namespaces[2].0 = 6;
+    let restored = Controller::restore(other, Arc::clone(&host.doorbells), host.vectors.clone(), &state);
+    host.controller = restored.expect("a state that was just saved");
+    host.map_ram();
+    host.run();
+    assert_eq!(host.next_completion(0).map(|cqe| (cqe.cid, cqe.dw0)), Some((event, 0x04_00_02)));
+    assert_eq!(host.admin(changed).status(), Status::SUCCESS);
+    assert_eq!(host.read(data, 12), [5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]

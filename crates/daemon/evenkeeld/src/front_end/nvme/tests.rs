@@ -1,0 +1,158 @@
+//! Namespaces that come, grow and go: where their commands end up on the drive, and when their place is free.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use nvme_spec::opcode::admin;
+use nvme_spec::regs::{Aqa, Cc, Reg};
+
+use super::*;
+
+const RAM_BYTES: u64 = 64 << 10;
+const ACQ: u64 = 0x1000;
+const MIB: u64 = 1 << 20;
+
+/// A device whose guest has brought up the admin queue and formats namespaces: each is erased by one command.
+struct Guest {
+    device: NvmeDevice,
+    ram: Arc<Mapping>,
+    records: Receiver<FormatRecord>,
+    lines: Arc<Mutex<Vec<String>>>,
+    tail: u32,
+}
+
+fn namespace(size_bytes: u64) -> NamespaceConfig {
+    NamespaceConfig {
+        base_bytes: 0,
+        size_bytes,
+        lba_bytes: 512,
+        lba_sizes: vec![512, 4096],
+        read_only: false,
+        shared: false,
+        format_cut_short: false,
+    }
+}
+
+impl Guest {
+    fn new() -> Self {
+        let config = ControllerConfig {
+            serial: "1".into(),
+            model: "test".into(),
+            firmware: "1".into(),
+            subnqn: "nqn.2026-11.evenkeel:test".into(),
+            tenant: TenantId(3),
+            namespaces: vec![(NSID, namespace(MIB))],
+            discard: true,
+            write_zeroes: true,
+            volatile_write_cache: false,
+            max_io_queues: 1,
+            max_depth: 16,
+            max_transfer_bytes: MAX_TRANSFER_BYTES,
+            doorbells: Doorbells::Trapped,
+            queues_singly: false,
+        };
+        let (page, _) = Mapping::memfd("doorbells", 4096).unwrap();
+        let controller = Controller::new(config, page, EventFds::default()).unwrap();
+        let (told, records) = channel();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&lines);
+        let mut device = NvmeDevice {
+            controller: Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]),
+            session: None,
+            waiting: Vec::new(),
+            name: "a".into(),
+            log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned()))),
+            on_format: Box::new(move |record| told.send(record).unwrap()),
+        };
+        let (ram, fd) = Mapping::memfd("ram", RAM_BYTES as usize).unwrap();
+        let mapped = Mapping::shared(fd.as_fd(), 0, RAM_BYTES, true).unwrap();
+        device.controller.dma_map(0, RAM_BYTES, Some(mapped), &mut ()).unwrap();
+        for (reg, value) in [(Reg::Aqa, u64::from(Aqa::new(15, 15).0)), (Reg::Asq, 0), (Reg::Acq, ACQ)] {
+            let bytes = value.to_le_bytes();
+            device.write(BAR0, reg.offset(), if reg == Reg::Aqa { &bytes[..4] } else { &bytes });
+        }
+        device.write(BAR0, Reg::Cc.offset(), &Cc::enable_nvm().0.to_le_bytes());
+        Self { device, ram, records, lines, tail: 0 }
+    }
+
+    /// Formats a namespace, up to where the drive has what erases it: where on the drive that is.
+    fn erase(&mut self, nsid: u32) -> Vec<((u64, u64), Token, IoBuf)> {
+        // Opcode, NSID, and zeros.
+        let mut entry = [0; 64];
+        entry[0] = admin::FORMAT_NVM;
+        entry[4..8].copy_from_slice(&nsid.to_le_bytes());
+        self.ram.write_at(u64::from(self.tail) * 64, &entry).unwrap();
+        self.tail += 1;
+        self.device.write(BAR0, DOORBELLS_START, &self.tail.to_le_bytes());
+        assert_eq!(self.device.service(), 1);
+        self.device.notify();
+        let record = self.records.try_recv().unwrap();
+        assert_eq!(record.nsid, nsid);
+        self.device.order(Order::Recorded(record, true), &mut ());
+        let mut fetched = Vec::new();
+        while self.device.backlog(0) > 0 {
+            let Fetch::Command(command, buf, token) = self.device.fetch(0) else { panic!("a step of the Format") };
+            fetched.push(((command.offset_bytes, command.len_bytes), token, buf));
+        }
+        fetched
+    }
+
+    /// The same, to its end.
+    fn format(&mut self, nsid: u32) -> Vec<(u64, u64)> {
+        let parts = self.erase(nsid);
+        let places = parts.iter().map(|(place, ..)| *place).collect();
+        parts.into_iter().for_each(|(_, token, buf)| self.device.complete(token, Ok(()), buf));
+        self.device.notify();
+        let record = self.records.try_recv().unwrap();
+        self.device.order(Order::Recorded(record, true), &mut ());
+        places
+    }
+}
+
+#[test]
+fn commands_follow_a_namespace_that_comes_or_grows() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.format(1), [(100 * MIB, MIB)]);
+    guest.device.order(Order::Grow(1, 2 * MIB, Extents::new([(100 * MIB, MIB), (7 * MIB, MIB)])), &mut ());
+    assert_eq!(guest.format(1), [(100 * MIB, MIB), (7 * MIB, MIB)]);
+    guest.device.order(Order::Attach(2, namespace(MIB), Extents::one(30 * MIB, MIB)), &mut ());
+    assert_eq!(guest.format(2), [(30 * MIB, MIB)]);
+    assert!(guest.lines.lock().unwrap().is_empty());
+}
+
+#[test]
+fn an_order_that_is_refused_moves_nothing_and_is_logged() {
+    let mut guest = Guest::new();
+    for order in [
+        Order::Grow(1, MIB / 2, Extents::one(0, MIB)),
+        Order::Attach(1, namespace(MIB), Extents::one(0, MIB)),
+        Order::Attach(0, namespace(MIB), Extents::one(0, MIB)),
+        Order::Grow(9, MIB, Extents::one(0, MIB)),
+    ] {
+        guest.device.order(order, &mut ());
+        assert!(guest.lines.lock().unwrap().pop().is_some_and(|line| line.starts_with("a: namespace ")));
+    }
+    assert_eq!(guest.format(1), [(100 * MIB, MIB)]);
+}
+
+#[test]
+fn a_detached_namespace_is_free_when_the_drive_has_nothing_of_it() {
+    let mut guest = Guest::new();
+    guest.device.order(Order::Attach(2, namespace(MIB), Extents::one(30 * MIB, MIB)), &mut ());
+    let mut parts = guest.erase(2);
+    let (done, is_done) = channel();
+    guest.device.order(Order::Detach(2, done.clone()), &mut ());
+    guest.device.order(Order::Detach(2, done.clone()), &mut ());
+    assert!(guest.device.settle(&mut ()));
+    assert_eq!(is_done.try_recv(), Err(TryRecvError::Empty));
+    let (_, token, buf) = parts.remove(0);
+    guest.device.complete(token, Ok(()), buf);
+    assert!(!guest.device.settle(&mut ()));
+    assert_eq!((is_done.try_recv(), is_done.try_recv()), (Ok(()), Ok(())), "both who asked");
+    // What is not there is free; 0 is no namespace.
+    for nsid in [2, 0, 33] {
+        guest.device.order(Order::Detach(nsid, done.clone()), &mut ());
+        assert_eq!(is_done.try_recv(), Ok(()));
+    }
+    assert_eq!(guest.format(1), [(100 * MIB, MIB)], "the other one is where it was");
+}
