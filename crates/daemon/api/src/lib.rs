@@ -13,7 +13,9 @@ mod snapshot;
 use std::path::{Path, PathBuf};
 
 pub use client::{Client, NoDaemon};
-pub use disks::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use disks::{
+    Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe,
+};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};

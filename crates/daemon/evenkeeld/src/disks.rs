@@ -5,10 +5,11 @@
 
 use std::sync::mpsc::channel;
 
-use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
+use api::{Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
 use config::{Config, ConfigErrors, Tenant};
 use io_model::TenantId;
 use layout::{LayoutError, WipeMethod};
+use policy::Limits;
 use promises::admission::Admission;
 
 use crate::owner::Owner;
@@ -168,6 +169,7 @@ impl Owner {
             weight: class.weight(),
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             limits: tenant.terms.limits.in_words(),
+            ceilings: ceilings(&tenant.terms.limits),
             socket: self.config.socket_path(tenant).display().to_string(),
             state,
             attached: live.server.as_ref().is_some_and(client_socket::Server::has_client),
@@ -185,6 +187,20 @@ impl Owner {
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             policy: self.policy.name().to_owned(),
         }
+    }
+}
+
+fn ceilings(limits: &Limits) -> Ceilings {
+    let some = |limit: u64| (limit > 0).then_some(limit);
+    let bytes = |mbytes: u64| some(mbytes << 20);
+    Ceilings {
+        rw_iops: some(limits.rw_ios_per_sec),
+        r_iops: some(limits.r_ios_per_sec),
+        w_iops: some(limits.w_ios_per_sec),
+        rw_bytes_per_second: bytes(limits.rw_mbytes_per_sec),
+        r_bytes_per_second: bytes(limits.r_mbytes_per_sec),
+        w_bytes_per_second: bytes(limits.w_mbytes_per_sec),
+        burst_ms: some(limits.burst.0).map(|ns| ns as f64 / 1e6),
     }
 }
 

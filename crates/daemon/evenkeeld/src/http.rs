@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+use api::{Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
@@ -49,7 +49,18 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(list, create, show, change, delete, operations, drives),
-    components(schemas(Disk, DiskState, DiskChange, Drive, NewDisk, Operation, OperationState, Problem, Wipe))
+    components(schemas(
+        Ceilings,
+        Disk,
+        DiskState,
+        DiskChange,
+        Drive,
+        NewDisk,
+        Operation,
+        OperationState,
+        Problem,
+        Wipe
+    ))
 )]
 struct Document;
 
