@@ -17,10 +17,10 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
 /// Where the daemon answers.
 #[derive(Debug, clap::Args)]
-struct Daemon {
+pub(crate) struct Daemon {
     /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
     #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = "/run/evenkeel/api.sock")]
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
 
     /// Print JSON.
     #[arg(long)]
@@ -378,7 +378,7 @@ pub fn run_drive(args: &DriveArgs) -> Result<()> {
     print(daemon, &all, || drives(&all))
 }
 
-fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
+pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if daemon.json {
         writeln!(out, "{}", serde_json::to_string(value)?)?;

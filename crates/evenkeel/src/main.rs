@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "calibration measures")]
 
+mod apply;
 mod calibrate;
 mod check;
 mod demo;
@@ -35,11 +36,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Apply(apply::Args),
     Calibrate(calibrate::Args),
     Check(check::Args),
     Demo(demo::Args),
     Disk(disk::Args),
     Drive(disk::DriveArgs),
+    Export(apply::ExportArgs),
     Load(load::cli::Args),
     Operations(disk::OperationsArgs),
     Plan(plan::Args),
@@ -54,11 +57,13 @@ const EXIT_BAD_INPUT: u8 = 2;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args).map(|never| match never {}),
+        Command::Apply(args) => apply::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
         Command::Drive(args) => disk::run_drive(&args),
+        Command::Export(args) => apply::run_export(&args),
         Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,

@@ -349,18 +349,24 @@ pub struct Problem {
     pub title: String,
     /// What to do.
     pub remedy: String,
+    /// Each of several problems with its own remedy, where there are some.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub details: Vec<String>,
 }
 
 impl Problem {
     /// One with these words.
     pub fn new(status: u16, code: &str, title: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into() }
+        Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into(), details: Vec::new() }
     }
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}; {}", self.title, self.remedy)
+        match self.details[..] {
+            [] => write!(f, "{}; {}", self.title, self.remedy),
+            _ => f.write_str(&self.details.join("\n")),
+        }
     }
 }
 

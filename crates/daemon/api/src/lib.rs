@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apply;
 mod client;
 mod disks;
 mod rest;
@@ -12,6 +13,7 @@ mod snapshot;
 
 use std::path::{Path, PathBuf};
 
+pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use client::{Client, NoDaemon};
 pub use disks::{
     Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe,

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Deletion, Disk, DiskChange, Drive, NewDisk, NoDaemon, Operation, Problem, Wipe};
+use crate::{Applied, Apply, Deletion, Disk, DiskChange, Drive, Exported, NewDisk, NoDaemon, Operation, Problem, Wipe};
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -96,6 +96,22 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn drives(&self) -> Result<Vec<Drive>> {
         self.ask(Method::GET, "/v1/drives", None::<&()>)
+    }
+
+    /// Serves what a configuration file declares, or says what that would do.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn apply(&self, file: &Apply) -> Result<Applied> {
+        self.ask(Method::POST, "/v1/apply", Some(file))
+    }
+
+    /// All that is served, as one configuration file.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn export(&self) -> Result<Exported> {
+        self.ask(Method::GET, "/v1/export", None::<&()>)
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {

@@ -32,6 +32,10 @@ pub enum Command {
     Remove(TenantId, Sender<Result<()>>),
     /// What the API asks for.
     Disk(DiskCommand),
+    /// Read the own configuration file again, and apply it.
+    Reread,
+    /// What was read, or why it can't be.
+    OwnFile(Result<String, String>),
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
     /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.

@@ -5,8 +5,10 @@
 
 use std::sync::mpsc::channel;
 
-use api::{Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
-use config::{Config, ConfigErrors, Tenant};
+use api::{
+    Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, Operation, Problem, Wipe,
+};
+use config::{Config, ConfigErrors, Sections, Tenant};
 use io_model::TenantId;
 use layout::{LayoutError, WipeMethod};
 use policy::Limits;
@@ -31,6 +33,10 @@ pub enum DiskCommand {
     Operations(Reply<Vec<Operation>>),
     /// The drive.
     Drives(Reply<Vec<Drive>>),
+    /// A configuration file.
+    Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
+    /// All that is served, as one.
+    Export(Reply<Result<Exported, Problem>>),
 }
 
 impl Owner {
@@ -54,7 +60,17 @@ impl Owner {
             }
             DiskCommand::Operations(reply) => reply(self.operations().collect()),
             DiskCommand::Drives(reply) => reply(vec![self.describe_drive()]),
+            DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
+            DiskCommand::Export(reply) => reply(self.export()),
         }
+    }
+
+    /// What is served, as a configuration file.
+    fn export(&self) -> Result<Exported, Problem> {
+        let mut sections = Sections::of(&self.config).map_err(|errors| invalid(&errors))?;
+        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
+        made.for_each(|(_, settings)| sections.extend(settings));
+        Ok(Exported { text: sections.to_text() })
     }
 
     /// The section that a disk was made with.
@@ -112,11 +128,7 @@ impl Owner {
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
         self.layout.set_settings(name, &settings).map_err(|error| not_durable(&error))?;
-        let terms = tenant.terms;
-        self.change(id, terms).map_err(|_| no_such_disk(name))?;
-        if let Some(live) = self.tenants.get_mut(&id) {
-            live.tenant.overcommit = tenant.overcommit;
-        }
+        self.change_to(id, &tenant)?;
         self.config = config;
         Ok(id)
     }
@@ -129,7 +141,8 @@ impl Owner {
         if let Some(live) = self.find_tenant(name).and_then(|id| self.tenants.get(&id)) {
             if self.settings_of(name).is_none() {
                 let title = format!("{name:?} is declared in {}", self.config.file().display());
-                let remedy = "remove it there, start the daemon again, and delete it then";
+                let file = self.config.file().display();
+                let remedy = format!("remove it there, and run `evenkeel apply {file}`, which deletes it");
                 return Err(Problem::new(409, "declared", title, remedy));
             }
             if !force && live.server.as_ref().is_some_and(client_socket::Server::has_client) {
@@ -205,12 +218,12 @@ fn ceilings(limits: &Limits) -> Ceilings {
 }
 
 /// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
-fn in_words(errors: &ConfigErrors) -> (String, String) {
+pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
     let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
     (all(|problem| &problem.what), all(|problem| &problem.remedy))
 }
 
-fn invalid(errors: &ConfigErrors) -> Problem {
+pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(422, "invalid", title, remedy)
 }
@@ -225,14 +238,15 @@ fn no_such_disk(name: &str) -> Problem {
 }
 
 fn declared(name: &str, config: &Config) -> Problem {
-    let title = format!("{name:?} is declared in {}", config.file().display());
-    Problem::new(409, "declared", title, "change it there, and start the daemon again")
+    let file = config.file().display();
+    let title = format!("{name:?} is declared in {file}");
+    Problem::new(409, "declared", title, format!("change it there, and run `evenkeel apply {file}`"))
 }
 
-fn not_durable(error: &LayoutError) -> Problem {
+pub(crate) fn not_durable(error: &LayoutError) -> Problem {
     Problem::new(507, "not-durable", error.what(), error.remedy())
 }
 
-fn broken() -> Problem {
+pub(crate) fn broken() -> Problem {
     Problem::new(500, "failed", "the daemon has lost track of it", "please report this, with the daemon's log")
 }

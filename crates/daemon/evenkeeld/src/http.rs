@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+use api::{
+    Action, Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, Key, NewDisk, Operation,
+    OperationState, Problem, Step, Wipe,
+};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use client_socket::{Gate, Listener};
 use confine::ThreadKind;
@@ -44,12 +47,21 @@ const RETRY: Duration = Duration::from_millis(10);
 /// A disk takes a few hundred bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
+/// A configuration file has up to 4 MiB, and more as a text of JSON.
+const MAX_FILE_BODY_BYTES: usize = 8 << 20;
+
 /// What the API can be asked, for programs. `docs/openapi.json` is this.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
-    paths(list, create, show, change, delete, operations, drives),
+    paths(list, create, show, change, delete, operations, drives, apply, export),
     components(schemas(
+        Action,
+        Applied,
+        Apply,
+        Exported,
+        Key,
+        Step,
         Ceilings,
         Disk,
         DiskState,
@@ -136,6 +148,8 @@ fn router(daemon: Handle) -> Router {
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives))
+        .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
+        .route("/v1/export", get(export))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
         .method_not_allowed_fallback(|| async {
@@ -278,6 +292,29 @@ async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>
 #[utoipa::path(get, path = "/v1/drives", responses((status = 200, body = [Drive])))]
 async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refused> {
     ask(&daemon, DiskCommand::Drives).await.map(Json)
+}
+
+/// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing
+/// to do.
+#[utoipa::path(
+    post, path = "/v1/apply", request_body = Apply,
+    responses(
+        (status = 200, body = Applied), (status = 409, body = Problem), (status = 422, body = Problem),
+        (status = 507, body = Problem)
+    )
+)]
+async fn apply(
+    State(daemon): State<Handle>,
+    file: Result<Json<Apply>, JsonRejection>,
+) -> Result<Json<Applied>, Refused> {
+    let Json(file) = file?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Apply(Box::new(file), reply)).await??))
+}
+
+/// All that is served, with the disks that were made while the daemon ran, as one configuration file.
+#[utoipa::path(get, path = "/v1/export", responses((status = 200, body = Exported)))]
+async fn export(State(daemon): State<Handle>) -> Result<Json<Exported>, Refused> {
+    Ok(Json(ask(&daemon, DiskCommand::Export).await??))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
 //! | `http`, `disks` | the API, and what it has the owner do |
+//! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]
 
+mod applying;
 mod client_stream;
 mod clock;
 mod control;
@@ -30,6 +32,7 @@ mod front_end;
 mod http;
 mod log;
 pub mod opened;
+mod own_file;
 mod owner;
 mod panics;
 mod poller_thread;

@@ -16,6 +16,7 @@ use ssd_model::Profile;
 
 use crate::daemon::{Engine, OpenDrive};
 use crate::drive::AnyDrive;
+use crate::own_file::OwnFile;
 
 /// Everything that is opened once.
 pub struct Opened {
@@ -29,6 +30,7 @@ pub struct Opened {
     pub(crate) api: Listener,
     /// Of each tenant, by its name; nobody can connect yet.
     pub(crate) sockets: BTreeMap<String, Listener>,
+    pub(crate) own_file: Option<OwnFile>,
     identity: Option<Identity>,
 }
 
@@ -67,7 +69,8 @@ impl Opened {
         let bound =
             config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
         let sockets = bound.collect::<Result<_>>()?;
-        Ok(Self { config, profile, policy, layout, lock, drive, control, api, sockets, identity })
+        let own_file = OwnFile::find(config.file());
+        Ok(Self { own_file, config, profile, policy, layout, lock, drive, control, api, sockets, identity })
     }
 
     /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.
@@ -94,6 +97,11 @@ impl Opened {
 
     fn layout_directory(&self) -> Option<PathBuf> {
         self.layout.path().and_then(Path::parent).map(PathBuf::from)
+    }
+
+    /// Where the configuration file is read again.
+    pub fn readable(&self) -> Option<&Path> {
+        self.own_file.as_ref().map(OwnFile::directory)
     }
 
     /// Where files are made, replaced and removed while the daemon runs.

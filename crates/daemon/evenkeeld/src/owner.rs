@@ -24,6 +24,7 @@ use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
 use crate::http::ApiSocket;
 use crate::opened::{self, Opened};
+use crate::own_file::OwnFile;
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
@@ -94,6 +95,7 @@ pub struct Owner {
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
+    own_file: Option<OwnFile>,
     pub(crate) handle: Handle,
     pub(crate) around: Surroundings,
     _control: ControlSocket,
@@ -107,7 +109,7 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings) -> Result<Self> {
-        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, .. } = opened;
+        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, own_file, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let gate = || around.gate.clone();
@@ -126,6 +128,7 @@ impl Owner {
             policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
             clock,
+            own_file,
             around,
             _control: ControlSocket::serve(control, view, control_gate)?,
             _api: ApiSocket::serve(api, handle.clone(), api_gate)?,
@@ -177,6 +180,13 @@ impl Owner {
             }
             Command::Remove(id, done) => self.remove(id, done),
             Command::Disk(command) => self.apply_to_disks(command),
+            Command::Reread => match &self.own_file {
+                Some(file) => file.read_again(self.handle.clone()),
+                None => {
+                    (self.around.sink)(Level::Warn, "the directory of the configuration file could not be kept open")
+                }
+            },
+            Command::OwnFile(text) => self.apply_own_file(text),
             Command::Left(id) => self.left(id),
             Command::Format(id, record) => self.record_format(id, record),
             Command::Zeroed(zeroed) => self.zeroed(zeroed),
@@ -197,11 +207,12 @@ impl Owner {
         if self.tenants.values().any(|live| live.tenant.name == tenant.name) {
             bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
         }
+        let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
         self.place(&tenant, settings)?;
         let name = tenant.name.clone();
         let added = self.serve_placed(tenant);
         if added.is_err()
-            && settings.is_some()
+            && is_new
             && let Err(error) = self.layout.withdraw(&name)
         {
             (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));

@@ -234,7 +234,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     assert!(refused(&home, "delete nobody --yes").contains("there is no disk \"nobody\""));
     done(&home, "delete gone --yes --force");
     drop(gone);
-    assert_eq!(names(&home), ["kept"]);
+    wait_for("it has left", || (names(&home) == ["kept"]).then_some(()));
     let free = || {
         let output = evenkeel().args(["drive", "list", "--json", "--socket"]).arg(socket(&home)).output().unwrap();
         let drives: Value = serde_json::from_slice(&output.stdout).unwrap();
