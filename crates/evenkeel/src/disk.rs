@@ -24,7 +24,7 @@ pub(crate) struct Daemon {
 
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Make, list and change disks of a running daemon.

@@ -11,6 +11,7 @@ mod calibrate;
 mod check;
 mod demo;
 mod disk;
+mod events;
 mod plan;
 mod reproduce;
 mod serve;
@@ -42,6 +43,7 @@ enum Command {
     Demo(demo::Args),
     Disk(disk::Args),
     Drive(disk::DriveArgs),
+    Events(events::Args),
     Export(apply::ExportArgs),
     Load(load::cli::Args),
     Operations(disk::OperationsArgs),
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
         Command::Drive(args) => disk::run_drive(&args),
+        Command::Events(args) => events::run(&args),
         Command::Export(args) => apply::run_export(&args),
         Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {

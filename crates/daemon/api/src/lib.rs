@@ -8,6 +8,7 @@
 mod apply;
 mod client;
 mod disks;
+mod events;
 mod rest;
 mod snapshot;
 
@@ -18,6 +19,7 @@ pub use client::{Client, NoDaemon};
 pub use disks::{
     Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe,
 };
+pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{
-    Action, Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, Key, NewDisk, Operation,
-    OperationState, Problem, Step, Wipe,
+    Action, Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event, EventKind, Events,
+    EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, Operation, OperationState, Problem, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -29,10 +29,14 @@ use utoipa::OpenApi;
 use crate::client_stream::ClientStream;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
+use crate::events::EventLog;
 use crate::{panics, threads};
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 64;
+
+/// How many of them may wait for something to happen: the others are for who has something to say.
+const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
 /// How long a client may take to say what it wants, header by header.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -54,8 +58,11 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
-    paths(list, create, show, change, delete, operations, drives, apply, export),
+    paths(list, create, show, change, delete, operations, drives, apply, export, events),
     components(schemas(
+        Event,
+        EventKind,
+        Events,
         Action,
         Applied,
         Apply,
@@ -86,7 +93,7 @@ impl ApiSocket {
     ///
     /// # Errors
     /// The kernel refused a thread or the socket.
-    pub fn serve(listener: Listener, daemon: Handle, gate: Option<Arc<Gate>>) -> Result<Self> {
+    pub fn serve(listener: Listener, daemon: Handle, events: Arc<EventLog>, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
         listener.listen(gate)?;
         let served = Arc::clone(&listener);
@@ -96,7 +103,7 @@ impl ApiSocket {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             // Without it nobody is answered: a client sees its connection end.
             if let Ok(runtime) = runtime {
-                runtime.block_on(async { accept(served, router(daemon)).await.ok() });
+                runtime.block_on(async { accept(served, router(Asked::new(daemon, events))).await.ok() });
             }
         });
         thread.context("can't start the API's thread")?;
@@ -142,7 +149,28 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
     }
 }
 
-fn router(daemon: Handle) -> Router {
+/// What requests are answered from.
+#[derive(Clone)]
+struct Asked {
+    daemon: Handle,
+    events: Arc<EventLog>,
+    /// Places for those who wait for events.
+    waits: Arc<Semaphore>,
+}
+
+impl Asked {
+    fn new(daemon: Handle, events: Arc<EventLog>) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)) }
+    }
+}
+
+impl FromRef<Asked> for Handle {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.daemon.clone()
+    }
+}
+
+fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
@@ -150,6 +178,7 @@ fn router(daemon: Handle) -> Router {
         .route("/v1/drives", get(drives))
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
+        .route("/v1/events", get(events))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
         .method_not_allowed_fallback(|| async {
@@ -157,7 +186,7 @@ fn router(daemon: Handle) -> Router {
         })
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(daemon)
+        .with_state(asked)
 }
 
 const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
@@ -315,6 +344,35 @@ async fn apply(
 #[utoipa::path(get, path = "/v1/export", responses((status = 200, body = Exported)))]
 async fn export(State(daemon): State<Handle>) -> Result<Json<Exported>, Refused> {
     Ok(Json(ask(&daemon, DiskCommand::Export).await??))
+}
+
+/// What happened after some number, once there is something or the wait is over.
+#[utoipa::path(
+    get, path = "/v1/events", params(EventsAfter),
+    responses((status = 200, body = Events), (status = 422, body = Problem), (status = 503, body = Problem))
+)]
+async fn events(
+    State(asked): State<Asked>,
+    after: Result<Query<EventsAfter>, QueryRejection>,
+) -> Result<Json<Events>, Refused> {
+    let Query(EventsAfter { since, wait_s }) = after?;
+    if wait_s > MAX_EVENT_WAIT_S {
+        let remedy = format!("wait {MAX_EVENT_WAIT_S} seconds at most, and ask again");
+        return Err(Problem::new(422, "invalid", format!("wait_s is {wait_s}"), remedy).into());
+    }
+    // Before the look: what comes after it ends the wait.
+    let mut newest = asked.events.watch();
+    let look = || if since == 0 { asked.events.all(|_| true) } else { asked.events.after(since, |_| true) };
+    let told = look();
+    if wait_s == 0 || told.lost || !told.events.is_empty() {
+        return Ok(Json(told));
+    }
+    let Ok(_place) = asked.waits.try_acquire() else {
+        let title = format!("{MAX_WAITING} others wait for events already");
+        return Err(Problem::new(503, "too-many-wait", title, "ask without wait_s, or later").into());
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(wait_s.into()), newest.changed()).await;
+    Ok(Json(if waited.is_ok() { look() } else { told }))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
 //! | `http`, `disks` | the API, and what it has the owner do |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
+//! | `events` | what happened lately |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -27,6 +28,7 @@ pub mod daemon;
 mod disks;
 mod doorbell_scanner;
 mod drive;
+mod events;
 pub mod foresight;
 mod front_end;
 mod http;

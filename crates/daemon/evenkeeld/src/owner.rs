@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use api::EventKind;
 use client_socket::{BindError, Level, Listener, Server, Surroundings};
 use config::{Config, DeviceLock, Tenant};
 use confine::ThreadKind;
@@ -13,13 +14,14 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
-use policy::{PolicyConfig, Terms};
+use policy::{Class, PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
+use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
 use crate::http::ApiSocket;
@@ -98,6 +100,7 @@ pub struct Owner {
     own_file: Option<OwnFile>,
     pub(crate) handle: Handle,
     pub(crate) around: Surroundings,
+    pub(crate) events: Arc<EventLog>,
     _control: ControlSocket,
     _api: ApiSocket,
     _lock: DeviceLock,
@@ -108,7 +111,7 @@ impl Owner {
     ///
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
-    pub fn start(opened: Opened, handle: Handle, around: Surroundings) -> Result<Self> {
+    pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
         let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, own_file, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
@@ -126,12 +129,13 @@ impl Owner {
             when_served: Vec::new(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
-            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
+            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
             clock,
             own_file,
             around,
+            events: Arc::clone(&events),
             _control: ControlSocket::serve(control, view, control_gate)?,
-            _api: ApiSocket::serve(api, handle.clone(), api_gate)?,
+            _api: ApiSocket::serve(api, handle.clone(), events, api_gate)?,
             handle,
             profile,
             _lock: lock,
@@ -142,6 +146,7 @@ impl Owner {
             owner.stop();
             return Err(error);
         }
+        owner.events.tell(EventKind::Started, None, None);
         owner.wipe_next();
         Ok(owner)
     }
@@ -209,8 +214,11 @@ impl Owner {
         }
         let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
         self.place(&tenant, settings)?;
-        let name = tenant.name.clone();
+        let (name, size) = (tenant.name.clone(), tenant.size);
         let added = self.serve_placed(tenant);
+        if added.is_ok() {
+            self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
+        }
         if added.is_err()
             && is_new
             && let Err(error) = self.layout.withdraw(&name)
@@ -412,6 +420,7 @@ impl Owner {
         }
         let overcommits = self.config.overcommits(&live.tenant);
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
+        self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(in_words(&terms)));
         Ok(())
     }
 
@@ -497,6 +506,16 @@ impl Owner {
         }
         lost
     }
+}
+
+/// What a tenant is promised and held to.
+fn in_words(terms: &Terms) -> String {
+    let promise = match terms.class {
+        Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
+        Class::Guaranteed { latency_target: None } => "promised".to_owned(),
+        Class::BestEffort { weight } => format!("weight {weight}"),
+    };
+    terms.limits.in_words().into_iter().fold(promise, |promise, limits| format!("{promise}, at most {limits}"))
 }
 
 fn nobody(id: TenantId) -> String {

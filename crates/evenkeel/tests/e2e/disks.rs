@@ -252,6 +252,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     next.write(0, &secret).unwrap();
     assert_eq!(kept.read(0, 8).unwrap(), pattern(1, 4096));
     drop(next);
+    wait_for("its client is gone", || (done(&home, "show next")["attached"] == false).then_some(()));
     done(&home, "delete next --yes --wipe three-passes --wait");
     assert!(is_wiped(&home, &secret) && operations(&home).is_empty());
     daemon.stop();

@@ -20,6 +20,7 @@ mod disks;
 mod doorbells;
 mod drive_errors;
 mod drives;
+mod events;
 mod format;
 mod guest;
 mod harness;
