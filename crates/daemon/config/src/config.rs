@@ -10,7 +10,7 @@ use io_model::units::Size;
 use policy::Settings;
 use policy::Terms;
 
-use crate::access::{DaemonSection, SocketSection};
+use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::check;
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
@@ -32,6 +32,8 @@ pub struct Config {
     pub overcommit: bool,
     /// Whom the daemon becomes.
     pub daemon: DaemonSection,
+    /// Who may ask the API.
+    pub api: ApiSection,
     /// The drive.
     pub device: Device,
     /// Who may send next.
@@ -55,6 +57,7 @@ pub(crate) struct Marks {
     pub runtime_dir: Option<Range<usize>>,
     pub state_dir: Option<Range<usize>>,
     pub daemon: Option<Range<usize>>,
+    pub api: Option<Range<usize>>,
     pub device: Option<Range<usize>>,
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,

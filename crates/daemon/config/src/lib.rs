@@ -51,7 +51,7 @@ mod sections;
 mod summary;
 mod terms;
 
-pub use access::{Account, DaemonSection, SocketSection};
+pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use crate::config::Config;
 use crate::problem::ConfigErrors;
-use crate::section::{DAEMON_KEYS, DEMAND, DEVICE, POLICY, POLLERS, TENANT, TOP};
+use crate::section::{API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, POLICY, POLLERS, TENANT, TOP};
 
 /// The sections of one file, in an order of their own and without comments.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,7 +92,9 @@ impl Sections {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         write_keys(&mut text, &self.head, TOP);
-        for (section, keys) in [("daemon", DAEMON_KEYS), ("device", DEVICE), ("policy", POLICY), ("pollers", POLLERS)] {
+        let sections =
+            [("daemon", DAEMON_KEYS), ("api", API_KEYS), ("device", DEVICE), ("policy", POLICY), ("pollers", POLLERS)];
+        for (section, keys) in sections {
             if let Some(Value::Table(found)) = self.head.get(section) {
                 // Writing to a text can't fail.
                 let _ = writeln!(text, "\n[{section}]");

@@ -14,15 +14,15 @@ use layout::{LayoutError, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
 
-use crate::owner::Owner;
+use crate::owner::{Live, Owner};
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 /// What the API asks of the owner.
 pub enum DiskCommand {
-    /// All disks.
-    List(Reply<Vec<Disk>>),
+    /// All disks, or those whose sockets are a user's.
+    List(Option<u32>, Reply<Vec<Disk>>),
     /// One more; `true`: it was not there.
     Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
     /// What one is promised and held to.
@@ -43,8 +43,10 @@ impl Owner {
     /// Does what the API asks for.
     pub fn apply_to_disks(&mut self, command: DiskCommand) {
         match command {
-            DiskCommand::List(reply) => {
-                reply(self.tenants.keys().filter_map(|id| self.describe_disk(*id)).collect());
+            DiskCommand::List(of_user, reply) => {
+                let user = |live: &Live| live.tenant.socket.user.as_ref().and_then(|user| user.id);
+                let seen = self.tenants.iter().filter(|(_, live)| of_user.is_none() || user(live) == of_user);
+                reply(seen.filter_map(|(id, _)| self.describe_disk(*id)).collect());
             }
             DiskCommand::Create(disk, reply) => {
                 let made = self.create_disk(&disk);

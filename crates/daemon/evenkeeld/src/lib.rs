@@ -8,7 +8,7 @@
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `disks` | the API, and what it has the owner do |
+//! | `http`, `roles`, `disks` | the API, who may ask it for what, and what it has the owner do |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
@@ -42,6 +42,7 @@ mod poller_waker;
 mod pollers;
 mod promises_watch;
 mod queues;
+mod roles;
 pub mod serve;
 mod snapshot;
 pub mod stderr;

@@ -17,6 +17,7 @@ use ssd_model::Profile;
 use crate::daemon::{Engine, OpenDrive};
 use crate::drive::AnyDrive;
 use crate::own_file::OwnFile;
+use crate::roles::Roles;
 
 /// Everything that is opened once.
 pub struct Opened {
@@ -64,8 +65,12 @@ impl Opened {
                 config.hand_over(file, identity)?;
             }
         }
-        let control = Listener::bind(&config.control_path(), access(None, None, 0o600, identity.as_ref()))?;
-        let api = Listener::bind(&config.api_path(), access(None, None, 0o600, identity.as_ref()))?;
+        let operators = config.api.operators.as_ref();
+        let mode = if operators.is_some() { 0o660 } else { 0o600 };
+        let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
+        // Who asks is told what it may not.
+        let mode = if Roles::new(&config).let_others_in() { 0o666 } else { 0o600 };
+        let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
         let bound =
             config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
         let sockets = bound.collect::<Result<_>>()?;

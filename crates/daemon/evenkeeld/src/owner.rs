@@ -24,12 +24,13 @@ use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
-use crate::http::ApiSocket;
+use crate::http::{ApiSocket, Asked};
 use crate::opened::{self, Opened};
 use crate::own_file::OwnFile;
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
+use crate::roles::Roles;
 use crate::threads;
 use crate::wiping::Wipes;
 use crate::zeroing::{Zeroed, Zeroing};
@@ -135,7 +136,7 @@ impl Owner {
             around,
             events: Arc::clone(&events),
             _control: ControlSocket::serve(control, view, control_gate)?,
-            _api: ApiSocket::serve(api, handle.clone(), events, api_gate)?,
+            _api: ApiSocket::serve(api, Roles::new(&config), Asked::new(handle.clone(), events), api_gate)?,
             handle,
             profile,
             _lock: lock,
