@@ -1,5 +1,5 @@
-//! `cargo xtask changes`: disks are made, grown, changed and deleted at random while others are written and verified, and
-//! the daemon is killed amid changes.
+//! `cargo xtask changes`: disks are made, grown, changed and deleted at random while others are written and verified,
+//! and the daemon is killed amid changes.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -17,14 +17,14 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
 /// Where the daemon answers.
 #[derive(Debug, clap::Args)]
-struct Daemon {
+pub(crate) struct Daemon {
     /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
     #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = "/run/evenkeel/api.sock")]
-    socket: PathBuf,
+    pub(crate) socket: PathBuf,
 
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Make, list and change disks of a running daemon.
@@ -163,11 +163,19 @@ struct Terms {
     #[arg(long)]
     priority: Option<String>,
 
-    /// Commands per second at most, such as 20k; 0: no limit
+    /// Commands per second at most, such as 20k; none: no limit, of each of these
     #[arg(long, value_name = "RATE")]
     rw_iops: Option<String>,
 
-    /// Bytes per second at most, such as 200MiB/s; 0: no limit
+    /// Reads per second at most
+    #[arg(long, value_name = "RATE")]
+    r_iops: Option<String>,
+
+    /// Commands per second at most that are no reads
+    #[arg(long, value_name = "RATE")]
+    w_iops: Option<String>,
+
+    /// Bytes per second at most, such as 200MiB/s
     #[arg(long, value_name = "RATE")]
     rw_bandwidth: Option<String>,
 
@@ -179,6 +187,10 @@ struct Terms {
     #[arg(long, value_name = "RATE")]
     w_bandwidth: Option<String>,
 
+    /// For how long unused quota of these limits is kept, such as 2s
+    #[arg(long, value_name = "TIME")]
+    burst: Option<String>,
+
     /// Serve it even if its promise can't be kept
     #[arg(long)]
     overcommit: bool,
@@ -186,19 +198,21 @@ struct Terms {
 
 impl Terms {
     fn change(self) -> DiskChange {
-        let Self { class, latency_target, weight, priority, rw_iops, rw_bandwidth, r_bandwidth, w_bandwidth, .. } =
-            self;
-        let overcommit = self.overcommit.then_some(true);
+        let Self { class, latency_target, weight, priority, rw_iops, r_iops, w_iops, .. } = self;
+        let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
         DiskChange {
             class,
             latency_target,
             weight,
             priority,
             rw_iops,
+            r_iops,
+            w_iops,
             rw_bandwidth,
             r_bandwidth,
             w_bandwidth,
-            overcommit,
+            burst,
+            overcommit: overcommit.then_some(true),
             size: None,
         }
     }
@@ -382,7 +396,7 @@ pub fn run_drive(args: &DriveArgs) -> Result<()> {
     print(daemon, &all, || drives(&all))
 }
 
-fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
+pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if daemon.json {
         writeln!(out, "{}", serde_json::to_string(value)?)?;

@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "calibration measures")]
 
+mod apply;
 mod calibrate;
 mod check;
 mod demo;
 mod disk;
+mod events;
 mod plan;
 mod reproduce;
 mod serve;
@@ -35,11 +37,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Apply(apply::Args),
     Calibrate(calibrate::Args),
     Check(check::Args),
     Demo(demo::Args),
     Disk(disk::Args),
     Drive(disk::DriveArgs),
+    Events(events::Args),
+    Export(apply::ExportArgs),
     Load(load::cli::Args),
     Operations(disk::OperationsArgs),
     Plan(plan::Args),
@@ -54,11 +59,14 @@ const EXIT_BAD_INPUT: u8 = 2;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args).map(|never| match never {}),
+        Command::Apply(args) => apply::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
         Command::Drive(args) => disk::run_drive(&args),
+        Command::Events(args) => events::run(&args),
+        Command::Export(args) => apply::run_export(&args),
         Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,

@@ -1,4 +1,5 @@
-//! The namespaces as the model knows them. Each has its place on the drive, with a guard around it, whatever its length.
+//! The namespaces as the model knows them. Each has its place on the drive, with a guard around it, whatever its
+//! length.
 
 use nvme_controller::NamespaceConfig;
 

@@ -30,7 +30,13 @@ pub struct NewDisk {
     /// Commands per second at most, such as `20k`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_iops: Option<String>,
-    /// Bytes per second at most, both ways, such as `200MiB/s`.
+    /// Reads per second at most.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_iops: Option<String>,
+    /// Commands per second at most that are no reads.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_iops: Option<String>,
+    /// Bytes per second at most, both ways, in whole MiB, such as `200MiB/s`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_bandwidth: Option<String>,
     /// Bytes per second read at most.
@@ -39,6 +45,9 @@ pub struct NewDisk {
     /// Bytes per second written at most.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_bandwidth: Option<String>,
+    /// For how long unused quota of these limits is kept, such as `2s`; up to `60s`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst: Option<String>,
     /// `shared` or `own-poller`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub isolation: Option<String>,
@@ -56,8 +65,11 @@ pub struct NewDisk {
     pub read_only: Option<bool>,
 }
 
-/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit of `0` is
-/// taken away.
+/// Instead of a limit: there is none from now on.
+const NO_LIMIT: &str = "none";
+
+/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit that is `none`
+/// is taken away, and the burst goes with the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
@@ -79,6 +91,12 @@ pub struct DiskChange {
     /// See [`NewDisk::rw_iops`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_iops: Option<String>,
+    /// See [`NewDisk::r_iops`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_iops: Option<String>,
+    /// See [`NewDisk::w_iops`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_iops: Option<String>,
     /// See [`NewDisk::rw_bandwidth`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rw_bandwidth: Option<String>,
@@ -88,6 +106,9 @@ pub struct DiskChange {
     /// See [`NewDisk::w_bandwidth`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub w_bandwidth: Option<String>,
+    /// See [`NewDisk::burst`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst: Option<String>,
     /// See [`NewDisk::overcommit`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overcommit: Option<bool>,
@@ -123,7 +144,7 @@ impl DiskChange {
     /// The disk with the change.
     pub fn apply(&self, disk: &NewDisk) -> NewDisk {
         let limit = |new: &Option<String>, old: &Option<String>| {
-            new.as_ref().or(old.as_ref()).filter(|limit| *limit != "0").cloned()
+            new.as_ref().or(old.as_ref()).filter(|limit| *limit != NO_LIMIT).cloned()
         };
         let (mut latency_target, mut weight, mut overcommit) =
             (disk.latency_target.clone(), disk.weight, disk.overcommit);
@@ -132,20 +153,56 @@ impl DiskChange {
             Some("guaranteed") => weight = None,
             _ => {}
         }
-        NewDisk {
+        let mut changed = NewDisk {
             size: self.size.clone().unwrap_or_else(|| disk.size.clone()),
             class: self.class.clone().or_else(|| disk.class.clone()),
             latency_target: self.latency_target.clone().or(latency_target),
             weight: self.weight.or(weight),
             priority: self.priority.clone().or_else(|| disk.priority.clone()),
             rw_iops: limit(&self.rw_iops, &disk.rw_iops),
+            r_iops: limit(&self.r_iops, &disk.r_iops),
+            w_iops: limit(&self.w_iops, &disk.w_iops),
             rw_bandwidth: limit(&self.rw_bandwidth, &disk.rw_bandwidth),
             r_bandwidth: limit(&self.r_bandwidth, &disk.r_bandwidth),
             w_bandwidth: limit(&self.w_bandwidth, &disk.w_bandwidth),
+            burst: limit(&self.burst, &disk.burst),
             overcommit: self.overcommit.or(overcommit),
             ..disk.clone()
+        };
+        let NewDisk { rw_iops, r_iops, w_iops, rw_bandwidth, r_bandwidth, w_bandwidth, .. } = &changed;
+        let is_limited =
+            [rw_iops, r_iops, w_iops, rw_bandwidth, r_bandwidth, w_bandwidth].iter().any(|it| it.is_some());
+        if !is_limited && self.burst.is_none() {
+            changed.burst = None;
         }
+        changed
     }
+}
+
+/// What a disk may do at most; what is left out has no limit.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Ceilings {
+    /// Commands per second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_iops: Option<u64>,
+    /// Reads per second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_iops: Option<u64>,
+    /// Commands per second that are no reads.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_iops: Option<u64>,
+    /// Bytes per second, both ways.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rw_bytes_per_second: Option<u64>,
+    /// Bytes per second read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub r_bytes_per_second: Option<u64>,
+    /// Bytes per second written.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub w_bytes_per_second: Option<u64>,
+    /// For how long unused quota is kept.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst_ms: Option<f64>,
 }
 
 /// How far a disk is.
@@ -193,6 +250,8 @@ pub struct Disk {
     pub latency_target_us: Option<f64>,
     /// What it may do at most, in words.
     pub limits: Option<String>,
+    /// The same in numbers.
+    pub ceilings: Ceilings,
     /// Where a VMM attaches it.
     pub socket: String,
     /// How far it is.
@@ -298,18 +357,24 @@ pub struct Problem {
     pub title: String,
     /// What to do.
     pub remedy: String,
+    /// Each of several problems with its own remedy, where there are some.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub details: Vec<String>,
 }
 
 impl Problem {
     /// One with these words.
     pub fn new(status: u16, code: &str, title: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into() }
+        Self { status, code: code.to_owned(), title: title.into(), remedy: remedy.into(), details: Vec::new() }
     }
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}; {}", self.title, self.remedy)
+        match self.details[..] {
+            [] => write!(f, "{}; {}", self.title, self.remedy),
+            _ => f.write_str(&self.details.join("\n")),
+        }
     }
 }
 
@@ -343,8 +408,24 @@ mod tests {
         let promised = target.apply(&disk());
         assert_eq!((promised.weight, promised.latency_target.as_deref()), (None, Some("50us")));
         assert_eq!((promised.name, promised.size, promised.rw_iops), (disk().name, disk().size, disk().rw_iops));
-        let back = DiskChange { class: Some("best-effort".into()), rw_iops: Some("0".into()), ..DiskChange::default() };
+        let best_effort = Some("best-effort".into());
+        let back = DiskChange { class: best_effort, rw_iops: Some("none".into()), ..DiskChange::default() };
         let back = back.apply(&target.apply(&disk()));
         assert_eq!((back.latency_target, back.rw_iops, back.weight), (None, None, None));
+    }
+
+    #[test]
+    fn a_burst_goes_with_the_last_limit_and_not_before() {
+        let some = |text: &str| Some(text.to_owned());
+        let limits = DiskChange { w_bandwidth: some("2MiB/s"), burst: some("2s"), ..DiskChange::default() };
+        let limited = limits.apply(&disk());
+        assert_eq!((limited.rw_iops, limited.w_bandwidth, limited.burst), (some("20k"), some("2MiB/s"), some("2s")));
+        let one_less = DiskChange { rw_iops: some("none"), ..DiskChange::default() }.apply(&limits.apply(&disk()));
+        assert_eq!((one_less.rw_iops.as_ref(), one_less.burst.as_deref()), (None, Some("2s")));
+        let free = DiskChange { w_bandwidth: some("none"), ..DiskChange::default() }.apply(&one_less);
+        assert_eq!((free.w_bandwidth, free.burst), (None, None));
+        // A burst that was asked for now is not dropped without a word.
+        let asked = DiskChange { rw_iops: some("none"), burst: some("1s"), ..DiskChange::default() }.apply(&disk());
+        assert_eq!(asked.burst, some("1s"));
     }
 }

@@ -5,15 +5,21 @@
 
 #![forbid(unsafe_code)]
 
+mod apply;
 mod client;
 mod disks;
+mod events;
 mod rest;
 mod snapshot;
 
 use std::path::{Path, PathBuf};
 
+pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use client::{Client, NoDaemon};
-pub use disks::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use disks::{
+    Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe,
+};
+pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};

@@ -12,7 +12,10 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Deletion, Disk, DiskChange, Drive, NewDisk, NoDaemon, Operation, Problem, Wipe};
+use crate::{
+    Applied, Apply, Deletion, Disk, DiskChange, Drive, Events, EventsAfter, Exported, NewDisk, NoDaemon, Operation,
+    Problem, Wipe,
+};
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -97,6 +100,31 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn drives(&self) -> Result<Vec<Drive>> {
         self.ask(Method::GET, "/v1/drives", None::<&()>)
+    }
+
+    /// Serves what a configuration file declares, or says what that would do.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn apply(&self, file: &Apply) -> Result<Applied> {
+        self.ask(Method::POST, "/v1/apply", Some(file))
+    }
+
+    /// All that is served, as one configuration file.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn export(&self) -> Result<Exported> {
+        self.ask(Method::GET, "/v1/export", None::<&()>)
+    }
+
+    /// What happened after some number, as soon as there is something or the wait is over.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn events(&self, after: EventsAfter) -> Result<Events> {
+        let EventsAfter { since, wait_s } = after;
+        self.ask(Method::GET, &format!("/v1/events?since={since}&wait_s={wait_s}"), None::<&()>)
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {

@@ -4,7 +4,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::problem::Sink;
-use crate::section::{Section, Wrong, clip, text};
+use crate::section::{Section, Wrong, boolean, clip, or, text};
 
 /// A user or a group, by name or by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,17 @@ pub struct DaemonSection {
     pub user: Option<Account>,
     /// `None`: the user's own.
     pub group: Option<Account>,
+}
+
+/// Who may ask the API, besides root and the daemon's own user.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ApiSection {
+    /// A group whose members may do everything.
+    pub operators: Option<Account>,
+    /// A group whose members may look at everything.
+    pub viewers: Option<Account>,
+    /// The user of a tenant's socket may look at that tenant.
+    pub tenants: bool,
 }
 
 /// Who may use a tenant's socket, besides root and the daemon's own user.
@@ -74,6 +85,16 @@ pub(crate) fn read_daemon(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Dae
         section.forbid(sink, "group", "the daemon becomes no other user", "add user = \"evenkeel\", or remove it");
     }
     DaemonSection { user, group }
+}
+
+/// The section `[api]`.
+pub(crate) fn read_api(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> ApiSection {
+    section.reject_unknown(sink);
+    let operators = section.get(sink, "operators", account).map(Spanned::into_inner);
+    let viewers = section.get(sink, "viewers", account).map(Spanned::into_inner);
+    // What can't be read is a problem of the file already.
+    let tenants = or(sink, section, "tenants", false, boolean).unwrap_or_default();
+    ApiSection { operators, viewers, tenants }
 }
 
 /// The keys of a tenant that say whom its socket is for. `None`: the mode can't be used.

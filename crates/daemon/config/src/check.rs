@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
-use crate::access::{DaemonSection, SocketSection, read_daemon, read_socket};
+use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
 use crate::frontend::{FrontendDraft, read_frontend};
@@ -84,6 +84,7 @@ pub(crate) struct Draft {
     pub state_dir: Option<PathBuf>,
     pub overcommit: Option<bool>,
     pub daemon: DaemonSection,
+    pub api: ApiSection,
     pub device: Option<Device>,
     pub policy: Option<Settings>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
@@ -119,6 +120,7 @@ impl Draft {
             state_dir: self.state_dir?,
             overcommit: self.overcommit?,
             daemon: self.daemon,
+            api: self.api,
             device: self.device?,
             policy: self.policy?,
             pollers: self.pollers?,
@@ -172,6 +174,9 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let daemon_section = top.table(sink, "daemon", section::DAEMON_KEYS);
     marks.daemon = daemon_section.span.clone();
     let daemon = read_daemon(sink, &daemon_section);
+    let api_section = top.table(sink, "api", section::API_KEYS);
+    marks.api = api_section.span.clone();
+    let api = read_api(sink, &api_section);
     let device_section = top.table(sink, "device", section::DEVICE);
     if top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
@@ -190,6 +195,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
         state_dir,
         overcommit,
         daemon,
+        api,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
         policy,

@@ -1,5 +1,6 @@
 //! The checked values.
 
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use io_model::units::Size;
 use policy::Settings;
 use policy::Terms;
 
-use crate::access::{DaemonSection, SocketSection};
+use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::check;
 use crate::demand::Demand;
 use crate::frontend::{Frontend, FrontendMarks};
@@ -31,6 +32,8 @@ pub struct Config {
     pub overcommit: bool,
     /// Whom the daemon becomes.
     pub daemon: DaemonSection,
+    /// Who may ask the API.
+    pub api: ApiSection,
     /// The drive.
     pub device: Device,
     /// Who may send next.
@@ -54,6 +57,7 @@ pub(crate) struct Marks {
     pub runtime_dir: Option<Range<usize>>,
     pub state_dir: Option<Range<usize>>,
     pub daemon: Option<Range<usize>>,
+    pub api: Option<Range<usize>>,
     pub device: Option<Range<usize>>,
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,
@@ -199,13 +203,18 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with one of them, or with all together.
     pub fn with_disks<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
-        let mut text = self.text.text[..self.declared_bytes].to_owned();
+        let mut text = self.declared_text().to_owned();
         for disk in disks {
             text += "\n";
             text += disk;
         }
         let (file, declared_bytes) = (self.text.file.clone(), self.declared_bytes);
         Ok(Self { declared_bytes, ..check::check(Text { file, text })? })
+    }
+
+    /// What the file itself says, without the disks of [`Config::with_disks`].
+    pub(crate) fn declared_text(&self) -> &str {
+        &self.text.text[..self.declared_bytes]
     }
 
     /// The error for a profile that can't be had.
@@ -313,9 +322,16 @@ impl Backend {
 /// # Errors
 /// It can't be read, is too large, or is no UTF-8. `what` names it in messages: "a configuration file".
 pub fn read_text(path: &Path, what: &str) -> Result<String, ConfigErrors> {
+    read_opened(File::open(path), path, what)
+}
+
+/// As [`read_text`], of a file that is open. `path` is its name for messages.
+///
+/// # Errors
+/// As [`read_text`].
+pub fn read_opened(file: std::io::Result<File>, path: &Path, what: &str) -> Result<String, ConfigErrors> {
     let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes));
-    if let Err(e) = read {
+    if let Err(e) = file.and_then(|file| file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)) {
         let remedy = format!("give the path of {what} that this user may read");
         return Err(ConfigErrors::one(path, format!("can't be read: {e}"), remedy));
     }

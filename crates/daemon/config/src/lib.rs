@@ -20,12 +20,12 @@
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
+//! | `sections` | a file taken apart and put together again; what differs between two |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
 //!
 //! Values here are plain: the binary turns them into the types of other rooms.
 //!
-//! Not implemented: several drives in one file, reloading while
-//! running.
+//! Not implemented: several drives in one file.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
@@ -47,11 +47,12 @@ mod profile;
 mod rules;
 mod rw;
 mod section;
+mod sections;
 mod summary;
 mod terms;
 
-pub use access::{Account, DaemonSection, SocketSection};
-pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_text};
+pub use access::{Account, ApiSection, DaemonSection, SocketSection};
+pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport, Identity, in_use};
@@ -62,6 +63,7 @@ pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
+pub use sections::{KeyChange, Sections, tenant_changes, tenant_keys, tenant_meanwhile};
 pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.

@@ -47,17 +47,23 @@ impl Config {
     /// The file has a tenant of the same name, or what is wrong with one of them beside the file as it is now.
     pub(crate) fn take_disks(&mut self, recorded: Option<&Layout>) -> Result<(), ConfigErrors> {
         let disks: Vec<(&str, &str)> = recorded.iter().flat_map(|layout| layout.settings()).collect();
-        let mut sink = Sink::new(&self.text);
-        for tenant in self.tenants.iter().filter(|tenant| disks.iter().any(|(name, _)| *name == tenant.name)) {
-            let what = format!("a disk {:?} was made by `evenkeel disk create`", tenant.name);
-            sink.at(&tenant.marks.name, what, "choose another name, or delete that disk first");
-        }
-        sink.finish()?;
+        self.refuse_names(&disks.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
         if !disks.is_empty() {
             *self = self.with_disks(disks.into_iter().map(|(_, settings)| settings))?;
             self.look_up_accounts()?;
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// Each tenant that has the name of a disk that was made while a daemon ran.
+    pub fn refuse_names(&self, made: &[&str]) -> Result<(), ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        for tenant in self.tenants.iter().filter(|tenant| made.contains(&tenant.name.as_str())) {
+            let what = format!("a disk {:?} was made by `evenkeel disk create`", tenant.name);
+            sink.at(&tenant.marks.name, what, "choose another name, or delete that disk first");
+        }
+        sink.finish()
     }
 
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.

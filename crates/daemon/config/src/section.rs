@@ -35,6 +35,7 @@ pub type Schema = &'static [(&'static str, &'static [&'static str])];
 pub(crate) const DAEMON: Schema = &[
     (THE_TOP, TOP),
     ("[daemon]", DAEMON_KEYS),
+    ("[api]", API_KEYS),
     ("[device]", DEVICE),
     ("[policy]", POLICY),
     ("[pollers]", POLLERS),
@@ -42,8 +43,9 @@ pub(crate) const DAEMON: Schema = &[
     ("[tenant.demand]", DEMAND),
 ];
 pub(crate) const TOP: &[&str] =
-    &["runtime_dir", "state_dir", "overcommit", "daemon", "device", "policy", "pollers", "tenant"];
+    &["runtime_dir", "state_dir", "overcommit", "daemon", "api", "device", "policy", "pollers", "tenant"];
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
+pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
 pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
 /// The keys of `[policy]`.
 pub const POLICY: &[&str] = &[

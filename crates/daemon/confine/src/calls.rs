@@ -33,6 +33,8 @@ pub enum ThreadKind {
     Watchdog,
     /// Zeroes ranges of the drive.
     Zeroing,
+    /// Reads the configuration file again.
+    OwnFile,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
 }
@@ -221,7 +223,7 @@ const GATE: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -234,6 +236,7 @@ impl ThreadKind {
         Self::Closing,
         Self::Watchdog,
         Self::Zeroing,
+        Self::OwnFile,
         Self::Gate,
     ];
 
@@ -248,6 +251,7 @@ impl ThreadKind {
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
+            Self::OwnFile => &[RUNTIME, FILES],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
             Self::Closing => &[RUNTIME, UNLISTEN],
         }
@@ -268,6 +272,7 @@ impl ThreadKind {
             Self::Closing => "closing",
             Self::Watchdog => "watchdog",
             Self::Zeroing => "zeroing",
+            Self::OwnFile => "own-file",
             Self::Gate => "gate",
         }
     }

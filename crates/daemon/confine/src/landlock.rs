@@ -26,11 +26,12 @@ pub enum Fence {
 }
 
 /// From now on this thread, and those that it starts, open nothing outside of `directories`, in which they may do
-/// everything but execute; connect to nothing by TCP; and reach no abstract socket of others. What is open stays so.
+/// everything but execute, and of one in which they may read files; connect to nothing by TCP; and reach no abstract
+/// socket of others. What is open stays so.
 ///
 /// # Errors
 /// A directory is not there.
-pub fn fence(directories: &[PathBuf]) -> io::Result<Fence> {
+pub fn fence(directories: &[PathBuf], readable_directory: Option<&Path>) -> io::Result<Fence> {
     let readable = AccessFs::ReadFile | AccessFs::ReadDir;
     let all = AccessFs::from_all(KNOWN);
     let rules = |ruleset: landlock::RulesetCreated| -> Result<landlock::RulesetCreated, io::Error> {
@@ -38,6 +39,9 @@ pub fn fence(directories: &[PathBuf]) -> io::Result<Fence> {
         for directory in directories {
             let path = PathFd::new(directory).map_err(io::Error::other)?;
             ruleset = add(ruleset, path, all & !AccessFs::Execute)?;
+        }
+        if let Some(directory) = readable_directory {
+            ruleset = add(ruleset, PathFd::new(directory).map_err(io::Error::other)?, AccessFs::ReadFile.into())?;
         }
         for path in READ.iter().map(Path::new).filter(|path| path.exists()) {
             let path = PathFd::new(path).map_err(io::Error::other)?;

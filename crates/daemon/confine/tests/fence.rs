@@ -17,8 +17,9 @@ const DIRECTORY: &str = "CONFINE_TEST_DIRECTORY";
 fn trial() {
     let Ok(directory) = std::env::var(DIRECTORY).map(PathBuf::from) else { return };
     let outside = directory.with_file_name("outside");
+    let readable = directory.with_file_name("readable");
     let open_before = File::open(&outside).expect("it is there");
-    if fence(std::slice::from_ref(&directory)).expect("a fence") == Fence::None {
+    if fence(std::slice::from_ref(&directory), Some(&readable)).expect("a fence") == Fence::None {
         println!("skipped: this kernel has no Landlock");
         return;
     }
@@ -33,6 +34,9 @@ fn trial() {
     let thread = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/schedstat"));
     thread.join().expect("no panic").expect("what the kernel counts of our threads");
     assert!(me.name().is_some() && open_before.metadata().is_ok(), "what is open stays so");
+
+    assert_eq!(fs::read_to_string(readable.join("config.toml")).expect("read again"), "config");
+    assert!(fs::write(readable.join("config.toml"), "x").is_err() && fs::read_dir(&readable).is_err());
 
     // And what it never does.
     for path in [outside.as_path(), "/etc/passwd".as_ref(), "/proc/1/status".as_ref()] {
@@ -50,6 +54,8 @@ fn nothing_outside_of_the_fence_is_opened() {
     let inside = dir.path().join("inside");
     fs::create_dir(&inside).expect("made");
     fs::write(dir.path().join("outside"), "secret").expect("written");
+    fs::create_dir(dir.path().join("readable")).expect("made");
+    fs::write(dir.path().join("readable/config.toml"), "config").expect("written");
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", "trial", "--nocapture"])
         .env(DIRECTORY, &inside)

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
+use api::EventKind;
 use client_socket::{Gate, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
 use confine::ThreadKind;
@@ -15,6 +16,7 @@ use ssd_model::Profile;
 
 use crate::disks::DiskCommand;
 use crate::drive::{self, AnyDrive};
+use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::WipeStep;
 use crate::opened::Opened;
@@ -32,6 +34,10 @@ pub enum Command {
     Remove(TenantId, Sender<Result<()>>),
     /// What the API asks for.
     Disk(DiskCommand),
+    /// Read the own configuration file again, and apply it.
+    Reread,
+    /// What was read, or why it can't be.
+    OwnFile(Result<String, String>),
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
     /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.
@@ -165,8 +171,14 @@ impl Daemon {
     pub fn serve(opened: Opened, sink: Sink, gate: Option<Arc<Gate>>) -> Result<Self> {
         let (commands, queue) = channel();
         let handle = Handle { commands };
-        let around = Surroundings { sink, begin: || threads::enter(ThreadKind::Client), gate };
-        let owner = Owner::start(opened, handle.clone(), around)?;
+        let events = Arc::new(EventLog::new());
+        let log = Arc::clone(&events);
+        let on_client = move |name: &str, attached: bool| {
+            log.tell(if attached { EventKind::Attached } else { EventKind::Detached }, Some(name), None);
+        };
+        let begin = || threads::enter(ThreadKind::Client);
+        let around = Surroundings { sink, begin, gate, on_client: Arc::new(on_client) };
+        let owner = Owner::start(opened, handle.clone(), around, events)?;
         let spawned = std::thread::Builder::new().name("owner".into()).spawn(move || run(owner, &queue));
         Ok(Self { handle, thread: spawned.context("can't start the daemon's thread")? })
     }

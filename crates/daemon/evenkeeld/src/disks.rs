@@ -5,22 +5,25 @@
 
 use std::sync::mpsc::channel;
 
-use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, Problem, Wipe};
-use config::{Config, ConfigErrors, Tenant};
+use api::{
+    Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, Operation, Problem, Wipe,
+};
+use config::{Config, ConfigErrors, Sections, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
+use policy::Limits;
 use promises::admission::Admission;
 
-use crate::owner::Owner;
+use crate::owner::{Live, Owner};
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 /// What the API asks of the owner.
 pub enum DiskCommand {
-    /// All disks.
-    List(Reply<Vec<Disk>>),
+    /// All disks, or those whose sockets are a user's.
+    List(Option<u32>, Reply<Vec<Disk>>),
     /// One more; `true`: it was not there.
     Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
     /// What one is promised and held to.
@@ -31,14 +34,20 @@ pub enum DiskCommand {
     Operations(Reply<Vec<Operation>>),
     /// The drive.
     Drives(Reply<Vec<Drive>>),
+    /// A configuration file.
+    Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
+    /// All that is served, as one.
+    Export(Reply<Result<Exported, Problem>>),
 }
 
 impl Owner {
     /// Does what the API asks for.
     pub fn apply_to_disks(&mut self, command: DiskCommand) {
         match command {
-            DiskCommand::List(reply) => {
-                reply(self.tenants.keys().filter_map(|id| self.describe_disk(*id)).collect());
+            DiskCommand::List(of_user, reply) => {
+                let user = |live: &Live| live.tenant.socket.user.as_ref().and_then(|user| user.id);
+                let seen = self.tenants.iter().filter(|(_, live)| of_user.is_none() || user(live) == of_user);
+                reply(seen.filter_map(|(id, _)| self.describe_disk(*id)).collect());
             }
             DiskCommand::Create(disk, reply) => {
                 let made = self.create_disk(&disk);
@@ -54,7 +63,17 @@ impl Owner {
             }
             DiskCommand::Operations(reply) => reply(self.operations().collect()),
             DiskCommand::Drives(reply) => reply(vec![self.describe_drive()]),
+            DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
+            DiskCommand::Export(reply) => reply(self.export()),
         }
+    }
+
+    /// What is served, as a configuration file.
+    fn export(&self) -> Result<Exported, Problem> {
+        let mut sections = Sections::of(&self.config).map_err(|errors| invalid(&errors))?;
+        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
+        made.for_each(|(_, settings)| sections.extend(settings));
+        Ok(Exported { text: sections.to_text() })
     }
 
     /// The section that a disk was made with.
@@ -115,26 +134,34 @@ impl Owner {
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
+        self.change_to(id, &tenant, Some(&settings))?;
+        self.config = config;
+        Ok(id)
+    }
+
+    /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably
+    /// first. `settings`: of a disk that the API made.
+    pub(crate) fn change_to(&mut self, id: TenantId, tenant: &Tenant, settings: Option<&str>) -> Result<(), Problem> {
+        let (name, size_bytes) = (&tenant.name, tenant.size.0);
         let had_bytes = self.layout.layout().and_then(|layout| layout.find(name)).map_or(0, Placement::size_bytes);
-        if tenant.size.0 < had_bytes {
+        if size_bytes < had_bytes {
             return Err(no_shrinking(name, had_bytes));
         }
         let accept_content = self.pollers.zeroer().is_none();
-        let grown = self.layout.change_disk(name, &settings, tenant.size.0, accept_content);
+        let grown = self.layout.change_disk(name, settings, size_bytes, accept_content);
         grown.map_err(|error| not_durable(&error))?.map_err(|most| no_room_to_grow(name, had_bytes, most))?;
-        self.config = config;
-        let terms = tenant.terms;
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
+            live.tenant.demand = tenant.demand.clone();
         }
-        self.change(id, terms).map_err(|_| no_such_disk(name))?;
-        if tenant.size.0 > had_bytes {
+        self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
+        if size_bytes > had_bytes {
             self.has_grown(id, name).map_err(|error| {
                 let title = format!("{name:?} grows at the next start only: {error:#}");
                 Problem::new(500, "failed", title, "see the daemon's log")
             })?;
         }
-        Ok(id)
+        Ok(())
     }
 
     fn delete_disk(&mut self, name: &str, Deletion { force, wipe }: Deletion) -> Result<(), Problem> {
@@ -145,7 +172,8 @@ impl Owner {
         if let Some(live) = self.find_tenant(name).and_then(|id| self.tenants.get(&id)) {
             if self.settings_of(name).is_none() {
                 let title = format!("{name:?} is declared in {}", self.config.file().display());
-                let remedy = "remove it there, start the daemon again, and delete it then";
+                let file = self.config.file().display();
+                let remedy = format!("remove it there, and run `evenkeel apply {file}`, which deletes it");
                 return Err(Problem::new(409, "declared", title, remedy));
             }
             if !force && live.server.as_ref().is_some_and(client_socket::Server::has_client) {
@@ -186,6 +214,7 @@ impl Owner {
             weight: class.weight(),
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             limits: tenant.terms.limits.in_words(),
+            ceilings: ceilings(&tenant.terms.limits),
             socket: self.config.socket_path(tenant).display().to_string(),
             state,
             attached: live.server.as_ref().is_some_and(client_socket::Server::has_client),
@@ -206,13 +235,27 @@ impl Owner {
     }
 }
 
+fn ceilings(limits: &Limits) -> Ceilings {
+    let some = |limit: u64| (limit > 0).then_some(limit);
+    let bytes = |mbytes: u64| some(mbytes << 20);
+    Ceilings {
+        rw_iops: some(limits.rw_ios_per_sec),
+        r_iops: some(limits.r_ios_per_sec),
+        w_iops: some(limits.w_ios_per_sec),
+        rw_bytes_per_second: bytes(limits.rw_mbytes_per_sec),
+        r_bytes_per_second: bytes(limits.r_mbytes_per_sec),
+        w_bytes_per_second: bytes(limits.w_mbytes_per_sec),
+        burst_ms: some(limits.burst.0).map(|ns| ns as f64 / 1e6),
+    }
+}
+
 /// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
-fn in_words(errors: &ConfigErrors) -> (String, String) {
+pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
     let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
     (all(|problem| &problem.what), all(|problem| &problem.remedy))
 }
 
-fn invalid(errors: &ConfigErrors) -> Problem {
+pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(422, "invalid", title, remedy)
 }
@@ -241,14 +284,15 @@ fn no_such_disk(name: &str) -> Problem {
 }
 
 fn declared(name: &str, config: &Config) -> Problem {
-    let title = format!("{name:?} is declared in {}", config.file().display());
-    Problem::new(409, "declared", title, "change it there, and start the daemon again")
+    let file = config.file().display();
+    let title = format!("{name:?} is declared in {file}");
+    Problem::new(409, "declared", title, format!("change it there, and run `evenkeel apply {file}`"))
 }
 
-fn not_durable(error: &LayoutError) -> Problem {
+pub(crate) fn not_durable(error: &LayoutError) -> Problem {
     Problem::new(507, "not-durable", error.what(), error.remedy())
 }
 
-fn broken() -> Problem {
+pub(crate) fn broken() -> Problem {
     Problem::new(500, "failed", "the daemon has lost track of it", "please report this, with the daemon's log")
 }

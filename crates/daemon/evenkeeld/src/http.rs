@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use api::{Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe};
+use api::{
+    Action, Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event, EventKind, Events,
+    EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, Operation, OperationState, Problem, Step, Wipe,
+};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
 use client_socket::{Gate, Listener};
 use confine::ThreadKind;
 use hyper::server::conn::http1;
@@ -26,10 +29,18 @@ use utoipa::OpenApi;
 use crate::client_stream::ClientStream;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
+use crate::events::EventLog;
+use crate::roles::{Role, Roles};
 use crate::{panics, threads};
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 64;
+
+/// How many of them may be others than operators, who always find a place.
+const MAX_OTHERS: usize = MAX_CLIENTS / 2;
+
+/// How many of them may wait for something to happen: the others are for who has something to say.
+const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
 /// How long a client may take to say what it wants, header by header.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
@@ -44,12 +55,35 @@ const RETRY: Duration = Duration::from_millis(10);
 /// A disk takes a few hundred bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
+/// A configuration file has up to 4 MiB, and more as a text of JSON.
+const MAX_FILE_BODY_BYTES: usize = 8 << 20;
+
 /// What the API can be asked, for programs. `docs/openapi.json` is this.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
-    paths(list, create, show, change, delete, operations, drives),
-    components(schemas(Disk, DiskState, DiskChange, Drive, NewDisk, Operation, OperationState, Problem, Wipe))
+    paths(list, create, show, change, delete, operations, drives, apply, export, events),
+    components(schemas(
+        Event,
+        EventKind,
+        Events,
+        Action,
+        Applied,
+        Apply,
+        Exported,
+        Key,
+        Step,
+        Ceilings,
+        Disk,
+        DiskState,
+        DiskChange,
+        Drive,
+        NewDisk,
+        Operation,
+        OperationState,
+        Problem,
+        Wipe
+    ))
 )]
 struct Document;
 
@@ -64,7 +98,7 @@ impl ApiSocket {
     ///
     /// # Errors
     /// The kernel refused a thread or the socket.
-    pub fn serve(listener: Listener, daemon: Handle, gate: Option<Arc<Gate>>) -> Result<Self> {
+    pub fn serve(listener: Listener, roles: Roles, asked: Asked, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
         listener.listen(gate)?;
         let closed = Arc::new(Notify::new());
@@ -79,7 +113,7 @@ impl ApiSocket {
                     tokio::select! {
                         biased;
                         () = is_closed.notified() => {}
-                        _ = accept(served, router(daemon)) => {}
+                        _ = accept(served, roles, router(asked)) => {}
                     }
                 });
             }
@@ -97,9 +131,10 @@ impl Drop for ApiSocket {
     }
 }
 
-async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
+async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result<()> {
     let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
     let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
     loop {
         // Who comes while there is no place waits in the socket's queue.
         let place = Arc::clone(&places).acquire_owned().await?;
@@ -112,39 +147,89 @@ async fn accept(listener: Arc<Listener>, router: Router) -> Result<()> {
                 continue;
             }
         };
-        if listener.admit(&stream).is_err() {
-            continue;
-        }
+        let role = listener.admit(&stream).ok().and_then(|()| roles.of(&stream).ok());
+        let Some(role) = role else { continue };
+        let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
+        let Ok(other) = other.transpose() else { continue };
         let Ok(stream) = ClientStream::new(stream) else { continue };
-        let service = TowerToHyperService::new(router.clone());
+        let service = TowerToHyperService::new(router.clone().layer(Extension(role)));
         tokio::spawn(async move {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
             let connection = http.serve_connection(TokioIo::new(stream), service);
             // What became of it, its client knows.
             let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
-            drop(place);
+            drop((place, other));
         });
     }
 }
 
-fn router(daemon: Handle) -> Router {
+/// What requests are answered from.
+#[derive(Clone)]
+pub struct Asked {
+    daemon: Handle,
+    events: Arc<EventLog>,
+    /// Places for those who wait for events.
+    waits: Arc<Semaphore>,
+}
+
+impl Asked {
+    /// Nobody waits for events yet.
+    pub fn new(daemon: Handle, events: Arc<EventLog>) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)) }
+    }
+}
+
+impl FromRef<Asked> for Handle {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.daemon.clone()
+    }
+}
+
+fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives))
+        .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
+        .route("/v1/export", get(export))
+        .route("/v1/events", get(events))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
         .method_not_allowed_fallback(|| async {
             Refused(Problem::new(405, "no-such-method", "this can't be done with it", SEE_DOCUMENT))
         })
+        .layer(axum::middleware::from_fn(if_allowed))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(daemon)
+        .with_state(asked)
 }
 
 const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
+
+/// What a tenant's own user may look at, beside each of its disks.
+const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
+
+/// Who may not do something is told who may.
+async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
+    let (is_look, path) = (request.method() == Method::GET, request.uri().path());
+    let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
+    let (title, remedy) = match role {
+        Role::Operator => return next.run(request).await,
+        Role::Viewer if is_look => return next.run(request).await,
+        Role::Tenant(_) if is_look && is_of_tenants => return next.run(request).await,
+        Role::Viewer => ("you may look, and change nothing".to_owned(), BECOME_OPERATOR),
+        Role::Tenant(uid) => (format!("user {uid} may look at its own disks and their events alone"), BECOME_OPERATOR),
+        Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
+    };
+    Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
+}
+
+const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
+                               names";
+const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
+                          configuration names";
 
 /// Who sends a byte a second is sent away.
 async fn in_time(request: Request, next: Next) -> Response {
@@ -198,8 +283,8 @@ async fn ask<T: Send + 'static>(daemon: &Handle, command: impl FnOnce(Reply<T>) 
 
 /// Every disk.
 #[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = [Disk])))]
-async fn list(State(daemon): State<Handle>) -> Result<Json<Vec<Disk>>, Refused> {
-    ask(&daemon, DiskCommand::List).await.map(Json)
+async fn list(State(daemon): State<Handle>, Extension(role): Extension<Role>) -> Result<Json<Vec<Disk>>, Refused> {
+    ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await.map(Json)
 }
 
 /// One disk.
@@ -207,8 +292,12 @@ async fn list(State(daemon): State<Handle>) -> Result<Json<Vec<Disk>>, Refused> 
     get, path = "/v1/disks/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Disk), (status = 404, body = Problem))
 )]
-async fn show(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Disk>, Refused> {
-    let disks = ask(&daemon, DiskCommand::List).await?;
+async fn show(
+    State(daemon): State<Handle>,
+    Extension(role): Extension<Role>,
+    Path(name): Path<String>,
+) -> Result<Json<Disk>, Refused> {
+    let disks = ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await?;
     let found = disks.into_iter().find(|disk| disk.name == name);
     let missing = || Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "GET /v1/disks has all");
     Ok(Json(found.ok_or_else(missing)?))
@@ -276,6 +365,74 @@ async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>
 #[utoipa::path(get, path = "/v1/drives", responses((status = 200, body = [Drive])))]
 async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refused> {
     ask(&daemon, DiskCommand::Drives).await.map(Json)
+}
+
+/// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing
+/// to do.
+#[utoipa::path(
+    post, path = "/v1/apply", request_body = Apply,
+    responses(
+        (status = 200, body = Applied), (status = 409, body = Problem), (status = 422, body = Problem),
+        (status = 507, body = Problem)
+    )
+)]
+async fn apply(
+    State(daemon): State<Handle>,
+    file: Result<Json<Apply>, JsonRejection>,
+) -> Result<Json<Applied>, Refused> {
+    let Json(file) = file?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Apply(Box::new(file), reply)).await??))
+}
+
+/// All that is served, with the disks that were made while the daemon ran, as one configuration file.
+#[utoipa::path(get, path = "/v1/export", responses((status = 200, body = Exported)))]
+async fn export(State(daemon): State<Handle>) -> Result<Json<Exported>, Refused> {
+    Ok(Json(ask(&daemon, DiskCommand::Export).await??))
+}
+
+/// What happened after some number, once there is something or the wait is over.
+#[utoipa::path(
+    get, path = "/v1/events", params(EventsAfter),
+    responses((status = 200, body = Events), (status = 422, body = Problem), (status = 503, body = Problem))
+)]
+async fn events(
+    State(asked): State<Asked>,
+    Extension(role): Extension<Role>,
+    after: Result<Query<EventsAfter>, QueryRejection>,
+) -> Result<Json<Events>, Refused> {
+    let Query(EventsAfter { since, wait_s }) = after?;
+    if wait_s > MAX_EVENT_WAIT_S {
+        let remedy = format!("wait {MAX_EVENT_WAIT_S} seconds at most, and ask again");
+        return Err(Problem::new(422, "invalid", format!("wait_s is {wait_s}"), remedy).into());
+    }
+    // Before the look: what comes after it ends the wait.
+    let mut newest = asked.events.watch();
+    let its_own = match role.sees_only() {
+        Some(uid) => Some(ask(&asked.daemon, |reply| DiskCommand::List(Some(uid), reply)).await?),
+        None => None,
+    };
+    let is_seen = |event: &Event| match &its_own {
+        Some(disks) => disks.iter().any(|disk| event.tenant.as_deref() == Some(&disk.name)),
+        None => true,
+    };
+    let look = || {
+        let mut told = if since == 0 { asked.events.all(is_seen) } else { asked.events.after(since, is_seen) };
+        if its_own.is_some() {
+            // Why a promise failed names neighbours.
+            told.events.iter_mut().filter(|it| it.kind == EventKind::PromiseBroken).for_each(|it| it.what = None);
+        }
+        told
+    };
+    let told = look();
+    if wait_s == 0 || told.lost || !told.events.is_empty() {
+        return Ok(Json(told));
+    }
+    let Ok(_place) = asked.waits.try_acquire() else {
+        let title = format!("{MAX_WAITING} others wait for events already");
+        return Err(Problem::new(503, "too-many-wait", title, "ask without wait_s, or later").into());
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(wait_s.into()), newest.changed()).await;
+    Ok(Json(if waited.is_ok() { look() } else { told }))
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use ssd_model::Profile;
 
 use crate::daemon::{Engine, OpenDrive};
 use crate::drive::AnyDrive;
+use crate::own_file::OwnFile;
+use crate::roles::Roles;
 
 /// Everything that is opened once.
 pub struct Opened {
@@ -29,6 +31,7 @@ pub struct Opened {
     pub(crate) api: Listener,
     /// Of each tenant, by its name; nobody can connect yet.
     pub(crate) sockets: BTreeMap<String, Listener>,
+    pub(crate) own_file: Option<OwnFile>,
     identity: Option<Identity>,
 }
 
@@ -62,12 +65,17 @@ impl Opened {
                 config.hand_over(file, identity)?;
             }
         }
-        let control = Listener::bind(&config.control_path(), access(None, None, 0o600, identity.as_ref()))?;
-        let api = Listener::bind(&config.api_path(), access(None, None, 0o600, identity.as_ref()))?;
+        let operators = config.api.operators.as_ref();
+        let mode = if operators.is_some() { 0o660 } else { 0o600 };
+        let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
+        // Who asks is told what it may not.
+        let mode = if Roles::new(&config).let_others_in() { 0o666 } else { 0o600 };
+        let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
         let bound =
             config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
         let sockets = bound.collect::<Result<_>>()?;
-        Ok(Self { config, profile, policy, layout, lock, drive, control, api, sockets, identity })
+        let own_file = OwnFile::find(config.file());
+        Ok(Self { own_file, config, profile, policy, layout, lock, drive, control, api, sockets, identity })
     }
 
     /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.
@@ -94,6 +102,11 @@ impl Opened {
 
     fn layout_directory(&self) -> Option<PathBuf> {
         self.layout.path().and_then(Path::parent).map(PathBuf::from)
+    }
+
+    /// Where the configuration file is read again.
+    pub fn readable(&self) -> Option<&Path> {
+        self.own_file.as_ref().map(OwnFile::directory)
     }
 
     /// Where files are made, replaced and removed while the daemon runs.

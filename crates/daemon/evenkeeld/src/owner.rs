@@ -6,26 +6,30 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use api::EventKind;
 use client_socket::{BindError, Level, Listener, Server, Surroundings};
 use config::{Config, DeviceLock, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use layout::LayoutFile;
 use nvme_controller::{FormatRecord, FormatStep};
-use policy::{PolicyConfig, Terms};
+use policy::{Class, PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
+use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
-use crate::http::ApiSocket;
+use crate::http::{ApiSocket, Asked};
 use crate::opened::{self, Opened};
+use crate::own_file::OwnFile;
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, Pollers};
 use crate::promises_watch::PromiseWatch;
+use crate::roles::Roles;
 use crate::threads;
 use crate::wiping::Wipes;
 use crate::zeroing::Zeroing;
@@ -93,8 +97,10 @@ pub struct Owner {
     foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
+    own_file: Option<OwnFile>,
     pub(crate) handle: Handle,
     pub(crate) around: Surroundings,
+    pub(crate) events: Arc<EventLog>,
     _control: ControlSocket,
     _api: ApiSocket,
     _lock: DeviceLock,
@@ -105,8 +111,8 @@ impl Owner {
     ///
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
-    pub fn start(opened: Opened, handle: Handle, around: Surroundings) -> Result<Self> {
-        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, .. } = opened;
+    pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
+        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, own_file, .. } = opened;
         let clock = Clock::start();
         let pollers = Pollers::new(drive, &config, clock)?;
         let gate = || around.gate.clone();
@@ -123,11 +129,13 @@ impl Owner {
             when_served: Vec::new(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
-            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink)),
+            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
             clock,
+            own_file,
             around,
+            events: Arc::clone(&events),
             _control: ControlSocket::serve(control, view, control_gate)?,
-            _api: ApiSocket::serve(api, handle.clone(), api_gate)?,
+            _api: ApiSocket::serve(api, Roles::new(&config), Asked::new(handle.clone(), events), api_gate)?,
             handle,
             profile,
             _lock: lock,
@@ -138,6 +146,7 @@ impl Owner {
             owner.stop();
             return Err(error);
         }
+        owner.events.tell(EventKind::Started, None, None);
         owner.wipe_next();
         Ok(owner)
     }
@@ -176,6 +185,13 @@ impl Owner {
             }
             Command::Remove(id, done) => self.remove(id, done),
             Command::Disk(command) => self.apply_to_disks(command),
+            Command::Reread => match &self.own_file {
+                Some(file) => file.read_again(self.handle.clone()),
+                None => {
+                    (self.around.sink)(Level::Warn, "the directory of the configuration file could not be kept open")
+                }
+            },
+            Command::OwnFile(text) => self.apply_own_file(text),
             Command::Left(id) => self.left(id),
             Command::Format(id, record) => self.record_format(id, record),
             Command::Zeroed(zeroed) => self.zeroed(zeroed),
@@ -196,11 +212,15 @@ impl Owner {
         if self.tenants.values().any(|live| live.tenant.name == tenant.name) {
             bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
         }
+        let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
         self.place(&tenant, settings)?;
-        let name = tenant.name.clone();
+        let (name, size) = (tenant.name.clone(), tenant.size);
         let added = self.serve_placed(tenant);
+        if added.is_ok() {
+            self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
+        }
         if added.is_err()
-            && settings.is_some()
+            && is_new
             && let Err(error) = self.layout.withdraw(&name)
         {
             (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));
@@ -356,6 +376,7 @@ impl Owner {
         }
         let overcommits = self.config.overcommits(&live.tenant);
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
+        self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(in_words(&terms)));
         Ok(())
     }
 
@@ -444,6 +465,16 @@ impl Owner {
 
 fn why(error: &layout::LayoutError) -> String {
     format!("{}; {}", error.what(), error.remedy())
+}
+
+/// What a tenant is promised and held to.
+fn in_words(terms: &Terms) -> String {
+    let promise = match terms.class {
+        Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
+        Class::Guaranteed { latency_target: None } => "promised".to_owned(),
+        Class::BestEffort { weight } => format!("weight {weight}"),
+    };
+    terms.limits.in_words().into_iter().fold(promise, |promise, limits| format!("{promise}, at most {limits}"))
 }
 
 fn nobody(id: TenantId) -> String {

@@ -1,13 +1,15 @@
 //! Tells the log when a promise starts to fail, and whose fault it is, and when it is kept again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::TenantRow;
+use api::{EventKind, TenantRow};
 use client_socket::{Level, Sink};
 use io_model::{Nanos, TenantId};
 use poller::Board;
 
+use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::snapshot::Mark;
 
@@ -29,12 +31,13 @@ pub struct PromiseWatch {
     next: Nanos,
     told: HashMap<TenantId, Told>,
     sink: Sink,
+    events: Arc<EventLog>,
 }
 
 impl PromiseWatch {
     /// Begins with what the board has now.
-    pub fn new(board: &Board, now: Nanos, sink: Sink) -> Self {
-        Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink }
+    pub fn new(board: &Board, now: Nanos, sink: Sink, events: Arc<EventLog>) -> Self {
+        Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink, events }
     }
 
     /// How long from `now` until it is to look again.
@@ -50,14 +53,20 @@ impl PromiseWatch {
         let observed = self.mark.measure(now, board, foresight);
         for tenant in &observed {
             let told = self.told.entry(tenant.id).or_default();
+            if told.errors_are_news(tenant.row.errors, now) {
+                let what = format!("{} commands failed", tenant.row.errors);
+                self.events.tell(EventKind::DriveFailing, Some(&tenant.row.name), Some(what));
+            }
             match told.turn(is_kept(&tenant.row, PERIOD), now) {
                 Some(Turn::Fails) => {
                     let blame = foresight.blame(&observed, self.mark.starved(now), tenant.id);
                     let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
                     (self.sink)(Level::Warn, &fails(&tenant.row, &why));
+                    self.events.tell(EventKind::PromiseBroken, Some(&tenant.row.name), Some(why));
                 }
                 Some(Turn::IsKept) => {
                     (self.sink)(Level::Info, &format!("{}: its promise is kept again", tenant.row.name));
+                    self.events.tell(EventKind::PromiseKept, Some(&tenant.row.name), None);
                 }
                 None => {}
             }
@@ -97,9 +106,20 @@ struct Told {
     fails: bool,
     good_periods: u32,
     silent_until: Nanos,
+    /// The same of commands that the drive failed.
+    errors_silent_until: Nanos,
 }
 
 impl Told {
+    /// Whether commands that failed in a period are worth an event.
+    fn errors_are_news(&mut self, errors: u64, now: Nanos) -> bool {
+        let is_news = errors > 0 && now >= self.errors_silent_until;
+        if is_news {
+            self.errors_silent_until = now + SILENCE;
+        }
+        is_news
+    }
+
     /// Whether a period's outcome is worth a line.
     fn turn(&mut self, kept: Option<bool>, now: Nanos) -> Option<Turn> {
         self.good_periods = if kept? { self.good_periods.saturating_add(1) } else { 0 };

@@ -11,17 +11,17 @@ use confine::{Fence, ThreadKind};
 use promises::admission::{Admission, PromiseRow};
 use promises::drive_profile;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Command, Daemon};
 use crate::log;
 use crate::opened::Opened;
 use crate::{panics, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
-/// promises that the drive can't keep, unless they are overcommitted.
+/// promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the file as it is then.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -65,7 +65,7 @@ struct QemuArguments {
 pub fn run(args: &Args) -> Result<()> {
     panics::end_the_process();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't watch for signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
     let config = Config::load(&args.config)?;
     let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
     let mut prepared = Prepared::new(config)?;
@@ -107,7 +107,12 @@ pub fn run(args: &Args) -> Result<()> {
         tracing::warn!("can't print what is served: {error}");
     }
     threads::enter(ThreadKind::Main);
-    let signal = signals.forever().next();
+    let signal = signals.forever().find(|signal| {
+        if *signal == SIGHUP {
+            daemon.handle().tell(Command::Reread);
+        }
+        *signal != SIGHUP
+    });
     let name = signal.and_then(signal_hook::low_level::signal_name).unwrap_or("a signal");
     tracing::info!("{name}: completing what is in flight");
     let lost = daemon.stop();
@@ -123,7 +128,7 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn as_gate(confined: bool) -> ExitCode {
     let outer_walls = || -> Result<()> {
         confine::hide_memory()?;
-        confine::fence(&[])?;
+        confine::fence(&[], None)?;
         Ok(())
     };
     let serve = || {
@@ -161,7 +166,7 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
         return Ok(());
     }
     confine::hide_memory().context("can't hide the daemon's memory")?;
-    match confine::fence(&opened.directories()).context("can't fence the daemon in with Landlock")? {
+    match confine::fence(&opened.directories(), opened.readable()).context("can't fence the daemon in with Landlock")? {
         Fence::Whole => {}
         Fence::Partial => tracing::info!("an older kernel: Landlock keeps the daemon from less than it could"),
         Fence::None => tracing::warn!(

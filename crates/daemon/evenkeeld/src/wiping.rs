@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use api::{Operation, OperationState};
+use api::{EventKind, Operation, OperationState};
 use client_socket::Level;
 use config::Tenant;
 use io_model::TenantId;
@@ -95,6 +95,7 @@ impl Owner {
         let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
         self.layout.release(name, method)?;
         (self.around.sink)(Level::Info, &format!("{name}: deleted; what it leaves is being wiped"));
+        self.events.tell(EventKind::Deleted, Some(name), None);
         match self.find_tenant(name) {
             Some(id) => {
                 let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
@@ -216,9 +217,13 @@ impl Owner {
             Err(WipeError::Differs) => Err("what was read back is not what was written".to_owned()),
         };
         match ended {
-            Ok(_) => (self.around.sink)(Level::Info, &format!("{former}: {size} that it left are wiped, and free")),
+            Ok(_) => {
+                self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
+                (self.around.sink)(Level::Info, &format!("{former}: {size} that it left are wiped, and free"));
+            }
             Err(why) => {
                 self.wipes.failed.insert(offset_bytes);
+                self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
                 let line = format!(
                     "{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}"
                 );

@@ -3,8 +3,8 @@
 /// All points that [`pass`] is told of, in the order in which one change passes them.
 pub const CRASH_POINTS: [&str; 5] = ["before-write", "half-written", "written", "renamed", "recorded"];
 
-/// In debug builds, ends the process at once where `EVENKEELD_CRASH_AT=POINT:N` asks for it: when it passes that point for
-/// the Nth time, counted from 1.
+/// In debug builds, ends the process at once where `EVENKEELD_CRASH_AT=POINT:N` asks for it: when it passes that point
+/// for the Nth time, counted from 1.
 pub(crate) fn pass(point: &str) {
     #[cfg(debug_assertions)]
     {

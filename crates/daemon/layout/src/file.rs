@@ -209,7 +209,7 @@ impl LayoutFile {
         Ok(is_changed)
     }
 
-    /// Records other settings of a disk that was made while the daemon ran, and that it has `size_bytes` now or grows
+    /// Records other settings of a disk, if it was made while the daemon ran, and that it has `size_bytes` now or grows
     /// to them ([`Layout::grow`]); with `accept_content` nothing new is to be zeroed. One write, both or neither.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl LayoutFile {
     pub fn change_disk(
         &mut self,
         name: &str,
-        settings: &str,
+        settings: Option<&str>,
         size_bytes: u64,
         accept_content: bool,
     ) -> Result<Result<(), u64>, LayoutError> {
@@ -230,7 +230,8 @@ impl LayoutFile {
             if accept_content {
                 layout.accept_content();
             }
-            grown.is_ok() && layout.set_settings(name, settings)
+            let is_known = settings.is_none_or(|settings| layout.set_settings(name, settings));
+            grown.is_ok() && is_known
         })?;
         Ok(grown)
     }

@@ -78,3 +78,77 @@ fn a_socket_is_for_whom_the_configuration_says() {
         drop(daemon);
     }
 }
+
+/// Asks the API as another user, on a thread of its own.
+fn ask(path: &Path, user: u32, groups: &[u32], request: &str) -> String {
+    let (path, groups) = (path.to_owned(), groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>());
+    let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    let thread = std::thread::spawn(move || {
+        let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+        rustix::thread::set_thread_groups(&groups).unwrap();
+        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        let Ok(mut stream) = UnixStream::connect(path) else { return "may not connect".to_owned() };
+        let body = "{\"weight\":2}";
+        let head = "content-type: application/json\r\ncontent-length: ";
+        std::io::Write::write_all(&mut stream, format!("{request}{head}{}\r\n\r\n{body}", body.len()).as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn the_api_is_for_whom_the_configuration_says() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    const VIEWERS: u32 = 4343;
+    let home = Home::new();
+    for dir in [home.config().parent().unwrap(), home.path("").as_path()] {
+        fs::set_permissions(dir, Permissions::from_mode(0o711)).unwrap();
+    }
+    let api = home.runtime_dir().join("api.sock");
+    // Without the section, for root alone.
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    assert_eq!(ask(&api, ALICE, &[], "GET /v1/disks"), "may not connect");
+    daemon.stop();
+    home.configure(&format!("{CONFIG}[api]\noperators = \"4242\"\nviewers = \"4343\"\ntenants = true\n"));
+    let daemon = home.serve();
+    let patch = "PATCH /v1/disks/own";
+    // An operator does what the file lets anybody do.
+    let told = ask(&api, MALLORY, &[GROUP], patch);
+    assert!(told.starts_with("HTTP/1.1 409") && told.contains("is declared in"), "{told}");
+    assert!(ask(&api, MALLORY, &[GROUP], "GET /v1/export").starts_with("HTTP/1.1 200"));
+    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[GROUP]), Some(true));
+    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[VIEWERS]), None);
+    // A viewer looks.
+    let told = ask(&api, MALLORY, &[VIEWERS], "GET /v1/disks");
+    assert!(told.starts_with("HTTP/1.1 200") && told.contains("\"own\"") && told.contains("\"alice\""), "{told}");
+    let told = ask(&api, MALLORY, &[VIEWERS], patch);
+    assert!(told.starts_with("HTTP/1.1 403") && told.contains("application/problem+json"), "{told}");
+    assert!(told.contains("you may look, and change nothing") && told.contains("`operators` under [api]"), "{told}");
+    // A tenant's user sees that tenant.
+    let told = ask(&api, ALICE, &[], "GET /v1/disks");
+    assert!(told.contains("\"alice\"") && !told.contains("\"own\""), "{told}");
+    assert!(ask(&api, ALICE, &[], "GET /v1/disks/alice").starts_with("HTTP/1.1 200"));
+    assert!(ask(&api, ALICE, &[], "GET /v1/disks/own").starts_with("HTTP/1.1 404"));
+    let told = ask(&api, ALICE, &[], "GET /v1/events");
+    assert!(told.starts_with("HTTP/1.1 200") && !told.contains("started"), "{told}");
+    for request in ["GET /v1/export", "GET /v1/drives", "GET /v1/operations", "DELETE /v1/disks/alice", patch] {
+        let told = ask(&api, ALICE, &[], request);
+        assert!(told.starts_with("HTTP/1.1 403") && told.contains("at its own disks"), "{request}: {told}");
+    }
+    // Who has no disk sees none.
+    assert!(ask(&api, MALLORY, &[], "GET /v1/disks").ends_with("[]"));
+    daemon.stop();
+    home.configure(&format!("{CONFIG}[api]\nviewers = \"4343\"\n"));
+    let daemon = home.serve();
+    let told = ask(&api, ALICE, &[], "GET /v1/disks");
+    assert!(told.starts_with("HTTP/1.1 403") && told.contains("user 4001 may not use the API"), "{told}");
+    daemon.stop();
+}

@@ -96,6 +96,28 @@ fn disks_come_and_change_and_are_there_after_a_kill() {
 }
 
 #[test]
+fn limits_are_those_of_the_configuration_file() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    done(&home, "create web --size 8MiB --r-iops 5k --w-iops 2k --rw-bandwidth 20MiB/s --burst 2s");
+    let all = json!({ "r_iops": 5000, "w_iops": 2000, "rw_bytes_per_second": 20 << 20, "burst_ms": 2000.0 });
+    assert_eq!(done(&home, "show web")["ceilings"], all);
+    done(&home, "set web --rw-iops 6k --w-iops 1500 --r-iops none");
+    // SIGKILL.
+    drop(daemon);
+    let daemon = home.serve();
+    let shown = done(&home, "show web");
+    let left = json!({ "rw_iops": 6000, "w_iops": 1500, "rw_bytes_per_second": 20 << 20, "burst_ms": 2000.0 });
+    assert_eq!(shown["ceilings"], left);
+    assert_eq!(shown["limits"], "6k IOPS, writes 1500 IOPS, 20MiB/s, burst 2s");
+    // With its last limit the burst goes.
+    let free = done(&home, "set web --rw-iops none --w-iops none --rw-bandwidth none");
+    assert_eq!((&free["ceilings"], &free["limits"]), (&json!({}), &Value::Null));
+    daemon.stop();
+}
+
+#[test]
 fn what_can_t_be_done_changes_nothing() {
     let home = Home::new();
     home.configure(CONFIG);
@@ -115,6 +137,10 @@ fn what_can_t_be_done_changes_nothing() {
         ("create odd --size 4MiB --weight 0", "expected a whole number from 1 to 10000"),
         ("create odd --size 4MiB --class guaranteed", "add latency_target"),
         ("set web --class guaranteed", "add latency_target"),
+        ("set web --r-iops 0", "write the commands per second"),
+        ("set web --w-bandwidth 1KiB/s", "write \"1MiB/s\""),
+        ("set web --burst 2s", "there is no limit"),
+        ("set web --r-iops 1k --burst 2000s", "write a time from 0ns to 60s"),
         ("set nobody --weight 2", "there is no disk \"nobody\""),
         ("show nobody", "there is no disk \"nobody\""),
         ("show ../v1/drives", "is no disk's name"),
@@ -208,7 +234,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     assert!(refused(&home, "delete nobody --yes").contains("there is no disk \"nobody\""));
     done(&home, "delete gone --yes --force");
     drop(gone);
-    assert_eq!(names(&home), ["kept"]);
+    wait_for("it has left", || (names(&home) == ["kept"]).then_some(()));
     let free = || {
         let output = evenkeel().args(["drive", "list", "--json", "--socket"]).arg(socket(&home)).output().unwrap();
         let drives: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -226,6 +252,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     next.write(0, &secret).unwrap();
     assert_eq!(kept.read(0, 8).unwrap(), pattern(1, 4096));
     drop(next);
+    wait_for("its client is gone", || (done(&home, "show next")["attached"] == false).then_some(()));
     done(&home, "delete next --yes --wipe three-passes --wait");
     assert!(is_wiped(&home, &secret) && operations(&home).is_empty());
     daemon.stop();

@@ -7,7 +7,7 @@ use nvme_driver::{Namespace, Status};
 
 use crate::disks::{done, is_served, refused};
 use crate::guest::{Guest, pattern};
-use crate::harness::{Home, wait_for};
+use crate::harness::{Home, evenkeel, wait_for};
 
 const MIB: u64 = 1 << 20;
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
@@ -143,5 +143,13 @@ fn what_a_disk_grows_by_is_zeroed_before_its_guest_sees_it() {
     (0..8).for_each(|at| holds(at, 0xee));
     (8..24).for_each(|at| holds(at, 0));
     check(&mut home.attach("web"), 4, 0, 8);
+    // And while it runs.
+    let file = home.configure(&format!("{config}[[tenant]]\nname = \"db\"\nsize = \"28MiB\"\noffset = \"0\"\n"));
+    let mut apply = evenkeel();
+    apply.arg("apply").arg(file).arg("--yes").env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock"));
+    let output = apply.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("change db: size 24MiB → 28MiB"), "{output:?}");
+    wait_for("the new part", || (look(&mut db).size_bytes() == 28 * MIB).then_some(()));
+    assert!(db.read(27 * MIB / 512, 2048).unwrap().iter().all(|byte| *byte == 0));
     daemon.stop();
 }

@@ -203,6 +203,11 @@ impl Daemon {
         signal(&self.child, Signal::TERM);
     }
 
+    /// Has it read its file again, without waiting.
+    pub fn reload(&self) {
+        signal(&self.child, Signal::HUP);
+    }
+
     /// Waits for its end, which must be a good one.
     pub fn wait(&mut self) {
         let status = wait_exit(&mut self.child, "the daemon's end");

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "the daemon under test is another process")]
 
 mod access;
+mod apply;
 mod arbitration;
 mod bad_config;
 mod bad_range;
@@ -20,6 +21,7 @@ mod disks;
 mod doorbells;
 mod drive_errors;
 mod drives;
+mod events;
 mod format;
 mod growing;
 mod guest;

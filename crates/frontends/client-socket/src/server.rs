@@ -53,12 +53,18 @@ pub struct Surroundings {
     /// What takes descriptors from clients. `None`: a device's own thread does, which a client can then make hang for
     /// good (see [`gate`](crate::gate)); for clients that are trusted.
     pub gate: Option<Arc<Gate>>,
+    /// Hears of each client that attached to a device, by the device's name (`true`), and that is gone (`false`).
+    /// Called on the thread that serves the client, which it must not hold up.
+    pub on_client: OnClient,
 }
 
+/// See [`Surroundings::on_client`].
+pub type OnClient = Arc<dyn Fn(&str, bool) + Send + Sync>;
+
 impl Surroundings {
-    /// No gate, and nothing to do first.
+    /// No gate, nothing to do first, and nobody who hears of clients.
     pub fn plain(sink: Sink) -> Self {
-        Self { sink, begin: || {}, gate: None }
+        Self { sink, begin: || {}, gate: None, on_client: Arc::new(|_, _| {}) }
     }
 }
 
@@ -85,7 +91,7 @@ impl Server {
     where
         P::Device: Send,
     {
-        let Place { name, prefix, listener, around: Surroundings { sink, begin, gate } } = place;
+        let Place { name, prefix, listener, around: Surroundings { sink, begin, gate, on_client } } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
         listener.listen(gate.clone())?;
         let at = format!("{name}: listening on {}", listener.path().display());
@@ -100,7 +106,8 @@ impl Server {
         let mut log = Log::new(Arc::clone(&sink));
         log.info(&at);
         let gate = gate.map(|gate| (gate.device(), gate));
-        let served = Served { name: name.to_owned(), control: Arc::clone(&control), protocol, device, gate, log };
+        let name_of_it = name.to_owned();
+        let served = Served { name: name_of_it, control: Arc::clone(&control), protocol, device, gate, log, on_client };
         let guard = Ended(Arc::clone(&control));
         let thread = Builder::new().name(format!("{prefix}-{name}")).spawn(move || {
             // Dropped last, when the device is gone, or in a panic.
@@ -208,6 +215,7 @@ struct Served<P: Protocol, F> {
     /// The gate, and the number under which it knows the device.
     gate: Option<(u64, Arc<Gate>)>,
     log: Log,
+    on_client: OnClient,
 }
 
 /// The one client of a device.
@@ -268,6 +276,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));
         self.control.has_client.store(true, Ordering::Release);
+        (self.on_client)(&self.name, true);
         let session = Session::new(Arc::clone(&self.control.waker));
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
@@ -296,6 +305,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
         self.control.has_client.store(false, Ordering::Release);
+        (self.on_client)(&self.name, false);
         if client.session.is_cut_off() {
             self.rest();
         }

@@ -75,16 +75,6 @@ pub mod vwc {
     pub const FLUSH_ALL: u8 = 0b11 << 1;
 }
 
-/// Bits of [`IdentifyController::fna`]: Format NVM attributes.
-pub mod fna {
-    /// Formatting formats all namespaces.
-    pub const FORMAT_ALL: u8 = 1;
-    /// Secure erase erases all namespaces.
-    pub const ERASE_ALL: u8 = 1 << 1;
-    /// NSID FFFFFFFFh is not taken.
-    pub const NO_BROADCAST: u8 = 1 << 3;
-}
-
 /// Bits of [`IdentifyController::sgls`]: SGL support.
 pub mod sgls {
     /// SGLs in I/O commands, of any alignment.
@@ -275,7 +265,7 @@ pub struct IdentifyController {
     pub oncs: u16,
     /// Fused Operation Support.
     pub fuses: u16,
-    /// Format NVM Attributes, see [`fna`].
+    /// Format NVM Attributes.
     pub fna: u8,
     /// Volatile Write Cache, see [`vwc`].
     pub vwc: u8,

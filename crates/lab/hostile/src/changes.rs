@@ -1,8 +1,8 @@
 //! Random changes of disks, each while others are written and verified, and a daemon that is killed again and again.
 //!
-//! After each kill the next daemon must have each disk as it was before the change that was being made, or as it is after
-//! it; each byte that was acknowledged; none of a disk's ranges twice; and nothing of a deleted disk anywhere but where it
-//! is still being wiped.
+//! After each kill the next daemon must have each disk as it was before the change that was being made, or as it is
+//! after it; each byte that was acknowledged; none of a disk's ranges twice; and nothing of a deleted disk anywhere but
+//! where it is still being wiped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

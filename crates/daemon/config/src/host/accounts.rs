@@ -31,10 +31,45 @@ impl Config {
         let mut sink = Sink::new(&self.text);
         let daemon_mark = self.marks.daemon.as_ref();
         look_up(&mut sink, daemon_mark, &mut self.daemon.user, &mut self.daemon.group);
+        for group in [&mut self.api.operators, &mut self.api.viewers] {
+            look_up(&mut sink, self.marks.api.as_ref(), &mut None, group);
+        }
         for tenant in &mut self.tenants {
             let SocketSection { user, group, .. } = &mut tenant.socket;
             look_up(&mut sink, Some(&tenant.marks.name), user, group);
         }
+        sink.finish()
+    }
+
+    /// Finds them among those of a configuration that were found before, for a process that may not ask any more.
+    ///
+    /// # Errors
+    /// Each tenant with a name that nobody had before.
+    pub fn take_accounts_of(&mut self, known: &Self) -> Result<(), ConfigErrors> {
+        let sockets = || known.tenants.iter().map(|tenant| &tenant.socket);
+        let users: Vec<&Account> = sockets().flat_map(|it| &it.user).chain(&known.daemon.user).collect();
+        let of_api = known.api.operators.iter().chain(&known.api.viewers);
+        let groups = sockets().flat_map(|it| &it.group).chain(&known.daemon.group).chain(of_api);
+        let groups: Vec<&Account> = groups.collect();
+        let mut sink = Sink::new(&self.text);
+        let mut find = |account: &mut Option<Account>, known: &[&Account], mark: Option<&Range<usize>>, ask: &str| {
+            let Some(account) = account.as_mut().filter(|account| account.id.is_none()) else { return };
+            account.id = known.iter().find(|other| other.name == account.name).and_then(|other| other.id);
+            if account.id.is_none() {
+                let what = format!("who {:?} is can't be looked up while the daemon runs", account.name);
+                sink.maybe_at(mark, what, format!("write the number instead (`{ask} {}`)", account.name));
+            }
+        };
+        for tenant in &mut self.tenants {
+            let mark = Some(&tenant.marks.name);
+            find(&mut tenant.socket.user, &users, mark, "id -u");
+            find(&mut tenant.socket.group, &groups, mark, "getent group");
+        }
+        for group in [&mut self.api.operators, &mut self.api.viewers] {
+            find(group, &groups, self.marks.api.as_ref(), "getent group");
+        }
+        find(&mut self.daemon.user, &users, self.marks.daemon.as_ref(), "id -u");
+        find(&mut self.daemon.group, &groups, self.marks.daemon.as_ref(), "getent group");
         sink.finish()
     }
 

@@ -34,12 +34,15 @@ const FORBIDDEN: [Trial; 12] = [
 
 /// What only some may do, and who.
 const FOR_SOME: [(Trial, &[ThreadKind]); 4] = [
-    (("open a file", || drop(std::fs::File::open("/proc/self/stat"))), &[ThreadKind::Owner, ThreadKind::Control]),
+    (
+        ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
+        &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::OwnFile],
+    ),
     (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner]),
     (("enter a ring", || raw(libc::SYS_io_uring_enter, [-1, 0, 0])), &[ThreadKind::Owner, ThreadKind::Poller]),
     (
-        ("receive a message", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
-        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Control, ThreadKind::Api, ThreadKind::Gate],
+        ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
+        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Gate, ThreadKind::Control, ThreadKind::Api],
     ),
 ];
 

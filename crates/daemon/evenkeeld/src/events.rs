@@ -1,0 +1,156 @@
+//! What happened lately, for whoever asks.
+//!
+//! Nobody waits for a reader: what is not fetched in time is lost to it, and it is told so. Clients that come and go
+//! fill a ring of their own, so that one that does nothing else costs nobody the rest. No poller comes here.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use api::{Event, EventKind, Events};
+use tokio::sync::watch;
+
+/// How many are kept, of clients that come and go and of everything else.
+const CLIENTS: usize = 1024;
+const OTHERS: usize = 4096;
+
+/// How many go into one answer.
+const TOLD: usize = 1000;
+
+/// Numbers of a daemon that started later are larger, as long as less happens in a millisecond.
+const NUMBERS_PER_MS: u64 = 1000;
+
+/// What happened, from any thread.
+pub struct EventLog {
+    rings: Mutex<Rings>,
+    newest: watch::Sender<u64>,
+}
+
+struct Rings {
+    clients: VecDeque<Event>,
+    others: VecDeque<Event>,
+    /// Before the first.
+    origin: u64,
+    newest: u64,
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+impl EventLog {
+    /// Nothing yet; the numbers begin after those of any daemon before.
+    pub fn new() -> Self {
+        Self::from(unix_ms() * NUMBERS_PER_MS)
+    }
+
+    fn from(origin: u64) -> Self {
+        let rings = Rings { clients: VecDeque::new(), others: VecDeque::new(), origin, newest: origin };
+        Self { rings: Mutex::new(rings), newest: watch::Sender::new(origin) }
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened.
+    pub fn tell(&self, kind: EventKind, tenant: Option<&str>, what: Option<String>) {
+        let at_unix_ms = unix_ms();
+        let mut rings = self.rings();
+        rings.newest += 1;
+        let number = rings.newest;
+        let is_client = matches!(kind, EventKind::Attached | EventKind::Detached);
+        let (ring, most) = if is_client { (&mut rings.clients, CLIENTS) } else { (&mut rings.others, OTHERS) };
+        if ring.len() >= most {
+            ring.pop_front();
+        }
+        ring.push_back(Event { number, at_unix_ms, kind, tenant: tenant.map(str::to_owned), what });
+        drop(rings);
+        self.newest.send_replace(number);
+    }
+
+    /// Hears of the number of each that comes.
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    /// What came after a number, as far as `is_seen` lets it be told.
+    pub fn after(&self, since: u64, is_seen: impl Fn(&Event) -> bool) -> Events {
+        let rings = self.rings();
+        // A number of a daemon before, or of nobody.
+        let is_other_run = since < rings.origin || since > rings.newest;
+        let since = if is_other_run { rings.origin } else { since };
+        let later = |ring: &VecDeque<Event>| {
+            let from = ring.partition_point(|event| event.number <= since);
+            ring.iter().skip(from).take(TOLD).cloned().collect::<Vec<_>>()
+        };
+        let mut events = [later(&rings.clients), later(&rings.others)].concat();
+        events.sort_by_key(|event| event.number);
+        events.truncate(TOLD);
+        // Without a gap, the last one is as far from `since` as there are of them.
+        let next = events.last().map_or(rings.newest, |event| event.number);
+        let lost = is_other_run || events.len() as u64 != next - since;
+        events.retain(is_seen);
+        Events { events, lost, next }
+    }
+
+    /// The same for a reader that has no number yet: what was lost before is not its concern.
+    pub fn all(&self, is_seen: impl Fn(&Event) -> bool) -> Events {
+        let origin = self.rings().origin;
+        Events { lost: false, ..self.after(origin, is_seen) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(told: &Events) -> Vec<u64> {
+        told.events.iter().map(|event| event.number).collect()
+    }
+
+    #[test]
+    fn who_reads_in_time_misses_nothing_and_who_does_not_is_told() {
+        let log = EventLog::from(100);
+        assert_eq!(log.after(100, |_| true), Events { events: Vec::new(), lost: false, next: 100 });
+        log.tell(EventKind::Created, Some("a"), None);
+        log.tell(EventKind::Attached, Some("a"), None);
+        log.tell(EventKind::Changed, Some("b"), None);
+        let told = log.after(100, |_| true);
+        assert_eq!((numbers(&told), told.lost, told.next), (vec![101, 102, 103], false, 103));
+        assert_eq!(numbers(&log.after(102, |_| true)), [103]);
+        // Who sees one tenant alone hears of the others' numbers, and of nothing else.
+        let told = log.after(100, |event| event.tenant.as_deref() == Some("b"));
+        assert_eq!((numbers(&told), told.lost, told.next), (vec![103], false, 103));
+        // Another daemon's numbers, and nobody's.
+        for since in [7, 999] {
+            let told = log.after(since, |_| true);
+            assert_eq!((numbers(&told), told.lost), (vec![101, 102, 103], true));
+        }
+    }
+
+    #[test]
+    fn a_client_that_comes_and_goes_without_end_costs_nobody_the_rest() {
+        let log = EventLog::from(0);
+        log.tell(EventKind::Created, Some("a"), None);
+        for _ in 0..5_000 {
+            log.tell(EventKind::Attached, Some("a"), None);
+            log.tell(EventKind::Detached, Some("a"), None);
+        }
+        let told = log.after(0, |_| true);
+        assert_eq!((told.events[0].kind, told.lost, told.events.len()), (EventKind::Created, true, TOLD));
+        let told = log.after(told.next, |_| true);
+        assert_eq!((told.lost, told.next), (false, 10_001));
+        for _ in 0..OTHERS {
+            log.tell(EventKind::Changed, None, None);
+        }
+        let mut since = 10_001;
+        let mut all = 0;
+        while all < OTHERS {
+            let told = log.after(since, |_| true);
+            assert!(!told.lost && !told.events.is_empty());
+            (since, all) = (told.next, all + told.events.len());
+        }
+        assert!(!log.all(|_| true).lost);
+    }
+}

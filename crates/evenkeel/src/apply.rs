@@ -1,0 +1,117 @@
+//! `evenkeel apply` and `evenkeel export`: the configuration file of a daemon that runs.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use api::{Action, Applied, Apply, Problem, Rest, Step};
+use config::read_text;
+use io_model::units::Size;
+
+use crate::disk::{Daemon, print};
+
+/// Serve what a configuration file declares, without a restart: shows what differs and asks before anything is done.
+/// Disks that `evenkeel disk create` made stay as they are.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file.
+    config: PathBuf,
+
+    /// Don't ask, not even before tenants that left the file are deleted with all their data
+    #[arg(long)]
+    yes: bool,
+
+    /// Only show what would be done
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs `evenkeel apply`.
+///
+/// # Errors
+/// What is wrong with the file; there is no daemon, or it refused.
+pub fn run(args: &Args) -> Result<()> {
+    let text = read_text(&args.config, "a configuration file")?;
+    let asked = Apply { file: args.config.display().to_string(), text, dry_run: !args.yes, agreed: None };
+    let rest = Rest::new(&args.daemon.socket);
+    let applied = rest.apply(&asked)?;
+    if args.yes || args.dry_run || !has_work(&applied) {
+        return show(args, &applied);
+    }
+    let shown = plan(&applied);
+    write!(std::io::stderr(), "{shown}")?;
+    if !is_confirmed(&applied)? {
+        let remedy = "--yes does it without a question";
+        return Err(Problem::new(400, "not-confirmed", "nothing is done", remedy).into());
+    }
+    let agreed = Some(applied.steps);
+    show(args, &rest.apply(&Apply { dry_run: false, agreed, ..asked })?)
+}
+
+fn has_work(applied: &Applied) -> bool {
+    applied.steps.iter().any(|step| step.action != Action::Later)
+}
+
+/// Asks whoever sits there.
+fn is_confirmed(applied: &Applied) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    let deletes = applied.steps.iter().filter(|step| step.action == Action::Delete).count();
+    let deletes = if deletes == 0 { String::new() } else { format!(" and delete {deletes} with all their data") };
+    write!(std::io::stderr(), "Do this{deletes}? [y/N] ")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "yes"))
+}
+
+fn show(args: &Args, applied: &Applied) -> Result<()> {
+    print(&args.daemon, applied, || {
+        let mut text = plan(applied);
+        if !has_work(applied) {
+            text += "nothing to do\n";
+        } else if applied.done {
+            text += "done\n";
+        }
+        text
+    })?;
+    let is_same = |one: &Path, other: &Path| one.canonicalize().ok() == other.canonicalize().ok();
+    if applied.done && has_work(applied) && !is_same(&args.config, Path::new(&applied.starts_with)) {
+        let (given, own) = (args.config.display(), &applied.starts_with);
+        writeln!(std::io::stderr(), "note: the daemon starts with {own}, not {given}: change that one too")?;
+    }
+    Ok(())
+}
+
+/// A line for each key that differs.
+fn plan(applied: &Applied) -> String {
+    let line = |step: &Step| {
+        let of = step.tenant.as_deref().unwrap_or("the daemon");
+        let head = format!("{:<7} {of}", step.action.name());
+        match step.action {
+            Action::Create | Action::Change => format!("{step}\n"),
+            Action::Delete => format!("{head}: {} and all data on it\n", Size(step.size_bytes.unwrap_or_default())),
+            Action::Later => step.keys.iter().map(|key| format!("{head}: {key}\n")).collect(),
+        }
+    };
+    applied.steps.iter().map(line).collect()
+}
+
+/// Print the configuration of a running daemon, with the disks that were made since, as one file.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs `evenkeel export`.
+///
+/// # Errors
+/// There is no daemon, or it refused.
+pub fn run_export(args: &ExportArgs) -> Result<()> {
+    let exported = Rest::new(&args.daemon.socket).export()?;
+    print(&args.daemon, &exported, || exported.text.clone())
+}

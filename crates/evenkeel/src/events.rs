@@ -1,0 +1,96 @@
+//! `evenkeel events`: what happened in a running daemon, and what happens.
+
+use std::io::Write;
+
+use anyhow::Result;
+use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Rest};
+
+use crate::disk::Daemon;
+
+/// Show what happened lately: disks that came, changed and went, clients, promises. With --json a line for each.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Go on as things happen, until interrupted
+    #[arg(long)]
+    follow: bool,
+
+    /// Only what came after the event of this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    since: u64,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no daemon, it went away, or it refused.
+pub fn run(args: &Args) -> Result<()> {
+    let rest = Rest::new(&args.daemon.socket);
+    let mut after = EventsAfter { since: args.since, wait_s: 0 };
+    loop {
+        let told = rest.events(after)?;
+        let mut out = std::io::stdout().lock();
+        if told.lost {
+            let lost = if args.daemon.json { "{\"lost\":true}" } else { "(some are not known any more)" };
+            writeln!(out, "{lost}")?;
+        }
+        for event in &told.events {
+            let line = if args.daemon.json { serde_json::to_string(event)? } else { line(event) };
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+        if after.wait_s == 0 && told.events.is_empty() && !args.follow {
+            return Ok(());
+        }
+        // What is there first; then what comes.
+        let wait_s = if args.follow && told.events.is_empty() { MAX_EVENT_WAIT_S } else { 0 };
+        after = EventsAfter { since: told.next, wait_s };
+    }
+}
+
+fn line(event: &Event) -> String {
+    let Event { number, at_unix_ms, kind, tenant, what } = event;
+    let tenant = tenant.as_deref().unwrap_or("-");
+    let what = what.as_ref().map(|what| format!("  {what}")).unwrap_or_default();
+    format!("{number}  {}  {:<14}  {tenant}{what}", utc(*at_unix_ms), kind.name())
+}
+
+/// `2026-11-23T14:05:06Z`.
+fn utc(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day so many days after 1 January 1970, in the Gregorian calendar: years that begin in March, so that
+/// the day that not every year has is the last one.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_OF_400_YEARS: u64 = 146_097;
+    // From 1 March of the year 0.
+    let days = days + 719_468;
+    let (era, day) = (days / DAYS_OF_400_YEARS, days % DAYS_OF_400_YEARS);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_date_u() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_700_000_000_999), "2023-11-14T22:13:20Z");
+        assert_eq!(utc(4_107_542_399_000), "2100-02-28T23:59:59Z");
+        assert_eq!(utc(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}

@@ -1,0 +1,201 @@
+//! A configuration file that is applied to a daemon that runs, and the one that it gives back.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::guest::pattern;
+use crate::harness::{Home, errors, evenkeel, wait_for};
+
+const HEAD: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+                    [policy]\nname = \"passthrough\"\n";
+
+fn tenant(name: &str, keys: &str) -> String {
+    format!("[[tenant]]\nname = \"{name}\"\nsize = \"8MiB\"\n{keys}\n")
+}
+
+fn socket(home: &Home) -> PathBuf {
+    home.runtime_dir().join("api.sock")
+}
+
+fn ask(home: &Home, arguments: &[&str]) -> Output {
+    evenkeel().args(arguments).env("EVENKEEL_SOCKET", socket(home)).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", errors(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn apply(home: &Home, file: &Path, flags: &[&str]) -> Output {
+    ask(home, &[&["apply", file.to_str().unwrap()], flags].concat())
+}
+
+/// Exit status 2, and all that was told.
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    errors(output)
+}
+
+fn disks(home: &Home) -> Vec<Value> {
+    serde_json::from_str(&text(&ask(home, &["disk", "list", "--json"]))).unwrap()
+}
+
+fn names(home: &Home) -> Vec<String> {
+    disks(home).iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn export(home: &Home) -> String {
+    text(&ask(home, &["export"]))
+}
+
+#[test]
+fn a_file_is_shown_and_then_served() {
+    let home = Home::new();
+    home.configure(&[HEAD, &tenant("db", ""), &tenant("gone", "")].concat());
+    let daemon = home.serve();
+    text(&ask(&home, &["disk", "create", "made", "--size", "4MiB"]));
+    let secret = pattern(5, 4096);
+    let mut guest = home.attach("gone");
+    guest.write(0, &secret).unwrap();
+    let next = [HEAD, &tenant("db", "weight = 5\nw_iops = 2000"), &tenant("web", "queues = 2")].concat();
+    let file = home.configure(&next);
+    // A client is in the way.
+    let told = refused(&apply(&home, &file, &["--yes"]));
+    assert!(told.contains("\"gone\" left the file and is attached to a client; detach it there"), "{told}");
+    drop(guest);
+    let shown = wait_for("the client is gone", || {
+        let output = apply(&home, &file, &["--dry-run"]);
+        output.status.success().then(|| text(&output))
+    });
+    let wanted = "delete  gone: 8MiB and all data on it\nchange db: w_iops none → 2000, weight 1 → 5\n\
+                  create web: queues 2, size 8MiB\n";
+    assert_eq!(shown, wanted);
+    let told = refused(&apply(&home, &file, &[]));
+    assert!(told.contains(wanted) && told.contains("nothing is done; --yes does it"), "{told}");
+    assert_eq!(names(&home), ["db", "gone", "made"]);
+    let json = text(&apply(&home, &file, &["--yes", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["done"], json["steps"].as_array().unwrap().len()), (&json!(true), 3));
+    wait_for("the deleted one has left", || (names(&home) == ["db", "made", "web"]).then_some(()));
+    assert_eq!(disks(&home)[0]["weight"], 5);
+    // The same once more does no harm.
+    assert_eq!(text(&apply(&home, &file, &["--yes"])), "nothing to do\n");
+    text(&ask(&home, &["disk", "set", "made", "--weight", "2"]));
+    let told = refused(&ask(&home, &["disk", "set", "db", "--weight", "2"]));
+    assert!(told.contains("change it there, and run `evenkeel apply "), "{told}");
+    home.attach("web").write(0, &pattern(1, 512)).unwrap();
+    // SIGKILL: the next one is as good.
+    drop(daemon);
+    let daemon = home.serve();
+    assert_eq!(names(&home).len(), 3);
+    assert_eq!(text(&apply(&home, &file, &["--yes"])), "nothing to do\n");
+    wait_for("the wiper", || text(&ask(&home, &["operations", "--json"])).starts_with("[]").then_some(()));
+    let image = std::fs::read(home.path("drive.img")).unwrap();
+    assert!(!image.windows(512).any(|found| found == &secret[..512]));
+    daemon.stop();
+}
+
+#[test]
+fn a_file_is_refused_as_a_whole() {
+    let home = Home::new();
+    home.configure(&[HEAD, &tenant("db", "")].concat());
+    let daemon = home.serve();
+    text(&ask(&home, &["disk", "create", "made", "--size", "4MiB"]));
+    let before = (export(&home), std::fs::read(home.path("drive.img.layout.toml")).unwrap());
+    // Each problem at its line.
+    let bad: String = (0..50).map(|n| tenant(&format!("t{n}"), &format!("weight = {}", 20_000 + n))).collect();
+    let file = home.write_config("bad.toml", &[HEAD, &bad].concat());
+    let told = refused(&apply(&home, &file, &["--yes"]));
+    assert_eq!(told.matches("expected a whole number from 1 to 10000").count(), 50, "{told}");
+    assert!((0..50).all(|n| told.contains(&format!("weight = {}", 20_000 + n))), "{told}");
+    let good = tenant("web", "");
+    for (more, wanted) in [
+        (tenant("made", ""), "a disk \"made\" was made by `evenkeel disk create`; choose another name"),
+        (tenant("big", "").replace("8MiB", "60MiB"), "make tenants smaller"),
+        (tenant("x", "socket_user = \"nobody\""), "write the number instead (`id -u nobody`)"),
+        (tenant("x", "weight = 2\nclass = \"guaranteed\""), "add latency_target"),
+        ("[[tenant]]\nname = ".to_owned(), "not valid TOML"),
+    ] {
+        let file = home.configure(&[HEAD, &tenant("db", "weight = 9"), &good, &more].concat());
+        let told = refused(&apply(&home, &file, &["--yes"]));
+        assert!(told.contains(wanted), "{more}: {told}");
+        assert_eq!((export(&home), std::fs::read(home.path("drive.img.layout.toml")).unwrap()), before, "{more}");
+    }
+    let told = refused(&apply(&home, &home.path("nothing.toml"), &[]));
+    assert!(told.contains("can't be read"), "{told}");
+    daemon.stop();
+}
+
+#[test]
+fn what_needs_a_start_is_said_and_the_rest_is_done() {
+    let home = Home::new();
+    home.configure(&[HEAD, &tenant("db", "")].concat());
+    let daemon = home.serve();
+    let other = HEAD.replace("passthrough", "fair");
+    let file =
+        home.configure(&[other.as_str(), &tenant("db", "queues = 3\nweight = 2").replace("8MiB", "4MiB")].concat());
+    let shown = text(&apply(&home, &file, &["--yes"]));
+    let wanted = "change db: weight 1 → 2\nlater   db: size 8MiB → 4MiB (write the size that it has: a disk can grow and not shrink)\n\
+                  later   db: queues 64 → 3 (start the daemon again)\n\
+                  later   the daemon: policy.name passthrough → fair (start the daemon again)\ndone\n";
+    assert_eq!(shown, wanted);
+    assert_eq!((&disks(&home)[0]["weight"], &disks(&home)[0]["size_bytes"]), (&json!(2), &json!(8 << 20)));
+    assert!(export(&home).contains("name = \"passthrough\"") && !export(&home).contains("queues"));
+    daemon.stop();
+}
+
+#[test]
+fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
+    let home = Home::new();
+    home.configure(&[HEAD, &tenant("db", ""), &tenant("gone", "")].concat());
+    let daemon = home.serve();
+    // As editors do.
+    let replace = |text: &str| {
+        let new = home.write_config(
+            "ek.toml.new",
+            &format!("{}{text}", "runtime_dir = \"HOST/run\"\nstate_dir = \"HOST/state\"\n"),
+        );
+        std::fs::rename(new, home.config()).unwrap();
+        daemon.reload();
+    };
+    replace(&[HEAD, &tenant("db", "weight = 4"), &tenant("web", "")].concat());
+    daemon.wait_log("applied: create web", 1);
+    daemon.wait_log("applied: change db: weight 1 → 4", 1);
+    daemon.wait_log("gone: ", 1);
+    assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
+    assert_eq!(names(&home), ["db", "gone", "web"]);
+    replace(&[HEAD, &tenant("db", "weight = 0")].concat());
+    daemon.wait_log("not applied: ", 1);
+    assert!(daemon.log().contains("expected a whole number from 1 to 10000"));
+    std::fs::remove_file(home.config()).unwrap();
+    daemon.reload();
+    daemon.wait_log("not applied: it can't be opened", 1);
+    assert_eq!(names(&home), ["db", "gone", "web"]);
+    daemon.stop();
+}
+
+#[test]
+fn what_is_exported_serves_the_same() {
+    let home = Home::new();
+    let db =
+        tenant("db", "class = \"guaranteed\"\nlatency_target = \"1s\"\n[tenant.demand]\nrw = \"read\"\nbs = \"4k\"");
+    home.configure(&[HEAD, "[pollers]\nidle_after = \"100ms\"\n", &db].concat());
+    let daemon = home.serve();
+    text(&ask(&home, &["disk", "create", "made", "--size", "4MiB", "--w-iops", "2k", "--burst", "1s"]));
+    let first = export(&home);
+    daemon.stop();
+    let (copy, root) = (Home::new(), home.path(""));
+    let (root, other) = (root.to_str().unwrap().trim_end_matches('/'), copy.path(""));
+    let other = other.to_str().unwrap().trim_end_matches('/');
+    copy.write_config("ek.toml", &first.replace(root, other));
+    let output = evenkeel().arg("check").arg(copy.config()).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    let daemon = copy.serve();
+    assert_eq!(export(&copy).replace(other, root), first);
+    assert_eq!(text(&apply(&copy, &copy.config(), &["--yes"])), "nothing to do\n");
+    let made = disks(&copy).into_iter().find(|disk| disk["name"] == "made").unwrap();
+    assert_eq!((&made["ceilings"]["w_iops"], &made["declared"]), (&json!(2000), &json!(true)));
+    daemon.stop();
+}
