@@ -110,10 +110,11 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("throughput and latency", pairs::throughput),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
+        ("cost of extents", pairs::extents),
         ("idle tenants", idle::measure),
         ("system calls while polling", syscalls::measure),
         ("vhost-user-blk", vhost::throughput),

@@ -89,19 +89,39 @@ pub fn policies(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figur
     Ok(figures)
 }
 
+/// What a crate's own benchmark printed, round by round.
+fn crate_bench(options: &Options, package: &str, bench: &str) -> Result<Vec<serde_json::Value>> {
+    let round = |_| {
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["bench", "--quiet", "--package", package, "--bench", bench, "--", "--json"])
+            .output()
+            .with_context(|| format!("can't run the benchmark {bench}"))?;
+        if !output.status.success() {
+            bail!("the benchmark {bench} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("the JSON of the benchmark {bench}"))
+    };
+    (0..options.rounds).map(round).collect()
+}
+
+/// Nanoseconds that it adds to a command that its disk may lie in pieces.
+pub fn extents(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let rounds = crate_bench(options, "io-model", "placed")?;
+    let figure = |pieces: u64| {
+        let find = |round: &serde_json::Value| {
+            let row = round["placed"].as_array()?.iter().find(|row| row["pieces"] == pieces)?;
+            row["added_ns_per_command"].as_f64()
+        };
+        let found = rounds.iter().map(|round| find(round).context("a row is missing in the benchmark's JSON"));
+        let name = format!("a command to a disk in {pieces} pieces, beside one without extents");
+        Figure::of(name, found.collect::<Result<_>>()?, "ns/cmd", Some(Goal::AtMost(5.0)))
+    };
+    [1, 4, 16].into_iter().map(figure).collect()
+}
+
 /// Nanoseconds that a policy takes for one command, from arrival to completion.
 pub fn policy_cost(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let mut rounds: Vec<serde_json::Value> = Vec::new();
-    for _ in 0..options.rounds {
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["bench", "--quiet", "--package", "policy", "--bench", "policy_cost", "--", "--json"])
-            .output()
-            .context("can't run the policy benchmark")?;
-        if !output.status.success() {
-            bail!("the policy benchmark failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        rounds.push(serde_json::from_slice(&output.stdout).context("the policy benchmark's JSON")?);
-    }
+    let rounds = crate_bench(options, "policy", "policy_cost")?;
     let mut figures = Vec::new();
     for policy in ["passthrough", "lpns, nobody guaranteed", "lpns, one guaranteed", "lpns as published"] {
         let at = |tenants: u64| -> Result<Vec<f64>> {

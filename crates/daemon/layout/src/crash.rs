@@ -1,6 +1,6 @@
 //! Where a test has the process end, to see what the next one makes of what is left.
 
-/// All points that [`pass`] is told of, in the order in which one change passes them.
+/// All points, in the order in which one change passes them.
 pub const CRASH_POINTS: [&str; 5] = ["before-write", "half-written", "written", "renamed", "recorded"];
 
 /// In debug builds, ends the process at once where `EVENKEELD_CRASH_AT=POINT:N` asks for it: when it passes that point

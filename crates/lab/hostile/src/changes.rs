@@ -32,6 +32,8 @@ const READ_BYTES: u64 = 64 << 10;
 const MOST: usize = 10;
 /// Disks that are written to at a time.
 const WRITERS: usize = 3;
+/// How long a command is waited for that may have lost its disk.
+const GIVEN_UP: Duration = Duration::from_millis(100);
 /// Nothing that works takes this long.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -102,11 +104,16 @@ fn block(owner: u64, at: u64, version: u32) -> Vec<u8> {
 struct Content {
     /// The version that was acknowledged last; 0: zeros.
     versions: Vec<u32>,
-    /// A block that was being written when the daemon died, with its version.
-    unsettled: Option<(usize, u32)>,
+    /// Blocks whose writes were never answered, with the versions that they may have.
+    unsettled: BTreeMap<usize, Vec<u32>>,
 }
 
 impl Content {
+    fn last_version(&self) -> u32 {
+        let unsettled = self.unsettled.values().flatten();
+        self.versions.iter().chain(unsettled).copied().max().unwrap_or_default()
+    }
+
     /// Whether a block may look so; settles what was not known.
     fn fits(&mut self, owner: u64, at: usize, found: &[u8]) -> bool {
         let known = self.versions[at];
@@ -114,14 +121,10 @@ impl Content {
             0 => found.iter().all(|byte| *byte == 0),
             version => found == block(owner, at as u64, version),
         };
-        match self.unsettled {
-            Some((unsettled, version)) if unsettled == at => {
-                self.unsettled = None;
-                self.versions[at] = if is(version) { version } else { known };
-                is(version) || is(known)
-            }
-            _ => is(known),
-        }
+        let may_be = self.unsettled.remove(&at).into_iter().flatten().chain([known]);
+        let found = may_be.into_iter().find(|version| is(*version));
+        self.versions[at] = found.unwrap_or(known);
+        found.is_some()
     }
 }
 
@@ -169,7 +172,8 @@ impl Attached {
         }
     }
 
-    fn run(&mut self, direction: Direction, offset_bytes: u64, data: &mut [u8]) -> Result<()> {
+    /// One command. Given up once `stop` is set and it does not end: whoever sets it may have taken the disk away.
+    fn run(&mut self, direction: Direction, offset_bytes: u64, data: &mut [u8], stop: &AtomicBool) -> Result<()> {
         let tag = self.queue.next_tag().context("the queue is full")?;
         if direction == Direction::Write {
             self.queue.buffers().write(tag, data).context("the buffer is too small")?;
@@ -182,7 +186,7 @@ impl Attached {
                 if start.elapsed() > Duration::from_millis(20) {
                     self.disk.check()?;
                 }
-                if start.elapsed() > HANG {
+                if start.elapsed() > if stop.load(Relaxed) { GIVEN_UP } else { HANG } {
                     bail!("a command never completed");
                 }
                 std::thread::yield_now();
@@ -223,20 +227,23 @@ fn write_on(
 ) -> Result<()> {
     let mut disk = Attached::new(directory)?;
     let mut random = Rng::with_seed(seed);
+    // No version twice, whoever wrote before.
+    let mut versions = lock(&known.content).last_version();
     let blocks = known.mib * MIB / BLOCK_BYTES;
     while !stop.load(Relaxed) {
         let at = random.u64(..blocks);
         if random.bool() {
-            let version = lock(&known.content).versions[at as usize] + 1;
-            lock(&known.content).unsettled = Some((at as usize, version));
-            disk.run(Direction::Write, at * BLOCK_BYTES, &mut block(known.owner, at, version))?;
+            versions += 1;
+            let version = versions;
+            lock(&known.content).unsettled.entry(at as usize).or_default().push(version);
+            disk.run(Direction::Write, at * BLOCK_BYTES, &mut block(known.owner, at, version), stop)?;
             let mut content = lock(&known.content);
             content.versions[at as usize] = version;
-            content.unsettled = None;
+            content.unsettled.remove(&(at as usize));
             *written += 1;
         } else {
             let mut found = vec![0; BLOCK_BYTES as usize];
-            disk.run(Direction::Read, at * BLOCK_BYTES, &mut found)?;
+            disk.run(Direction::Read, at * BLOCK_BYTES, &mut found, stop)?;
             *checked += 1;
             if !lock(&known.content).fits(known.owner, at as usize, &found) {
                 findings.push(format!("{name}: block {at} is not what was written: {:?}", &found[..32]));
@@ -338,7 +345,7 @@ impl World<'_> {
                 self.owners += 1;
                 let (mib, owner) = (self.random.u64(1..=6), self.owners);
                 let versions = vec![0; (mib * MIB / BLOCK_BYTES) as usize];
-                let content = Arc::new(Mutex::new(Content { versions, unsettled: None }));
+                let content = Arc::new(Mutex::new(Content { versions, unsettled: BTreeMap::new() }));
                 // A name that was free may be another's now.
                 let name = (0..2 * MOST).map(|at| format!("d{at}")).find(|name| !self.disks.contains_key(name))?;
                 Some(Change::Create(name, Known { owner, mib, weight: 1, content }))
@@ -490,11 +497,12 @@ impl World<'_> {
 
     /// All of all disks, through their sockets.
     fn check_contents(&mut self) -> Result<()> {
+        let never = AtomicBool::new(false);
         for (name, known) in self.disks.clone() {
             let mut disk = Attached::new(&self.host.runtime_dir().join(&name)).with_context(|| name.clone())?;
             let mut piece = vec![0; READ_BYTES as usize];
             for offset_bytes in (0..known.mib * MIB).step_by(READ_BYTES as usize) {
-                disk.run(Direction::Read, offset_bytes, &mut piece).with_context(|| name.clone())?;
+                disk.run(Direction::Read, offset_bytes, &mut piece, &never).with_context(|| name.clone())?;
                 for (index, found) in piece.chunks(BLOCK_BYTES as usize).enumerate() {
                     let at = (offset_bytes / BLOCK_BYTES) as usize + index;
                     self.report.checked_blocks += 1;
