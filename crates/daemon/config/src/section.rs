@@ -257,12 +257,19 @@ impl<'t, 'i> Section<'t, 'i> {
     /// Complains about every key that this section does not have.
     pub fn reject_unknown(&self, sink: &mut Sink<'_>) {
         let known = self.known;
-        for (key, _) in self.table.into_iter().flatten() {
+        for (key, value) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
             if known.contains(&name) {
                 continue;
             }
-            let elsewhere = self.schema.iter().find(|(_, keys)| keys.contains(&name)).map(|(section, _)| *section);
+            // A section is no key of another one, whatever it is called.
+            let is_section = match value.get_ref() {
+                DeValue::Table(_) => true,
+                DeValue::Array(values) => values.iter().any(|value| value.get_ref().is_table()),
+                _ => false,
+            };
+            let elsewhere = self.schema.iter().find(|(_, keys)| !is_section && keys.contains(&name));
+            let elsewhere = elsewhere.map(|(section, _)| *section);
             let renamed = RENAMED.iter().find(|(section, then, _)| (*section, *then) == (&*self.label, name));
             let remedy = match (nearest(name, known), elsewhere) {
                 _ if let Some((_, _, now)) = renamed => format!("it is called `{now}` now"),
