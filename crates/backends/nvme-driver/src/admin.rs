@@ -10,8 +10,8 @@ use nvme_spec::namespace::IdentifyNamespace;
 use nvme_spec::opcode::{admin, create};
 use nvme_spec::{NSID_ALL, PAGE_BYTES, Sqe};
 
-use crate::controller::Namespace;
-use crate::device::DmaMemory;
+use crate::controller::{Namespace, check};
+use crate::device::{DmaMemory, PciDevice};
 use crate::error::Error;
 use crate::queue::{Completion, Data, QueuePair};
 
@@ -19,19 +19,33 @@ use crate::queue::{Completion, Data, QueuePair};
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);
 /// Polls before the processor is given up for longer than a yield.
 const EAGER_POLLS: u32 = 1_000;
+/// How often a controller that does not answer is asked whether it is still there: its queues, which lie in our
+/// memory, would never say so.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The admin queues and a page for their data.
-pub struct Admin {
-    queue: QueuePair,
-    page: DmaMemory,
+pub(crate) struct AdminQueue {
+    pub queue: QueuePair,
+    pub page: DmaMemory,
 }
 
-impl Admin {
-    pub(crate) fn new(queue: QueuePair, page: DmaMemory) -> Self {
-        Self { queue, page }
+impl AdminQueue {
+    /// For commands to `device`, whose queues these are.
+    pub fn on<'a>(&'a mut self, device: &'a mut dyn PciDevice) -> Admin<'a> {
+        Admin { queue: &mut self.queue, page: &self.page, device }
     }
+}
 
-    /// Runs one command and waits for it, 30 s at most. `name` is for the error.
+/// Admin commands of a controller.
+pub struct Admin<'a> {
+    queue: &'a mut QueuePair,
+    page: &'a DmaMemory,
+    device: &'a mut dyn PciDevice,
+}
+
+impl Admin<'_> {
+    /// Runs one command and waits for it, 30 s at most, and only while the controller is there. `name` is for the
+    /// error.
     pub fn run(&mut self, name: &'static str, sqe: Sqe, data: Option<Data>) -> Result<u32, Error> {
         let cid = self.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
         self.queue.ring()?;
@@ -44,9 +58,8 @@ impl Admin {
     }
 
     fn wait(&mut self, what: &'static str, cid: u16) -> Result<Completion, Error> {
-        let deadline = Instant::now() + COMMAND_LIMIT;
-        let mut found = None;
-        let mut polls = 0;
+        let start = Instant::now();
+        let (mut found, mut polls, mut next_look) = (None, 0, LOOK);
         loop {
             self.queue.poll(&mut |done| {
                 if done.cid == cid {
@@ -56,8 +69,12 @@ impl Admin {
             if let Some(done) = found {
                 return Ok(done);
             }
-            if Instant::now() > deadline {
+            if start.elapsed() > COMMAND_LIMIT {
                 return Err(Error::NoAnswer { peer: "the controller".into(), what, limit: COMMAND_LIMIT });
+            }
+            if start.elapsed() > next_look {
+                check(self.device)?;
+                next_look = start.elapsed() + LOOK;
             }
             polls += 1;
             if polls < EAGER_POLLS { thread::yield_now() } else { thread::sleep(Duration::from_micros(100)) }

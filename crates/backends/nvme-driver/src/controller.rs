@@ -10,7 +10,7 @@ use nvme_spec::identify::{IdentifyController, oacs};
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, Reg, cq_head_doorbell, sq_tail_doorbell};
 use nvme_spec::vendor::{FID_QUANTA, Quanta, SIGNATURE};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, AdminQueue};
 use crate::device::{DmaMemory, PciDevice};
 use crate::doorbell::{QueueDoorbell, Shadow};
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub struct Controller<D: PciDevice> {
     device: D,
     cap: Cap,
     cc: Cc,
-    admin: Admin,
+    admin: AdminQueue,
     identity: IdentifyController,
     shadow: Option<ShadowPages>,
     /// I/O queue identifiers that are not in use, lowest last.
@@ -93,9 +93,9 @@ impl<D: PciDevice> Controller<D> {
         let cc = Cc::enable_nvm().with_ams(ams);
         device.write_u32(Reg::Cc.offset(), cc.0)?;
         wait_for(&mut device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
-        let mut admin = Admin::new(queue, device.allocate_dma(PAGE_BYTES as usize)?);
-        let identity = admin.identify_controller()?;
-        let queues = admin.set_number_of_queues(WANTED_QUEUES)?;
+        let mut admin = AdminQueue { queue, page: device.allocate_dma(PAGE_BYTES as usize)? };
+        let identity = admin.on(&mut device).identify_controller()?;
+        let queues = admin.on(&mut device).set_number_of_queues(WANTED_QUEUES)?;
         let free_qids = (1..=queues).rev().collect();
         let mut this = Self { device, cap, cc, admin, identity, shadow: None, free_qids };
         this.set_up_shadow_doorbells()?;
@@ -118,19 +118,19 @@ impl<D: PciDevice> Controller<D> {
     /// Sets what a round of weighted round robin gives each class, 1 to 256 commands, from the next command on.
     pub fn set_weights(&mut self, weights: WrrWeights) -> Result<(), Error> {
         let value = with_weights(self.arbitration_feature()?, weights)?;
-        self.admin.set_feature(fid::ARBITRATION, value.to_dword())
+        self.admin().set_feature(fid::ARBITRATION, value.to_dword())
     }
 
     /// The Arbitration feature.
     pub fn arbitration_feature(&mut self) -> Result<ArbitrationValue, Error> {
-        Ok(ArbitrationValue::from_dword(self.admin.feature(fid::ARBITRATION)?))
+        Ok(ArbitrationValue::from_dword(self.admin().feature(fid::ARBITRATION)?))
     }
 
     /// Sets what a round of deficit round robin gives each class, 1 to 1024 KiB, from the next command on. For
     /// controllers started with [`Arbitration::Deficit`].
     pub fn set_quanta(&mut self, quanta: Quanta) -> Result<(), Error> {
         let value = quanta.to_dword().ok_or(Error::Invalid("quanta of queue priorities are 1 to 1024 KiB"))?;
-        self.admin.set_feature(FID_QUANTA, value)
+        self.admin().set_feature(FID_QUANTA, value)
     }
 
     /// Whether queues have priorities: not under round robin.
@@ -146,7 +146,7 @@ impl<D: PciDevice> Controller<D> {
         let pages = self.device.allocate_dma(2 * PAGE_BYTES as usize)?;
         let page = |n| pages.slice(n * PAGE_BYTES, PAGE_BYTES).ok_or(Error::Invalid("too little DMA memory"));
         let shadow = ShadowPages { values: page(0)?, event_indexes: page(1)? };
-        self.admin.doorbell_buffer_config(shadow.values.iova(), shadow.event_indexes.iova())?;
+        self.admin().doorbell_buffer_config(shadow.values.iova(), shadow.event_indexes.iova())?;
         self.shadow = Some(shadow);
         Ok(())
     }
@@ -180,15 +180,15 @@ impl<D: PciDevice> Controller<D> {
     }
 
     /// Admin commands of the controller.
-    pub fn admin(&mut self) -> &mut Admin {
-        &mut self.admin
+    pub fn admin(&mut self) -> Admin<'_> {
+        self.admin.on(&mut self.device)
     }
 
     /// The lowest active namespace.
     pub fn first_namespace(&mut self) -> Result<Namespace, Error> {
-        let nsids = self.admin.active_namespaces()?;
+        let nsids = self.admin().active_namespaces()?;
         let nsid = *nsids.first().ok_or(Error::Unsuitable("it has no active namespace"))?;
-        self.admin.identify_namespace(nsid)
+        self.admin().identify_namespace(nsid)
     }
 
     /// Zeroed memory for data, shared with the device.
@@ -233,9 +233,9 @@ impl<D: PciDevice> Controller<D> {
         let sq_doorbell = self.queue_doorbell(sq_tail_doorbell(qid, self.cap.dstrd()))?;
         let cq_doorbell = self.queue_doorbell(cq_head_doorbell(qid, self.cap.dstrd()))?;
         let queue = QueuePair::new(qid, entries, memory, sq_doorbell, cq_doorbell)?;
-        self.admin.create_cq(qid, entries, queue.cq_iova(), vector)?;
-        if let Err(error) = self.admin.create_sq(qid, entries, queue.sq_iova(), qprio(priority)) {
-            self.admin.delete_cq(qid)?;
+        self.admin().create_cq(qid, entries, queue.cq_iova(), vector)?;
+        if let Err(error) = self.admin().create_sq(qid, entries, queue.sq_iova(), qprio(priority)) {
+            self.admin().delete_cq(qid)?;
             return Err(error);
         }
         self.free_qids.pop();
@@ -254,20 +254,15 @@ impl<D: PciDevice> Controller<D> {
     /// Deletes a queue pair and gives its memory back. Commands in flight are aborted by the device.
     /// (Dropping a queue pair instead keeps its memory mapped until the controller goes.)
     pub fn delete_queue_pair(&mut self, queue: QueuePair) -> Result<(), Error> {
-        self.admin.delete_sq(queue.id())?;
-        self.admin.delete_cq(queue.id())?;
+        self.admin().delete_sq(queue.id())?;
+        self.admin().delete_cq(queue.id())?;
         self.free_qids.push(queue.id());
         self.device.release_dma(queue.into_memory())
     }
 
     /// Asks whether the controller is still there and ready. For when completions stay away.
     pub fn check(&mut self) -> Result<(), Error> {
-        let csts = Csts(self.device.read_u32(Reg::Csts.offset())?);
-        match csts {
-            csts if csts.cfs() => Err(Error::Fatal),
-            csts if !csts.rdy() => Err(Error::NotReady),
-            _ => Ok(()),
-        }
+        check(&mut self.device)
     }
 
     /// Tells the controller that we go (Base 3.6.1), and waits until it is done.
@@ -282,6 +277,16 @@ impl<D: PciDevice> Drop for Controller<D> {
     fn drop(&mut self) {
         // Nobody is left who could act on a failure; a controller that is gone needs no shutdown.
         let _ = self.shut_down();
+    }
+}
+
+/// See [`Controller::check`].
+pub(crate) fn check(device: &mut dyn PciDevice) -> Result<(), Error> {
+    let csts = Csts(device.read_u32(Reg::Csts.offset())?);
+    match csts {
+        csts if csts.cfs() => Err(Error::Fatal),
+        csts if !csts.rdy() => Err(Error::NotReady),
+        _ => Ok(()),
     }
 }
 

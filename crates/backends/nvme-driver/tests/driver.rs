@@ -3,7 +3,7 @@
 use io_model::{QueuePriority, WrrWeights};
 use nvme_driver::fake::{BLOCK_BYTES, Fake};
 use nvme_driver::{
-    Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, QueuePair, Status, SubmitError,
+    Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, PciDevice, QueuePair, Status, SubmitError,
     priority_of_this_thread,
 };
 use nvme_spec::data::DsmRange;
@@ -210,6 +210,16 @@ fn a_controller_that_vanishes_is_an_error() {
     let mut controller = start(&fake);
     fake.state().gone = true;
     assert!(matches!(controller.check(), Err(Error::Gone { .. })));
+    // Its admin queues lie in our memory, and there nothing changes any more.
+    assert!(matches!(controller.admin().identify_controller(), Err(Error::Gone { .. })));
+}
+
+#[test]
+fn a_controller_that_somebody_reset_answers_no_command() {
+    let fake = Fake::new(64);
+    let mut controller = start(&fake);
+    fake.device().reset().unwrap();
+    assert!(matches!(controller.admin().identify_controller(), Err(Error::NotReady)));
 }
 
 #[test]
