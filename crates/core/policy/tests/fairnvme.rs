@@ -74,6 +74,13 @@ fn work_follows_weights() {
 }
 
 #[test]
+fn work_follows_weights_where_an_hwq_holds_less_than_the_window() {
+    let tenants = [1, 2, 4].map(|weight| Workload::best_effort(weight, 4, 32));
+    let policy = FairNvme::new(config(Variant::Corrected), 1, 16).expect("valid settings");
+    assert_even(&shares(&measure(policy, &tenants), &tenants));
+}
+
+#[test]
 fn nothing_of_the_drive_is_lost_to_fairness() {
     let tenants = [Workload::best_effort(1, 4, 32); 8];
     let served = |world: &World<_>| world.seen.iter().map(|seen| seen.latencies_ns.len()).sum::<usize>() as f64;

@@ -278,7 +278,7 @@ fn a_guaranteed_vq_never_waits_for_the_home_that_it_lent() {
     assert_eq!((policy.in_flight(shared), policy.switches()), (1, 3));
 }
 
-/// Sends from a guaranteed tenant's VQ until the policy won't; returns how many commands went.
+/// Sends from VQ slot 0 until the policy won't; returns how many commands went.
 fn fill(policy: &mut Lpns, now: Nanos) -> u32 {
     policy.arrived(VqSlot(0), 1000, now);
     let mut sent = 0;
@@ -289,10 +289,8 @@ fn fill(policy: &mut Lpns, now: Nanos) -> u32 {
     sent
 }
 
-#[test]
-fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
-    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
-    let report = |tenant, class, submitted, busy_pollers| TenantReport {
+fn report(tenant: u32, class: Class, submitted: u64, busy_pollers: u32) -> TenantReport {
+    TenantReport {
         tenant: TenantId(tenant),
         class,
         submitted,
@@ -303,7 +301,40 @@ fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
         max_latency: Nanos::from_micros(30),
         busy_pollers,
         best_effort_cap: None,
-    };
+    }
+}
+
+#[test]
+fn a_larger_cap_is_told_an_interval_before_it_is_used() {
+    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let mut policy = corrected();
+    let (own, best_effort) = (VqId { tenant: TenantId(1), index: 1 }, Class::BestEffort { weight: 1 });
+    policy.attach(VqSlot(0), own, TenantSlot(0), &best_effort.into(), Nanos(0));
+    let mut caps = Vec::new();
+    // What the guaranteed tenant has in flight, which best effort may not.
+    for (interval, depth) in (1..).zip([20, 20, 1, 1, 20]) {
+        let now = Nanos::from_millis(10 * interval);
+        let submitted = 1_000 * interval;
+        let guaranteed = TenantReport { completed: submitted - depth, ..report(0, class, submitted, 1) };
+        policy.interval(&[guaranteed, report(1, best_effort, submitted, 1)], now);
+        // The rate allows more by then.
+        let now = now + Nanos::from_millis(1);
+        let sent = fill(&mut policy, now);
+        for _ in 0..sent {
+            let hwq = policy.hwq_of(VqSlot(0)).expect("attached");
+            policy.completed(VqSlot(0), hwq, TenantSlot(0), Op::Read, 4096, Nanos(1), now);
+        }
+        caps.push((sent, policy.bound_of(TenantId(1)).rests_on.best_effort_cap.map(f64::ceil)));
+    }
+    let told = caps.iter().map(|(_, told)| *told).collect::<Vec<_>>();
+    assert_eq!(told[1..], [Some(12.0), Some(30.0), Some(30.0), Some(30.0)], "{caps:?}");
+    let used = caps.iter().map(|(used, _)| *used).collect::<Vec<_>>();
+    assert_eq!(used[1..], [12, 12, 30, 12], "a smaller one at once: {caps:?}");
+}
+
+#[test]
+fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
+    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
     let sent_at_each = |busy_pollers: u32| -> Vec<u32> {
         let at = |interval| Nanos::from_millis(10 * interval);
         // Each poller serves one of the tenant's virtqueues, whose indexes count from 1.

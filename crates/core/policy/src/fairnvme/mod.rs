@@ -15,7 +15,8 @@
 //!   command by command, and a tenant that does not use its own leaves it to the others at once.
 //! - **Window**: with two or more tenants the drive gets [`FairConfig::window`] of work for each unit, enough to
 //!   keep it busy. The rest waits in the tenants' queues, where turns are fair, so a tenant with one command at a time
-//!   waits for one window and not for everything that its neighbours have queued.
+//!   waits for one window and not for everything that its neighbours have queued. HWQs that hold less than the window
+//!   must be kept from filling up for the same reason; with several of them, one may all the same.
 //! - **States**: each epoch gives every active tenant a latency (waiting in its own queues included) and so a state. An
 //!   unbalanced or saturated tenant's weight rises by β or 2β only if it also got less than its share: one that
 //!   drowns in its own queue has no claim on its neighbours. An idle one gives back what it was given, all others'
@@ -56,6 +57,8 @@ pub struct FairNvme {
     in_flight_ticks: u64,
     /// Cost ticks that may be, with rivals.
     window_ticks: u64,
+    /// Commands that the HWQs hold.
+    room: u32,
     /// Tenants that were active in the last epoch, and so far in this one.
     active: (u32, u32),
     /// A tenant of another poller was active in the last interval.
@@ -77,6 +80,7 @@ impl FairNvme {
             accounts: Vec::new(),
             in_flight_ticks: 0,
             window_ticks: config.window_ticks(),
+            room: u32::from(hwqs).saturating_mul(hwq_depth),
             active: (0, 0),
             rivals_elsewhere: false,
             epoch_end: Nanos(0),
@@ -128,7 +132,9 @@ impl FairNvme {
         if now >= self.epoch_end {
             self.end_epoch(now);
         }
-        if self.in_flight_ticks >= self.window_ticks && self.is_contended() {
+        // A VQ that finds its HWQ full waits there in the order of arrival, whatever its weight.
+        let is_full = self.in_flight_ticks >= self.window_ticks || self.queues.in_flight() >= self.room;
+        if is_full && self.is_contended() {
             return self.nothing();
         }
         while let Some(tenant) = self.queues.front() {

@@ -135,6 +135,12 @@ impl Queues {
         self.flows.any_backlog()
     }
 
+    /// Commands with the drive.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u32 {
+        self.flows.in_flight()
+    }
+
     /// The tenant has a command whose HWQ was not found full.
     pub(super) fn is_ready(&self, tenant: u16) -> bool {
         self.flows.is_ready(tenant)

@@ -65,6 +65,9 @@ pub(super) struct Corrected {
     calm: u32,
     /// Of `budget`, what guaranteed tenants use.
     guaranteed_depth: f64,
+    /// What of the rest pollers could hear of at the last interval's end: a larger one is used only once it was told,
+    /// or bounds that guaranteed tenants' pollers vouch for meanwhile would not count it.
+    told_cap: f64,
     /// This poller's part of the rest, in cost ticks.
     cap: u64,
     /// Drive-wide rate for best effort, reference commands per second.
@@ -96,6 +99,7 @@ impl Throttle {
                     patience: 1,
                     calm: 0,
                     guaranteed_depth: 0.0,
+                    told_cap: f64::INFINITY,
                     cap: u64::MAX,
                     rate_iops: config.r_iops,
                     share: 1.0,
@@ -211,6 +215,7 @@ impl Corrected {
         self.crowded = seen.best_effort > 1;
         if !self.engaged {
             self.guaranteed_limit = u64::MAX;
+            self.told_cap = f64::INFINITY;
             self.cap = ticks(rule::saturation(config) * self.share).max(1);
             return;
         }
@@ -222,6 +227,7 @@ impl Corrected {
             Verdict::Kept | Verdict::Open => {}
         }
         self.apply(config, seen.protected, seen.guaranteed_iops, now);
+        self.told_cap = self.drive_cap(config);
         if seen.protected == 1 && seen.best_effort == 0 {
             self.guaranteed_limit = u64::MAX;
         }
@@ -258,7 +264,7 @@ impl Corrected {
 
     /// Derives cap, rate and limit from the budget.
     fn apply(&mut self, config: &LpnsConfig, protected: u32, guaranteed_iops: f64, now: Nanos) {
-        let own = self.drive_cap(config) * self.share;
+        let own = self.drive_cap(config).min(self.told_cap) * self.share;
         // At least one command, or a poller with little weight would never send.
         self.cap = ticks(own).max(1);
         self.rate_iops = rule::best_effort_rate(config.r_iops, config.floor_rate_permille, guaranteed_iops);
