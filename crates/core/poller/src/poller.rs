@@ -115,6 +115,8 @@ pub struct Poller<S, B, P> {
     // First, so that it is dropped first: it knows of the tenants' memory.
     backend: B,
     policy: P,
+    /// Takes over once nothing is in flight.
+    next_policy: Option<P>,
     board: Arc<Board>,
     tenants: Vec<Option<Tenant<S>>>,
     vqs: Vec<Vq>,
@@ -134,6 +136,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         Self {
             backend,
             policy,
+            next_policy: None,
             board,
             tenants: Vec::new(),
             vqs: Vec::new(),
@@ -192,6 +195,31 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         tenant.probe.set_class(terms.class);
         self.policy.change_terms(slot, terms, now);
         true
+    }
+
+    /// Another policy decides from now on: as soon as what is in flight is done, and until then nothing more is
+    /// fetched. What waits goes on waiting in its queues, with the time that it waited. A device that never answers
+    /// keeps it from taking over.
+    pub fn change_policy(&mut self, policy: P) {
+        self.next_policy = Some(policy);
+    }
+
+    /// Tells the policy that takes over who is there, and what waits.
+    fn take_over(&mut self, policy: P, now: Nanos) {
+        self.policy = policy;
+        for (at, tenant) in self.tenants.iter().enumerate() {
+            let Some(tenant) = tenant else { continue };
+            for index in (0..128_u16).filter(|index| tenant.live & (1 << index) != 0) {
+                let slot = tenant.slots[usize::from(index)];
+                let id = VqId { tenant: tenant.probe.tenant(), index };
+                self.policy.attach(slot, id, TenantSlot(at as u16), &tenant.terms, now);
+                self.policy.asked_priority(slot, tenant.source.priority(index));
+                let backlog = self.vqs[usize::from(slot.0)].backlog;
+                if backlog > 0 {
+                    self.policy.arrived(slot, backlog, now);
+                }
+            }
+        }
     }
 
     /// Lets a tenant go, whose memory was let go before: the board, the policy and this poller forget it, and its slot
@@ -290,7 +318,16 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     pub fn step(&mut self, now: Nanos) -> Progress {
         let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
         progress.handled = self.look(now);
-        self.dispatch(now, &mut progress);
+        if self.flights.live() == 0
+            && let Some(policy) = self.next_policy.take()
+        {
+            self.take_over(policy, now);
+        }
+        match self.next_policy {
+            None => self.dispatch(now, &mut progress),
+            // Completions are all that it waits for.
+            Some(_) => self.wait_until = Nanos::MAX,
+        }
         // Always: a back end may have queued the next part of a command while it was reaped.
         self.backend.kick();
         if progress.any() {

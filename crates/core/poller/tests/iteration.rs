@@ -309,3 +309,29 @@ fn winding_down_completes_but_does_not_fetch() {
     bench.poller.set_wakeup(true);
     assert_eq!(bench.take_log().last().map(String::as_str), Some("wakeup true"));
 }
+
+#[test]
+fn a_policy_takes_over_when_nothing_is_in_flight_and_knows_what_waits() {
+    let log = Log::default();
+    let mut poller = Poller::new(slow(), InOrder::default(), Arc::new(Board::default()), Nanos(0));
+    let probe = Arc::new(Probe::new(TenantId(3), Class::BestEffort { weight: 7 }));
+    let terms = Terms::best_effort(7);
+    let slot = poller.add(Scripted::new(TenantId(3), &log, 0..6), probe, &terms).ok().unwrap();
+    assert_eq!(poller.step(Nanos(10)).sent, 4);
+    poller.change_policy(InOrder::default());
+    // Four are in flight: nothing more goes, and the old one hears of each completion.
+    assert_eq!((poller.step(Nanos(20)).sent, poller.inflight()), (0, 4));
+    assert_eq!(poller.policy().told.len(), 1);
+    let progress = poller.step(Nanos(200));
+    assert_eq!((progress.completed, progress.sent), (4, 2));
+    let policy = poller.policy();
+    assert_eq!((policy.completed, &policy.told[..]), (0, &[(slot, terms)][..]), "the new one");
+    assert_eq!(poller.step(Nanos(400)).completed, 2);
+    assert_eq!(poller.policy().completed, 2);
+    let done = log.borrow().iter().filter(|line| line.starts_with("complete")).count();
+    assert_eq!(done, 6, "each once");
+    // With nothing in flight, at once.
+    poller.change_policy(InOrder::default());
+    poller.step(Nanos(500));
+    assert_eq!((poller.policy().completed, poller.policy().told.len()), (0, 1));
+}
