@@ -126,6 +126,22 @@ impl UringDrive {
         Ok(Self { opened: Arc::new(opened?) })
     }
 
+    /// As [`UringDrive::open`], of one that is open for reading and writing; `path` is its name for messages. Whoever
+    /// opened a block device did so with `O_EXCL`.
+    ///
+    /// # Errors
+    /// As there; [`OpenError::InUse`] at once.
+    pub fn over(file: File, path: &Path, kind: Kind) -> Result<Self, OpenError> {
+        // Where it stays set, io_uring fails what would have to wait (`REQ_F_NOWAIT`).
+        let blocking = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags - OFlags::NONBLOCK));
+        match blocking.and_then(|()| claim(&file)) {
+            Ok(()) => {}
+            Err(Errno::BUSY) => return Err(OpenError::InUse { path: path.to_owned() }),
+            Err(source) => return Err(OpenError::Os { action: "lock", path: path.to_owned(), source }),
+        }
+        Ok(Self { opened: Arc::new(Self::examine(path, kind, file, None)?) })
+    }
+
     fn examine(path: &Path, kind: Kind, file: File, wanted_bytes: Option<u64>) -> Result<Opened, OpenError> {
         let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN)

@@ -51,6 +51,12 @@ impl<S> Placed<S> {
 }
 
 impl<S: Source> Placed<S> {
+    /// Nearly never anything is: shifting so many bits is kept for then.
+    #[inline]
+    fn has_unfinished(&self, vq: u16) -> bool {
+        self.unfinished != 0 && self.unfinished >> vq & 1 != 0
+    }
+
     /// A command that does not lie in one piece: its first part, or its end if the disk has not all of it.
     #[cold]
     fn split(&mut self, whole: Command, buf: IoBuf, token: Token) -> Fetch {
@@ -155,12 +161,13 @@ impl<S: Source> Source for Placed<S> {
 
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
-        self.source.backlog(vq).saturating_add((self.unfinished >> vq & 1) as u32)
+        let backlog = self.source.backlog(vq);
+        if self.has_unfinished(vq) { backlog.saturating_add(1) } else { backlog }
     }
 
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
-        if self.unfinished >> vq & 1 != 0 {
+        if self.has_unfinished(vq) {
             return self.next_part(vq);
         }
         let mut fetched = self.source.fetch(vq);
