@@ -87,6 +87,17 @@ impl<I: Interrupts> Controller<I> {
         Ok(())
     }
 
+    /// Another controller has a namespace too from now on, or no more. A Format that goes on goes on.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    pub fn set_elsewhere(&mut self, nsid: u32, elsewhere: bool) -> Result<(), NamespaceError> {
+        let namespace = self.namespaces.get_mut(nsid).ok_or(NamespaceError::Absent(nsid))?;
+        let config = NamespaceConfig { elsewhere, ..namespace.config().clone() };
+        namespace.set_config(config);
+        Ok(())
+    }
+
     /// Takes a namespace away, and tells the guest. Nothing is accepted for it any more; what the drive has of it ends,
     /// ranges to discard that it has not got are given up, and so is a Format. Its place may be used for something else
     /// once it [is detached](Self::is_detached).

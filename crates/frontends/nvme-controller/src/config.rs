@@ -37,6 +37,11 @@ pub struct NamespaceConfig {
     pub read_only: bool,
     /// Other controllers may have it too.
     pub shared: bool,
+    /// Another one has it now: its guest would not see a Format coming, so there is none.
+    pub elsewhere: bool,
+    /// Its NGUID, where that must be the same on several controllers ([`nguid`](crate::nguid)). `None`: it is made of
+    /// the subsystem's name, the serial number and the NSID.
+    pub nguid: Option<[u8; 16]>,
     /// A Format was cut short: nothing but another Format is done.
     pub format_cut_short: bool,
 }

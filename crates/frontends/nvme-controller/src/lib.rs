@@ -54,6 +54,7 @@ mod state;
 mod stats;
 mod turns;
 
+pub use admin::nguid;
 pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
 pub use controller::{Controller, Event, FormatRecord, FormatStep};

@@ -189,6 +189,9 @@ fn new_lba_bytes(namespace: &Namespace, sqe: &Sqe) -> Result<u32, Status> {
         return Err(Status::FORMAT_IN_PROGRESS);
     }
     namespace.blocks.check_writable()?;
+    if namespace.config().elsewhere {
+        return Err(Status::OPERATION_DENIED);
+    }
     let erase = sqe.cdw10 >> format::SES_SHIFT & 7;
     if erase != format::SES_NONE && erase != format::SES_USER_DATA {
         return Err(Status::INVALID_FIELD);

@@ -143,7 +143,7 @@ impl<I: Interrupts> Controller<I> {
             fpi: namespace.format_progress(),
             nvmcap: [config.size_bytes, 0],
             nsattr: its_nsattr(config),
-            nguid: identity(&self.config, nsid),
+            nguid: identity(&self.config, nsid, config),
             ..Zeroable::zeroed()
         };
         for (format, size) in data.lbaf.iter_mut().zip(&config.lba_sizes) {
@@ -156,8 +156,7 @@ impl<I: Interrupts> Controller<I> {
 
     /// Namespace identification descriptors: NGUID, UUID and command set.
     fn namespace_descriptors(&self, nsid: u32) -> Result<[u8; DESCRIPTORS_BYTES], Status> {
-        self.namespaces.named(nsid)?;
-        let guid = identity(&self.config, nsid);
+        let guid = identity(&self.config, nsid, self.namespaces.named(nsid)?.config());
         let mut uuid = guid;
         // RFC 9562: version 8 (made as the maker likes), variant 10b.
         uuid[6] = uuid[6] & 0x0f | 0x80;
@@ -202,12 +201,22 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// A globally unique identifier that stays the same as long as the subsystem's name, the serial number and the NSID
-/// do: their FNV-1a hash of 128 bits. NSID 1 counts as nothing: it was the only one once.
-fn identity(config: &ControllerConfig, nsid: u32) -> [u8; 16] {
+/// The NGUID of a namespace, if not its own, stays the same as long as the subsystem's name, the serial number and the
+/// NSID do. NSID 1 counts as nothing: it was the only one once.
+fn identity(config: &ControllerConfig, nsid: u32, namespace: &NamespaceConfig) -> [u8; 16] {
+    let later = (nsid > 1).then_some([0, nsid as u8]).into_iter().flatten();
+    let made = || hash(config.subnqn.bytes().chain([0]).chain(config.serial.bytes()).chain(later));
+    namespace.nguid.unwrap_or_else(made)
+}
+
+/// An NGUID for a namespace of that name, the same on every controller.
+pub fn nguid(name: &str) -> [u8; 16] {
+    hash(name.bytes())
+}
+
+/// FNV-1a of 128 bits.
+fn hash(bytes: impl Iterator<Item = u8>) -> [u8; 16] {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let later = (nsid > 1).then_some([0, nsid as u8]).into_iter().flatten();
-    let bytes = config.subnqn.bytes().chain([0]).chain(config.serial.bytes()).chain(later);
     bytes.fold(OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)).to_be_bytes()
 }

@@ -11,6 +11,7 @@ mod work;
 pub(crate) use events::Events;
 pub(crate) use features::{ERROR_RECOVERY, Features};
 pub(crate) use format::Format;
+pub use identify::nguid;
 pub(crate) use logs::ErrorLog;
 pub(crate) use work::{LOOK_BYTES, Work};
 

@@ -53,6 +53,8 @@ pub fn namespace(nsid: u32, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig 
         lba_sizes: vec![512, 4096],
         read_only: false,
         shared: false,
+        elsewhere: false,
+        nguid: None,
         format_cut_short: false,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytemuck::Zeroable;
 use io_model::{DeviceError, Op};
-use nvme_controller::{ControllerConfig, MAX_NAMESPACES};
+use nvme_controller::{ControllerConfig, MAX_NAMESPACES, NamespaceError, nguid};
 use nvme_spec::data::DsmRange;
 use nvme_spec::feature::fid;
 use nvme_spec::identify::{IdentifyController, cns};
@@ -96,6 +96,39 @@ fn no_two_namespaces_have_the_same_identity_and_none_changes_it() {
         let descriptors = identify(&mut other, cns::NAMESPACE_DESCRIPTORS, nsid);
         assert_eq!(descriptors[4..20], ids[nsid as usize - 1].0);
     }
+}
+
+#[test]
+fn a_namespace_of_several_controllers_is_the_same_on_each() {
+    let described = |serial: &str, nsid: u32| {
+        let mut shared = ControllerConfig { serial: serial.into(), ..several([1, nsid]) };
+        shared.namespaces[1].1.nguid = Some(nguid("logs"));
+        let mut host = Host::ready_with(shared);
+        let described = identify(&mut host, cns::NAMESPACE_DESCRIPTORS, nsid);
+        assert_eq!(identify(&mut host, cns::NAMESPACE, nsid)[104..120], described[4..20]);
+        assert_ne!(identify(&mut host, cns::NAMESPACE_DESCRIPTORS, 1)[4..20], described[4..20]);
+        described
+    };
+    assert_eq!(described("one", 2), described("other", 3));
+    assert_eq!(described("one", 2)[4..20], nguid("logs"));
+    assert_ne!(nguid("logs"), nguid("more"));
+}
+
+#[test]
+fn what_another_controller_has_too_is_not_formatted() {
+    let mut shared = several([1, 2]);
+    (shared.namespaces[1].1.shared, shared.namespaces[1].1.elsewhere) = (true, true);
+    let mut host = Host::ready_with(shared);
+    let format = |nsid| Sqe { opc: admin::FORMAT_NVM, nsid, ..Sqe::zeroed() };
+    for nsid in [2, NSID_ALL] {
+        assert_eq!(host.admin(format(nsid)).status().code(), Status::OPERATION_DENIED);
+    }
+    assert!(host.seen.is_empty() && host.events.is_empty());
+    assert_eq!(host.controller.set_elsewhere(3, false), Err(NamespaceError::Absent(3)));
+    assert_eq!(host.controller.set_elsewhere(2, false), Ok(()));
+    assert_eq!(host.admin(format(2)).status(), Status::SUCCESS);
+    assert_eq!(host.controller.set_elsewhere(2, true), Ok(()));
+    assert_eq!(host.admin(format(2)).status().code(), Status::OPERATION_DENIED);
 }
 
 #[test]
