@@ -14,8 +14,10 @@ use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
 use crate::demand::{Demand, read_demand};
+use crate::drives::{self, View};
 use crate::frontend::{FrontendDraft, read_frontend};
 use crate::isolation::{IsolationDraft, read_isolation};
+use crate::namespace::{NamespaceDraft, read_namespaces};
 use crate::policy_section::read_policy;
 use crate::problem::{ConfigErrors, Sink, Text};
 use crate::profile::{Profile, profile};
@@ -26,22 +28,46 @@ use crate::section::{
 use crate::terms::{TenantRules, TermsDraft, read_terms};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
-const STATE_DIR: &str = "/var/lib/evenkeel";
+pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
 const DOORBELL_SCAN_MIN: Nanos = Nanos(10_000);
 
-pub(crate) fn check(source: Text) -> Result<Config, ConfigErrors> {
+/// What a drive has of a file.
+pub(crate) fn check(source: Text, view: View) -> Result<Config, ConfigErrors> {
     let document = parse_document(&source)?;
     let mut sink = Sink::new(&source);
-    let draft = read(&mut sink, document.get_ref());
+    let draft = read(&mut sink, document.get_ref(), &view);
     let warnings = rules::check(&mut sink, &draft);
     sink.finish()?;
     let Some(config) = draft.finish() else {
         let remedy = "please report it with the file";
         return Err(ConfigErrors::one(&source.file, "can't be used, and no check says why", remedy));
     };
-    Ok(Config { warnings, declared_bytes: source.text.len(), text: source, ..config })
+    Ok(Config { warnings, text: source, view, ..config })
+}
+
+/// A tenant as it would be on a drive, or what keeps it from being there.
+pub(crate) type Candidate = Result<Tenant, ConfigErrors>;
+
+/// The tenants of these names as they would be on a drive.
+pub(crate) fn candidates(source: &Text, document: &DeTable<'_>, view: &View, names: &[String]) -> Vec<Candidate> {
+    // What is wrong with the rest of the file was told.
+    let mut ignored = Sink::new(source);
+    let mut draft = read(&mut ignored, document, view);
+    let sections = tenant_sections(&mut ignored, &top(document));
+    let (all, rules) = (sections.len(), TenantRules::of(draft.policy.as_ref()));
+    let named = |name: &String| sections.iter().find(|section| section.peek("name").is_some_and(|it| it.0 == name));
+    let mut candidate = |section: &Section<'_, '_>| {
+        let mut sink = Sink::new(source);
+        draft.tenants = vec![read_tenant(&mut sink, section.clone(), rules, all)];
+        rules::check_each(&mut sink, &draft);
+        sink.finish()?;
+        let tenant = draft.tenants.pop().and_then(TenantDraft::finish);
+        tenant
+            .ok_or_else(|| ConfigErrors::one(&source.file, "can't be used, and no check says why", "please report it"))
+    };
+    names.iter().filter_map(named).map(&mut candidate).collect()
 }
 
 /// The tables of a text, with their places.
@@ -86,11 +112,15 @@ pub(crate) struct Draft {
     pub daemon: DaemonSection,
     pub api: ApiSection,
     pub device: Option<Device>,
+    pub has_own_pollers: bool,
     pub policy: Option<Settings>,
     /// R and L_h are the profile's, and nobody said that the drive is one.
     pub drive_assumed: bool,
     pub pollers: Option<Pollers>,
     pub tenants: Vec<TenantDraft>,
+    /// Tenants that may be on this drive or not.
+    pub undecided: Vec<String>,
+    pub namespaces: Vec<NamespaceDraft>,
     pub marks: Marks,
     pub policy_mark: Option<Range<usize>>,
     pub layout_mark: Option<Range<usize>>,
@@ -122,12 +152,14 @@ impl Draft {
             daemon: self.daemon,
             api: self.api,
             device: self.device?,
+            has_own_pollers: self.has_own_pollers,
             policy: self.policy?,
             pollers: self.pollers?,
             tenants: self.tenants.into_iter().map(TenantDraft::finish).collect::<Option<_>>()?,
+            namespaces: self.namespaces.into_iter().map(NamespaceDraft::finish).collect::<Option<_>>()?,
             warnings: Vec::new(),
             text: Text { file: PathBuf::new(), text: String::new() },
-            declared_bytes: 0,
+            view: View::only(0),
             marks: self.marks,
         })
     }
@@ -165,8 +197,8 @@ impl TenantDraft {
     }
 }
 
-fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
-    let top = Section::new(DAEMON, section::THE_TOP, section::TOP, None, Some(document));
+fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
+    let top = top(document);
     top.reject_unknown(sink);
     let mut marks = Marks::default();
     let runtime_dir = directory(sink, &top, "runtime_dir", RUNTIME_DIR, &mut marks.runtime_dir);
@@ -177,18 +209,20 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
     let api_section = top.table(sink, "api", section::API_KEYS);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
-    let device_section = top.table(sink, "device", section::DEVICE);
-    if top.lacks("device") {
+    let drives = drives::sections(sink, &top);
+    if drives.is_empty() && top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
     }
-    let device = device_section.span.is_some().then(|| read_device(sink, &device_section, &mut marks)).flatten();
-    let policy_section = top.table(sink, "policy", section::POLICY);
+    let drive_section = view.find(sink, &drives);
+    let device = drive_section.and_then(|section| read_device(sink, section, &mut marks));
+    let part = |sink: &mut Sink<'_>, key, known| drives::part(sink, &top, drive_section, key, known);
+    let policy_section = part(sink, "policy", section::POLICY);
     let profile = device.as_ref().map_or(Profile::DEFAULT, |device| device.profile.clone());
     let policy = read_policy(sink, &policy_section, &profile);
-    let pollers_section = top.table(sink, "pollers", section::POLLERS);
-    let pollers = read_pollers(sink, &pollers_section, &mut marks);
+    let pollers_section = part(sink, "pollers", section::POLLERS);
+    let pollers = read_pollers(sink, &pollers_section, &mut marks).map(|pollers| view.share_cpus(pollers));
     let named = device.as_ref().is_some_and(|device| device.profile_named);
-    let tenant_rules = TenantRules { priorities: policy.as_ref().is_none_or(|policy| policy.kind().has_priorities()) };
+    let tenant_rules = TenantRules::of(policy.as_ref());
     let overcommit = or(sink, &top, "overcommit", false, boolean);
     Draft {
         runtime_dir,
@@ -198,13 +232,21 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>) -> Draft {
         api,
         drive_assumed: !(named || policy_section.has("rate_iops") && policy_section.has("min_latency")),
         device,
+        has_own_pollers: drive_section.is_some_and(|section| section.is_drive() && section.has("pollers")),
         policy,
         pollers,
-        tenants: read_tenants(sink, &top, tenant_rules),
+        tenants: read_tenants(sink, &top, tenant_rules, &|section| view.has(section, &drives)),
+        undecided: view.undecided(&tenant_sections(&mut Sink::new(sink.text), &top), &drives),
+        namespaces: read_namespaces(sink, &top, &|section| view.has_namespace(section, &drives)),
         marks,
         policy_mark: policy_section.span,
         layout_mark: pollers_section.entry("layout").map(|(_, value)| value.span()),
     }
+}
+
+/// All of a file.
+pub(crate) fn top<'t, 'i>(document: &'t DeTable<'i>) -> Section<'t, 'i> {
+    Section::new(DAEMON, section::THE_TOP, section::TOP, None, Some(document))
 }
 
 fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
@@ -245,6 +287,10 @@ enum BackendWord {
 
 fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Device> {
     section.reject_unknown(sink);
+    let drive_name = match section.is_drive() {
+        true => section.get(sink, "name", name).map(Spanned::into_inner),
+        false => Some(drives::DEVICE_NAME.to_owned()),
+    };
     marks.device = section.span.clone();
     let words = [
         ("file", BackendWord::File),
@@ -265,14 +311,26 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
     let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
+    let nofail = section.is_drive() && or(sink, section, "nofail", false, boolean).unwrap_or_default();
+    let layout_file = section.get(sink, "layout_file", absolute).map(Spanned::into_inner);
+    if !has_layout(word) {
+        section.forbid(sink, "layout_file", "only files and block devices keep a layout", "remove it");
+    }
     Some(Device {
+        name: drive_name?,
         backend: backend?,
         size: device_size.map(Spanned::into_inner),
         profile: drive?,
         profile_named,
         queues: queues?,
         queue_depth: queue_depth?,
+        nofail,
+        layout_file,
     })
+}
+
+fn has_layout(word: Option<BackendWord>) -> bool {
+    word.is_none_or(|word| matches!(word, BackendWord::File | BackendWord::Block))
 }
 
 fn read_backend(
@@ -304,7 +362,7 @@ fn read_backend(
     let needs_size = !has_path || create == Some(true);
     if needs_size && section.lacks("size") {
         let why = if has_path { " to create the file with" } else { "" };
-        let what = format!("[device] has no `size`{why}");
+        let what = format!("{} has no `size`{why}", section.label);
         sink.maybe_at(section.span.as_ref(), what, "add size = \"64GiB\" (the room for all tenants)");
     }
     match word {
@@ -330,31 +388,38 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
         layout: layout?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
+        first: 0,
         doorbell_scan: doorbell_scan?,
     })
 }
 
-fn read_tenants(sink: &mut Sink<'_>, top: &Section<'_, '_>, rules: TenantRules) -> Vec<TenantDraft> {
+/// Every tenant's section.
+pub(crate) fn tenant_sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
     let words = Items {
         one: "tenant",
         each: "each virtual disk",
         keys: "name and size",
         most: TENANTS_MAX,
-        why: "can share a drive",
+        why: "can share a host",
     };
-    let items = top.tables(sink, "tenant", &words);
-    let all = items.len();
-    items.into_iter().map(|(span, table)| read_tenant(sink, span, table, rules, all)).collect()
+    let items = top.tables(sink, "tenant", &words).into_iter();
+    items.map(|(span, table)| Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span), Some(table))).collect()
 }
 
-fn read_tenant(
+/// Those that are `wanted`. Of others, nothing is told.
+fn read_tenants(
     sink: &mut Sink<'_>,
-    span: Range<usize>,
-    table: &DeTable<'_>,
+    top: &Section<'_, '_>,
     rules: TenantRules,
-    tenants: usize,
-) -> TenantDraft {
-    let mut section = Section::new(DAEMON, "[[tenant]]", section::TENANT, Some(span.clone()), Some(table));
+    wanted: &dyn Fn(&Section<'_, '_>) -> bool,
+) -> Vec<TenantDraft> {
+    let sections = tenant_sections(sink, top);
+    let all = sections.len();
+    sections.into_iter().filter(wanted).map(|section| read_tenant(sink, section, rules, all)).collect()
+}
+
+fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantRules, tenants: usize) -> TenantDraft {
+    let span = section.span.clone().unwrap_or_default();
     let name = section.require(sink, "name", "add name = \"db\": it names the socket and the place on the drive", name);
     if let Some(name) = &name {
         section.label = format!("tenant {:?}", name.get_ref());
@@ -412,7 +477,7 @@ fn size_or_zero(value: &DeValue<'_>) -> Result<Size, Wrong> {
     size(value).map_err(|w| Wrong { remedy: format!("{}; \"0\" is the drive's start", w.remedy), ..w })
 }
 
-fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
+pub(crate) fn lba_size(value: &DeValue<'_>) -> Result<u32, Wrong> {
     match size(value) {
         Ok(Size(512)) => Ok(512),
         Ok(Size(4096)) => Ok(4096),

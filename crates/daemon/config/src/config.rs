@@ -13,15 +13,17 @@ use policy::Terms;
 use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::check;
 use crate::demand::Demand;
+use crate::drives::{DEVICE_NAME, View};
 use crate::frontend::{Frontend, FrontendMarks};
 use crate::isolation::{Isolation, MemoryLimits};
+use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
 
 /// A file is a few lines for each tenant; much more is some other file.
 const FILE_MAX_BYTES: u64 = 4 << 20;
 
-/// A configuration file that holds together.
+/// What a configuration file that holds together says of one drive: all of it where there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Sockets: each tenant's ([`Config::socket_path`]) and `<runtime_dir>/control`. Absolute.
@@ -40,15 +42,19 @@ pub struct Config {
     pub policy: Settings,
     /// The threads that move commands.
     pub pollers: Pollers,
+    /// They are laid out for this drive alone.
+    pub(crate) has_own_pollers: bool,
     /// In the file's order, then disks that were made while the daemon ran; at most
     /// [`TENANTS_MAX`](crate::TENANTS_MAX), names unique.
     pub tenants: Vec<Tenant>,
+    /// Disks that are parts of tenants' controllers, in the same order; as many at most.
+    pub namespaces: Vec<Namespace>,
     /// What is allowed but probably not meant.
     pub warnings: Vec<Problem>,
     pub(crate) text: Text,
     pub(crate) marks: Marks,
-    /// Bytes of the text that are the file's.
-    pub(crate) declared_bytes: usize,
+    /// Which part of the text this is.
+    pub(crate) view: View,
 }
 
 /// Where things stand in the file, for problems that are found later.
@@ -68,6 +74,8 @@ pub(crate) struct Marks {
 /// The drive that is shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
+    /// Unique among the drives: 1 to 63 of `a-z 0-9 _ -`.
+    pub name: String,
     /// What stands behind it.
     pub backend: Backend,
     /// How much of it is used; `None`: all of it (file and block only).
@@ -81,6 +89,10 @@ pub struct Device {
     pub queues: Option<u16>,
     /// Entries of each HWQ, 2 to 4096.
     pub queue_depth: u16,
+    /// The others are served without it where it can't be had at the start.
+    pub nofail: bool,
+    /// Where its layout is kept; `None`: beside an image, or in [`Config::state_dir`]. Absolute.
+    pub layout_file: Option<PathBuf>,
 }
 
 /// What stands behind the drive.
@@ -115,6 +127,8 @@ pub struct Pollers {
     pub cpus: Vec<u32>,
     /// A poller sleeps after this long without I/O.
     pub idle_after: Nanos,
+    /// How many pollers of other drives come before these on the same CPUs.
+    pub first: usize,
     /// How often a sleeping poller looks at mapped doorbells.
     pub doorbell_scan: Nanos,
 }
@@ -181,40 +195,31 @@ pub enum Doorbells {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// Everything that is wrong in the file, or that it can't be read.
-    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        read_text(path, "a configuration file").and_then(|text| Self::parse(path, &text))
-    }
-
-    /// Checks a file's text. `file` is its name for messages; nothing is read.
+    /// Checks the text of a file of one drive. `file` is its name for messages; nothing is read.
     ///
     /// # Errors
     /// Everything that is wrong in the text.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigErrors> {
-        check::check(Text { file: file.to_owned(), text: text.to_owned() })
+        check::check(Text { file: file.to_owned(), text: text.to_owned() }, View::only(text.len()))
     }
 
-    /// The same file with these disks beside its tenants, each a `[[tenant]]` section of its own, and no others. They
-    /// are held to the same rules.
+    /// The same file with these disks beside its tenants, each a `[[tenant]]` or `[[namespace]]` section of its own,
+    /// and no others. They are on this drive, and held to the same rules.
     ///
     /// # Errors
     /// Everything that is wrong with one of them, or with all together.
     pub fn with_disks<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
-        let mut text = self.declared_text().to_owned();
+        let mut text = self.text.text[..self.view.base_bytes].to_owned();
         for disk in disks {
             text += "\n";
             text += disk;
         }
-        let (file, declared_bytes) = (self.text.file.clone(), self.declared_bytes);
-        Ok(Self { declared_bytes, ..check::check(Text { file, text })? })
+        check::check(Text { file: self.text.file.clone(), text }, self.view.placed())
     }
 
-    /// What the file itself says, without the disks of [`Config::with_disks`].
-    pub(crate) fn declared_text(&self) -> &str {
-        &self.text.text[..self.declared_bytes]
+    /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.
+    pub fn declared_text(&self) -> &str {
+        &self.text.text[..self.view.declared_bytes]
     }
 
     /// The error for a profile that can't be had.
@@ -240,9 +245,20 @@ impl Config {
         Problem { place: mark.map(|mark| self.text.place(mark)), what: what.into(), remedy: remedy.into() }
     }
 
+    /// All that takes a place on the drive: its name, its size, and where the name stands.
+    pub fn disks(&self) -> impl Iterator<Item = (&str, Size, &Range<usize>)> {
+        let tenants = self.tenants.iter().map(|it| (it.name.as_str(), it.size, &it.marks.name));
+        tenants.chain(self.namespaces.iter().map(|it| (it.name.as_str(), it.size, &it.marks.name)))
+    }
+
     /// Whether the promise to a tenant may be one that can't be kept.
     pub fn overcommits(&self, tenant: &Tenant) -> bool {
         self.overcommit || tenant.overcommit
+    }
+
+    /// Whether the drive was added while a daemon ran.
+    pub fn is_added(&self) -> bool {
+        self.marks.device.as_ref().is_some_and(|mark| mark.start >= self.view.declared_bytes)
     }
 
     /// The file's name, as given.
@@ -265,6 +281,13 @@ impl Config {
     /// The socket of the API.
     pub fn api_path(&self) -> PathBuf {
         self.runtime_dir.join("api.sock")
+    }
+}
+
+impl Device {
+    /// Where it stands in the file, for messages.
+    pub fn section(&self) -> String {
+        if self.name == DEVICE_NAME { "[device]".to_owned() } else { format!("drive {:?}", self.name) }
     }
 }
 

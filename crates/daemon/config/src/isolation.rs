@@ -83,8 +83,8 @@ impl IsolationDraft {
     }
 }
 
-/// What the process has is enough for all of them, and a poller of its own can be had by who wants one.
-pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
+/// What the process has is enough for all of them.
+pub(crate) fn check_sums(sink: &mut Sink<'_>, draft: &Draft) {
     let all = |of: fn(&IsolationDraft) -> Option<u64>| {
         draft.tenants.iter().filter_map(|tenant| of(&tenant.isolation)).map(u128::from).sum::<u128>()
     };
@@ -100,6 +100,10 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
             "lower max_maps for some: a virtual machine needs two dozen",
         );
     }
+}
+
+/// A poller of its own can be had by who wants one.
+pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
     let Some(policy) = draft.policy.as_ref().filter(|policy| policy.kind().needs_one_poller()) else { return };
     for tenant in draft.tenants.iter().filter(|tenant| tenant.isolation.is_alone()) {
         let span = tenant.isolation.isolation.as_ref().map(Spanned::span);

@@ -1,7 +1,8 @@
 //! The configuration file: what an operator wrote, checked.
 //!
-//! * [`Config::load`] reads the TOML file and reports *every* problem in it, each with its line and its
-//!   remedy. It looks at nothing else, so it can be tested without a host.
+//! * [`Drives::load`] reads the TOML file and reports *every* problem in it, each with its line and its
+//!   remedy. It looks at nothing else, so it can be tested without a host. What one drive has of the file is a
+//!   [`Config`]; [`Config::parse`] takes the text of a file of one drive.
 //! * [`Config::check_host`] looks at the machine without changing it: the drive, the directories, the CPUs.
 //! * [`Config::plan_layout`] gives every tenant its range on the drive.
 //! * [`Prepared`] does these in order; [`Prepared::commit`] is the first step that writes anything.
@@ -13,9 +14,12 @@
 //! | `section`, `nearest` | typed reading of one TOML table; "did you mean" |
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
+//! | `drives` | a file of several drives: what each has of it, and tenants that are to be placed on one |
+//! | `added` | drives that were added while a daemon ran |
 //! | `access` | users and groups: whose the daemon is, whom sockets are for |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
+//! | `namespace` | disks that are parts of tenants' controllers |
 //! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
@@ -25,18 +29,19 @@
 //!
 //! Values here are plain: the binary turns them into the types of other rooms.
 //!
-//! Not implemented: several drives in one file.
-
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 
 mod access;
+mod added;
 mod check;
 mod config;
 mod demand;
+mod drives;
 mod frontend;
 mod host;
 mod isolation;
+mod namespace;
 mod nearest;
 mod place;
 mod plan;
@@ -52,19 +57,22 @@ mod summary;
 mod terms;
 
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
+pub use added::AddedDrives;
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
+pub use drives::{Drives, Found, Looked, Missing, Unplaced};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport, Identity, in_use};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
+pub use namespace::{Attachment, NSIDS, Namespace};
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
-pub use sections::{KeyChange, Sections, tenant_changes, tenant_keys, tenant_meanwhile};
-pub use summary::{DeviceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
+pub use sections::{DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile};
+pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.
 ///

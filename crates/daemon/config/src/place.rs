@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use layout::{About, Change, DeviceIdentity, Layout, LayoutFile, Wanted};
 
 use crate::config::{Backend, Config};
-use crate::problem::{ConfigErrors, Sink};
+use crate::problem::{ConfigErrors, Problem, Sink};
+use crate::sections;
 
 impl Config {
     /// Gives every tenant its range; see [`Layout::plan`].
@@ -17,21 +18,32 @@ impl Config {
         device: &DeviceIdentity,
         recorded: Option<&Layout>,
     ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
-        let wanted = self.tenants.iter().map(|tenant| Wanted {
+        let tenants = self.tenants.iter().map(|tenant| Wanted {
             name: &tenant.name,
             size: tenant.size,
             offset: tenant.offset,
             lba_bytes: tenant.lba_bytes,
         });
-        Layout::plan(&wanted.collect::<Vec<_>>(), device, recorded).map_err(|contradictions| {
+        let namespaces = self.namespaces.iter().map(|namespace| Wanted {
+            name: &namespace.name,
+            size: namespace.size,
+            offset: None,
+            lba_bytes: namespace.lba_bytes,
+        });
+        let wanted: Vec<Wanted<'_>> = tenants.chain(namespaces).collect();
+        Layout::plan(&wanted, device, recorded).map_err(|contradictions| {
             let mut sink = Sink::new(&self.text);
             let marks = |index: usize| self.tenants.get(index).map(|tenant| &tenant.marks);
+            let size_mark = |index: usize| match index.checked_sub(self.tenants.len()) {
+                None => marks(index).map(|marks| &marks.size),
+                Some(index) => self.namespaces.get(index).map(|namespace| &namespace.marks.size),
+            };
             let drive = self.marks.path.as_ref().or(self.marks.device.as_ref());
             for found in contradictions {
                 let mark = match found.about {
                     About::Device => drive,
                     About::DeviceSize => self.marks.size.as_ref().or(drive),
-                    About::Size(index) => marks(index).map(|marks| &marks.size),
+                    About::Size(index) => size_mark(index),
                     About::Offset(index) => marks(index).map(|marks| marks.offset.as_ref().unwrap_or(&marks.name)),
                     About::Plan => None,
                 };
@@ -41,34 +53,42 @@ impl Config {
         })
     }
 
-    /// Serves the disks too that were made while an earlier daemon ran.
+    /// Serves the disks too that were made while an earlier daemon ran. Returns those, with their new sections, that
+    /// were attached to tenants which have left the file since.
     ///
     /// # Errors
-    /// The file has a tenant of the same name, or what is wrong with one of them beside the file as it is now.
-    pub(crate) fn take_disks(&mut self, recorded: Option<&Layout>) -> Result<(), ConfigErrors> {
+    /// What is wrong with one of them beside the file as it is now.
+    pub(crate) fn take_disks(&mut self, recorded: Option<&Layout>) -> Result<Vec<(String, String)>, ConfigErrors> {
         let disks: Vec<(&str, &str)> = recorded.iter().flat_map(|layout| layout.settings()).collect();
-        self.refuse_names(&disks.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
-        if !disks.is_empty() {
-            *self = self.with_disks(disks.into_iter().map(|(_, settings)| settings))?;
-            self.look_up_accounts()?;
+        if disks.is_empty() && self.namespaces.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(())
+        let is_there = |tenant: &str| {
+            disks.iter().any(|(name, _)| *name == tenant) || self.tenants.iter().any(|it| it.name == tenant)
+        };
+        let detach =
+            |(name, section): &(&str, &str)| Some(((*name).to_owned(), sections::detached(section, is_there)?));
+        let detached: Vec<(String, String)> = disks.iter().filter_map(detach).collect();
+        let now = |(name, section)| detached.iter().find(|(of, _)| of == name).map_or(section, |(_, it)| it.as_str());
+        *self = self.with_disks(disks.iter().copied().map(now))?;
+        self.look_up_accounts()?;
+        Ok(detached)
     }
 
-    /// # Errors
-    /// Each tenant that has the name of a disk that was made while a daemon ran.
-    pub fn refuse_names(&self, made: &[&str]) -> Result<(), ConfigErrors> {
-        let mut sink = Sink::new(&self.text);
-        for tenant in self.tenants.iter().filter(|tenant| made.contains(&tenant.name.as_str())) {
-            let what = format!("a disk {:?} was made by `evenkeel disk create`", tenant.name);
-            sink.at(&tenant.marks.name, what, "choose another name, or delete that disk first");
-        }
-        sink.finish()
+    /// What is said of a namespace that [`take_disks`](Self::take_disks) detached.
+    pub(crate) fn is_detached(name: &str) -> Problem {
+        let what = format!("namespace {name:?} is detached from tenants that the configuration does not name any more");
+        let remedy =
+            "write such a tenant again before the daemon starts, or attach the namespace to it again once it is";
+        Problem { place: None, what, remedy: remedy.to_owned() }
     }
 
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
     pub fn layout_path(&self, device: &DeviceIdentity) -> Option<PathBuf> {
         match &self.device.backend {
+            Backend::File { .. } | Backend::Block { .. } if self.device.layout_file.is_some() => {
+                self.device.layout_file.clone()
+            }
             Backend::File { .. } => Some(LayoutFile::beside(device)),
             Backend::Block { .. } => Some(LayoutFile::in_directory(&self.state_dir, device)),
             Backend::Memory | Backend::Null | Backend::Model => None,

@@ -84,7 +84,7 @@ pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'
 impl Pollers {
     /// The CPU of the `number`th poller that no tenant has to itself by its `threads`.
     fn cpu(&self, number: usize) -> Option<u32> {
-        self.cpus.iter().copied().cycle().nth(number)
+        self.cpus.iter().copied().cycle().nth(self.first % self.cpus.len().max(1) + number)
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::Config;
+use crate::drives::Found;
 use crate::host::{DeviceLock, HostReport};
 use crate::problem::{ConfigErrors, Problem};
 
@@ -34,11 +35,21 @@ impl Prepared {
     ///
     /// # Errors
     /// What [`Config::check_host`], [`LayoutFile::open`] and [`Config::plan_layout`] report.
-    pub fn new(mut config: Config) -> Result<Self, ConfigErrors> {
-        config.look_up_accounts()?;
-        let host = config.check_host()?;
-        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
-        config.take_disks(file.layout())?;
+    pub fn new(config: Config) -> Result<Self, ConfigErrors> {
+        let found = Found::look(config)?;
+        found.refuse_made(&found.made())?;
+        found.prepare()
+    }
+}
+
+impl Found {
+    /// Plans the layout. Writes nothing.
+    ///
+    /// # Errors
+    /// What [`Config::plan_layout`] reports.
+    pub fn prepare(self) -> Result<Prepared, ConfigErrors> {
+        let Self { mut config, host, file } = self;
+        let detached = config.take_disks(file.layout())?;
         let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
         let is_import = host.holds_data && file.layout().is_none();
         if host.to_create || file.path().is_none() {
@@ -47,6 +58,10 @@ impl Prepared {
             layout.accept_content();
         }
         let mut warnings = config.warnings.clone();
+        for (name, section) in &detached {
+            layout.set_settings(name, section);
+            warnings.push(Config::is_detached(name));
+        }
         warnings.extend(host.warnings.iter().cloned());
         if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {
             let what = format!("{} holds data, and no layout file says whose", host.device.path);
@@ -72,9 +87,11 @@ impl Prepared {
             let problems = vec![Problem { place, what, remedy }];
             return Err(ConfigErrors { file: config.file().to_owned(), problems });
         }
-        Ok(Self { config, host, layout, changes, warnings, file })
+        Ok(Prepared { config, host, layout, changes, warnings, file })
     }
+}
 
+impl Prepared {
     /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
     /// must live as long as the drive is in use. Where another daemon has a socket or the drive, nothing is
     /// changed.
@@ -93,6 +110,17 @@ impl Prepared {
         let lock = self.config.lock_device()?;
         self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file, lock))
+    }
+}
+
+impl Prepared {
+    /// As [`Prepared::commit`], of a drive that was handed over: it is there, and its opener locked it.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn commit_handed_over(mut self) -> Result<(Config, LayoutFile), ConfigErrors> {
+        self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
+        Ok((self.config, self.file))
     }
 }
 
@@ -120,6 +148,6 @@ fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-fn layout_problem(config: &Config, error: &LayoutError) -> ConfigErrors {
+pub(crate) fn layout_problem(config: &Config, error: &LayoutError) -> ConfigErrors {
     ConfigErrors::one(config.file(), error.what(), error.remedy())
 }

@@ -6,25 +6,29 @@ use std::ops::Range;
 use io_model::units::{Rate, Size};
 use policy::{Class, TenantPriority};
 use policy::{Settings, Variant};
+use toml::Spanned;
 
 use crate::check::{Draft, TenantDraft};
-use crate::config::{Backend, PollerLayout};
+use crate::config::{Backend, Device, PollerLayout};
 use crate::demand::DemandLoad;
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::isolation;
+use crate::namespace;
 use crate::plan::{self, Load, Poller};
 use crate::problem::{Problem, Sink};
 use crate::{POLLERS_MAX, RANGE_STEP_BYTES, SOCKET_PATH_MAX_BYTES};
 
 /// Notes every problem in `sink`; gives the warnings.
 pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
-    names(sink, &draft.tenants);
-    steps(sink, draft);
+    let tenants = draft.tenants.iter().map(|tenant| ("tenant", &tenant.name));
+    let namespaces = draft.namespaces.iter().map(|namespace| ("namespace", &namespace.name));
+    let named = tenants.chain(namespaces).filter_map(|(kind, name)| Some((kind, name.as_ref()?)));
+    names(sink, named.map(|(kind, name)| (kind, name.get_ref().as_str(), name.span())));
+    check_each(sink, draft);
     room(sink, draft);
     overlaps(sink, &draft.tenants);
-    sockets(sink, draft);
-    own_threads(sink, draft);
-    isolation::check(sink, draft);
+    isolation::check_sums(sink, draft);
+    namespace::check(sink, draft);
     let plan = pollers(draft).unwrap_or_default();
     let few = poller_total(sink, &plan);
     queues(sink, draft, &plan);
@@ -42,24 +46,39 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     warnings.into_problems()
 }
 
-fn names(sink: &mut Sink<'_>, tenants: &[TenantDraft]) {
-    let mut lines: HashMap<&str, usize> = HashMap::new();
-    for name in tenants.iter().filter_map(|tenant| tenant.name.as_ref()) {
-        let line = sink.text.line(name.span().start);
-        if let Some(first) = lines.get(name.get_ref().as_str()) {
-            let what = format!("tenant {:?} is already on line {first}", name.get_ref());
-            sink.at(&name.span(), what, "give each tenant a name of its own");
+/// What must hold of each tenant, whoever else is there.
+pub(crate) fn check_each(sink: &mut Sink<'_>, draft: &Draft) {
+    steps(sink, draft);
+    sockets(sink, draft);
+    own_threads(sink, draft);
+    isolation::check_each(sink, draft);
+}
+
+/// No two disks have one name. `named`: what each is, its name, and where that stands.
+pub(crate) fn names<'n>(sink: &mut Sink<'_>, named: impl Iterator<Item = (&'n str, &'n str, Range<usize>)>) {
+    let mut first: HashMap<&str, (&str, usize)> = HashMap::new();
+    for (kind, name, span) in named {
+        if let Some((other, at)) = first.get(name) {
+            // Lines are counted from the text's start: not for each of a thousand tenants.
+            let what = format!("{other} {name:?} is already on line {}", sink.text.line(*at));
+            sink.at(&span, what, format!("give each {kind} a name of its own"));
         } else {
-            lines.insert(name.get_ref(), line);
+            first.insert(name, (kind, span.start));
         }
     }
+}
+
+/// The sizes that disks are to have.
+fn sizes(draft: &Draft) -> impl Iterator<Item = &Spanned<Size>> {
+    let tenants = draft.tenants.iter().filter_map(|tenant| tenant.size.as_ref());
+    tenants.chain(draft.namespaces.iter().filter_map(|namespace| namespace.size.as_ref()))
 }
 
 /// Sizes and places are whole steps: a range must hold whole LBAs of either size.
 fn steps(sink: &mut Sink<'_>, draft: &Draft) {
     let device = draft.device.as_ref().and_then(|device| device.size).zip(draft.marks.size.clone());
-    let tenants = draft.tenants.iter().filter_map(|t| t.size.as_ref()).map(|s| (*s.get_ref(), s.span()));
-    for (size, span) in device.into_iter().chain(tenants) {
+    let disks = sizes(draft).map(|size| (*size.get_ref(), size.span()));
+    for (size, span) in device.into_iter().chain(disks) {
         if size.0 == 0 {
             sink.at(&span, "the size is 0", "write a size such as \"16GiB\"");
         } else {
@@ -84,12 +103,13 @@ fn step(sink: &mut Sink<'_>, key: &str, size: Size, span: &Range<usize>) {
 
 fn room(sink: &mut Sink<'_>, draft: &Draft) {
     let Some((size, span)) = draft.device.as_ref().and_then(|d| d.size).zip(draft.marks.size.clone()) else { return };
-    let asked: u128 = draft.tenants.iter().filter_map(|t| t.size.as_ref()).map(|s| u128::from(s.get_ref().0)).sum();
+    let asked: u128 = sizes(draft).map(|size| u128::from(size.get_ref().0)).sum();
     if let Some(excess) = asked.checked_sub(u128::from(size.0)).filter(|excess| *excess > 0) {
         let shown =
             |bytes: u128| u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |b| Size(b).to_string());
-        let what = format!("the tenants ask for {} in all, the device has {size}", shown(asked));
-        sink.at(&span, what, format!("make tenants smaller by {}, or the device larger", shown(excess)));
+        let who = if draft.namespaces.is_empty() { "tenants" } else { "tenants and namespaces" };
+        let what = format!("the {who} ask for {} in all, the device has {size}", shown(asked));
+        sink.at(&span, what, format!("make {who} smaller by {}, or the device larger", shown(excess)));
     }
     for tenant in &draft.tenants {
         let (Some(offset), Some(len)) = (&tenant.offset, &tenant.size) else { continue };
@@ -204,7 +224,8 @@ fn queues(sink: &mut Sink<'_>, draft: &Draft, plan: &[Poller]) {
             true => "threads = \"shared\" in [[tenant]] sections",
             false => "layout = \"shared\" under [pollers]",
         };
-        let remedy = format!("write queues = {pollers} or more under [device], or {fewer}");
+        let section = draft.device.as_ref().map_or_else(String::new, Device::section);
+        let remedy = format!("write queues = {pollers} or more under {section}, or {fewer}");
         sink.maybe_at(draft.marks.device.as_ref(), what, remedy);
     }
     let Some(Settings::Lpns(lpns)) = &draft.policy else { return };

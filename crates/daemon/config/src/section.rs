@@ -37,16 +37,44 @@ pub(crate) const DAEMON: Schema = &[
     ("[daemon]", DAEMON_KEYS),
     ("[api]", API_KEYS),
     ("[device]", DEVICE),
+    ("[[drive]]", DRIVE),
     ("[policy]", POLICY),
     ("[pollers]", POLLERS),
     ("[[tenant]]", TENANT),
     ("[tenant.demand]", DEMAND),
+    ("[[namespace]]", NAMESPACE),
 ];
-pub(crate) const TOP: &[&str] =
-    &["runtime_dir", "state_dir", "overcommit", "daemon", "api", "device", "policy", "pollers", "tenant"];
+pub(crate) const TOP: &[&str] = &[
+    "runtime_dir",
+    "state_dir",
+    "overcommit",
+    "daemon",
+    "api",
+    "device",
+    "drive",
+    "policy",
+    "pollers",
+    "tenant",
+    "namespace",
+];
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
 pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
-pub(crate) const DEVICE: &[&str] = &["backend", "path", "size", "create", "profile", "queues", "queue_depth"];
+pub(crate) const DEVICE: &[&str] =
+    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file"];
+pub(crate) const DRIVE: &[&str] = &[
+    "name",
+    "backend",
+    "path",
+    "size",
+    "create",
+    "profile",
+    "queues",
+    "queue_depth",
+    "layout_file",
+    "nofail",
+    "policy",
+    "pollers",
+];
 /// The keys of `[policy]`.
 pub const POLICY: &[&str] = &[
     "name",
@@ -73,6 +101,7 @@ pub const POLICY: &[&str] = &[
 pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "doorbell_scan"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
+    "drive",
     "size",
     "offset",
     "frontend",
@@ -107,9 +136,12 @@ pub(crate) const TENANT: &[&str] = &[
 /// Keys that had another name once: the section, then, now.
 const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan")];
 
+pub(crate) const NAMESPACE: &[&str] = &["name", "size", "drive", "nsid", "tenants", "read_only", "shared", "lba_size"];
+
 pub(crate) const DEMAND: &[&str] = &["rw", "rwmixread", "bs", "bssplit", "numjobs", "iodepth", "rate_iops"];
 
 /// One table, or its absence (then every key is missing).
+#[derive(Clone)]
 pub struct Section<'t, 'i> {
     /// For messages: `[device]`.
     pub label: String,
@@ -161,6 +193,17 @@ impl<'t, 'i> Section<'t, 'i> {
     /// A key and its value.
     pub fn entry(&self, key: &str) -> Option<(&'t Spanned<toml::de::DeString<'i>>, &'t Spanned<DeValue<'i>>)> {
         self.table?.iter().find(|(name, _)| name.get_ref() == key)
+    }
+
+    /// Whether this is one of several drives.
+    pub(crate) fn is_drive(&self) -> bool {
+        self.known == DRIVE
+    }
+
+    /// The text under a key, if it is one: for who only wants to know which section this is.
+    pub(crate) fn peek(&self, key: &str) -> Option<(&str, Range<usize>)> {
+        let (_, value) = self.entry(key)?;
+        Some((value.get_ref().as_str()?, value.span()))
     }
 
     /// Whether the key is there.

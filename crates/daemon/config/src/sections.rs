@@ -1,4 +1,4 @@
-//! A file as sections that can be taken apart: what differs between two files, and one with some of another's tenants.
+//! A file as sections that can be taken apart: what differs between two files, and one with some of another's disks.
 //!
 //! Texts stay the operator's: a value is compared by what it means (`1024MiB` is `1GiB`), and kept as it was written.
 
@@ -10,13 +10,42 @@ use toml::{Table, Value};
 
 use crate::config::Config;
 use crate::problem::ConfigErrors;
-use crate::section::{API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, POLICY, POLLERS, TENANT, TOP};
+use crate::section::{API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, DRIVE, NAMESPACE, POLICY, POLLERS, TENANT, TOP};
 
 /// The sections of one file, in an order of their own and without comments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sections {
     head: Table,
-    tenants: Vec<Table>,
+    /// Tenants and namespaces; no name is there twice.
+    disks: Vec<(DiskKind, Table)>,
+}
+
+/// What has a section, a name and a place on the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskKind {
+    /// `[[tenant]]`.
+    Tenant,
+    /// `[[namespace]]`.
+    Namespace,
+}
+
+impl DiskKind {
+    const ALL: [Self; 2] = [Self::Tenant, Self::Namespace];
+
+    /// As a file's heading has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Namespace => "namespace",
+        }
+    }
+
+    const fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Tenant => TENANT,
+            Self::Namespace => NAMESPACE,
+        }
+    }
 }
 
 /// A key that has another value.
@@ -48,44 +77,95 @@ impl Sections {
 
     fn of_text(text: &str) -> Result<Self, toml::de::Error> {
         let mut head: Table = toml::from_str(text)?;
-        let tenants = match head.remove("tenant") {
-            Some(Value::Array(tenants)) => tenants.into_iter().filter_map(|tenant| match tenant {
-                Value::Table(tenant) => Some(tenant),
+        let mut disks = Vec::new();
+        for kind in DiskKind::ALL {
+            let Some(Value::Array(found)) = head.remove(kind.name()) else { continue };
+            disks.extend(found.into_iter().filter_map(|disk| match disk {
+                Value::Table(disk) => Some((kind, disk)),
                 _ => None,
-            }),
-            _ => return Ok(Self { head, tenants: Vec::new() }),
-        };
-        Ok(Self { head, tenants: tenants.collect() })
+            }));
+        }
+        Ok(Self { head, disks })
     }
 
-    /// The names of the tenants, in the file's order.
+    /// The names of all tenants and namespaces, in the file's order of each.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tenants.iter().filter_map(name)
+        self.disks.iter().filter_map(|(_, disk)| name(disk))
     }
 
-    /// A tenant's section.
-    pub fn find(&self, of: &str) -> Option<&Table> {
-        self.tenants.iter().find(|tenant| name(tenant) == Some(of))
+    /// A disk's section.
+    pub fn find(&self, of: &str) -> Option<(DiskKind, &Table)> {
+        self.disks.iter().find(|(_, disk)| name(disk) == Some(of)).map(|(kind, disk)| (*kind, disk))
     }
 
-    /// Adds a tenant's section, in the place of the one that it had if there is one.
-    pub fn put(&mut self, tenant: Table) {
-        match self.tenants.iter_mut().find(|old| name(old) == name(&tenant)) {
-            Some(old) => *old = tenant,
-            None => self.tenants.push(tenant),
+    /// Adds a disk's section, in the place of the one that it had if there is one.
+    pub fn put(&mut self, kind: DiskKind, disk: Table) {
+        match self.disks.iter_mut().find(|(_, old)| name(old) == name(&disk)) {
+            Some(old) => *old = (kind, disk),
+            None => self.disks.push((kind, disk)),
         }
     }
 
-    /// Adds the tenants of another text, such as the section of a disk that was made while the daemon ran.
-    pub fn extend(&mut self, text: &str) {
-        // It was checked when the disk was made.
-        let more = Self::of_text(text).map(|sections| sections.tenants);
-        more.unwrap_or_default().into_iter().for_each(|tenant| self.put(tenant));
+    /// Adds the drives of another text.
+    pub fn extend_drives(&mut self, text: &str) {
+        // It was checked when they were added.
+        let mut more: Table = toml::from_str(text).unwrap_or_default();
+        let Some(Value::Array(more)) = more.remove("drive") else { return };
+        if let Value::Array(drives) = self.head.entry("drive").or_insert_with(|| Value::Array(Vec::new())) {
+            drives.extend(more);
+        }
     }
 
-    /// Removes a tenant's section.
+    /// Adds the disks of another text, such as the section of one that was made while the daemon ran.
+    pub fn extend(&mut self, text: &str) {
+        // It was checked when the disk was made.
+        let more = Self::of_text(text).map(|sections| sections.disks);
+        more.unwrap_or_default().into_iter().for_each(|(kind, disk)| self.put(kind, disk));
+    }
+
+    /// Has a disk name its drive.
+    pub fn set_drive(&mut self, of: &str, drive: &str) {
+        if let Some((_, disk)) = self.disks.iter_mut().find(|(_, disk)| name(disk) == Some(of)) {
+            disk.insert("drive".to_owned(), drive.into());
+        }
+    }
+
+    /// Takes the policies of another file: that at the top, and that of each drive that both have.
+    pub fn take_policies(&mut self, next: &Self) {
+        take_policy(&mut self.head, &next.head);
+        let theirs = next.head.get("drive").and_then(Value::as_array);
+        let Some(Value::Array(drives)) = self.head.get_mut("drive") else { return };
+        for drive in drives.iter_mut().filter_map(Value::as_table_mut) {
+            let mut tables = theirs.into_iter().flatten().filter_map(Value::as_table);
+            if let Some(next) = tables.find(|next| name(next) == name(drive)) {
+                take_policy(drive, next);
+            }
+        }
+    }
+
+    /// Removes a disk's section.
     pub fn remove(&mut self, of: &str) {
-        self.tenants.retain(|tenant| name(tenant) != Some(of));
+        self.disks.retain(|(_, disk)| name(disk) != Some(of));
+    }
+
+    /// Attaches namespaces no more to tenants that are not among these.
+    pub fn detach_from_absent(&mut self) {
+        let names: Vec<String> = self.names().map(str::to_owned).collect();
+        self.detach(&|tenant| names.iter().any(|name| name == tenant));
+    }
+
+    /// Attaches namespaces no more to tenants that are not `is_there`. `true`: one of them was.
+    fn detach(&mut self, is_there: &dyn Fn(&str) -> bool) -> bool {
+        let mut is_changed = false;
+        for (_, namespace) in self.disks.iter_mut().filter(|(kind, _)| *kind == DiskKind::Namespace) {
+            for key in ["tenants", "read_only"] {
+                let Some(Value::Array(tenants)) = namespace.get_mut(key) else { continue };
+                let had = tenants.len();
+                tenants.retain(|tenant| tenant.as_str().is_none_or(is_there));
+                is_changed |= tenants.len() < had;
+            }
+        }
+        is_changed
     }
 
     /// As a file.
@@ -101,10 +181,24 @@ impl Sections {
                 write_keys(&mut text, found, keys);
             }
         }
-        for tenant in &self.tenants {
-            text += "\n[[tenant]]\n";
-            write_keys(&mut text, tenant, TENANT);
-            if let Some(Value::Table(demand)) = tenant.get("demand") {
+        for drive in self.head.get("drive").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table)
+        {
+            text += "\n[[drive]]\n";
+            write_keys(&mut text, drive, DRIVE);
+            for (section, keys) in [("policy", POLICY), ("pollers", POLLERS)] {
+                if let Some(Value::Table(found)) = drive.get(section) {
+                    // Writing to a text can't fail.
+                    let _ = writeln!(text, "\n[drive.{section}]");
+                    write_keys(&mut text, found, keys);
+                }
+            }
+        }
+        let of = |kind: DiskKind| self.disks.iter().filter(move |(its, _)| *its == kind);
+        for (kind, disk) in DiskKind::ALL.into_iter().flat_map(of) {
+            // The same.
+            let _ = writeln!(text, "\n[[{}]]", kind.name());
+            write_keys(&mut text, disk, kind.keys());
+            if let Some(Value::Table(demand)) = disk.get("demand") {
                 text += "\n[tenant.demand]\n";
                 write_keys(&mut text, demand, DEMAND);
             }
@@ -112,52 +206,89 @@ impl Sections {
         text.trim_start().to_owned()
     }
 
-    /// The size of a tenant's disk.
+    /// A disk's size.
     pub fn size_bytes(&self, of: &str) -> Option<u64> {
-        meaning("size", self.find(of)?.get("size"), &self.head)?.parse().ok()
+        meaning("size", self.find(of)?.1.get("size"), &self.head)?.parse().ok()
     }
 
-    /// What another file has otherwise, but for tenants. None of it can be changed while the daemon runs.
+    /// What another file has otherwise, but for disks. Only policies can be changed while the daemon runs.
     pub fn head_changes(&self, next: &Self) -> Vec<KeyChange> {
-        changes(&self.head, &next.head, "", &|_| Some(START_AGAIN))
+        changes(&self.head_by_name(), &next.head_by_name(), "", &|key| (!is_policy(key)).then_some(START_AGAIN))
+    }
+
+    /// The head with each drive under its name.
+    fn head_by_name(&self) -> Table {
+        let mut head = self.head.clone();
+        if let Some(Value::Array(drives)) = head.remove("drive") {
+            let named = |drive: Value| Some((name(drive.as_table()?)?.to_owned(), drive));
+            let drives: Table = drives.into_iter().filter_map(named).collect();
+            head.insert("drive".to_owned(), drives.into());
+        }
+        head
     }
 }
 
-/// A tenant's name.
-fn name(tenant: &Table) -> Option<&str> {
-    tenant.get("name").and_then(Value::as_str)
+/// The section of a namespace that was made while the daemon ran, attached no more to tenants that are not
+/// `is_there`. `None`: it is of no such tenant, or no namespace.
+pub fn detached(section: &str, is_there: impl Fn(&str) -> bool) -> Option<String> {
+    let mut sections = Sections::of_text(section).ok()?;
+    let is_changed = sections.detach(&is_there);
+    is_changed.then(|| sections.to_text())
+}
+
+fn take_policy(of: &mut Table, next: &Table) {
+    match next.get("policy") {
+        Some(policy) => of.insert("policy".to_owned(), policy.clone()),
+        None => of.remove("policy"),
+    };
+}
+
+/// Whether a key of the head is a policy's: of the one at the top, or of a drive's own.
+fn is_policy(key: &str) -> bool {
+    let mut parts = key.split('.');
+    match parts.next() {
+        Some("policy") => true,
+        Some("drive") => parts.nth(1) == Some("policy"),
+        _ => false,
+    }
+}
+
+/// The name of a disk or drive.
+fn name(section: &Table) -> Option<&str> {
+    section.get("name").and_then(Value::as_str)
 }
 
 /// The values of a table that are no tables, in the order of `keys`, which are all that it can have.
 fn write_keys(text: &mut String, table: &Table, keys: &[&str]) {
     for (key, value) in keys.iter().filter_map(|key| Some((key, table.get(*key)?))) {
-        if !value.is_table() {
+        let is_section = value.is_table() || value.as_array().is_some_and(|items| items.iter().any(Value::is_table));
+        if !is_section {
             // Writing to a text can't fail.
             let _ = writeln!(text, "{key} = {value}");
         }
     }
 }
 
-/// What a tenant's section has otherwise.
-pub fn tenant_changes(old: &Table, new: &Table) -> Vec<KeyChange> {
+/// What a disk's section has otherwise; both are of the same kind.
+pub fn disk_changes(kind: DiskKind, old: &Table, new: &Table) -> Vec<KeyChange> {
     let bytes = |table: &Table| meaning("size", table.get("size"), table).and_then(|size| size.parse::<u64>().ok());
     let shrinks = bytes(new) < bytes(old);
     changes(old, new, "", &|key| match key {
         "size" if shrinks => Some("write the size that it has: a disk can grow and not shrink"),
-        key => remedy_of(key),
+        key => remedy_of(kind, key),
     })
 }
 
-/// What a new tenant's section says, but for its name.
-pub fn tenant_keys(new: &Table) -> Vec<KeyChange> {
+/// What a new disk's section says, but for its name.
+pub fn disk_keys(new: &Table) -> Vec<KeyChange> {
     let named: Table = new.get("name").map(|name| ("name".to_owned(), name.clone())).into_iter().collect();
     changes(&named, new, "", &|_| None)
 }
 
-/// A tenant as it can be while the daemon runs: `new`, but for the keys that need a start, which it has as `old`.
-pub fn tenant_meanwhile(old: &Table, new: &Table) -> Table {
+/// A disk as it can be while the daemon runs: `new`, but for the keys that need a start, which it has as `old`.
+pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table) -> Table {
     let mut meanwhile = new.clone();
-    for KeyChange { key, .. } in tenant_changes(old, new).into_iter().filter(|change| change.remedy.is_some()) {
+    for KeyChange { key, .. } in disk_changes(kind, old, new).into_iter().filter(|change| change.remedy.is_some()) {
         match old.get(&key) {
             Some(value) => meanwhile.insert(key, value.clone()),
             None => meanwhile.remove(&key),
@@ -166,12 +297,14 @@ pub fn tenant_meanwhile(old: &Table, new: &Table) -> Table {
     meanwhile
 }
 
-/// What to do where a tenant's key can't be changed while it is served.
-fn remedy_of(key: &str) -> Option<&'static str> {
+/// What to do where a disk's key can't be changed while it is served.
+fn remedy_of(kind: DiskKind, key: &str) -> Option<&'static str> {
     match key {
+        "tenants" | "read_only" | "shared" if kind == DiskKind::Namespace => None,
         "size" | "class" | "latency_target" | "weight" | "priority" | "overcommit" | "burst" => None,
         _ if key.ends_with("_iops") || key.ends_with("_bandwidth") || key.starts_with("demand") => None,
         "lba_size" => Some("format it from inside its guest (`nvme format`): the key is for new tenants"),
+        "drive" => Some("write the drive that it is on, or remove the key: a disk is not moved"),
         "offset" => Some("write the offset that it has, or remove the key: a disk is not moved"),
         _ => Some(START_AGAIN),
     }
@@ -215,6 +348,12 @@ fn meaning(key: &str, value: Option<&Value>, table: &Table) -> Option<String> {
     let Some(value) = value else { return default_of(key, table).map(str::to_owned) };
     let written = match value {
         Value::String(text) => text.clone(),
+        // The order in which tenants are named means nothing.
+        Value::Array(names) if matches!(key, "tenants" | "read_only") => {
+            let mut names: Vec<String> = names.iter().map(Value::to_string).collect();
+            names.sort_unstable();
+            format!("[{}]", names.join(", "))
+        }
         value => value.to_string(),
     };
     let number = match key.rsplit('.').next().unwrap_or(key) {
@@ -227,16 +366,18 @@ fn meaning(key: &str, value: Option<&Value>, table: &Table) -> Option<String> {
     Some(number.map_or(written, |number| number.to_string()))
 }
 
-/// What a tenant has that does not say. Keys without one are shown as missing.
+/// What a disk has that does not say. Keys without one are shown as missing.
 fn default_of(key: &str, table: &Table) -> Option<&'static str> {
     let is_best_effort = table.get("class").and_then(Value::as_str) != Some("guaranteed");
     Some(match key {
+        // Namespaces alone have an identifier.
+        "tenants" | "read_only" if table.contains_key("nsid") => "[]",
         "frontend" => "vfio-user",
         "class" => "best-effort",
         "weight" if is_best_effort => "1",
         "isolation" | "threads" => "shared",
         "priority" => "medium",
-        "overcommit" | "read_only" => "false",
+        "overcommit" | "read_only" | "shared" => "false",
         "doorbells" => "mapped",
         "mode" => "adaptive",
         "queues" => "64",
@@ -261,7 +402,7 @@ mod tests {
 
     fn tenant(keys: &str) -> Table {
         let text = format!("[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n{keys}\n");
-        sections(&text).find("a").cloned().expect("it is there")
+        sections(&text).find("a").expect("it is there").1.clone()
     }
 
     fn words(changes: &[KeyChange]) -> Vec<String> {
@@ -294,20 +435,24 @@ mod tests {
     fn values_are_compared_by_what_they_mean() {
         let plain = tenant("");
         let said = "weight = 1\nclass = \"best-effort\"\nqueues = 64\nlba_size = 512\nfrontend = \"vfio-user\"";
-        assert_eq!(tenant_changes(&plain, &tenant(said)), []);
+        assert_eq!(disk_changes(DiskKind::Tenant, &plain, &tenant(said)), []);
         let same = tenant("rw_iops = \"20k\"\nrw_bandwidth = \"1GiB/s\"\nburst = \"2s\"");
         assert_eq!(
-            tenant_changes(&same, &tenant("rw_iops = 20000\nrw_bandwidth = \"1024MiB/s\"\nburst = \"2000ms\"")),
+            disk_changes(
+                DiskKind::Tenant,
+                &same,
+                &tenant("rw_iops = 20000\nrw_bandwidth = \"1024MiB/s\"\nburst = \"2000ms\"")
+            ),
             []
         );
         let other = tenant("rw_iops = \"5k\"\nweight = 7");
         assert_eq!(
-            words(&tenant_changes(&same, &other)),
+            words(&disk_changes(DiskKind::Tenant, &same, &other)),
             ["burst 2s 0", "rw_bandwidth 1GiB/s -", "rw_iops 20k 5k", "weight 1 7"]
         );
         let promised = tenant("class = \"guaranteed\"\nlatency_target = \"50us\"\n[tenant.demand]\nrw = \"read\"");
         assert_eq!(
-            words(&tenant_changes(&plain, &promised)),
+            words(&disk_changes(DiskKind::Tenant, &plain, &promised)),
             ["class best-effort guaranteed", "demand.rw - read", "latency_target - 50us"]
         );
     }
@@ -315,14 +460,57 @@ mod tests {
     #[test]
     fn what_needs_a_start_stays_as_it_is_until_then() {
         let (old, new) = (tenant("weight = 2"), tenant("weight = 3\nqueues = 4\ndoorbells = \"trapped\""));
-        let found = words(&tenant_changes(&old, &new));
+        let found = words(&disk_changes(DiskKind::Tenant, &old, &new));
         assert_eq!(found, ["weight 2 3", "doorbells mapped trapped later", "queues 64 4 later"]);
-        assert_eq!(tenant_meanwhile(&old, &new), tenant("weight = 3"));
+        assert_eq!(disk_meanwhile(DiskKind::Tenant, &old, &new), tenant("weight = 3"));
         let (one, mut other) = (sections(""), sections(""));
         assert_eq!(one.head_changes(&other), []);
         other.head.insert("overcommit".into(), Value::Boolean(true));
         other.head.insert("pollers".into(), Value::Table(Table::from_iter([("cpus".into(), Value::from(vec![1]))])));
         let found = words(&one.head_changes(&other));
         assert_eq!(found, ["overcommit false true later", "pollers.cpus - [1] later"]);
+    }
+
+    const TWO: &str = "[[tenant]]\nname = \"db\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"web\"\nsize = \"4MiB\"\n";
+
+    fn namespace(keys: &str) -> String {
+        format!("[[namespace]]\nname = \"logs\"\nsize = \"4MiB\"\nnsid = 2\n{keys}\n")
+    }
+
+    #[test]
+    fn namespaces_are_sections_like_tenants() {
+        let of = |keys: &str| sections(&format!("{}{TWO}", namespace(keys)));
+        let first = of("tenants = [\"db\"]\nread_only = [\"web\"]");
+        assert_eq!(first.names().collect::<Vec<_>>(), ["db", "web", "logs"]);
+        let text = first.to_text();
+        assert!(
+            text.ends_with(
+                "[[namespace]]\nname = \"logs\"\nsize = \"4MiB\"\nnsid = 2\ntenants = [\"db\"]\nread_only = [\"web\"]\n"
+            ),
+            "{text}"
+        );
+        let again = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(Sections::of(&again).expect("taken apart").to_text(), text);
+
+        let changes = |old: &Sections, new: &Sections| {
+            let ((kind, old), (_, new)) = (old.find("logs").expect("old"), new.find("logs").expect("new"));
+            assert_eq!(kind, DiskKind::Namespace);
+            words(&disk_changes(kind, old, new))
+        };
+        let other = of("tenants = [\"web\"]\nlba_size = 4096");
+        assert_eq!(
+            changes(&first, &other),
+            ["read_only [\"web\"] []", "tenants [\"db\"] [\"web\"]", "lba_size 512 4096 later"]
+        );
+        let both = of("tenants = [\"db\", \"web\"]\nshared = true");
+        assert_eq!(changes(&both, &of("tenants = [\"web\", \"db\"]\nshared = true\nread_only = []")), [""; 0]);
+    }
+
+    #[test]
+    fn a_namespace_is_detached_from_tenants_that_are_not_there() {
+        let both = namespace("tenants = [\"db\"]\nread_only = [\"web\", \"old\"]");
+        assert_eq!(detached(&both, |_| true), None);
+        assert_eq!(detached(&both, |name| name == "web"), Some(namespace("tenants = []\nread_only = [\"web\"]")));
+        assert_eq!(detached("[[tenant]]\nname = \"db\"\nsize = \"4MiB\"\n", |_| false), None);
     }
 }

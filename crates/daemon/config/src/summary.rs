@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::config::{Config, Doorbells};
 use crate::demand::Demand;
 use crate::frontend::{Frontend, Threads};
+use crate::namespace::{Attachment, Namespace};
 use crate::plan::{Poller, Serves};
 use crate::prepare::Prepared;
 
@@ -31,6 +32,9 @@ pub struct Summary {
     pub pollers: Vec<PollerSummary>,
     /// In the file's order.
     pub tenants: Vec<TenantSummary>,
+    /// The same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<NamespaceSummary>,
     /// Ranges of tenants that the configuration does not name.
     pub reserved: Vec<Placement>,
     /// Bytes of the drive that nobody has.
@@ -46,6 +50,8 @@ pub struct Summary {
 /// The drive.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceSummary {
+    /// What commands call it.
+    pub name: String,
     /// file, block, memory, null or model.
     pub backend: &'static str,
     /// The file or block device, links resolved.
@@ -149,6 +155,27 @@ pub struct TenantSummary {
     pub socket: PathBuf,
 }
 
+/// One namespace beside tenants' own disks.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NamespaceSummary {
+    /// Its name.
+    pub name: String,
+    /// Its identifier on every controller.
+    pub nsid: u32,
+    /// Tenants that may read and write it.
+    pub tenants: Vec<String>,
+    /// Tenants that may read it.
+    pub read_only: Vec<String>,
+    /// Several may write to it.
+    pub shared: bool,
+    /// Its range's start on the drive.
+    pub offset_bytes: u64,
+    /// Its range's length.
+    pub size_bytes: u64,
+    /// LBA size of it.
+    pub lba_bytes: u32,
+}
+
 impl Summary {
     /// What `prepared` will do.
     pub fn new(prepared: &Prepared) -> Self {
@@ -161,6 +188,7 @@ impl Summary {
         Self {
             config: config.file().to_owned(),
             device: DeviceSummary {
+                name: config.device.name.clone(),
                 backend: config.device.backend.name(),
                 path: config.device.backend.path().map(|_| host.device.path.clone()),
                 id: host.device.id.clone(),
@@ -174,6 +202,7 @@ impl Summary {
             overcommit: config.overcommit,
             pollers: pollers.iter().map(|poller| PollerSummary::new(config, poller)).collect(),
             tenants: config.tenants.iter().filter_map(|tenant| TenantSummary::new(prepared, tenant)).collect(),
+            namespaces: config.namespaces.iter().filter_map(|it| NamespaceSummary::new(prepared, it)).collect(),
             reserved: reserved.collect(),
             free_bytes: layout.free_bytes(),
             layout_file: prepared.file.path().map(PathBuf::from),
@@ -305,6 +334,42 @@ impl TenantSummary {
     }
 }
 
+impl NamespaceSummary {
+    fn new(prepared: &Prepared, namespace: &Namespace) -> Option<Self> {
+        let placement = prepared.layout.find(&namespace.name)?;
+        let (read_only, tenants): (Vec<_>, Vec<_>) = namespace.attachments.iter().partition(|it| it.read_only);
+        let names = |of: Vec<&Attachment>| of.into_iter().map(|it| it.tenant.clone()).collect();
+        Some(Self {
+            name: namespace.name.clone(),
+            nsid: namespace.nsid,
+            tenants: names(tenants),
+            read_only: names(read_only),
+            shared: namespace.shared,
+            offset_bytes: placement.offset_bytes(),
+            size_bytes: placement.size_bytes(),
+            lba_bytes: placement.lba_bytes,
+        })
+    }
+}
+
+/// `namespace 2 "logs": 10GiB at 32GiB, for db, web, read-only for reader`.
+impl fmt::Display for NamespaceSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nsid, name, tenants, read_only, .. } = self;
+        write!(f, "namespace {nsid} {name:?}: {} at {}", Size(self.size_bytes), Size(self.offset_bytes))?;
+        if tenants.is_empty() && read_only.is_empty() {
+            return write!(f, ", attached to no tenant");
+        }
+        if !tenants.is_empty() {
+            write!(f, ", for {}", tenants.join(", "))?;
+        }
+        if !read_only.is_empty() {
+            write!(f, ", read-only for {}", read_only.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
 /// Columns of numbers, which stand to the right.
 const SIZE: usize = 3;
 const AT: usize = 4;
@@ -343,7 +408,13 @@ impl TenantSummary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device;
-        write!(f, "device   {} {}", device.backend, device.path.as_deref().unwrap_or(&device.profile))?;
+        write!(
+            f,
+            "drive    {}: {} {}",
+            device.name,
+            device.backend,
+            device.path.as_deref().unwrap_or(&device.profile)
+        )?;
         writeln!(f, ", {} ({} free)", Size(device.size_bytes), Size(self.free_bytes))?;
         write!(f, "policy   {}", self.policy.name)?;
         match self.policy.parameters() {
@@ -353,6 +424,7 @@ impl fmt::Display for Summary {
         writeln!(f)?;
         self.write_pollers(f)?;
         self.write_tenants(f)?;
+        self.namespaces.iter().try_for_each(|namespace| writeln!(f, "{namespace}"))?;
         if let Some(file) = &self.layout_file {
             writeln!(f, "\nlayout   {}", file.display())?;
         }

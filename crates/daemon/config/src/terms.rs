@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate};
-use policy::{Class, Limits, TenantPriority, Terms};
+use policy::{Class, Limits, Settings, TenantPriority, Terms};
 
 use crate::problem::Sink;
 use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span, span_in};
@@ -20,6 +20,13 @@ pub(crate) const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwid
 pub struct TenantRules {
     /// One arbitrates by priority.
     pub priorities: bool,
+}
+
+impl TenantRules {
+    /// Where one policy is in force; `None`: it could not be read.
+    pub fn of(policy: Option<&Settings>) -> Self {
+        Self { priorities: policy.is_none_or(|policy| policy.kind().has_priorities()) }
+    }
 }
 
 /// A tenant's terms as far as they could be read.

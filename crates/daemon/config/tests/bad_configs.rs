@@ -5,11 +5,12 @@ mod messages;
 
 use std::path::Path;
 
-use config::Config;
+use config::Drives;
 
 #[test]
 fn messages_are_as_written_down() {
     messages::are_as_written_down("bad_configs.txt", |text| {
-        Config::parse(Path::new("ek.toml"), text).map(|config| config.warnings)
+        let drives = Drives::parse(Path::new("ek.toml"), text, "")?;
+        Ok(drives.each.into_iter().flat_map(|config| config.warnings).collect())
     });
 }

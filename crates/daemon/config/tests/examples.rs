@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{Backend, BuiltIn, Config, Profile, Serves};
+use config::{Backend, BuiltIn, Config, Drives, Profile, Serves};
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
 use layout::DeviceIdentity;
@@ -10,7 +10,7 @@ use policy::{Class, Settings};
 
 fn example(name: &str) -> Config {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples").join(name);
-    let config = Config::load(&path).unwrap_or_else(|e| panic!("{e}"));
+    let config = Drives::load(&path).and_then(|drives| drives.one(None)).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.warnings, [], "an example has nothing to warn about");
     config
 }
@@ -26,6 +26,16 @@ fn two_tenants() {
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
     assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);
     assert_eq!(config.socket_path(&config.tenants[0]), Path::new("/run/evenkeel/db/cntrl"));
+}
+
+#[test]
+fn two_drives() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/two-drives.toml");
+    let drives = Drives::load(&path).unwrap_or_else(|e| panic!("{e}"));
+    let each = drives.each.iter().map(|it| (it.device.name.as_str(), it.policy.name(), it.tenants[0].name.as_str()));
+    assert_eq!(each.collect::<Vec<_>>(), [("fast", "lpns", "db"), ("big", "mqfq", "archive")]);
+    assert_eq!(drives.unplaced.names, ["scratch"]);
+    assert!(drives.each.iter().all(|config| config.warnings.is_empty()), "an example has nothing to warn about");
 }
 
 #[test]

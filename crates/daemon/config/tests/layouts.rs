@@ -293,6 +293,11 @@ fn histories_keep_every_range() {
 }
 
 fn image_config(dir: &Path, more: &str, tenants: &[&str]) -> Config {
+    image_config_with(dir, more, tenants, "")
+}
+
+/// The same with more sections at its end.
+fn image_config_with(dir: &Path, more: &str, tenants: &[&str], sections: &str) -> Config {
     let mut text = format!(
         "runtime_dir = \"{0}/run\"\n[device]\nbackend = \"file\"\npath = \"{0}/drive.img\"\n{more}\n",
         dir.display()
@@ -300,7 +305,7 @@ fn image_config(dir: &Path, more: &str, tenants: &[&str]) -> Config {
     for name in tenants {
         text += &format!("[[tenant]]\nname = \"{name}\"\nsize = \"4MiB\"\n");
     }
-    Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"))
+    Config::parse(Path::new("ek.toml"), &(text + sections)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn names_in(dir: &Path) -> Vec<PathBuf> {
@@ -501,7 +506,7 @@ fn the_summary_says_what_will_run() {
     assert_eq!(json["layout_file"], serde_json::Value::Null);
     let shown = summary.to_string();
     assert!(
-        shown.starts_with("device   model p5800x, 64MiB (16MiB free)\npolicy   lpns (corrected, omega 190, "),
+        shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   lpns (corrected, omega 190, "),
         "{shown}"
     );
     let rest = shown.split_once("\nthreads  ").map_or("", |(_, rest)| rest);
@@ -515,6 +520,58 @@ fn the_summary_says_what_will_run() {
         batch   best-effort  weight 2  16MiB  16MiB  vfio-user                  shared     adaptive  /tmp/evenkeel-summary/batch/cntrl\n\
         web     guaranteed   100us     16MiB  32MiB  vhost-user-blk, read-only  per-queue  event     /tmp/evenkeel-summary/web/vhost.sock\n";
     assert!(rest.starts_with(expected), "{shown}");
+}
+
+/// The example with a namespace of two tenants.
+fn with_namespace(dir: &Path, tenants: &[&str], nsid: u32) -> Config {
+    image_config_with(dir, "size = \"32MiB\"\ncreate = true", tenants, &namespace(nsid))
+}
+
+fn namespace(nsid: u32) -> String {
+    format!("[[namespace]]\nname = \"logs\"\nsize = \"2MiB\"\nnsid = {nsid}\ntenants = [\"b\"]\nread_only = [\"a\"]\n")
+}
+
+#[test]
+fn a_namespace_has_its_place_like_a_tenant() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let prepared = Prepared::new(with_namespace(dir.path(), &["a", "b"], 2)).unwrap_or_else(|e| panic!("{e}"));
+    let summary = Summary::new(&prepared);
+    let json = serde_json::to_value(&summary).expect("JSON");
+    let told = &json["namespaces"][0];
+    assert_eq!((&told["name"], &told["nsid"]), (&"logs".into(), &2.into()));
+    assert_eq!((told["offset_bytes"].as_u64(), told["size_bytes"].as_u64()), (Some(8 * MIB), Some(2 * MIB)));
+    let line = "\nnamespace 2 \"logs\": 2MiB at 8MiB, for b, read-only for a\n";
+    assert!(summary.to_string().contains(line), "{summary}");
+
+    let (_, layout, lock) = prepared.commit().unwrap_or_else(|e| panic!("{e}"));
+    let first = layout.layout().cloned().expect("recorded");
+    drop(lock);
+    let read = LayoutFile::open(layout.path().map(Path::to_owned)).expect("the file");
+    assert_eq!(read.layout(), Some(&first));
+    // Neither other tenants nor another identifier move it.
+    let next = Prepared::new(with_namespace(dir.path(), &["c", "b", "a"], 7)).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(next.layout.find("logs"), first.find("logs"));
+}
+
+#[test]
+fn a_namespace_stays_when_its_tenant_leaves_the_file() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (_, mut file, lock) = Prepared::new(with_namespace(dir.path(), &["a", "b"], 2))
+        .and_then(Prepared::commit)
+        .unwrap_or_else(|e| panic!("{e}"));
+    // As if it had been made while the daemon ran.
+    file.change_disk("logs", Some(&namespace(2)), 2 * MIB, false).expect("recorded").expect("its size");
+    drop(lock);
+    let declared = |tenants: &[&str]| image_config(dir.path(), "size = \"32MiB\"\ncreate = true", tenants);
+    let next = Prepared::new(declared(&["a"])).unwrap_or_else(|e| panic!("{e}"));
+    let told: Vec<String> = next.warnings.iter().map(|it| it.what.clone()).collect();
+    let expected = "namespace \"logs\" is detached from tenants that the configuration does not name any more";
+    assert!(told.iter().any(|told| told == expected), "{told:?}");
+    let (config, file, _lock) = next.commit().unwrap_or_else(|e| panic!("{e}"));
+    let names: Vec<&str> = config.namespaces[0].attachments.iter().map(|it| it.tenant.as_str()).collect();
+    assert_eq!(names, ["a"]);
+    let recorded = file.layout().and_then(|layout| layout.find("logs")).and_then(|it| it.settings.clone());
+    assert_eq!(recorded.as_deref(), Some(namespace(2).replace("\"b\"", "").as_str()));
 }
 
 /// Somebody who may write to the image's directory, and nowhere else.

@@ -33,6 +33,7 @@ const HEAD: &str = "\
 # [[wiping]]: what a deleted tenant left. Nobody gets it before it is overwritten, which the daemon does when it runs.
 # [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
+# The record of a [[namespace]] is a [[tenant]] here, too.
 # To rename a tenant, stop the daemon and change the name here and in the configuration.
 
 ";
@@ -187,9 +188,7 @@ impl LayoutFile {
         if let Some(path) = &self.path {
             let text = render(&layout).map_err(|e| io_error(path, "write", io::Error::other(e)))?;
             crash::pass("before-write");
-            let temp = write_temp(path, &text).map_err(|e| io_error(path, "write", e))?;
-            crash::pass("written");
-            replace(&temp, path).map_err(|e| io_error(path, "write", e))?;
+            replace_file(path, &text).map_err(|e| io_error(path, "write", e))?;
             crash::pass("recorded");
         }
         self.layout = Some(layout);
@@ -236,6 +235,16 @@ impl LayoutFile {
         Ok(grown)
     }
 
+    /// Removes the file of a drive that has nobody's data, durably.
+    ///
+    /// # Errors
+    /// The system's; it is there still.
+    pub fn remove(&self) -> Result<(), LayoutError> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let removed = std::fs::remove_file(path).and_then(|()| File::open(directory_of(path))?.sync_all());
+        removed.map_err(|e| io_error(path, "remove", e))
+    }
+
     /// Takes back the range of a tenant that came to nothing: no client has ever seen it.
     ///
     /// # Errors
@@ -248,12 +257,25 @@ impl LayoutFile {
         }
     }
 
-    /// Records that a tenant is deleted: what it had waits to be wiped. `false`: there is no such tenant.
+    /// Records that a tenant is deleted: what it had waits to be wiped. `others` are disks that have other settings
+    /// from now on, such as namespaces that are attached to it no more: one write, all or nothing. `false`: there is no
+    /// such tenant.
     ///
     /// # Errors
     /// What [`LayoutFile::save`] reports.
-    pub fn release(&mut self, name: &str, method: WipeMethod) -> Result<bool, LayoutError> {
-        self.change(|layout| layout.release(name, method))
+    pub fn release(
+        &mut self,
+        name: &str,
+        method: WipeMethod,
+        others: &[(String, String)],
+    ) -> Result<bool, LayoutError> {
+        self.change(|layout| {
+            let is_known = layout.release(name, method);
+            for (of, settings) in others {
+                layout.set_settings(of, settings);
+            }
+            is_known
+        })
     }
 
     /// Records how far the wiper is; see [`Layout::set_wiped`].
@@ -338,6 +360,16 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Has a file of `text` at `path`, whole and durably, in place of any that was there.
+///
+/// # Errors
+/// The system's; what was there is there still.
+pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let temp = write_temp(path, text)?;
+    crash::pass("written");
+    replace(&temp, path)
+}
+
 /// Writes `text` beside `path`, durably.
 fn write_temp(path: &Path, text: &str) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory_of(path))?;
@@ -411,6 +443,20 @@ mod tests {
         file.save(changed.clone()).expect("the left-over is replaced");
         assert!(!temp.exists());
         assert_eq!(LayoutFile::open(Some(path)).expect("the new file").layout(), Some(&changed));
+    }
+
+    #[test]
+    fn a_disk_goes_and_others_change_with_it_in_one_write() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("drive.img.layout.toml");
+        let mut file = LayoutFile::open(Some(path.clone())).expect("no file yet");
+        file.save(planned()).expect("saved");
+        let others = [("b".to_owned(), "[[namespace]]\nname = \"b\"\n".to_owned())];
+        assert!(file.release("a", WipeMethod::Zeros, &others).expect("recorded"));
+        let read = LayoutFile::open(Some(path)).expect("the file");
+        let layout = read.layout().expect("recorded");
+        assert_eq!(layout.settings().collect::<Vec<_>>(), [("b", others[0].1.as_str())]);
+        assert_eq!((layout.find("a"), layout.wiping().len()), (None, 1));
     }
 
     #[test]

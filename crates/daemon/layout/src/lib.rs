@@ -20,7 +20,7 @@ mod plan;
 mod space;
 
 pub use crash::CRASH_POINTS;
-pub use file::{LayoutError, LayoutFile};
+pub use file::{LayoutError, LayoutFile, replace_file};
 pub use layout::{DeviceIdentity, Layout};
 pub use placement::{Placement, WipeMethod, Wiping};
 pub use plan::{About, Change, Contradiction, Wanted};

@@ -3,7 +3,7 @@
 //! Operators reorder, add and remove tenants. A tenant that was placed once keeps its range until an
 //! operator frees it by hand: another range would be another tenant's data.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use io_model::units::Size;
@@ -144,10 +144,14 @@ impl Layout {
             same_device(&mut found, device, &recorded.device, &mut changes);
             layout = Layout { version: VERSION, device: device.clone(), ..recorded.clone() };
         }
-        let (known, new): (Vec<Numbered<'_>>, Vec<Numbered<'_>>) =
-            tenants.iter().enumerate().partition(|(_, tenant)| layout.find(tenant.name).is_some());
-        for tenant in known {
-            keep(&mut found, tenant, &mut layout, &mut changes);
+        let placed = recorded.into_iter().flat_map(|layout| &layout.tenants);
+        let placed: HashMap<&str, &Placement> = placed.map(|placement| (placement.name.as_str(), placement)).collect();
+        let mut new: Vec<Numbered<'_>> = Vec::new();
+        for tenant in tenants.iter().enumerate() {
+            match placed.get(tenant.1.name) {
+                Some(placement) => keep(&mut found, tenant, placement, &mut layout, &mut changes),
+                None => new.push(tenant),
+            }
         }
         let names: HashSet<&str> = tenants.iter().map(|tenant| tenant.name).collect();
         let gone = layout.tenants.iter().filter(|placement| !names.contains(placement.name.as_str()));
@@ -207,8 +211,13 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
 }
 
 /// A tenant that was placed before: its range stays, and the configuration may not say otherwise. It may grow.
-fn keep(found: &mut Contradictions, (index, tenant): Numbered<'_>, layout: &mut Layout, changes: &mut Vec<Change>) {
-    let Some(placement) = layout.find(tenant.name).cloned() else { return };
+fn keep(
+    found: &mut Contradictions,
+    (index, tenant): Numbered<'_>,
+    placement: &Placement,
+    layout: &mut Layout,
+    changes: &mut Vec<Change>,
+) {
     let (name, from_bytes, to_bytes) = (tenant.name.to_owned(), placement.size_bytes(), tenant.size.0);
     let recorded = Size(from_bytes);
     if to_bytes < from_bytes {

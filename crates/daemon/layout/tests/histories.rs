@@ -141,7 +141,7 @@ impl World {
         let Some(at) = self.choose(random) else { return };
         let disk = self.disks.swap_remove(at);
         let method = if random.bool() { WipeMethod::Zeros } else { WipeMethod::ThreePasses };
-        assert!(self.file.release(&disk.name, method).unwrap());
+        assert!(self.file.release(&disk.name, method, &[]).unwrap());
         self.counts.scattered +=
             u32::from(self.layout().wiping().iter().filter(|it| it.former == disk.name).count() > 1);
     }

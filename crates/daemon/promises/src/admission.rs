@@ -50,7 +50,8 @@ impl Admission {
         }
         if !config.device.profile_named {
             let what = "promises are not checked: the file does not say which drive this is";
-            let remedy = "measure it with `evenkeel calibrate`, and write profile = \"…\" under [device]";
+            let section = config.device.section();
+            let remedy = format!("measure it with `evenkeel calibrate`, and write profile = \"…\" under {section}");
             return Self { warnings: vec![config.drive_problem(what, remedy)], ..Self::default() };
         }
         Assessment { config, question: planning::of_config(config, profile) }.assess()
@@ -58,11 +59,11 @@ impl Admission {
 
     /// # Errors
     /// Each promise that can't be kept and is not overcommitted.
-    pub fn refuse(self, config: &Config) -> Result<(), ConfigErrors> {
+    pub fn refuse(&self, config: &Config) -> Result<(), ConfigErrors> {
         if self.refused.is_empty() {
             return Ok(());
         }
-        Err(ConfigErrors { file: config.file().to_owned(), problems: self.refused })
+        Err(ConfigErrors { file: config.file().to_owned(), problems: self.refused.clone() })
     }
 }
 

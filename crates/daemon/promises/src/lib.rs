@@ -6,14 +6,18 @@
 //! | `drive_profile` | the drive that a file names |
 //! | `planning` | what the planner is asked: site, policy, tenants with their demands |
 //! | `admission` | which promises can be kept, before anybody is served |
+//! | `placing` | on which drive a tenant goes that names none |
+//! | `ready` | all drives of a file, from their text to what is said before anybody is served |
 //! | `words` | demands and changes as an operator says them |
 //!
-//! Pure, but for [`drive_profile::load`], which reads a profile's file. The daemon and the command line share it, so
-//! that `evenkeel check` and `evenkeel plan` say what the daemon will do.
+//! Pure, but for [`drive_profile::load`], which reads a profile's file, and [`ready::prepare`], which looks at drives.
+//! The daemon and the command line share it, so that `evenkeel check` and `evenkeel plan` say what the daemon will do.
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod drive_profile;
+pub mod placing;
 pub mod planning;
+pub mod ready;
 pub mod words;

@@ -78,6 +78,17 @@ impl Config {
         self.tenants.iter().try_for_each(|tenant| self.make_socket_directory(tenant, identity))
     }
 
+    /// Makes the directory of the layouts of drives that are added, if the file names one.
+    ///
+    /// # Errors
+    /// As [`Config::make_directories`].
+    pub fn make_state_directory(&self, identity: Option<&Identity>) -> Result<(), ConfigErrors> {
+        if self.marks.state_dir.is_none() {
+            return Ok(());
+        }
+        make(&self.state_dir, PRIVATE_MODE, identity).map_err(|fault| self.fault("state_dir", fault))
+    }
+
     /// Makes the directory of a tenant's socket.
     ///
     /// # Errors

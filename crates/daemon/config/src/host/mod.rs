@@ -57,6 +57,18 @@ struct Found {
     holds_data: bool,
 }
 
+impl DeviceLock {
+    /// Over a drive that is open; `None`: it has no file, and nobody else can have it.
+    ///
+    /// # Errors
+    /// Another process has it.
+    pub fn over(opened: Option<&File>) -> io::Result<Self> {
+        let locked = opened.map(File::try_clone).transpose()?;
+        locked.iter().try_for_each(|file| file.try_lock())?;
+        Ok(Self { _locked: locked })
+    }
+}
+
 impl Config {
     /// Looks at the drive, the directories and the CPUs. Changes nothing.
     ///
@@ -97,6 +109,48 @@ impl Config {
         let warnings = warnings.into_problems();
         let report = found.map(|found| HostReport { warnings, ..found });
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the device can't be used", "check its path"))
+    }
+
+    /// As [`Config::check_host`], of a drive whose opener handed it over, for a process that may open none itself.
+    /// Whoever opened it has seen that nobody else uses it.
+    ///
+    /// # Errors
+    /// It is no such drive.
+    pub fn check_opened(&self, opened: &File) -> Result<HostReport, ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        let mark = self.marks.path.as_ref();
+        let metadata = opened.metadata();
+        let metadata =
+            metadata.map_err(|e| ConfigErrors::one(self.file(), format!("can't be looked at: {e}"), "retry"))?;
+        let path = self.device.backend.path().map(Path::to_owned).unwrap_or_default();
+        let is_it = match self.device.backend {
+            Backend::File { .. } => metadata.is_file(),
+            _ => metadata.file_type().is_block_device(),
+        };
+        if !is_it {
+            let what = format!("what was handed over as {} is {}", path.display(), kind_of(&metadata));
+            sink.maybe_at(mark, what, "say what it is: --backend file or --backend block");
+        }
+        sink.finish()?;
+        let mut sink = Sink::new(&self.text);
+        let looked = match self.device.backend {
+            Backend::File { .. } => Ok((metadata.len(), metadata.blocks() > 0)),
+            _ => opened.try_clone().and_then(look_at),
+        };
+        let (len_bytes, holds_data) = looked.map_err(|e| {
+            let what = format!("can't read {}: {e}", path.display());
+            ConfigErrors::one(self.file(), what, "check the drive (`dmesg`)")
+        })?;
+        let report = self.usable(&mut sink, Found { path, id: None, len_bytes, to_create: false, holds_data });
+        sink.finish()?;
+        report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
+    }
+
+    /// What is there of a drive that has no file.
+    pub(crate) fn of_no_file(&self) -> HostReport {
+        let size_bytes = self.device.size.unwrap_or_default().0;
+        let device = DeviceIdentity { path: self.device.backend.name().to_owned(), id: None, size_bytes };
+        HostReport { device, to_create: false, holds_data: false, warnings: Vec::new() }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.

@@ -1,0 +1,568 @@
+//! A file of several drives: what each has of it, and which tenants are still to be placed on one.
+//!
+//! Every drive has a [`Config`] of its own, read from the same text: the sections at the top, its own `[[drive]]`, and
+//! the tenants that are on it. A tenant that names no drive is on the only one, or where it was placed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+
+use layout::{Layout, LayoutFile};
+use toml::de::DeTable;
+
+use crate::added::AddedDrives;
+use crate::check::{self, Candidate, parse_document, tenant_sections};
+use crate::config::{Config, Pollers, Tenant, read_text};
+use crate::host::HostReport;
+use crate::namespace;
+use crate::nearest::nearest;
+use crate::prepare::layout_problem;
+use crate::problem::{ConfigErrors, Problem, Sink, Text};
+use crate::rules;
+use crate::section::{self, Items, Section};
+
+/// What the drive of `[device]` is called.
+pub(crate) const DEVICE_NAME: &str = "device";
+
+/// Drives in one file, at most.
+const DRIVES_MAX: usize = 64;
+
+/// Which part of a text a [`Config`] is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Whose; `None`: there is one drive, and everything is its.
+    drive: Option<String>,
+    /// Tenants that are there and name no drive, where there are several.
+    placed: BTreeSet<String>,
+    /// Bytes of the text that are the file's.
+    pub(crate) declared_bytes: usize,
+    /// Bytes of the text with the drives that were added since. What follows are disks that were made on this one.
+    pub(crate) base_bytes: usize,
+    /// Every tenant is on a drive: one that names none and is not among `placed` is on another.
+    is_placed: bool,
+    /// Pollers of other drives that come before this one's on the CPUs of the top's `[pollers]`.
+    pollers_before: usize,
+}
+
+impl View {
+    /// Of a file of one drive.
+    pub(crate) fn only(file_bytes: usize) -> Self {
+        let placed = BTreeSet::new();
+        let (declared_bytes, base_bytes) = (file_bytes, file_bytes);
+        Self { drive: None, placed, declared_bytes, base_bytes, is_placed: false, pollers_before: 0 }
+    }
+
+    /// The section of the drive.
+    pub(crate) fn find<'s, 't, 'i>(
+        &self,
+        sink: &mut Sink<'_>,
+        drives: &'s [Section<'t, 'i>],
+    ) -> Option<&'s Section<'t, 'i>> {
+        match (&self.drive, drives) {
+            (Some(name), drives) => drives.iter().find(|drive| name_of(drive) == Some(name)),
+            (None, [only]) => Some(only),
+            (None, []) => None,
+            (None, [_, second, ..]) => {
+                let what = "there are several drives, and this takes a file of one";
+                sink.maybe_at(second.span.as_ref(), what, "give a file with that drive alone");
+                None
+            }
+        }
+    }
+
+    /// Whether a tenant's section belongs here.
+    pub(crate) fn has(&self, tenant: &Section<'_, '_>, drives: &[Section<'_, '_>]) -> bool {
+        let Some(own) = &self.drive else { return true };
+        if tenant.span.as_ref().is_some_and(|span| span.start >= self.base_bytes) {
+            return true;
+        }
+        match tenant.peek("drive") {
+            Some((named, _)) => named == own,
+            None if drives.len() == 1 => true,
+            None => tenant.peek("name").is_some_and(|(name, _)| self.placed.contains(name)),
+        }
+    }
+
+    /// Whether a namespace's section belongs here. One that names no drive is on the first.
+    pub(crate) fn has_namespace(&self, namespace: &Section<'_, '_>, drives: &[Section<'_, '_>]) -> bool {
+        let is_first = || self.drive.as_deref() == drives.first().and_then(|first| name_of(first));
+        self.has(namespace, drives) || !namespace.has("drive") && is_first()
+    }
+
+    /// Tenants of which nobody knows yet where they are going to be.
+    pub(crate) fn undecided(&self, tenants: &[Section<'_, '_>], drives: &[Section<'_, '_>]) -> Vec<String> {
+        if self.is_placed || drives.len() < 2 {
+            return Vec::new();
+        }
+        let names = tenants.iter().filter(|tenant| !tenant.has("drive")).filter_map(|tenant| tenant.peek("name"));
+        names.map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// The same, once every tenant is on a drive.
+    pub(crate) fn placed(&self) -> Self {
+        Self { is_placed: true, ..self.clone() }
+    }
+
+    /// Pollers of several drives take turns on the same CPUs.
+    pub(crate) fn share_cpus(&self, pollers: Pollers) -> Pollers {
+        Pollers { first: self.pollers_before, ..pollers }
+    }
+}
+
+fn name_of<'s>(drive: &'s Section<'_, '_>) -> Option<&'s str> {
+    if drive.is_drive() { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
+}
+
+/// The sections of all drives: `[device]`, then each `[[drive]]`.
+pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
+    let device = top.table(sink, "device", section::DEVICE);
+    let words = Items {
+        one: "drive",
+        each: "each drive",
+        keys: "name and backend",
+        most: DRIVES_MAX,
+        why: "can be served by one daemon",
+    };
+    let items = top.tables(sink, "drive", &words).into_iter();
+    let drives = items.map(|(span, table)| {
+        let mut drive = Section::new(section::DAEMON, "[[drive]]", section::DRIVE, Some(span), Some(table));
+        let named = drive.peek("name").map(|(name, _)| format!("drive {name:?}"));
+        drive.label = named.unwrap_or(drive.label);
+        drive
+    });
+    [device].into_iter().filter(|device| device.span.is_some()).chain(drives).collect()
+}
+
+/// `[policy]` or `[pollers]` of a drive: its own, or else the top's.
+pub(crate) fn part<'t, 'i>(
+    sink: &mut Sink<'_>,
+    top: &Section<'t, 'i>,
+    drive: Option<&Section<'t, 'i>>,
+    key: &str,
+    known: &'static [&'static str],
+) -> Section<'t, 'i> {
+    let Some(drive) = drive.filter(|drive| drive.is_drive() && drive.has(key)) else {
+        return top.table(sink, key, known);
+    };
+    let mut part = drive.table(sink, key, known);
+    part.label = format!("[drive.{key}]");
+    part
+}
+
+/// A file, drive by drive.
+#[derive(Debug)]
+pub struct Drives {
+    /// At least one. Tenants that are to be placed are on none of them.
+    pub each: Vec<Config>,
+    /// Those.
+    pub unplaced: Unplaced,
+}
+
+/// All drives of a file, as they are now.
+#[derive(Debug)]
+pub struct Looked {
+    /// At least one.
+    pub found: Vec<Found>,
+    /// Those that can't be had, and need not.
+    pub missing: Vec<Missing>,
+    /// Tenants that are to be placed on what was found.
+    pub unplaced: Unplaced,
+    /// Tenants that may be on what is missing, and can't be served.
+    pub unknown: Vec<String>,
+}
+
+/// A drive that can't be had.
+#[derive(Debug)]
+pub struct Missing {
+    /// What would be served there.
+    pub config: Config,
+    /// Why.
+    pub errors: ConfigErrors,
+}
+
+impl Missing {
+    /// Why, in words.
+    pub fn why(&self) -> String {
+        self.errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// What an operator is told.
+    pub fn warning(&self) -> Problem {
+        let tenants = match self.config.tenants.len() {
+            1 => "its tenant is".to_owned(),
+            tenants => format!("its {tenants} tenants are"),
+        };
+        let what =
+            format!("drive {:?} can't be had, and {tenants} not served: {}", self.config.device.name, self.why());
+        let place = self.config.marks.device.as_ref().map(|mark| self.config.text.place(mark));
+        Problem { place, what, remedy: "mend that, and start the daemon again".to_owned() }
+    }
+}
+
+/// A drive that was looked at.
+#[derive(Debug)]
+pub struct Found {
+    /// What is served there.
+    pub config: Config,
+    /// The machine.
+    pub host: HostReport,
+    pub(crate) file: LayoutFile,
+}
+
+impl Found {
+    pub(crate) fn look(mut config: Config) -> Result<Self, ConfigErrors> {
+        config.look_up_accounts()?;
+        let host = config.check_host()?;
+        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        Ok(Self { config, host, file })
+    }
+
+    /// A drive that its opener handed over; `None`: it has no file.
+    ///
+    /// # Errors
+    /// It is no such drive, its layout can't be read, or it holds data that no layout knows.
+    pub fn handed_over(config: Config, opened: Option<&File>) -> Result<Self, ConfigErrors> {
+        let host = match opened {
+            Some(opened) => config.check_opened(opened)?,
+            None => config.of_no_file(),
+        };
+        let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        if host.holds_data && file.layout().is_none() {
+            let what = format!("{} holds data, and no layout file says whose", host.device.path);
+            let remedy = "use an empty drive, or declare it in the configuration file with its tenants' offsets";
+            return Err(ConfigErrors::one(config.file(), what, remedy));
+        }
+        Ok(Self { config, host, file })
+    }
+
+    /// Who is where already; `None`: nobody was there yet.
+    pub fn layout(&self) -> Option<&Layout> {
+        self.file.layout()
+    }
+
+    /// The names of the disks that were made on it while a daemon ran.
+    pub(crate) fn made(&self) -> Vec<&str> {
+        self.layout().into_iter().flat_map(|layout| layout.settings()).map(|(name, _)| name).collect()
+    }
+
+    pub(crate) fn refuse_made(&self, made: &[&str]) -> Result<(), ConfigErrors> {
+        refuse_made(std::iter::once(&self.config), &Unplaced::default(), made)
+    }
+
+    /// What nobody has of it yet, with the tenants that its configuration has.
+    pub fn free_bytes(&self) -> u64 {
+        let free = self.layout().map_or(self.host.device.size_bytes, Layout::free_bytes);
+        let new = self.config.disks().filter(|(name, ..)| !self.has(name));
+        new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.file.layout().is_some_and(|layout| layout.find(name).is_some())
+    }
+}
+
+impl Drives {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the file, or that it can't be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = read_text(path, "a configuration file")?;
+        let added = AddedDrives::find(&text)?;
+        Self::parse(path, &text, added.sections())
+    }
+
+    /// Checks a file's text, with the sections of drives that were added since. `file` is its name for messages;
+    /// nothing is read.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the text.
+    pub fn parse(file: &Path, text: &str, added: &str) -> Result<Self, ConfigErrors> {
+        let source = Text { file: file.to_owned(), text: format!("{text}{added}") };
+        let only = View { base_bytes: source.text.len(), ..View::only(text.len()) };
+        let document = parse_document(&source)?;
+        let mut all = Findings::default();
+        let Overview { names, unplaced } = look_over(&mut all, &source, document.get_ref());
+        if names.is_empty() {
+            // It says what else is wrong.
+            all.take(check::check(source.clone(), only.clone()));
+        }
+        let views = names.iter().map(|name| View { drive: Some(name.clone()), ..only.clone() });
+        let mut each: Vec<Config> =
+            views.clone().filter_map(|view| all.take(check::check(source.clone(), view))).collect();
+        all.finish(file)?;
+        let as_there = |view: View| check::candidates(&source, document.get_ref(), &view, &unplaced);
+        let candidates: Vec<Vec<Candidate>> = views.map(as_there).collect();
+        for at in 0..unplaced.len() {
+            // What is wrong everywhere is told as it is on the first drive.
+            if candidates.iter().all(|of_drive| of_drive.get(at).is_none_or(Result::is_err))
+                && let Some(Err(errors)) = candidates.first().and_then(|of_drive| of_drive.get(at))
+            {
+                all.take::<()>(Err(errors.clone()));
+            }
+        }
+        all.finish(file)?;
+        share_cpus(&mut each);
+        let candidates = candidates.into_iter().map(|of_drive| of_drive.into_iter().flatten().collect());
+        Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() } })
+    }
+
+    /// Looks at every drive, and finds the tenants that were placed there before. Changes nothing.
+    ///
+    /// # Errors
+    /// What [`Config::check_host`] and [`LayoutFile::open`] report, of all drives that must be there.
+    pub fn find(self) -> Result<Looked, ConfigErrors> {
+        let Self { each, mut unplaced } = self;
+        let mut all = Findings::default();
+        let file = each.first().map(|config| config.file().to_owned()).unwrap_or_default();
+        let (mut found, mut missing, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+        for (config, of_drive) in each.into_iter().zip(std::mem::take(&mut unplaced.candidates)) {
+            let absent = config.device.nofail.then(|| config.clone());
+            match (Found::look(config), absent) {
+                (Ok(drive), _) => {
+                    found.push(drive);
+                    candidates.push(of_drive);
+                }
+                (Err(errors), Some(config)) => missing.push(Missing { config, errors }),
+                (Err(errors), None) => _ = all.take::<()>(Err(errors)),
+            }
+        }
+        if found.is_empty() {
+            // Somebody must be served.
+            missing.iter().for_each(|it| _ = all.take::<()>(Err(it.errors.clone())));
+        }
+        all.finish(&file)?;
+        unplaced.candidates = candidates;
+        let made: Vec<&str> = found.iter().flat_map(Found::made).collect();
+        refuse_made(found.iter().map(|drive| &drive.config), &unplaced, &made)?;
+        found.iter().enumerate().for_each(|(at, drive)| {
+            all.take(refuse_one_drive_twice(&found[..at], drive));
+            all.take(refuse_elsewhere(&found, drive));
+        });
+        all.finish(&file)?;
+        for (name, at) in unplaced.take_known(|name| found.iter().position(|drive| drive.has(name))) {
+            unplaced.put(&name, at, &mut found[at].config);
+        }
+        // Its data may lie on a drive that is not there: anywhere else it would have an empty disk.
+        let unknown = if missing.is_empty() { Vec::new() } else { std::mem::take(&mut unplaced.names) };
+        Ok(Looked { found, missing, unplaced, unknown })
+    }
+
+    /// The configuration of one drive, without the tenants that are to be placed.
+    ///
+    /// # Errors
+    /// There is no drive of that name, or several and no name.
+    pub fn one(self, name: Option<&str>) -> Result<Config, ConfigErrors> {
+        let file = self.each.first().map(|config| config.file().to_owned()).unwrap_or_default();
+        let names: Vec<String> = self.each.iter().map(|config| config.device.name.clone()).collect();
+        let is_it = |config: &Config| name.map_or(names.len() == 1, |name| name == config.device.name);
+        self.each.into_iter().find(is_it).ok_or_else(|| {
+            let what = match name {
+                Some(name) => format!("has no drive {:?}", section::clip(name)),
+                None => format!("has {} drives", names.len()),
+            };
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            ConfigErrors::one(&file, what, format!("say which: --drive {}", section::list(&names)))
+        })
+    }
+
+    /// # Errors
+    /// Each tenant that has the name of a disk that was made while a daemon ran.
+    pub fn refuse_names(&self, made: &[&str]) -> Result<(), ConfigErrors> {
+        refuse_made(self.each.iter(), &self.unplaced, made)
+    }
+}
+
+/// Tenants that name no drive and are on none yet.
+#[derive(Debug, Default)]
+pub struct Unplaced {
+    /// In the file's order.
+    pub names: Vec<String>,
+    candidates: Vec<Vec<Tenant>>,
+}
+
+impl Unplaced {
+    /// Each once, as it would be on some drive.
+    fn all(&self) -> impl Iterator<Item = &Tenant> {
+        self.names.iter().filter_map(|name| self.candidates.iter().flatten().find(|tenant| tenant.name == *name))
+    }
+
+    /// A tenant as it would be on one of the drives; `None`: it can't be there.
+    pub fn on(&self, name: &str, drive: usize) -> Option<&Tenant> {
+        self.candidates.get(drive)?.iter().find(|tenant| tenant.name == name)
+    }
+
+    /// The error for a tenant that no drive can have; any drive's configuration will do.
+    pub fn nowhere(&self, name: &str, config: &Config, why: &str) -> ConfigErrors {
+        let mut sink = Sink::new(&config.text);
+        let tenant = self.all().find(|tenant| tenant.name == name);
+        let what = format!("no drive can have tenant {name:?}: {why}");
+        let remedy = "make it smaller or promise it less, add a drive, or name the drive and say overcommit = true";
+        sink.maybe_at(tenant.map(|tenant| &tenant.marks.name), what, remedy);
+        ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
+    }
+
+    /// Those that are on a drive already, each with that: they need no place any more.
+    pub fn take_known(&mut self, drive_of: impl Fn(&str) -> Option<usize>) -> Vec<(String, usize)> {
+        let (known, new): (Vec<_>, Vec<_>) = std::mem::take(&mut self.names)
+            .into_iter()
+            .map(|name| (drive_of(&name), name))
+            .partition(|it| it.0.is_some());
+        self.names = new.into_iter().map(|(_, name)| name).collect();
+        known.into_iter().filter_map(|(at, name)| Some((name, at?))).collect()
+    }
+
+    /// Puts a tenant on a drive, whose configuration is `config`.
+    pub fn put(&self, name: &str, drive: usize, config: &mut Config) {
+        if let Some(tenant) = self.on(name, drive) {
+            config.view.placed.insert(name.to_owned());
+            config.tenants.push(tenant.clone());
+        }
+    }
+}
+
+/// What concerns all drives together.
+#[derive(Default)]
+struct Overview {
+    names: Vec<String>,
+    /// Tenants that name no drive, where there are several.
+    unplaced: Vec<String>,
+}
+
+fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>) -> Overview {
+    let mut sink = Sink::new(source);
+    let top = check::top(document);
+    let drives = sections(&mut sink, &top);
+    let names = drive_names(&mut sink, &drives);
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    let tenants = tenant_sections(&mut sink, &top);
+    let namespaces = namespace::sections(&mut sink, &top);
+    let named = |kind: &'static str| move |(name, span)| (kind, name, span);
+    let of_tenants = tenants.iter().filter_map(|tenant| tenant.peek("name")).map(named("tenant"));
+    let of_namespaces = namespaces.iter().filter_map(|namespace| namespace.peek("name")).map(named("namespace"));
+    rules::names(&mut sink, of_tenants.chain(of_namespaces));
+    let mut unplaced = Vec::new();
+    for tenant in tenants.iter().filter(|tenant| names_none(&mut sink, tenant, &known)) {
+        unplaced.extend(tenant.peek("name").map(|(name, _)| name.to_owned()));
+    }
+    for namespace in &namespaces {
+        names_none(&mut sink, namespace, &known);
+    }
+    all.take(sink.finish());
+    Overview { names, unplaced }
+}
+
+/// Whether a disk could be on any of several drives. One that names a drive must name one that there is.
+fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str]) -> bool {
+    match disk.get(sink, "drive", section::text) {
+        Some(drive) if !known.contains(&drive.get_ref().as_str()) => {
+            let remedy = match nearest(drive.get_ref(), known) {
+                Some(meant) => format!("did you mean {meant:?}?"),
+                None => format!("expected {}", section::list(known)),
+            };
+            sink.at(&drive.span(), format!("there is no drive {:?}", section::clip(drive.get_ref())), remedy);
+            false
+        }
+        None => known.len() > 1 && !disk.has("drive"),
+        Some(_) => false,
+    }
+}
+
+fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for drive in drives {
+        if !drive.is_drive() {
+            names.push(DEVICE_NAME.to_owned());
+            continue;
+        }
+        let remedy = "add name = \"fast\": tenants and commands name the drive by it";
+        let Some(name) = drive.require(sink, "name", remedy, check::name) else { continue };
+        if name.get_ref() == DEVICE_NAME {
+            sink.at(&name.span(), "\"device\" is what the drive of [device] is called", "choose another name");
+        } else if names.contains(name.get_ref()) {
+            let what = format!("there is another drive {:?}", name.get_ref());
+            sink.at(&name.span(), what, "give each drive a name of its own");
+        } else {
+            names.push(name.into_inner());
+        }
+    }
+    names
+}
+
+/// The pollers of drives that use the top's `[pollers]` go on where those of the drive before ended.
+fn share_cpus(each: &mut [Config]) {
+    let mut before = 0;
+    for config in each.iter_mut().filter(|config| !config.has_own_pollers) {
+        config.view.pollers_before = before;
+        config.pollers.first = before;
+        before += config.poller_plan().len();
+    }
+}
+
+fn refuse_made<'c>(
+    each: impl Iterator<Item = &'c Config> + Clone,
+    unplaced: &Unplaced,
+    made: &[&str],
+) -> Result<(), ConfigErrors> {
+    let Some(config) = each.clone().next() else { return Ok(()) };
+    let mut sink = Sink::new(&config.text);
+    let tenants = each.clone().flat_map(|config| &config.tenants).chain(unplaced.all());
+    let namespaces = each.flat_map(|config| &config.namespaces).map(|it| (&it.name, &it.marks.name));
+    let named = tenants.map(|it| (&it.name, &it.marks.name)).chain(namespaces);
+    for (name, mark) in named.filter(|(name, _)| made.contains(&name.as_str())) {
+        let what = format!("a disk {name:?} was made by `evenkeel disk create`");
+        sink.at(mark, what, "choose another name, or delete that disk first");
+    }
+    sink.finish()
+}
+
+fn refuse_one_drive_twice(before: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
+    let Found { config, host, .. } = drive;
+    let mut sink = Sink::new(&config.text);
+    let is_same = |other: &&Found| config.device.backend.path().is_some() && other.host.device.path == host.device.path;
+    if let Some(other) = before.iter().find(is_same) {
+        let what = format!("{} is drive {:?} already", host.device.path, other.config.device.name);
+        sink.maybe_at(config.marks.path.as_ref(), what, "name another path, or remove one of the two");
+    }
+    sink.finish()
+}
+
+/// A tenant whose data lies on another drive would have an empty disk here.
+fn refuse_elsewhere(found: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
+    let config = &drive.config;
+    let mut sink = Sink::new(&config.text);
+    for (name, _, mark) in config.disks().filter(|(name, ..)| !drive.has(name)) {
+        let Some(other) = found.iter().find(|other| other.has(name)) else { continue };
+        let there = &other.config.device.name;
+        let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", config.device.name);
+        let remedy = format!(
+            "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a guest"
+        );
+        sink.at(mark, what, remedy);
+    }
+    sink.finish()
+}
+
+/// What is wrong, once each.
+#[derive(Default)]
+struct Findings {
+    problems: Vec<Problem>,
+}
+
+impl Findings {
+    fn take<T>(&mut self, result: Result<T, ConfigErrors>) -> Option<T> {
+        result.map_err(|errors| errors.problems.into_iter().for_each(|problem| self.add(problem))).ok()
+    }
+
+    fn add(&mut self, problem: Problem) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn finish(&mut self, file: &Path) -> Result<(), ConfigErrors> {
+        let mut problems = std::mem::take(&mut self.problems);
+        problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
+        if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), problems }) }
+    }
+}
