@@ -4,9 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use config::{Config, Prepared, Summary};
-use promises::admission::{Admission, PromiseRow};
-use promises::drive_profile;
+use config::Drives;
+use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 
 /// Check a configuration: report every problem, or show what `serve` would do. Changes nothing. Promises that can't be
@@ -23,27 +22,22 @@ pub struct Args {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Checked<'a> {
-    #[serde(flatten)]
-    summary: &'a Summary,
-    promises: &'a [PromiseRow],
+struct Checked {
+    drives: Vec<DriveReport>,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let config = Config::load(&args.config)?;
-    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
-    let mut prepared = Prepared::new(config)?;
-    let admission = Admission::new(&prepared.config, &profile);
-    prepared.warnings.extend(admission.warnings.iter().cloned());
-    let summary = Summary::new(&prepared);
+    let (ready, _) = ready::prepare(Drives::load(&args.config)?)?;
+    let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     let mut out = std::io::stdout().lock();
     if args.json {
-        let checked = Checked { summary: &summary, promises: &admission.promises };
-        writeln!(out, "{}", serde_json::to_string_pretty(&checked)?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&Checked { drives })?)?;
     } else {
-        write!(out, "{summary}{admission}")?;
+        for (at, drive) in drives.iter().enumerate() {
+            write!(out, "{}{drive}", if at > 0 { "\n" } else { "" })?;
+        }
     }
     out.flush()?;
-    Ok(admission.refuse(&prepared.config)?)
+    Ok(ready::refuse(&ready)?)
 }

@@ -1,11 +1,11 @@
-//! `evenkeel disk` and `evenkeel drive`: disks that come and change while the daemon runs.
+//! `evenkeel disk`: disks that come and change while the daemon runs.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::{Deletion, Disk, DiskChange, Drive, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
+use api::{Attach, Attachment, Deletion, Disk, DiskChange, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
 use clap::Subcommand;
 use io_model::units::Size;
 use serde::Serialize;
@@ -61,6 +61,38 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Attach a namespace to one more tenant: its guest sees it at once, without a hotplug slot.
+    Attach {
+        /// The namespace: a disk that was made with --attach, or a namespace section of the configuration.
+        name: String,
+
+        /// The NVMe tenant whose controller is to have it
+        #[arg(long, value_name = "TENANT")]
+        to: String,
+
+        /// Its guest can't write to it
+        #[arg(long)]
+        read_only: bool,
+
+        /// Several tenants may write to it: they agree on who writes where
+        #[arg(long)]
+        shared: bool,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Detach a namespace from a tenant, once what is in flight of it there has ended; its data stays.
+    Detach {
+        /// The namespace.
+        name: String,
+
+        /// The tenant whose controller has it
+        #[arg(long, value_name = "TENANT")]
+        from: String,
+
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Delete a disk and all its data; its room is free once it is overwritten.
     Delete(Delete),
 }
@@ -73,6 +105,10 @@ struct Create {
     /// A multiple of 4096 bytes, such as 16GiB
     #[arg(long)]
     size: String,
+
+    /// The drive that it is to be on [default: where its promise and all others hold, and the least is left over]
+    #[arg(long, value_name = "NAME")]
+    drive: Option<String>,
 
     /// vfio-user or vhost-user-blk [default: vfio-user]
     #[arg(long)]
@@ -93,9 +129,17 @@ struct Create {
     #[arg(long, value_name = "BYTES")]
     lba_size: Option<u32>,
 
-    /// A virtio disk that can't be written to
+    /// A virtio disk, or a namespace, that can't be written to
     #[arg(long)]
     read_only: bool,
+
+    /// An NVMe tenant: the disk is a namespace of its controller, and has no socket
+    #[arg(long, value_name = "TENANT")]
+    attach: Option<String>,
+
+    /// The namespace's identifier, 2 to 32 [default: the lowest that is free on that controller]
+    #[arg(long, value_name = "N", requires = "attach")]
+    nsid: Option<u32>,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -122,7 +166,7 @@ struct Delete {
     #[arg(long)]
     yes: bool,
 
-    /// Even if a client is attached: its connection ends
+    /// Even if a client is attached: its connection ends; and a namespace even if it is attached to tenants
     #[arg(long)]
     force: bool,
 
@@ -225,15 +269,19 @@ impl Terms {
 pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Create(create) => {
-            let Create { name, size, frontend, terms, isolation, queues, lba_size, read_only, daemon } = *create;
+            let Create { name, size, drive, frontend, terms, isolation, queues, lba_size, .. } = *create;
+            let Create { read_only, attach, nsid, daemon, .. } = *create;
             let disk = NewDisk {
                 name,
                 size,
+                drive,
                 frontend,
                 isolation,
                 queues,
                 lba_size,
                 read_only: read_only.then_some(true),
+                attach,
+                nsid,
                 ..NewDisk::default()
             };
             let disk = Rest::new(&daemon.socket).create(&terms.change().apply(&disk))?;
@@ -254,6 +302,14 @@ pub fn run(args: Args) -> Result<()> {
         Command::Grow { name, size, daemon } => {
             let change = DiskChange { size: Some(size), ..DiskChange::default() };
             let disk = Rest::new(&daemon.socket).change(&name, &change)?;
+            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+        }
+        Command::Attach { name, to, read_only, shared, daemon } => {
+            let disk = Rest::new(&daemon.socket).attach(&name, &Attach { tenant: to, read_only, shared })?;
+            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+        }
+        Command::Detach { name, from, daemon } => {
+            let disk = Rest::new(&daemon.socket).detach(&name, &from)?;
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Delete(delete) => run_delete(&delete),
@@ -373,29 +429,6 @@ fn operations(operations: &[Operation]) -> String {
     table::layout_with_words(&heading, &operations.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2])
 }
 
-/// Show the drives of a running daemon.
-#[derive(Debug, clap::Args)]
-pub struct DriveArgs {
-    #[command(subcommand)]
-    command: DriveCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum DriveCommand {
-    /// List all drives.
-    List(Daemon),
-}
-
-/// Runs `evenkeel drive`.
-///
-/// # Errors
-/// There is no daemon, or it refused.
-pub fn run_drive(args: &DriveArgs) -> Result<()> {
-    let DriveCommand::List(daemon) = &args.command;
-    let all = Rest::new(&daemon.socket).drives()?;
-    print(daemon, &all, || drives(&all))
-}
-
 pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce() -> String) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if daemon.json {
@@ -411,27 +444,28 @@ fn disks(disks: &[Disk]) -> String {
         let promise = match (disk.latency_target_us, disk.weight) {
             (Some(target), _) => format!("p99 ≤ {}", table::span(target)),
             (None, Some(weight)) => format!("weight {weight}"),
-            (None, None) => disk.class.clone(),
+            (None, None) => disk.class.clone().unwrap_or_else(|| "its tenants'".to_owned()),
         };
         let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
         let state = if disk.attached { "attached" } else { disk.state.name() };
         let made_by = if disk.declared { "file" } else { "api" };
         let grows_to = disk.grows_to_bytes.map(|bytes| format!(", soon {}", Size(bytes))).unwrap_or_default();
         let size = format!("{}{grows_to}", Size(disk.size_bytes));
-        let words = [&disk.name, &size, &promise, state, made_by, &disk.frontend, &disk.socket];
+        let nsid = disk.nsid.map(|nsid| format!(" {nsid}")).unwrap_or_default();
+        let frontend = format!("{}{nsid}", disk.frontend);
+        let socket = disk.socket.clone().unwrap_or_else(|| tenants(&disk.attachments));
+        let words = [&disk.name, &disk.drive, &size, &promise, state, made_by, &frontend, &socket];
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
-    let heading = ["disk", "size", "promise", "state", "made by", "front end", "socket"];
-    table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 2, 3, 4, 5, 6])
+    let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, or tenants"];
+    table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
 }
 
-fn drives(drives: &[Drive]) -> String {
-    let row = |drive: &Drive| {
-        let path = drive.path.clone().unwrap_or_else(|| "-".to_owned());
-        let sizes = [drive.size_bytes, drive.free_bytes, drive.wiping_bytes].map(|bytes| Size(bytes).to_string());
-        let [size, free, wiping] = sizes;
-        vec![drive.backend.clone(), path, size, free, wiping, drive.policy.clone()]
-    };
-    let heading = ["drive", "path", "size", "free", "wiping", "policy"];
-    table::layout_with_words(&heading, &drives.iter().map(row).collect::<Vec<_>>(), &[0, 1, 5])
+/// Who has a namespace.
+fn tenants(attachments: &[Attachment]) -> String {
+    let word = |it: &Attachment| if it.read_only { format!("{} (read-only)", it.tenant) } else { it.tenant.clone() };
+    match attachments {
+        [] => "nobody's".to_owned(),
+        attachments => attachments.iter().map(word).collect::<Vec<_>>().join(", "),
+    }
 }

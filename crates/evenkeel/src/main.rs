@@ -11,11 +11,13 @@ mod calibrate;
 mod check;
 mod demo;
 mod disk;
+mod drive;
 mod events;
 mod plan;
 mod reproduce;
 mod serve;
 mod serving;
+mod shell;
 mod sim;
 mod stats;
 mod table;
@@ -40,12 +42,15 @@ enum Command {
     Apply(apply::Args),
     Calibrate(calibrate::Args),
     Check(check::Args),
+    Completions(shell::CompletionsArgs),
     Demo(demo::Args),
     Disk(disk::Args),
-    Drive(disk::DriveArgs),
+    Drive(drive::Args),
     Events(events::Args),
     Export(apply::ExportArgs),
     Load(load::cli::Args),
+    #[command(hide = true)]
+    Man(shell::ManArgs),
     Operations(disk::OperationsArgs),
     Plan(plan::Args),
     Reproduce(reproduce::Args),
@@ -62,11 +67,13 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Completions(args) => shell::run_completions(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Disk(args) => disk::run(args),
-        Command::Drive(args) => disk::run_drive(&args),
+        Command::Drive(args) => drive::run(args),
         Command::Events(args) => events::run(&args),
         Command::Export(args) => apply::run_export(&args),
+        Command::Man(args) => shell::run_man(&args),
         Command::Operations(args) => disk::run_operations(&args),
         Command::Load(args) => match load::cli::main(&args, env!("CARGO_PKG_VERSION")) {
             Ok(code) => return code,

@@ -41,7 +41,13 @@ pub fn run(args: &Args) -> Result<()> {
             if !args.once && out.is_terminal() {
                 write!(out, "\x1b[2J\x1b[H")?;
             }
-            writeln!(out, "policy {}, over {} ms; latencies in µs", snapshot.policy, snapshot.span_ms)?;
+            let policies = match &snapshot.drives[..] {
+                [only] => only.policy.clone(),
+                several => {
+                    several.iter().map(|it| format!("{} on {}", it.policy, it.drive)).collect::<Vec<_>>().join(", ")
+                }
+            };
+            writeln!(out, "policy {policies}, over {} ms; latencies in µs", snapshot.span_ms)?;
             writeln!(out, "{}", table::stats(&snapshot))?;
         }
         out.flush()?;

@@ -53,7 +53,7 @@ pub struct Key {
 pub struct Step {
     /// What becomes of it.
     pub action: Action,
-    /// Whose; none: a section that is no tenant's.
+    /// Whose; none: a section that is no tenant's. A change of those is one of policies.
     pub tenant: Option<String>,
     /// Bytes of the disk that comes or goes.
     pub size_bytes: Option<u64>,
@@ -88,6 +88,19 @@ impl Action {
             Self::Delete => "delete",
             Self::Later => "later",
         }
+    }
+}
+
+impl Step {
+    /// Whether it is about policies.
+    pub fn is_policies(&self) -> bool {
+        self.action == Action::Change && self.tenant.is_none()
+    }
+
+    /// It can't be done while the daemon runs, for a reason.
+    pub fn put_off(&mut self, why: &str) {
+        self.action = Action::Later;
+        self.keys.iter_mut().for_each(|key| key.remedy = Some(format!("start the daemon again: {why}")));
     }
 }
 

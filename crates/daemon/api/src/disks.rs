@@ -1,7 +1,9 @@
-//! Disks and drives, as the API tells of them and takes them.
+//! Disks, as the API tells of them and takes them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+
+use crate::Attachment;
 
 /// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
 /// the same default.
@@ -12,6 +14,10 @@ pub struct NewDisk {
     pub name: String,
     /// A multiple of 4096 bytes, such as `16GiB`.
     pub size: String,
+    /// The drive that it is to be on. Left out: one where its promise and everybody else's hold, and of those the one
+    /// that has the least left over.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub drive: Option<String>,
     /// `vfio-user` (the default) or `vhost-user-blk`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frontend: Option<String>,
@@ -60,9 +66,17 @@ pub struct NewDisk {
     /// Bytes of a block: 512 or 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
-    /// A virtio disk that can't be written to.
+    /// A virtio disk that can't be written to, or a namespace that the guest of `attach` can't write to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_only: Option<bool>,
+    /// An NVMe tenant: the disk is a namespace of its controller from now on, and has no socket. Beside this it has a
+    /// name, a size, an `nsid`, a `lba_size` and `read_only`; promised and held to something are tenants.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub attach: Option<String>,
+    /// The namespace's identifier on every controller, 2 to 32: that of `/dev/nvme0n2` is 2. The lowest that is free
+    /// on that controller, if left out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub nsid: Option<u32>,
 }
 
 /// Instead of a limit: there is none from now on.
@@ -233,6 +247,8 @@ impl DiskState {
 pub struct Disk {
     /// Unique among the living.
     pub name: String,
+    /// The drive that it is on.
+    pub drive: String,
     /// Bytes that its guest sees.
     pub size_bytes: u64,
     /// Bytes that it will have once what is new is zeroed.
@@ -240,10 +256,16 @@ pub struct Disk {
     pub grows_to_bytes: Option<u64>,
     /// Bytes of a block, as last formatted.
     pub lba_bytes: u32,
-    /// `vfio-user` or `vhost-user-blk`.
+    /// `vfio-user`, `vhost-user-blk`, or `namespace`: it has no socket, and is a part of its tenants' controllers.
     pub frontend: String,
-    /// `guaranteed` or `best-effort`.
-    pub class: String,
+    /// A namespace's identifier on these controllers.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub nsid: Option<u32>,
+    /// Tenants whose controllers a namespace is a part of.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub attachments: Vec<Attachment>,
+    /// `guaranteed` or `best-effort`; a namespace is neither, and gets what its tenants do.
+    pub class: Option<String>,
     /// The share of a best-effort tenant.
     pub weight: Option<u32>,
     /// The promise to a guaranteed one, in microseconds.
@@ -252,31 +274,14 @@ pub struct Disk {
     pub limits: Option<String>,
     /// The same in numbers.
     pub ceilings: Ceilings,
-    /// Where a VMM attaches it.
-    pub socket: String,
+    /// Where a VMM attaches it; a namespace comes with its tenants' controllers.
+    pub socket: Option<String>,
     /// How far it is.
     pub state: DiskState,
-    /// A client has it now.
+    /// A client has it now; of a namespace, one of its tenants' clients.
     pub attached: bool,
     /// The configuration file has it; it changes there alone.
     pub declared: bool,
-}
-
-/// The drive that disks lie on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Drive {
-    /// `file`, `block`, `memory`, `null` or `model`.
-    pub backend: String,
-    /// The file or block device.
-    pub path: Option<String>,
-    /// Bytes that disks may have.
-    pub size_bytes: u64,
-    /// Bytes that new disks could have in all.
-    pub free_bytes: u64,
-    /// Bytes that deleted disks left, and that are free once they are wiped.
-    pub wiping_bytes: u64,
-    /// The scheduling policy.
-    pub policy: String,
 }
 
 /// How a deleted disk is overwritten.
@@ -295,7 +300,7 @@ pub enum Wipe {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Deletion {
-    /// Even if a client is attached: its connection ends.
+    /// Even if a client is attached: its connection ends. A namespace that is attached to tenants is detached.
     #[serde(default)]
     pub force: bool,
     /// How what it leaves is overwritten.

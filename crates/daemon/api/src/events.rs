@@ -12,15 +12,15 @@ pub const MAX_EVENT_WAIT_S: u32 = 20;
 pub enum EventKind {
     /// The daemon started.
     Started,
-    /// A tenant is there that was not.
+    /// A tenant or namespace is there that was not.
     Created,
-    /// A tenant is promised or held to something else.
+    /// A tenant is promised or held to something else; a namespace is attached to others, or larger.
     Changed,
     /// A client attached to a tenant's socket.
     Attached,
     /// It is gone.
     Detached,
-    /// A tenant was deleted.
+    /// A tenant or namespace was deleted.
     Deleted,
     /// What a deleted tenant left is overwritten, and free.
     Wiped,
@@ -32,6 +32,12 @@ pub enum EventKind {
     PromiseKept,
     /// The drive fails commands of a tenant.
     DriveFailing,
+    /// Another policy decides on a drive.
+    PolicyChanged,
+    /// A drive was added.
+    DriveAdded,
+    /// An empty one was taken away.
+    DriveRemoved,
 }
 
 impl EventKind {
@@ -49,6 +55,9 @@ impl EventKind {
             Self::PromiseBroken => "promise broken",
             Self::PromiseKept => "promise kept",
             Self::DriveFailing => "drive failing",
+            Self::PolicyChanged => "policy changed",
+            Self::DriveAdded => "drive added",
+            Self::DriveRemoved => "drive removed",
         }
     }
 }

@@ -8,7 +8,9 @@
 mod apply;
 mod client;
 mod disks;
+mod drives;
 mod events;
+mod namespaces;
 mod rest;
 mod snapshot;
 
@@ -16,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use client::{Client, NoDaemon};
-pub use disks::{
-    Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem, Wipe,
-};
+pub use disks::{Ceilings, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use drives::{Drive, NewDrive};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
+pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
-pub use snapshot::{BlameRow, BoundRow, Predicted, Snapshot, TenantRow};
+pub use snapshot::{BlameRow, BoundRow, DrivePolicy, Predicted, Snapshot, TenantRow};
 
 /// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
 pub const MAX_SPAN_MS: u64 = 60_000;

@@ -1,5 +1,8 @@
 //! The asking end of the HTTP API.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,12 +12,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, Apply, Deletion, Disk, DiskChange, Drive, Events, EventsAfter, Exported, NewDisk, NoDaemon, Operation,
-    Problem, Wipe,
+    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, Events, EventsAfter, Exported, NewDisk, NewDrive,
+    NoDaemon, Operation, Problem, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -86,6 +90,25 @@ impl Rest {
         self.ask(Method::DELETE, &at, None::<&()>)
     }
 
+    /// Attaches a namespace to one more tenant. One that is attached so already is as good.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn attach(&self, name: &str, attach: &Attach) -> Result<Disk> {
+        self.ask(Method::POST, &format!("{}/attachments", at(name)?), Some(attach))
+    }
+
+    /// Detaches a namespace from a tenant; it is over once nothing of it is in flight there. One that is not attached
+    /// is as good.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn detach(&self, name: &str, tenant: &str) -> Result<Disk> {
+        // What is no name has no resource: it could be another path.
+        at(tenant)?;
+        self.ask(Method::DELETE, &format!("{}/attachments/{tenant}", at(name)?), None::<&()>)
+    }
+
     /// What goes on by itself.
     ///
     /// # Errors
@@ -100,6 +123,22 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn drives(&self) -> Result<Vec<Drive>> {
         self.ask(Method::GET, "/v1/drives", None::<&()>)
+    }
+
+    /// Adds a drive. `opened`: what its path leads to. One that is there with the same settings is as good.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn add_drive(&self, drive: &NewDrive, opened: Option<BorrowedFd<'_>>) -> Result<Drive> {
+        self.ask_with(opened, Method::POST, "/v1/drives", Some(drive))
+    }
+
+    /// Takes a drive away that is empty and was added while the daemon ran.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn remove_drive(&self, name: &str) -> Result<Vec<Drive>> {
+        self.ask(Method::DELETE, &named("drives", name)?, None::<&()>)
     }
 
     /// Serves what a configuration file declares, or says what that would do.
@@ -128,7 +167,20 @@ impl Rest {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
+        self.ask_with(None, method, at, body)
+    }
+
+    fn ask_with<T: DeserializeOwned>(
+        &self,
+        fd: Option<BorrowedFd<'_>>,
+        method: Method,
+        at: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T> {
         let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
+        if let Some(fd) = fd {
+            hand_over(&stream, fd).with_context(|| format!("the daemon at {}", self.socket.display()))?;
+        }
         stream.set_nonblocking(true)?;
         let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
         let request = match body {
@@ -152,13 +204,28 @@ impl Rest {
     }
 }
 
-/// A disk's resource. What is no name has none: it could be another path.
+/// Sends a descriptor, with an empty line before the request, which servers pass over (RFC 9112, section 2.2).
+fn hand_over(stream: &UnixStream, fd: BorrowedFd<'_>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(stream, &[IoSlice::new(b"\r\n")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// A disk's resource.
 fn at(name: &str) -> Result<String> {
+    named("disks", name)
+}
+
+/// The resource of that name. What is no name has none: it could be another path.
+fn named(kind: &str, name: &str) -> Result<String> {
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
         let remedy = "use 1 to 63 of a-z, 0-9, _ and -";
-        return Err(Problem::new(404, "no-such-disk", format!("{name:?} is no disk's name"), remedy).into());
+        return Err(Problem::new(404, "no-such-name", format!("{name:?} is no name"), remedy).into());
     }
-    Ok(format!("/v1/disks/{name}"))
+    Ok(format!("/v1/{kind}/{name}"))
 }
 
 async fn send(stream: UnixStream, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes)> {

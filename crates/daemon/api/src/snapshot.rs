@@ -5,12 +5,21 @@ use serde::{Deserialize, Serialize};
 /// All tenants over one span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The policy in force.
-    pub policy: String,
+    /// The policy in force on each drive.
+    pub drives: Vec<DrivePolicy>,
     /// Length of the span.
     pub span_ms: u64,
-    /// In the configuration's order.
+    /// Drive by drive, in the order in which they came.
     pub tenants: Vec<TenantRow>,
+}
+
+/// A drive and its policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrivePolicy {
+    /// The drive.
+    pub drive: String,
+    /// The policy.
+    pub policy: String,
 }
 
 /// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.
@@ -18,6 +27,8 @@ pub struct Snapshot {
 pub struct TenantRow {
     /// The tenant.
     pub name: String,
+    /// The drive that it is on.
+    pub drive: String,
     /// `guaranteed` or `best-effort`.
     pub class: String,
     /// The share of a best-effort tenant.

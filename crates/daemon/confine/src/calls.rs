@@ -189,7 +189,15 @@ const CHANGES: &[Call] = &[
 const POLLER: &[Call] = &[any(SYS_sched_setaffinity), (SYS_prctl, &[(0, Eq, PR_SET_TIMERSLACK as u64)])];
 
 /// Queues are opened, with their rings and memory, and devices made.
-const OWNER: &[Call] = &[any(SYS_io_uring_setup), any(SYS_memfd_create), any(SYS_fstatfs)];
+const OWNER: &[Call] = &[
+    any(SYS_io_uring_setup),
+    any(SYS_memfd_create),
+    any(SYS_fstatfs),
+    // Of a drive that was handed over: its lock, its blocks.
+    any(SYS_flock),
+    (SYS_ioctl, &[(1, Eq, BLKSSZGET)]),
+    (SYS_ioctl, &[(1, Eq, BLKPBSZGET)]),
+];
 
 /// Of clients that are waited for together.
 const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];

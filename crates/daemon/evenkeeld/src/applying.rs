@@ -4,17 +4,22 @@
 //! as it will be in the end, before the first one is taken; each is then whole or not at all, as if it had been asked
 //! for alone. Disks that the API made are no part of it.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use api::{Action, Applied, Apply, Key, Problem, Step};
 use client_socket::Level;
-use config::{Config, ConfigErrors, KeyChange, Sections, tenant_changes, tenant_keys, tenant_meanwhile};
+use config::{Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile};
 use layout::WipeMethod;
+use policy::PolicyConfig;
 use promises::admission::Admission;
+use promises::placing::{self, Site};
 
-use crate::disks::{broken, in_words, invalid, not_durable};
+use crate::disks::{broken, in_words, invalid, no_room, not_durable};
 use crate::owner::Owner;
+use crate::served_drive::{DriveId, ServedDrive};
 
 /// Whether tenants that left the file go, or stay until somebody says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +33,8 @@ struct Plan {
     steps: Vec<Step>,
     /// What is declared once all of it is done.
     sections: Sections,
-    /// The same with everything else.
-    config: Config,
+    /// The same with everything else, of each drive.
+    configs: BTreeMap<DriveId, Config>,
 }
 
 impl Owner {
@@ -43,23 +48,24 @@ impl Owner {
         if !asked.dry_run {
             self.carry_out(&plan, Missing::Goes)?;
         }
-        let starts_with = self.config.file().display().to_string();
+        let starts_with = self.file().display().to_string();
         Ok(Applied { steps: plan.steps, done: !asked.dry_run, starts_with })
     }
 
     /// Applies the file that the daemon started with, as it is now. It deletes nothing.
     pub(crate) fn apply_own_file(&mut self, text: Result<String, String>) {
-        let file = self.config.file().to_owned();
+        let file = self.file();
+        let sink = Arc::clone(&self.common.around.sink);
         let refuse = |why: String| format!("{}: not applied: {why}", file.display());
         let text = match text {
             Ok(text) => text,
-            Err(why) => return (self.around.sink)(Level::Warn, &refuse(why)),
+            Err(why) => return sink(Level::Warn, &refuse(why)),
         };
         let plan = self.plan_to_apply(&file, &text, Missing::Stays);
         let done = plan.and_then(|plan| self.carry_out(&plan, Missing::Stays).map(|()| plan));
         match done {
             Ok(plan) if plan.steps.is_empty() => {
-                (self.around.sink)(Level::Info, &format!("{}: nothing in it has changed", file.display()));
+                sink(Level::Info, &format!("{}: nothing in it has changed", file.display()));
             }
             Ok(plan) => {
                 for step in plan.steps.iter().filter(|step| step.action == Action::Delete) {
@@ -70,67 +76,120 @@ impl Owner {
                         file.display(),
                         file.display()
                     );
-                    (self.around.sink)(Level::Warn, &line);
+                    sink(Level::Warn, &line);
                 }
             }
-            Err(problem) if problem.details.is_empty() => (self.around.sink)(Level::Warn, &refuse(problem.to_string())),
-            Err(problem) => {
-                problem.details.iter().for_each(|why| (self.around.sink)(Level::Warn, &refuse(why.clone())))
-            }
+            Err(problem) if problem.details.is_empty() => sink(Level::Warn, &refuse(problem.to_string())),
+            Err(problem) => problem.details.iter().for_each(|why| sink(Level::Warn, &refuse(why.clone()))),
         }
     }
 
     /// What it takes to serve what a file declares. Nothing is changed.
     fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, Problem> {
-        let next = Config::parse(file, text).map_err(|errors| invalid_file(&errors))?;
-        let made: Vec<&str> = self.layout.layout().into_iter().flat_map(|it| it.settings()).map(|it| it.0).collect();
+        let next = Drives::parse(file, text, self.added.sections()).map_err(|errors| invalid_file(&errors))?;
+        let made: Vec<&str> = self.drives.values().flat_map(ServedDrive::made_disks).map(|(name, _)| name).collect();
         next.refuse_names(&made).map_err(|errors| invalid_file(&errors))?;
-        let now = Sections::of(&self.config).map_err(|errors| invalid(&errors))?;
-        let next = Sections::of(&next).map_err(|errors| invalid(&errors))?;
-        let steps = steps(&now, &next);
+        self.refuse_new_drives(&next)?;
+        let now = self.declared()?;
+        let Some(next) = next.each.first() else { return Err(broken()) };
+        let next = Sections::of(next).map_err(|errors| invalid(&errors))?;
+        refuse_other_kinds(&now, &next)?;
+        let mut steps = steps(&now, &next);
         let mut sections = now.clone();
         for name in next.names() {
-            if let Some(new) = next.find(name) {
-                sections.put(now.find(name).map_or_else(|| new.clone(), |old| tenant_meanwhile(old, new)));
+            if let Some((kind, new)) = next.find(name) {
+                let old = now.find(name);
+                sections.put(kind, old.map_or_else(|| new.clone(), |(_, old)| disk_meanwhile(kind, old, new)));
             }
         }
         if missing == Missing::Goes {
             now.names().filter(|name| next.find(name).is_none()).for_each(|name| sections.remove(name));
         }
-        let config = self.with_declared(&sections).map_err(|errors| invalid(&errors))?;
-        let plan = Plan { steps, sections, config };
+        let as_it_is = sections.clone();
+        sections.take_policies(&next);
+        let mut configs = self.with_declared(&sections).map_err(|errors| invalid(&errors))?;
+        if let Err(why) = self.policies_of(&configs) {
+            steps.iter_mut().filter(|step| step.is_policies()).for_each(|step| step.put_off(&why));
+            (sections, configs) = (as_it_is.clone(), self.with_declared(&as_it_is).map_err(|errors| invalid(&errors))?);
+        }
+        let plan = Plan { steps, sections, configs };
         self.check_to_apply(&plan, missing)?;
         Ok(plan)
     }
 
-    /// The configuration with these tenants declared, and all disks that the API made.
-    fn with_declared(&self, sections: &Sections) -> Result<Config, ConfigErrors> {
-        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings()).map(|(_, settings)| settings);
-        let mut config = Config::parse(self.config.file(), &sections.to_text())?.with_disks(made)?;
-        config.take_accounts_of(&self.config)?;
-        Ok(config)
+    /// The policies that drives are to have, or why one can't have its while the daemon runs.
+    fn policies_of(&self, configs: &BTreeMap<DriveId, Config>) -> Result<Vec<(DriveId, PolicyConfig)>, String> {
+        let served = configs.iter().filter_map(|(id, config)| Some((id, self.drives.get(id)?, config)));
+        served.map(|(id, drive, config)| Ok((*id, drive.can_have_policy_of(config)?))).collect()
+    }
+
+    /// A tenant of a drive that is not served can't be served.
+    fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
+        let is_served = |name: &str| self.drives.values().any(|drive| drive.config.device.name == name);
+        let is_new = |config: &&Config| config.disks().next().is_some() && !is_served(&config.device.name);
+        let Some(new) = next.each.iter().find(is_new) else { return Ok(()) };
+        let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
+        Err(Problem::new(409, "new-drive", title, "start the daemon again to serve it; nothing is done"))
+    }
+
+    /// What the file that the daemon serves declares now.
+    fn declared(&self) -> Result<Sections, Problem> {
+        let Some(drive) = self.drives.values().next() else { return Err(broken()) };
+        Sections::of(&drive.config).map_err(|errors| invalid(&errors))
+    }
+
+    /// The file that the daemon started with.
+    fn file(&self) -> PathBuf {
+        self.drives.values().next().map(|drive| drive.config.file().to_owned()).unwrap_or_default()
+    }
+
+    /// The configuration of each drive with these disks declared, and all that the API made. Tenants that are there
+    /// stay where they are; namespaces of tenants that are no more are attached to the others.
+    fn with_declared(&self, sections: &Sections) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
+        let Drives { each, mut unplaced } = Drives::parse(&self.file(), &sections.to_text(), self.added.sections())?;
+        let find = |config: &Config| self.drives.iter().find(|(_, it)| it.config.device.name == config.device.name);
+        let served = each.into_iter().filter_map(|config| find(&config).map(|(id, drive)| (*id, drive, config)));
+        let mut served: Vec<(DriveId, &ServedDrive, Config)> = served.collect();
+        for (name, at) in unplaced.take_known(|name| served.iter().position(|(_, drive, _)| drive.has_disk(name))) {
+            unplaced.put(&name, at, &mut served[at].2);
+        }
+        let sites = served.iter_mut().map(|(_, drive, config)| {
+            let free_bytes = drive.free_bytes_with(config);
+            Site { config, profile: &drive.profile, free_bytes }
+        });
+        placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+        let whole = |(id, drive, config): (DriveId, &ServedDrive, Config)| {
+            let is_there = |tenant: &str| {
+                let made = drive.made_disks().map(|(name, _)| name);
+                config.tenants.iter().map(|it| it.name.as_str()).chain(made).any(|name| name == tenant)
+            };
+            let detached = drive.detached_settings(is_there);
+            let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
+            let mut config = config.with_disks(drive.made_disks().map(now))?;
+            config.take_accounts_of(&drive.config)?;
+            Ok((id, config))
+        };
+        served.into_iter().map(whole).collect()
     }
 
     /// Whether all steps together can be done: promises, room, clients that are in the way.
     fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
-        let config = &plan.config;
-        Admission::new(config, &self.profile).refuse(config).map_err(|errors| {
-            let (title, remedy) = in_words(&errors);
-            Problem::new(409, "promise-not-kept", title, remedy)
-        })?;
-        if let Some(recorded) = self.layout.layout() {
-            config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| {
+        for (id, config) in &plan.configs {
+            let Some(drive) = self.drives.get(id) else { continue };
+            Admission::new(config, &drive.profile).refuse(config).map_err(|errors| {
                 let (title, remedy) = in_words(&errors);
-                Problem::new(409, "no-room", title, remedy)
+                Problem::new(409, "promise-not-kept", title, remedy)
             })?;
+            if let Some(recorded) = drive.layout.layout() {
+                config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room(&errors))?;
+            }
         }
         for Step { action, tenant, .. } in &plan.steps {
             let Some(name) = tenant.as_deref() else { continue };
-            let live = self.find_tenant(name).and_then(|id| self.tenants.get(&id));
-            let server = live.and_then(|live| live.server.as_ref());
-            let is_attached = server.is_some_and(client_socket::Server::has_client);
+            let disk = self.drives.values().find_map(|drive| drive.describe_disk(drive.find_disk(name)?));
+            let is_attached = disk.as_ref().is_some_and(|disk| disk.attached);
             match action {
-                Action::Create if live.is_some() => {
+                Action::Create if disk.is_some() => {
                     let title = format!("an earlier {name:?} has not left yet");
                     return Err(Problem::new(409, "still-leaving", title, "apply the file again in a moment"));
                 }
@@ -147,50 +206,78 @@ impl Owner {
 
     /// Takes every step. What was done before one that fails stays done.
     fn carry_out(&mut self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
-        let now = Sections::of(&self.config).map_err(|errors| invalid(&errors))?;
-        let mut done = now;
+        let mut done = self.declared()?;
         let (mut told, mut failed) = (Vec::new(), None);
-        for step in &plan.steps {
-            let Some(name) = step.tenant.as_deref().filter(|_| step.action != Action::Later) else { continue };
+        for step in plan.steps.iter().filter(|step| step.action != Action::Later) {
+            let Some(name) = step.tenant.as_deref() else {
+                // It was tried when the plan was made.
+                for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
+                    self.drives.get_mut(&id).into_iter().for_each(|drive| drive.change_policy(policy.clone()));
+                }
+                done.take_policies(&plan.sections);
+                told.push(format!("done: {step}"));
+                continue;
+            };
             if step.action == Action::Delete && missing == Missing::Stays {
                 continue;
             }
-            if let Err(problem) = self.take_step(step.action, name, &plan.config) {
+            if let Err(problem) = self.take_step(step.action, name, &plan.configs) {
                 failed = Some((step, problem));
                 break;
             }
             match plan.sections.find(name) {
-                Some(section) => done.put(section.clone()),
+                Some((kind, section)) => done.put(kind, section.clone()),
                 None => done.remove(name),
             }
-            (self.around.sink)(Level::Info, &format!("applied: {step}"));
+            (self.common.around.sink)(Level::Info, &format!("applied: {step}"));
             told.push(format!("done: {step}"));
         }
         let Some((step, mut problem)) = failed else {
-            self.config = plan.config.clone();
+            self.take_configs(plan.configs.clone());
             return Ok(());
         };
-        // Part of a file that holds together does so too, but for what a bug would make of it.
-        if let Ok(config) = self.with_declared(&done) {
-            self.config = config;
+        // Part of a file that holds together does so too, but for namespaces of tenants that are not there.
+        done.detach_from_absent();
+        if let Ok(configs) = self.with_declared(&done) {
+            self.take_configs(configs);
         }
         problem.title = format!("{step}: {}", problem.title);
         problem.details = told;
         Err(problem)
     }
 
-    fn take_step(&mut self, action: Action, name: &str, config: &Config) -> Result<(), Problem> {
-        let find = || config.tenants.iter().find(|tenant| tenant.name == name).ok_or_else(broken);
+    fn take_configs(&mut self, configs: BTreeMap<DriveId, Config>) {
+        for (id, config) in configs {
+            if let Some(drive) = self.drives.get_mut(&id) {
+                drive.take_namespaces(&config);
+                drive.config = config;
+            }
+        }
+    }
+
+    fn take_step(&mut self, action: Action, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
+        let is_it = |config: &Config| config.namespaces.iter().any(|namespace| namespace.name == name);
+        if let Some((id, config)) = to_be.iter().find(|(_, config)| action != Action::Delete && is_it(config)) {
+            let drive = self.drives.get_mut(id).ok_or_else(broken)?;
+            return drive.take_namespace_step(action, name, config);
+        }
+        let find = |config: &Config| config.tenants.iter().find(|tenant| tenant.name == name).cloned();
+        let planned = to_be.iter().find_map(|(id, config)| Some((*id, find(config)?)));
         match action {
-            // When it has left nobody waits for it.
-            Action::Delete => self.delete(name, WipeMethod::Zeros, channel().0).map_err(|error| not_durable(&error)),
+            Action::Delete => {
+                let drive = self.find_drive(name).ok_or_else(broken)?;
+                // When it has left nobody waits for it.
+                drive.delete(name, WipeMethod::Zeros, channel().0).map_err(|error| not_durable(&error))
+            }
             Action::Change => {
-                let id = self.find_tenant(name).ok_or_else(broken)?;
-                self.change_to(id, find()?, None)
+                let drive = self.find_drive(name).ok_or_else(broken)?;
+                let id = drive.find_tenant(name).ok_or_else(broken)?;
+                drive.change_to(id, &planned.ok_or_else(broken)?.1, None)
             }
             Action::Create => {
-                let added = self.add(find()?.clone(), None);
-                added.map(drop).map_err(|error| {
+                let (id, tenant) = planned.ok_or_else(broken)?;
+                let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
+                drive.add(tenant, None).map(drop).map_err(|error| {
                     let remedy = "apply the file again once that is mended; what was done before stays done";
                     Problem::new(500, "failed", format!("{error:#}"), remedy)
                 })
@@ -200,33 +287,57 @@ impl Owner {
     }
 }
 
-/// What differs, in the order in which it is done: room and promises are given back before others take them.
+/// A tenant's disk and a namespace are not turned into one another while somebody uses them.
+fn refuse_other_kinds(now: &Sections, next: &Sections) -> Result<(), Problem> {
+    for name in next.names() {
+        if let (Some((old, _)), Some((new, _))) = (now.find(name), next.find(name))
+            && old != new
+        {
+            let title = format!("{name:?} is a {} and can't become a {} while it is there", old.name(), new.name());
+            return Err(Problem::new(409, "other-kind", title, "start the daemon again, or choose another name"));
+        }
+    }
+    Ok(())
+}
+
+/// What differs, in the order in which it is done: room and promises are given back before others take them, and
+/// tenants are there before namespaces are attached to them.
 fn steps(now: &Sections, next: &Sections) -> Vec<Step> {
     let size = |sections: &Sections, name: &str| sections.size_bytes(name);
-    let gone = now.names().filter(|name| next.find(name).is_none());
+    let of = |sections: &Sections, name: &str| sections.find(name).map(|(kind, _)| kind);
+    let mut gone: Vec<&str> = now.names().filter(|name| next.find(name).is_none()).collect();
+    gone.sort_by_key(|name| of(now, name) == Some(DiskKind::Tenant));
+    let names: Vec<&str> = next.names().collect();
     let delete = |name: &str| Step {
         action: Action::Delete,
         tenant: Some(name.to_owned()),
         size_bytes: size(now, name),
         keys: Vec::new(),
     };
-    let mut steps: Vec<Step> = gone.map(delete).collect();
+    let mut steps: Vec<Step> = gone.into_iter().map(delete).collect();
+    let (cant, policies): (Vec<_>, Vec<_>) = now.head_changes(next).into_iter().partition(|key| key.remedy.is_some());
+    let of_daemon = |action, keys| Step { action, tenant: None, size_bytes: None, keys };
+    steps.extend((!policies.is_empty()).then(|| of_daemon(Action::Change, keys(policies))));
     let mut later = Vec::new();
-    for (name, old, new) in next.names().filter_map(|name| Some((name, now.find(name)?, next.find(name)?))) {
-        let (cant, can): (Vec<_>, Vec<_>) = tenant_changes(old, new).into_iter().partition(|key| key.remedy.is_some());
+    for (name, old, (kind, new)) in names.iter().filter_map(|it| Some((*it, now.find(it)?.1, next.find(it)?))) {
+        let changes = disk_changes(kind, old, new);
+        let (cant, can): (Vec<_>, Vec<_>) = changes.into_iter().partition(|key| key.remedy.is_some());
         let step = |action, keys| Step { action, tenant: Some(name.to_owned()), size_bytes: None, keys };
         steps.extend((!can.is_empty()).then(|| step(Action::Change, keys(can))));
         later.extend((!cant.is_empty()).then(|| step(Action::Later, keys(cant))));
     }
-    for (name, new) in next.names().filter(|name| now.find(name).is_none()).filter_map(|it| Some((it, next.find(it)?)))
+    for (name, (_, new)) in
+        names.iter().filter(|it| now.find(it).is_none()).filter_map(|it| Some((*it, next.find(it)?)))
     {
         let (tenant, size_bytes) = (Some(name.to_owned()), size(next, name));
-        steps.push(Step { action: Action::Create, tenant, size_bytes, keys: keys(tenant_keys(new)) });
+        steps.push(Step { action: Action::Create, tenant, size_bytes, keys: keys(disk_keys(new)) });
     }
-    let head = now.head_changes(next);
-    if !head.is_empty() {
-        later.push(Step { action: Action::Later, tenant: None, size_bytes: None, keys: keys(head) });
-    }
+    // Stable: what is done with tenants comes before what is done with namespaces, but for deletions.
+    steps.sort_by_key(|step| {
+        let kind = step.tenant.as_deref().and_then(|name| of(next, name));
+        step.action != Action::Delete && kind == Some(DiskKind::Namespace)
+    });
+    later.extend((!cant.is_empty()).then(|| of_daemon(Action::Later, keys(cant))));
     steps.into_iter().chain(later).collect()
 }
 

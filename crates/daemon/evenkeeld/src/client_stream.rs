@@ -1,13 +1,16 @@
 //! A client's connection to the API, for the asynchronous runtime: as any socket, but for descriptors that come with
-//! what the client sends. Receiving them would have us close them, and that can wait for whoever serves them.
+//! what the client sends. Receiving them would have us close them, and that can wait for whoever serves them: so they
+//! end the connection, unless its client is an operator, who may hand over a drive.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use client_socket::{Accepted, Received, receive_plain, send};
+use client_socket::{Accepted, Received, receive, receive_plain, send};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -15,8 +18,25 @@ use tokio::net::UnixStream;
 pub struct ClientStream {
     /// Tells when there is something to do.
     watched: UnixStream,
+    /// Where a drive goes that is handed over; `None`: the client may hand over nothing.
+    handed_over: Option<HandedOver>,
     /// The same socket; it goes last.
     socket: Accepted,
+}
+
+/// What an operator handed over last, for the request that came with it.
+#[derive(Debug, Clone, Default)]
+pub struct HandedOver(Arc<Mutex<Option<OwnedFd>>>);
+
+impl HandedOver {
+    /// Takes it.
+    pub fn take(&self) -> Option<OwnedFd> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, fd: OwnedFd) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+    }
 }
 
 impl ClientStream {
@@ -24,14 +44,24 @@ impl ClientStream {
     ///
     /// # Errors
     /// There is no descriptor left.
-    pub fn new(socket: Accepted) -> io::Result<Self> {
+    pub fn new(socket: Accepted, handed_over: Option<HandedOver>) -> io::Result<Self> {
         let watched = UnixStream::from_std(socket.as_fd().try_clone_to_owned()?.into())?;
-        Ok(Self { watched, socket })
+        Ok(Self { watched, handed_over, socket })
     }
 
     fn receive(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
-        match receive_plain(&self.socket, into.initialize_unfilled())? {
-            Received::Bytes(bytes, _) => into.advance(bytes),
+        let buffer = into.initialize_unfilled();
+        let received = match &self.handed_over {
+            Some(_) => receive(&self.socket, buffer, RecvFlags::DONTWAIT)?,
+            None => receive_plain(&self.socket, buffer)?,
+        };
+        match received {
+            Received::Bytes(bytes, fds) => {
+                into.advance(bytes);
+                if let (Some(place), Some(fd)) = (&self.handed_over, fds.into_iter().next()) {
+                    place.put(fd);
+                }
+            }
             Received::End => {}
             Received::Nothing => return Err(Errno::AGAIN.into()),
             Received::TooManyFds(_) => return Err(Errno::BADMSG.into()),

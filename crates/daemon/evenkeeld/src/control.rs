@@ -10,13 +10,12 @@ use anyhow::Result;
 use api::{Answer, Ask, MAX_SPAN_MS};
 use client_socket::{Accepted, Gate, Listener, Received, receive_plain, send};
 use confine::ThreadKind;
-use poller::Board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::clock::Clock;
 use crate::daemon::Handle;
-use crate::snapshot::Mark;
+use crate::snapshot::Marks;
 use crate::{panics, threads};
 
 /// A request is one short line.
@@ -34,8 +33,6 @@ const UNREAD_LIMIT: Duration = Duration::from_secs(5);
 /// What the control socket can see.
 #[derive(Clone)]
 pub struct View {
-    /// All tenants' probes.
-    pub board: Arc<Board>,
     /// Its owner, who knows what was said of the tenants.
     pub daemon: Handle,
     /// The pollers' clock.
@@ -76,7 +73,7 @@ struct Client {
     /// What it did not read yet.
     answer: Vec<u8>,
     /// The span that its answer is about, and when that ends.
-    span: Option<(Mark, Instant)>,
+    span: Option<(Marks, Instant)>,
     active_at: Instant,
 }
 
@@ -183,10 +180,11 @@ impl Client {
         };
         let line: Vec<u8> = self.request.drain(..=end).collect();
         match serde_json::from_slice(&line) {
-            Ok(Ask::Stats { span_ms: 0 }) => self.give(&stats(&Mark::start(), view)),
+            Ok(Ask::Stats { span_ms: 0 }) => self.give(&stats(&Marks::start(), view)),
             Ok(Ask::Stats { span_ms }) if span_ms <= MAX_SPAN_MS => {
+                let Ok(drives) = view.daemon.describe() else { return Err(Gone) };
                 let end = Instant::now() + Duration::from_millis(span_ms);
-                self.span = Some((Mark::now(&view.board, view.clock.now()), end));
+                self.span = Some((Marks::now(&drives, view.clock.now()), end));
                 Ok(())
             }
             Ok(Ask::Stats { .. }) => self.give(&Answer::Error(format!("span_ms: at most {MAX_SPAN_MS}"))),
@@ -212,9 +210,9 @@ impl Client {
 }
 
 /// The answer about a span that ends now.
-fn stats(mark: &Mark, view: &View) -> Answer {
+fn stats(marks: &Marks, view: &View) -> Answer {
     match view.daemon.describe() {
-        Ok(foresight) => Answer::Stats(mark.until(view.clock.now(), &view.board, &foresight)),
+        Ok(drives) => Answer::Stats(marks.until(view.clock.now(), &drives)),
         Err(error) => Answer::Error(error.to_string()),
     }
 }

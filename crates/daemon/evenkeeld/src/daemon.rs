@@ -12,6 +12,7 @@ use confine::ThreadKind;
 use io_model::TenantId;
 use nvme_controller::FormatRecord;
 use policy::{PolicyConfig, Terms};
+use poller::Board;
 use ssd_model::Profile;
 
 use crate::disks::DiskCommand;
@@ -21,6 +22,7 @@ use crate::foresight::Foresight;
 use crate::front_end::WipeStep;
 use crate::opened::Opened;
 use crate::owner::Owner;
+use crate::served_drive::DriveId;
 use crate::zeroing::Zeroed;
 use crate::{panics, threads};
 
@@ -38,22 +40,41 @@ pub enum Command {
     Reread,
     /// What was read, or why it can't be.
     OwnFile(Result<String, String>),
+    /// Something happened on a drive.
+    Happened(DriveId, Happening),
+    /// Answered once no tenant waits for its range to be zeroed.
+    WhenServed(Sender<()>),
+    /// What is said of the tenants that are there now, of each drive.
+    Describe(Sender<Vec<DriveView>>),
+    /// Complete what is in flight and end; answered with the commands that drives never answered.
+    Stop(Sender<u32>),
+}
+
+/// What a drive's pollers and threads tell of themselves.
+pub enum Happening {
     /// A poller has let go of its part of a tenant.
     Left(TenantId),
-    /// A guest formats its namespace; the layout must remember, and then the guest's poller hears of it.
+    /// A guest formats one of its namespaces; the layout must remember, and then the guest's poller hears of it.
     Format(TenantId, FormatRecord),
+    /// A controller has let go of its namespace of that identifier.
+    NamespaceLeft(TenantId, u32),
     /// How far the range of a new tenant is.
     Zeroed(Zeroed),
     /// How far the wiper is with what a deleted disk left.
     Wiped(WipeStep),
     /// A poller has let go of the wiper.
     WiperLeft(TenantId),
-    /// Answered once no tenant waits for its range to be zeroed.
-    WhenServed(Sender<()>),
-    /// What is said of the tenants that are there now.
-    Describe(Sender<Arc<Foresight>>),
-    /// Complete what is in flight and end; answered with the commands that the drive never answered.
-    Stop(Sender<u32>),
+}
+
+/// One drive, for whoever looks at what its tenants get.
+#[derive(Clone)]
+pub struct DriveView {
+    /// The drive.
+    pub name: Arc<str>,
+    /// The probes of its tenants.
+    pub board: Arc<Board>,
+    /// What was said of them.
+    pub foresight: Arc<Foresight>,
 }
 
 /// Gives the owner commands, from any thread.
@@ -63,8 +84,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves one more tenant. Its socket accepts clients once this returns, which waits until its range of the drive
-    /// is zeroed if it is new. The identifier is never given again.
+    /// Serves one more tenant, on the drive that the configuration has first. Its socket accepts clients once this
+    /// returns, which waits until its range of the drive is zeroed if it is new. The identifier is never given again.
     ///
     /// # Errors
     /// Its name is taken, there is no room for its disk, or it can't be served; nothing has changed.
@@ -89,11 +110,11 @@ impl Handle {
         self.ask(|done| Command::Remove(tenant, done))?
     }
 
-    /// What is said of the tenants that are there now.
+    /// What is said of the tenants that are there now, of each drive.
     ///
     /// # Errors
     /// The daemon has ended.
-    pub fn describe(&self) -> Result<Arc<Foresight>> {
+    pub fn describe(&self) -> Result<Vec<DriveView>> {
         self.ask(Command::Describe)
     }
 
@@ -130,6 +151,16 @@ pub struct Engine<O> {
     pub open: O,
 }
 
+/// A drive that is to be opened.
+pub struct ToOpen<O> {
+    /// How.
+    pub engine: Engine<O>,
+    /// What is served on it.
+    pub prepared: Prepared,
+    /// What it is, or is taken for.
+    pub profile: Profile,
+}
+
 /// A running daemon. Drop it only after [`Daemon::stop`].
 pub struct Daemon {
     handle: Handle,
@@ -138,30 +169,32 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts everything. Sockets accept clients once this returns, but those of new tenants whose ranges have to be
-    /// zeroed first ([`Handle::wait_until_served`]). `profile` is the drive that the configuration
-    /// names.
+    /// zeroed first ([`Handle::wait_until_served`]). With each drive comes the profile that the configuration names.
     ///
     /// # Errors
-    /// A problem with the drive, a socket in use, a thread that can't be started. What was started is stopped.
-    pub fn start(prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
-        let opened = Self::open(prepared, profile, &sink)?;
+    /// A problem with a drive, a socket in use, a thread that can't be started. What was started is stopped.
+    pub fn start(drives: Vec<(Prepared, Profile)>, sink: Sink) -> Result<Self> {
+        let opened = Self::open(drives, &sink)?;
         Self::serve(opened, sink, None)
     }
 
     /// As [`Daemon::start`], for tests that have a policy and a drive of their own.
     #[cfg(test)]
     fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
-        let opened = Opened::open(engine, prepared, profile, &sink)?;
+        let opened = Opened::open(vec![ToOpen { engine, prepared, profile }], &sink)?;
         Self::serve(opened, sink, None)
     }
 
     /// The first half of [`Daemon::start`]: what takes rights. It starts no thread.
     ///
     /// # Errors
-    /// A problem with the drive, a directory, or a socket in use.
-    pub fn open(prepared: Prepared, profile: Profile, sink: &Sink) -> Result<Opened> {
-        let policy = promises::planning::policy(&prepared.config, &profile);
-        Opened::open(Engine { policy, open: drive::open_configured }, prepared, profile, sink)
+    /// A problem with a drive, a directory, or a socket in use.
+    pub fn open(drives: Vec<(Prepared, Profile)>, sink: &Sink) -> Result<Opened> {
+        let to_open = |(prepared, profile): (Prepared, Profile)| {
+            let policy = promises::planning::policy(&prepared.config, &profile);
+            ToOpen { engine: Engine { policy, open: drive::open_configured }, prepared, profile }
+        };
+        Opened::open(drives.into_iter().map(to_open).collect(), sink)
     }
 
     /// The second half: what runs. Without a gate, a client can make the thread of its own socket hang for good.
@@ -216,7 +249,7 @@ fn run(mut owner: Owner, queue: &Receiver<Command>) {
             Some(command) => owner.apply(command),
             None => {}
         }
-        owner.look_at_promises();
+        owner.look_around();
     }
 }
 

@@ -3,19 +3,22 @@
 //! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
+use std::fs::File;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, Operation, Problem, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, NewDrive,
+    Operation, Problem, Wipe,
 };
-use config::{Config, ConfigErrors, Sections, Tenant};
+use config::{Config, ConfigErrors, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
 
-use crate::owner::{Live, Owner};
+use crate::owner::Owner;
+use crate::served_drive::{DriveId, Live, ServedDrive};
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -28,12 +31,20 @@ pub enum DiskCommand {
     Create(Box<NewDisk>, Reply<Result<(Disk, bool), Problem>>),
     /// What one is promised and held to.
     Change(String, Box<DiskChange>, Reply<Result<Disk, Problem>>),
+    /// A namespace comes to one more tenant.
+    Attach(String, Attach, Reply<Result<Disk, Problem>>),
+    /// It leaves that tenant; answered once it has.
+    Detach(String, String, Reply<Result<Disk, Problem>>),
     /// It goes, and what it leaves is wiped.
     Delete(String, Deletion, Reply<Result<Vec<Operation>, Problem>>),
     /// What goes on by itself.
     Operations(Reply<Vec<Operation>>),
-    /// The drive.
+    /// The drives.
     Drives(Reply<Vec<Drive>>),
+    /// One more, open where it has a file.
+    AddDrive(Box<NewDrive>, Option<File>, Reply<Result<Drive, Problem>>),
+    /// One less.
+    RemoveDrive(String, Reply<Result<Vec<Drive>, Problem>>),
     /// A configuration file.
     Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
     /// All that is served, as one.
@@ -45,48 +56,166 @@ impl Owner {
     pub fn apply_to_disks(&mut self, command: DiskCommand) {
         match command {
             DiskCommand::List(of_user, reply) => {
-                let user = |live: &Live| live.tenant.socket.user.as_ref().and_then(|user| user.id);
-                let seen = self.tenants.iter().filter(|(_, live)| of_user.is_none() || user(live) == of_user);
-                reply(seen.filter_map(|(id, _)| self.describe_disk(*id)).collect());
+                reply(self.drives.values().flat_map(|drive| drive.describe_disks(of_user)).collect());
             }
-            DiskCommand::Create(disk, reply) => {
-                let made = self.create_disk(&disk);
-                reply(made.and_then(|(id, is_new)| Ok((self.describe_disk(id).ok_or_else(broken)?, is_new))));
-            }
+            DiskCommand::Create(disk, reply) => reply(self.create_disk(&disk)),
             DiskCommand::Change(name, change, reply) => {
-                let changed = self.change_disk(&name, &change);
-                reply(changed.and_then(|id| self.describe_disk(id).ok_or_else(broken)));
+                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
+                reply(found.and_then(|drive| drive.change_disk(&name, &change)));
             }
+            DiskCommand::Attach(name, attach, reply) => {
+                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
+                reply(found.and_then(|drive| drive.attach_namespace(&name, &attach)));
+            }
+            DiskCommand::Detach(name, tenant, reply) => match self.find_drive(&name) {
+                Some(drive) => drive.detach_namespace(name, &tenant, reply),
+                None => reply(Err(no_such_disk(&name))),
+            },
             DiskCommand::Delete(name, deletion, reply) => {
-                let deleted = self.delete_disk(&name, deletion);
-                reply(deleted.map(|()| self.operations().filter(|it| it.disk == name).collect()));
+                // As good as the first time.
+                let left = |drive: &ServedDrive| drive.operations().filter(|it| it.disk == name).collect::<Vec<_>>();
+                let is_gone = self.drives.values().any(|drive| !left(drive).is_empty());
+                let deleted = match self.find_drive(&name) {
+                    Some(drive) => drive.delete_disk(&name, deletion),
+                    None => is_gone.then_some(()).ok_or_else(|| no_such_disk(&name)),
+                };
+                reply(deleted.map(|()| self.drives.values().flat_map(left).collect()));
             }
-            DiskCommand::Operations(reply) => reply(self.operations().collect()),
-            DiskCommand::Drives(reply) => reply(vec![self.describe_drive()]),
+            DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
+            DiskCommand::Drives(reply) => reply(self.describe_drives()),
+            DiskCommand::AddDrive(drive, file, reply) => reply(self.add_drive(&drive, file)),
+            DiskCommand::RemoveDrive(name, reply) => {
+                let removed = self.remove_drive(&name);
+                reply(removed.map(|()| self.describe_drives()));
+            }
             DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
             DiskCommand::Export(reply) => reply(self.export()),
         }
     }
 
-    /// What is served, as a configuration file.
+    /// The drive that has a disk of that name, served or not.
+    pub(crate) fn find_drive(&mut self, name: &str) -> Option<&mut ServedDrive> {
+        self.drives.values_mut().find(|drive| drive.has_disk(name))
+    }
+
+    fn describe_drives(&self) -> Vec<Drive> {
+        let absent = |it: &Missing| Drive { failed: Some(it.why()), ..without_room(&it.config) };
+        let missing = self.missing.iter().map(absent);
+        self.drives.values().map(ServedDrive::describe).chain(missing).collect()
+    }
+
+    /// What is served, as a configuration file. Every tenant names its drive, where there are several.
     fn export(&self) -> Result<Exported, Problem> {
-        let mut sections = Sections::of(&self.config).map_err(|errors| invalid(&errors))?;
-        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
-        made.for_each(|(_, settings)| sections.extend(settings));
+        let Some(first) = self.drives.values().next() else { return Err(broken()) };
+        let mut sections = Sections::of(&first.config).map_err(|errors| invalid(&errors))?;
+        sections.extend_drives(self.added.sections());
+        for drive in self.drives.values() {
+            drive.made_disks().for_each(|(_, settings)| sections.extend(settings));
+        }
+        if self.drives.len() > 1 {
+            for drive in self.drives.values() {
+                drive.config.disks().for_each(|(name, ..)| sections.set_drive(name, &drive.config.device.name));
+            }
+        }
         Ok(Exported { text: sections.to_text() })
     }
 
+    /// `true`: it is new.
+    fn create_disk(&mut self, disk: &NewDisk) -> Result<(Disk, bool), Problem> {
+        if let Some(tenant) = &disk.attach {
+            return self.create_namespace(disk, tenant);
+        }
+        if disk.nsid.is_some() {
+            let title = "an nsid is a namespace's, and no tenant is said to attach it to";
+            return Err(Problem::new(422, "invalid", title, "say whom to attach it to, or leave the nsid out"));
+        }
+        let settings = disk.to_section().map_err(not_writable)?;
+        if let Some(drive) = self.find_drive(&disk.name) {
+            let Some(id) = drive.find_disk(&disk.name) else { return Err(name_reserved(&disk.name)) };
+            let is_same = drive.settings_of(&disk.name) == Some(settings.as_str());
+            let described = drive.describe_disk(id).ok_or_else(broken)?;
+            return if is_same { Ok((described, false)) } else { Err(name_taken(&disk.name)) };
+        }
+        let mut absent = self.missing.iter().flat_map(|missing| &missing.config.tenants);
+        if absent.any(|tenant| tenant.name == disk.name) {
+            return Err(name_taken(&disk.name));
+        }
+        if self.drives.values().map(|drive| drive.tenants.len()).sum::<usize>() >= TENANTS_MAX {
+            let title = format!("there are {TENANTS_MAX} disks already, the most that one daemon serves");
+            return Err(Problem::new(409, "too-many", title, "delete one, or start another daemon"));
+        }
+        let (id, config, tenant) = self.choose_drive(disk, &settings)?;
+        let drive = self.drives.get_mut(&id).ok_or_else(broken)?;
+        Ok((drive.create_disk(config, tenant, &settings)?, true))
+    }
+
+    /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
+    fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), Problem> {
+        let is_elsewhere = |drive: &ServedDrive| drive.find_tenant(tenant).is_none() && drive.has_disk(&disk.name);
+        if self.drives.values().any(is_elsewhere) {
+            return Err(name_taken(&disk.name));
+        }
+        let drive = self.drives.values_mut().find(|drive| drive.find_tenant(tenant).is_some());
+        drive.ok_or_else(|| no_such_tenant(tenant))?.create_namespace(disk, tenant)
+    }
+
+    /// The drive that a new disk goes to, and its configuration with the disk.
+    fn choose_drive(&self, disk: &NewDisk, settings: &str) -> Result<(DriveId, Config, Tenant), Problem> {
+        let is_wanted = |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config.device.name);
+        let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
+        let mut best: Option<(u64, DriveId, Config, Tenant)> = None;
+        let mut refused = Vec::new();
+        for (id, drive) in &wanted {
+            match drive.config_with(&disk.name, settings).and_then(|it| Ok((drive.left_with(&it.1)?, it))) {
+                Ok((left, (config, tenant))) if best.as_ref().is_none_or(|best| left < best.0) => {
+                    best = Some((left, **id, config, tenant));
+                }
+                Ok(_) => {}
+                Err(problem) => refused.push((drive.config.device.name.clone(), problem)),
+            }
+        }
+        match (best, refused.pop(), wanted.len()) {
+            (Some((_, id, config, tenant)), ..) => Ok((id, config, tenant)),
+            (None, Some((_, problem)), 1) => Err(problem),
+            (None, Some((name, problem)), _) => {
+                let others = refused.iter().map(|(name, problem)| format!("{name}: {}", problem.title));
+                let each = others.chain([format!("{name}: {}", problem.title)]).collect::<Vec<_>>().join("; ");
+                let title = format!("no drive can have {:?}: {each}", disk.name);
+                Err(Problem::new(problem.status, "no-drive", title, problem.remedy))
+            }
+            (None, None, _) => Err(no_such_drive(disk.drive.as_deref().unwrap_or_default())),
+        }
+    }
+}
+
+impl ServedDrive {
+    /// The disks that the API made, each with its section.
+    pub(crate) fn made_disks(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.layout.layout().into_iter().flat_map(|layout| layout.settings())
+    }
+
+    /// Whether there is a disk of that name, served or not.
+    pub(crate) fn has_disk(&self, name: &str) -> bool {
+        self.find_disk(name).is_some() || self.layout.layout().is_some_and(|layout| layout.find(name).is_some())
+    }
+
+    /// Sections of namespaces that the API made and that are attached to tenants which are not `is_there`, without
+    /// those.
+    pub(crate) fn detached_settings(&self, is_there: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+        self.made_disks()
+            .filter_map(|(of, section)| Some((of.to_owned(), config::detached(section, &is_there)?)))
+            .collect()
+    }
+
     /// The section that a disk was made with.
-    fn settings_of(&self, name: &str) -> Option<&str> {
-        let settings = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
-        settings.filter(|(of, _)| *of == name).map(|(_, settings)| settings).next()
+    pub(crate) fn settings_of(&self, name: &str) -> Option<&str> {
+        self.made_disks().find(|(of, _)| *of == name).map(|(_, settings)| settings)
     }
 
     /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together and every
     /// promise can be kept.
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
-        let made = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
-        let others = made.filter(|(of, _)| *of != name).map(|(_, settings)| settings);
+        let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.with_disks(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| {
             let (title, _) = in_words(&errors);
@@ -97,34 +226,33 @@ impl Owner {
         Ok((config, tenant))
     }
 
-    /// `true`: it is new.
-    fn create_disk(&mut self, disk: &NewDisk) -> Result<(TenantId, bool), Problem> {
-        let settings = disk.to_section().map_err(|error| {
-            Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
-        })?;
-        if let Some(id) = self.find_tenant(&disk.name) {
-            let is_same = self.settings_of(&disk.name) == Some(settings.as_str());
-            return if is_same { Ok((id, false)) } else { Err(name_taken(&disk.name)) };
-        }
-        if self.layout.layout().is_some_and(|layout| layout.find(&disk.name).is_some()) {
-            let title = format!("the drive has data of an earlier tenant {:?}", disk.name);
-            let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that tenant into the \
-                          configuration again to have it back";
-            return Err(Problem::new(409, "name-reserved", title, remedy));
-        }
-        let (config, tenant) = self.config_with(&disk.name, &settings)?;
-        let id = self.add(tenant, Some(&settings)).map_err(|error| match error.downcast_ref::<ConfigErrors>() {
-            Some(errors) => {
-                let (title, remedy) = in_words(errors);
-                Problem::new(409, "no-room", title, remedy)
-            }
+    /// What nobody would have of the drive with the tenants of `config`.
+    pub(crate) fn free_bytes_with(&self, config: &Config) -> u64 {
+        let free = self.layout.layout().map_or(0, layout::Layout::free_bytes);
+        let new = config.disks().filter(|(name, ..)| !self.has_disk(name));
+        new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
+    }
+
+    /// What nobody would have of the drive with one more tenant.
+    fn left_with(&self, tenant: &Tenant) -> Result<u64, Problem> {
+        let placed = self.placed(tenant).map_err(|errors| no_room(&errors))?;
+        Ok(placed.map_or(0, |layout| layout.free_bytes()))
+    }
+
+    /// `config`: with the disk.
+    fn create_disk(&mut self, config: Config, tenant: Tenant, settings: &str) -> Result<Disk, Problem> {
+        let id = self.add(tenant, Some(settings)).map_err(|error| match error.downcast_ref::<ConfigErrors>() {
+            Some(errors) => no_room(errors),
             None => Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed"),
         })?;
         self.config = config;
-        Ok((id, true))
+        self.describe_disk(id).ok_or_else(broken)
     }
 
-    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<TenantId, Problem> {
+    fn change_disk(&mut self, name: &str, change: &DiskChange) -> Result<Disk, Problem> {
+        if self.namespaces.find(name).is_some() {
+            return self.grow_namespace(name, change);
+        }
         let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
         if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
             let title = format!("{name:?} is being deleted");
@@ -136,13 +264,29 @@ impl Owner {
         let (config, tenant) = self.config_with(name, &settings)?;
         self.change_to(id, &tenant, Some(&settings))?;
         self.config = config;
-        Ok(id)
+        self.describe_disk(id).ok_or_else(broken)
     }
 
     /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably
     /// first. `settings`: of a disk that the API made.
     pub(crate) fn change_to(&mut self, id: TenantId, tenant: &Tenant, settings: Option<&str>) -> Result<(), Problem> {
-        let (name, size_bytes) = (&tenant.name, tenant.size.0);
+        let name = &tenant.name;
+        let has_grown = self.change_place(name, tenant.size.0, settings)?;
+        if let Some(live) = self.tenants.get_mut(&id) {
+            (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
+            live.tenant.demand = tenant.demand.clone();
+        }
+        self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
+        if has_grown { self.has_grown(id, name) } else { Ok(()) }
+    }
+
+    /// A disk has that size in the layout from now on, and other settings with it. `true`: it is larger than before.
+    pub(crate) fn change_place(
+        &mut self,
+        name: &str,
+        size_bytes: u64,
+        settings: Option<&str>,
+    ) -> Result<bool, Problem> {
         let had_bytes = self.layout.layout().and_then(|layout| layout.find(name)).map_or(0, Placement::size_bytes);
         if size_bytes < had_bytes {
             return Err(no_shrinking(name, had_bytes));
@@ -150,52 +294,55 @@ impl Owner {
         let accept_content = self.pollers.zeroer().is_none();
         let grown = self.layout.change_disk(name, settings, size_bytes, accept_content);
         grown.map_err(|error| not_durable(&error))?.map_err(|most| no_room_to_grow(name, had_bytes, most))?;
-        if let Some(live) = self.tenants.get_mut(&id) {
-            (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
-            live.tenant.demand = tenant.demand.clone();
-        }
-        self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
-        if size_bytes > had_bytes {
-            self.has_grown(id, name).map_err(|error| {
-                let title = format!("{name:?} grows at the next start only: {error:#}");
-                Problem::new(500, "failed", title, "see the daemon's log")
-            })?;
-        }
-        Ok(())
+        Ok(size_bytes > had_bytes)
     }
 
-    fn delete_disk(&mut self, name: &str, Deletion { force, wipe }: Deletion) -> Result<(), Problem> {
-        if self.layout.layout().is_none_or(|layout| layout.find(name).is_none()) {
-            // As good as the first time.
-            return self.operations().any(|it| it.disk == name).then_some(()).ok_or_else(|| no_such_disk(name));
-        }
-        if let Some(live) = self.find_tenant(name).and_then(|id| self.tenants.get(&id)) {
+    fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), Problem> {
+        let Deletion { force, wipe } = deletion;
+        if let Some(id) = self.find_disk(name) {
             if self.settings_of(name).is_none() {
                 let title = format!("{name:?} is declared in {}", self.config.file().display());
                 let file = self.config.file().display();
                 let remedy = format!("remove it there, and run `evenkeel apply {file}`, which deletes it");
                 return Err(Problem::new(409, "declared", title, remedy));
             }
-            if !force && live.server.as_ref().is_some_and(client_socket::Server::has_client) {
+            self.refuse_to_delete(id, deletion)?;
+            let server = self.tenants.get(&id).and_then(|live| live.server.as_ref());
+            if !force && server.is_some_and(client_socket::Server::has_client) {
                 let title = format!("{name:?} is attached to a client");
                 return Err(Problem::new(409, "attached", title, "detach it there, or use force: its connection ends"));
             }
         }
-        let settings = self.layout.layout().into_iter().flat_map(|layout| layout.settings());
-        let others: Vec<String> = settings.filter(|(of, _)| *of != name).map(|(_, it)| it.to_owned()).collect();
-        let config = self.config.with_disks(others.iter().map(String::as_str)).map_err(|errors| invalid(&errors))?;
+        let detached = self.detached_settings(|tenant| tenant != name);
+        let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
+        let others = self.made_disks().filter(|(of, _)| *of != name).map(now);
+        let config = self.config.with_disks(others).map_err(|errors| invalid(&errors))?;
         let method = match wipe {
             Wipe::Zeros => WipeMethod::Zeros,
             Wipe::ThreePasses => WipeMethod::ThreePasses,
         };
         // When it has left nobody waits for it.
         self.delete(name, method, channel().0).map_err(|error| not_durable(&error))?;
+        self.take_namespaces(&config);
         self.config = config;
         Ok(())
     }
 
-    fn describe_disk(&self, id: TenantId) -> Option<Disk> {
-        let live = self.tenants.get(&id)?;
+    /// All disks, or those whose sockets are a user's.
+    fn describe_disks(&self, of_user: Option<u32>) -> impl Iterator<Item = Disk> {
+        let user = |live: &Live| live.tenant.socket.user.as_ref().and_then(|user| user.id);
+        let is_seen = move |live: &Live| of_user.is_none() || user(live) == of_user;
+        let tenants = self.tenants.iter().filter(move |(_, live)| is_seen(live)).map(|(id, _)| *id);
+        let its = move |name: &str| self.find_tenant(name).and_then(|id| self.tenants.get(&id)).is_some_and(is_seen);
+        let namespaces = self
+            .namespaces
+            .iter()
+            .filter(move |(_, live)| of_user.is_none() || live.namespace.attachments.iter().any(|it| its(&it.tenant)));
+        tenants.chain(namespaces.map(|(id, _)| id)).filter_map(|id| self.describe_disk(id))
+    }
+
+    pub(crate) fn describe_disk(&self, id: TenantId) -> Option<Disk> {
+        let Some(live) = self.tenants.get(&id) else { return self.describe_namespace(id) };
         let tenant = &live.tenant;
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let state = match () {
@@ -206,31 +353,33 @@ impl Owner {
         let class = tenant.terms.class;
         Some(Disk {
             name: tenant.name.clone(),
+            drive: self.config.device.name.clone(),
             size_bytes: placement.map_or(tenant.size.0, Placement::served_bytes),
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             lba_bytes: placement.map_or(tenant.lba_bytes, |it| it.lba_bytes),
             frontend: tenant.frontend.name().to_owned(),
-            class: class.name().to_owned(),
+            nsid: None,
+            attachments: Vec::new(),
+            class: Some(class.name().to_owned()),
             weight: class.weight(),
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
-            socket: self.config.socket_path(tenant).display().to_string(),
+            socket: Some(self.config.socket_path(tenant).display().to_string()),
             state,
             attached: live.server.as_ref().is_some_and(client_socket::Server::has_client),
             declared: self.settings_of(&tenant.name).is_none(),
         })
     }
 
-    fn describe_drive(&self) -> Drive {
+    pub(crate) fn describe(&self) -> Drive {
         let layout = self.layout.layout();
         Drive {
-            backend: self.config.device.backend.name().to_owned(),
-            path: self.config.device.backend.path().map(|path| path.display().to_string()),
             size_bytes: layout.map_or(0, |layout| layout.device().size_bytes),
             free_bytes: layout.map_or(0, layout::Layout::free_bytes),
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             policy: self.policy.name().to_owned(),
+            ..without_room(&self.config)
         }
     }
 }
@@ -255,12 +404,17 @@ pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
     (all(|problem| &problem.what), all(|problem| &problem.remedy))
 }
 
+/// It has no form in TOML.
+pub(crate) fn not_writable(error: impl std::fmt::Display) -> Problem {
+    Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
+}
+
 pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(422, "invalid", title, remedy)
 }
 
-fn name_taken(name: &str) -> Problem {
+pub(crate) fn name_taken(name: &str) -> Problem {
     let title = format!("there is another disk {name:?} already");
     Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
 }
@@ -279,11 +433,47 @@ fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> Problem {
     Problem::new(409, "no-room", title, remedy)
 }
 
-fn no_such_disk(name: &str) -> Problem {
+/// What a configuration says of its drive, of which nobody has anything.
+fn without_room(config: &Config) -> Drive {
+    Drive {
+        name: config.device.name.clone(),
+        backend: config.device.backend.name().to_owned(),
+        path: config.device.backend.path().map(|path| path.display().to_string()),
+        size_bytes: 0,
+        free_bytes: 0,
+        wiping_bytes: 0,
+        policy: config.policy.name().to_owned(),
+        declared: !config.is_added(),
+        failed: None,
+    }
+}
+
+pub(crate) fn name_reserved(name: &str) -> Problem {
+    let title = format!("a drive has data of an earlier disk {name:?}");
+    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that disk into the \
+                  configuration again to have it back";
+    Problem::new(409, "name-reserved", title, remedy)
+}
+
+pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
+    let (title, remedy) = in_words(errors);
+    Problem::new(409, "no-room", title, remedy)
+}
+
+pub(crate) fn no_such_drive(name: &str) -> Problem {
+    Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
+}
+
+pub(crate) fn no_such_tenant(tenant: &str) -> Problem {
+    let title = format!("there is no tenant {tenant:?}");
+    Problem::new(404, "no-such-tenant", title, "`evenkeel disk list` has the names of those that have a socket")
+}
+
+pub(crate) fn no_such_disk(name: &str) -> Problem {
     Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "`evenkeel disk list` has their names")
 }
 
-fn declared(name: &str, config: &Config) -> Problem {
+pub(crate) fn declared(name: &str, config: &Config) -> Problem {
     let file = config.file().display();
     let title = format!("{name:?} is declared in {file}");
     Problem::new(409, "declared", title, format!("change it there, and run `evenkeel apply {file}`"))

@@ -1,5 +1,7 @@
 //! The drives that a configuration can name, behind one trait.
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
@@ -236,6 +238,24 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
         config::Backend::File { path, .. } => Box::new(UringDrive::open(path, Kind::File, None)?),
         config::Backend::Block { path } => Box::new(UringDrive::open(path, Kind::Block, None)?),
     })
+}
+
+/// As [`open_configured`], of a drive that was opened by somebody else where it has a file.
+///
+/// # Errors
+/// As there.
+pub fn open_over(
+    config: &Config,
+    profile: &Profile,
+    size_bytes: u64,
+    opened: Option<File>,
+) -> Result<Box<dyn AnyDrive>> {
+    let over = |file: File, path: &Path, kind| Ok(Box::new(UringDrive::over(file, path, kind)?) as Box<dyn AnyDrive>);
+    match (&config.device.backend, opened) {
+        (config::Backend::File { path, .. }, Some(file)) => over(file, path, Kind::File),
+        (config::Backend::Block { path }, Some(file)) => over(file, path, Kind::Block),
+        _ => open_configured(config, profile, size_bytes),
+    }
 }
 
 /// A drive with something around each poller's queues, for tests in which it must misbehave.

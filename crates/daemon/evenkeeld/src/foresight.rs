@@ -70,6 +70,11 @@ impl Foresight {
         self.tenants.insert(id, said);
     }
 
+    /// Another policy is in force: each tenant is to be [`set`](Self::set) again.
+    pub fn change_policy(&mut self, policy: PolicyConfig) {
+        self.policy = policy;
+    }
+
     /// A tenant left.
     pub fn forget(&mut self, id: TenantId) {
         self.tenants.remove(&id);

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
+use api::Problem;
 use client_socket::Level;
 use io_model::TenantId;
 use io_model::units::Size;
 
 use crate::front_end::{self, Growth};
-use crate::owner::{Owner, Ready, Waiting, answer};
+use crate::namespaces::State;
 use crate::poller_thread::{Message, TenantAt};
+use crate::served_drive::{Ready, ServedDrive, Waiting, answer};
 use crate::zeroing::{Zeroed, Zeroing};
 
-impl Owner {
+impl ServedDrive {
     /// Lets a tenant's clients connect, or has its range zeroed before.
     pub(crate) fn zero_or_serve(&mut self, id: TenantId, name: &str, ready: Ready) -> Result<()> {
         let placement = self.layout.layout().and_then(|layout| layout.find(name));
@@ -31,10 +33,10 @@ impl Owner {
     }
 
     /// Has what is new of a tenant's disk zeroed; [`zeroed`](Self::zeroed) hears of it.
-    fn zero(&mut self, id: TenantId, name: &str) -> Result<()> {
+    pub(crate) fn zero(&mut self, id: TenantId, name: &str) -> Result<()> {
         if self.zeroing.is_none() {
             let drive = self.pollers.zeroer().context("this drive can't zero a range")?;
-            self.zeroing = Some(Zeroing::start(drive, self.handle.clone())?);
+            self.zeroing = Some(Zeroing::start(drive, self.teller.clone())?);
         }
         let placement = self.layout.layout().and_then(|layout| layout.find(name));
         if let (Some(zeroing), Some(placement)) = (&mut self.zeroing, placement) {
@@ -44,13 +46,28 @@ impl Owner {
     }
 
     /// A tenant's disk is longer in the layout: once that is zeroed, its guest sees it.
-    pub(crate) fn has_grown(&mut self, id: TenantId, name: &str) -> Result<()> {
+    pub(crate) fn has_grown(&mut self, id: TenantId, name: &str) -> Result<(), Problem> {
         let placement = self.layout.layout().and_then(|layout| layout.find(name));
         if placement.is_some_and(|placement| placement.zeroed_bytes.is_some()) {
-            return self.zero(id, name);
+            return self.zero(id, name).map_err(|error| {
+                let title = format!("{name:?} grows at the next start only: {error:#}");
+                Problem::new(500, "failed", title, "see the daemon's log")
+            });
         }
-        self.show_growth(id);
+        self.is_zeroed_whole(id);
         Ok(())
+    }
+
+    /// Nothing of a disk has to be zeroed any more.
+    fn is_zeroed_whole(&mut self, id: TenantId) {
+        if self.namespaces.get(id).is_some() { self.namespace_zeroed(id) } else { self.show_growth(id) }
+    }
+
+    /// The name of a tenant or namespace that stays.
+    fn name_of(&self, id: TenantId) -> Option<String> {
+        let tenant = self.tenants.get(&id).filter(|live| live.leaving.is_none()).map(|live| &live.tenant.name);
+        let namespace = || self.namespaces.get(id).filter(|live| live.state != State::Leaving);
+        tenant.or_else(|| namespace().map(|live| &live.namespace.name)).cloned()
     }
 
     fn show_growth(&mut self, id: TenantId) {
@@ -71,10 +88,7 @@ impl Owner {
         if let Some(zeroing) = self.zeroing.as_mut().filter(|_| is_over) {
             zeroing.ended(id);
         }
-        let Some(live) = self.tenants.get(&id).filter(|live| live.leaving.is_none()) else {
-            return self.wipe_if_let_go_of(id);
-        };
-        let name = live.tenant.name.clone();
+        let Some(name) = self.name_of(id) else { return self.wipe_if_let_go_of(id) };
         let recorded = result.and_then(|bytes| Ok(self.layout.set_zeroed(&name, bytes)?));
         let placement = self.layout.layout().and_then(|layout| layout.find(&name));
         let part = placement.and_then(|placement| Some((placement.zeroed_bytes?, placement.size_bytes())));
@@ -85,7 +99,7 @@ impl Owner {
                 (self.around.sink)(Level::Info, &line);
             }
             (recorded, _) if self.waiting.contains_key(&id) => self.serve_zeroed(id, &name, recorded),
-            (Ok(()), None) => self.show_growth(id),
+            (Ok(()), None) => self.is_zeroed_whole(id),
             (Err(error), _) => {
                 let line =
                     format!("{name}: it does not grow before the next start, what is new can't be zeroed: {error:#}");
@@ -106,12 +120,12 @@ impl Owner {
         if let Some(done) = done {
             answer(&done, served.map(|()| id));
         }
-        self.tell_served();
     }
 
-    /// What a tenant left is wiped when neither a poller nor the zeroing writes there any more.
+    /// What a disk left is wiped when neither a poller nor the zeroing writes there any more.
     pub(crate) fn wipe_if_let_go_of(&mut self, id: TenantId) {
-        if !self.tenants.contains_key(&id) && !self.is_zeroed(id) {
+        let is_there = self.tenants.contains_key(&id) || self.namespaces.get(id).is_some();
+        if !is_there && !self.is_zeroed(id) {
             self.wipe_after(id);
         }
     }

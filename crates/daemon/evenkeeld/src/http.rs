@@ -1,6 +1,7 @@
 //! The API: HTTP and JSON over a Unix socket, on a thread of its own with the daemon's only asynchronous runtime. It
 //! asks the owner like everybody else.
 
+use std::fs::File;
 use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{
-    Action, Applied, Apply, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event, EventKind, Events,
-    EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, Operation, OperationState, Problem, Step, Wipe,
+    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event,
+    EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation, OperationState,
+    Problem, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -25,8 +27,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use utoipa::OpenApi;
+use utoipa::openapi::RefOr;
 
-use crate::client_stream::ClientStream;
+use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::events::EventLog;
@@ -62,7 +65,10 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
-    paths(list, create, show, change, delete, operations, drives, apply, export, events),
+    paths(
+        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, apply, export,
+        events
+    ),
     components(schemas(
         Event,
         EventKind,
@@ -70,6 +76,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Action,
         Applied,
         Apply,
+        Attach,
+        Attachment,
         Exported,
         Key,
         Step,
@@ -79,13 +87,44 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         DiskChange,
         Drive,
         NewDisk,
+        NewDrive,
         Operation,
         OperationState,
         Problem,
         Wipe
-    ))
+    )),
+    modifiers(&Descriptions)
 )]
 struct Document;
+
+/// Each answer needs a description; most statuses mean the same wherever they come.
+struct Descriptions;
+
+impl utoipa::Modify for Descriptions {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let items = document.paths.paths.values_mut();
+        let operations = items.flat_map(|item| [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete]);
+        for (status, response) in operations.flatten().flat_map(|operation| &mut operation.responses.responses) {
+            let RefOr::T(response) = response else { continue };
+            if response.description.is_empty() {
+                meaning(status).clone_into(&mut response.description);
+            }
+        }
+    }
+}
+
+fn meaning(status: &str) -> &'static str {
+    match status {
+        "200" => "What was asked for",
+        "201" => "It is made",
+        "404" => "There is no such disk",
+        "409" => "What there is contradicts it",
+        "422" => "It was not understood, or makes no sense",
+        "503" => "Not now",
+        "507" => "It can't be made durable; nothing has changed",
+        _ => "It can't be done",
+    }
+}
 
 /// The socket; its file goes when this is dropped.
 pub struct ApiSocket {
@@ -151,8 +190,10 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
         let Some(role) = role else { continue };
         let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
         let Ok(other) = other.transpose() else { continue };
-        let Ok(stream) = ClientStream::new(stream) else { continue };
-        let service = TowerToHyperService::new(router.clone().layer(Extension(role)));
+        let handed_over = HandedOver::default();
+        let for_operator = (role == Role::Operator).then(|| handed_over.clone());
+        let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
+        let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
         tokio::spawn(async move {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
@@ -190,8 +231,11 @@ fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
+        .route("/v1/disks/{name}/attachments", post(attach))
+        .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
         .route("/v1/operations", get(operations))
-        .route("/v1/drives", get(drives))
+        .route("/v1/drives", get(drives).post(add_drive))
+        .route("/v1/drives/{name}", axum::routing::delete(remove_drive))
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
@@ -355,6 +399,39 @@ async fn delete(
     Ok(Json(ask(&daemon, |reply| DiskCommand::Delete(name, deletion, reply)).await??))
 }
 
+/// Attaches a namespace to one more tenant: its guest sees it at once. The same once more does no harm.
+#[utoipa::path(
+    post, path = "/v1/disks/{name}/attachments", params(("name" = String, Path)), request_body = Attach,
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn attach(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    attach: Result<Json<Attach>, JsonRejection>,
+) -> Result<Json<Disk>, Refused> {
+    let Json(attach) = attach?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Attach(name, attach, reply)).await??))
+}
+
+/// Detaches a namespace from a tenant; answered once nothing of it is in flight there. Its data stays. The same once
+/// more does no harm.
+#[utoipa::path(
+    delete, path = "/v1/disks/{name}/attachments/{tenant}", params(("name" = String, Path), ("tenant" = String, Path)),
+    responses(
+        (status = 200, body = Disk), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 507, body = Problem)
+    )
+)]
+async fn detach(
+    State(daemon): State<Handle>,
+    Path((name, tenant)): Path<(String, String)>,
+) -> Result<Json<Disk>, Refused> {
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Detach(name, tenant, reply)).await??))
+}
+
 /// What goes on by itself.
 #[utoipa::path(get, path = "/v1/operations", responses((status = 200, body = [Operation])))]
 async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>, Refused> {
@@ -365,6 +442,34 @@ async fn operations(State(daemon): State<Handle>) -> Result<Json<Vec<Operation>>
 #[utoipa::path(get, path = "/v1/drives", responses((status = 200, body = [Drive])))]
 async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refused> {
     ask(&daemon, DiskCommand::Drives).await.map(Json)
+}
+
+/// Adds a drive. One that is there with the same settings is as good.
+#[utoipa::path(
+    post, path = "/v1/drives", request_body = NewDrive,
+    responses(
+        (status = 200, body = Drive), (status = 409, body = Problem), (status = 422, body = Problem),
+        (status = 507, body = Problem)
+    )
+)]
+async fn add_drive(
+    State(daemon): State<Handle>,
+    Extension(handed_over): Extension<HandedOver>,
+    drive: Result<Json<NewDrive>, JsonRejection>,
+) -> Result<Json<Drive>, Refused> {
+    let Json(drive) = drive?;
+    let file = handed_over.take().map(File::from);
+    Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), file, reply)).await??))
+}
+
+/// Takes a drive away that nobody has anything on, and that was added while the daemon ran. Returns those that are
+/// left.
+#[utoipa::path(
+    delete, path = "/v1/drives/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = [Drive]), (status = 404, body = Problem), (status = 409, body = Problem))
+)]
+async fn remove_drive(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Vec<Drive>>, Refused> {
+    Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, reply)).await??))
 }
 
 /// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing

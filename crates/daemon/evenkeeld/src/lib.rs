@@ -3,12 +3,15 @@
 //! | module | what |
 //! | --- | --- |
 //! | `serve` | from a configuration file to a running daemon, and its end |
-//! | `daemon`, `owner`, `pollers` | the owner of everything that lives, and the commands that change it |
+//! | `daemon`, `owner` | the owner of everything that lives, and the commands that change it |
+//! | `served_drive`, `pollers`, `growing`, `zeroing`, `wiping` | one drive with its pollers, tenants and layout; what it gives and takes back |
 //! | `opened` | what takes the rights of whoever starts the daemon |
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `roles`, `disks` | the API, who may ask it for what, and what it has the owner do |
+//! | `http`, `roles`, `disks`, `namespace_changes` | the API, who may ask it for what, and what it has the owner do |
+//! | `namespaces` | disks without a socket, and which controllers have them |
+//! | `adding` | drives that come and go |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
@@ -19,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]
 
+mod adding;
 mod applying;
 mod client_stream;
 mod clock;
@@ -34,6 +38,8 @@ mod front_end;
 mod growing;
 mod http;
 mod log;
+mod namespace_changes;
+mod namespaces;
 pub mod opened;
 mod own_file;
 mod owner;
@@ -45,6 +51,7 @@ mod promises_watch;
 mod queues;
 mod roles;
 pub mod serve;
+mod served_drive;
 mod snapshot;
 pub mod stderr;
 mod threads;

@@ -1,48 +1,55 @@
 //! What takes the rights of whoever starts the daemon: the drive, the directories, the sockets. Opened by one thread,
 //! before the process drops what it does not need and any other thread starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Access, Level, Listener, Sink};
-use config::{Account, Config, DeviceLock, Identity, Prepared, SocketSection, Tenant};
+use config::{Account, AddedDrives, Config, DeviceLock, Identity, Missing, SocketSection, Tenant};
+use io_model::Nanos;
 use layout::{Change, LayoutFile, Placement};
 use policy::PolicyConfig;
 use promises::drive_profile;
 use ssd_model::Profile;
 
-use crate::daemon::{Engine, OpenDrive};
+use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
 use crate::own_file::OwnFile;
 use crate::roles::Roles;
 
 /// Everything that is opened once.
 pub struct Opened {
+    pub(crate) drives: Vec<OpenedDrive>,
+    pub(crate) added: AddedDrives,
+    /// Drives that can't be had.
+    pub(crate) missing: Vec<Missing>,
+    pub(crate) control: Listener,
+    pub(crate) api: Listener,
+    pub(crate) own_file: Option<OwnFile>,
+    pub(crate) roles: Roles,
+    /// The shortest that a drive's pollers ask for.
+    pub(crate) doorbell_scan: Nanos,
+    identity: Option<Identity>,
+}
+
+/// One drive, and what belongs to it.
+pub(crate) struct OpenedDrive {
     pub(crate) config: Config,
     pub(crate) profile: Profile,
     pub(crate) policy: PolicyConfig,
     pub(crate) layout: LayoutFile,
     pub(crate) lock: DeviceLock,
     pub(crate) drive: Box<dyn AnyDrive>,
-    pub(crate) control: Listener,
-    pub(crate) api: Listener,
     /// Of each tenant, by its name; nobody can connect yet.
     pub(crate) sockets: BTreeMap<String, Listener>,
-    pub(crate) own_file: Option<OwnFile>,
-    identity: Option<Identity>,
 }
 
-impl Opened {
-    pub(crate) fn open(
-        engine: Engine<impl OpenDrive>,
-        prepared: Prepared,
-        profile: Profile,
-        sink: &Sink,
-    ) -> Result<Self> {
-        let Engine { policy, open } = engine;
+impl OpenedDrive {
+    pub(crate) fn open(to_open: ToOpen<impl OpenDrive>, sink: &Sink) -> Result<Self> {
+        let ToOpen { engine: Engine { policy, open }, prepared, profile } = to_open;
         let new = |change: &Change| match change {
             Change::Placed(placement) => Some(placement.name.clone()),
             _ => None,
@@ -51,7 +58,6 @@ impl Opened {
         let identity = prepared.config.identity()?;
         let is_new = prepared.host.to_create;
         let (config, mut layout, lock) = prepared.commit()?;
-        guest_memory::install().context("can't guard against guest memory that is taken away")?;
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
             sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
         }
@@ -65,17 +71,44 @@ impl Opened {
                 config.hand_over(file, identity)?;
             }
         }
+        let bound =
+            config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
+        let sockets = bound.collect::<Result<_>>()?;
+        Ok(Self { config, profile, policy, layout, lock, drive, sockets })
+    }
+
+    fn layout_directory(&self) -> Option<PathBuf> {
+        self.layout.path().and_then(Path::parent).map(PathBuf::from)
+    }
+}
+
+impl Opened {
+    /// # Errors
+    /// A problem with a drive, a directory, or a socket in use. There must be a drive.
+    pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<Self> {
+        guest_memory::install().context("can't guard against guest memory that is taken away")?;
+        let drives: Vec<OpenedDrive> =
+            drives.into_iter().map(|drive| OpenedDrive::open(drive, sink)).collect::<Result<_>>()?;
+        let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
+        let identity = config.identity()?;
+        config.make_state_directory(identity.as_ref())?;
+        let added = AddedDrives::in_directory(&config.state_dir)?;
+        let roles = Roles::new(config);
         let operators = config.api.operators.as_ref();
         let mode = if operators.is_some() { 0o660 } else { 0o600 };
         let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
         // Who asks is told what it may not.
-        let mode = if Roles::new(&config).let_others_in() { 0o666 } else { 0o600 };
+        let mode = if roles.let_others_in() { 0o666 } else { 0o600 };
         let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
-        let bound =
-            config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
-        let sockets = bound.collect::<Result<_>>()?;
         let own_file = OwnFile::find(config.file());
-        Ok(Self { own_file, config, profile, policy, layout, lock, drive, control, api, sockets, identity })
+        let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
+        let missing = Vec::new();
+        Ok(Self { drives, added, missing, control, api, own_file, roles, doorbell_scan, identity })
+    }
+
+    /// The same where these drives can't be had.
+    pub(crate) fn without(self, missing: Vec<Missing>) -> Self {
+        Self { missing, ..self }
     }
 
     /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.
@@ -86,11 +119,12 @@ impl Opened {
         let identity = self.identity.as_ref();
         let becomes = identity.map(|Identity { uid, gid, groups }| confine::Identity { uid: *uid, gid: *gid, groups });
         confine::drop_privileges(becomes).context("can't drop privileges")?;
-        if let (Some(Identity { uid, .. }), Some(directory)) = (identity, self.layout_directory())
-            && let Err(errno) = rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK)
-        {
-            let at = directory.display();
-            bail!("user {uid} can't write to {at}, where the drive's layout file belongs: {errno}; chown {uid} {at}");
+        let Some(Identity { uid, .. }) = identity else { return Ok(()) };
+        for directory in self.drives.iter().filter_map(OpenedDrive::layout_directory) {
+            if let Err(errno) = rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK) {
+                let at = directory.display();
+                bail!("user {uid} can't write to {at}, where a drive's layout file belongs: {errno}; chown {uid} {at}");
+            }
         }
         Ok(())
     }
@@ -100,10 +134,6 @@ impl Opened {
         self.identity.is_none() && rustix::process::geteuid().is_root()
     }
 
-    fn layout_directory(&self) -> Option<PathBuf> {
-        self.layout.path().and_then(Path::parent).map(PathBuf::from)
-    }
-
     /// Where the configuration file is read again.
     pub fn readable(&self) -> Option<&Path> {
         self.own_file.as_ref().map(OwnFile::directory)
@@ -111,7 +141,13 @@ impl Opened {
 
     /// Where files are made, replaced and removed while the daemon runs.
     pub fn directories(&self) -> Vec<PathBuf> {
-        [self.config.runtime_dir.clone()].into_iter().chain(self.layout_directory()).collect()
+        let of = |OpenedDrive { config, layout, .. }: &OpenedDrive| {
+            let state_dir = Some(&config.state_dir).filter(|directory| directory.is_dir());
+            let layout_dir = layout.path().and_then(Path::parent).map(Path::to_owned);
+            [Some(config.runtime_dir.clone()), state_dir.cloned(), layout_dir]
+        };
+        let all: BTreeSet<PathBuf> = self.drives.iter().flat_map(of).flatten().collect();
+        all.into_iter().collect()
     }
 }
 
@@ -152,7 +188,8 @@ fn fit_blocks(
     sink: &Sink,
 ) -> Result<()> {
     let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
-    let served = |placement: &&Placement| config.tenants.iter().any(|tenant| tenant.name == placement.name);
+    let names: BTreeSet<&str> = config.disks().map(|(name, ..)| name).collect();
+    let served = |placement: &&Placement| names.contains(placement.name.as_str());
     for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
         let Placement { name, lba_bytes, .. } = placement;
         if !new_tenants.contains(name) {

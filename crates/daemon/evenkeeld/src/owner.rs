@@ -1,109 +1,44 @@
-//! The one owner of everything that lives: the drive, its pollers, the tenants with their sockets, the layout.
+//! The one owner of everything that lives: drives, and what is asked of them or told by them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use api::EventKind;
-use client_socket::{BindError, Level, Listener, Server, Surroundings};
-use config::{Config, DeviceLock, Tenant};
-use confine::ThreadKind;
+use client_socket::{Level, Surroundings};
+use config::{AddedDrives, Missing};
 use io_model::TenantId;
-use layout::LayoutFile;
-use nvme_controller::{FormatRecord, FormatStep};
-use policy::{Class, PolicyConfig, Terms};
-use poller::{Probe, TenantSlot};
-use ssd_model::Profile;
 
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
-use crate::foresight::Foresight;
-use crate::front_end::{self, Fitted, Making, ServedAt, fit};
 use crate::http::{ApiSocket, Asked};
-use crate::opened::{self, Opened};
+use crate::opened::Opened;
 use crate::own_file::OwnFile;
-use crate::poller_thread::{Addition, Message, TenantAt};
-use crate::pollers::{Part, PollerId, Pollers};
-use crate::promises_watch::PromiseWatch;
-use crate::roles::Roles;
-use crate::threads;
-use crate::wiping::Wipes;
-use crate::zeroing::Zeroing;
+use crate::pollers::PollerThreads;
+use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 
-/// A poller that has not taken a tenant on by then is stuck.
-pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
-
-/// A tenant that is there.
-pub(crate) struct Live {
-    pub(crate) tenant: Tenant,
-    /// `None`: it is leaving, or not served yet.
-    pub(crate) server: Option<Server>,
-    pub(crate) places: Vec<(PollerId, TenantSlot)>,
-    pub(crate) leaving: Option<Leaving>,
-}
-
-/// A tenant that was told to go.
-pub(crate) struct Leaving {
-    /// Pollers that have not let go of it yet.
-    parts: usize,
-    /// Whom to tell.
-    done: Sender<Result<()>>,
-}
-
-/// A tenant whose queues are on their way to its pollers.
-struct Coming {
-    id: TenantId,
-    fitted: Fitted,
-    parts: Vec<Part>,
-    slots: Vec<Receiver<TenantSlot>>,
-}
-
-/// What puts a tenant on its socket, once its queues are with their pollers.
-pub(crate) struct Ready {
-    serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
-    served_at: Vec<ServedAt>,
-}
-
-/// A new tenant whose range is being zeroed.
-pub(crate) struct Waiting {
-    pub(crate) ready: Ready,
-    /// Who asked for it.
-    pub(crate) done: Option<Sender<Result<TenantId>>>,
-}
-
 /// Everything that lives. See [`Command`] for what changes it.
 pub struct Owner {
-    /// The file's, with the disks that were made since.
-    pub(crate) config: Config,
-    pub(crate) profile: Profile,
-    pub(crate) policy: PolicyConfig,
-    pub(crate) pollers: Pollers,
-    pub(crate) tenants: BTreeMap<TenantId, Live>,
-    next_id: u32,
-    pub(crate) layout: LayoutFile,
-    /// Of tenants that come with the configuration, until they are served.
-    sockets: BTreeMap<String, Listener>,
-    pub(crate) zeroing: Option<Zeroing>,
-    pub(crate) waiting: BTreeMap<TenantId, Waiting>,
-    pub(crate) wipes: Wipes,
+    pub(crate) drives: BTreeMap<DriveId, ServedDrive>,
     when_served: Vec<Sender<()>>,
-    foresight: Arc<Foresight>,
-    promises: PromiseWatch,
-    clock: Clock,
     own_file: Option<OwnFile>,
-    pub(crate) handle: Handle,
-    pub(crate) around: Surroundings,
-    pub(crate) events: Arc<EventLog>,
+    pub(crate) common: Common,
+    /// Drives that were added since the file was written.
+    pub(crate) added: AddedDrives,
+    pub(crate) next_drive: u32,
+    /// Drives that could not be had at the start.
+    pub(crate) missing: Vec<Missing>,
+    /// Pollers that ran when they were last told whether they share cores.
+    told_pollers: usize,
     _control: ControlSocket,
     _api: ApiSocket,
-    _lock: DeviceLock,
 }
 
 impl Owner {
@@ -112,376 +47,111 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { config, profile, policy, layout, lock, drive, control, api, sockets, own_file, .. } = opened;
+        let Opened { drives, added, missing, control, api, own_file, roles, doorbell_scan, .. } = opened;
         let clock = Clock::start();
-        let pollers = Pollers::new(drive, &config, clock)?;
-        let gate = || around.gate.clone();
-        let (control_gate, api_gate) = (gate(), gate());
-        let view = View { board: Arc::clone(pollers.board()), daemon: handle.clone(), clock };
+        let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
+        let threads = PollerThreads::new(doorbell_scan)?;
+        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events };
+        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events));
+        let next_drive = drives.len() as u32;
+        let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
-            tenants: BTreeMap::new(),
-            next_id: 0,
-            layout,
-            sockets,
-            zeroing: None,
-            waiting: BTreeMap::new(),
-            wipes: Wipes::default(),
+            drives: numbered.map(|(id, opened)| (id, ServedDrive::new(id, opened, common.clone()))).collect(),
             when_served: Vec::new(),
-            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
-            policy,
-            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
-            clock,
+            next_drive,
+            added,
+            missing,
             own_file,
-            around,
-            events: Arc::clone(&events),
-            _control: ControlSocket::serve(control, view, control_gate)?,
-            _api: ApiSocket::serve(api, Roles::new(&config), Asked::new(handle.clone(), events), api_gate)?,
-            handle,
-            profile,
-            _lock: lock,
-            config,
-            pollers,
+            told_pollers: 0,
+            _control: ControlSocket::serve(control, View { daemon: common.handle.clone(), clock }, control_gate)?,
+            _api: ApiSocket::serve(api, roles, asked, api_gate)?,
+            common,
         };
-        if let Err(error) = owner.start_tenants() {
+        let started = owner.drives.values_mut().try_for_each(ServedDrive::start_tenants);
+        if let Err(error) = started {
             owner.stop();
             return Err(error);
         }
-        owner.events.tell(EventKind::Started, None, None);
-        owner.wipe_next();
+        owner.common.events.tell(EventKind::Started, None, None);
+        for missing in &owner.missing {
+            let what = format!("{}: {}", missing.config.device.name, missing.why());
+            owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
+        }
+        owner.drives.values_mut().for_each(ServedDrive::wipe_next);
+        owner.look_around();
         Ok(owner)
-    }
-
-    /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
-    fn start_tenants(&mut self) -> Result<()> {
-        let tenants = self.config.tenants.clone();
-        let parts = self.pollers.open_planned(&self.config, &self.policy)?;
-        let coming: Result<Vec<Coming>> =
-            tenants.into_iter().zip(parts).map(|(tenant, parts)| self.begin_to_add(tenant, parts)).collect();
-        coming?.into_iter().try_for_each(|coming| self.bring(coming))
     }
 
     /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
     /// anything.
     pub fn patience(&self) -> Option<Duration> {
-        let promised = self.tenants.values().any(|live| live.tenant.is_guaranteed());
-        promised.then(|| self.promises.patience(self.clock.now()))
+        self.drives.values().filter_map(ServedDrive::patience).min()
     }
 
-    /// Holds what tenants got against their targets, if it is time to.
-    pub fn look_at_promises(&mut self) {
-        self.promises.look(self.clock.now(), self.pollers.board(), &self.foresight);
+    /// After each command: what it may have led to.
+    pub fn look_around(&mut self) {
+        self.drives.values_mut().for_each(ServedDrive::look_at_promises);
+        if self.drives.values().all(|drive| drive.waiting.is_empty()) {
+            self.when_served.drain(..).for_each(|done| answer(&done, ()));
+        }
+        let running = self.common.threads.running();
+        if running != self.told_pollers {
+            self.told_pollers = running;
+            self.drives.values().for_each(|drive| drive.pollers.tell_behaviour(&drive.config));
+        }
     }
 
     /// Applies a command, whole or not at all.
     pub fn apply(&mut self, command: Command) {
         match command {
-            Command::Add(tenant, done) => match self.add(*tenant, None) {
-                Ok(id) if self.waiting.contains_key(&id) => self.answer_later(id, done),
-                added => answer(&done, added),
-            },
+            Command::Add(tenant, done) => {
+                if let Some(drive) = self.drives.values_mut().next() {
+                    drive.add_and_tell(*tenant, done);
+                }
+            }
             Command::Change(id, terms, done) => {
-                let changed = self.change(id, terms);
+                let changed = self.drive_of(id).and_then(|drive| drive.change(id, terms));
                 answer(&done, changed);
             }
-            Command::Remove(id, done) => self.remove(id, done),
+            Command::Remove(id, done) => match self.drive_of(id) {
+                Ok(drive) => drive.remove(id, done),
+                Err(error) => answer(&done, Err(error)),
+            },
             Command::Disk(command) => self.apply_to_disks(command),
             Command::Reread => match &self.own_file {
-                Some(file) => file.read_again(self.handle.clone()),
+                Some(file) => file.read_again(self.common.handle.clone()),
                 None => {
-                    (self.around.sink)(Level::Warn, "the directory of the configuration file could not be kept open")
+                    let line = "the directory of the configuration file could not be kept open";
+                    (self.common.around.sink)(Level::Warn, line);
                 }
             },
             Command::OwnFile(text) => self.apply_own_file(text),
-            Command::Left(id) => self.left(id),
-            Command::Format(id, record) => self.record_format(id, record),
-            Command::Zeroed(zeroed) => self.zeroed(zeroed),
-            Command::Wiped(step) => self.wiped(step),
-            Command::WiperLeft(id) => self.wiper_left(id),
-            Command::WhenServed(done) => {
-                self.when_served.push(done);
-                self.tell_served();
+            Command::Happened(id, happening) => {
+                if let Some(drive) = self.drives.get_mut(&id) {
+                    drive.happened(happening);
+                }
             }
-            Command::Describe(done) => answer(&done, Arc::clone(&self.foresight)),
+            Command::WhenServed(done) => self.when_served.push(done),
+            Command::Describe(done) => answer(&done, self.drives.values().map(ServedDrive::view).collect()),
             // Ends the loop around this.
             Command::Stop(_) => {}
         }
     }
 
-    /// `settings`: of a disk that the configuration file does not have. What comes to nothing leaves no trace of it.
-    pub(crate) fn add(&mut self, tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
-        if self.tenants.values().any(|live| live.tenant.name == tenant.name) {
-            bail!("there is a tenant {:?} already; choose another name, or remove that one first", tenant.name);
-        }
-        let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
-        self.place(&tenant, settings)?;
-        let (name, size) = (tenant.name.clone(), tenant.size);
-        let added = self.serve_placed(tenant);
-        if added.is_ok() {
-            self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
-        }
-        if added.is_err()
-            && is_new
-            && let Err(error) = self.layout.withdraw(&name)
-        {
-            (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));
-        }
-        added
+    fn drive_of(&mut self, id: TenantId) -> Result<&mut ServedDrive> {
+        let drive = self.drives.values_mut().find(|drive| drive.tenants.contains_key(&id));
+        drive.ok_or_else(|| anyhow!(nobody(id)))
     }
 
-    fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
-        self.config.make_socket_directory(&tenant, None)?;
-        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
-        let coming = self.begin_to_add(tenant, parts)?;
-        let id = coming.id;
-        self.bring(coming)?;
-        Ok(id)
-    }
-
-    /// Gives a tenant its range of the drive, durably. One that was there before has it still.
-    fn place(&mut self, tenant: &Tenant, settings: Option<&str>) -> Result<()> {
-        let Some(recorded) = self.layout.layout().filter(|layout| layout.find(&tenant.name).is_none()) else {
-            return Ok(());
-        };
-        let mut config = self.config.clone();
-        config.tenants = self.tenants.values().map(|live| live.tenant.clone()).chain([tenant.clone()]).collect();
-        let (mut layout, _) = config.plan_layout(recorded.device(), Some(recorded))?;
-        if self.pollers.zeroer().is_none() {
-            layout.accept_content();
-        }
-        if let Some(settings) = settings {
-            layout.set_settings(&tenant.name, settings);
-        }
-        self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
-    }
-
-    /// Given once.
-    pub(crate) fn new_id(&mut self) -> TenantId {
-        self.next_id += 1;
-        TenantId(self.next_id - 1)
-    }
-
-    /// Who has that name now.
-    pub(crate) fn find_tenant(&self, name: &str) -> Option<TenantId> {
-        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
-    }
-
-    /// Makes a tenant's front end, and sends its queues to their pollers. It has an identifier from now on.
-    fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
-        let id = self.new_id();
-        let fitted = self.fit(id, &tenant, &parts);
-        let made = fitted.with_context(|| format!("tenant {}", tenant.name));
-        let mut fitted = match made {
-            Ok(fitted) => fitted,
-            Err(error) => {
-                self.pollers.close_unused(&self.config);
-                return Err(error);
-            }
-        };
-        let add = |(number, (front_end, part)): (usize, (_, &Part))| {
-            let terms = tenant.terms.share(number as u16, parts.len() as u16);
-            let probe = Arc::new(Probe::new(id, terms.class));
-            let (done, slot) = channel();
-            self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
-            slot
-        };
-        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).enumerate().map(add).collect();
-        parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
-        let overcommits = self.config.overcommits(&tenant);
-        Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
-        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), leaving: None });
-        Ok(Coming { id, fitted, parts, slots })
-    }
-
-    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
-        let bound = self.sockets.remove(&tenant.name);
-        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
-        let placement = placement.context("it has no place on the drive")?;
-        if placement.formatting_to_lba_bytes.is_some() {
-            let name = &tenant.name;
-            let line =
-                format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
-            (self.around.sink)(Level::Warn, &line);
-        }
-        let handle = self.handle.clone();
-        fit(Making {
-            id,
-            tenant,
-            placement,
-            drive: &self.pollers.drive_facts(),
-            policy: self.policy.kind(),
-            queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
-            around: self.around.clone(),
-            on_format: Box::new(move |record| handle.tell(Command::Format(id, record))),
-        })
-    }
-
-    /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
-    fn bring(&mut self, coming: Coming) -> Result<()> {
-        let Coming { id, fitted, parts, slots } = coming;
-        let Some(live) = self.tenants.get_mut(&id) else { return Ok(()) };
-        let mut served_at = Vec::new();
-        let mut failed = None;
-        for (part, slot) in parts.iter().zip(&slots) {
-            match slot.recv_timeout(ADD_LIMIT) {
-                Ok(slot) => {
-                    live.places.push((part.poller, slot));
-                    let sender = self.pollers.sender(part.poller);
-                    served_at.extend(sender.map(|sender| (part.queues.clone(), sender, TenantAt { id, slot })));
-                }
-                Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
-            }
-        }
-        let name = live.tenant.name.clone();
-        let ready = Ready { serve: fitted.serve, served_at };
-        let brought = match failed {
-            Some(error) => Err(error),
-            None => self.zero_or_serve(id, &name, ready),
-        };
-        if brought.is_err() {
-            let (done, _) = channel();
-            self.remove(id, done);
-        }
-        brought
-    }
-
-    pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
-        let server = (ready.serve)(ready.served_at)?;
-        if let Some(live) = self.tenants.get_mut(&id) {
-            live.server = Some(server);
-        }
-        Ok(())
-    }
-
-    fn answer_later(&mut self, id: TenantId, done: Sender<Result<TenantId>>) {
-        if let Some(waiting) = self.waiting.get_mut(&id) {
-            waiting.done = Some(done);
-        }
-    }
-
-    pub(crate) fn tell_served(&mut self) {
-        if self.waiting.is_empty() {
-            self.when_served.drain(..).for_each(|done| answer(&done, ()));
-        }
-    }
-
-    pub(crate) fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
-        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
-            bail!("{}", nobody(id))
-        };
-        live.tenant.terms = terms;
-        for (number, (poller, slot)) in live.places.iter().enumerate() {
-            let terms = terms.share(number as u16, live.places.len() as u16);
-            self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
-        }
-        let overcommits = self.config.overcommits(&live.tenant);
-        Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
-        self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(in_words(&terms)));
-        Ok(())
-    }
-
-    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
-        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
-            return answer(&done, Err(anyhow!(nobody(id))));
-        };
-        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
-        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
-        if let Some(server) = live.server.take() {
-            server.stop();
-            // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
-            // had, that is what happens, for a second.
-            let close = move || {
-                threads::enter(ThreadKind::Closing);
-                drop(server);
-            };
-            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
-        }
-        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
-        live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
-        for (poller, slot) in &live.places {
-            let handle = self.handle.clone();
-            let left = Box::new(move || handle.tell(Command::Left(id)));
-            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left));
-        }
-        if live.places.is_empty() {
-            self.left(id);
-        }
-        self.tell_served();
-    }
-
-    fn left(&mut self, id: TenantId) {
-        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
-        leaving.parts = leaving.parts.saturating_sub(1);
-        if leaving.parts > 0 {
-            return;
-        }
-        let Some(Live { tenant, leaving, .. }) = self.tenants.remove(&id) else { return };
-        Arc::make_mut(&mut self.foresight).forget(id);
-        self.pollers.forget(id);
-        self.pollers.close_unused(&self.config);
-        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
-        self.wipe_if_let_go_of(id);
-        if let Some(Leaving { done, .. }) = leaving {
-            answer(&done, Ok(()));
-        }
-    }
-
-    fn record_format(&mut self, id: TenantId, record: FormatRecord) {
-        let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
-        let (name, lba_bytes) = (&tenant.name, record.lba_bytes);
-        let recorded = match record.step {
-            _ if !front_end::is_recordable(record) => {
-                Err(format!("the block size of namespace {} has no place in the layout", record.nsid))
-            }
-            FormatStep::Begins => self.layout.begin_format(name, lba_bytes).map_err(|it| why(&it)),
-            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes).map_err(|it| why(&it)),
-        };
-        match (&recorded, record.step) {
-            (Ok(()), FormatStep::Begins) => {}
-            (Ok(()), FormatStep::Ends) => {
-                (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
-            }
-            (Err(error), _) => (self.around.sink)(Level::Warn, &format!("{name}: its Format fails: {error}")),
-        }
-        for (poller, slot) in places {
-            let order = front_end::recorded(record, recorded.is_ok());
-            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
-        }
-    }
-
-    /// Completes what is in flight, and lets go of everything. Returns the commands that the drive never answered.
+    /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.
     pub fn stop(&mut self) -> u32 {
-        self.zeroing = None;
-        let servers: Vec<Server> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
-        servers.iter().for_each(Server::stop);
-        let lost = self.pollers.drain();
+        // All at once: one that does not answer holds up no other.
+        let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
+        let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         let deadline = Instant::now() + SERVERS_LIMIT;
         for server in servers {
             server.join_by(deadline);
         }
         lost
     }
-}
-
-fn why(error: &layout::LayoutError) -> String {
-    format!("{}; {}", error.what(), error.remedy())
-}
-
-/// What a tenant is promised and held to.
-fn in_words(terms: &Terms) -> String {
-    let promise = match terms.class {
-        Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
-        Class::Guaranteed { latency_target: None } => "promised".to_owned(),
-        Class::BestEffort { weight } => format!("weight {weight}"),
-    };
-    terms.limits.in_words().into_iter().fold(promise, |promise, limits| format!("{promise}, at most {limits}"))
-}
-
-fn nobody(id: TenantId) -> String {
-    format!("there is no tenant with the identifier {}", id.0)
-}
-
-pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {
-    // Who asked may have given up.
-    let _ = to.send(answer);
 }

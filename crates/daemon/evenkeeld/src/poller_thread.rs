@@ -41,6 +41,8 @@ pub enum Message<S: FrontEnd> {
     Order(TenantAt, S::Order),
     /// A tenant has other terms.
     ChangeTerms(TenantAt, Terms),
+    /// Another policy decides.
+    ChangePolicy(Box<AnyPolicy>),
     /// Let a tenant go as soon as nothing of it is in flight, and say so.
     Remove(TenantAt, Box<dyn FnOnce() + Send>),
     /// Behave like this from now on.
@@ -254,6 +256,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                         self.poller.change_terms(slot, &terms, self.clock.now());
                     }
                 }
+                Message::ChangePolicy(policy) => self.poller.change_policy(*policy),
                 Message::Remove(tenant, gone) => {
                     let Some(slot) = self.place_of(tenant) else { continue };
                     if let Some(front_end) = self.poller.source_mut(slot) {

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
-use io_model::TenantId;
-use policy::PolicyConfig;
+use io_model::{Nanos, TenantId};
+use policy::{PolicyConfig, PollerShape};
 use poller::Board;
 
 use crate::clock::Clock;
@@ -37,32 +38,54 @@ struct Open {
     /// Any tenant that needs none of its own may come.
     is_shared: bool,
     mode: Mode,
+    shape: PollerShape,
     serves: BTreeSet<TenantId>,
+}
+
+/// What the pollers of all drives share.
+#[derive(Clone)]
+pub struct PollerThreads {
+    /// What was given out last.
+    next: Arc<AtomicUsize>,
+    /// How many run.
+    running: Arc<AtomicUsize>,
+    cores: usize,
+    scanner: DoorbellScanner,
+}
+
+impl PollerThreads {
+    /// None runs yet. Sleeping ones have their mapped doorbells looked at every `doorbell_scan`.
+    ///
+    /// # Errors
+    /// The thread that does so can't be started.
+    pub fn new(doorbell_scan: Nanos) -> Result<Self> {
+        // Now: its signal handler is nothing that a confined thread could install with the first poller.
+        eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
+        let scanner = DoorbellScanner::start(Duration::from_nanos(doorbell_scan.0));
+        let scanner = scanner.context("can't start the doorbell scanner")?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { next: Arc::default(), running: Arc::default(), cores, scanner })
+    }
+
+    /// How many run.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
 }
 
 /// All pollers of a drive.
 pub struct Pollers {
     drive: Box<dyn AnyDrive>,
     open: BTreeMap<PollerId, Open>,
-    next_id: usize,
+    threads: PollerThreads,
     board: Arc<Board>,
-    scanner: DoorbellScanner,
     clock: Clock,
-    cores: usize,
 }
 
 impl Pollers {
     /// None yet.
-    ///
-    /// # Errors
-    /// The thread that looks at mapped doorbells can't be started.
-    pub fn new(drive: Box<dyn AnyDrive>, config: &Config, clock: Clock) -> Result<Self> {
-        // Now: its signal handler is nothing that a confined thread could install with the first poller.
-        eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
-        let period = Duration::from_nanos(config.pollers.doorbell_scan.0);
-        let scanner = DoorbellScanner::start(period).context("can't start the doorbell scanner")?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { drive, open: BTreeMap::new(), next_id: 0, board: Arc::default(), scanner, clock, cores })
+    pub fn new(drive: Box<dyn AnyDrive>, threads: PollerThreads, clock: Clock) -> Self {
+        Self { drive, open: BTreeMap::new(), threads, board: Arc::default(), clock }
     }
 
     /// The probes of all tenants.
@@ -137,27 +160,55 @@ impl Pollers {
         is_shared: bool,
         (mode, cpu): (Mode, Option<u32>),
     ) -> Result<PollerId> {
-        let id = PollerId(self.next_id);
-        self.next_id += 1;
+        let id = PollerId(self.threads.next.fetch_add(1, Ordering::Relaxed));
+        let shape = queues::shape(config, all, serves);
+        // Those of other drives.
+        let others = self.threads.running() - self.open.len();
         let (sender, thread) = self.drive.start_poller(Opening {
             number: id.0,
-            shape: queues::shape(config, all, serves),
+            shape,
             policy,
             board: Arc::clone(&self.board),
-            behaviour: behaviour(config, mode, all >= self.cores),
+            behaviour: behaviour(config, mode, others + all >= self.threads.cores),
             cpu,
             clock: self.clock,
-            scanner: self.scanner.clone(),
+            scanner: self.threads.scanner.clone(),
         })?;
-        self.open.insert(id, Open { sender, thread, is_shared, mode, serves: BTreeSet::new() });
+        self.threads.running.fetch_add(1, Ordering::Relaxed);
+        self.open.insert(id, Open { sender, thread, is_shared, mode, shape, serves: BTreeSet::new() });
         Ok(id)
     }
 
     /// Pollers that share a core give way; how many there are has changed, or whom one serves.
-    fn tell_behaviour(&self, config: &Config) {
-        let yields = self.open.len() >= self.cores;
+    pub fn tell_behaviour(&self, config: &Config) {
+        let yields = self.threads.running() >= self.threads.cores;
         for open in self.open.values() {
             open.sender.send(Message::Behave(behaviour(config, open.mode, yields)));
+        }
+    }
+
+    /// What keeps a policy from taking over from another one while the pollers run.
+    ///
+    /// # Errors
+    /// Why, in words.
+    pub fn can_change(&self, from: &PolicyConfig, to: &PolicyConfig) -> Result<(), String> {
+        if from.hwq_classes(1).is_some() != to.hwq_classes(1).is_some() {
+            return Err("d2fq has the drive's queues opened with classes".to_owned());
+        }
+        if to.kind().needs_one_poller() && self.open.len() > 1 {
+            return Err(format!("{} takes one poller, and this drive has {}", to.name(), self.open.len()));
+        }
+        let built = self.open.values().try_for_each(|open| to.build(&open.shape).map(drop));
+        built.map_err(|error| error.to_string())
+    }
+
+    /// Another policy decides at every poller, each as soon as what it has in flight is done.
+    pub fn change_policy(&self, to: &PolicyConfig) {
+        for open in self.open.values() {
+            // It can be built: `can_change` tried.
+            if let Ok(policy) = to.build(&open.shape) {
+                open.sender.send(Message::ChangePolicy(Box::new(policy)));
+            }
         }
     }
 
@@ -193,6 +244,7 @@ impl Pollers {
             self.open.iter().filter(|(_, open)| open.serves.is_empty()).map(|(id, _)| *id).collect();
         for id in &unused {
             if let Some(open) = self.open.remove(id) {
+                self.threads.running.fetch_sub(1, Ordering::Relaxed);
                 open.sender.send(Message::Drain);
                 // It has nothing in flight, so it ends at once.
                 let _ = open.thread.join();
@@ -203,10 +255,15 @@ impl Pollers {
         }
     }
 
-    /// Completes what is in flight everywhere, and closes all pollers. Returns what the drive never answered.
-    pub fn drain(&mut self) -> u32 {
+    /// Has what is in flight everywhere completed.
+    pub fn begin_to_drain(&self) {
         self.open.values().for_each(|open| open.sender.send(Message::Drain));
+    }
+
+    /// Waits until all pollers have ended that were told to drain. Returns what the drive never answered.
+    pub fn join(&mut self) -> u32 {
         let open = std::mem::take(&mut self.open);
+        self.threads.running.fetch_sub(open.len(), Ordering::Relaxed);
         open.into_values().map(|open| open.thread.join().unwrap_or(u32::MAX)).fold(0, u32::saturating_add)
     }
 }

@@ -1,15 +1,15 @@
 //! `evenkeel serve`: the daemon in the foreground, as service managers want it.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use client_socket::{Gate, gate};
-use config::{Config, Prepared, Summary, TenantSummary};
+use config::{Drives, TenantSummary};
 use confine::{Fence, ThreadKind};
-use promises::admission::{Admission, PromiseRow};
-use promises::drive_profile;
+use promises::ready::{self, DriveReport, Ready};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -44,9 +44,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Serving<'a> {
     pid: u32,
-    #[serde(flatten)]
-    summary: &'a Summary,
-    promises: &'a [PromiseRow],
+    drives: &'a [DriveReport],
     qemu: Vec<QemuArguments>,
     /// Once for each VM that has a vfio-user disk.
     qemu_no_migration: &'static [&'static str],
@@ -66,16 +64,12 @@ pub fn run(args: &Args) -> Result<()> {
     panics::end_the_process();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
-    let config = Config::load(&args.config)?;
-    let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
-    let mut prepared = Prepared::new(config)?;
-    let admission = Admission::new(&prepared.config, &profile);
-    prepared.warnings.extend(admission.warnings.iter().cloned());
-    let summary = Summary::new(&prepared);
-    let (promises, shown) = (admission.promises.clone(), admission.to_string());
-    admission.refuse(&prepared.config)?;
+    let (ready, missing) = ready::prepare(Drives::load(&args.config)?)?;
+    let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
+    ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level);
-    let opened = Daemon::open(prepared, profile, &log::sink())?;
+    let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
+    let opened = Daemon::open(to_open, &log::sink())?.without(missing);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
     let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });
@@ -85,7 +79,9 @@ pub fn run(args: &Args) -> Result<()> {
     log_writer.start().context("can't start the log")?;
     let daemon = Daemon::serve(opened, log::sink(), Some(gate))?;
     // Not before: what keeps the daemon from starting is told once, as an error.
-    for warning in &summary.warnings {
+    // What is said of the whole file is said of each drive.
+    let warnings: BTreeSet<&String> = drives.iter().flat_map(|drive| &drive.summary.warnings).collect();
+    for warning in warnings {
         tracing::warn!("{warning}");
     }
     // Whoever waits for the announcement finds them in the log.
@@ -99,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
         if served.wait_until_served().is_err() {
             return;
         }
-        if let Err(error) = announce(&summary, &promises, &shown, as_json) {
+        if let Err(error) = announce(&drives, as_json) {
             tracing::warn!("can't print what is served: {error:#}");
         }
     };
@@ -177,20 +173,22 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
     confine::arm().context("can't filter system calls; --unconfined goes without")
 }
 
-fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool) -> Result<()> {
-    let qemu = summary.tenants.iter().map(|tenant| QemuArguments {
+fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
+    let tenants: Vec<&TenantSummary> = drives.iter().flat_map(|drive| &drive.summary.tenants).collect();
+    let qemu = tenants.iter().map(|tenant| QemuArguments {
         tenant: tenant.name.clone(),
         arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
     });
-    let serving =
-        Serving { pid: std::process::id(), summary, promises, qemu: qemu.collect(), qemu_no_migration: &NO_MIGRATION };
+    let serving = Serving { pid: std::process::id(), drives, qemu: qemu.collect(), qemu_no_migration: &NO_MIGRATION };
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string(&serving)?)?;
         return Ok(out.flush()?);
     }
-    write!(out, "{summary}{shown}")?;
-    if summary.tenants.is_empty() {
+    for (at, drive) in drives.iter().enumerate() {
+        write!(out, "{}{drive}", if at > 0 { "\n" } else { "" })?;
+    }
+    if tenants.is_empty() {
         writeln!(out, "\nserving; stop with SIGTERM")?;
         return Ok(out.flush()?);
     }
@@ -200,7 +198,7 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
         let pairs = tenant.arguments.chunks_exact(2).map(|pair| format!("{} '{}'", pair[0], pair[1]));
         writeln!(out, "  {}: {}", tenant.tenant, pairs.collect::<Vec<_>>().join(" "))?;
     }
-    if !summary.tenants.iter().all(is_vhost) {
+    if !tenants.iter().all(|tenant| is_vhost(tenant)) {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
         writeln!(
             out,
@@ -208,7 +206,7 @@ fn announce(summary: &Summary, promises: &[PromiseRow], shown: &str, json: bool)
             NO_MIGRATION.join(" ")
         )?;
     }
-    if summary.tenants.iter().any(is_vhost) {
+    if tenants.iter().any(|tenant| is_vhost(tenant)) {
         writeln!(out, "reconnect-ms takes QEMU 9.2 or later: before that, write reconnect=1")?;
     }
     writeln!(out, "\nserving; stop with SIGTERM")?;

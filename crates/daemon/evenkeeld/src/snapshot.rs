@@ -1,14 +1,16 @@
 //! What each tenant got over a span of time, from the probes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use api::{BoundRow, Snapshot, TenantRow};
+use api::{BoundRow, DrivePolicy, Snapshot, TenantRow};
 use io_model::{Nanos, TenantId};
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
 use poller::{Board, Counters, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
+use crate::daemon::DriveView;
 use crate::foresight::{Foresight, Observed};
 
 /// A point in time to measure from.
@@ -23,6 +25,39 @@ struct Counted {
     probes: TenantProbes,
     counters: Counters,
     latencies: Vec<u64>,
+}
+
+/// The same of all drives.
+pub struct Marks {
+    at: Nanos,
+    of: HashMap<Arc<str>, Mark>,
+}
+
+impl Marks {
+    /// Now.
+    pub fn now(drives: &[DriveView], at: Nanos) -> Self {
+        let of = drives.iter().map(|drive| (Arc::clone(&drive.name), Mark::now(&drive.board, at)));
+        Self { at, of: of.collect() }
+    }
+
+    /// The start of everything, when nobody was there yet.
+    pub fn start() -> Self {
+        Self { at: Nanos(0), of: HashMap::new() }
+    }
+
+    /// What happened from then until `now`, drive by drive. Of one that came since, everything.
+    pub fn until(&self, now: Nanos, drives: &[DriveView]) -> Snapshot {
+        let nothing = Mark { at: self.at, ..Mark::start() };
+        let of = |drive: &DriveView| {
+            let mark = self.of.get(&drive.name).unwrap_or(&nothing);
+            (
+                DrivePolicy { drive: drive.name.to_string(), policy: drive.foresight.policy().to_owned() },
+                mark.until(now, drive),
+            )
+        };
+        let (drives, tenants): (Vec<_>, Vec<_>) = drives.iter().map(of).unzip();
+        Snapshot { drives, span_ms: (now - self.at).0 / 1_000_000, tenants: tenants.concat() }
+    }
 }
 
 impl Mark {
@@ -41,16 +76,16 @@ impl Mark {
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
-    pub fn until(&self, now: Nanos, board: &Board, foresight: &Foresight) -> Snapshot {
-        let mut observed = self.measure(now, board, foresight);
+    fn until(&self, now: Nanos, drive: &DriveView) -> Vec<TenantRow> {
+        let foresight = &drive.foresight;
+        let mut observed = self.measure(now, &drive.board, foresight);
         foresight.predict(&mut observed);
         let starved = self.starved(now);
         let blame = |tenant: &Observed| foresight.blame(&observed, starved, tenant.id);
         let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
         let blamed: Vec<_> = observed.iter().map(|tenant| is_broken(tenant).then(|| blame(tenant)).flatten()).collect();
-        let rows = observed.into_iter().zip(blamed).map(|(tenant, blame)| TenantRow { blame, ..tenant.row });
-        let policy = foresight.policy().to_owned();
-        Snapshot { policy, span_ms: (now - self.at).0 / 1_000_000, tenants: rows.collect() }
+        let row = |(tenant, blame): (Observed, _)| TenantRow { blame, drive: drive.name.to_string(), ..tenant.row };
+        observed.into_iter().zip(blamed).map(row).collect()
     }
 
     /// The part of the time from the mark until `now` in which pollers waited for a CPU, in the mean.
@@ -105,6 +140,7 @@ fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -
     };
     let row = TenantRow {
         name: String::new(),
+        drive: String::new(),
         class: class.into(),
         weight,
         latency_target_us: target.map(Nanos::as_micros_f64),

@@ -19,11 +19,11 @@ use layout::{LayoutError, WipeMethod, Wiping};
 use policy::Terms;
 use poller::Probe;
 
-use crate::daemon::Command;
+use crate::daemon::Happening;
 use crate::front_end::{Wipe, WipeError, WipeStep, Wiper};
-use crate::owner::{ADD_LIMIT, Owner};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::PollerId;
+use crate::served_drive::{ADD_LIMIT, ServedDrive};
 
 /// Where the wiper is.
 #[derive(Debug, Default)]
@@ -80,9 +80,10 @@ impl Wipes {
     }
 }
 
-impl Owner {
-    /// Deletes a tenant, or what one that is not served left: durably at once, whatever happens then. `done` hears when
-    /// it has left; then what it had is overwritten, and after that free.
+impl ServedDrive {
+    /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. `done` hears when
+    /// a tenant has left; then what it had is overwritten, and after that free. Namespaces of a tenant are detached
+    /// from it.
     ///
     /// # Errors
     /// It can't be made durable; nothing has changed.
@@ -93,14 +94,14 @@ impl Owner {
         done: Sender<Result<()>>,
     ) -> Result<(), LayoutError> {
         let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
-        self.layout.release(name, method)?;
+        self.layout.release(name, method, &self.detached_settings(|tenant| tenant != name))?;
         (self.around.sink)(Level::Info, &format!("{name}: deleted; what it leaves is being wiped"));
         self.events.tell(EventKind::Deleted, Some(name), None);
-        match self.find_tenant(name) {
+        match self.find_disk(name) {
             Some(id) => {
                 let offsets = extents.iter().flatten().map(|extent| extent.offset_bytes);
                 self.wipes.held.insert(id, offsets.collect());
-                self.remove(id, done);
+                if self.namespaces.get(id).is_some() { self.remove_namespace(id) } else { self.remove(id, done) }
             }
             None => {
                 // Who asked may have given up.
@@ -137,8 +138,8 @@ impl Owner {
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let poller = parts.first().map(|part| part.poller).context("no poller takes it on")?;
         let id = self.new_id();
-        let handle = self.handle.clone();
-        let front_end = Wiper::new(id, Box::new(move |step| handle.tell(Command::Wiped(step))))?.into();
+        let teller = self.teller.clone();
+        let front_end = Wiper::new(id, Box::new(move |step| teller.tell(Happening::Wiped(step))))?.into();
         let terms = Terms::best_effort(1);
         let probe = Arc::new(Probe::new(id, terms.class));
         let (done, slot) = channel();
@@ -163,7 +164,7 @@ impl Owner {
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let zeroing = self.layout.layout().map(|layout| layout.placements()).unwrap_or_default().iter();
         let zeroing = zeroing.filter_map(|placement| {
-            let is_in_work = self.find_tenant(&placement.name).is_some_and(|id| self.is_zeroed(id));
+            let is_in_work = self.find_disk(&placement.name).is_some_and(|id| self.is_zeroed(id));
             Some(Operation {
                 kind: "zero".to_owned(),
                 disk: placement.name.clone(),
@@ -241,8 +242,8 @@ impl Owner {
             return self.wipe(poller, at, range);
         }
         self.wipes.state = State::Leaving(at.id);
-        let handle = self.handle.clone();
-        self.pollers.send(poller, Message::Remove(at, Box::new(move || handle.tell(Command::WiperLeft(at.id)))));
+        let teller = self.teller.clone();
+        self.pollers.send(poller, Message::Remove(at, Box::new(move || teller.tell(Happening::WiperLeft(at.id)))));
     }
 
     /// The poller let go of the wiper. Something more may have been deleted meanwhile.

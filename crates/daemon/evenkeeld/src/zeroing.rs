@@ -15,8 +15,9 @@ use confine::ThreadKind;
 use io_model::TenantId;
 use layout::Placement;
 
-use crate::daemon::{Command, Handle};
+use crate::daemon::Happening;
 use crate::drive::ZeroRange;
+use crate::served_drive::Teller;
 use crate::threads;
 
 /// Bytes zeroed at a time; between two of them the thread can end.
@@ -57,14 +58,14 @@ struct InWork {
 }
 
 impl Zeroing {
-    /// Starts it. The owner hears of each range by [`Command::Zeroed`].
+    /// Starts it. The owner hears of each range by [`Happening::Zeroed`].
     ///
     /// # Errors
     /// The kernel has no thread left.
-    pub fn start(drive: Box<dyn ZeroRange>, handle: Handle) -> Result<Self> {
+    pub fn start(drive: Box<dyn ZeroRange>, teller: Teller) -> Result<Self> {
         let (jobs, queue) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let worker = Worker { drive, handle, stop: Arc::clone(&stop) };
+        let worker = Worker { drive, teller, stop: Arc::clone(&stop) };
         let spawned = std::thread::Builder::new().name("zeroing".into()).spawn(move || {
             threads::enter(ThreadKind::Zeroing);
             worker.run(&queue);
@@ -113,7 +114,7 @@ impl Drop for Zeroing {
 
 struct Worker {
     drive: Box<dyn ZeroRange>,
-    handle: Handle,
+    teller: Teller,
     stop: Arc<AtomicBool>,
 }
 
@@ -129,7 +130,7 @@ impl Worker {
     }
 
     fn tell(&self, job: &Job, result: Result<u64>, is_over: bool) {
-        self.handle.tell(Command::Zeroed(Zeroed { tenant: job.tenant, result, is_over }));
+        self.teller.tell(Happening::Zeroed(Zeroed { tenant: job.tenant, result, is_over }));
     }
 
     /// Up to its end, or until the thread is to stop.

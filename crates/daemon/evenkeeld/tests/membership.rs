@@ -231,7 +231,7 @@ fn play(policy: &str, seed: u64, changes: u32) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = Arc::clone(&log);
     let sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
-    let daemon = Daemon::start(prepared, profile, sink).unwrap();
+    let daemon = Daemon::start(vec![(prepared, profile)], sink).unwrap();
     let handle = daemon.handle();
     let (stop, verified) = (never(), AtomicU64::new(0));
     std::thread::scope(|scope| {

@@ -55,6 +55,8 @@ impl Daemon {
             lba_sizes: vec![512],
             read_only: false,
             shared: false,
+            elsewhere: false,
+            nguid: None,
             format_cut_short: false,
         };
         let config = ControllerConfig {

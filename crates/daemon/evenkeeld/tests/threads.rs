@@ -32,7 +32,7 @@ fn a_daemon_that_was_stopped_leaves_no_thread_behind() {
     );
     let before = threads();
     let prepared = Prepared::new(Config::parse(&dir.join("ek.toml"), &text).unwrap()).unwrap();
-    let daemon = Daemon::start(prepared, Profile::p5800x(), Arc::new(|_, _| {})).unwrap();
+    let daemon = Daemon::start(vec![(prepared, Profile::p5800x())], Arc::new(|_, _| {})).unwrap();
     // One that begins has no name of its own yet.
     wait_until(|| {
         let served = threads();

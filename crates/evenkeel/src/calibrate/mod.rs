@@ -32,9 +32,13 @@ use target::Target;
 /// a drive that is mounted or in use. If it is interrupted, the same command goes on where it was.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A configuration: the drive of its device section is measured.
+    /// A configuration: its drive is measured.
     #[arg(required_unless_present = "path", conflicts_with = "path", value_name = "CONFIG")]
     config: Option<PathBuf>,
+
+    /// Which drive of the configuration, where it has several.
+    #[arg(long, value_name = "NAME", conflicts_with = "path")]
+    drive: Option<String>,
 
     /// A file or block device to measure, in place of a configuration.
     #[arg(long, visible_alias = "device", value_name = "PATH")]
@@ -91,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let target = match (&args.config, &args.path) {
         (_, Some(path)) => Target::of_path(path)?,
-        (Some(config), None) => Target::of_config(config)?,
+        (Some(config), None) => Target::of_config(config, args.drive.as_deref())?,
         (None, None) => return Err(Refused::new("no drive", "name a configuration, or --path").into()),
     };
     let overwrite = target.overwrite(args.overwrite)?;

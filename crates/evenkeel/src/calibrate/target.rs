@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
-use config::Config;
+use config::Drives;
 use config::in_use::{self, InUse, LockError};
 use io_model::Backend;
 use io_model::units::Size;
@@ -50,9 +50,9 @@ pub trait Use {
 }
 
 impl Target {
-    /// The drive of a configuration.
-    pub fn of_config(path: &Path) -> Result<Self> {
-        let config = Config::load(path)?;
+    /// A drive of a configuration; `None`: its only one.
+    pub fn of_config(path: &Path, drive: Option<&str>) -> Result<Self> {
+        let config = Drives::load(path)?.one(drive)?;
         let size_bytes = config.device.size.map(|size| size.0);
         let in_memory = |drive: Drive, identity: String, block_bytes| Self {
             identity,
@@ -69,7 +69,7 @@ impl Target {
                 let found = target.size_bytes;
                 if size_bytes.is_some_and(|wanted| wanted > found) {
                     let what = format!("{} has {}, less than size = \"{}\"", path.display(), Size(found), Size(bytes));
-                    return Err(Refused::new(what, "lower size in [device]").into());
+                    return Err(Refused::new(what, format!("lower size in {}", config.device.section())).into());
                 }
                 target.size_bytes = size_bytes.unwrap_or(found);
                 target

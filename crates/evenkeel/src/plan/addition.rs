@@ -2,21 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{Config, ConfigErrors, Problem, RANGE_STEP_BYTES, read_text};
+use config::{Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
+use promises::drive_profile;
+use promises::placing::{self, Site};
+use ssd_model::Profile;
 
 /// Keys of an inline tenant that belong under `[tenant.demand]`; all others belong to the `[[tenant]]` itself.
 const DEMAND: [&str; 7] = ["rw", "rwmixread", "bs", "bssplit", "iodepth", "numjobs", "rate_iops"];
 
-/// A configuration, and which of its tenants were added.
+/// What one drive has of a configuration, and which of its tenants were added.
 pub struct Enlarged {
     /// With the added tenants at the end.
     pub config: Config,
-    /// How many tenants the file itself has.
+    /// How many tenants it has of the file itself.
     pub present: usize,
     sources: Vec<Source>,
 }
 
 /// Part of the text that was checked.
+#[derive(Clone)]
 struct Source {
     name: PathBuf,
     /// From 1, in the whole text.
@@ -25,18 +29,15 @@ struct Source {
     has_lines: bool,
 }
 
-/// Reads a configuration and what to add to it. What is wrong with an addition is told with its own name and line.
+/// Reads a configuration and what to add to it, for each of its drives or one. What is wrong with an addition is told
+/// with its own name and line.
 ///
 /// # Errors
-/// Everything that is wrong with the file, or with the first addition that has problems.
-pub fn load(path: &Path, additions: &[String]) -> Result<Enlarged, ConfigErrors> {
+/// Everything that is wrong with the file, or with the first addition that has problems; or there is no such drive.
+pub fn load(path: &Path, additions: &[String], drive: Option<&str>) -> Result<Vec<Enlarged>, ConfigErrors> {
     let mut text = read_text(path, "a configuration file")?;
-    let config = Config::parse(path, &text)?;
-    let present = config.tenants.len();
+    let before = placed(Drives::parse(path, &text, "")?)?;
     let mut sources = vec![Source { name: path.to_owned(), first_line: 1, has_lines: true }];
-    if additions.is_empty() {
-        return Ok(Enlarged { config, present, sources });
-    }
     for addition in additions {
         let (name, more, has_lines) = match addition.contains('=') {
             true => (PathBuf::from("--add"), inline(addition)?, false),
@@ -46,8 +47,36 @@ pub fn load(path: &Path, additions: &[String]) -> Result<Enlarged, ConfigErrors>
         sources.push(Source { name, first_line: text.matches('\n').count() + 1, has_lines });
         text += &more;
     }
-    let config = Config::parse(path, &text).map_err(|errors| errors_at(&sources, errors.problems))?;
-    Ok(Enlarged { config, present, sources })
+    let all = Drives::parse(path, &text, "").and_then(placed);
+    let all = all.map_err(|errors| errors_at(&sources, errors.problems))?;
+    let enlarged = |(before, mut config): (&Config, Config)| {
+        let was_there = |tenant: &Tenant| before.tenants.iter().any(|it| it.name == tenant.name);
+        config.tenants.sort_by_key(|tenant| !was_there(tenant));
+        let present = config.tenants.iter().filter(|tenant| was_there(tenant)).count();
+        Enlarged { config, present, sources: sources.clone() }
+    };
+    let is_wanted = |config: &Config| drive.is_none_or(|name| name == config.device.name);
+    let each: Vec<Enlarged> = before.iter().zip(all).filter(|(_, config)| is_wanted(config)).map(enlarged).collect();
+    if each.is_empty() {
+        Drives::load(path)?.one(drive)?;
+    }
+    Ok(each)
+}
+
+/// Every tenant on a drive, as if nobody had been there before.
+fn placed(drives: Drives) -> Result<Vec<Config>, ConfigErrors> {
+    let Drives { mut each, unplaced } = drives;
+    let load = |config: &Config| drive_profile::load(&config.device.profile, |why| config.no_profile(why));
+    let profiles: Vec<Profile> = each.iter().map(load).collect::<Result<_, _>>()?;
+    let sites = each.iter_mut().zip(&profiles).map(|(config, profile)| {
+        // Where nobody said how large the drive is, it is as large as is needed.
+        let size_bytes = config.device.size.map_or(u64::MAX, |size| size.0);
+        let asked = config.tenants.iter().map(|tenant| tenant.size.0);
+        let free_bytes = asked.fold(size_bytes, u64::saturating_sub);
+        Site { config, profile, free_bytes }
+    });
+    placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+    Ok(each)
 }
 
 impl Enlarged {

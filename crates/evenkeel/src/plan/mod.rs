@@ -40,6 +40,11 @@ pub struct Args {
     /// The configuration file.
     config: PathBuf,
 
+    /// Plan for this drive alone, where the file has several. A tenant that names none goes where its promise and all
+    /// others hold and the least is left over, as if the drives were empty.
+    #[arg(long, value_name = "NAME")]
+    drive: Option<String>,
+
     /// Plan for this policy alone, instead of the configured one and all others that there is a model of.
     #[arg(long, value_name = "NAME", value_parser = choices::MODELLED.map(PolicyKind::name))]
     policy: Option<String>,
@@ -57,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_parser = plot::parse_path)]
     plot: Option<PathBuf>,
 
-    /// Print JSON.
+    /// Print JSON: an object for each drive.
     #[arg(long)]
     json: bool,
 }
@@ -67,24 +72,40 @@ pub struct Args {
 /// # Errors
 /// Bad input, or output that can't be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let enlarged = addition::load(&args.config, &args.add)?;
+    let all = addition::load(&args.config, &args.add, args.drive.as_deref())?;
+    if let [_, second, ..] = &all[..]
+        && args.plot.is_some()
+    {
+        let names: Vec<&str> = all.iter().map(|it| it.config.device.name.as_str()).collect();
+        let remedy = format!("say which one to draw: --drive {}", names.join(" or "));
+        return Err(config::ConfigErrors::one(second.config.file(), "has several drives", remedy).into());
+    }
+    let mut out = std::io::stdout().lock();
+    let mut is_good = true;
+    for (at, enlarged) in all.iter().enumerate() {
+        let report = plan(enlarged, args)?;
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        } else {
+            write!(out, "{}{}", if at > 0 { "\n" } else { "" }, text::show(&report))?;
+        }
+        is_good &= report.is_good();
+    }
+    out.flush()?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
+}
+
+/// For one drive.
+fn plan(enlarged: &Enlarged, args: &Args) -> Result<Report> {
     let config = &enlarged.config;
     let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
     let question = planning::of_config(config, &profile);
     let planner = Planner::new(&question.site);
     let choices = choices::choices(config, &profile, &question.tenants, args.policy.as_deref());
-    let report = make(&enlarged, &question, &planner, &choices, args.solve)?;
     if let Some(path) = &args.plot {
         plot::write(path, &planner, &choices)?;
     }
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    } else {
-        write!(out, "{}", text::show(&report))?;
-    }
-    out.flush()?;
-    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_KEPT) })
+    Ok(make(enlarged, &question, &planner, &choices, args.solve)?)
 }
 
 impl Report {
@@ -119,7 +140,11 @@ fn make(
     warnings.extend(no_profile_warning(config));
     Ok(Report {
         config: config.file().to_owned(),
-        drive: Drive { profile: config.device.profile.name(), named: config.device.profile_named },
+        drive: Drive {
+            name: config.device.name.clone(),
+            profile: config.device.profile.name(),
+            named: config.device.profile_named,
+        },
         warnings,
         advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
@@ -145,9 +170,10 @@ fn no_profile_warning(config: &Config) -> Option<String> {
     let profile = config.device.profile.name();
     (!config.device.profile_named).then(|| {
         format!(
-            "{}: [device] names no drive profile, so this is the plan for another drive, a {profile}; let `evenkeel \
+            "{}: {} names no drive profile, so this is the plan for another drive, a {profile}; let `evenkeel \
              calibrate` measure yours, and name what it writes: profile = \"drive.toml\"",
-            config.file().display()
+            config.file().display(),
+            config.device.section()
         )
     })
 }

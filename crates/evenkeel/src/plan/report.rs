@@ -34,6 +34,8 @@ pub struct Report {
 /// The drive that is planned for.
 #[derive(Debug, Serialize)]
 pub struct Drive {
+    /// What the configuration calls it.
+    pub name: String,
     /// Its profile.
     pub profile: String,
     /// Whether the configuration says so; if not, it is the default.

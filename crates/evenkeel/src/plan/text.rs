@@ -45,7 +45,7 @@ const LEGEND: &str = "\n\
 
 fn drive(drive: &Drive) -> String {
     let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };
-    format!("drive    {}{assumed}\n", drive.profile)
+    format!("drive    {}: {}{assumed}\n", drive.name, drive.profile)
 }
 
 /// What was asked.

@@ -40,7 +40,7 @@ fn serve_tells_how_to_attach_each_tenant() {
         let device: serde_json::Value = serde_json::from_str(qemu["arguments"][1].as_str().unwrap()).unwrap();
         assert_eq!(device["driver"], "vfio-user-pci");
         assert_eq!(device["socket"], serde_json::json!({ "type": "unix", "path": socket }));
-        assert_eq!(daemon.ready["tenants"][index]["socket"], serde_json::json!(socket));
+        assert_eq!(daemon.ready["drives"][0]["tenants"][index]["socket"], serde_json::json!(socket));
     }
     daemon.stop();
 }

@@ -160,15 +160,19 @@ fn check(home: &Home, at: &str, states: &[State; 2]) {
     daemon.stop();
 }
 
-/// At each passing of one point, until it is not passed so often any more.
+/// Has a trial die at each passing of one point, until it passes it not so often any more and says `None`. How often it
+/// died.
+pub fn at_each_passing(point: usize, trial: impl Fn(&str) -> Option<()>) -> usize {
+    (1..).take_while(|passed| trial(&format!("{}:{passed}", CRASH_POINTS[point])).is_some()).count()
+}
+
 fn crash_at(point: usize) {
-    let mut crashes = 0;
-    for passed in 1.. {
-        let (home, at) = (home(), format!("{}:{passed}", CRASH_POINTS[point]));
-        let Some(states) = run_until_it_dies(&home, &at) else { break };
-        check(&home, &at, &states);
-        crashes += 1;
-    }
+    let crashes = at_each_passing(point, |at| {
+        let home = home();
+        let states = run_until_it_dies(&home, at)?;
+        check(&home, at, &states);
+        Some(())
+    });
     assert!(crashes >= 10, "{crashes} crashes only");
 }
 

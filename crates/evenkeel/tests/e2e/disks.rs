@@ -47,7 +47,7 @@ pub fn is_served(home: &Home, name: &str) -> Option<()> {
 }
 
 /// Sends bytes as they are, and reads to the end.
-fn raw(home: &Home, request: &[u8]) -> String {
+pub fn raw(home: &Home, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket(home)).unwrap();
     // The daemon may answer, and go, before it has read all.
     let _ = stream.write_all(request);
@@ -143,7 +143,7 @@ fn what_can_t_be_done_changes_nothing() {
         ("set web --r-iops 1k --burst 2000s", "write a time from 0ns to 60s"),
         ("set nobody --weight 2", "there is no disk \"nobody\""),
         ("show nobody", "there is no disk \"nobody\""),
-        ("show ../v1/drives", "is no disk's name"),
+        ("show ../v1/drives", "is no name"),
     ] {
         let told = refused(&home, arguments);
         assert!(told.contains(wanted), "disk {arguments}: {told}");
@@ -276,7 +276,7 @@ fn a_wipe_goes_on_after_a_kill() {
         // SIGKILL, wherever the wiper is.
         drop(daemon);
         let layout = std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap();
-        assert!(!layout.contains("[[tenant]]"), "{layout}");
+        assert!(!layout.contains("\n[[tenant]]"), "{layout}");
     }
 }
 
@@ -294,7 +294,7 @@ fn what_left_the_configuration_is_deleted_by_its_name() {
     daemon.stop();
     home.configure(CONFIG);
     let daemon = home.serve();
-    assert!(refused(&home, "create db --size 4MiB").contains("data of an earlier tenant"));
+    assert!(refused(&home, "create db --size 4MiB").contains("data of an earlier disk"));
     assert!(!is_wiped(&home, &secret));
     done(&home, "delete db --yes --wait");
     assert!(is_wiped(&home, &secret));

@@ -15,11 +15,11 @@ const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/mount/drive.im
 const MIB: usize = 1 << 20;
 
 /// A small file system; unmounted when dropped.
-struct SmallDisk(PathBuf);
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// `None`: this machine lets us mount nothing, and the reason was printed.
-    fn mount(at: &Path) -> Option<Self> {
+    pub fn mount(at: &Path) -> Option<Self> {
         std::fs::create_dir_all(at).unwrap();
         match Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "evenkeel-test"]).arg(at).output() {
             Ok(output) if output.status.success() => Some(Self(at.to_owned())),

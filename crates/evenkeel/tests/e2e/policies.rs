@@ -24,7 +24,7 @@ fn serves(name: &str, policy: &str, tenants: &str) {
     let home = Home::new();
     home.configure(&model(&format!("name = \"{name}\"\n{policy}"), tenants));
     let daemon = home.serve();
-    assert_eq!(daemon.ready["policy"]["name"], name);
+    assert_eq!(daemon.ready["drives"][0]["policy"]["name"], name);
     let job = "--rw randrw --bssplit 4k/50:64k/50 --iodepth 16 --verify";
     let loads = ["db", "batch"].map(|tenant| home.load(tenant, job));
     for load in loads {
@@ -32,14 +32,14 @@ fn serves(name: &str, policy: &str, tenants: &str) {
         assert!(report["jobs"][0]["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report}");
     }
     let stats = stats(&home);
-    assert_eq!(stats["policy"], name);
+    assert_eq!(stats["drives"][0]["policy"], name);
     for (row, tenant) in stats["tenants"].as_array().unwrap().iter().zip(["db", "batch"]) {
         assert_eq!((&row["name"], &row["errors"]), (&tenant.into(), &0.into()));
         assert!(row["iops"].as_f64().unwrap() > 0.0 && row["p99_us"].as_f64().unwrap() > 0.0, "{row}");
     }
     let limits = tenants.contains("rw_iops").then_some("20k IOPS, reads 500MiB/s, writes 500MiB/s");
     assert_eq!(stats["tenants"][1]["limits"].as_str(), limits);
-    let pollers = daemon.ready["pollers"].as_array().unwrap().len();
+    let pollers = daemon.ready["drives"][0]["pollers"].as_array().unwrap().len();
     assert_eq!(pollers, if matches!(name, "lpns" | "passthrough") { 2 } else { 1 });
     daemon.stop();
 }

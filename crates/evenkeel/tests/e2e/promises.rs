@@ -45,7 +45,7 @@ fn a_promise_that_cannot_be_kept_is_refused() {
     // Each speaks in its own name.
     assert_eq!(errors(&check).strip_prefix("evenkeel: "), errors(&serve).strip_prefix("evenkeeld: "));
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
-    let promise = &checked["promises"][0];
+    let promise = &checked["drives"][0]["promises"][0];
     assert_eq!((&promise["tenant"], &promise["verdict"]), (&"db".into(), &"not kept".into()));
     assert_eq!((&promise["assumed"], &promise["overcommitted"]), (&true.into(), &false.into()));
     assert_eq!(home.listing(), before, "nothing was touched");
@@ -72,8 +72,8 @@ fn overcommit_is_served_and_shown() {
     let home = Home::new();
     home.configure(&model("passthrough", "latency_target = \"50us\"\novercommit = true", GREEDY));
     let daemon = home.serve();
-    assert_eq!(daemon.ready["promises"][0]["overcommitted"], true);
-    assert_eq!(daemon.ready["tenants"][0]["overcommit"], true);
+    assert_eq!(daemon.ready["drives"][0]["promises"][0]["overcommitted"], true);
+    assert_eq!(daemon.ready["drives"][0]["tenants"][0]["overcommit"], true);
     daemon.wait_log("it is served all the same", 1);
     let shown = stats_json(&home);
     assert_eq!((&shown["tenants"][0]["overcommit"], &shown["tenants"][1]["overcommit"]), (&true.into(), &false.into()));
@@ -90,7 +90,7 @@ fn stats_show_what_was_predicted_beside_what_came() {
         &format!("priority = \"low\"\n{LIGHT}"),
     ));
     let daemon = home.serve();
-    assert_eq!(daemon.ready["tenants"][0]["priority"], "high");
+    assert_eq!(daemon.ready["drives"][0]["tenants"][0]["priority"], "high");
     home.load("db", "--rw randread --bs 4k --size 4m").expect_clean();
     let shown = stats_json(&home);
     let [db, batch] = [&shown["tenants"][0], &shown["tenants"][1]];

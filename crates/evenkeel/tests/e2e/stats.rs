@@ -50,7 +50,7 @@ fn each_tenant_has_its_figures() {
     let mut batch = home.attach("batch");
     assert!(batch.read(batch.ns.blocks, 1).is_err());
     let stats = since_start(&home.runtime_dir());
-    assert_eq!(stats["policy"], "lpns");
+    assert_eq!(stats["drives"][0]["policy"], "lpns");
     assert!(stats["span_ms"].is_u64());
     let [db, batch_row] = [&stats["tenants"][0], &stats["tenants"][1]];
     assert_eq!((&db["name"], &db["class"]), (&"db".into(), &"guaranteed".into()));

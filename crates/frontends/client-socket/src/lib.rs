@@ -35,7 +35,7 @@ pub use connection::{Closed, Connection, Protocol, Replies};
 pub use gate::Gate;
 pub use listener::{Accepted, Access, BindError, Listener};
 pub use log::{Level, Log, Sink};
-pub use message::{MAX_FDS, Received, receive_plain, send};
+pub use message::{MAX_FDS, Received, receive, receive_plain, send};
 pub use server::{Place, Server, Surroundings};
 pub use session::Session;
 pub use waker::Waker;

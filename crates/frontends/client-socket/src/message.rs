@@ -28,6 +28,9 @@ pub enum Received {
 }
 
 /// Receives into `buffer`; waits for something unless `flags` say otherwise.
+///
+/// # Errors
+/// The system's.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -33,7 +33,8 @@ const FORBIDDEN: [Trial; 12] = [
 ];
 
 /// What only some may do, and who.
-const FOR_SOME: [(Trial, &[ThreadKind]); 4] = [
+const FOR_SOME: [(Trial, &[ThreadKind]); 5] = [
+    (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner]),
     (
         ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
         &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::OwnFile],

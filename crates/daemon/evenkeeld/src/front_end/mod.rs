@@ -20,6 +20,7 @@ use io_model::{DeviceError, Extents, Fetch, IoBuf, Outcome, QueuePriority, Sourc
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
+pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace};
 pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
@@ -55,11 +56,6 @@ pub fn grown(frontend: &config::Frontend, growth: Arc<Growth>) -> ServedOrder {
         config::Frontend::VfioUser => nvme::Order::Grow(nvme::NSID, growth.size_bytes, growth.extents.clone()).into(),
         config::Frontend::VhostUserBlk(_) => virtio::Order::Grow(growth).into(),
     }
-}
-
-/// Whether the layout has a place for what a record says: it keeps one block size for each tenant.
-pub fn is_recordable(record: FormatRecord) -> bool {
-    record.nsid == nvme::NSID
 }
 
 /// The order that answers [`OnFormat`]. `false`: it could not be written.

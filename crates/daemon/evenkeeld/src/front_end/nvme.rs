@@ -54,9 +54,14 @@ pub enum Order {
     Attach(u32, NamespaceConfig, Extents),
     /// A namespace has so many bytes from now on, which lie there. What is new is there and zeroed.
     Grow(u32, u64, Extents),
-    /// A namespace goes; answered when nothing of it is in flight, so that its place may be used for something else.
-    Detach(u32, Sender<()>),
+    /// Another controller has a namespace too, or no more.
+    Elsewhere(u32, bool),
+    /// A namespace goes; called when nothing of it is in flight, so that its place may be used for something else.
+    Detach(u32, OnDetached),
 }
+
+/// Hears that a controller has let go of a namespace.
+pub type OnDetached = Box<dyn FnOnce() + Send>;
 
 /// An answer that waits for the drive.
 enum Waiting {
@@ -67,7 +72,7 @@ enum Waiting {
     /// For both, after the client left.
     Gone(Option<Sender<()>>),
     /// For what is in flight of a namespace.
-    Detach(u32, Sender<()>),
+    Detach(u32, OnDetached),
 }
 
 /// The eventfds that a client gave for a device's interrupts.
@@ -169,23 +174,13 @@ fn controller_config(
     drive: &Facts,
     doorbells: Doorbells,
 ) -> ControllerConfig {
-    let namespace = NamespaceConfig {
-        // Where it lies is looked up.
-        base_bytes: 0,
-        size_bytes: placement.served_bytes(),
-        lba_bytes: placement.lba_bytes,
-        lba_sizes: [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect(),
-        read_only: false,
-        shared: false,
-        format_cut_short: placement.formatting_to_lba_bytes.is_some(),
-    };
     ControllerConfig {
         serial: tenant.name.chars().take(20).collect(),
         model: "Evenkeel virtual NVMe disk".into(),
         firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
         subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
         tenant: id,
-        namespaces: vec![(NSID, namespace)],
+        namespaces: vec![(NSID, own_disk(placement, drive))],
         discard: drive.discard,
         write_zeroes: true,
         volatile_write_cache: drive.write_cache,
@@ -195,6 +190,30 @@ fn controller_config(
         doorbells,
         queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
     }
+}
+
+/// A tenant's own disk.
+fn own_disk(placement: &Placement, drive: &Facts) -> NamespaceConfig {
+    NamespaceConfig {
+        // Where it lies is looked up.
+        base_bytes: 0,
+        size_bytes: placement.served_bytes(),
+        lba_bytes: placement.lba_bytes,
+        lba_sizes: [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect(),
+        read_only: false,
+        shared: false,
+        elsewhere: false,
+        nguid: None,
+        format_cut_short: placement.formatting_to_lba_bytes.is_some(),
+    }
+}
+
+/// The order that attaches a namespace of several tenants.
+pub fn attach(nsid: u32, placement: &Placement, drive: &Facts, read_only: bool, elsewhere: bool) -> Order {
+    let nguid = nvme_controller::nguid(&format!("nqn.2026-11.evenkeel:namespace:{}", placement.name));
+    let own = own_disk(placement, drive);
+    let namespace = NamespaceConfig { read_only, shared: true, elsewhere, nguid: Some(nguid), ..own };
+    Order::Attach(nsid, namespace, placement.to_look_up())
 }
 
 impl NvmeDevice {
@@ -254,12 +273,12 @@ impl NvmeDevice {
         self.notify();
     }
 
-    fn detach(&mut self, nsid: u32, done: Sender<()>) {
+    fn detach(&mut self, nsid: u32, done: OnDetached) {
         let detached = self.controller.detach(nsid);
         self.notify();
         // One that is not there may be going already, and need not go otherwise.
         if detached.is_err() && self.controller.is_detached(nsid) {
-            return answer(&done, ());
+            return done();
         }
         self.waiting.push(Waiting::Detach(nsid, done));
     }
@@ -346,6 +365,10 @@ impl FrontEnd for NvmeDevice {
                 let grown = self.controller.grow(nsid, size_bytes);
                 self.place(nsid, extents, grown);
             }
+            Order::Elsewhere(nsid, elsewhere) => {
+                // One that could not be attached was logged then.
+                let _ = self.controller.set_elsewhere(nsid, elsewhere);
+            }
             Order::Detach(nsid, done) => self.detach(nsid, done),
         }
     }
@@ -365,7 +388,7 @@ impl FrontEnd for NvmeDevice {
         }
         let (is_idle, is_unmapped) = (self.controller.is_idle(), self.controller.unmaps_pending() == 0);
         let controller = &mut self.controller;
-        self.waiting.retain(|waiting| match waiting {
+        self.waiting.retain_mut(|waiting| match waiting {
             Waiting::Unmap(None, done) if is_unmapped => {
                 answer(done, Reply::Done);
                 false
@@ -380,7 +403,7 @@ impl FrontEnd for NvmeDevice {
             }
             Waiting::Detach(nsid, done) if controller.is_detached(*nsid) => {
                 controller.set_disk(disk_of(*nsid), Extents::new([]));
-                answer(done, ());
+                std::mem::replace(done, Box::new(|| ()))();
                 false
             }
             _ => true,

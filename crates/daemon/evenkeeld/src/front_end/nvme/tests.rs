@@ -29,6 +29,8 @@ fn namespace(size_bytes: u64) -> NamespaceConfig {
         lba_sizes: vec![512, 4096],
         read_only: false,
         shared: false,
+        elsewhere: false,
+        nguid: None,
         format_cut_short: false,
     }
 }
@@ -141,8 +143,12 @@ fn a_detached_namespace_is_free_when_the_drive_has_nothing_of_it() {
     guest.device.order(Order::Attach(2, namespace(MIB), Extents::one(30 * MIB, MIB)), &mut ());
     let mut parts = guest.erase(2);
     let (done, is_done) = channel();
-    guest.device.order(Order::Detach(2, done.clone()), &mut ());
-    guest.device.order(Order::Detach(2, done.clone()), &mut ());
+    let tell = || -> OnDetached {
+        let done = done.clone();
+        Box::new(move || done.send(()).unwrap())
+    };
+    guest.device.order(Order::Detach(2, tell()), &mut ());
+    guest.device.order(Order::Detach(2, tell()), &mut ());
     assert!(guest.device.settle(&mut ()));
     assert_eq!(is_done.try_recv(), Err(TryRecvError::Empty));
     let (_, token, buf) = parts.remove(0);
@@ -151,7 +157,7 @@ fn a_detached_namespace_is_free_when_the_drive_has_nothing_of_it() {
     assert_eq!((is_done.try_recv(), is_done.try_recv()), (Ok(()), Ok(())), "both who asked");
     // What is not there is free; 0 is no namespace.
     for nsid in [2, 0, 33] {
-        guest.device.order(Order::Detach(nsid, done.clone()), &mut ());
+        guest.device.order(Order::Detach(nsid, tell()), &mut ());
         assert_eq!(is_done.try_recv(), Ok(()));
     }
     assert_eq!(guest.format(1), [(100 * MIB, MIB)], "the other one is where it was");

@@ -1,0 +1,74 @@
+//! Drives, as the API tells of them and takes them.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A drive that disks lie on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drive {
+    /// Unique among the drives.
+    pub name: String,
+    /// `file`, `block`, `memory`, `null` or `model`.
+    pub backend: String,
+    /// The file or block device.
+    pub path: Option<String>,
+    /// Bytes that disks may have.
+    pub size_bytes: u64,
+    /// Bytes that new disks could have in all.
+    pub free_bytes: u64,
+    /// Bytes that deleted disks left, and that are free once they are wiped.
+    pub wiping_bytes: u64,
+    /// The scheduling policy.
+    pub policy: String,
+    /// The configuration file has it; it changes there alone.
+    pub declared: bool,
+    /// Why it could not be had when the daemon started; its disks are not served.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed: Option<String>,
+}
+
+/// A drive to be added. Its keys are those of a `[[drive]]` section, with the same words and units; what is left out
+/// has the same default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewDrive {
+    /// 1 to 63 of `a-z 0-9 _ -`, unique among the drives.
+    pub name: String,
+    /// `file`, `block`, `memory`, `null` or `model`. The first two come with a descriptor (`SCM_RIGHTS`, beside the
+    /// request's first bytes) that is open for reading and writing, exclusively for a block device.
+    pub backend: String,
+    /// What the descriptor is of; the daemon opens it by that at its next start.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path: Option<String>,
+    /// How much of it is used, such as `64GiB`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub size: Option<String>,
+    /// Which drive it is, by the name of a built-in profile.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub profile: Option<String>,
+    /// HWQs in all, 1 to 1024.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<u16>,
+    /// The scheduling policy, with its defaults; left out: that of the top of the file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub policy: Option<String>,
+}
+
+impl NewDrive {
+    /// As a `[[drive]]` section of a configuration, with its layout kept in `layout_file`.
+    ///
+    /// # Errors
+    /// A text that TOML has no form for.
+    pub fn to_section(&self, layout_file: Option<&Path>) -> Result<String, toml::ser::Error> {
+        let policy =
+            self.policy.as_ref().map(|name| toml::Table::from_iter([("name".to_owned(), name.as_str().into())]));
+        let mut section = toml::Table::try_from(Self { policy: None, ..self.clone() })?;
+        // Others are not to wait for it at a start that nobody watches.
+        section.extend(layout_file.map(|_| ("nofail".to_owned(), true.into())));
+        section.extend(layout_file.map(|path| ("layout_file".to_owned(), path.display().to_string().into())));
+        section.extend(policy.map(|policy| ("policy".to_owned(), policy.into())));
+        toml::to_string(&toml::Table::from_iter([("drive".to_owned(), vec![section].into())]))
+    }
+}

@@ -1,0 +1,123 @@
+//! Namespaces: disks without a socket, each a part of the controllers of one or several NVMe tenants.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A namespace that was made while the daemon ran. Its keys are those of a `[[namespace]]` section.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    /// Unique among all disks.
+    pub name: String,
+    /// A multiple of 4096 bytes, such as `16GiB`.
+    pub size: String,
+    /// 2 to 32, the same on every controller.
+    pub nsid: u32,
+    /// Tenants that may read and write it.
+    #[serde(default)]
+    pub tenants: Vec<String>,
+    /// Tenants that may read it.
+    #[serde(default)]
+    pub read_only: Vec<String>,
+    /// Several may write to it.
+    #[serde(default)]
+    pub shared: bool,
+    /// Bytes of a block: 512 or 4096.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lba_size: Option<u32>,
+}
+
+/// Sections of a configuration.
+#[derive(Serialize, Deserialize)]
+struct Sections {
+    namespace: Vec<Namespace>,
+}
+
+impl Namespace {
+    /// As a `[[namespace]]` section of a configuration.
+    ///
+    /// # Errors
+    /// A text that TOML has no form for.
+    pub fn to_section(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(&Sections { namespace: vec![self.clone()] })
+    }
+
+    /// What [`Namespace::to_section`] wrote; `None`: it is not one such section.
+    pub fn from_section(section: &str) -> Option<Self> {
+        let sections: Sections = toml::from_str(section).ok()?;
+        let mut namespaces = sections.namespace.into_iter();
+        namespaces.next().filter(|_| namespaces.len() == 0)
+    }
+
+    /// Whether a tenant's guest may only read it. `None`: it is not attached to that tenant.
+    pub fn is_read_only(&self, tenant: &str) -> Option<bool> {
+        let is_in = |tenants: &[String]| tenants.iter().any(|it| it == tenant);
+        let reads = is_in(&self.read_only);
+        (reads || is_in(&self.tenants)).then_some(reads)
+    }
+
+    /// Whether no tenant has it.
+    pub fn is_alone(&self) -> bool {
+        self.tenants.is_empty() && self.read_only.is_empty()
+    }
+
+    /// Attaches it to one more tenant.
+    pub fn attach(&mut self, tenant: &str, read_only: bool) {
+        let list = if read_only { &mut self.read_only } else { &mut self.tenants };
+        list.push(tenant.to_owned());
+    }
+
+    /// Attaches it to a tenant no more.
+    pub fn detach(&mut self, tenant: &str) {
+        self.tenants.retain(|it| it != tenant);
+        self.read_only.retain(|it| it != tenant);
+    }
+}
+
+/// A tenant whose controller is to have a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// An NVMe tenant.
+    pub tenant: String,
+    /// Its guest may not write to it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Several tenants may write to it, now and later: they agree on who writes where.
+    #[serde(default)]
+    pub shared: bool,
+}
+
+/// A tenant whose controller has a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Attachment {
+    /// An NVMe tenant.
+    pub tenant: String,
+    /// Its guest may not write to it.
+    pub read_only: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_says_who_has_it() {
+        let (name, size) = ("logs".to_owned(), "1GiB".to_owned());
+        let (tenants, read_only) = (vec!["db".to_owned()], Vec::new());
+        let mut namespace = Namespace { name, size, nsid: 2, tenants, read_only, shared: false, lba_size: None };
+        namespace.attach("reader", true);
+        namespace.attach("web", false);
+        let section = namespace.to_section().unwrap();
+        assert_eq!(section.matches("[[namespace]]\n").count(), 1, "{section}");
+        assert_eq!(Namespace::from_section(&section), Some(namespace.clone()));
+        assert_eq!(Namespace::from_section(&section.repeat(2)), None);
+        assert_eq!(Namespace::from_section("[[tenant]]\nname = \"a\"\nsize = \"1GiB\"\n"), None);
+        assert_eq!(
+            ["db", "reader", "web", "other"].map(|it| namespace.is_read_only(it)),
+            [Some(false), Some(true), Some(false), None]
+        );
+        ["db", "reader", "web"].iter().for_each(|tenant| namespace.detach(tenant));
+        assert_eq!((namespace.tenants, namespace.read_only), (vec![], vec![]));
+    }
+}

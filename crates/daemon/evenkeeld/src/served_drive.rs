@@ -1,0 +1,528 @@
+//! One of the daemon's drives, with its pollers, tenants, sockets and layout. All calls come from the owner.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use api::EventKind;
+use client_socket::{BindError, Level, Listener, Server, Surroundings};
+use config::{Config, ConfigErrors, DeviceLock, Tenant};
+use confine::ThreadKind;
+use io_model::TenantId;
+use layout::{Layout, LayoutFile};
+use nvme_controller::{FormatRecord, FormatStep};
+use policy::{Class, PolicyConfig, Terms};
+use poller::{Probe, TenantSlot};
+use promises::planning;
+use ssd_model::Profile;
+
+use crate::clock::Clock;
+use crate::daemon::{Command, DriveView, Handle, Happening};
+use crate::events::EventLog;
+use crate::foresight::Foresight;
+use crate::front_end::{self, Fitted, Making, ServedAt, fit};
+use crate::namespaces::Namespaces;
+use crate::opened::{self, OpenedDrive};
+use crate::poller_thread::{Addition, Message, TenantAt};
+use crate::pollers::{Part, PollerId, PollerThreads, Pollers};
+use crate::promises_watch::PromiseWatch;
+use crate::threads;
+use crate::wiping::Wipes;
+use crate::zeroing::Zeroing;
+
+/// A poller that has not taken a tenant on by then is stuck.
+pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
+
+/// A tenant that is there.
+pub(crate) struct Live {
+    pub(crate) tenant: Tenant,
+    /// `None`: it is leaving, or not served yet.
+    pub(crate) server: Option<Server>,
+    pub(crate) places: Vec<(PollerId, TenantSlot)>,
+    pub(crate) leaving: Option<Leaving>,
+}
+
+/// A tenant that was told to go.
+pub(crate) struct Leaving {
+    /// Pollers that have not let go of it yet.
+    parts: usize,
+    /// Whom to tell.
+    done: Sender<Result<()>>,
+}
+
+/// A tenant whose queues are on their way to its pollers.
+struct Coming {
+    id: TenantId,
+    fitted: Fitted,
+    parts: Vec<Part>,
+    slots: Vec<Receiver<TenantSlot>>,
+}
+
+/// What puts a tenant on its socket, once its queues are with their pollers.
+pub(crate) struct Ready {
+    serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
+    served_at: Vec<ServedAt>,
+}
+
+/// A new tenant whose range is being zeroed.
+pub(crate) struct Waiting {
+    pub(crate) ready: Ready,
+    /// Who asked for it.
+    pub(crate) done: Option<Sender<Result<TenantId>>>,
+}
+
+/// A drive of the daemon's; given once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DriveId(pub(crate) u32);
+
+/// What all drives have in common.
+#[derive(Clone)]
+pub(crate) struct Common {
+    /// What was given out last.
+    pub(crate) next_tenant: Arc<AtomicU32>,
+    pub(crate) threads: PollerThreads,
+    pub(crate) clock: Clock,
+    pub(crate) handle: Handle,
+    pub(crate) around: Surroundings,
+    pub(crate) events: Arc<EventLog>,
+}
+
+/// Tells the owner what happens on one drive, from any thread.
+#[derive(Clone)]
+pub struct Teller {
+    drive: DriveId,
+    handle: Handle,
+}
+
+impl Teller {
+    /// Nobody hears it if the daemon has ended.
+    pub fn tell(&self, happening: Happening) {
+        self.handle.tell(Command::Happened(self.drive, happening));
+    }
+}
+
+/// A drive with all that is its own: pollers, tenants with their sockets, the layout. What happens on one touches no
+/// other.
+pub struct ServedDrive {
+    /// The file's view of this drive, with the disks that were made since.
+    pub(crate) config: Config,
+    pub(crate) profile: Profile,
+    pub(crate) policy: PolicyConfig,
+    pub(crate) pollers: Pollers,
+    pub(crate) tenants: BTreeMap<TenantId, Live>,
+    pub(crate) namespaces: Namespaces,
+    next_tenant: Arc<AtomicU32>,
+    pub(crate) layout: LayoutFile,
+    /// Of tenants that come with the configuration, until they are served.
+    sockets: BTreeMap<String, Listener>,
+    pub(crate) zeroing: Option<Zeroing>,
+    pub(crate) waiting: BTreeMap<TenantId, Waiting>,
+    pub(crate) wipes: Wipes,
+    foresight: Arc<Foresight>,
+    promises: PromiseWatch,
+    clock: Clock,
+    pub(crate) teller: Teller,
+    pub(crate) around: Surroundings,
+    pub(crate) events: Arc<EventLog>,
+    _lock: DeviceLock,
+}
+
+impl ServedDrive {
+    /// Nobody is served yet.
+    pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
+        let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
+        let Common { next_tenant, threads, clock, handle, around, events } = common;
+        let pollers = Pollers::new(drive, threads, clock);
+        Self {
+            tenants: BTreeMap::new(),
+            namespaces: Namespaces::default(),
+            next_tenant,
+            layout,
+            sockets,
+            zeroing: None,
+            waiting: BTreeMap::new(),
+            wipes: Wipes::default(),
+            foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
+            policy,
+            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
+            clock,
+            teller: Teller { drive: id, handle },
+            around,
+            events,
+            profile,
+            _lock: lock,
+            config,
+            pollers,
+        }
+    }
+
+    /// For whoever looks at what its tenants get.
+    pub fn view(&self) -> DriveView {
+        let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
+        DriveView { name: self.config.device.name.as_str().into(), board, foresight }
+    }
+
+    /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
+    ///
+    /// # Errors
+    /// See [`crate::daemon::Daemon::start`].
+    pub fn start_tenants(&mut self) -> Result<()> {
+        let tenants = self.config.tenants.clone();
+        let parts = self.pollers.open_planned(&self.config, &self.policy)?;
+        let coming: Result<Vec<Coming>> =
+            tenants.into_iter().zip(parts).map(|(tenant, parts)| self.begin_to_add(tenant, parts)).collect();
+        let coming = coming?;
+        self.start_namespaces()?;
+        coming.into_iter().try_for_each(|coming| self.bring(coming))
+    }
+
+    /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
+    /// anything.
+    pub fn patience(&self) -> Option<Duration> {
+        let promised = self.tenants.values().any(|live| live.tenant.is_guaranteed());
+        promised.then(|| self.promises.patience(self.clock.now()))
+    }
+
+    /// Holds what tenants got against their targets, if it is time to.
+    pub fn look_at_promises(&mut self) {
+        self.promises.look(self.clock.now(), self.pollers.board(), &self.foresight);
+    }
+
+    /// Something happened here.
+    pub fn happened(&mut self, happening: Happening) {
+        match happening {
+            Happening::Left(id) => self.left(id),
+            Happening::Format(id, record) => self.record_format(id, record),
+            Happening::NamespaceLeft(controller, nsid) => self.namespace_left(controller, nsid),
+            Happening::Zeroed(zeroed) => self.zeroed(zeroed),
+            Happening::Wiped(step) => self.wiped(step),
+            Happening::WiperLeft(id) => self.wiper_left(id),
+        }
+    }
+
+    /// Serves one more; `done` hears once its clients can connect.
+    pub fn add_and_tell(&mut self, tenant: Tenant, done: Sender<Result<TenantId>>) {
+        let added = self.add(tenant, None);
+        match added.as_ref().ok().and_then(|id| self.waiting.get_mut(id)) {
+            Some(waiting) => waiting.done = Some(done),
+            None => answer(&done, added),
+        }
+    }
+
+    /// `settings`: of a disk that the configuration file does not have. What comes to nothing leaves no trace of it.
+    pub(crate) fn add(&mut self, tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
+        if self.find_disk(&tenant.name).is_some() {
+            bail!("there is a disk {:?} already; choose another name, or remove that one first", tenant.name);
+        }
+        let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
+        self.place(&tenant, settings)?;
+        let (name, size) = (tenant.name.clone(), tenant.size);
+        let added = self.serve_placed(tenant);
+        if added.is_ok() {
+            self.events.tell(EventKind::Created, Some(&name), Some(size.to_string()));
+        }
+        if added.is_err()
+            && is_new
+            && let Err(error) = self.layout.withdraw(&name)
+        {
+            (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));
+        }
+        added
+    }
+
+    fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
+        self.config.make_socket_directory(&tenant, None)?;
+        let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
+        let coming = self.begin_to_add(tenant, parts)?;
+        let id = coming.id;
+        self.bring(coming)?;
+        Ok(id)
+    }
+
+    /// Gives a tenant its range of the drive, durably. One that was there before has it still.
+    fn place(&mut self, tenant: &Tenant, settings: Option<&str>) -> Result<()> {
+        if self.layout.layout().is_none_or(|layout| layout.find(&tenant.name).is_some()) {
+            return Ok(());
+        }
+        let Some(mut layout) = self.placed(tenant)? else { return Ok(()) };
+        if self.pollers.zeroer().is_none() {
+            layout.accept_content();
+        }
+        if let Some(settings) = settings {
+            layout.set_settings(&tenant.name, settings);
+        }
+        self.layout.save(layout).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))
+    }
+
+    /// The layout with one more tenant; `None`: the drive has none.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn placed(&self, tenant: &Tenant) -> Result<Option<Layout>, ConfigErrors> {
+        let Some(recorded) = self.layout.layout() else { return Ok(None) };
+        let mut config = self.config.clone();
+        let tenants = self.tenants.values().map(|live| live.tenant.clone());
+        // What is leaving has none any more, and must not get one again.
+        config.tenants = tenants.filter(|it| recorded.find(&it.name).is_some()).chain([tenant.clone()]).collect();
+        config.namespaces.retain(|it| recorded.find(&it.name).is_some());
+        config.plan_layout(recorded.device(), Some(recorded)).map(|(layout, _)| Some(layout))
+    }
+
+    /// Given once.
+    pub(crate) fn new_id(&self) -> TenantId {
+        TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Who has that name now.
+    pub(crate) fn find_tenant(&self, name: &str) -> Option<TenantId> {
+        self.tenants.iter().find(|(_, live)| live.tenant.name == name).map(|(id, _)| *id)
+    }
+
+    /// Which tenant or namespace has that name now.
+    pub(crate) fn find_disk(&self, name: &str) -> Option<TenantId> {
+        self.find_tenant(name).or_else(|| self.namespaces.find(name))
+    }
+
+    /// Makes a tenant's front end, and sends its queues to their pollers. It has an identifier from now on.
+    fn begin_to_add(&mut self, tenant: Tenant, parts: Vec<Part>) -> Result<Coming> {
+        let id = self.new_id();
+        let fitted = self.fit(id, &tenant, &parts);
+        let made = fitted.with_context(|| format!("tenant {}", tenant.name));
+        let mut fitted = match made {
+            Ok(fitted) => fitted,
+            Err(error) => {
+                self.pollers.close_unused(&self.config);
+                return Err(error);
+            }
+        };
+        let add = |(number, (front_end, part)): (usize, (_, &Part))| {
+            let terms = tenant.terms.share(number as u16, parts.len() as u16);
+            let probe = Arc::new(Probe::new(id, terms.class));
+            let (done, slot) = channel();
+            self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
+            slot
+        };
+        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).enumerate().map(add).collect();
+        parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
+        let overcommits = self.config.overcommits(&tenant);
+        Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
+        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), leaving: None });
+        Ok(Coming { id, fitted, parts, slots })
+    }
+
+    fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
+        let bound = self.sockets.remove(&tenant.name);
+        let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
+        let placement = placement.context("it has no place on the drive")?;
+        if placement.formatting_to_lba_bytes.is_some() {
+            let name = &tenant.name;
+            let line =
+                format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
+            (self.around.sink)(Level::Warn, &line);
+        }
+        let teller = self.teller.clone();
+        fit(Making {
+            id,
+            tenant,
+            placement,
+            drive: &self.pollers.drive_facts(),
+            policy: self.policy.kind(),
+            queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
+            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
+            around: self.around.clone(),
+            on_format: Box::new(move |record| teller.tell(Happening::Format(id, record))),
+        })
+    }
+
+    /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
+    fn bring(&mut self, coming: Coming) -> Result<()> {
+        let Coming { id, fitted, parts, slots } = coming;
+        let Some(live) = self.tenants.get_mut(&id) else { return Ok(()) };
+        let mut served_at = Vec::new();
+        let mut failed = None;
+        for (part, slot) in parts.iter().zip(&slots) {
+            match slot.recv_timeout(ADD_LIMIT) {
+                Ok(slot) => {
+                    live.places.push((part.poller, slot));
+                    let sender = self.pollers.sender(part.poller);
+                    served_at.extend(sender.map(|sender| (part.queues.clone(), sender, TenantAt { id, slot })));
+                }
+                Err(_) => failed = Some(anyhow!("tenant {}: a poller has no place for it", live.tenant.name)),
+            }
+        }
+        let name = live.tenant.name.clone();
+        let ready = Ready { serve: fitted.serve, served_at };
+        let brought = match failed {
+            Some(error) => Err(error),
+            None => {
+                // Its first client finds them there.
+                self.settle_namespaces();
+                self.zero_or_serve(id, &name, ready)
+            }
+        };
+        if brought.is_err() {
+            let (done, _) = channel();
+            self.remove(id, done);
+        }
+        brought
+    }
+
+    pub(crate) fn put_on_socket(&mut self, id: TenantId, ready: Ready) -> Result<()> {
+        let server = (ready.serve)(ready.served_at)?;
+        if let Some(live) = self.tenants.get_mut(&id) {
+            live.server = Some(server);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
+        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
+            bail!("{}", nobody(id))
+        };
+        live.tenant.terms = terms;
+        for (number, (poller, slot)) in live.places.iter().enumerate() {
+            let terms = terms.share(number as u16, live.places.len() as u16);
+            self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
+        }
+        let overcommits = self.config.overcommits(&live.tenant);
+        Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
+        self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(in_words(&terms)));
+        Ok(())
+    }
+
+    /// The policy that `config` asks for decides from now on, if it can while the pollers run.
+    ///
+    /// # Errors
+    /// Why not, in words; nothing has changed.
+    pub(crate) fn can_have_policy_of(&self, config: &Config) -> Result<PolicyConfig, String> {
+        let policy = planning::policy(config, &self.profile);
+        self.pollers.can_change(&self.policy, &policy).map(|()| policy)
+    }
+
+    /// Another policy decides from now on.
+    pub(crate) fn change_policy(&mut self, policy: PolicyConfig) {
+        if policy == self.policy {
+            return;
+        }
+        self.pollers.change_policy(&policy);
+        let foresight = Arc::make_mut(&mut self.foresight);
+        foresight.change_policy(policy.clone());
+        for (id, live) in &self.tenants {
+            foresight.set(*id, &live.tenant, self.config.overcommits(&live.tenant));
+        }
+        let name = &self.config.device.name;
+        (self.around.sink)(Level::Info, &format!("drive {name}: {} decides now", policy.name()));
+        self.events.tell(EventKind::PolicyChanged, None, Some(format!("{name}: {}", policy.name())));
+        self.policy = policy;
+    }
+
+    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
+        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
+            return answer(&done, Err(anyhow!(nobody(id))));
+        };
+        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
+        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
+        if let Some(server) = live.server.take() {
+            server.stop();
+            // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
+            // had, that is what happens, for a second.
+            let close = move || {
+                threads::enter(ThreadKind::Closing);
+                drop(server);
+            };
+            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
+        }
+        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
+        live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
+        for (poller, slot) in &live.places {
+            let teller = self.teller.clone();
+            let left = Box::new(move || teller.tell(Happening::Left(id)));
+            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left));
+        }
+        if live.places.is_empty() {
+            self.left(id);
+        }
+    }
+
+    fn left(&mut self, id: TenantId) {
+        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
+        leaving.parts = leaving.parts.saturating_sub(1);
+        if leaving.parts > 0 {
+            return;
+        }
+        let Some(Live { tenant, leaving, .. }) = self.tenants.remove(&id) else { return };
+        Arc::make_mut(&mut self.foresight).forget(id);
+        self.pollers.forget(id);
+        self.pollers.close_unused(&self.config);
+        self.controller_left(id);
+        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        self.wipe_if_let_go_of(id);
+        if let Some(Leaving { done, .. }) = leaving {
+            answer(&done, Ok(()));
+        }
+    }
+
+    fn record_format(&mut self, id: TenantId, record: FormatRecord) {
+        let Some(Live { tenant, places, .. }) = self.tenants.get(&id) else { return };
+        let lba_bytes = record.lba_bytes;
+        let namespace = self.namespaces.at(id, record.nsid);
+        let name = match namespace {
+            Some((_, live)) => &live.namespace.name,
+            None => &tenant.name,
+        };
+        let holders = namespace.map_or(1, |(id, _)| self.namespaces.holders(id));
+        let recorded = match record.step {
+            _ if namespace.is_none() && record.nsid != front_end::NSID => Err("it was detached meanwhile".to_owned()),
+            // Another controller got it while the guest began.
+            FormatStep::Begins if holders > 1 => Err("another tenant has it too".to_owned()),
+            FormatStep::Begins => self.layout.begin_format(name, lba_bytes).map_err(|it| why(&it)),
+            FormatStep::Ends => self.layout.set_lba_bytes(name, lba_bytes).map_err(|it| why(&it)),
+        };
+        match (&recorded, record.step) {
+            (Ok(()), FormatStep::Begins) => {}
+            (Ok(()), FormatStep::Ends) => {
+                (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
+            }
+            (Err(error), _) => (self.around.sink)(Level::Warn, &format!("{name}: its Format fails: {error}")),
+        }
+        for (poller, slot) in places {
+            let order = front_end::recorded(record, recorded.is_ok());
+            self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
+        }
+    }
+
+    /// Takes its tenants off their sockets, and has what is in flight completed. Returns what serves the sockets.
+    pub fn begin_to_stop(&mut self) -> Vec<Server> {
+        self.zeroing = None;
+        let servers: Vec<Server> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
+        servers.iter().for_each(Server::stop);
+        self.pollers.begin_to_drain();
+        servers
+    }
+}
+
+fn why(error: &layout::LayoutError) -> String {
+    format!("{}; {}", error.what(), error.remedy())
+}
+
+/// What a tenant is promised and held to.
+fn in_words(terms: &Terms) -> String {
+    let promise = match terms.class {
+        Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
+        Class::Guaranteed { latency_target: None } => "promised".to_owned(),
+        Class::BestEffort { weight } => format!("weight {weight}"),
+    };
+    terms.limits.in_words().into_iter().fold(promise, |promise, limits| format!("{promise}, at most {limits}"))
+}
+
+pub(crate) fn nobody(id: TenantId) -> String {
+    format!("there is no tenant with the identifier {}", id.0)
+}
+
+pub(crate) fn answer<T>(to: &Sender<T>, answer: T) {
+    // Who asked may have given up.
+    let _ = to.send(answer);
+}

@@ -1,0 +1,162 @@
+//! `evenkeel drive`: the drives of a running daemon.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use api::{Drive, NewDrive, Problem, Rest};
+use clap::Subcommand;
+use config::in_use;
+use io_model::units::{Size, UnitError};
+use rustix::fs::OFlags;
+
+use crate::disk::{Daemon, print};
+use crate::table;
+
+/// List, add and take away the drives of a running daemon.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List all drives.
+    List(Daemon),
+    /// Show one drive.
+    Show {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Add a drive. It is opened with your rights, and handed over; nobody else may use it.
+    Add(Box<Add>),
+    /// Take a drive away that was added, once nobody has anything on it.
+    Remove {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// 1 to 63 of a-z, 0-9, _ and -
+    name: String,
+
+    /// file, block, memory, null or model
+    #[arg(long)]
+    backend: String,
+
+    /// The image or block device
+    #[arg(long)]
+    path: Option<PathBuf>,
+
+    /// How much of it is used, such as 64GiB [default: all of it]
+    #[arg(long)]
+    size: Option<String>,
+
+    /// Create the image, sparse, where it is missing
+    #[arg(long, requires = "size", requires = "path")]
+    create: bool,
+
+    /// Which drive it is, by the name of a built-in profile
+    #[arg(long)]
+    profile: Option<String>,
+
+    /// HWQs in all, 1 to 1024
+    #[arg(long, value_name = "N")]
+    queues: Option<u16>,
+
+    /// The scheduling policy [default: that of the configuration]
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs `evenkeel drive`.
+///
+/// # Errors
+/// There is no daemon, or it refused.
+pub fn run(args: Args) -> Result<()> {
+    match args.command {
+        Command::List(daemon) => {
+            let all = Rest::new(&daemon.socket).drives()?;
+            print(&daemon, &all, || drives(&all))
+        }
+        Command::Show { name, daemon } => {
+            let all = Rest::new(&daemon.socket).drives()?;
+            let found = all.into_iter().find(|drive| drive.name == name).ok_or_else(|| no_such_drive(&name))?;
+            print(&daemon, &found, || drives(std::slice::from_ref(&found)))
+        }
+        Command::Add(add) => run_add(*add),
+        Command::Remove { name, daemon } => {
+            let left = Rest::new(&daemon.socket).remove_drive(&name)?;
+            print(&daemon, &left, || format!("{name} is served no more\n"))
+        }
+    }
+}
+
+fn run_add(add: Add) -> Result<()> {
+    let Add { name, backend, path, size, create, profile, queues, policy, daemon } = add;
+    let opened = path.as_deref().map(|path| open(path, &backend, size.as_deref().filter(|_| create))).transpose()?;
+    // The daemon opens it again at its next start, from wherever that is.
+    let path = path.map(|path| path.canonicalize()).transpose()?.map(|path| path.display().to_string());
+    let drive = NewDrive { name, backend, path, size, profile, queues, policy };
+    let drive = Rest::new(&daemon.socket).add_drive(&drive, opened.as_ref().map(File::as_fd))?;
+    print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
+}
+
+/// Opens a drive that nobody uses. `create`: the size of an image that may be made.
+fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<File> {
+    if let Some(used) = in_use::uses(path).first() {
+        return Err(Problem::new(409, "in-use", used.what(path), used.remedy()).into());
+    }
+    let layout = format!("{}.layout.toml", path.display());
+    if Path::new(&layout).exists() {
+        let title = format!("{} has tenants: {layout} says whose it is", path.display());
+        let remedy = "declare it in the configuration with them, or remove that file if nobody needs what is there";
+        return Err(Problem::new(409, "has-tenants", title, remedy).into());
+    }
+    let cant = |error: std::io::Error| {
+        let title = format!("can't open {}: {error}", path.display());
+        Problem::new(422, "not-usable", title, "give the path of a drive that you may read and write")
+    };
+    let mut options = OpenOptions::new();
+    // A pipe in its place would have us wait for whoever opens it too.
+    options.read(true).write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    if backend == "block" {
+        // The kernel refuses where it uses the device itself (open(2)).
+        options.custom_flags((OFlags::NONBLOCK | OFlags::EXCL).bits() as i32);
+    }
+    let Some(size) = create.filter(|_| !path.exists()) else { return Ok(options.open(path).map_err(cant)?) };
+    let size: Size = size.parse().map_err(|error: UnitError| {
+        Problem::new(422, "invalid", format!("size is {size:?}: {error}"), "write a size such as 64GiB")
+    })?;
+    let file = options.create_new(true).mode(0o600).open(path).map_err(cant)?;
+    file.set_len(size.0).and_then(|()| file.sync_all()).map_err(cant)?;
+    Ok(file)
+}
+
+fn no_such_drive(name: &str) -> Problem {
+    Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
+}
+
+fn drives(drives: &[Drive]) -> String {
+    let row = |drive: &Drive| {
+        let path = drive.path.clone().unwrap_or_else(|| "-".to_owned());
+        let sizes = [drive.size_bytes, drive.free_bytes, drive.wiping_bytes].map(|bytes| Size(bytes).to_string());
+        let [size, free, wiping] = sizes;
+        let state = drive.failed.as_ref().map_or_else(|| "served".to_owned(), |why| format!("missing: {why}"));
+        vec![drive.name.clone(), drive.backend.clone(), path, size, free, wiping, drive.policy.clone(), state]
+    };
+    let heading = ["drive", "back end", "path", "size", "free", "wiping", "policy", "state"];
+    table::layout_with_words(&heading, &drives.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2, 6, 7])
+}
