@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use sim::BoundCounts;
+use sim::{BoundCounts, DiskCounts};
 
 /// Failing seeds that are printed; the rest is counted.
 const SHOWN: usize = 20;
@@ -58,6 +58,7 @@ struct Tally {
     /// Seeds by why somebody was allowed to starve.
     excuses: Mutex<BTreeMap<&'static str, u64>>,
     bounds: Mutex<BoundCounts>,
+    disks: Mutex<DiskCounts>,
     failures: Mutex<Vec<(u64, String)>>,
 }
 
@@ -143,6 +144,18 @@ fn sweep(options: &Options) -> Result<()> {
          more, {} because best effort of more than an interval ago was still there",
         bounds.held, bounds.over, bounds.slow_drive, bounds.more_load, bounds.overdrawn, bounds.left_over
     );
+    let disks = tally.disks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{} disks made, {} made larger, {} of either refused for want of room, {} deleted, {} MiB of those wiped, {} MiB had by \
+         others then, {} commands more at the drive than the guests' own",
+        disks.created,
+        disks.grown,
+        disks.refused,
+        disks.deleted,
+        disks.wiped_bytes >> 20,
+        disks.reused_bytes >> 20,
+        disks.further_parts
+    );
     if !failures.is_empty() {
         bail!("{} of {seeds} seeds failed", failures.len());
     }
@@ -164,6 +177,7 @@ fn work(first: u64, seeds: u64, tally: &Tally) {
                 summary.excuses.iter().for_each(|why| *excuses.entry(why).or_default() += 1);
                 drop(excuses);
                 *tally.bounds.lock().unwrap_or_else(PoisonError::into_inner) += summary.bounds;
+                *tally.disks.lock().unwrap_or_else(PoisonError::into_inner) += summary.disks;
             }
             Ok(Err(failure)) => {
                 if let sim::sweep::Failure::Broken { summary, .. } = &*failure {

@@ -1,6 +1,7 @@
 //! The event loop: guests, pollers and the drive in the order of their time.
 
 mod build;
+mod disks;
 mod events;
 mod faults;
 mod membership;
@@ -18,11 +19,13 @@ use ssd_model::Drive;
 
 use crate::check::{BoundCounts, Contender, Ledger, Rule, Service, Shares, Watch};
 use crate::device::{SimBackend, SimDrive};
+use crate::disks::{DiskCounts, Disks};
 use crate::engine::events::{Event, Events};
 use crate::guest::{Ask, Guest};
 use crate::host::{Contention, Kick, PathCosts};
 use crate::lock::{Mutex, Spinlock};
-use crate::port::{Meter, SimSource};
+use crate::observed::Observed;
+use crate::port::Meter;
 use crate::report::{Report, TenantReport};
 use crate::sabotage::Sabotage;
 use crate::scenario::{Scenario, ScenarioError};
@@ -39,7 +42,7 @@ const EVENTS_AT_ONCE: u64 = 1_000_000;
 const LOOKS: u64 = 4;
 
 struct Node<P> {
-    poller: Poller<SimSource, SimBackend, P>,
+    poller: Poller<Observed, SimBackend, P>,
     /// Whoever is served here at some time.
     members: Vec<u16>,
     /// Those who are here, and their places in the poller.
@@ -64,7 +67,7 @@ struct Node<P> {
 /// What a poller will have of a tenant that is not there yet.
 struct Awaited {
     tenant: u16,
-    source: SimSource,
+    source: Observed,
     probe: Arc<Probe>,
 }
 
@@ -91,6 +94,9 @@ pub(crate) struct Engine<'a, P> {
     guests: Vec<Guest>,
     probes: Vec<Arc<Probe>>,
     board: Arc<Board>,
+    /// If disks come, grow and go.
+    disks: Option<Disks>,
+    sabotage: Sabotage,
     /// Each tenant's, in force now.
     terms: Vec<Terms>,
     /// Tenants whose shares over the measured time are not to be compared, since their terms changed.
@@ -141,6 +147,8 @@ impl<'a, P: Policy> Engine<'a, P> {
             guests: Vec::new(),
             probes: Vec::new(),
             board: Arc::default(),
+            disks: None,
+            sabotage,
             terms: scenario.tenants.iter().map(|tenant| tenant.terms).collect(),
             changed: vec![false; scenario.tenants.len()],
             nodes_of: vec![0..0; scenario.tenants.len()],
@@ -150,6 +158,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             woken: Vec::new(),
             asks: Vec::new(),
         };
+        engine.place_disks()?;
         engine.add_guests();
         engine.add_pollers(&hwqs, build, sabotage)?;
         Ok(engine)
@@ -237,6 +246,9 @@ impl<'a, P: Policy> Engine<'a, P> {
             }
         }
         self.asks.clear();
+        if self.disks.as_ref().is_some_and(|disks| disks.wiper == tenant) {
+            self.take_wiped();
+        }
     }
 
     /// A doorbell rang. Where it takes an exit to be heard, who sleeps goes on sleeping without one.
@@ -326,6 +338,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             None => {}
         }
         self.interrupt(number);
+        self.let_go_deleted();
     }
 
     /// Delivers the interrupts that a step raised.
@@ -396,10 +409,10 @@ impl<'a, P: Policy> Engine<'a, P> {
     /// What weights promised for the measured time.
     fn check_shares(&mut self) {
         let Scenario { policy, warmup, duration, hwq_depth, tenants, .. } = self.scenario;
-        let shares = Shares { policy, span_ns: duration.0, hwq_depth: *hwq_depth };
         let mut ledger = self.ledger.borrow_mut();
         ledger.set_now(self.now_ns);
-        for node in &self.nodes {
+        for (node, hwqs) in self.nodes.iter().zip(self.scenario.poller_hwqs()) {
+            let shares = Shares { policy, span_ns: duration.0, hwq_depth: *hwq_depth, hwqs };
             let contenders = node.members.iter().map(|&tenant| {
                 let guest = &self.guests[usize::from(tenant)];
                 let port = guest.port.borrow();
@@ -457,6 +470,7 @@ impl<'a, P: Policy> Engine<'a, P> {
             max_slowdown: None,
             simulated_ios: 0,
             bounds: BoundCounts::default(),
+            disks: DiskCounts::default(),
             violations: 0,
             broken: Vec::new(),
         }
@@ -465,7 +479,8 @@ impl<'a, P: Policy> Engine<'a, P> {
     /// Nothing new; what is in flight ends, and everybody leaves.
     fn drain(&mut self, until_ns: u64) {
         (0..self.guests.len()).for_each(|tenant| self.leave(tenant));
-        while self.nodes.iter().any(|node| node.poller.inflight() > 0) && self.advance(until_ns) {}
+        let is_busy = |node: &Node<P>| node.poller.inflight() > 0 || !node.tenants.is_empty();
+        while self.nodes.iter().any(is_busy) && self.advance(until_ns) {}
         (0..self.guests.len()).for_each(|tenant| self.let_go(tenant));
     }
 
@@ -486,8 +501,19 @@ impl<'a, P: Policy> Engine<'a, P> {
                 ledger.violate(Rule::ExactlyOnce, what);
             }
         }
+        for (tenant, guest) in self.guests.iter().enumerate() {
+            let lost = guest.port.borrow().lost();
+            if lost > 0 {
+                ledger.violate(Rule::ExactlyOnce, || {
+                    format!("tenant {tenant}: {lost} I/Os were fetched and never came back")
+                });
+            }
+        }
         ledger.close();
         report.bounds = ledger.bounds();
+        report.disks = self.disks.as_ref().map_or_else(DiskCounts::default, |disks| disks.counts);
+        report.disks.reused_bytes = ledger.reused_bytes();
+        report.disks.further_parts = ledger.further_parts();
         report.simulated_ios = self.guests.iter().map(|guest| guest.ios).sum();
         (report.violations, report.broken) = ledger.take();
         drop(ledger);

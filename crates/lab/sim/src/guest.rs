@@ -162,6 +162,14 @@ impl Guest {
         }
     }
 
+    /// More threads, spread over its vCPUs; [`ready`](Self::ready) starts them.
+    pub(crate) fn add_threads(&mut self, jobs: Vec<Box<dyn Job>>) {
+        for job in jobs {
+            let vcpu = (self.threads.len() % self.vcpus.len()) as u16;
+            self.threads.push(Thread { job, vcpu, queued: false, timer_ns: 0 });
+        }
+    }
+
     pub(crate) fn threads(&self) -> u32 {
         self.threads.len() as u32
     }
@@ -287,7 +295,11 @@ impl Guest {
             self.tally.late += u64::from(took.0 > self.target_ns);
             self.tally.over_bound += u64::from(io.served_ns() > io.bound_ns);
         }
-        self.threads[io.job as usize].job.completed(&io.shape, took, io_model::Nanos(now_ns));
+        let thread = &mut self.threads[io.job as usize];
+        if io.outcome.is_err() {
+            thread.job.failed();
+        }
+        thread.job.completed(&io.shape, took, io_model::Nanos(now_ns));
         self.follow(io.job, now_ns, asks);
         self.ready(io.job, now_ns, asks);
     }

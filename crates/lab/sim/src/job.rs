@@ -49,6 +49,9 @@ pub trait Job {
     /// What now?
     fn next(&mut self, now: Nanos) -> Action;
 
+    /// The I/O that `completed` is told of next failed.
+    fn failed(&mut self) {}
+
     /// One of its I/Os ended.
     fn completed(&mut self, shape: &Shape, latency: Nanos, now: Nanos);
 

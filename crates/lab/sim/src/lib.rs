@@ -13,6 +13,8 @@
 //! | `lock` | locks that CPUs wait for |
 //! | `guest` | vCPUs: submissions, interrupts, completions |
 //! | `port` | the queues between a guest and its poller: an `io_model::Source` |
+//! | `observed` | the port's source where its disk lies, with the ledger listening |
+//! | `disks` | the daemon's layout, and the wiper's work |
 //! | `device` | the drive and its faults: an `io_model::Backend` |
 //! | `engine` | the event loop |
 //! | `measure`, `report` | what was seen |
@@ -30,12 +32,14 @@
 
 mod check;
 mod device;
+mod disks;
 mod engine;
 mod guest;
 mod host;
 mod job;
 mod lock;
 mod measure;
+mod observed;
 mod port;
 mod report;
 mod sabotage;
@@ -44,6 +48,7 @@ pub mod sweep;
 pub mod workload;
 
 pub use check::{BoundCounts, Rule, Violation};
+pub use disks::DiskCounts;
 pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
 pub use measure::{Latencies, Moments, fairness_index};

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use io_model::{DeviceError, Fetch, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, Token};
+use policy::Bound;
 use poller::Probe;
 
-use crate::check::{Fetched, Ledger, Queue};
+use crate::check::{Ledger, Queue};
 use crate::host::{Kick, PathCosts};
 use crate::job::Shape;
 use crate::sabotage::Sabotage;
@@ -49,7 +50,7 @@ pub(crate) struct Io {
     pub(crate) job: u32,
     pub(crate) vcpu: u16,
     vq: u16,
-    /// Its number in the ledger, once it is fetched.
+    /// Which of the port's fetches it was, once it is fetched.
     serial: u64,
     state: State,
     pub(crate) since_ns: u64,
@@ -61,6 +62,10 @@ pub(crate) struct Io {
 }
 
 impl Io {
+    fn blocks(&self) -> u64 {
+        u64::from(self.shape.len_bytes >> 12).max(1)
+    }
+
     /// From its fetch to its completion, as the poller sees it.
     pub(crate) fn served_ns(&self) -> u64 {
         self.posted_ns.saturating_sub(self.fetched_ns)
@@ -119,6 +124,8 @@ struct Vq {
     posting: Vec<u32>,
     /// The vCPU of the command that was fetched last.
     last_vcpu: u16,
+    /// See [`Queue::ahead_blocks`].
+    ahead_blocks: u64,
 }
 
 /// One tenant's queues. VQ 0 is the admin queue and is not used here.
@@ -139,6 +146,8 @@ pub(crate) struct Port {
     pub(crate) live: bool,
     /// Rings doorbells for commands that aren't there.
     pub(crate) rogue: bool,
+    /// Commands fetched since the start.
+    fetched: u64,
     /// Waiting commands that the poller knows of, in all VQs.
     seen: u32,
     /// Since when there are any without a break.
@@ -165,6 +174,7 @@ impl Port {
             raised: Vec::new(),
             live: true,
             rogue: false,
+            fetched: 0,
             seen: 0,
             seen_since_ns: None,
         }
@@ -269,12 +279,16 @@ impl Port {
         self.ios.iter().filter(late).count() as u64
     }
 
+    /// I/Os that were fetched and never came back.
+    pub(crate) fn lost(&self) -> usize {
+        self.ios.iter().filter(|io| matches!(io.state, State::Fetched | State::Orphaned)).count()
+    }
+
     /// For the one who watches out for starvation.
     pub(crate) fn queues(&self) -> impl Iterator<Item = Queue> {
         self.vqs.iter().map(|vq| {
-            let next = vq.waiting.front().filter(|_| self.live).map(|&id| self.ios[id as usize].shape.len_bytes);
-            let next_blocks = next.map_or(0, |len_bytes| u64::from(len_bytes >> 12).max(1));
-            Queue { next_blocks, served: vq.fetched + vq.completed }
+            let next_blocks = vq.waiting.front().filter(|_| self.live).map_or(0, |&id| self.ios[id as usize].blocks());
+            Queue { next_blocks, ahead_blocks: vq.ahead_blocks, served: vq.fetched + vq.completed }
         })
     }
 }
@@ -297,6 +311,18 @@ pub(crate) struct SimSource {
     /// What the client asked for, from VQ 1 on; medium beyond the end.
     pub(crate) priorities: Vec<QueuePriority>,
     pub(crate) sabotage: Sabotage,
+}
+
+impl SimSource {
+    /// What its policy says of it now, if it is promised anything.
+    pub(crate) fn bound(&self) -> Option<Bound> {
+        if self.probe.class().is_guaranteed() { self.probe.bound() } else { None }
+    }
+
+    /// The poller takes a completion.
+    pub(crate) fn spend_completion(&self) {
+        self.meter.spend(self.costs.complete_ns);
+    }
 }
 
 /// Entries that a rogue's doorbell claims beyond what there is.
@@ -328,7 +354,11 @@ impl Source for SimSource {
 
     fn fetch(&mut self, vq: u16) -> Fetch {
         let mut port = self.port.borrow_mut();
-        let Port { vqs, ios, doorbells, seen, seen_since_ns, .. } = &mut *port;
+        let Port { vqs, ios, doorbells, fetched, seen, seen_since_ns, live, .. } = &mut *port;
+        if !*live {
+            // A command in parts keeps a VQ that left.
+            return Fetch::Empty;
+        }
         let Some(queue) = vqs.get_mut(usize::from(vq)) else { return Fetch::Empty };
         let Some(id) = queue.waiting.pop_front() else { return Fetch::Empty };
         queue.fetched += 1;
@@ -342,29 +372,29 @@ impl Source for SimSource {
                 *seen_since_ns = None;
             }
         }
+        let blocks = ios[id as usize].blocks();
+        queue.ahead_blocks = 0;
+        vqs.iter_mut().for_each(|vq| vq.ahead_blocks = vq.ahead_blocks.max(blocks));
+        let queue = &mut vqs[usize::from(vq)];
         let io = &mut ios[id as usize];
         let write_ns = if io.shape.op == Op::Write { self.costs.write_ns } else { 0 };
         let bounce_ns = if io.vcpu == queue.last_vcpu { 0 } else { self.costs.bounce_ns };
         queue.last_vcpu = io.vcpu;
         self.meter.spend(self.costs.fetch_ns + write_ns + bounce_ns);
-        let mut command = match io.shape.op {
+        let command = match io.shape.op {
             Op::Flush => self.place.flush(),
             op => self.place.command(op, io.shape.offset_bytes, io.shape.len_bytes.into()),
         };
-        if self.sabotage == Sabotage::ForeignRange {
-            command.offset_bytes = command.tenant_offset_bytes;
-        }
         io.state = State::Fetched;
         io.fetched_ns = self.meter.now_ns();
-        let bound = if self.probe.class().is_guaranteed() { self.probe.bound() } else { None };
-        io.bound_ns = bound.and_then(|bound| bound.vouched).map_or(u64::MAX, |vouched| vouched.0);
-        let by = Fetched { poller: self.poller, tenant: self.tenant, bound };
-        io.serial = self.ledger.borrow_mut().fetched(by, &command);
+        io.bound_ns = self.bound().and_then(|bound| bound.vouched).map_or(u64::MAX, |vouched| vouched.0);
+        *fetched += 1;
+        io.serial = *fetched;
+        self.ledger.borrow_mut().asked(self.tenant, command.len_bytes);
         Fetch::Command(command, IoBuf::default(), Token::new(vq, io.serial as u16, id))
     }
 
     fn complete(&mut self, token: Token, outcome: Outcome, _: IoBuf) {
-        self.meter.spend(self.costs.complete_ns);
         let (mut vq, generation, id) = token.spend();
         if self.sabotage == Sabotage::ForeignVq {
             vq += 1;
@@ -377,15 +407,12 @@ impl Source for SimSource {
                 io.state = State::Posted;
                 io.posted_ns = self.meter.now_ns();
                 io.outcome = outcome;
-                self.ledger.borrow_mut().completed(self.tenant, io.serial, Nanos(io.served_ns()));
                 vqs[usize::from(vq)].completed += 1;
                 vqs[usize::from(vq)].posting.push(id);
             }
             Some(io) if io.state == State::Orphaned => {
                 io.state = State::Free;
                 free.push(id);
-                let served = Nanos(self.meter.now_ns() - io.fetched_ns);
-                self.ledger.borrow_mut().completed(self.tenant, io.serial, served);
             }
             _ => self.ledger.borrow_mut().wrong_completion(self.tenant, vq, id),
         }

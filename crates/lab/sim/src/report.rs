@@ -7,6 +7,7 @@ use policy::Bound;
 use serde::Serialize;
 
 use crate::check::{BoundCounts, Violation};
+use crate::disks::DiskCounts;
 use crate::measure::{Latencies, Moments, fairness_index};
 
 /// A latency that a policy vouches for. Times in ns, with the drive: from the fetch of a command to its completion.
@@ -88,6 +89,9 @@ pub struct Report {
     pub simulated_ios: u64,
     /// How many commands were held against a bound.
     pub bounds: BoundCounts,
+    /// What happened to disks.
+    #[serde(skip_serializing_if = "DiskCounts::is_empty")]
+    pub disks: DiskCounts,
     /// Rules that were broken.
     pub violations: u64,
     /// The first of them.

@@ -14,6 +14,12 @@ pub(crate) enum Sabotage {
     ForeignRange,
     /// Completions go to the queue beside the one that they belong to.
     ForeignVq,
+    /// A disk that grew has its last piece a step beside where the layout says.
+    WrongPiece,
+    /// What a deleted disk left is free at once.
+    SkipWiping,
+    /// The wiper begins while commands of the deleted disk are with the drive.
+    WipeEarly,
 }
 
 /// The command that a drive delivers twice or loses, by its serial number.

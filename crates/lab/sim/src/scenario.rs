@@ -5,7 +5,7 @@ use policy::{PolicyConfig, Terms};
 use ssd_model::Profile;
 
 use crate::host::{HostCosts, Layout};
-use crate::workload::Workload;
+use crate::workload::{Access, BlockSize, Fio, Workload};
 
 /// Most tenants of a scenario, counting those who come when others left.
 const MOST_TENANTS: usize = 16_384;
@@ -104,12 +104,25 @@ pub struct Change {
 /// What changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The tenant comes: it was not there before. Once for each tenant; later ones change nothing.
+    /// The tenant comes: it was not there before. Once for each tenant; later ones change nothing. Where
+    /// [disks move](Scenario::disks_move) it gets its place on the drive now, and does not come if there is none.
     Joins,
     /// It has other terms from now on. Its target counts from now on too.
     NewTerms(Terms),
-    /// It goes, with commands in flight, and never comes back.
+    /// It goes, with commands in flight, and never comes back. Its disk stays.
     Leaves,
+    /// Its disk gets so many bytes more, a multiple of 4096, if there is room, and its guest a thread that uses all of
+    /// it (`grown_fio`). Only where [disks move](Scenario::disks_move).
+    Grows(u64),
+    /// It goes as with `Leaves`; then the wiper overwrites what its disk had, and others may get that. Only where
+    /// [disks move](Scenario::disks_move).
+    Deleted,
+}
+
+/// What a guest does beside its workload with a disk that grew.
+pub fn grown_fio() -> Fio {
+    let block_sizes = [4 << 10, 128 << 10].map(|bytes| BlockSize { bytes, weight: 1 }).to_vec();
+    Fio { jobs: 1, iodepth: 4, access: Access { block_sizes, ..Access::random_4k(50) } }
 }
 
 /// A whole run.
@@ -117,7 +130,7 @@ pub enum ChangeKind {
 pub struct Scenario {
     /// The drive.
     pub profile: Profile,
-    /// Its size; tenants' disks follow one another on it.
+    /// Its size; tenants' disks follow one another on it, but where [disks move](Scenario::disks_move).
     pub drive_bytes: u64,
     /// What CPUs pay.
     pub costs: HostCosts,
@@ -186,9 +199,10 @@ impl Scenario {
             return Err(ScenarioError::Tenants { found: tenants });
         }
         let mut start_bytes = 0_u64;
-        for tenant in &self.tenants {
+        for (at, tenant) in self.tenants.iter().enumerate() {
             let name = || tenant.name.clone();
-            start_bytes = start_bytes.saturating_add(tenant.size_bytes);
+            let is_there = !self.disks_move() || !self.comes_later(at);
+            start_bytes = start_bytes.saturating_add(if is_there { tenant.size_bytes } else { 0 });
             if start_bytes > self.drive_bytes {
                 return Err(ScenarioError::DriveFull { name: name(), drive_bytes: self.drive_bytes });
             }
@@ -217,6 +231,20 @@ impl Scenario {
             return Err(ScenarioError::NoSuchTenant { tenant: change.tenant });
         }
         Ok(())
+    }
+
+    /// Whether disks come, grow and are deleted, which takes a tenant with [`Workload::Wipe`]: then the daemon's layout
+    /// says where they lie.
+    pub fn disks_move(&self) -> bool {
+        self.wiper().is_some()
+    }
+
+    pub(crate) fn wiper(&self) -> Option<usize> {
+        self.tenants.iter().position(|tenant| matches!(tenant.workload, Workload::Wipe))
+    }
+
+    pub(crate) fn comes_later(&self, tenant: usize) -> bool {
+        self.changes.iter().any(|change| change.tenant == tenant && change.kind == ChangeKind::Joins)
     }
 
     /// All terms that each tenant ever has.

@@ -47,7 +47,7 @@ fn who_asks_for_more_than_before_is_told_so() {
     let mut late = reader(promise, 4, 64);
     late.workload = sim::workload::Workload::Open(sim::workload::Open {
         jobs: 4,
-        arrivals: sim::workload::Arrivals::Bursts { iops: 2e6, on: Nanos::from_millis(5), off: Nanos::from_millis(25) },
+        arrivals: sim::workload::Arrivals::Bursts { iops: 2e6, on: Nanos::from_millis(5), off: Nanos::from_millis(45) },
         access: sim::workload::Access::random_4k(100),
         max_outstanding: 256,
     });

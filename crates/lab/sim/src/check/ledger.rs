@@ -5,6 +5,7 @@ use policy::{Cost, Terms};
 
 use super::bound::{BoundCounts, Bounds, Fetched};
 use super::limits::Buckets;
+use super::space::Space;
 use super::{Book, Rule, Served, Violation};
 
 /// What one tenant got. Commands count when they are fetched: that is what a policy decides.
@@ -26,6 +27,10 @@ struct Account {
     service: Service,
     buckets: Buckets,
     completed: u64,
+    /// The guest's own commands, their bytes, and those of what went to the drive for them.
+    asked: u64,
+    asked_bytes: u64,
+    sent_bytes: u64,
 }
 
 /// A command that was fetched and not submitted yet.
@@ -49,6 +54,8 @@ pub(crate) struct Ledger {
     returned: Option<u64>,
     /// If the policy vouches for any.
     bounds: Option<Bounds>,
+    /// Whose each byte of the drive is, if disks come, grow and go.
+    space: Option<Space>,
     /// All tenants together.
     served: Served,
     book: Book,
@@ -65,6 +72,7 @@ impl Ledger {
             in_hand: None,
             returned: None,
             bounds: bound_cost.map(Bounds::new),
+            space: None,
             served: Served::default(),
             book: Book::default(),
         }
@@ -77,7 +85,50 @@ impl Ledger {
         }
         let end_bytes = start_bytes.saturating_add(size_bytes);
         let buckets = Buckets::new(terms.limits, pollers);
-        self.accounts.push(Account { start_bytes, end_bytes, service: Service::default(), buckets, completed: 0 });
+        let (completed, asked, asked_bytes, sent_bytes) = (0, 0, 0, 0);
+        let service = Service::default();
+        let account = Account { start_bytes, end_bytes, service, buckets, completed, asked, asked_bytes, sent_bytes };
+        self.accounts.push(account);
+    }
+
+    /// Disks come, grow and go on a drive of that size; the wiper is the only tenant without one.
+    pub(crate) fn disks_move(&mut self, drive_bytes: u64, wiper: u16) {
+        self.space = Some(Space::new(drive_bytes, wiper));
+    }
+
+    /// A tenant's disk is these ranges of the drive now, each a start and a length.
+    pub(crate) fn gives(&mut self, tenant: u16, extents: impl Iterator<Item = (u64, u64)>) {
+        let wrong = self.space.as_mut().and_then(|space| space.give(tenant, extents));
+        self.judge(wrong);
+    }
+
+    /// A deleted tenant is gone; its disk is the wiper's.
+    pub(crate) fn releases(&mut self, tenant: u16) {
+        let wrong = self.space.as_mut().and_then(|space| space.release(tenant));
+        self.judge(wrong);
+    }
+
+    /// Bytes of deleted disks that others got, overwritten.
+    pub(crate) fn reused_bytes(&self) -> u64 {
+        self.space.as_ref().map_or(0, |space| space.reused_bytes)
+    }
+
+    /// Commands that went to the drive beyond the guests' own.
+    pub(crate) fn further_parts(&self) -> u64 {
+        self.accounts.iter().map(|account| account.service.commands - account.asked).sum()
+    }
+
+    fn judge(&mut self, wrong: Option<(Rule, String)>) {
+        if let Some((rule, what)) = wrong {
+            self.violate(rule, || what);
+        }
+    }
+
+    /// A tenant's front end took a command from its guest.
+    pub(crate) fn asked(&mut self, tenant: u16, len_bytes: u64) {
+        let account = &mut self.accounts[usize::from(tenant)];
+        account.asked += 1;
+        account.asked_bytes += len_bytes;
     }
 
     /// A tenant has other terms.
@@ -126,6 +177,7 @@ impl Ledger {
             bounds.fetched(by, self.serial, command, self.now_ns);
         }
         let account = &mut self.accounts[usize::from(tenant)];
+        account.sent_bytes += command.len_bytes;
         let service = &mut account.service;
         service.commands += 1;
         match command.op {
@@ -162,6 +214,11 @@ impl Ledger {
             let what = || format!("tenant {tenant}: {fetched:?} was fetched, {command:?} submitted");
             self.violate(Rule::ExactlyOnce, what);
         }
+        if let Some(space) = &mut self.space {
+            let wrong = space.submitted(tenant, command);
+            self.judge(wrong);
+            return serial;
+        }
         let Account { start_bytes, end_bytes, .. } = self.accounts[usize::from(tenant)];
         let end = command.offset_bytes.checked_add(command.len_bytes);
         let inside = command.offset_bytes >= start_bytes && end.is_some_and(|end| end <= end_bytes);
@@ -179,8 +236,11 @@ impl Ledger {
         }
     }
 
-    /// A tenant's queue gets a completion for one of its commands in flight, so long after its fetch.
-    pub(crate) fn completed(&mut self, tenant: u16, serial: u64, served: Nanos) {
+    /// A tenant's front end gets a completion for one of its commands in flight, so long after its fetch.
+    pub(crate) fn completed(&mut self, tenant: u16, serial: u64, served: Nanos, command: &Command, is_done: bool) {
+        if let Some(space) = &mut self.space {
+            space.ended(tenant, command, is_done);
+        }
         if let Some(bounds) = &mut self.bounds
             && let Some(what) = bounds.completed(serial, served)
         {
@@ -209,7 +269,14 @@ impl Ledger {
             self.violate(Rule::ExactlyOnce, || format!("command {serial} came back and was completed for nobody"));
         }
         for tenant in 0..self.accounts.len() {
-            let Account { service: Service { commands, .. }, completed, .. } = self.accounts[tenant];
+            let account = &self.accounts[tenant];
+            let Account { service: Service { commands, .. }, completed, asked_bytes, sent_bytes, .. } = *account;
+            if asked_bytes != sent_bytes {
+                let what = || {
+                    format!("tenant {tenant}: its guest asked for {asked_bytes} bytes, {sent_bytes} went to the drive")
+                };
+                self.violate(Rule::ExactlyOnce, what);
+            }
             if commands != completed {
                 let what = || format!("tenant {tenant}: {commands} commands fetched, {completed} completed");
                 self.violate(Rule::ExactlyOnce, what);

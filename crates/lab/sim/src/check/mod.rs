@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | here | [`Rule`], [`Violation`], and the book that they are written into |
 //! | `ledger` | every command's way: exactly once, in bounds, to the queue it came from |
+//! | `space` | whose each byte of the drive is, while disks come, grow and go |
 //! | `watch`, `turns` | who waits while others are served |
 //! | `shares` | weights over the measured time |
 //! | `limits` | IOPS and bandwidth ceilings over any span |
@@ -18,6 +19,7 @@ mod classes;
 mod ledger;
 mod limits;
 mod shares;
+mod space;
 mod turns;
 mod watch;
 
@@ -52,8 +54,11 @@ pub struct Violation {
 pub enum Rule {
     /// Each fetched command completes exactly once, to the queue it came from.
     ExactlyOnce,
-    /// A command stays within its tenant's range of the drive.
+    /// A command stays within its tenant's range of the drive, at the place that its disk has there.
     InBounds,
+    /// Each byte of the drive is one disk's at a time, stays at its place in that, and is nobody's again before it was
+    /// overwritten.
+    Space,
     /// A queue with commands waiting is served: not held for longer than the scenario's limit while others are
     /// served many times its turn.
     NoStarvation,

@@ -1,6 +1,6 @@
 //! Weights over the measured time.
 
-use policy::{COST_UNIT, Class, PolicyConfig, Terms};
+use policy::{COST_UNIT, Class, FairConfig, PolicyConfig, Terms};
 
 use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};
@@ -11,7 +11,8 @@ use super::ledger::Service;
 const FAIR_FACTOR: f64 = 4.0;
 /// Below this much measured time `fair`, which reckons in epochs, is not judged …
 const FAIR_EPOCHS: u64 = 5;
-/// … nor with HWQs that hold so little that their room, not the policy, decides who goes.
+/// … nor with several HWQs that hold less than so much or, together, less than the window: one of them may be full when
+/// all together are not, and its room goes to VQs in the order of their arrival, whatever their weights.
 const FAIR_HWQ_DEPTH: u32 = 64;
 /// … nor on a drive so slow that in this time fewer than so many HWQs' worth of commands went: what fills the HWQs at
 /// first is then most of what is seen.
@@ -57,6 +58,8 @@ pub(crate) struct Shares<'a> {
     pub(crate) span_ns: u64,
     /// What an HWQ holds.
     pub(crate) hwq_depth: u32,
+    /// The poller's.
+    pub(crate) hwqs: u16,
 }
 
 impl Shares<'_> {
@@ -77,6 +80,13 @@ impl Shares<'_> {
                 }
             }
         }
+    }
+
+    /// Under `fair`.
+    fn room_decides(&self, config: &FairConfig) -> bool {
+        let room = u64::from(self.hwqs) * u64::from(self.hwq_depth);
+        let window = config.window.0.saturating_mul(config.parallel_units.into()) / config.reference_time.0.max(1);
+        self.hwqs > 1 && (self.hwq_depth < FAIR_HWQ_DEPTH || room < window)
     }
 
     /// The same under `wrr` and `drr`.
@@ -101,7 +111,7 @@ impl Shares<'_> {
             PolicyConfig::Fair(config)
                 if config.variant == policy::Variant::Corrected
                     && one.kind == other.kind
-                    && self.hwq_depth >= FAIR_HWQ_DEPTH
+                    && !self.room_decides(config)
                     && self.span_ns >= FAIR_EPOCHS * config.epoch.0 =>
             {
                 let shares = [one.share(1), other.share(1)];

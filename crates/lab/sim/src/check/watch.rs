@@ -17,6 +17,9 @@ pub(crate) struct Served {
 pub(crate) struct Queue {
     /// Blocks of the command that is next; 0 if none waits.
     pub(crate) next_blocks: u64,
+    /// Blocks of the largest command that its tenant was served since it was last served itself, that one included: by
+    /// so much its tenant may be ahead of its turn, whose other VQs are served for the same weight.
+    pub(crate) ahead_blocks: u64,
     /// Commands fetched from it since the start, and such that came back: who sent much at once has its turn until that
     /// is done.
     pub(crate) served: u64,
@@ -69,7 +72,7 @@ impl Watch {
             let waited_ns = now_ns - since.at_ns;
             let fair = TURNS * self.turn;
             let passed_over = served.commands - since.others.commands > fair
-                && served.blocks - since.others.blocks > fair * queue.next_blocks;
+                && served.blocks - since.others.blocks > fair * queue.next_blocks.max(queue.ahead_blocks);
             if waited_ns > self.limit_ns && passed_over {
                 since.waiting = false;
                 starving = starving.or(Some((at, waited_ns)));
@@ -87,7 +90,7 @@ mod tests {
     fn only_who_is_passed_over_starves() {
         let mut watch = Watch::new(100, 2);
         let mut look = |waiting: bool, own, now_ns, served| {
-            let queue = Queue { next_blocks: waiting.into(), served: own };
+            let queue = Queue { next_blocks: waiting.into(), ahead_blocks: 0, served: own };
             watch.look([queue].into_iter(), now_ns, Served { commands: served, blocks: served })
         };
         assert_eq!(look(true, 0, 10, 0), None);
@@ -102,10 +105,19 @@ mod tests {
 
     #[test]
     fn small_weights_wait_for_large_ones() {
-        let mut watch = Watch::new(100, 1_001);
+        let watch = Watch::new(100, 1_001);
+        let mut watches = [watch, Watch::new(100, 1_001)];
+        // One whose next command is large, and one that pays for a sibling's.
         let mut look = |now_ns, commands, blocks| {
-            let queue = Queue { next_blocks: 8, served: 0 };
-            watch.look([queue].into_iter(), now_ns, Served { commands, blocks })
+            let queues =
+                [(8, 0), (1, 8)].map(|(next_blocks, ahead_blocks)| Queue { next_blocks, ahead_blocks, served: 0 });
+            let mut each = watches
+                .iter_mut()
+                .zip(queues)
+                .map(|(watch, queue)| watch.look([queue].into_iter(), now_ns, Served { commands, blocks }));
+            let [large, ahead] = [each.next(), each.next()];
+            assert_eq!(large, ahead);
+            large.flatten()
         };
         assert_eq!(look(0, 0, 0), None);
         assert_eq!(look(1_000, 30_000, 300_000), None);

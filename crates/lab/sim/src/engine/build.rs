@@ -3,16 +3,18 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use io_model::{Nanos, Place, TenantId};
+use io_model::{Extents, Nanos, Place, TenantId};
 use policy::{Policy, PollerShape};
 use poller::{Poller, Probe};
 
 use super::{Awaited, Engine, MutexTurn, Node};
 use crate::check::{Watch, turns};
 use crate::device::SimBackend;
+use crate::disks::WipeJob;
 use crate::guest::Guest;
 use crate::host::Layout;
 use crate::measure::Tally;
+use crate::observed::Observed;
 use crate::port::{Port, SimSource};
 use crate::sabotage::Sabotage;
 use crate::scenario::{ChangeKind, ScenarioError, Tenant};
@@ -38,6 +40,10 @@ impl<P: Policy> Engine<'_, P> {
             self.guests.push(guest);
             self.probes.push(Arc::new(Probe::new(TenantId(at as u32), tenant.terms.class)));
         }
+        if let Some(disks) = &self.disks {
+            let job = WipeJob::new(Rc::clone(&disks.wipes));
+            self.guests[usize::from(disks.wiper)].add_threads(vec![Box::new(job)]);
+        }
         for change in scenario.changes.iter().filter(|change| change.kind == ChangeKind::Joins) {
             let guest = &mut self.guests[change.tenant];
             (guest.stopped, guest.awaited) = (true, true);
@@ -53,11 +59,7 @@ impl<P: Policy> Engine<'_, P> {
     ) -> Result<(), ScenarioError> {
         let scenario = self.scenario;
         let costs = self.path;
-        let starts: Vec<u64> = scenario
-            .tenants
-            .iter()
-            .scan(0, |next, tenant| Some(std::mem::replace(next, *next + tenant.size_bytes)))
-            .collect();
+        let disks = self.extents();
         let mut first_hwq = 0;
         for (number, tenants) in scenario.pollers().into_iter().enumerate() {
             let guaranteed = tenants.iter().map(|&tenant| &scenario.tenants[tenant]);
@@ -85,7 +87,7 @@ impl<P: Policy> Engine<'_, P> {
             poller.set_send_budget(costs.batch);
             let (mut places, mut awaited) = (Vec::new(), Vec::new());
             for &tenant in &tenants {
-                let (source, probe) = self.source(number as u16, tenant, starts[tenant], sabotage);
+                let (source, probe) = self.source(number as u16, tenant, disks[tenant].clone(), sabotage);
                 if self.guests[tenant].awaited {
                     awaited.push(Awaited { tenant: tenant as u16, source, probe });
                 } else if let Ok(slot) = poller.add(source, probe, &self.terms_at(tenant, number as u16)) {
@@ -112,7 +114,7 @@ impl<P: Policy> Engine<'_, P> {
     }
 
     /// What a poller has of a tenant: all of its VQs, or the next one that none has yet.
-    fn source(&mut self, poller: u16, tenant: usize, base_bytes: u64, sabotage: Sabotage) -> (SimSource, Arc<Probe>) {
+    fn source(&mut self, poller: u16, tenant: usize, disk: Extents, sabotage: Sabotage) -> (Observed, Arc<Probe>) {
         let Tenant { vqs, terms, ref queue_priorities, .. } = self.scenario.tenants[tenant];
         let nodes = &mut self.nodes_of[tenant];
         if nodes.end == 0 {
@@ -133,14 +135,14 @@ impl<P: Policy> Engine<'_, P> {
             ledger: Rc::clone(&self.ledger),
             costs: self.path,
             tenant: tenant as u16,
-            place: Place { tenant: TenantId(tenant as u32), disk: 0, base_bytes },
+            place: Place::whole_drive(TenantId(tenant as u32)),
             poller,
             probe: Arc::clone(&probe),
             vqs: if self.scenario.layout == Layout::PerQueue { vq..=vq } else { 1..=vqs },
             priorities: queue_priorities.clone(),
             sabotage,
         };
-        (source, probe)
+        (Observed::new(source, disk), probe)
     }
 
     /// The tenant and the vCPU beside which a poller of one VQ works: VQ 1 is vCPU 0's first, and so on.

@@ -1,6 +1,6 @@
 //! Tenants that come, go and get other terms while others run.
 
-use io_model::Nanos;
+use io_model::{Nanos, Source};
 use policy::{Policy, PolicyConfig, Terms};
 
 use super::{Engine, Node};
@@ -26,15 +26,17 @@ impl<P: Policy> Engine<'_, P> {
             ChangeKind::Joins => self.join(tenant),
             ChangeKind::NewTerms(terms) => self.change_terms(tenant, terms),
             ChangeKind::Leaves => self.leave(tenant),
+            ChangeKind::Grows(bytes) => self.grow(tenant, bytes),
+            ChangeKind::Deleted => self.delete(tenant),
         }
     }
 
     /// The tenant is there from now on, unless it is already, or left before it came.
     pub(super) fn join(&mut self, tenant: usize) {
-        let guest = &mut self.guests[tenant];
-        if !std::mem::replace(&mut guest.awaited, false) {
+        if !std::mem::replace(&mut self.guests[tenant].awaited, false) || !self.create(tenant) {
             return;
         }
+        let guest = &mut self.guests[tenant];
         guest.stopped = false;
         guest.port.borrow_mut().live = true;
         self.unsettle();
@@ -98,9 +100,11 @@ impl<P: Policy> Engine<'_, P> {
         for number in self.nodes_of[tenant].clone() {
             let node = &mut self.nodes[usize::from(number)];
             let place = node.tenants.iter().position(|place| usize::from(place.0) == tenant);
-            if let Some(at) = place
-                && node.poller.remove(node.tenants[at].1, now).is_some()
-            {
+            let Some(at) = place else { continue };
+            let slot = node.tenants[at].1;
+            // A command in parts whose last one was not fetched yet.
+            let is_live = node.poller.source_mut(slot).is_some_and(|source| source.live_vqs() != 0);
+            if !is_live && node.poller.remove(slot, now).is_some() {
                 node.tenants.remove(at);
             }
         }

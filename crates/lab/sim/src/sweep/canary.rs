@@ -9,7 +9,7 @@ use ssd_model::{Placement, Profile};
 
 use crate::sabotage::Sabotage;
 use crate::workload::{BlockSize, Fio, Workload};
-use crate::{FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
+use crate::{Change, ChangeKind, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
 
 /// What one broken thing led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,9 @@ pub fn canaries() -> Vec<Canary> {
         ("a drive that loses a command", Sabotage::Lose, Rule::ExactlyOnce),
         ("a front end that reaches another tenant's range", Sabotage::ForeignRange, Rule::InBounds),
         ("a front end that completes into another queue", Sabotage::ForeignVq, Rule::ExactlyOnce),
+        ("a grown disk whose last piece is a step off", Sabotage::WrongPiece, Rule::InBounds),
+        ("a layout that gives out what was not overwritten", Sabotage::SkipWiping, Rule::Space),
+        ("a wiper that does not wait for commands in flight", Sabotage::WipeEarly, Rule::InBounds),
     ];
     let policies = policies.map(|(name, flaw, rule)| judge(name, rule, play_flawed(flaw)));
     let parts = parts.map(|(name, sabotage, rule)| judge(name, rule, play_sabotaged(sabotage)));
@@ -89,8 +92,33 @@ fn scenario(policy: PolicyConfig) -> Scenario {
 }
 
 fn play_sabotaged(sabotage: Sabotage) -> Result<Report, ScenarioError> {
-    let scenario = scenario(PolicyConfig::Passthrough);
+    let mut scenario = scenario(PolicyConfig::Passthrough);
+    if let Sabotage::WrongPiece | Sabotage::SkipWiping | Sabotage::WipeEarly = sabotage {
+        disks_move(&mut scenario);
+    }
     play(&scenario, &mut |shape: &PollerShape| Ok(scenario.policy.build(shape)?), sabotage)
+}
+
+/// On a drive that is full: the second disk grows where a third one was that is deleted before, and deleted disks leave
+/// room for a fourth.
+fn disks_move(scenario: &mut Scenario) {
+    const SIZE_BYTES: u64 = 4 << 20;
+    let like = scenario.tenants[0].clone();
+    scenario.tenants.extend([like.clone(), like.clone(), Tenant { workload: Workload::Wipe, ..like }]);
+    for (at, tenant) in scenario.tenants.iter_mut().enumerate() {
+        tenant.name = format!("t{at}");
+        tenant.size_bytes = SIZE_BYTES;
+    }
+    scenario.tenants[4].size_bytes = 0;
+    scenario.drive_bytes = 3 * SIZE_BYTES;
+    let changes = [
+        (5, 0, ChangeKind::Deleted),
+        (10, 1, ChangeKind::Grows(SIZE_BYTES / 2)),
+        (11, 2, ChangeKind::Deleted),
+        (15, 3, ChangeKind::Joins),
+    ];
+    scenario.changes =
+        changes.map(|(at_ms, tenant, kind)| Change { at: Nanos::from_millis(at_ms), tenant, kind }).to_vec();
 }
 
 /// The same with tenants of the classes medium and high; the second one's commands are large.

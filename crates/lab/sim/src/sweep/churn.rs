@@ -68,7 +68,7 @@ pub fn churn(policy: &'static str, seed: u64, changes: usize) -> Result<Churn, S
     let scenario = draw(policy_config, seed, changes);
     let report = run(&scenario).map_err(|error| error.to_string())?;
     let all = scenario.terms();
-    if let Some(broken) = report.broken.iter().find(|broken| excuse(&scenario, &all, broken).is_none()) {
+    if let Some(broken) = report.broken.iter().find(|broken| excuse(&scenario, &all, &report, broken).is_none()) {
         return Err(format!("at {} ns, {:?}: {}", broken.at_ns, broken.rule, broken.what));
     }
     let steady = run(&stay(&scenario)).map_err(|error| error.to_string())?;

@@ -67,6 +67,7 @@ pub fn draw(seed: u64) -> Scenario {
         let faults = 0..rng.usize(1..=3);
         scenario.faults = faults.map(|_| fault(&mut rng, &scenario)).collect();
     }
+    disks(&mut scenario);
     scenario
 }
 
@@ -188,6 +189,87 @@ fn membership(scenario: &mut Scenario) {
             }
         };
         scenario.changes.push(Change { at: Nanos(rng.u64(0..end_ns)), tenant, kind });
+    }
+}
+
+/// Now and then disks that are made, grow, get other limits and are deleted, on a drive that they nearly fill. From a
+/// source of its own too, and last: faults and other changes are about the tenants above.
+fn disks(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(24) ^ 0xd15c);
+    if rng.u8(..3) > 0 {
+        return;
+    }
+    let before = scenario.clone();
+    for tenant in &mut scenario.tenants {
+        shrink(&mut rng, tenant);
+    }
+    // Wiping takes its time.
+    scenario.duration += Nanos::from_millis(*choose(&mut rng, &[0, 5, 20]));
+    let wiper = Tenant {
+        name: "wiper".to_owned(),
+        terms: Terms::best_effort(1),
+        vcpus: 1,
+        vqs: 1,
+        queue_priorities: Vec::new(),
+        size_bytes: scenario.drive_bytes,
+        workload: Workload::Wipe,
+    };
+    let wiper_at = scenario.tenants.len();
+    scenario.tenants.push(wiper);
+    // New disks begin at whole MiB.
+    let room = |tenant: &Tenant| tenant.size_bytes.next_multiple_of(MIB);
+    let taken: u64 = scenario.tenants[..wiper_at].iter().map(room).sum();
+    scenario.drive_bytes = taken + rng.u64(0..=8) * MIB;
+    scenario.tenants[wiper_at].size_bytes = 0;
+    let end_ns = (scenario.warmup + scenario.duration).0;
+    for _ in 0..rng.usize(4..=32) {
+        let at = Nanos(rng.u64(0..end_ns));
+        let change = disk_change(&mut rng, scenario, wiper_at);
+        scenario.changes.extend(change.map(|(tenant, kind)| Change { at, tenant, kind }));
+    }
+    if scenario.validate().is_err() {
+        // A poller or HWQ too many for the wiper.
+        *scenario = before;
+    }
+}
+
+/// One event, about whom. `None`: one tenant more would be too many for the drive's HWQs.
+fn disk_change(rng: &mut Rng, scenario: &mut Scenario, wiper: usize) -> Option<(usize, ChangeKind)> {
+    let mut any = rng.usize(..scenario.tenants.len());
+    if any == wiper {
+        any = 0;
+    }
+    match rng.u8(..8) {
+        0..2 => {
+            let at = scenario.tenants.len();
+            let mut new = tenant(rng, at);
+            shrink(rng, &mut new);
+            new.vqs = new.vqs.min(8);
+            new.terms = Terms { class: new.terms.class, ..terms(rng, &scenario.policy) };
+            scenario.tenants.push(new);
+            if scenario.validate().is_err() {
+                scenario.tenants.pop();
+                return None;
+            }
+            Some((at, ChangeKind::Joins))
+        }
+        2..4 => Some((any, ChangeKind::Grows(rng.u64(1..=1_024) * 4_096))),
+        4..6 => {
+            let limits = if rng.u8(..3) == 0 { Limits::default() } else { limits(rng) };
+            let limits = times(limits, scenario.parts(any));
+            Some((any, ChangeKind::NewTerms(Terms { limits, ..scenario.tenants[any].terms })))
+        }
+        _ => Some((any, ChangeKind::Deleted)),
+    }
+}
+
+/// A disk so small that it is soon wiped, and a workload that fits on it.
+fn shrink(rng: &mut Rng, tenant: &mut Tenant) {
+    tenant.size_bytes = rng.u64(256..=2_048) * 4_096;
+    if tenant.workload.validate(tenant.size_bytes).is_err() {
+        let block_sizes = [4_096, 131_072].map(|bytes| BlockSize { bytes, weight: 1 }).to_vec();
+        let access = Access { block_sizes, ..Access::random_4k(70) };
+        tenant.workload = Workload::Fio(Fio { jobs: rng.u32(1..=4), iodepth: *choose(rng, &[1, 4, 32]), access });
     }
 }
 

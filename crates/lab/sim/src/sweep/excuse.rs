@@ -3,8 +3,9 @@
 use io_model::QueuePriority;
 use policy::{PolicyConfig, TenantPriority, Terms, Variant};
 
-use crate::workload::{Access, Workload};
-use crate::{FaultKind, Rule, Scenario, Violation};
+use crate::scenario::grown_fio;
+use crate::workload::{Access, Fio, Open, Webuser, Workload};
+use crate::{Change, ChangeKind, FaultKind, Report, Rule, Scenario, Violation};
 
 /// Commands of 4 KiB of guaranteed tenants in flight that may saturate a drive.
 const SATURATING: u32 = 128;
@@ -14,7 +15,12 @@ const PATIENT_RATIO: u32 = 32;
 /// Why a rule may be broken. Only starvation is ever excused: by policies that are known to starve, for those whom they
 /// starve, and by an HWQ that is lost, for then a policy that bound a VQ to it can't know. `terms`: all that each
 /// tenant ever has.
-pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Violation) -> Option<&'static str> {
+pub(super) fn excuse(
+    scenario: &Scenario,
+    terms: &[Vec<Terms>],
+    report: &Report,
+    violation: &Violation,
+) -> Option<&'static str> {
     if violation.rule != Rule::NoStarvation {
         return None;
     }
@@ -32,7 +38,7 @@ pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Viol
         PolicyConfig::Lpns(config) if config.variant == Variant::Published => {
             Some("lpns as published: all best effort is suspended beside an idle guaranteed tenant")
         }
-        PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms) >= SATURATING => {
+        PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms, report) >= SATURATING => {
             Some("lpns: guaranteed tenants with much in flight leave best effort its floor, a command or two at a time")
         }
         PolicyConfig::Fair(config) if config.variant == Variant::Published => {
@@ -48,16 +54,32 @@ pub(super) fn excuse(scenario: &Scenario, terms: &[Vec<Terms>], violation: &Viol
     }
 }
 
-/// Commands that all tenants of a closed loop that are guaranteed at some time keep in flight together, a longer one
-/// counting as so many of 4 KiB.
-fn guaranteed_depth(scenario: &Scenario, terms: &[Vec<Terms>]) -> u32 {
-    let tenants = scenario.tenants.iter().zip(terms);
-    let guaranteed = tenants.filter(|(_, terms)| terms.iter().any(|terms| terms.class.is_guaranteed()));
-    let depths = guaranteed.map(|(tenant, _)| match &tenant.workload {
-        Workload::Fio(fio) => fio.jobs.saturating_mul(fio.iodepth).saturating_mul(mean_4k(&fio.access)),
-        _ => 0,
+/// Commands that all tenants that are guaranteed at some time keep in flight or waiting together, a longer one counting
+/// as so many of 4 KiB.
+fn guaranteed_depth(scenario: &Scenario, terms: &[Vec<Terms>], report: &Report) -> u32 {
+    let tenants = scenario.tenants.iter().zip(terms).zip(&report.tenants).enumerate();
+    let guaranteed = tenants.filter(|(_, ((_, terms), _))| terms.iter().any(|terms| terms.class.is_guaranteed()));
+    let depths = guaranteed.map(|(at, ((tenant, _), seen))| {
+        let grows = |change: &&Change| change.tenant == at && matches!(change.kind, ChangeKind::Grows(_));
+        let grown = depth(&grown_fio()).saturating_mul(scenario.changes.iter().filter(grows).count() as u32);
+        // By Little's law, with the arrivals that wait for their turn to be submitted.
+        let asked = (seen.iops * seen.latency.mean_ns / 1e9) as u32;
+        let open = |jobs: u32, max_outstanding: u32, access: &Access| {
+            asked.min(jobs.saturating_mul(max_outstanding)).saturating_mul(mean_4k(access))
+        };
+        grown.saturating_add(match &tenant.workload {
+            Workload::Fio(fio) => depth(fio),
+            Workload::Open(Open { jobs, max_outstanding, access, .. }) => open(*jobs, *max_outstanding, access),
+            Workload::Webuser(Webuser { jobs, max_outstanding, access, .. }) => open(*jobs, *max_outstanding, access),
+            _ => 0,
+        })
     });
     depths.fold(0, u32::saturating_add)
+}
+
+/// Commands of 4 KiB that a closed loop keeps in flight.
+fn depth(fio: &Fio) -> u32 {
+    fio.jobs.saturating_mul(fio.iodepth).saturating_mul(mean_4k(&fio.access))
 }
 
 fn mean_4k(access: &Access) -> u32 {

@@ -24,7 +24,7 @@ pub use draw::draw;
 
 use excuse::excuse;
 
-use crate::{BoundCounts, Report, Scenario, ScenarioError, Violation, run};
+use crate::{BoundCounts, DiskCounts, Report, Scenario, ScenarioError, Violation, run};
 
 /// Each so many seeds one runs twice, to see that nothing but the scenario decides.
 const TWICE: u64 = 16;
@@ -46,6 +46,8 @@ pub struct Summary {
     pub simulated_ios: u64,
     /// How many commands were held against a bound.
     pub bounds: BoundCounts,
+    /// What happened to disks.
+    pub disks: DiskCounts,
     /// Why somebody was allowed to starve, if somebody did; each reason once.
     pub excuses: Vec<&'static str>,
 }
@@ -101,7 +103,7 @@ pub fn check(seed: u64) -> Result<Summary, Box<Failure>> {
     let terms = scenario.terms();
     let (mut excuses, mut violations) = (Vec::new(), Vec::new());
     for violation in &report.broken {
-        match excuse(&scenario, &terms, violation) {
+        match excuse(&scenario, &terms, &report, violation) {
             Some(why) => excuses.push(why),
             None => violations.push(violation.clone()),
         }
@@ -127,6 +129,7 @@ fn summary(scenario: &Scenario, report: &Report, excuses: Vec<&'static str>) -> 
         changes: scenario.changes.len(),
         simulated_ios: report.simulated_ios,
         bounds: report.bounds,
+        disks: report.disks,
         excuses,
     }
 }
@@ -140,11 +143,16 @@ mod tests {
 
     #[test]
     fn dozens_of_seeds_hold() {
+        let mut disks = DiskCounts::default();
         for seed in 0..48 {
-            if let Err(failure) = check(seed) {
-                panic!("seed {seed}: {failure}");
+            match check(seed) {
+                Ok(summary) => disks += summary.disks,
+                Err(failure) => panic!("seed {seed}: {failure}"),
             }
         }
+        let DiskCounts { created, grown, refused, deleted, wiped_bytes, reused_bytes, further_parts } = disks;
+        let each = [created, grown, refused, deleted, wiped_bytes, reused_bytes, further_parts];
+        assert!(each.iter().all(|count| *count > 0), "{disks:?}");
     }
 
     #[test]
@@ -190,6 +198,8 @@ mod tests {
             scenarios.iter().flat_map(|scenario| &scenario.changes).map(|change| change.kind).collect();
         assert!(changes.contains(&ChangeKind::Joins) && changes.contains(&ChangeKind::Leaves));
         assert!(changes.iter().any(|kind| matches!(kind, ChangeKind::NewTerms(_))));
+        assert!(changes.iter().any(|kind| matches!(kind, ChangeKind::Grows(_))));
+        assert!(changes.contains(&ChangeKind::Deleted));
         assert!(scenarios.iter().all(|scenario| scenario.validate().is_ok()));
     }
 }

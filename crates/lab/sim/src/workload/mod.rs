@@ -56,6 +56,8 @@ pub enum Workload {
     Filebench(Filebench),
     /// Nothing.
     Idle,
+    /// Overwrites what deleted disks left: the daemon's wiper, a tenant without a disk. The engine gives it its work.
+    Wipe,
 }
 
 impl Workload {
@@ -72,7 +74,7 @@ impl Workload {
             Self::Replay(replay) => replay.jobs(),
             Self::Ycsb(ycsb) => ycsb.start(disk_bytes, seed).map_or_else(|_| Vec::new(), |store| store.jobs),
             Self::Filebench(filebench) => filebench.jobs(disk_bytes, seed),
-            Self::Idle => Vec::new(),
+            Self::Idle | Self::Wipe => Vec::new(),
         }
     }
 
@@ -85,7 +87,7 @@ impl Workload {
             Self::Replay(replay) => replay.validate(disk_bytes),
             Self::Ycsb(ycsb) => ycsb.validate(disk_bytes),
             Self::Filebench(filebench) => filebench.validate(disk_bytes),
-            Self::Idle => Ok(()),
+            Self::Idle | Self::Wipe => Ok(()),
         }
     }
 }

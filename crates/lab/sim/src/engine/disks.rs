@@ -1,0 +1,152 @@
+//! Disks that come, grow and are deleted while others are used.
+
+use io_model::Extents;
+use layout::{Extent, RANGE_STEP_BYTES};
+use policy::Policy;
+
+use super::Engine;
+use crate::disks::Disks;
+use crate::sabotage::Sabotage;
+use crate::scenario::{ScenarioError, Tenant, grown_fio};
+use crate::workload::Workload;
+
+/// As starts and lengths.
+fn ranges(extents: &[Extent]) -> Vec<(u64, u64)> {
+    extents.iter().map(|extent| (extent.offset_bytes, extent.size_bytes)).collect()
+}
+
+impl<P: Policy> Engine<'_, P> {
+    /// Where disks move: those of the first tenants have their places, and the ledger knows them.
+    pub(super) fn place_disks(&mut self) -> Result<(), ScenarioError> {
+        let scenario = self.scenario;
+        let Some(wiper) = scenario.wiper() else { return Ok(()) };
+        let there = |at: &usize| *at != wiper && !scenario.comes_later(*at);
+        let there: Vec<usize> = (0..scenario.tenants.len()).filter(there).collect();
+        let wanted = there.iter().map(|&at| (scenario.tenants[at].name.as_str(), scenario.tenants[at].size_bytes));
+        let drive_bytes = scenario.drive_bytes;
+        let full = || ScenarioError::DriveFull { name: "of all".to_owned(), drive_bytes };
+        let disks = Disks::new(&wanted.collect::<Vec<_>>(), drive_bytes, wiper as u16).ok_or_else(full)?;
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.disks_move(drive_bytes, wiper as u16);
+        for at in there {
+            let placement = disks.find(&scenario.tenants[at].name);
+            placement.into_iter().for_each(|it| ledger.gives(at as u16, ranges(&it.extents).into_iter()));
+        }
+        drop(ledger);
+        self.disks = Some(disks);
+        Ok(())
+    }
+
+    /// Where each tenant's disk lies at the start; nowhere for one that is still to come.
+    pub(super) fn extents(&self) -> Vec<Extents> {
+        let tenants = &self.scenario.tenants;
+        let Some(disks) = &self.disks else {
+            let mut end_bytes = 0;
+            let follow = |tenant: &Tenant| {
+                end_bytes += tenant.size_bytes;
+                Extents::one(end_bytes - tenant.size_bytes, tenant.size_bytes)
+            };
+            return tenants.iter().map(follow).collect();
+        };
+        let place = |(at, name): (usize, &str)| {
+            let all = Extents::one(0, self.scenario.drive_bytes);
+            let placed = disks.find(name).map_or_else(|| Extents::new([]), layout::Placement::to_look_up);
+            if at == usize::from(disks.wiper) { all } else { placed }
+        };
+        tenants.iter().map(|tenant| tenant.name.as_str()).enumerate().map(place).collect()
+    }
+
+    /// A tenant that comes gets its disk, where disks move. `false`: there is no room.
+    pub(super) fn create(&mut self, tenant: usize) -> bool {
+        let Some(disks) = &mut self.disks else { return true };
+        let own = &self.scenario.tenants[tenant];
+        let Some(placement) = disks.create(&own.name, own.size_bytes) else { return false };
+        let (extents, place) = (ranges(&placement.extents), placement.to_look_up());
+        self.ledger.borrow_mut().gives(tenant as u16, extents.into_iter());
+        for number in self.nodes_of[tenant].clone() {
+            let awaited = &mut self.nodes[usize::from(number)].awaited;
+            let its = awaited.iter_mut().filter(|awaited| usize::from(awaited.tenant) == tenant);
+            its.for_each(|awaited| awaited.source.set_disk(place.clone()));
+        }
+        true
+    }
+
+    /// A tenant that is there gets a larger disk, and a thread that uses all of it.
+    pub(super) fn grow(&mut self, tenant: usize, bytes: u64) {
+        let Some(disks) = self.disks.as_mut().filter(|_| !self.guests[tenant].stopped) else { return };
+        let own = &self.scenario.tenants[tenant];
+        let Some(placement) = disks.grow(&own.name, bytes) else { return };
+        let (size_bytes, mut extents) = (placement.size_bytes(), ranges(&placement.extents));
+        self.ledger.borrow_mut().gives(tenant as u16, extents.clone().into_iter());
+        if let Some(last) = extents.last_mut().filter(|_| self.sabotage == Sabotage::WrongPiece) {
+            last.0 += RANGE_STEP_BYTES;
+        }
+        let place = Extents::new(extents);
+        for number in self.nodes_of[tenant].clone() {
+            let node = &mut self.nodes[usize::from(number)];
+            let slot = node.tenants.iter().find(|(at, _)| usize::from(*at) == tenant).map(|(_, slot)| *slot);
+            if let Some(source) = slot.and_then(|slot| node.poller.source_mut(slot)) {
+                source.set_disk(place.clone());
+            }
+        }
+        // It asks for more than who is like it otherwise.
+        self.changed[tenant] = true;
+        let guest = &mut self.guests[tenant];
+        let first = guest.threads();
+        guest.add_threads(Workload::Fio(grown_fio()).jobs(size_bytes, self.scenario.seed ^ self.now_ns));
+        for thread in first..guest.threads() {
+            guest.ready(thread, self.now_ns, &mut self.asks);
+        }
+        self.answer(tenant as u16);
+    }
+
+    /// A tenant goes for good, and what its disk had is wiped.
+    pub(super) fn delete(&mut self, tenant: usize) {
+        let Some(disks) = &mut self.disks else { return };
+        let name = &self.scenario.tenants[tenant].name;
+        if disks.delete(name) {
+            disks.leaving.push(tenant as u16);
+        }
+        if self.sabotage == Sabotage::WipeEarly {
+            disks.has_left(name);
+            self.wake_wiper();
+        }
+        self.leave(tenant);
+        self.let_go_deleted();
+    }
+
+    /// Whoever was deleted and has nothing with the drive any more leaves its disk to the wiper.
+    pub(super) fn let_go_deleted(&mut self) {
+        let leaving = match &self.disks {
+            Some(disks) if !disks.leaving.is_empty() => disks.leaving.clone(),
+            _ => return,
+        };
+        for tenant in leaving {
+            self.let_go(usize::from(tenant));
+            let is_here = self.nodes.iter().any(|node| node.tenants.iter().any(|place| place.0 == tenant));
+            let Some(disks) = self.disks.as_mut().filter(|_| !is_here) else { continue };
+            disks.leaving.retain(|other| *other != tenant);
+            self.ledger.borrow_mut().releases(tenant);
+            let name = &self.scenario.tenants[usize::from(tenant)].name;
+            match self.sabotage {
+                Sabotage::SkipWiping => disks.skip_wiping(name),
+                Sabotage::WipeEarly => {}
+                _ => {
+                    disks.has_left(name);
+                    self.wake_wiper();
+                }
+            }
+        }
+    }
+
+    fn wake_wiper(&mut self) {
+        let Some(wiper) = self.disks.as_ref().map(|disks| disks.wiper) else { return };
+        self.guests[usize::from(wiper)].ready(0, self.now_ns, &mut self.asks);
+        self.answer(wiper);
+    }
+
+    /// What the wiper overwrote is free.
+    pub(super) fn take_wiped(&mut self) {
+        self.disks.iter_mut().for_each(Disks::take_wiped);
+    }
+}
