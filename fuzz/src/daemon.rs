@@ -73,7 +73,7 @@ fn serve() -> PathBuf {
     let config = Config::parse(Path::new("fuzz.toml"), &text).unwrap_or_else(|errors| panic!("{errors}"));
     let prepared = Prepared::new(config).unwrap_or_else(|errors| panic!("{errors}"));
     let profile = Profile::by_name("p5800x").expect("a built-in profile");
-    let daemon = Daemon::start(prepared, profile, Arc::new(|_, _| ())).expect("the daemon starts");
+    let daemon = Daemon::start(vec![(prepared, profile)], Arc::new(|_, _| ())).expect("the daemon starts");
     // It is never stopped.
     std::mem::forget(daemon);
     dir

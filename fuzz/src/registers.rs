@@ -136,6 +136,8 @@ fn namespace(base_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
         lba_sizes: vec![512, 4096],
         read_only: false,
         shared: false,
+        elsewhere: false,
+        nguid: None,
         format_cut_short: false,
     }
 }

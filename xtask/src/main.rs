@@ -6,11 +6,13 @@
 mod bench;
 mod changes;
 mod check;
+mod client;
 mod fuzz;
 mod guest;
 mod order;
 mod soak;
 mod sweep;
+mod trial;
 mod wait;
 
 use std::process::ExitCode;
@@ -31,6 +33,8 @@ enum Command {
     Changes(changes::Options),
     /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
     Check,
+    /// Have a stock generator make a client of docs/openapi.json, and list disks with it.
+    Client(client::Options),
     /// Fetch and build what the guest tests need, into a cache outside of the clone.
     GuestPrepare(guest::CacheDir),
     /// Boot stock Linux guests against the daemon.
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Changes(options) => changes::run(&options),
         Command::Check => check::run(),
+        Command::Client(options) => client::run(&options),
         Command::GuestPrepare(cache) => guest::prepare(&cache),
         Command::GuestTest(options) => guest::run(&options),
         Command::KillTest(options) => guest::kill::run(&options),
@@ -88,6 +93,7 @@ mod tests {
         for line in [
             "changes --changes 2000 --kills 200 --seed 7 --json FILE",
             "check",
+            "client --program PATH --python PATH",
             "guest-prepare --cache DIR",
             "guest-test --filter ext4 --keep --self-check --cache DIR",
             "guest-bench",

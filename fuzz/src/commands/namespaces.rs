@@ -74,6 +74,8 @@ pub fn config(nsid: u32, size_bytes: u64, big_blocks: bool, read_only: bool) -> 
         lba_sizes: vec![512, 4096],
         read_only,
         shared: false,
+        elsewhere: false,
+        nguid: None,
         format_cut_short: false,
     }
 }

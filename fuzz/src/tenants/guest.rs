@@ -77,6 +77,8 @@ impl Guest {
             lba_sizes: vec![512],
             read_only: false,
             shared: false,
+            elsewhere: false,
+            nguid: None,
             format_cut_short: false,
         };
         let config = ControllerConfig {

@@ -57,7 +57,7 @@ fn idle_tenants(class: &str, seconds: u64) -> Result<(f64, f64)> {
 }
 
 /// Memory that only this process has.
-fn resident_bytes(pid: u32) -> Result<u64> {
+pub(super) fn resident_bytes(pid: u32) -> Result<u64> {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let kib = |key| {
         let line = smaps.lines().find_map(|line| line.strip_prefix(key));

@@ -5,6 +5,7 @@
 //! medians; the range of all rounds stands beside them.
 
 mod idle;
+mod online;
 mod pairs;
 pub mod server;
 mod storage_daemon;
@@ -110,7 +111,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, Part); 10] = [
         ("throughput and latency", pairs::throughput),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
@@ -119,6 +120,8 @@ pub fn run(options: &Options) -> Result<()> {
         ("system calls while polling", syscalls::measure),
         ("vhost-user-blk", vhost::throughput),
         ("vhost-user-blk, idle", vhost::idle),
+        ("online changes among 1,000 tenants", online::measure),
+        ("wiping beside a promise", online::wiping),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

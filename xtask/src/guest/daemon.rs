@@ -168,11 +168,23 @@ pub fn offset_of(binary: &Path, dir: &Path, tenant_name: &str) -> Result<u64> {
     let output = Command::new(binary).args(["check", "--json"]).arg(dir.join(CONFIG_FILE)).output()?;
     ensure!(output.status.success(), "evenkeel check: {}", String::from_utf8_lossy(&output.stderr));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let tenants = summary["tenants"].as_array().into_iter().flatten();
+    let tenants = summary["drives"].as_array().into_iter().flatten();
+    let tenants = tenants.flat_map(|drive| drive["tenants"].as_array().into_iter().flatten());
     tenants
         .filter(|tenant| tenant["name"] == tenant_name)
         .find_map(|tenant| tenant["offset_bytes"].as_u64())
         .with_context(|| format!("evenkeel check names no tenant {tenant_name}"))
+}
+
+/// What the command line says to `arguments`, asked of the daemon in `dir`.
+///
+/// # Errors
+/// When it fails; the error holds its reason.
+pub fn evenkeel(binary: &Path, dir: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(binary).args(arguments).env("EVENKEEL_SOCKET", dir.join("run/api.sock")).output()?;
+    let reason = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "evenkeel {}: {}", arguments.join(" "), reason.trim());
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The socket of a tenant of the daemon in `dir`.

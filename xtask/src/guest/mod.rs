@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `mirror`, `apt`, `initramfs`, `prepare` | making QEMU, kernel and userland, once, without root |
-//! | `qemu`, `agent`, `load` | a guest: process, console, command channel, what runs in its background |
+//! | `qemu`, `qmp`, `agent`, `load` | a guest: process, console, monitor, command channel, what runs in its background |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
@@ -24,6 +24,7 @@ mod mirror;
 mod prepare;
 mod promise;
 mod qemu;
+mod qmp;
 mod stand_in;
 mod tests;
 

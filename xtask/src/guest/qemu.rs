@@ -10,10 +10,13 @@ use anyhow::{Context, Result, bail, ensure};
 use super::agent::{Agent, Output};
 use super::initramfs::Archive;
 use super::prepare::{Images, Qemu};
+use super::qmp::Qmp;
 
 /// Virtual CPUs of a guest, and so I/O queues of its drive.
 pub const VCPUS: u32 = 4;
 const MEMORY_MIB: u32 = 1024;
+/// Free PCI Express ports, for drives that come while a guest runs.
+pub const PORTS: [&str; 2] = ["port0", "port1"];
 /// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one
 /// of the host's, the kernel would take a timer that ticks late for one that is broken, and panic.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=0 oops=panic no_timer_check";
@@ -147,8 +150,12 @@ struct Setup {
 }
 
 impl Setup {
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.machine.dir.join(format!("{}.{suffix}", self.name))
+    }
+
     fn start(&self) -> Result<(Process, Agent)> {
-        let file = |suffix: &str| self.machine.dir.join(format!("{}.{suffix}", self.name));
+        let file = |suffix: &str| self.file(suffix);
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
         let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
         let output = fs::File::create(&log)?;
@@ -172,6 +179,11 @@ impl Setup {
             .arg(format!("socket,id=agent,path={},server=on,wait=off", channel.display()))
             .args(["-device", "virtio-serial-pci"])
             .args(["-device", "virtserialport,chardev=agent,name=evenkeel.agent"])
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", file("qmp").display()))
+            .args(PORTS.iter().enumerate().flat_map(|(slot, port)| {
+                ["-device".to_owned(), format!("pcie-root-port,id={port},chassis=1,slot={slot}")]
+            }))
             .args(self.disks.iter().enumerate().flat_map(|(index, disk)| disk.arguments(self.qemu, index)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -286,6 +298,14 @@ impl Guest {
     pub fn start_reboot(&mut self) -> Result<()> {
         self.process.boot_start_bytes = fs::read(&self.process.console)?.len();
         self.agent.send("reboot -f", COMMAND_LIMIT)
+    }
+
+    /// QEMU's monitor, for one user at a time.
+    ///
+    /// # Errors
+    /// When QEMU does not answer there.
+    pub fn monitor(&self) -> Result<Qmp> {
+        Qmp::connect(&self.setup.file("qmp")).with_context(|| format!("the monitor of guest {}", self.setup.name))
     }
 
     /// Ends QEMU with SIGKILL, as a crash of the host's process would.

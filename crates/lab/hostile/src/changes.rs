@@ -4,36 +4,33 @@
 //! after it; each byte that was acknowledged; none of a disk's ranges twice; and nothing of a deleted disk anywhere but
 //! where it is still being wiped.
 
+mod writer;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::{Deletion, DiskChange, DiskState, NewDisk, Problem, Rest, Wipe, api_path};
 use fastrand::Rng;
 use layout::LayoutFile;
-use load::disk::{Disk, DiskQueue, QueueShape, Request};
-use load::{AnyDisk, AnyQueue, Direction, Frontend};
+use load::Direction;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::host::Host;
+use writer::{Attached, BLOCK_BYTES, Content, READ_BYTES, Writer, lock};
 
 const MIB: u64 = 1 << 20;
 const DRIVE_MIB: u64 = 96;
-const BLOCK_BYTES: u64 = 4096;
-const READ_BYTES: u64 = 64 << 10;
 /// Disks at a time.
 const MOST: usize = 10;
 /// Disks that are written to at a time.
 const WRITERS: usize = 3;
-/// How long a command is waited for that may have lost its disk.
-const GIVEN_UP: Duration = Duration::from_millis(100);
 /// Nothing that works takes this long.
 const HANG: Duration = Duration::from_secs(60);
 
@@ -89,45 +86,6 @@ pub struct Report {
     pub findings: Vec<String>,
 }
 
-/// Whose a block is, and which of its versions.
-fn block(owner: u64, at: u64, version: u32) -> Vec<u8> {
-    let mut line = [0; 32];
-    line[..8].copy_from_slice(b"evenkeel");
-    line[8..16].copy_from_slice(&owner.to_le_bytes());
-    line[16..24].copy_from_slice(&at.to_le_bytes());
-    line[24..28].copy_from_slice(&version.to_le_bytes());
-    line.repeat(BLOCK_BYTES as usize / line.len())
-}
-
-/// What is known of a disk's blocks.
-#[derive(Debug, Default)]
-struct Content {
-    /// The version that was acknowledged last; 0: zeros.
-    versions: Vec<u32>,
-    /// Blocks whose writes were never answered, with the versions that they may have.
-    unsettled: BTreeMap<usize, Vec<u32>>,
-}
-
-impl Content {
-    fn last_version(&self) -> u32 {
-        let unsettled = self.unsettled.values().flatten();
-        self.versions.iter().chain(unsettled).copied().max().unwrap_or_default()
-    }
-
-    /// Whether a block may look so; settles what was not known.
-    fn fits(&mut self, owner: u64, at: usize, found: &[u8]) -> bool {
-        let known = self.versions[at];
-        let is = |version: u32| match version {
-            0 => found.iter().all(|byte| *byte == 0),
-            version => found == block(owner, at as u64, version),
-        };
-        let may_be = self.unsettled.remove(&at).into_iter().flatten().chain([known]);
-        let found = may_be.into_iter().find(|version| is(*version));
-        self.versions[at] = found.unwrap_or(known);
-        found.is_some()
-    }
-}
-
 /// A disk as it should be.
 #[derive(Clone)]
 struct Known {
@@ -135,122 +93,6 @@ struct Known {
     mib: u64,
     weight: u32,
     content: Arc<Mutex<Content>>,
-}
-
-fn lock(content: &Mutex<Content>) -> std::sync::MutexGuard<'_, Content> {
-    content.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes and verifies single blocks of one disk until it is told to stop, or its connection ends.
-struct Writer {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<(u64, u64, Vec<String>)>,
-}
-
-/// A disk with one queue.
-struct Attached {
-    // The queue goes before the disk does.
-    queue: AnyQueue,
-    disk: AnyDisk,
-}
-
-impl Attached {
-    fn new(directory: &Path) -> Result<Self> {
-        let start = Instant::now();
-        loop {
-            let attached = AnyDisk::attach(directory, Frontend::Auto).and_then(|mut disk| {
-                let shape = QueueShape { depth: 1, buffer_bytes: READ_BYTES, priority: None };
-                Ok((disk.open_queues(&[shape])?.pop(), disk))
-            });
-            match attached {
-                Ok((Some(queue), disk)) => return Ok(Self { queue, disk }),
-                Ok((None, _)) => bail!("it has no queue"),
-                // Whoever had the place before may still be leaving it.
-                Err(error) if start.elapsed() > Duration::from_secs(5) => return Err(error.into()),
-                Err(_) => std::thread::sleep(Duration::from_millis(2)),
-            }
-        }
-    }
-
-    /// One command. Given up once `stop` is set and it does not end: whoever sets it may have taken the disk away.
-    fn run(&mut self, direction: Direction, offset_bytes: u64, data: &mut [u8], stop: &AtomicBool) -> Result<()> {
-        let tag = self.queue.next_tag().context("the queue is full")?;
-        if direction == Direction::Write {
-            self.queue.buffers().write(tag, data).context("the buffer is too small")?;
-        }
-        self.queue.send(Request { direction, offset_bytes, len_bytes: data.len() as u64, durable: false })?;
-        self.queue.ring()?;
-        let (start, mut ended) = (Instant::now(), None);
-        while ended.is_none() {
-            if self.queue.poll(&mut |done| ended = Some(done.outcome))? == 0 {
-                if start.elapsed() > Duration::from_millis(20) {
-                    self.disk.check()?;
-                }
-                if start.elapsed() > if stop.load(Relaxed) { GIVEN_UP } else { HANG } {
-                    bail!("a command never completed");
-                }
-                std::thread::yield_now();
-            }
-        }
-        if let Some(Err(failure)) = ended {
-            bail!("a command failed: {failure}");
-        }
-        if direction == Direction::Read {
-            self.queue.buffers().read(tag, data).context("the buffer is too small")?;
-        }
-        Ok(())
-    }
-}
-
-impl Writer {
-    fn start(name: &str, directory: PathBuf, known: &Known, seed: u64) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, known, name) = (Arc::clone(&stop), known.clone(), name.to_owned());
-        let thread = std::thread::Builder::new().name(format!("writer-{name}")).spawn(move || {
-            let (mut counts, mut findings) = ((0, 0), Vec::new());
-            // A connection that ends does so by a kill or a deletion; whoever made it end knows.
-            let _ = write_on(&name, &directory, &known, seed, &stopped, &mut counts, &mut findings);
-            (counts.0, counts.1, findings)
-        })?;
-        Ok(Self { stop, thread })
-    }
-}
-
-fn write_on(
-    name: &str,
-    directory: &Path,
-    known: &Known,
-    seed: u64,
-    stop: &AtomicBool,
-    (written, checked): &mut (u64, u64),
-    findings: &mut Vec<String>,
-) -> Result<()> {
-    let mut disk = Attached::new(directory)?;
-    let mut random = Rng::with_seed(seed);
-    // No version twice, whoever wrote before.
-    let mut versions = lock(&known.content).last_version();
-    let blocks = known.mib * MIB / BLOCK_BYTES;
-    while !stop.load(Relaxed) {
-        let at = random.u64(..blocks);
-        if random.bool() {
-            versions += 1;
-            let version = versions;
-            lock(&known.content).unsettled.entry(at as usize).or_default().push(version);
-            disk.run(Direction::Write, at * BLOCK_BYTES, &mut block(known.owner, at, version), stop)?;
-            let mut content = lock(&known.content);
-            content.versions[at as usize] = version;
-            content.unsettled.remove(&(at as usize));
-            *written += 1;
-        } else {
-            let mut found = vec![0; BLOCK_BYTES as usize];
-            disk.run(Direction::Read, at * BLOCK_BYTES, &mut found, stop)?;
-            *checked += 1;
-            if !lock(&known.content).fits(known.owner, at as usize, &found) {
-                findings.push(format!("{name}: block {at} is not what was written: {:?}", &found[..32]));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A change that was sent.
@@ -310,6 +152,7 @@ impl World<'_> {
         let pid = Pid::from_raw(daemon.id() as i32).context("a process without a number")?;
         for left in (0..changes).rev() {
             self.keep_writing()?;
+            self.writers.values().try_for_each(Writer::wait_for_command)?;
             let Some(change) = self.draw() else { continue };
             let is_last = left == 0 && self.report.kills < self.plan.kills;
             let delay = Duration::from_micros(self.random.u64(..15_000));
@@ -408,7 +251,8 @@ impl World<'_> {
             Change::Delete(name) => {
                 self.report.deleted += 1;
                 self.disks.remove(&name);
-                self.stop_writer(&name);
+                // Its client was cut off.
+                drop(self.stop_writer(&name));
             }
         }
     }
@@ -460,8 +304,13 @@ impl World<'_> {
     /// Some disks are written to all the time.
     fn keep_writing(&mut self) -> Result<()> {
         let done: Vec<String> =
-            self.writers.iter().filter(|(_, it)| it.thread.is_finished()).map(|(name, _)| name.clone()).collect();
-        done.iter().for_each(|name| self.stop_writer(name));
+            self.writers.iter().filter(|(_, it)| it.has_ended()).map(|(name, _)| name.clone()).collect();
+        for name in done {
+            // The daemon lives, and has the disk.
+            if let Some(end) = self.stop_writer(&name) {
+                self.finding(format!("{name}: what others did ended its load: {end:#}"));
+            }
+        }
         let idle: Vec<String> = self.disks.keys().filter(|name| !self.writers.contains_key(*name)).cloned().collect();
         if self.writers.len() < WRITERS
             && let Some(name) = self.random.choice(&idle).cloned()
@@ -472,34 +321,34 @@ impl World<'_> {
         } else if self.random.u8(..4) == 0
             && let Some(name) = self.random.choice(&self.writers.keys().cloned().collect::<Vec<_>>())
         {
-            self.stop_writer(name);
+            drop(self.stop_writer(name));
         }
         Ok(())
     }
 
-    fn stop_writer(&mut self, name: &str) {
-        let Some(Writer { stop, thread }) = self.writers.remove(name) else { return };
-        stop.store(true, Relaxed);
-        match thread.join() {
-            Ok((written, checked, findings)) => {
-                self.report.written_blocks += written;
-                self.report.checked_blocks += checked;
-                findings.into_iter().for_each(|finding| self.finding(finding));
-            }
-            Err(_) => self.finding(format!("{name}: its writer panicked")),
-        }
+    /// Why the writer had ended before, if it had.
+    fn stop_writer(&mut self, name: &str) -> Option<anyhow::Error> {
+        let Some(did) = self.writers.remove(name)?.stop() else {
+            self.finding(format!("{name}: its writer panicked"));
+            return None;
+        };
+        self.report.written_blocks += did.blocks;
+        self.report.checked_blocks += did.checked;
+        did.findings.into_iter().for_each(|finding| self.finding(finding));
+        did.end
     }
 
     fn stop_writers(&mut self) {
         let names: Vec<String> = self.writers.keys().cloned().collect();
-        names.iter().for_each(|name| self.stop_writer(name));
+        // They end with the daemon.
+        names.iter().for_each(|name| drop(self.stop_writer(name)));
     }
 
     /// All of all disks, through their sockets.
     fn check_contents(&mut self) -> Result<()> {
         let never = AtomicBool::new(false);
         for (name, known) in self.disks.clone() {
-            let mut disk = Attached::new(&self.host.runtime_dir().join(&name)).with_context(|| name.clone())?;
+            let mut disk = Attached::new(&self.host.runtime_dir().join(&name), &never).with_context(|| name.clone())?;
             let mut piece = vec![0; READ_BYTES as usize];
             for offset_bytes in (0..known.mib * MIB).step_by(READ_BYTES as usize) {
                 disk.run(Direction::Read, offset_bytes, &mut piece, &never).with_context(|| name.clone())?;

@@ -5,6 +5,8 @@ mod commands;
 mod crash;
 mod data;
 mod ext4;
+mod namespaces;
+mod online;
 mod pair;
 mod rebind;
 mod virtio;
@@ -28,7 +30,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 25] = [
+pub const ALL: [Test; 27] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -45,6 +47,7 @@ pub const ALL: [Test; 25] = [
     test("guest-killed-mid-write", crash::killed_mid_write),
     test("daemon-stopped-mid-write", crash::daemon_stopped_mid_write),
     test("ext4-survives-restarts", ext4::survives_restarts),
+    test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),
@@ -53,5 +56,6 @@ pub const ALL: [Test; 25] = [
     test("virtio-ext4-survives-reboot", virtio_data::ext4_survives_reboot),
     test("virtio-rebind-under-load", virtio::rebind_under_load),
     test("virtio-beside-nvme", virtio_data::beside_nvme),
+    test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
 ];
