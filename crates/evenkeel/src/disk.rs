@@ -47,7 +47,7 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Change what a disk is promised and held to, while it is in use.
+    /// Change what a disk is promised and held to, while it is in use, or how it is reached, while it is not.
     Set(Box<Set>),
     /// Make a disk larger, while it is in use: its guest sees it at once, or when what is new is zeroed.
     Grow {
@@ -110,28 +110,12 @@ struct Create {
     #[arg(long, value_name = "NAME")]
     drive: Option<String>,
 
-    /// vfio-user or vhost-user-blk [default: vfio-user]
-    #[arg(long)]
-    frontend: Option<String>,
-
     #[command(flatten)]
     terms: Terms,
-
-    /// shared or own-poller
-    #[arg(long)]
-    isolation: Option<String>,
-
-    /// I/O queues offered to the guest, 1 to 64 [default: 64]
-    #[arg(long, value_name = "N")]
-    queues: Option<u16>,
 
     /// Bytes of a block: 512 or 4096 [default: 512]
     #[arg(long, value_name = "BYTES")]
     lba_size: Option<u32>,
-
-    /// A virtio disk, or a namespace, that can't be written to
-    #[arg(long)]
-    read_only: bool,
 
     /// An NVMe tenant: the disk is a namespace of its controller, and has no socket
     #[arg(long, value_name = "TENANT")]
@@ -143,6 +127,9 @@ struct Create {
 
     #[command(flatten)]
     daemon: Daemon,
+
+    #[command(flatten)]
+    front_end: FrontEnd,
 }
 
 #[derive(Debug, clap::Args)]
@@ -155,6 +142,9 @@ struct Set {
 
     #[command(flatten)]
     daemon: Daemon,
+
+    #[command(flatten)]
+    front_end: FrontEnd,
 }
 
 #[derive(Debug, clap::Args)]
@@ -240,10 +230,69 @@ struct Terms {
     overcommit: bool,
 }
 
+/// How its guest reaches a disk. These change only while no client is attached.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "How it is reached (changes only while no client is attached)")]
+struct FrontEnd {
+    /// vfio-user or vhost-user-blk [default: vfio-user]
+    #[arg(long)]
+    frontend: Option<String>,
+
+    /// shared or own-poller [default: shared]
+    #[arg(long)]
+    isolation: Option<String>,
+
+    /// I/O queues offered to the guest, 1 to 64 [default: 64]
+    #[arg(long, value_name = "N")]
+    queues: Option<u16>,
+
+    /// A virtio disk, or a new namespace, that can't be written to
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    read_only: Option<bool>,
+
+    /// Of an NVMe controller: mapped or trapped [default: mapped]
+    #[arg(long)]
+    doorbells: Option<String>,
+
+    /// Which serve a virtio disk: shared, dedicated or per-queue [default: shared]
+    #[arg(long)]
+    threads: Option<String>,
+
+    /// When a virtio disk's threads sleep: adaptive, polling or event [default: adaptive]
+    #[arg(long)]
+    mode: Option<String>,
+
+    /// CPUs of a virtio disk's own threads, such as 2,3
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Option<Vec<u32>>,
+
+    /// Memory that its client may have mapped, such as 8GiB
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<String>,
+
+    /// Pieces of memory that its client may have mapped, 4 to 4096
+    #[arg(long, value_name = "N")]
+    max_maps: Option<u32>,
+
+    /// Who owns its socket
+    #[arg(long, value_name = "USER")]
+    socket_user: Option<String>,
+
+    /// The group of its socket
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+
+    /// 0600, 0660 or 0666
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<String>,
+}
+
 impl Terms {
-    fn change(self) -> DiskChange {
+    fn change(self, front_end: FrontEnd) -> DiskChange {
         let Self { class, latency_target, weight, priority, rw_iops, r_iops, w_iops, .. } = self;
         let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
+        let FrontEnd { frontend, isolation, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
+        let FrontEnd { max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
         DiskChange {
             class,
             latency_target,
@@ -258,6 +307,19 @@ impl Terms {
             burst,
             overcommit: overcommit.then_some(true),
             size: None,
+            frontend,
+            isolation,
+            queues,
+            read_only,
+            doorbells,
+            threads,
+            mode,
+            cpus,
+            max_memory,
+            max_maps,
+            socket_user,
+            socket_group,
+            socket_mode,
         }
     }
 }
@@ -269,22 +331,9 @@ impl Terms {
 pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Create(create) => {
-            let Create { name, size, drive, frontend, terms, isolation, queues, lba_size, .. } = *create;
-            let Create { read_only, attach, nsid, daemon, .. } = *create;
-            let disk = NewDisk {
-                name,
-                size,
-                drive,
-                frontend,
-                isolation,
-                queues,
-                lba_size,
-                read_only: read_only.then_some(true),
-                attach,
-                nsid,
-                ..NewDisk::default()
-            };
-            let disk = Rest::new(&daemon.socket).create(&terms.change().apply(&disk))?;
+            let Create { name, size, drive, terms, lba_size, attach, nsid, daemon, front_end } = *create;
+            let disk = NewDisk { name, size, drive, lba_size, attach, nsid, ..NewDisk::default() };
+            let disk = Rest::new(&daemon.socket).create(&terms.change(front_end).apply(&disk))?;
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::List(daemon) => {
@@ -296,7 +345,7 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Set(set) => {
-            let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change())?;
+            let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change(set.front_end))?;
             print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Grow { name, size, daemon } => {

@@ -63,6 +63,33 @@ pub struct NewDisk {
     /// I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
+    /// How the doorbells of an NVMe controller reach the daemon: `mapped` (the default) or `trapped`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doorbells: Option<String>,
+    /// Which threads serve the queues of a virtio disk: `shared` (the default), `dedicated` or `per-queue`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub threads: Option<String>,
+    /// When the threads of a virtio disk sleep: `adaptive` (the default), `polling` or `event`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<String>,
+    /// CPUs of a virtio disk's own threads.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpus: Option<Vec<u32>>,
+    /// Memory that its client may have mapped, such as `8GiB`; at least that of its guest.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_memory: Option<String>,
+    /// Pieces of memory that its client may have mapped, 4 to 4096.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_maps: Option<u32>,
+    /// Who owns its socket, by name or number.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_user: Option<String>,
+    /// The group of its socket, by name or number.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_group: Option<String>,
+    /// The permissions of its socket: `0600`, `0660` or `0666`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_mode: Option<String>,
     /// Bytes of a block: 512 or 4096.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
@@ -84,6 +111,8 @@ const NO_LIMIT: &str = "none";
 
 /// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit that is `none`
 /// is taken away, and the burst goes with the last one.
+///
+/// From `frontend` on: how its guest reaches it, which changes only while no client is attached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
@@ -126,6 +155,45 @@ pub struct DiskChange {
     /// See [`NewDisk::overcommit`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub overcommit: Option<bool>,
+    /// See [`NewDisk::frontend`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub frontend: Option<String>,
+    /// See [`NewDisk::isolation`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub isolation: Option<String>,
+    /// See [`NewDisk::queues`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<u16>,
+    /// See [`NewDisk::read_only`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub read_only: Option<bool>,
+    /// See [`NewDisk::doorbells`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doorbells: Option<String>,
+    /// See [`NewDisk::threads`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub threads: Option<String>,
+    /// See [`NewDisk::mode`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<String>,
+    /// See [`NewDisk::cpus`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpus: Option<Vec<u32>>,
+    /// See [`NewDisk::max_memory`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_memory: Option<String>,
+    /// See [`NewDisk::max_maps`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_maps: Option<u32>,
+    /// See [`NewDisk::socket_user`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_user: Option<String>,
+    /// See [`NewDisk::socket_group`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_group: Option<String>,
+    /// See [`NewDisk::socket_mode`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub socket_mode: Option<String>,
 }
 
 /// Sections of a configuration, as [`NewDisk::to_section`] writes them.
@@ -189,7 +257,38 @@ impl DiskChange {
         if !is_limited && self.burst.is_none() {
             changed.burst = None;
         }
+        self.apply_front_end(&mut changed);
         changed
+    }
+
+    /// What only the other front end, or other threads, have goes with them, unless it is asked for now.
+    fn apply_front_end(&self, disk: &mut NewDisk) {
+        fn or<T: Clone>(new: &Option<T>, old: &mut Option<T>) {
+            if new.is_some() {
+                old.clone_from(new);
+            }
+        }
+        match self.frontend.as_deref() {
+            Some("vfio-user") => (disk.threads, disk.mode, disk.cpus, disk.read_only) = (None, None, None, None),
+            Some("vhost-user-blk") => disk.doorbells = None,
+            _ => {}
+        }
+        if self.threads.as_deref() == Some("shared") {
+            disk.cpus = None;
+        }
+        or(&self.frontend, &mut disk.frontend);
+        or(&self.isolation, &mut disk.isolation);
+        or(&self.queues, &mut disk.queues);
+        or(&self.read_only, &mut disk.read_only);
+        or(&self.doorbells, &mut disk.doorbells);
+        or(&self.threads, &mut disk.threads);
+        or(&self.mode, &mut disk.mode);
+        or(&self.cpus, &mut disk.cpus);
+        or(&self.max_memory, &mut disk.max_memory);
+        or(&self.max_maps, &mut disk.max_maps);
+        or(&self.socket_user, &mut disk.socket_user);
+        or(&self.socket_group, &mut disk.socket_group);
+        or(&self.socket_mode, &mut disk.socket_mode);
     }
 }
 
@@ -417,6 +516,23 @@ mod tests {
         let back = DiskChange { class: best_effort, rw_iops: Some("none".into()), ..DiskChange::default() };
         let back = back.apply(&target.apply(&disk()));
         assert_eq!((back.latency_target, back.rw_iops, back.weight), (None, None, None));
+    }
+
+    #[test]
+    fn what_only_the_other_front_end_has_goes_with_it() {
+        let some = |text: &str| Some(text.to_owned());
+        let frontend = some("vhost-user-blk");
+        let (threads, cpus) = (some("dedicated"), Some(vec![1]));
+        let virtio = DiskChange { frontend, threads, cpus, queues: Some(4), ..DiskChange::default() }.apply(&disk());
+        assert_eq!(
+            (virtio.threads.as_deref(), &virtio.cpus, virtio.weight),
+            (Some("dedicated"), &Some(vec![1]), Some(7))
+        );
+        let shared = DiskChange { threads: some("shared"), ..DiskChange::default() }.apply(&virtio);
+        assert_eq!((shared.threads.as_deref(), shared.cpus), (Some("shared"), None));
+        let nvme = DiskChange { frontend: some("vfio-user"), doorbells: some("trapped"), ..DiskChange::default() };
+        let nvme = nvme.apply(&virtio);
+        assert_eq!((nvme.threads, nvme.cpus, nvme.queues, nvme.doorbells), (None, None, Some(4), some("trapped")));
     }
 
     #[test]

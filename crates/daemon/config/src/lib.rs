@@ -71,7 +71,10 @@ pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
-pub use sections::{DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile};
+pub use sections::{
+    DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, front_end_differs,
+    is_of_front_end,
+};
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 
 /// Typed reading of a file's sections with all problems told at their lines, and the sections that files share.

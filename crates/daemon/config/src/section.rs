@@ -133,6 +133,23 @@ pub(crate) const TENANT: &[&str] = &[
     "socket_mode",
 ];
 
+/// How a tenant's guest reaches its disk: nobody may be attached while these change.
+pub(crate) const FRONT_END: &[&str] = &[
+    "frontend",
+    "isolation",
+    "max_memory",
+    "max_maps",
+    "doorbells",
+    "queues",
+    "threads",
+    "mode",
+    "cpus",
+    "read_only",
+    "socket_user",
+    "socket_group",
+    "socket_mode",
+];
+
 /// Keys that had another name once: the section, then, now.
 const RENAMED: [(&str, &str, &str); 1] = [("[pollers]", "patrol", "doorbell_scan")];
 

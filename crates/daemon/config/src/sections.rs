@@ -10,7 +10,9 @@ use toml::{Table, Value};
 
 use crate::config::Config;
 use crate::problem::ConfigErrors;
-use crate::section::{API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, DRIVE, NAMESPACE, POLICY, POLLERS, TENANT, TOP};
+use crate::section::{
+    API_KEYS, DAEMON_KEYS, DEMAND, DEVICE, DRIVE, FRONT_END, NAMESPACE, POLICY, POLLERS, TENANT, TOP,
+};
 
 /// The sections of one file, in an order of their own and without comments.
 #[derive(Debug, Clone, PartialEq)]
@@ -269,13 +271,13 @@ fn write_keys(text: &mut String, table: &Table, keys: &[&str]) {
     }
 }
 
-/// What a disk's section has otherwise; both are of the same kind.
-pub fn disk_changes(kind: DiskKind, old: &Table, new: &Table) -> Vec<KeyChange> {
+/// What a disk's section has otherwise; both are of the same kind. `attached`: a client has the disk now.
+pub fn disk_changes(kind: DiskKind, old: &Table, new: &Table, attached: bool) -> Vec<KeyChange> {
     let bytes = |table: &Table| meaning("size", table.get("size"), table).and_then(|size| size.parse::<u64>().ok());
     let shrinks = bytes(new) < bytes(old);
     changes(old, new, "", &|key| match key {
         "size" if shrinks => Some("write the size that it has: a disk can grow and not shrink"),
-        key => remedy_of(kind, key),
+        key => remedy_of(kind, key, attached),
     })
 }
 
@@ -286,9 +288,11 @@ pub fn disk_keys(new: &Table) -> Vec<KeyChange> {
 }
 
 /// A disk as it can be while the daemon runs: `new`, but for the keys that need a start, which it has as `old`.
-pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table) -> Table {
+pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table, attached: bool) -> Table {
     let mut meanwhile = new.clone();
-    for KeyChange { key, .. } in disk_changes(kind, old, new).into_iter().filter(|change| change.remedy.is_some()) {
+    for KeyChange { key, .. } in
+        disk_changes(kind, old, new, attached).into_iter().filter(|change| change.remedy.is_some())
+    {
         match old.get(&key) {
             Some(value) => meanwhile.insert(key, value.clone()),
             None => meanwhile.remove(&key),
@@ -297,9 +301,24 @@ pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table) -> Table {
     meanwhile
 }
 
+/// Whether a key of a tenant says how its guest reaches its disk.
+pub fn is_of_front_end(key: &str) -> bool {
+    FRONT_END.contains(&key)
+}
+
+/// Whether the sections of a tenant that was made while the daemon ran differ in how its guest reaches its disk.
+pub fn front_end_differs(old: &str, new: &str) -> bool {
+    let tenant = |text: &str| Sections::of_text(text).ok()?.disks.into_iter().next().map(|(_, disk)| disk);
+    let (Some(old), Some(new)) = (tenant(old), tenant(new)) else { return true };
+    disk_changes(DiskKind::Tenant, &old, &new, false).iter().any(|change| is_of_front_end(&change.key))
+}
+
 /// What to do where a disk's key can't be changed while it is served.
-fn remedy_of(kind: DiskKind, key: &str) -> Option<&'static str> {
+fn remedy_of(kind: DiskKind, key: &str, attached: bool) -> Option<&'static str> {
     match key {
+        _ if kind == DiskKind::Tenant && is_of_front_end(key) => {
+            attached.then_some("detach its client (shut the guest down, or unplug the disk), and apply the file again")
+        }
         "tenants" | "read_only" | "shared" if kind == DiskKind::Namespace => None,
         "size" | "class" | "latency_target" | "weight" | "priority" | "overcommit" | "burst" => None,
         _ if key.ends_with("_iops") || key.ends_with("_bandwidth") || key.starts_with("demand") => None,
@@ -435,24 +454,25 @@ mod tests {
     fn values_are_compared_by_what_they_mean() {
         let plain = tenant("");
         let said = "weight = 1\nclass = \"best-effort\"\nqueues = 64\nlba_size = 512\nfrontend = \"vfio-user\"";
-        assert_eq!(disk_changes(DiskKind::Tenant, &plain, &tenant(said)), []);
+        assert_eq!(disk_changes(DiskKind::Tenant, &plain, &tenant(said), true), []);
         let same = tenant("rw_iops = \"20k\"\nrw_bandwidth = \"1GiB/s\"\nburst = \"2s\"");
         assert_eq!(
             disk_changes(
                 DiskKind::Tenant,
                 &same,
-                &tenant("rw_iops = 20000\nrw_bandwidth = \"1024MiB/s\"\nburst = \"2000ms\"")
+                &tenant("rw_iops = 20000\nrw_bandwidth = \"1024MiB/s\"\nburst = \"2000ms\""),
+                true
             ),
             []
         );
         let other = tenant("rw_iops = \"5k\"\nweight = 7");
         assert_eq!(
-            words(&disk_changes(DiskKind::Tenant, &same, &other)),
+            words(&disk_changes(DiskKind::Tenant, &same, &other, true)),
             ["burst 2s 0", "rw_bandwidth 1GiB/s -", "rw_iops 20k 5k", "weight 1 7"]
         );
         let promised = tenant("class = \"guaranteed\"\nlatency_target = \"50us\"\n[tenant.demand]\nrw = \"read\"");
         assert_eq!(
-            words(&disk_changes(DiskKind::Tenant, &plain, &promised)),
+            words(&disk_changes(DiskKind::Tenant, &plain, &promised, true)),
             ["class best-effort guaranteed", "demand.rw - read", "latency_target - 50us"]
         );
     }
@@ -460,9 +480,13 @@ mod tests {
     #[test]
     fn what_needs_a_start_stays_as_it_is_until_then() {
         let (old, new) = (tenant("weight = 2"), tenant("weight = 3\nqueues = 4\ndoorbells = \"trapped\""));
-        let found = words(&disk_changes(DiskKind::Tenant, &old, &new));
+        let found = words(&disk_changes(DiskKind::Tenant, &old, &new, true));
         assert_eq!(found, ["weight 2 3", "doorbells mapped trapped later", "queues 64 4 later"]);
-        assert_eq!(disk_meanwhile(DiskKind::Tenant, &old, &new), tenant("weight = 3"));
+        assert_eq!(disk_meanwhile(DiskKind::Tenant, &old, &new, true), tenant("weight = 3"));
+        // How it is reached waits for nobody where nobody is attached.
+        let found = words(&disk_changes(DiskKind::Tenant, &old, &new, false));
+        assert_eq!(found, ["weight 2 3", "doorbells mapped trapped", "queues 64 4"]);
+        assert_eq!(disk_meanwhile(DiskKind::Tenant, &old, &new, false), new);
         let (one, mut other) = (sections(""), sections(""));
         assert_eq!(one.head_changes(&other), []);
         other.head.insert("overcommit".into(), Value::Boolean(true));
@@ -495,7 +519,7 @@ mod tests {
         let changes = |old: &Sections, new: &Sections| {
             let ((kind, old), (_, new)) = (old.find("logs").expect("old"), new.find("logs").expect("new"));
             assert_eq!(kind, DiskKind::Namespace);
-            words(&disk_changes(kind, old, new))
+            words(&disk_changes(kind, old, new, true))
         };
         let other = of("tenants = [\"web\"]\nlba_size = 4096");
         assert_eq!(

@@ -11,7 +11,10 @@ use std::sync::mpsc::channel;
 
 use api::{Action, Applied, Apply, Key, Problem, Step};
 use client_socket::Level;
-use config::{Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile};
+use config::{
+    Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile,
+    is_of_front_end,
+};
 use layout::WipeMethod;
 use policy::PolicyConfig;
 use promises::admission::Admission;
@@ -94,12 +97,16 @@ impl Owner {
         let Some(next) = next.each.first() else { return Err(broken()) };
         let next = Sections::of(next).map_err(|errors| invalid(&errors))?;
         refuse_other_kinds(&now, &next)?;
-        let mut steps = steps(&now, &next);
+        let attached = |name: &str| {
+            self.drives.values().any(|drive| drive.find_tenant(name).is_some_and(|id| drive.is_attached(id)))
+        };
+        let mut steps = steps(&now, &next, &attached);
         let mut sections = now.clone();
         for name in next.names() {
             if let Some((kind, new)) = next.find(name) {
                 let old = now.find(name);
-                sections.put(kind, old.map_or_else(|| new.clone(), |(_, old)| disk_meanwhile(kind, old, new)));
+                let meanwhile = |(_, old)| disk_meanwhile(kind, old, new, attached(name));
+                sections.put(kind, old.map_or_else(|| new.clone(), meanwhile));
             }
         }
         if missing == Missing::Goes {
@@ -212,7 +219,9 @@ impl Owner {
             let Some(name) = step.tenant.as_deref() else {
                 // It was tried when the plan was made.
                 for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
-                    self.drives.get_mut(&id).into_iter().for_each(|drive| drive.change_policy(policy.clone()));
+                    if let (Some(drive), Some(config)) = (self.drives.get_mut(&id), plan.configs.get(&id)) {
+                        drive.take_policy(policy, config);
+                    }
                 }
                 done.take_policies(&plan.sections);
                 told.push(format!("done: {step}"));
@@ -221,7 +230,7 @@ impl Owner {
             if step.action == Action::Delete && missing == Missing::Stays {
                 continue;
             }
-            if let Err(problem) = self.take_step(step.action, name, &plan.configs) {
+            if let Err(problem) = self.take_step(step, name, &plan.configs) {
                 failed = Some((step, problem));
                 break;
             }
@@ -255,7 +264,8 @@ impl Owner {
         }
     }
 
-    fn take_step(&mut self, action: Action, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
+    fn take_step(&mut self, step: &Step, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
+        let action = step.action;
         let is_it = |config: &Config| config.namespaces.iter().any(|namespace| namespace.name == name);
         if let Some((id, config)) = to_be.iter().find(|(_, config)| action != Action::Delete && is_it(config)) {
             let drive = self.drives.get_mut(id).ok_or_else(broken)?;
@@ -272,7 +282,9 @@ impl Owner {
             Action::Change => {
                 let drive = self.find_drive(name).ok_or_else(broken)?;
                 let id = drive.find_tenant(name).ok_or_else(broken)?;
-                drive.change_to(id, &planned.ok_or_else(broken)?.1, None)
+                let (on, tenant) = planned.ok_or_else(broken)?;
+                let config = to_be.get(&on).ok_or_else(broken)?;
+                drive.change_to(id, &tenant, config, step.keys.iter().any(|key| is_of_front_end(&key.key)), None)
             }
             Action::Create => {
                 let (id, tenant) = planned.ok_or_else(broken)?;
@@ -302,7 +314,7 @@ fn refuse_other_kinds(now: &Sections, next: &Sections) -> Result<(), Problem> {
 
 /// What differs, in the order in which it is done: room and promises are given back before others take them, and
 /// tenants are there before namespaces are attached to them.
-fn steps(now: &Sections, next: &Sections) -> Vec<Step> {
+fn steps(now: &Sections, next: &Sections, attached: &dyn Fn(&str) -> bool) -> Vec<Step> {
     let size = |sections: &Sections, name: &str| sections.size_bytes(name);
     let of = |sections: &Sections, name: &str| sections.find(name).map(|(kind, _)| kind);
     let mut gone: Vec<&str> = now.names().filter(|name| next.find(name).is_none()).collect();
@@ -320,7 +332,7 @@ fn steps(now: &Sections, next: &Sections) -> Vec<Step> {
     steps.extend((!policies.is_empty()).then(|| of_daemon(Action::Change, keys(policies))));
     let mut later = Vec::new();
     for (name, old, (kind, new)) in names.iter().filter_map(|it| Some((*it, now.find(it)?.1, next.find(it)?))) {
-        let changes = disk_changes(kind, old, new);
+        let changes = disk_changes(kind, old, new, attached(name));
         let (cant, can): (Vec<_>, Vec<_>) = changes.into_iter().partition(|key| key.remedy.is_some());
         let step = |action, keys| Step { action, tenant: Some(name.to_owned()), size_bytes: None, keys };
         steps.extend((!can.is_empty()).then(|| step(Action::Change, keys(can))));

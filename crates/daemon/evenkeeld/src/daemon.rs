@@ -40,6 +40,8 @@ pub enum Command {
     Reread,
     /// What was read, or why it can't be.
     OwnFile(Result<String, String>),
+    /// A tenant of that name has no client any more.
+    ClientLeft(String),
     /// Something happened on a drive.
     Happened(DriveId, Happening),
     /// Answered once no tenant waits for its range to be zeroed.
@@ -206,8 +208,12 @@ impl Daemon {
         let handle = Handle { commands };
         let events = Arc::new(EventLog::new());
         let log = Arc::clone(&events);
+        let owner = handle.clone();
         let on_client = move |name: &str, attached: bool| {
             log.tell(if attached { EventKind::Attached } else { EventKind::Detached }, Some(name), None);
+            if !attached {
+                owner.tell(Command::ClientLeft(name.to_owned()));
+            }
         };
         let begin = || threads::enter(ThreadKind::Client);
         let around = Surroundings { sink, begin, gate, on_client: Arc::new(on_client) };

@@ -260,18 +260,36 @@ impl ServedDrive {
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
+        let before = settings.to_owned();
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
-        self.change_to(id, &tenant, Some(&settings))?;
+        let is_remade = config::front_end_differs(&before, &settings);
+        self.change_to(id, &tenant, &config, is_remade, Some(&settings))?;
         self.config = config;
-        self.describe_disk(id).ok_or_else(broken)
+        self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)
     }
 
     /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably
-    /// first. `settings`: of a disk that the API made.
-    pub(crate) fn change_to(&mut self, id: TenantId, tenant: &Tenant, settings: Option<&str>) -> Result<(), Problem> {
+    /// first. One that is to be reached another way, or has no client and belongs to other pollers, is served that way
+    /// first, which nobody has seen if it is lost. `settings`: of a disk that the API made.
+    pub(crate) fn change_to(
+        &mut self,
+        id: TenantId,
+        tenant: &Tenant,
+        config: &Config,
+        is_reached_otherwise: bool,
+        settings: Option<&str>,
+    ) -> Result<(), Problem> {
         let name = &tenant.name;
-        let has_grown = self.change_place(name, tenant.size.0, settings)?;
+        let live = self.tenants.get(&id).ok_or_else(|| no_such_disk(name))?;
+        let (before, moves) = (live.tenant.clone(), live.home != config.home(tenant) && self.is_free(id));
+        let is_remade = is_reached_otherwise || moves;
+        let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
+        let placed = self.change_place(name, tenant.size.0, settings);
+        if placed.is_err() && is_remade {
+            self.remake(id, before, &self.config.clone())?;
+        }
+        let has_grown = placed?;
         if let Some(live) = self.tenants.get_mut(&id) {
             (live.tenant.overcommit, live.tenant.size) = (tenant.overcommit, tenant.size);
             live.tenant.demand = tenant.demand.clone();
@@ -367,7 +385,7 @@ impl ServedDrive {
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config.socket_path(tenant).display().to_string()),
             state,
-            attached: live.server.as_ref().is_some_and(client_socket::Server::has_client),
+            attached: self.is_attached(id),
             declared: self.settings_of(&tenant.name).is_none(),
         })
     }

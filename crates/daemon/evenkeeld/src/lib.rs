@@ -37,6 +37,7 @@ pub mod foresight;
 mod front_end;
 mod growing;
 mod http;
+mod leaving;
 mod log;
 mod namespace_changes;
 mod namespaces;

@@ -245,10 +245,7 @@ impl ServedDrive {
     pub(crate) fn describe_namespace(&self, id: TenantId) -> Option<Disk> {
         let LiveNamespace { namespace, state } = self.namespaces.get(id)?;
         let placement = self.layout.layout().and_then(|layout| layout.find(&namespace.name));
-        let has_client = |tenant: &str| {
-            let live = self.find_tenant(tenant).and_then(|id| self.tenants.get(&id));
-            live.and_then(|live| live.server.as_ref()).is_some_and(client_socket::Server::has_client)
-        };
+        let has_client = |tenant: &str| self.find_tenant(tenant).is_some_and(|id| self.is_attached(id));
         let attachments = namespace.attachments.iter();
         Some(Disk {
             name: namespace.name.clone(),

@@ -110,7 +110,7 @@ impl Owner {
                 }
             }
             Command::Change(id, terms, done) => {
-                let changed = self.drive_of(id).and_then(|drive| drive.change(id, terms));
+                let changed = self.drive_of(id).and_then(|drive| drive.change_in_place(id, terms));
                 answer(&done, changed);
             }
             Command::Remove(id, done) => match self.drive_of(id) {
@@ -126,6 +126,7 @@ impl Owner {
                 }
             },
             Command::OwnFile(text) => self.apply_own_file(text),
+            Command::ClientLeft(name) => self.drives.values_mut().for_each(|drive| drive.client_left(&name)),
             Command::Happened(id, happening) => {
                 if let Some(drive) = self.drives.get_mut(&id) {
                     drive.happened(happening);

@@ -13,6 +13,7 @@ use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
 use poller::{INTERVAL, Poller, Probe, Progress, TenantSlot};
+use rustix::thread::CpuSet;
 
 use crate::clock::Clock;
 use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
@@ -430,9 +431,14 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
 }
 
 fn pin(cpu: u32) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu as usize);
-    if let Err(errno) = rustix::thread::sched_setaffinity(None, &set) {
+    let pinned = if (cpu as usize) < CpuSet::MAX_CPU {
+        let mut set = CpuSet::new();
+        set.set(cpu as usize);
+        rustix::thread::sched_setaffinity(None, &set)
+    } else {
+        Err(rustix::io::Errno::INVAL)
+    };
+    if let Err(errno) = pinned {
         // Not eprintln: it panics where standard error can't be written.
         let _ = writeln!(std::io::stderr(), "evenkeeld: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
     }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
 use policy::{PolicyConfig, PollerShape};
 use poller::Board;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
@@ -50,6 +51,8 @@ pub struct PollerThreads {
     /// How many run.
     running: Arc<AtomicUsize>,
     cores: usize,
+    /// CPUs that this process may use; `None`: the kernel does not tell.
+    cpus: Option<CpuSet>,
     scanner: DoorbellScanner,
 }
 
@@ -64,12 +67,18 @@ impl PollerThreads {
         let scanner = DoorbellScanner::start(Duration::from_nanos(doorbell_scan.0));
         let scanner = scanner.context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { next: Arc::default(), running: Arc::default(), cores, scanner })
+        let cpus = sched_getaffinity(None).ok();
+        Ok(Self { next: Arc::default(), running: Arc::default(), cores, cpus, scanner })
     }
 
     /// How many run.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
+    }
+
+    fn may_use(&self, cpu: u32) -> bool {
+        let cpu = cpu as usize;
+        cpu < CpuSet::MAX_CPU && self.cpus.is_none_or(|cpus| cpus.is_set(cpu))
     }
 }
 
@@ -101,6 +110,18 @@ impl Pollers {
     /// What the drive can do.
     pub fn drive_facts(&self) -> Facts {
         self.drive.facts()
+    }
+
+    /// Whether a tenant's own threads can run where it has them. Of those in the configuration file this was checked
+    /// before the start.
+    ///
+    /// # Errors
+    /// One of its CPUs is not this process's.
+    pub fn check_cpus(&self, tenant: &Tenant) -> Result<()> {
+        match tenant.frontend.cpus().iter().find(|cpu| !self.threads.may_use(**cpu)) {
+            Some(cpu) => bail!("CPU {cpu} is not one that this process may use"),
+            None => Ok(()),
+        }
     }
 
     /// Opens the pollers that a configuration asks for. Returns the parts of each of its tenants.
@@ -194,9 +215,6 @@ impl Pollers {
     pub fn can_change(&self, from: &PolicyConfig, to: &PolicyConfig) -> Result<(), String> {
         if from.hwq_classes(1).is_some() != to.hwq_classes(1).is_some() {
             return Err("d2fq has the drive's queues opened with classes".to_owned());
-        }
-        if to.kind().needs_one_poller() && self.open.len() > 1 {
-            return Err(format!("{} takes one poller, and this drive has {}", to.name(), self.open.len()));
         }
         let built = self.open.values().try_for_each(|open| to.build(&open.shape).map(drop));
         built.map_err(|error| error.to_string())

@@ -9,8 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use api::EventKind;
 use client_socket::{BindError, Level, Listener, Server, Surroundings};
-use config::{Config, ConfigErrors, DeviceLock, Tenant};
-use confine::ThreadKind;
+use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
 use io_model::TenantId;
 use layout::{Layout, LayoutFile};
 use nvme_controller::{FormatRecord, FormatStep};
@@ -24,12 +23,12 @@ use crate::daemon::{Command, DriveView, Handle, Happening};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, ServedAt, fit};
+use crate::leaving::Leaving;
 use crate::namespaces::Namespaces;
 use crate::opened::{self, OpenedDrive};
 use crate::poller_thread::{Addition, Message, TenantAt};
 use crate::pollers::{Part, PollerId, PollerThreads, Pollers};
 use crate::promises_watch::PromiseWatch;
-use crate::threads;
 use crate::wiping::Wipes;
 use crate::zeroing::Zeroing;
 
@@ -42,15 +41,9 @@ pub(crate) struct Live {
     /// `None`: it is leaving, or not served yet.
     pub(crate) server: Option<Server>,
     pub(crate) places: Vec<(PollerId, TenantSlot)>,
+    /// Whose these pollers are, as the configuration had it when it came.
+    pub(crate) home: Home,
     pub(crate) leaving: Option<Leaving>,
-}
-
-/// A tenant that was told to go.
-pub(crate) struct Leaving {
-    /// Pollers that have not let go of it yet.
-    parts: usize,
-    /// Whom to tell.
-    done: Sender<Result<()>>,
 }
 
 /// A tenant whose queues are on their way to its pollers.
@@ -121,7 +114,7 @@ pub struct ServedDrive {
     pub(crate) zeroing: Option<Zeroing>,
     pub(crate) waiting: BTreeMap<TenantId, Waiting>,
     pub(crate) wipes: Wipes,
-    foresight: Arc<Foresight>,
+    pub(crate) foresight: Arc<Foresight>,
     promises: PromiseWatch,
     clock: Clock,
     pub(crate) teller: Teller,
@@ -217,6 +210,7 @@ impl ServedDrive {
         if self.find_disk(&tenant.name).is_some() {
             bail!("there is a disk {:?} already; choose another name, or remove that one first", tenant.name);
         }
+        self.pollers.check_cpus(&tenant)?;
         let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
         self.place(&tenant, settings)?;
         let (name, size) = (tenant.name.clone(), tenant.size);
@@ -233,7 +227,8 @@ impl ServedDrive {
         added
     }
 
-    fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
+    /// A tenant that has its range of the drive.
+    pub(crate) fn serve_placed(&mut self, tenant: Tenant) -> Result<TenantId> {
         self.config.make_socket_directory(&tenant, None)?;
         let parts = self.pollers.open_for(&self.config, &self.policy, &tenant)?;
         let coming = self.begin_to_add(tenant, parts)?;
@@ -309,7 +304,8 @@ impl ServedDrive {
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
         let overcommits = self.config.overcommits(&tenant);
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
-        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), leaving: None });
+        let home = self.config.home(&tenant);
+        self.tenants.insert(id, Live { tenant, server: None, places: Vec::new(), home, leaving: None });
         Ok(Coming { id, fitted, parts, slots })
     }
 
@@ -378,6 +374,14 @@ impl ServedDrive {
         Ok(())
     }
 
+    /// As [`change`](Self::change). The tenant keeps its pollers, and so its identifier, for good.
+    pub(crate) fn change_in_place(&mut self, id: TenantId, terms: Terms) -> Result<()> {
+        self.change(id, terms)?;
+        let config = &self.config;
+        self.tenants.get_mut(&id).into_iter().for_each(|live| live.home = config.home(&live.tenant));
+        Ok(())
+    }
+
     pub(crate) fn change(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
             bail!("{}", nobody(id))
@@ -393,12 +397,19 @@ impl ServedDrive {
         Ok(())
     }
 
-    /// The policy that `config` asks for decides from now on, if it can while the pollers run.
+    /// The policy that `config` asks for, if it can take over while the pollers run.
     ///
     /// # Errors
-    /// Why not, in words; nothing has changed.
+    /// Why not, in words.
     pub(crate) fn can_have_policy_of(&self, config: &Config) -> Result<PolicyConfig, String> {
         let policy = planning::policy(config, &self.profile);
+        if policy.kind().needs_one_poller()
+            && let Some(live) =
+                self.misplaced(config).find_map(|id| self.tenants.get(&id).filter(|_| !self.is_free(id)))
+        {
+            let (policy, name) = (policy.name(), &live.tenant.name);
+            return Err(format!("{policy} takes one poller, and {name} has another one as long as it is in use"));
+        }
         self.pollers.can_change(&self.policy, &policy).map(|()| policy)
     }
 
@@ -417,52 +428,6 @@ impl ServedDrive {
         (self.around.sink)(Level::Info, &format!("drive {name}: {} decides now", policy.name()));
         self.events.tell(EventKind::PolicyChanged, None, Some(format!("{name}: {}", policy.name())));
         self.policy = policy;
-    }
-
-    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
-        let Some(live) = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none()) else {
-            return answer(&done, Err(anyhow!(nobody(id))));
-        };
-        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
-        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
-        if let Some(server) = live.server.take() {
-            server.stop();
-            // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
-            // had, that is what happens, for a second.
-            let close = move || {
-                threads::enter(ThreadKind::Closing);
-                drop(server);
-            };
-            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
-        }
-        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
-        live.leaving = Some(Leaving { parts: live.places.len().max(1), done });
-        for (poller, slot) in &live.places {
-            let teller = self.teller.clone();
-            let left = Box::new(move || teller.tell(Happening::Left(id)));
-            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left));
-        }
-        if live.places.is_empty() {
-            self.left(id);
-        }
-    }
-
-    fn left(&mut self, id: TenantId) {
-        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
-        leaving.parts = leaving.parts.saturating_sub(1);
-        if leaving.parts > 0 {
-            return;
-        }
-        let Some(Live { tenant, leaving, .. }) = self.tenants.remove(&id) else { return };
-        Arc::make_mut(&mut self.foresight).forget(id);
-        self.pollers.forget(id);
-        self.pollers.close_unused(&self.config);
-        self.controller_left(id);
-        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
-        self.wipe_if_let_go_of(id);
-        if let Some(Leaving { done, .. }) = leaving {
-            answer(&done, Ok(()));
-        }
     }
 
     fn record_format(&mut self, id: TenantId, record: FormatRecord) {

@@ -30,6 +30,7 @@ mod harness;
 mod hostile;
 mod namespace_crashes;
 mod namespaces;
+mod options;
 mod panics;
 mod plan;
 mod policies;

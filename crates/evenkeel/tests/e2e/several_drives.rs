@@ -232,12 +232,19 @@ fn policies_change_under_load() {
     }
     // It is not lost: what is served is what the file says.
     assert_eq!(apply("passthrough")["steps"], json!([]));
-    // A poller of its own: a policy that weighs all tenants on one can't take over.
+    // A poller of its own: a policy that weighs all tenants on one can't take over before its client leaves.
     done(&home, "create gold --size 4MiB --drive fast --class guaranteed --latency-target 10ms");
+    wait_for("the disk", || is_served(&home, "gold"));
+    let gold = home.attach("gold");
     let put_off = apply("mqfq");
     let remedy = put_off["steps"][0]["keys"][0]["remedy"].as_str().unwrap_or_default();
-    assert!(remedy.contains("mqfq takes one poller, and this drive has 2"), "{put_off}");
+    assert!(remedy.contains("mqfq takes one poller, and gold has another one as long as it is in use"), "{put_off}");
     assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "passthrough");
+    drop(gold);
+    wait_for("the client is gone", || (done(&home, "show gold")["attached"] == false).then_some(()));
+    assert_eq!(apply("mqfq")["steps"][0]["action"], "change");
+    assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "mqfq");
+    home.attach("gold").write(0, &pattern(3, 4096)).unwrap();
     load.stop();
     daemon.stop();
 }

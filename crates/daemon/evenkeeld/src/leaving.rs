@@ -1,0 +1,201 @@
+//! Tenants that leave their pollers: for good, or to be served another way from then on.
+//!
+//! The second is how a front end, its queues or its pollers change: the tenant is taken off and put on again over the
+//! same range. No guest notices, since only one without a client is: options of one that has a client are refused, and
+//! its pollers follow once the client has left.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use anyhow::{Result, anyhow};
+use api::Problem;
+use client_socket::{Level, Server};
+use config::{Config, Tenant};
+use confine::ThreadKind;
+use io_model::TenantId;
+use policy::PolicyConfig;
+
+use crate::daemon::Happening;
+use crate::poller_thread::{Message, TenantAt};
+use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, answer, nobody};
+use crate::threads;
+
+/// A tenant that was told to go.
+pub(crate) struct Leaving {
+    /// Pollers that have not let go of it yet.
+    parts: usize,
+    /// Whom to tell.
+    done: Sender<Result<()>>,
+}
+
+impl ServedDrive {
+    pub(crate) fn remove(&mut self, id: TenantId, done: Sender<Result<()>>) {
+        let teller = self.teller.clone();
+        let left = move || {
+            let teller = teller.clone();
+            Box::new(move || teller.tell(Happening::Left(id))) as Box<dyn FnOnce() + Send>
+        };
+        match self.begin_to_leave(id, done.clone(), left) {
+            Ok(0) => self.left(id),
+            Ok(_) => {}
+            Err(error) => answer(&done, Err(error)),
+        }
+    }
+
+    /// Takes a tenant off its socket, and has its pollers let go of it; each calls `left` then. Returns how many they
+    /// are.
+    fn begin_to_leave(
+        &mut self,
+        id: TenantId,
+        done: Sender<Result<()>>,
+        left: impl Fn() -> Box<dyn FnOnce() + Send>,
+    ) -> Result<usize> {
+        let live = self.tenants.get_mut(&id).filter(|live| live.leaving.is_none());
+        let live = live.ok_or_else(|| anyhow!(nobody(id)))?;
+        let zeroed_for = self.waiting.remove(&id).and_then(|waiting| waiting.done);
+        zeroed_for.iter().for_each(|asked| answer(asked, Err(anyhow!("it was removed meanwhile"))));
+        if let Some(server) = live.server.take() {
+            server.stop();
+            // Its client can make its thread hang, and nobody else is to wait for it. Where there is no thread to be
+            // had, that is what happens, for a second.
+            let close = move || {
+                threads::enter(ThreadKind::Closing);
+                drop(server);
+            };
+            let _ = std::thread::Builder::new().name("closing".into()).spawn(close);
+        }
+        self.zeroing.iter().for_each(|zeroing| zeroing.cancel(id));
+        let parts = live.places.len();
+        live.leaving = Some(Leaving { parts, done });
+        for (poller, slot) in &live.places {
+            self.pollers.send(*poller, Message::Remove(TenantAt { id, slot: *slot }, left()));
+        }
+        Ok(parts)
+    }
+
+    /// A poller has let go of its part of a tenant.
+    pub(crate) fn left(&mut self, id: TenantId) {
+        let Some(leaving) = self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()) else { return };
+        leaving.parts = leaving.parts.saturating_sub(1);
+        if leaving.parts > 0 {
+            return;
+        }
+        let Some(Live { tenant, leaving, .. }) = self.forget(id) else { return };
+        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        self.wipe_if_let_go_of(id);
+        if let Some(Leaving { done, .. }) = leaving {
+            answer(&done, Ok(()));
+        }
+    }
+
+    fn forget(&mut self, id: TenantId) -> Option<Live> {
+        let live = self.tenants.remove(&id)?;
+        Arc::make_mut(&mut self.foresight).forget(id);
+        self.pollers.forget(id);
+        self.pollers.close_unused(&self.config);
+        self.controller_left(id);
+        Some(live)
+    }
+
+    /// Takes off a tenant that has no client, and so nothing in flight. Waits for its pollers, as for those of one that
+    /// comes.
+    fn take_off(&mut self, id: TenantId) -> Result<Option<Live>> {
+        let (gone, left) = channel();
+        let teller = self.teller.clone();
+        let tell = move || {
+            let (gone, teller) = (gone.clone(), teller.clone());
+            let tell = move || {
+                if gone.send(()).is_err() {
+                    teller.tell(Happening::Left(id));
+                }
+            };
+            Box::new(tell) as Box<dyn FnOnce() + Send>
+        };
+        for _ in 0..self.begin_to_leave(id, channel().0, tell)? {
+            left.recv_timeout(ADD_LIMIT).map_err(|_| anyhow!("a poller does not let go of it"))?;
+            self.tenants.get_mut(&id).and_then(|live| live.leaving.as_mut()).into_iter().for_each(|it| it.parts -= 1);
+        }
+        Ok(self.forget(id))
+    }
+
+    /// Whether a client has a tenant's disk now.
+    pub(crate) fn is_attached(&self, id: TenantId) -> bool {
+        self.tenants.get(&id).and_then(|live| live.server.as_ref()).is_some_and(Server::has_client)
+    }
+
+    /// Whether a tenant can be taken off without anybody noticing.
+    pub(crate) fn is_free(&self, id: TenantId) -> bool {
+        !self.is_attached(id) && !self.waiting.contains_key(&id) && !self.is_zeroed(id)
+    }
+
+    /// Tenants that are with other pollers than `config` has them.
+    pub(crate) fn misplaced(&self, config: &Config) -> impl Iterator<Item = TenantId> {
+        let is_misplaced = |live: &Live| live.leaving.is_none() && live.home != config.home(&live.tenant);
+        self.tenants.iter().filter(move |(_, live)| is_misplaced(live)).map(|(id, _)| *id)
+    }
+
+    /// Serves a tenant as `tenant` says from now on, where `config` has it; it has another identifier then. What can't
+    /// be served so is served as it was.
+    ///
+    /// # Errors
+    /// It is in use, or can't be served so.
+    pub(crate) fn remake(&mut self, id: TenantId, tenant: Tenant, config: &Config) -> Result<TenantId, Problem> {
+        let name = tenant.name.clone();
+        if self.is_attached(id) {
+            let title = format!("{name:?} is attached to a client, and how it is reached can't change meanwhile");
+            return Err(Problem::new(409, "attached", title, "shut its guest down or unplug the disk, and ask again"));
+        }
+        if !self.is_free(id) {
+            let title = format!("{name:?} is being zeroed, and how it is reached can't change meanwhile");
+            return Err(Problem::new(409, "zeroing", title, "ask again once `evenkeel operations` has it no more"));
+        }
+        self.pollers.check_cpus(&tenant).map_err(|error| {
+            Problem::new(409, "not-servable", format!("{name:?} can't be served so: {error}"), "choose other CPUs")
+        })?;
+        let failed = |why| Problem::new(500, "failed", why, "start the daemon again to have it served");
+        let old = match self.take_off(id) {
+            Ok(Some(live)) => live.tenant,
+            Ok(None) => return Err(failed(nobody(id))),
+            Err(error) => return Err(failed(format!("{name:?} is served no more: {error:#}"))),
+        };
+        let before = std::mem::replace(&mut self.config, config.clone());
+        let served = self.serve_placed(tenant);
+        self.config = before;
+        served.map_err(|error| match self.serve_placed(old) {
+            Ok(_) => {
+                let title = format!("{name:?} can't be served so: {error:#}");
+                Problem::new(409, "not-servable", title, "change that; it is served as before")
+            }
+            Err(again) => {
+                let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");
+                (self.around.sink)(Level::Warn, &why);
+                failed(why)
+            }
+        })
+    }
+
+    /// A client has left: nothing keeps its tenant from the pollers that are its own by now.
+    pub(crate) fn client_left(&mut self, name: &str) {
+        let Some(id) = self.find_tenant(name) else { return };
+        if self.misplaced(&self.config).any(|misplaced| misplaced == id) && self.is_free(id) {
+            self.follow(id, &self.config.clone());
+        }
+    }
+
+    /// Another policy decides from now on, and tenants that nobody uses go to the pollers that it wants for them.
+    /// Others do once their client has left.
+    pub(crate) fn take_policy(&mut self, policy: PolicyConfig, config: &Config) {
+        self.change_policy(policy);
+        let free: Vec<TenantId> = self.misplaced(config).filter(|id| self.is_free(*id)).collect();
+        free.into_iter().for_each(|id| self.follow(id, config));
+    }
+
+    fn follow(&mut self, id: TenantId, config: &Config) {
+        let Some(tenant) = self.tenants.get(&id).map(|live| live.tenant.clone()) else { return };
+        let line = match self.remake(id, tenant, config) {
+            Ok(_) => return,
+            Err(problem) => format!("its pollers stay as they are: {problem}"),
+        };
+        (self.around.sink)(Level::Warn, &line);
+    }
+}
