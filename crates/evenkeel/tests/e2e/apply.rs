@@ -137,13 +137,13 @@ fn what_needs_a_start_is_said_and_the_rest_is_done() {
     let file =
         home.configure(&[other.as_str(), &tenant("db", "queues = 3\nweight = 2").replace("8MiB", "4MiB")].concat());
     let shown = text(&apply(&home, &file, &["--yes"]));
-    let wanted = "change the daemon: policy.name passthrough → fair\nchange db: weight 1 → 2\nlater   db: size 8MiB → 4MiB (write the size that it has: a disk can grow and not shrink)\n\
-                  later   db: queues 64 → 3 (start the daemon again)\n\
+    let wanted = "change the daemon: policy.name passthrough → fair\nchange db: queues 64 → 3, weight 1 → 2\n\
+                  later   db: size 8MiB → 4MiB (write the size that it has: a disk can grow and not shrink)\n\
                   later   the daemon: overcommit false → true (start the daemon again)\ndone\n";
     assert_eq!(shown, wanted);
     assert_eq!((&disks(&home)[0]["weight"], &disks(&home)[0]["size_bytes"]), (&json!(2), &json!(8 << 20)));
     let exported = export(&home);
-    assert!(exported.contains("name = \"fair\"") && !exported.contains("queues"), "{exported}");
+    assert!(exported.contains("name = \"fair\"") && exported.contains("queues = 3"), "{exported}");
     assert!(!exported.contains("overcommit"), "{exported}");
     daemon.stop();
 }
