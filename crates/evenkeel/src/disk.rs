@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::{Attach, Attachment, Deletion, Disk, DiskChange, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
+use api::{
+    Attach, Attachment, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Rest, Wipe,
+};
 use clap::Subcommand;
 use io_model::units::Size;
 use serde::Serialize;
@@ -124,6 +126,10 @@ struct Create {
     /// The namespace's identifier, 2 to 32 [default: the lowest that is free on that controller]
     #[arg(long, value_name = "N", requires = "attach")]
     nsid: Option<u32>,
+
+    /// Return only once its guest can have it
+    #[arg(long)]
+    wait: bool,
 
     #[command(flatten)]
     daemon: Daemon,
@@ -331,9 +337,13 @@ impl Terms {
 pub fn run(args: Args) -> Result<()> {
     match args.command {
         Command::Create(create) => {
-            let Create { name, size, drive, terms, lba_size, attach, nsid, daemon, front_end } = *create;
+            let Create { name, size, drive, terms, lba_size, attach, nsid, wait, daemon, front_end } = *create;
             let disk = NewDisk { name, size, drive, lba_size, attach, nsid, ..NewDisk::default() };
-            let disk = Rest::new(&daemon.socket).create(&terms.change(front_end).apply(&disk))?;
+            let daemon_at = Rest::new(&daemon.socket);
+            let mut disk = daemon_at.create(&terms.change(front_end).apply(&disk))?;
+            if wait {
+                disk = wait_for_zeros(&daemon_at, disk)?;
+            }
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::List(daemon) => {
@@ -416,6 +426,19 @@ fn wait_for_wipe(daemon: &Rest, name: &str) -> Result<()> {
         progress.show(&far(next));
         std::thread::sleep(PROGRESS_PERIOD);
     }
+}
+
+/// Until all of a new disk is zeroed.
+fn wait_for_zeros(daemon: &Rest, mut disk: Disk) -> Result<Disk> {
+    let mut progress = Progress::new();
+    while disk.state == DiskState::Zeroing {
+        let its = daemon.operations()?.into_iter().find(|it| it.disk == disk.name);
+        its.iter().for_each(|operation| progress.show(&far(operation)));
+        std::thread::sleep(PROGRESS_PERIOD);
+        disk = daemon.disk(&disk.name)?;
+    }
+    progress.end();
+    Ok(disk)
 }
 
 /// One line on a terminal, and nothing elsewhere.

@@ -45,8 +45,7 @@ fn a_disk_is_reached_another_way_once_its_client_has_left() {
     home.configure(&format!("{CONFIG}{DB}"));
     let daemon = home.serve();
     let load = home.load("db", "--rw randrw --bs 4k --iodepth 8 --verify --runtime 600s");
-    done(&home, "create web --size 8MiB --queues 2");
-    wait_for("the disk", || is_served(&home, "web"));
+    assert_eq!(done(&home, "create web --size 8MiB --queues 2 --wait")["state"], "served");
     done(&home, "create logs --size 4MiB --attach web");
     let mut guest = home.attach("web");
     guest.write(0, &pattern(1, 4096)).unwrap();
