@@ -106,16 +106,37 @@ pub fn run(args: Args) -> Result<()> {
 
 fn run_add(add: Add) -> Result<()> {
     let Add { name, backend, path, size, create, profile, queues, policy, daemon } = add;
-    let opened = path.as_deref().map(|path| open(path, &backend, size.as_deref().filter(|_| create))).transpose()?;
+    let daemon_at = Rest::new(&daemon.socket);
+    // One that is there already is asked for once more, and whoever serves it has it open.
+    let is_there = daemon_at.drives()?.iter().any(|drive| drive.name == name);
+    let create = size.as_deref().filter(|_| create);
+    let opened = path.as_deref().filter(|_| !is_there).map(|path| open(path, &backend, create)).transpose()?;
     // The daemon opens it again at its next start, from wherever that is.
-    let path = path.map(|path| path.canonicalize()).transpose()?.map(|path| path.display().to_string());
-    let drive = NewDrive { name, backend, path, size, profile, queues, policy };
-    let drive = Rest::new(&daemon.socket).add_drive(&drive, opened.as_ref().map(File::as_fd))?;
+    let path = path.map(|path| path.canonicalize().unwrap_or(path));
+    let at = path.as_ref().map(|path| path.display().to_string());
+    let drive = NewDrive { name, backend, path: at, size, profile, queues, policy };
+    let added = daemon_at.add_drive(&drive, opened.as_ref().map(|opened| opened.file.as_fd()));
+    if let (Err(error), Some(path), Some(Opened { is_new: true, .. })) = (&added, &path, &opened)
+        && error.is::<Problem>()
+    {
+        // It was refused, so nobody has it. If it can't be removed, the next try says so.
+        let _ = std::fs::remove_file(path);
+    }
+    // Who may not is cut off before he can be told.
+    let cut_off = "only operators (see [api] in the configuration) may hand a drive over";
+    let drive = added.map_err(|error| if error.is::<Problem>() { error } else { error.context(cut_off) })?;
     print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
 }
 
+/// A drive to be handed over.
+struct Opened {
+    file: File,
+    /// It was made for that.
+    is_new: bool,
+}
+
 /// Opens a drive that nobody uses. `create`: the size of an image that may be made.
-fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<File> {
+fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     if let Some(used) = in_use::uses(path).first() {
         return Err(Problem::new(409, "in-use", used.what(path), used.remedy()).into());
     }
@@ -136,13 +157,19 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<File> {
         // The kernel refuses where it uses the device itself (open(2)).
         options.custom_flags((OFlags::NONBLOCK | OFlags::EXCL).bits() as i32);
     }
-    let Some(size) = create.filter(|_| !path.exists()) else { return Ok(options.open(path).map_err(cant)?) };
+    let Some(size) = create.filter(|_| !path.exists()) else {
+        return Ok(Opened { file: options.open(path).map_err(cant)?, is_new: false });
+    };
     let size: Size = size.parse().map_err(|error: UnitError| {
         Problem::new(422, "invalid", format!("size is {size:?}: {error}"), "write a size such as 64GiB")
     })?;
     let file = options.create_new(true).mode(0o600).open(path).map_err(cant)?;
-    file.set_len(size.0).and_then(|()| file.sync_all()).map_err(cant)?;
-    Ok(file)
+    if let Err(error) = file.set_len(size.0).and_then(|()| file.sync_all()) {
+        // Nothing may stay behind of an image that could not be made.
+        let _ = std::fs::remove_file(path);
+        return Err(cant(error).into());
+    }
+    Ok(Opened { file, is_new: true })
 }
 
 fn no_such_drive(name: &str) -> Problem {

@@ -326,6 +326,8 @@ pub enum DiskState {
     Served,
     /// Its range of the drive is zeroed first.
     Zeroing,
+    /// Its range can't be zeroed, so no client can attach; the next start tries again.
+    Failed,
     /// It is being deleted.
     Leaving,
 }
@@ -336,6 +338,7 @@ impl DiskState {
         match self {
             Self::Served => "served",
             Self::Zeroing => "zeroing",
+            Self::Failed => "failed",
             Self::Leaving => "leaving",
         }
     }

@@ -80,6 +80,11 @@ impl AddedDrives {
         layout::replace_file(&self.path, &format!("{HEAD}{}\n{END}\n", self.sections.trim_end()))
     }
 
+    /// The state directory.
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
     /// Where a drive that is added keeps its layout.
     pub fn layout_file(&self, name: &str) -> PathBuf {
         self.path.with_file_name(format!("layout-of-{name}.toml"))

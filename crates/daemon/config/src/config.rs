@@ -217,6 +217,17 @@ impl Config {
         check::check(Text { file: self.text.file.clone(), text }, self.view.placed())
     }
 
+    /// As [`with_disks`](Self::with_disks), for a process that can't look users and groups up any more: they are those of
+    /// this configuration.
+    ///
+    /// # Errors
+    /// As there; and each user or group that nobody has yet.
+    pub fn changed_to<'d>(&self, disks: impl IntoIterator<Item = &'d str>) -> Result<Self, ConfigErrors> {
+        let mut changed = self.with_disks(disks)?;
+        changed.take_accounts_of(self)?;
+        Ok(changed)
+    }
+
     /// What the file itself says, without the disks of [`Config::with_disks`] and drives that were added.
     pub fn declared_text(&self) -> &str {
         &self.text.text[..self.view.declared_bytes]

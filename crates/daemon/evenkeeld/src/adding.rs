@@ -19,12 +19,18 @@ use crate::served_drive::{DriveId, ServedDrive};
 impl Owner {
     /// Serves one more drive.
     pub(crate) fn add_drive(&mut self, new: &NewDrive, file: Option<File>) -> Result<Drive, Problem> {
-        let layout_file = file.as_ref().map(|_| self.added.layout_file(&new.name));
+        let layout_file = new.path.as_ref().map(|_| self.added.layout_file(&new.name));
         let section = new.to_section(layout_file.as_deref()).map_err(not_writable)?;
         let to_be = self.added.with(&section);
         if let Some((_, there)) = self.find_drive_by_name(&new.name) {
             let is_same = there.config.is_added() && self.added.sections().contains(&section);
             return if is_same { Ok(there.describe()) } else { Err(name_taken(&new.name)) };
+        }
+        let state_dir = self.added.directory();
+        if !state_dir.is_dir() {
+            let title = format!("{} is not there to remember the drive in", state_dir.display());
+            let remedy = "make that directory, or write another state_dir, and start the daemon again";
+            return Err(Problem::new(409, "no-state-dir", title, remedy));
         }
         let config = self.config_of_new(&new.name, &to_be)?;
         let opened = self.open(config, file)?;

@@ -16,6 +16,7 @@ use io_model::units::Size;
 use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
+use promises::placing::{Preference, refuse_unjudged};
 
 use crate::owner::Owner;
 use crate::served_drive::{DriveId, Live, ServedDrive};
@@ -163,12 +164,17 @@ impl Owner {
     fn choose_drive(&self, disk: &NewDisk, settings: &str) -> Result<(DriveId, Config, Tenant), Problem> {
         let is_wanted = |drive: &ServedDrive| disk.drive.as_ref().is_none_or(|name| *name == drive.config.device.name);
         let wanted: Vec<_> = self.drives.iter().filter(|(_, drive)| is_wanted(drive)).collect();
-        let mut best: Option<(u64, DriveId, Config, Tenant)> = None;
+        let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            match drive.config_with(&disk.name, settings).and_then(|it| Ok((drive.left_with(&it.1)?, it))) {
-                Ok((left, (config, tenant))) if best.as_ref().is_none_or(|best| left < best.0) => {
-                    best = Some((left, **id, config, tenant));
+            let judged = drive.config_with(&disk.name, settings).and_then(|(config, tenant)| {
+                let others = wanted.iter().map(|(_, drive)| &drive.config);
+                refuse_unjudged(&tenant, &config, others).map_err(|why| unjudged(why))?;
+                Ok((Preference::of(&config, drive.left_with(&tenant)?), config, tenant))
+            });
+            match judged {
+                Ok((found, config, tenant)) if best.as_ref().is_none_or(|best| found < best.0) => {
+                    best = Some((found, **id, config, tenant));
                 }
                 Ok(_) => {}
                 Err(problem) => refused.push((drive.config.device.name.clone(), problem)),
@@ -216,7 +222,7 @@ impl ServedDrive {
     /// promise can be kept.
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
-        let config = self.config.with_disks(others.chain([settings])).map_err(|errors| invalid(&errors))?;
+        let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| {
             let (title, _) = in_words(&errors);
             let remedy = "change what the title says, or make the disk with overcommit to serve it all the same";
@@ -334,7 +340,7 @@ impl ServedDrive {
         let detached = self.detached_settings(|tenant| tenant != name);
         let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
         let others = self.made_disks().filter(|(of, _)| *of != name).map(now);
-        let config = self.config.with_disks(others).map_err(|errors| invalid(&errors))?;
+        let config = self.config.changed_to(others).map_err(|errors| invalid(&errors))?;
         let method = match wipe {
             Wipe::Zeros => WipeMethod::Zeros,
             Wipe::ThreePasses => WipeMethod::ThreePasses,
@@ -366,6 +372,7 @@ impl ServedDrive {
         let state = match () {
             () if live.leaving.is_some() => DiskState::Leaving,
             () if self.waiting.contains_key(&id) => DiskState::Zeroing,
+            () if live.server.is_none() => DiskState::Failed,
             () => DiskState::Served,
         };
         let class = tenant.terms.class;
@@ -476,6 +483,10 @@ pub(crate) fn name_reserved(name: &str) -> Problem {
 pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(409, "no-room", title, remedy)
+}
+
+fn unjudged(why: &str) -> Problem {
+    Problem::new(409, "promise-not-judged", why, "name the drive to have the disk there all the same")
 }
 
 pub(crate) fn no_such_drive(name: &str) -> Problem {

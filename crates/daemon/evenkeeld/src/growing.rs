@@ -2,10 +2,9 @@
 //! who have their disk as it was until then.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result};
-use api::Problem;
+use api::{EventKind, Problem};
 use client_socket::Level;
 use io_model::TenantId;
 use io_model::units::Size;
@@ -108,14 +107,14 @@ impl ServedDrive {
         }
     }
 
-    /// The range of a new tenant is zeroed, or can't be.
+    /// The range of a new tenant is zeroed, or can't be: then it is there, for whoever deletes it, and not served.
     fn serve_zeroed(&mut self, id: TenantId, name: &str, zeroed: Result<()>) {
         let Some(Waiting { ready, done }) = self.waiting.remove(&id) else { return };
         let served = zeroed.and_then(|()| self.put_on_socket(id, ready));
         if let Err(error) = &served {
             let line = format!("{name}: it is not served, its new range can't be zeroed: {error:#}");
             (self.around.sink)(Level::Warn, &line);
-            self.remove(id, channel().0);
+            self.events.tell(EventKind::DriveFailing, Some(name), Some(format!("can't be zeroed: {error:#}")));
         }
         if let Some(done) = done {
             answer(&done, served.map(|()| id));

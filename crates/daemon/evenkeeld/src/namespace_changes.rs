@@ -294,7 +294,7 @@ impl ServedDrive {
     fn config_with_namespace(&self, section: &api::Namespace) -> Result<Config, Problem> {
         let settings = section.to_section().map_err(not_writable)?;
         let others = self.made_disks().filter(|(of, _)| *of != section.name).map(|(_, settings)| settings);
-        self.config.with_disks(others.chain([settings.as_str()])).map_err(|errors| invalid(&errors))
+        self.config.changed_to(others.chain([settings.as_str()])).map_err(|errors| invalid(&errors))
     }
 
     /// The tenant that is to have a namespace.

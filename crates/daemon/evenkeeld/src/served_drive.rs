@@ -206,7 +206,8 @@ impl ServedDrive {
     }
 
     /// `settings`: of a disk that the configuration file does not have. What comes to nothing leaves no trace of it.
-    pub(crate) fn add(&mut self, tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
+    pub(crate) fn add(&mut self, mut tenant: Tenant, settings: Option<&str>) -> Result<TenantId> {
+        tenant.lba_bytes = tenant.lba_bytes.max(self.pollers.drive_facts().block_bytes);
         if self.find_disk(&tenant.name).is_some() {
             bail!("there is a disk {:?} already; choose another name, or remove that one first", tenant.name);
         }

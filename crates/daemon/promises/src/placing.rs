@@ -1,5 +1,8 @@
 //! On which drive a tenant goes that names none: one where its promise and everybody else's hold, and of those the one
 //! that has the least left over.
+//!
+//! A promise goes to no drive that has no profile to judge it by while there is one that has. A drive that forgets
+//! everything when the daemon ends takes nobody who can be on another one.
 
 use config::{Config, ConfigErrors, Found, Tenant, Unplaced};
 use io_model::units::Size;
@@ -17,25 +20,54 @@ pub struct Site<'a> {
     pub free_bytes: u64,
 }
 
+/// Which of several drives a tenant goes to: the first in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Preference {
+    is_volatile: bool,
+    left_bytes: u64,
+}
+
+impl Preference {
+    /// Of a drive that has so much left over with the tenant.
+    pub fn of(config: &Config, left_bytes: u64) -> Self {
+        Self { is_volatile: config.device.backend.path().is_none(), left_bytes }
+    }
+}
+
+/// Why a drive can't have a tenant that names none: its promise can't be judged there, and on one of `others` it can.
+pub fn refuse_unjudged<'c>(
+    tenant: &Tenant,
+    on: &Config,
+    mut others: impl Iterator<Item = &'c Config>,
+) -> Result<(), &'static str> {
+    let is_judged = |config: &Config| config.device.profile_named;
+    if tenant.is_guaranteed() && !on.overcommits(tenant) && !is_judged(on) && others.any(is_judged) {
+        return Err("it has no profile to judge the promise by");
+    }
+    Ok(())
+}
+
 /// Places every tenant that is on no drive yet. Nothing is written.
 ///
 /// # Errors
 /// The first tenant that no drive can have, and why.
 pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced) -> Result<(), ConfigErrors> {
     for name in &unplaced.names {
-        let mut best: Option<(u64, usize)> = None;
+        let mut best: Option<(Preference, usize)> = None;
         let mut unfit = Vec::new();
         for (at, site) in sites.iter().enumerate() {
             let Some(tenant) = unplaced.on(name, at) else { continue };
-            match site.left_with(tenant) {
-                Ok(left) if best.is_none_or(|(least, _)| left < least) => best = Some((left, at)),
+            let others = sites.iter().map(|site| &*site.config);
+            let judged = refuse_unjudged(tenant, site.config, others).map_err(str::to_owned);
+            match judged.and_then(|()| site.left_with(tenant)).map(|left| Preference::of(site.config, left)) {
+                Ok(found) if best.is_none_or(|(first, _)| found < first) => best = Some((found, at)),
                 Ok(_) => {}
                 Err(why) => unfit.push(format!("{}: {why}", site.config.device.name)),
             }
         }
         match (best, sites.first()) {
-            (Some((left, at)), _) => {
-                sites[at].free_bytes = left;
+            (Some((found, at)), _) => {
+                sites[at].free_bytes = found.left_bytes;
                 unplaced.put(name, at, sites[at].config);
             }
             (None, Some(site)) => return Err(unplaced.nowhere(name, site.config, &unfit.join("; "))),

@@ -249,6 +249,40 @@ fn policies_change_under_load() {
     daemon.stop();
 }
 
+#[test]
+fn disks_go_to_drives_that_can_vouch_and_that_last() {
+    let home = Home::new();
+    let judged = CONFIG.replace("size = \"32MiB\"", "size = \"32MiB\"\nprofile = \"p5800x\"");
+    home.configure(&judged.replace("name = \"passthrough\"", "name = \"lpns\""));
+    let daemon = home.serve();
+    answer(&home, &["drive", "add", "brief", "--backend", "memory", "--size", "4MiB"]);
+    // It has less left over than any other.
+    done(&home, "create web --size 2MiB");
+    assert_ne!(drive_of(&home, "web"), "brief");
+    done(&home, "create tmp --size 2MiB --drive brief");
+    done(&home, "create gold --size 2MiB --class guaranteed --latency-target 1ms");
+    assert_eq!(drive_of(&home, "gold"), "fast");
+    let told = refused(&home, "create hasty --size 2MiB --class guaranteed --latency-target 1us");
+    assert!(told.contains("big: it has no profile to judge the promise by"), "{told}");
+    done(&home, "create hasty --size 2MiB --class guaranteed --latency-target 1us --drive big");
+    daemon.stop();
+}
+
+#[test]
+fn users_and_groups_of_the_file_stay_known() {
+    let home = Home::new();
+    home.configure(&format!("{CONFIG}socket_user = \"root\"\n[api]\noperators = \"root\"\n"));
+    let daemon = home.serve();
+    done(&home, "create web --size 2MiB --drive big --socket-user root");
+    answer(&home, &["drive", "add", "brief", "--backend", "memory", "--size", "4MiB"]);
+    assert_eq!(answer(&home, &["apply", home.config().to_str().unwrap(), "--yes"])["steps"], json!([]));
+    let told = refused(&home, "set web --socket-user daemon");
+    assert!(told.contains("write the number instead (`id -u daemon`)"), "{told}");
+    done(&home, "delete web --yes");
+    answer(&home, &["drive", "add", "other", "--backend", "memory", "--size", "4MiB"]);
+    daemon.stop();
+}
+
 fn drive_fails(home: &Home, arguments: &str) -> String {
     let arguments: Vec<&str> = ["drive"].into_iter().chain(arguments.split_whitespace()).collect();
     let output = ask(home, &arguments);
@@ -266,8 +300,15 @@ fn a_drive_comes_and_goes_while_others_run() {
     let image = home.path("new.img");
     let at = image.to_str().unwrap();
     let add = ["drive", "add", "new", "--backend", "file", "--path", at, "--size", "64MiB", "--create"];
+    // What is refused leaves nothing behind.
+    let told = drive_fails(&home, &format!("{} --policy fairest", add[1..].join(" ")));
+    assert!(told.contains("fairest") && !image.exists(), "{told}");
     let added = answer(&home, &[&add[..], &["--policy", "passthrough"]].concat());
     assert_eq!((&added["size_bytes"], &added["declared"]), (&json!(64 << 20), &json!(false)));
+    // Once more is as good.
+    assert_eq!(answer(&home, &[&add[..], &["--policy", "passthrough"]].concat()), added);
+    let told = drive_fails(&home, &format!("{} --policy lpns", add[1..].join(" ")));
+    assert!(told.contains("there is a drive \"new\" already"), "{told}");
     done(&home, "create web --size 16MiB --drive new");
     wait_for("the disk", || is_served(&home, "web"));
     let mut web = home.attach("web");
