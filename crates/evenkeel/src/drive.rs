@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use api::{Drive, NewDrive, Problem, Rest};
 use clap::Subcommand;
-use config::in_use;
+use config::{in_use, mark_image};
 use io_model::units::{Size, UnitError};
 use rustix::fs::OFlags;
 
@@ -111,6 +111,9 @@ fn run_add(add: Add) -> Result<()> {
     let is_there = daemon_at.drives()?.iter().any(|drive| drive.name == name);
     let create = size.as_deref().filter(|_| create);
     let opened = path.as_deref().filter(|_| !is_there).map(|path| open(path, &backend, create)).transpose()?;
+    opened.iter().filter(|_| backend == "file").for_each(|opened| {
+        mark_image(&opened.file);
+    });
     // The daemon opens it again at its next start, from wherever that is.
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let at = path.as_ref().map(|path| path.display().to_string());

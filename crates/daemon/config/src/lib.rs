@@ -62,7 +62,7 @@ pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tena
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, Looked, Missing, Unplaced};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
-pub use host::{DeviceLock, HostReport, Identity, in_use};
+pub use host::{DeviceLock, HostReport, Identity, in_use, mark_image};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use namespace::{Attachment, NSIDS, Namespace};

@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 
 use layout::{Change, Layout, LayoutError, LayoutFile};
 
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::drives::Found;
-use crate::host::{DeviceLock, HostReport};
+use crate::host::{DeviceLock, HostReport, mark_image};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -108,6 +108,12 @@ impl Prepared {
             })?;
         }
         let lock = self.config.lock_device()?;
+        if let Backend::File { path, .. } = &self.config.device.backend
+            && self.host.device.id.is_none()
+            && let Some(mark) = OpenOptions::new().write(true).open(path).ok().and_then(|image| mark_image(&image))
+        {
+            self.layout.identify(mark);
+        }
         self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file, lock))
     }

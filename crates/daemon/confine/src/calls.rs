@@ -193,8 +193,9 @@ const OWNER: &[Call] = &[
     any(SYS_io_uring_setup),
     any(SYS_memfd_create),
     any(SYS_fstatfs),
-    // Of a drive that was handed over: its lock, its blocks.
+    // Of a drive that was handed over: its lock, its blocks, its mark.
     any(SYS_flock),
+    any(SYS_fgetxattr),
     (SYS_ioctl, &[(1, Eq, BLKSSZGET)]),
     (SYS_ioctl, &[(1, Eq, BLKPBSZGET)]),
 ];

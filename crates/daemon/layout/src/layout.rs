@@ -21,7 +21,7 @@ const OLDEST_VERSION: u32 = 1;
 pub struct DeviceIdentity {
     /// The file or block device, links resolved; the back end's name where it has no path.
     pub path: String,
-    /// What the drive itself says who it is (its WWID or serial number), where the kernel knows.
+    /// What the drive itself says who it is (its WWID or serial number), where the kernel knows; the mark of an image.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
     /// Bytes that tenants may use.
@@ -47,6 +47,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// From now on the drive is known by its mark too.
+    pub fn identify(&mut self, id: String) {
+        self.device.id = Some(id);
+    }
+
     /// Nobody is on the drive, and nobody knows what it holds.
     pub(crate) fn empty(device: &DeviceIdentity) -> Self {
         let device = device.clone();

@@ -189,11 +189,12 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
     if let (Some(now_id), Some(before_id)) = (&now.id, &before.id)
         && now_id != before_id
     {
-        let what = format!("{} is drive {now_id}, its layout was made for drive {before_id}", now.path);
+        let what =
+            format!("{} is drive {now_id}, its layout was made for drive {before_id} at {}", now.path, before.path);
         found.add(
             About::Device,
             what,
-            "give the path of the recorded drive, or move the layout file away to start anew",
+            "give the path of the recorded drive, or restore the layout file that belongs to this one",
         );
         return;
     }

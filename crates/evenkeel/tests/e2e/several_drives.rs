@@ -283,6 +283,34 @@ fn users_and_groups_of_the_file_stay_known() {
     daemon.stop();
 }
 
+#[test]
+fn a_layout_is_of_one_image_alone() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    done(&home, "create web --size 2MiB --drive fast");
+    daemon.stop();
+    let layout = |drive: &str| home.path(&format!("{drive}.img.layout.toml"));
+    let kept = std::fs::read(layout("big")).unwrap();
+    std::fs::copy(layout("fast"), layout("big")).unwrap();
+    let told = check_fails(&home, CONFIG);
+    let fast = home.path("fast.img").canonicalize().unwrap();
+    assert!(told.contains("its layout was made for drive") && told.contains(fast.to_str().unwrap()), "{told}");
+    std::fs::write(layout("big"), kept).unwrap();
+    // Nor are images mixed up.
+    let [fast, big, other] = ["fast.img", "big.img", "other.img"].map(|name| home.path(name));
+    for (from, to) in [(&fast, &other), (&big, &fast), (&other, &big)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    let told = check_fails(&home, &CONFIG.replace("size = \"64MiB\"", "size = \"32MiB\""));
+    assert!(told.contains("restore the layout file that belongs to this one"), "{told}");
+    for (from, to) in [(&fast, &other), (&big, &fast), (&other, &big)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    home.configure(CONFIG);
+    home.serve().stop();
+}
+
 fn drive_fails(home: &Home, arguments: &str) -> String {
     let arguments: Vec<&str> = ["drive"].into_iter().chain(arguments.split_whitespace()).collect();
     let output = ask(home, &arguments);

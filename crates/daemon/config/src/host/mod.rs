@@ -2,6 +2,7 @@
 
 mod accounts;
 mod directories;
+mod image_id;
 pub mod in_use;
 mod sockets;
 
@@ -19,6 +20,7 @@ use rustix::fs::{Access, OFlags, access};
 pub use self::accounts::Identity;
 use self::accounts::owners;
 use self::directories::open_safe;
+pub use self::image_id::mark_image;
 use self::in_use::{InUse, LockError, number_of};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
@@ -141,7 +143,8 @@ impl Config {
             let what = format!("can't read {}: {e}", path.display());
             ConfigErrors::one(self.file(), what, "check the drive (`dmesg`)")
         })?;
-        let report = self.usable(&mut sink, Found { path, id: None, len_bytes, to_create: false, holds_data });
+        let id = image_id::of(opened).filter(|_| metadata.is_file());
+        let report = self.usable(&mut sink, Found { path, id, len_bytes, to_create: false, holds_data });
         sink.finish()?;
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
     }
@@ -270,7 +273,8 @@ impl Config {
         writable_directory(sink, canonical.parent()?, mark);
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
-        Some(Found { path: canonical, id: None, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
+        let id = image_id::at(&canonical);
+        Some(Found { path: canonical, id, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
     }
 
     fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
+use api::{Deletion, Disk, DiskState, NewDisk, Operation, Problem};
 use backend_uring::{Kind, Uring, UringDrive};
 use nvme_driver::{Controller, VfioUserDevice};
 
 use super::*;
+use crate::disks::DiskCommand;
 use crate::drive::{Drive, Facts, ZeroRange};
 
 const IMAGE_BYTES: u64 = 8 << 20;
 const TENANTS: [&str; 2] = ["old", "new"];
 
-/// A drive whose zeroing waits at each step for a rendezvous.
+/// A drive of 4 KiB blocks whose zeroing waits at each step for a rendezvous.
 #[derive(Clone)]
 struct Held {
     drive: UringDrive,
@@ -31,7 +33,7 @@ impl Drive for Held {
     type Queues = Uring;
 
     fn facts(&self) -> Facts {
-        Drive::facts(&self.drive)
+        Facts { block_bytes: 4096, ..Drive::facts(&self.drive) }
     }
 
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Uring> {
@@ -157,5 +159,35 @@ fn a_tenant_that_comes_later_waits_for_its_range_too() {
     step.send(()).unwrap();
     added.join().unwrap().unwrap();
     assert!(attach(dir, "new").is_ok() && content(&image).iter().all(|byte| *byte == 0));
+    assert_eq!(daemon.stop(), 0);
+}
+
+fn ask<T: Send + 'static>(daemon: &Daemon, command: impl FnOnce(crate::disks::Reply<T>) -> DiskCommand) -> T {
+    let (answer, answered) = channel();
+    daemon.handle().tell(Command::Disk(command(Box::new(move |it| answer.send(it).unwrap()))));
+    answered.recv().unwrap()
+}
+
+#[test]
+fn a_disk_that_can_not_be_zeroed_is_there_to_be_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path();
+    prepare(dir);
+    let (daemon, step) = start(dir, &TENANTS[..1]);
+    let new = || Box::new(NewDisk { name: "new".into(), size: "2MiB".into(), ..NewDisk::default() });
+    let create = || ask::<Result<(Disk, bool), Problem>>(&daemon, |reply| DiskCommand::Create(new(), reply)).unwrap();
+    let (disk, _) = create();
+    assert_eq!((disk.state, disk.lba_bytes), (DiskState::Zeroing, 4096), "no smaller than the drive's");
+    // The drive fails it.
+    drop(step);
+    while create().0.state == DiskState::Zeroing {
+        std::thread::yield_now();
+    }
+    let (disk, is_new) = create();
+    assert_eq!((disk.state, is_new), (DiskState::Failed, false));
+    assert!(attach(dir, "new").is_err());
+    let deleted: Result<Vec<Operation>, _> =
+        ask(&daemon, |reply| DiskCommand::Delete("new".into(), Deletion::default(), reply));
+    assert_eq!(deleted.unwrap()[0].kind, "wipe");
     assert_eq!(daemon.stop(), 0);
 }
