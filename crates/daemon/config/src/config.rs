@@ -217,8 +217,8 @@ impl Config {
         check::check(Text { file: self.text.file.clone(), text }, self.view.placed())
     }
 
-    /// As [`with_disks`](Self::with_disks), for a process that can't look users and groups up any more: they are those of
-    /// this configuration.
+    /// As [`with_disks`](Self::with_disks), for a process that can't look users and groups up any more: they are
+    /// those of this configuration.
     ///
     /// # Errors
     /// As there; and each user or group that nobody has yet.

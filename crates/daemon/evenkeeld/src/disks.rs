@@ -169,7 +169,7 @@ impl Owner {
         for (id, drive) in &wanted {
             let judged = drive.config_with(&disk.name, settings).and_then(|(config, tenant)| {
                 let others = wanted.iter().map(|(_, drive)| &drive.config);
-                refuse_unjudged(&tenant, &config, others).map_err(|why| unjudged(why))?;
+                refuse_unjudged(&tenant, &config, others).map_err(unjudged)?;
                 Ok((Preference::of(&config, drive.left_with(&tenant)?), config, tenant))
             });
             match judged {

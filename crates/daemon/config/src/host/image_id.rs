@@ -1,5 +1,5 @@
-//! Which image a file is: a mark in an extended attribute of it, which moves and is renamed with it. By that a layout is
-//! never applied to another image. Where the file system has no such attributes, nobody knows.
+//! Which image a file is: a mark in an extended attribute of it, which moves and is renamed with it. By that a layout
+//! is never applied to another image. Where the file system has no such attributes, nobody knows.
 
 use std::fs::File;
 use std::path::Path;

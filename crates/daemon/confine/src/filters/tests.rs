@@ -33,7 +33,7 @@ const FORBIDDEN: [Trial; 12] = [
 ];
 
 /// What only some may do, and who.
-const FOR_SOME: [(Trial, &[ThreadKind]); 5] = [
+const FOR_SOME: [(Trial, &[ThreadKind]); 6] = [
     (("read a drive's mark", || raw(libc::SYS_fgetxattr, [-1, 0, 0])), &[ThreadKind::Owner]),
     (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner]),
     (
