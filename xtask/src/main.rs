@@ -29,7 +29,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make, grow, change and delete disks at random beside verified load, and kill the daemon amid changes.
+    /// Change disks, namespaces, drives and policies at random beside verified load, and kill the daemon amid changes.
     Changes(changes::Options),
     /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
     Check,
@@ -92,6 +92,7 @@ mod tests {
     fn what_the_documentation_tells_to_type_is_accepted() {
         for line in [
             "changes --changes 2000 --kills 200 --seed 7 --json FILE",
+            "changes --changes 100 --kills 40 --self-check",
             "check",
             "client --program PATH --python PATH",
             "guest-prepare --cache DIR",

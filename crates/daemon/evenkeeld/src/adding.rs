@@ -4,13 +4,15 @@
 //! the request. It is recorded in the state directory, beside its layout, and opened by its path at the next start.
 
 use std::fs::File;
+use std::path::PathBuf;
 
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::Level;
 use config::{AddedDrives, Config, ConfigErrors, DeviceLock, Drives, Found, Profile};
+use layout::{Layout, LayoutFile};
 use promises::{drive_profile, planning};
 
-use crate::disks::{broken, in_words, invalid, no_such_drive, not_writable};
+use crate::disks::{broken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::drive;
 use crate::opened::OpenedDrive;
 use crate::owner::Owner;
@@ -33,6 +35,7 @@ impl Owner {
             return Err(Problem::new(409, "no-state-dir", title, remedy));
         }
         let config = self.config_of_new(&new.name, &to_be)?;
+        layout_file.map_or(Ok(()), remove_left_behind)?;
         let opened = self.open(config, file)?;
         self.keep(to_be).inspect_err(|_| {
             // It has nobody's data: at worst an unused file stays behind.
@@ -146,6 +149,18 @@ impl ServedDrive {
             (0, _) => Some("what a deleted disk left is not wiped yet".to_owned()),
             (disks, _) => Some(format!("it has {disks} disks")),
         }
+    }
+}
+
+/// Removes the layout of a drive of that name that was taken away, and whose daemon was killed before it could do so:
+/// somebody may have written since to what that calls clean. One with disks is kept: it is all that tells where they
+/// are.
+fn remove_left_behind(path: PathBuf) -> Result<(), Problem> {
+    let left = LayoutFile::open(Some(path)).map_err(|error| not_durable(&error))?;
+    let is_empty = |layout: &Layout| layout.placements().is_empty() && layout.wiping().is_empty();
+    match left.layout().is_some_and(is_empty) {
+        true => left.remove().map_err(|error| not_durable(&error)),
+        false => Ok(()),
     }
 }
 

@@ -375,6 +375,41 @@ fn a_drive_comes_and_goes_while_others_run() {
     daemon.stop();
 }
 
+/// A daemon that is killed after it let go of a drive leaves the drive's layout behind.
+#[test]
+fn what_a_removed_drive_left_behind_is_not_believed() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let (image, layout) = (home.path("new.img"), home.path("state/layout-of-new.toml"));
+    let at = image.to_str().unwrap();
+    let add = ["drive", "add", "new", "--backend", "file", "--path", at, "--size", "16MiB", "--create"];
+    answer(&home, &add);
+    done(&home, "create web --size 8MiB --drive new");
+    wait_for("the disk", || is_served(&home, "web"));
+    let with_a_disk = std::fs::read(&layout).unwrap();
+    done(&home, "delete web --yes --wait");
+    let left = std::fs::read_to_string(&layout).unwrap();
+    assert!(left.contains("[[clean]]"), "{left}");
+    answer(&home, &["drive", "remove", "new"]);
+    assert!(!layout.exists());
+    std::fs::write(&layout, &left).unwrap();
+    // Somebody else's data, where that calls the drive clean.
+    std::fs::write(&image, vec![0xfe; 16 << 20]).unwrap();
+    let told = drive_fails(&home, &format!("add new --backend file --path {at}"));
+    assert!(told.contains("holds data, and no layout file says whose"), "{told}");
+    // One that is empty is another drive of that name.
+    std::fs::remove_file(&image).unwrap();
+    std::fs::write(&layout, &left).unwrap();
+    assert_eq!(answer(&home, &add)["free_bytes"], 16 << 20);
+    answer(&home, &["drive", "remove", "new"]);
+    // What names a disk is all that tells where it is.
+    std::fs::write(&layout, &with_a_disk).unwrap();
+    answer(&home, &["drive", "add", "new", "--backend", "file", "--path", at, "--size", "16MiB"]);
+    assert!(std::fs::read_to_string(&layout).unwrap().contains("name = \"web\""));
+    daemon.stop();
+}
+
 #[test]
 fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let home = Home::new();

@@ -103,12 +103,31 @@ impl Host {
     /// The directory can't be made.
     pub fn with_config(program: &Path, config: &str) -> Result<Self> {
         let host = Self { root: tempfile::tempdir()?, program: program.to_owned() };
-        let root = host.root.path().to_str().context("the temporary directory's path is not UTF-8")?;
-        fs::write(host.config(), config.replace("HOST", root))?;
+        host.configure(config)?;
         Ok(host)
     }
 
-    fn config(&self) -> PathBuf {
+    /// A configuration with its directory in the place of HOST.
+    ///
+    /// # Errors
+    /// The directory's name is not UTF-8.
+    pub fn fill_in(&self, config: &str) -> Result<String> {
+        let root = self.root.path().to_str().context("the temporary directory's path is not UTF-8")?;
+        Ok(config.replace("HOST", root))
+    }
+
+    /// The daemons that start from now on have another configuration: the whole of it, or the one before.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn configure(&self, config: &str) -> Result<()> {
+        let new = self.path("evenkeel.toml.new");
+        fs::write(&new, self.fill_in(config)?)?;
+        Ok(fs::rename(new, self.config())?)
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
         self.path("evenkeel.toml")
     }
 

@@ -10,7 +10,7 @@
 //! | [`attacks`] | [`ATTACKS`](attacks::ATTACKS): all attacks, each a function of a [`Field`](attacks::Field) |
 //! | [`siege`] | one attack beside the victims, and the [`Report`](siege::Report) on it |
 //! | [`soak`] | attacks, kills and victims together for a long time |
-//! | [`changes`] | disks that are made, grown, changed and deleted at random while others are verified, and kills |
+//! | [`changes`] | disks, namespaces, drives and policies that come, change and go at random while others are verified, and kills |
 //! | [`nvme`], [`virtio`] | clients that send what they like: vfio-user and NVMe, vhost-user and virtqueues |
 //! | `fuse` | a file whose file system never answers |
 //!

@@ -1,73 +1,62 @@
-//! What a disk's blocks must hold, and loads that write and verify them.
+//! Loads that write and verify all disks of one tenant, while namespaces come to it, grow and go.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use fastrand::Rng;
-use load::disk::{Disk, DiskQueue, QueueShape, Request};
-use load::{AnyDisk, AnyQueue, Direction, Frontend};
+use load::Direction;
+use load::disk::Failure;
+use nvme_driver::Status;
 
-use super::{HANG, Known, MIB};
+use super::HANG;
+use super::client::{Client, Piece};
+use super::content::{BLOCK_BYTES, Shared, block, lock};
 
-pub const BLOCK_BYTES: u64 = 4096;
-/// The most that is read at a time.
-pub const READ_BYTES: u64 = 64 << 10;
-/// How long a command is waited for that may have lost its disk.
-const GIVEN_UP: Duration = Duration::from_millis(100);
+/// In a block that must never be written.
+const FORBIDDEN: u64 = u64::MAX;
 
-/// Whose a block is, and which of its versions.
-fn block(owner: u64, at: u64, version: u32) -> Vec<u8> {
-    let mut line = [0; 32];
-    line[..8].copy_from_slice(b"evenkeel");
-    line[8..16].copy_from_slice(&owner.to_le_bytes());
-    line[16..24].copy_from_slice(&at.to_le_bytes());
-    line[24..28].copy_from_slice(&version.to_le_bytes());
-    line.repeat(BLOCK_BYTES as usize / line.len())
+/// Whether a disk is there for a tenant's client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// All commands succeed.
+    Here,
+    /// It is being taken away: commands may fail.
+    Leaving,
+    /// Commands fail from now on.
+    Gone,
+    /// Commands fail as soon as the daemon has come to it.
+    SoonGone,
 }
 
-/// What is known of a disk's blocks.
-#[derive(Debug, Default)]
-pub struct Content {
-    /// The version that was acknowledged last; 0: zeros.
-    pub versions: Vec<u32>,
-    /// Blocks whose writes were never answered, with the versions that they may have.
-    pub unsettled: BTreeMap<usize, Vec<u32>>,
+/// A disk that a tenant's client is to write and verify.
+#[derive(Clone)]
+pub struct Target {
+    /// Given once: the same disk may go and come again.
+    pub serial: u64,
+    pub name: String,
+    pub nsid: u32,
+    pub read_only: bool,
+    pub content: Shared,
+    pub phase: Phase,
 }
 
-impl Content {
-    fn last_version(&self) -> u32 {
-        let unsettled = self.unsettled.values().flatten();
-        self.versions.iter().chain(unsettled).copied().max().unwrap_or_default()
-    }
+type Targets = Arc<Mutex<Vec<Target>>>;
 
-    /// Whether a block may look so; settles what was not known.
-    pub fn fits(&mut self, owner: u64, at: usize, found: &[u8]) -> bool {
-        let known = self.versions[at];
-        let is = |version: u32| match version {
-            0 => found.iter().all(|byte| *byte == 0),
-            version => found == block(owner, at as u64, version),
-        };
-        let may_be = self.unsettled.remove(&at).into_iter().flatten().chain([known]);
-        let found = may_be.into_iter().find(|version| is(*version));
-        self.versions[at] = found.unwrap_or(known);
-        found.is_some()
-    }
+fn locked(targets: &Targets) -> MutexGuard<'_, Vec<Target>> {
+    targets.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
-    content.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes and verifies single blocks of one disk until it is told to stop, or its connection ends.
+/// Writes and verifies single blocks until it is told to stop, or its connection ends.
 pub struct Writer {
     stop: Arc<AtomicBool>,
     /// Commands that ended.
     commands: Arc<AtomicU64>,
+    targets: Targets,
     thread: JoinHandle<Written>,
 }
 
@@ -76,80 +65,31 @@ pub struct Writer {
 pub struct Written {
     pub blocks: u64,
     pub checked: u64,
+    /// Commands that had to be refused, and were.
+    pub forbidden: u64,
     pub findings: Vec<String>,
     /// Why it ended before it was told to.
     pub end: Option<anyhow::Error>,
 }
 
-/// A disk with one queue.
-pub struct Attached {
-    // The queue goes before the disk does.
-    queue: AnyQueue,
-    disk: AnyDisk,
-}
-
-impl Attached {
-    /// Given up once `stop` is set.
-    pub fn new(directory: &Path, stop: &AtomicBool) -> Result<Self> {
-        let start = Instant::now();
-        loop {
-            let attached = AnyDisk::attach(directory, Frontend::Auto).and_then(|mut disk| {
-                let shape = QueueShape { depth: 1, buffer_bytes: READ_BYTES, priority: None };
-                Ok((disk.open_queues(&[shape])?.pop(), disk))
-            });
-            match attached {
-                Ok((Some(queue), disk)) => return Ok(Self { queue, disk }),
-                Ok((None, _)) => bail!("it has no queue"),
-                // Whoever had the place before may still be leaving it.
-                Err(error) if stop.load(Relaxed) || start.elapsed() > Duration::from_secs(5) => {
-                    return Err(error.into());
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(2)),
-            }
-        }
-    }
-
-    /// One command. Given up once `stop` is set and it does not end: whoever sets it may have taken the disk away.
-    pub fn run(&mut self, direction: Direction, offset_bytes: u64, data: &mut [u8], stop: &AtomicBool) -> Result<()> {
-        let tag = self.queue.next_tag().context("the queue is full")?;
-        if direction == Direction::Write {
-            self.queue.buffers().write(tag, data).context("the buffer is too small")?;
-        }
-        self.queue.send(Request { direction, offset_bytes, len_bytes: data.len() as u64, durable: false })?;
-        self.queue.ring()?;
-        let (start, mut ended) = (Instant::now(), None);
-        while ended.is_none() {
-            if self.queue.poll(&mut |done| ended = Some(done.outcome))? == 0 {
-                if start.elapsed() > Duration::from_millis(20) {
-                    self.disk.check()?;
-                }
-                if start.elapsed() > if stop.load(Relaxed) { GIVEN_UP } else { HANG } {
-                    bail!("a command never completed");
-                }
-                std::thread::yield_now();
-            }
-        }
-        if let Some(Err(failure)) = ended {
-            bail!("a command failed: {failure}");
-        }
-        if direction == Direction::Read {
-            self.queue.buffers().read(tag, data).context("the buffer is too small")?;
-        }
-        Ok(())
-    }
-}
-
 impl Writer {
-    /// Starts it, on a disk that nobody else writes to.
-    pub fn start(name: &str, directory: PathBuf, known: &Known, seed: u64) -> Result<Self> {
+    /// Starts it, on the disks of the tenant that has this directory.
+    pub fn start(name: &str, directory: PathBuf, disks: Vec<Target>, seed: u64) -> Result<Self> {
         let (stop, commands) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, ended, known, name) = (Arc::clone(&stop), Arc::clone(&commands), known.clone(), name.to_owned());
+        let targets = Arc::new(Mutex::new(disks));
+        let (stopped, ended, shared) = (Arc::clone(&stop), Arc::clone(&commands), Arc::clone(&targets));
         let thread = std::thread::Builder::new().name(format!("writer-{name}")).spawn(move || {
             let mut did = Written::default();
-            did.end = write_on(&name, &directory, &known, seed, (&stopped, &ended), &mut did).err();
+            did.end = Client::attach(&directory, &stopped)
+                .and_then(|client| {
+                    let random = Rng::with_seed(seed);
+                    let sizes = BTreeMap::new();
+                    Work { client, targets: shared, random, sizes, stop: &stopped, did: &mut did }.run(&ended)
+                })
+                .err();
             did
         })?;
-        Ok(Self { stop, commands, thread })
+        Ok(Self { stop, commands, targets, thread })
     }
 
     /// Waits until one more of its commands has ended, or it has.
@@ -164,6 +104,24 @@ impl Writer {
         Ok(())
     }
 
+    /// A disk is there from now on.
+    pub fn add(&self, target: Target) {
+        locked(&self.targets).push(target);
+    }
+
+    /// The disk of that name is in another phase. What must be refused is not tried any more once something may have
+    /// its number again: see [`Writer::forget_gone`].
+    pub fn set_phase(&self, name: &str, phase: Phase) {
+        let mut targets = locked(&self.targets);
+        let is_it = |it: &&mut Target| it.name == name && matches!(it.phase, Phase::Here | Phase::Leaving);
+        targets.iter_mut().filter(is_it).for_each(|it| it.phase = phase);
+    }
+
+    /// Namespaces that are gone may come again.
+    pub fn forget_gone(&self) {
+        locked(&self.targets).retain(|it| matches!(it.phase, Phase::Here | Phase::Leaving));
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&self) -> bool {
         self.thread.is_finished()
@@ -176,40 +134,155 @@ impl Writer {
     }
 }
 
-fn write_on(
-    name: &str,
-    directory: &Path,
-    known: &Known,
-    seed: u64,
-    (stop, ended): (&AtomicBool, &AtomicU64),
-    did: &mut Written,
-) -> Result<()> {
-    let mut disk = Attached::new(directory, stop)?;
-    let mut random = Rng::with_seed(seed);
-    // No version twice, whoever wrote before.
-    let mut versions = lock(&known.content).last_version();
-    // What it grew by may still be being zeroed.
-    let blocks = disk.disk.geometry().size_bytes.min(known.mib * MIB) / BLOCK_BYTES;
-    while !stop.load(Relaxed) {
-        let at = random.u64(..blocks);
-        if random.bool() {
-            versions += 1;
-            let version = versions;
-            lock(&known.content).unsettled.entry(at as usize).or_default().push(version);
-            disk.run(Direction::Write, at * BLOCK_BYTES, &mut block(known.owner, at, version), stop)?;
-            let mut content = lock(&known.content);
-            content.versions[at as usize] = version;
-            content.unsettled.remove(&(at as usize));
-            did.blocks += 1;
-        } else {
-            let mut found = vec![0; BLOCK_BYTES as usize];
-            disk.run(Direction::Read, at * BLOCK_BYTES, &mut found, stop)?;
-            did.checked += 1;
-            if !lock(&known.content).fits(known.owner, at as usize, &found) {
-                did.findings.push(format!("{name}: block {at} is not what was written: {:?}", &found[..32]));
+struct Work<'a> {
+    client: Client,
+    targets: Targets,
+    random: Rng,
+    /// Blocks that are seen, by the targets' serial numbers.
+    sizes: BTreeMap<u64, u64>,
+    stop: &'a AtomicBool,
+    did: &'a mut Written,
+}
+
+impl Work<'_> {
+    fn run(&mut self, ended: &AtomicU64) -> Result<()> {
+        while !self.stop.load(Relaxed) {
+            let target = {
+                let targets = Arc::clone(&self.targets);
+                let mut targets = locked(&targets);
+                let index = self.random.usize(..targets.len().max(1));
+                let Some(target) = targets.get(index).cloned() else { bail!("it has no disk") };
+                if target.phase == Phase::Gone {
+                    // Under the lock: nothing gets its number meanwhile.
+                    self.must_fail(&target)?;
+                    targets.remove(index);
+                    continue;
+                }
+                target
+            };
+            if self.command(&target)? {
+                ended.fetch_add(1, Relaxed);
+            } else {
+                std::thread::sleep(Duration::from_micros(100));
             }
         }
-        ended.fetch_add(1, Relaxed);
+        Ok(())
     }
-    Ok(())
+
+    /// A namespace that was detached answers nobody.
+    fn must_fail(&mut self, target: &Target) -> Result<()> {
+        let mut found = vec![0; BLOCK_BYTES as usize];
+        let piece = Piece { nsid: target.nsid, offset_bytes: 0 };
+        match self.client.run(Direction::Read, piece, &mut found, self.stop)? {
+            Err(failure) if is_of_no_namespace(failure) => self.did.forbidden += 1,
+            outcome => {
+                let Target { name, nsid, .. } = target;
+                self.did
+                    .findings
+                    .push(format!("{name} was detached, and a read of namespace {nsid} ended: {outcome:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// One command of a disk; `false`: there is nothing to be done now.
+    fn command(&mut self, target: &Target) -> Result<bool> {
+        let had = lock(&target.content).versions.len() as u64;
+        let mut seen = self.sizes.get(&target.serial).copied().unwrap_or(0);
+        // What it grew by may still be being zeroed.
+        if seen == 0 || (seen < had && self.random.u8(..16) == 0) {
+            seen = self.client.size_bytes(target.nsid)? / BLOCK_BYTES;
+            self.sizes.insert(target.serial, seen);
+        }
+        let blocks = seen.min(had);
+        if blocks == 0 {
+            return Ok(false);
+        }
+        let at = self.random.u64(..blocks) as usize;
+        let is_write = self.random.bool();
+        if !lock(&target.content).claim(at) {
+            return Ok(false);
+        }
+        let done = match (is_write, target.read_only) {
+            (true, true) => self.write_what_is_read_only(target, at),
+            (true, false) => self.write(target, at),
+            (false, _) => self.read(target, at),
+        };
+        // A command that was never answered may still be under way: its block stays claimed.
+        done.map(|()| {
+            lock(&target.content).release(at);
+            true
+        })
+    }
+
+    fn run_at(
+        &mut self,
+        direction: Direction,
+        target: &Target,
+        at: usize,
+        data: &mut [u8],
+    ) -> Result<Result<(), Failure>> {
+        let piece = Piece { nsid: target.nsid, offset_bytes: at as u64 * BLOCK_BYTES };
+        self.client.run(direction, piece, data, self.stop)
+    }
+
+    fn write(&mut self, target: &Target, at: usize) -> Result<()> {
+        let (version, mut data) = lock(&target.content).stamp(at);
+        match self.run_at(Direction::Write, target, at, &mut data)? {
+            Ok(()) => {
+                lock(&target.content).written(at, version);
+                self.did.blocks += 1;
+                Ok(())
+            }
+            Err(failure) => self.failed(target, failure),
+        }
+    }
+
+    fn read(&mut self, target: &Target, at: usize) -> Result<()> {
+        let mut found = vec![0; BLOCK_BYTES as usize];
+        match self.run_at(Direction::Read, target, at, &mut found)? {
+            Ok(()) => {
+                self.did.checked += 1;
+                if !lock(&target.content).fits(at, &found) {
+                    let what = format!("{}: block {at} is not what was written: {:?}", target.name, &found[..32]);
+                    self.did.findings.push(what);
+                }
+                Ok(())
+            }
+            Err(failure) => self.failed(target, failure),
+        }
+    }
+
+    fn write_what_is_read_only(&mut self, target: &Target, at: usize) -> Result<()> {
+        match self.run_at(Direction::Write, target, at, &mut block(FORBIDDEN, at as u64, 0))? {
+            Err(Failure::Nvme(status)) if status.code() == Status::NAMESPACE_WRITE_PROTECTED => {
+                self.did.forbidden += 1;
+                Ok(())
+            }
+            Err(failure) => self.failed(target, failure),
+            Ok(()) => {
+                self.did.findings.push(format!("{} is read-only, and block {at} was written", target.name));
+                Ok(())
+            }
+        }
+    }
+
+    /// A command of a disk that is taken away may fail so.
+    fn failed(&mut self, target: &Target, failure: Failure) -> Result<()> {
+        let mut targets = locked(&self.targets);
+        let index = targets.iter().position(|it| it.serial == target.serial);
+        let phase = index.map_or(Phase::Gone, |index| targets[index].phase);
+        if phase == Phase::Here || !is_of_no_namespace(failure) {
+            bail!("{}: a command failed: {failure}", target.name);
+        }
+        if let Some(index) = index.filter(|_| phase == Phase::SoonGone) {
+            targets.remove(index);
+        }
+        Ok(())
+    }
+}
+
+/// What a command ends with that is sent to a namespace which is not active (Base 2.0, 3.2.1.4).
+fn is_of_no_namespace(failure: Failure) -> bool {
+    matches!(failure, Failure::Nvme(status) if status.code() == Status::INVALID_FIELD)
 }
