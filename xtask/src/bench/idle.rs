@@ -10,6 +10,10 @@ use super::{Figure, Goal, Options};
 
 const TENANTS: usize = 16;
 
+/// Pollers fall asleep half a second after the last I/O, and the scan of doorbells slows down a second later and four
+/// more seconds later.
+pub(super) const FALLS_ASLEEP: Duration = Duration::from_secs(6);
+
 /// CPU and memory of a daemon with 16 attached idle tenants: best-effort ones, which share a poller, and
 /// guaranteed ones, which have one each.
 pub fn measure(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figure>> {
@@ -47,8 +51,7 @@ fn idle_tenants(class: &str, seconds: u64) -> Result<(f64, f64)> {
         let queues = (0..4).map(|_| controller.create_queue_pair(128, None)).collect::<Result<Vec<_>, _>>()?;
         attached.push((controller, queues));
     }
-    // Pollers fall asleep after half a second without I/O, and the scan of doorbells slows down a second later.
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(FALLS_ASLEEP);
     let before = cpu_seconds(server.pid())?;
     std::thread::sleep(Duration::from_secs(seconds));
     let percent = 100.0 * (cpu_seconds(server.pid())? - before) / seconds as f64;

@@ -4,6 +4,7 @@
 //! measured in turn (A B A B …) and compared round by round, since shared machines drift. Figures are
 //! medians; the range of all rounds stands beside them.
 
+mod four_drives;
 mod idle;
 mod online;
 mod pairs;
@@ -111,7 +112,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 10] = [
+    let parts: [(&str, Part); 11] = [
         ("throughput and latency", pairs::throughput),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
@@ -121,6 +122,7 @@ pub fn run(options: &Options) -> Result<()> {
         ("vhost-user-blk", vhost::throughput),
         ("vhost-user-blk, idle", vhost::idle),
         ("online changes among 1,000 tenants", online::measure),
+        ("four drives with 1,000 tenants", four_drives::measure),
         ("wiping beside a promise", online::wiping),
     ];
     let mut failures = Vec::new();

@@ -6,7 +6,7 @@ use io_model::{Nanos, TenantId};
 use policy::{Bound, Class, TenantReport};
 
 use crate::probe::Recent;
-use crate::{Counters, Probe};
+use crate::{Counters, Iterations, Probe};
 
 /// Where pollers learn of each other's tenants, and `stats` of all of them.
 ///
@@ -16,6 +16,7 @@ use crate::{Counters, Probe};
 pub struct Board {
     /// By tenant.
     probes: RwLock<Vec<Arc<Probe>>>,
+    pollers: RwLock<Vec<Arc<Iterations>>>,
 }
 
 impl Board {
@@ -34,6 +35,22 @@ impl Board {
     pub fn remove(&self, probe: &Arc<Probe>) {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
         probes.retain(|other| !Arc::ptr_eq(other, probe));
+    }
+
+    /// A poller begins.
+    pub fn add_poller(&self, iterations: Arc<Iterations>) {
+        self.pollers.write().unwrap_or_else(PoisonError::into_inner).push(iterations);
+    }
+
+    /// It has ended.
+    pub fn remove_poller(&self, iterations: &Arc<Iterations>) {
+        let mut pollers = self.pollers.write().unwrap_or_else(PoisonError::into_inner);
+        pollers.retain(|other| !Arc::ptr_eq(other, iterations));
+    }
+
+    /// The pollers that run, in the order in which they began.
+    pub fn pollers(&self) -> Vec<Arc<Iterations>> {
+        self.pollers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Every tenant's probes, in the order of their identifiers.
@@ -66,6 +83,11 @@ impl TenantProbes {
     /// Whose.
     pub fn tenant(&self) -> TenantId {
         self.0[0].tenant()
+    }
+
+    /// Whether these are the same probes, and not those of a tenant that went from poller to poller.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// The promise or weight, as the first of its pollers has it: while a change goes from poller to poller, others may

@@ -8,7 +8,8 @@
 //! - [`Poller`]: the iteration (`poller.rs`), with its table of commands in flight (`flights.rs`);
 //! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
 //! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
-//!   up.
+//!   up;
+//! - [`Iterations`]: the long iterations of one poller (`iterations.rs`).
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
@@ -17,11 +18,13 @@
 mod board;
 mod flights;
 mod histogram;
+mod iterations;
 mod poller;
 mod probe;
 
 pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles};
+pub use iterations::Iterations;
 pub use policy::TenantSlot;
 pub use poller::{Poller, Progress, TenantMemory};
 pub use probe::{Counters, Probe};

@@ -268,6 +268,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         slots.filter_map(|(at, tenant)| Some((TenantSlot(at as u16), &mut tenant.as_mut()?.source)))
     }
 
+    /// Where its tenants' probes are.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
     /// The policy, for bounds and statistics.
     pub fn policy(&self) -> &P {
         &self.policy

@@ -24,7 +24,7 @@ pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
-pub use snapshot::{BlameRow, BoundRow, DrivePolicy, Predicted, Snapshot, TenantRow};
+pub use snapshot::{BlameRow, BoundRow, DrivePolicy, PollerRow, Predicted, Snapshot, TenantRow};
 
 /// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
 pub const MAX_SPAN_MS: u64 = 60_000;

@@ -11,6 +11,21 @@ pub struct Snapshot {
     pub span_ms: u64,
     /// Drive by drive, in the order in which they came.
     pub tenants: Vec<TenantRow>,
+    /// Those that run, drive by drive.
+    pub pollers: Vec<PollerRow>,
+}
+
+/// A poller over one span.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PollerRow {
+    /// Its number, as in its thread's name; given once.
+    pub poller: usize,
+    /// Its drive.
+    pub drive: String,
+    /// Iterations that took 50 µs and more, without the time in which others had the CPU.
+    pub long_iterations: u64,
+    /// The longest of them; 0: there was none.
+    pub longest_us: f64,
 }
 
 /// A drive and its policy.

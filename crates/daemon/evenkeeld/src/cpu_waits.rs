@@ -1,10 +1,35 @@
 //! How long pollers wait for their CPUs: a host that has too few looks like a slow drive.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_model::Nanos;
 
-use crate::poller_thread::NAME_PREFIX;
+/// The process's pollers, by the kernel's numbers. Of all its threads, of which each tenant has one, to find them by
+/// their names would take tens of milliseconds.
+static POLLERS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+fn pollers() -> MutexGuard<'static, BTreeSet<i32>> {
+    POLLERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread whose waits count as a poller's, until this is dropped.
+pub struct CountedPoller(i32);
+
+impl CountedPoller {
+    /// The calling thread.
+    pub fn this_thread() -> Self {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        pollers().insert(thread);
+        Self(thread)
+    }
+}
+
+impl Drop for CountedPoller {
+    fn drop(&mut self) {
+        pollers().remove(&self.0);
+    }
+}
 
 /// What all pollers together waited since they started, while they could have run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,8 +41,8 @@ pub struct CpuWaits {
 impl CpuWaits {
     /// Until now. Nothing where the kernel does not say: it counts unless built without.
     pub fn now() -> Self {
-        let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Self::default() };
-        let waits = threads.flatten().filter_map(|thread| waited_ns(&thread.path()));
+        let threads = pollers().clone();
+        let waits = threads.into_iter().filter_map(waited_ns);
         waits.fold(Self::default(), |sum, waited_ns| Self {
             pollers: sum.pollers + 1,
             waited_ns: sum.waited_ns.saturating_add(waited_ns),
@@ -31,14 +56,11 @@ impl CpuWaits {
     }
 }
 
-/// A poller's wait; `None` for another thread, or one that ended.
-fn waited_ns(thread: &Path) -> Option<u64> {
-    let name = std::fs::read_to_string(thread.join("comm")).ok()?;
-    if !name.starts_with(NAME_PREFIX) {
-        return None;
-    }
+/// A thread's wait; `None`: it ended.
+fn waited_ns(thread: i32) -> Option<u64> {
     // Time on a CPU, time in the run queue, time slices (kernel documentation, "Scheduler Statistics").
-    std::fs::read_to_string(thread.join("schedstat")).ok()?.split_whitespace().nth(1)?.parse().ok()
+    let schedstat = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -54,17 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn only_pollers_are_counted() {
-        let here = CpuWaits::now().pollers;
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (ready, started) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("{NAME_PREFIX}999")).spawn(move || {
-            let _ = ready.send(());
-            let _ = ended.recv();
-        });
-        started.recv().expect("it runs");
-        assert!(CpuWaits::now().pollers > here, "other tests may have pollers, too");
-        drop(end);
-        thread.expect("a thread").join().expect("it ends");
+    fn pollers_alone_are_counted_while_they_run() {
+        let this = rustix::thread::gettid().as_raw_nonzero().get();
+        assert!(!pollers().contains(&this));
+        let counted = CountedPoller::this_thread();
+        assert!(waited_ns(this).is_some() && pollers().contains(&this));
+        assert!(CpuWaits::now().pollers > 0);
+        drop(counted);
+        assert!(!pollers().contains(&this), "other tests may have pollers, this one has none");
     }
 }

@@ -14,7 +14,7 @@
 //! | `adding` | drives that come and go |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
-//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits` | what is told of the tenants |
+//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
@@ -55,6 +55,7 @@ pub mod serve;
 mod served_drive;
 mod snapshot;
 pub mod stderr;
+mod stopwatch;
 mod threads;
 mod wiping;
 mod zeroing;

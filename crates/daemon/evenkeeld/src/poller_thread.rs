@@ -16,10 +16,12 @@ use poller::{INTERVAL, Poller, Probe, Progress, TenantSlot};
 use rustix::thread::CpuSet;
 
 use crate::clock::Clock;
+use crate::cpu_waits::CountedPoller;
 use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
+use crate::stopwatch::Stopwatch;
 use crate::{panics, threads};
 
 /// How often a running poller looks for clients whose memory went away.
@@ -112,9 +114,6 @@ impl<S: FrontEnd> PollerSender<S> {
     }
 }
 
-/// What the names of pollers' threads begin with.
-pub const NAME_PREFIX: &str = "poller-";
-
 /// A poller's thread; ends after [`Message::Drain`], saying how many commands were still in flight.
 pub type Thread = JoinHandle<u32>;
 
@@ -165,7 +164,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
         weights: None,
         next_weights: Nanos(0),
     };
-    let thread = std::thread::Builder::new().name(format!("{NAME_PREFIX}{number}"));
+    let thread = std::thread::Builder::new().name(format!("poller-{number}"));
     Ok((handle, thread.spawn(move || runner.run(cpu))?))
 }
 
@@ -198,6 +197,7 @@ struct Runner<S: FrontEnd, B> {
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn run(mut self, cpu: Option<u32>) -> u32 {
         threads::enter(ThreadKind::Poller);
+        let _counted = CountedPoller::this_thread();
         if let Some(cpu) = cpu {
             pin(cpu);
         }
@@ -205,11 +205,13 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.watch_drive();
+        let mut stopwatch = Stopwatch::start(self.number, self.poller.board(), self.clock.now());
         loop {
             if self.waker.take_messages() && self.read_messages() {
                 return self.drain();
             }
             let now = self.clock.now();
+            stopwatch.lap(now);
             let progress = self.poller.step(now);
             if !self.unsettled.is_empty() {
                 self.settle(now);
@@ -221,7 +223,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                 self.follow_weights();
             }
             if !progress.any() {
-                self.rest(now);
+                self.rest(now, &mut stopwatch);
             }
         }
     }
@@ -329,11 +331,13 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     }
 
     /// After an empty iteration: sleep, give way, or spin.
-    fn rest(&mut self, now: Nanos) {
+    fn rest(&mut self, now: Nanos, stopwatch: &mut Stopwatch) {
         if self.may_sleep(now) {
-            self.sleep();
+            self.sleep(stopwatch);
         } else if self.behaviour.yields {
+            stopwatch.lap(self.clock.now());
             std::thread::yield_now();
+            stopwatch.resume(self.clock.now());
         } else {
             std::hint::spin_loop();
         }
@@ -374,7 +378,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
 
     /// Sleeps until there is something to do: a message, a kick, a completion, a trapped doorbell, a mapped one that
     /// the scanner saw.
-    fn sleep(&mut self) {
+    fn sleep(&mut self, stopwatch: &mut Stopwatch) {
         loop {
             // Each time: it also notes what was rung so far, and what is rung from then on ends the sleep.
             self.poller.set_wakeup(true);
@@ -393,7 +397,9 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             let health = if self.unchecked { self.next_health } else { Nanos::MAX };
             let next = self.poller.next_timer().min(health).min(self.next_look(now));
             let timer = Duration::from_nanos((next - now).0);
+            stopwatch.lap(self.clock.now());
             self.unchecked |= self.waker.sleep(Some(timer.min(LONGEST_SLEEP)));
+            stopwatch.resume(self.clock.now());
             if scanned {
                 self.scanner.forget(self.number);
             }

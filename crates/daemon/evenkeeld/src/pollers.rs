@@ -19,7 +19,7 @@ use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
-use crate::{queues, threads};
+use crate::{queues, stopwatch, threads};
 
 /// A poller; given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,7 @@ impl PollerThreads {
     pub fn new(doorbell_scan: Nanos) -> Result<Self> {
         // Now: its signal handler is nothing that a confined thread could install with the first poller.
         eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
+        stopwatch::prepare();
         let scanner = DoorbellScanner::start(Duration::from_nanos(doorbell_scan.0));
         let scanner = scanner.context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -72,7 +72,7 @@ impl PromiseWatch {
             }
         }
         self.told.retain(|id, _| observed.iter().any(|tenant| tenant.id == *id));
-        self.mark = Mark::now(board, now);
+        self.mark.move_on(board, now);
         self.next = now + period();
     }
 }

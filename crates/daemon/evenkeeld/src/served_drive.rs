@@ -1,6 +1,6 @@
 //! One of the daemon's drives, with its pollers, tenants, sockets and layout. All calls come from the owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -259,11 +259,13 @@ impl ServedDrive {
     /// There is no room for it.
     pub(crate) fn placed(&self, tenant: &Tenant) -> Result<Option<Layout>, ConfigErrors> {
         let Some(recorded) = self.layout.layout() else { return Ok(None) };
+        let placed: HashSet<&str> = recorded.placements().iter().map(|placement| placement.name.as_str()).collect();
         let mut config = self.config.clone();
-        let tenants = self.tenants.values().map(|live| live.tenant.clone());
+        let tenants = self.tenants.values().map(|live| &live.tenant);
         // What is leaving has none any more, and must not get one again.
-        config.tenants = tenants.filter(|it| recorded.find(&it.name).is_some()).chain([tenant.clone()]).collect();
-        config.namespaces.retain(|it| recorded.find(&it.name).is_some());
+        let tenants = tenants.filter(|it| placed.contains(it.name.as_str())).chain([tenant]);
+        config.tenants = tenants.cloned().collect();
+        config.namespaces.retain(|it| placed.contains(it.name.as_str()));
         config.plan_layout(recorded.device(), Some(recorded)).map(|(layout, _)| Some(layout))
     }
 

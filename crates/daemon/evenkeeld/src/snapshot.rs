@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use api::{BoundRow, DrivePolicy, Snapshot, TenantRow};
+use api::{BoundRow, DrivePolicy, PollerRow, Snapshot, TenantRow};
 use io_model::{Nanos, TenantId};
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
-use poller::{Board, Counters, Percentiles, TenantProbes};
+use poller::{Board, Counters, Iterations, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
 use crate::daemon::DriveView;
@@ -24,29 +24,46 @@ pub struct Mark {
 struct Counted {
     probes: TenantProbes,
     counters: Counters,
+    /// Empty where nothing was completed: the counts of a thousand idle tenants are 18 MB.
     latencies: Vec<u64>,
 }
 
-/// The same of all drives.
+impl Counted {
+    /// Now; `before` is what was counted of the same tenant earlier.
+    fn now(probes: TenantProbes, before: Option<Self>) -> Self {
+        let counters = probes.counters();
+        let before = before.filter(|it| it.counters.completed == counters.completed && it.probes.is(&probes));
+        let latencies = match before {
+            Some(before) => before.latencies,
+            None if counters.completed == 0 => Vec::new(),
+            None => probes.latency_counts(),
+        };
+        Self { probes, counters, latencies }
+    }
+}
+
+/// The same of all drives, and of their pollers.
 pub struct Marks {
     at: Nanos,
     of: HashMap<Arc<str>, Mark>,
+    pollers: HashMap<usize, Vec<u64>>,
 }
 
 impl Marks {
     /// Now.
     pub fn now(drives: &[DriveView], at: Nanos) -> Self {
         let of = drives.iter().map(|drive| (Arc::clone(&drive.name), Mark::now(&drive.board, at)));
-        Self { at, of: of.collect() }
+        let pollers = drives.iter().flat_map(|drive| drive.board.pollers());
+        Self { at, of: of.collect(), pollers: pollers.map(|it| (it.poller(), it.counts())).collect() }
     }
 
     /// The start of everything, when nobody was there yet.
     pub fn start() -> Self {
-        Self { at: Nanos(0), of: HashMap::new() }
+        Self { at: Nanos(0), of: HashMap::new(), pollers: HashMap::new() }
     }
 
     /// What happened from then until `now`, drive by drive. Of one that came since, everything.
-    pub fn until(&self, now: Nanos, drives: &[DriveView]) -> Snapshot {
+    pub fn until(&self, now: Nanos, views: &[DriveView]) -> Snapshot {
         let nothing = Mark { at: self.at, ..Mark::start() };
         let of = |drive: &DriveView| {
             let mark = self.of.get(&drive.name).unwrap_or(&nothing);
@@ -55,19 +72,42 @@ impl Marks {
                 mark.until(now, drive),
             )
         };
-        let (drives, tenants): (Vec<_>, Vec<_>) = drives.iter().map(of).unzip();
-        Snapshot { drives, span_ms: (now - self.at).0 / 1_000_000, tenants: tenants.concat() }
+        let (drives, tenants): (Vec<_>, Vec<_>) = views.iter().map(of).unzip();
+        let pollers = views.iter().flat_map(|drive| self.pollers_of(drive)).collect();
+        Snapshot { drives, span_ms: (now - self.at).0 / 1_000_000, tenants: tenants.concat(), pollers }
+    }
+
+    fn pollers_of(&self, drive: &DriveView) -> Vec<PollerRow> {
+        let row = |poller: &Arc<Iterations>| {
+            let old = self.pollers.get(&poller.poller()).map_or(&[][..], Vec::as_slice);
+            let (long_iterations, longest) = poller.since(old);
+            PollerRow {
+                poller: poller.poller(),
+                drive: drive.name.to_string(),
+                long_iterations,
+                longest_us: longest.as_micros_f64(),
+            }
+        };
+        drive.board.pollers().iter().map(row).collect()
     }
 }
 
 impl Mark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
-        let counted = |probes: TenantProbes| {
-            let (counters, latencies) = (probes.counters(), probes.latency_counts());
-            (probes.tenant(), Counted { probes, counters, latencies })
-        };
+        let counted = |probes: TenantProbes| (probes.tenant(), Counted::now(probes, None));
         Self { at, waits: CpuWaits::now(), tenants: board.tenants().into_iter().map(counted).collect() }
+    }
+
+    /// The same later; what idle tenants had counted is not copied again.
+    pub fn move_on(&mut self, board: &Board, at: Nanos) {
+        let mut before = std::mem::take(&mut self.tenants);
+        let counted = |probes: TenantProbes| {
+            let id = probes.tenant();
+            (id, Counted::now(probes, before.remove(&id)))
+        };
+        let tenants = board.tenants().into_iter().map(counted).collect();
+        *self = Self { at, waits: CpuWaits::now(), tenants };
     }
 
     /// The start of everything, when nobody was there yet.
@@ -114,9 +154,12 @@ impl Mark {
 /// Without what the configuration says of the tenant.
 fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -> (TenantRow, Measured) {
     let new = probes.counters();
-    let latencies = Percentiles::between(old_counts, &probes.latency_counts());
     let seconds = (span.0 as f64 / 1e9).max(1e-9);
     let completed = new.completed - old.completed;
+    let latencies = match completed {
+        0 => Percentiles::default(),
+        _ => Percentiles::between(old_counts, &probes.latency_counts()),
+    };
     let bytes = new.read_bytes + new.write_bytes - old.read_bytes - old.write_bytes;
     let mean = |sum_ns: u64| Nanos(sum_ns.checked_div(completed).unwrap_or(0));
     let mean_latency = mean(new.latency_sum_ns - old.latency_sum_ns);

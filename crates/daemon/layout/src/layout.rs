@@ -1,6 +1,6 @@
 //! Who has what on the drive, and how that may change.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use io_model::units::Size;
 use serde::{Deserialize, Serialize};
@@ -290,10 +290,12 @@ impl Layout {
     pub(crate) fn first_lost(&self, next: &Self) -> Option<String> {
         let released: Vec<Extent> = next.wiping.iter().map(Wiping::extent).collect();
         let is_released = |placement: &Placement| placement.extents.iter().all(|extent| released.contains(extent));
-        let lost = self
-            .tenants
-            .iter()
-            .find(|old| next.find(&old.name).map_or_else(|| !is_released(old), |kept| !old.is_kept_in(kept)));
+        let kept: HashMap<&str, &Placement> = next.tenants.iter().map(|it| (it.name.as_str(), it)).collect();
+        let is_lost = |old: &&Placement| match kept.get(old.name.as_str()) {
+            Some(kept) => !old.is_kept_in(kept),
+            None => !is_released(old),
+        };
+        let lost = self.tenants.iter().find(is_lost);
         let unwiped = |old: &&Wiping| !released.contains(&old.extent()) && !space::covers(&next.clean, &old.extent());
         let lost = lost.map(|old| format!("tenant {:?}", old.name));
         lost.or_else(|| self.wiping.iter().find(unwiped).map(|old| format!("deleted tenant {:?}", old.former)))
