@@ -255,11 +255,11 @@ fn most_beyond(limits: &Limits, times: &[Nanos]) -> f64 {
 fn a_limit_that_changes_holds_from_then_on() {
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
-    let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()), "rw_iops = \"2k\"\n");
+    let (daemon, seen) = start(dir, PolicyConfig::Lpns(LpnsConfig::p5800x()), "rw_iops = 500\n");
     let batch = TenantId(1);
     let at_most = |rw_ios_per_sec, burst| Limits { rw_ios_per_sec, burst, ..Limits::default() };
-    let (first, lifted) = (at_most(2_000, Nanos(0)), Limits::default());
-    let last = at_most(1_000, Nanos::from_millis(20));
+    let (first, lifted) = (at_most(500, Nanos(0)), Limits::default());
+    let last = at_most(250, Nanos::from_millis(20));
     let mut reader = Reader::attach(&dir.join("batch"), 16);
     // What went before a change had reached the poller is left out: `batch` has not more than 16 outstanding.
     let mut run = |limits: Limits, commands: u32| {
