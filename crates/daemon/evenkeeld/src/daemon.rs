@@ -258,4 +258,6 @@ mod flush_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod wiping_tests;
+#[cfg(test)]
 mod zeroing_tests;

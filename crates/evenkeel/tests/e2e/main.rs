@@ -36,6 +36,7 @@ mod policies;
 mod privileges;
 mod promises;
 mod raw;
+mod sanitizing;
 mod several_drives;
 mod shutdown;
 mod sim;
