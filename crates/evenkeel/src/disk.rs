@@ -399,13 +399,17 @@ fn run_delete(delete: &Delete) -> Result<()> {
     })
 }
 
-/// Asks whoever sits there.
 fn is_confirmed(daemon: &Rest, name: &str) -> Result<bool> {
+    let size = daemon.disk(name).map(|disk| format!(" ({})", Size(disk.size_bytes))).unwrap_or_default();
+    is_typed(name, &format!("Delete {name}{size} and all its data? Type its name: "))
+}
+
+/// Asks whoever sits there for a name.
+pub(crate) fn is_typed(name: &str, question: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }
-    let size = daemon.disk(name).map(|disk| format!(" ({})", Size(disk.size_bytes))).unwrap_or_default();
-    write!(std::io::stderr(), "Delete {name}{size} and all its data? Type its name: ")?;
+    write!(std::io::stderr(), "{question}")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(answer.trim() == name)
@@ -442,23 +446,23 @@ fn wait_for_zeros(daemon: &Rest, mut disk: Disk) -> Result<Disk> {
 }
 
 /// One line on a terminal, and nothing elsewhere.
-struct Progress {
+pub(crate) struct Progress {
     is_terminal: bool,
 }
 
 impl Progress {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { is_terminal: std::io::stderr().is_terminal() }
     }
 
-    fn show(&mut self, what: &str) {
+    pub(crate) fn show(&mut self, what: &str) {
         if self.is_terminal {
             // Nobody to show it to.
             let _ = write!(std::io::stderr(), "\r\x1b[K{what}");
         }
     }
 
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.show("");
     }
 }

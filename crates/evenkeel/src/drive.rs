@@ -13,7 +13,7 @@ use io_model::units::{Size, UnitError};
 use rustix::fs::OFlags;
 
 use crate::disk::{Daemon, print};
-use crate::table;
+use crate::{sanitize, table};
 
 /// List, add and take away the drives of a running daemon.
 #[derive(Debug, clap::Args)]
@@ -42,6 +42,7 @@ enum Command {
         #[command(flatten)]
         daemon: Daemon,
     },
+    Sanitize(sanitize::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,6 +78,10 @@ struct Add {
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 
+    /// How what deleted disks leave becomes zeros: overwrite, or write-zeroes where the drive may do it itself
+    #[arg(long, value_name = "HOW")]
+    wipe: Option<String>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -92,8 +97,7 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &all, || drives(&all))
         }
         Command::Show { name, daemon } => {
-            let all = Rest::new(&daemon.socket).drives()?;
-            let found = all.into_iter().find(|drive| drive.name == name).ok_or_else(|| no_such_drive(&name))?;
+            let found = find(&Rest::new(&daemon.socket), &name)?;
             print(&daemon, &found, || drives(std::slice::from_ref(&found)))
         }
         Command::Add(add) => run_add(*add),
@@ -101,11 +105,12 @@ pub fn run(args: Args) -> Result<()> {
             let left = Rest::new(&daemon.socket).remove_drive(&name)?;
             print(&daemon, &left, || format!("{name} is served no more\n"))
         }
+        Command::Sanitize(args) => sanitize::run(&args),
     }
 }
 
 fn run_add(add: Add) -> Result<()> {
-    let Add { name, backend, path, size, create, profile, queues, policy, daemon } = add;
+    let Add { name, backend, path, size, create, profile, queues, policy, wipe, daemon } = add;
     let daemon_at = Rest::new(&daemon.socket);
     // One that is there already is asked for once more, and whoever serves it has it open.
     let is_there = daemon_at.drives()?.iter().any(|drive| drive.name == name);
@@ -117,7 +122,7 @@ fn run_add(add: Add) -> Result<()> {
     // The daemon opens it again at its next start, from wherever that is.
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let at = path.as_ref().map(|path| path.display().to_string());
-    let drive = NewDrive { name, backend, path: at, size, profile, queues, policy };
+    let drive = NewDrive { name, backend, path: at, size, profile, queues, policy, wipe };
     let added = daemon_at.add_drive(&drive, opened.as_ref().map(|opened| opened.file.as_fd()));
     if let (Err(error), Some(path), Some(Opened { is_new: true, .. })) = (&added, &path, &opened)
         && error.is::<Problem>()
@@ -175,16 +180,28 @@ fn open(path: &Path, backend: &str, create: Option<&str>) -> Result<Opened> {
     Ok(Opened { file, is_new: true })
 }
 
+/// The drive of that name.
+///
+/// # Errors
+/// There is no daemon, or no such drive.
+pub(crate) fn find(rest: &Rest, name: &str) -> Result<Drive> {
+    Ok(rest.drives()?.into_iter().find(|drive| drive.name == name).ok_or_else(|| no_such_drive(name))?)
+}
+
 fn no_such_drive(name: &str) -> Problem {
     Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
 }
 
-fn drives(drives: &[Drive]) -> String {
+pub(crate) fn drives(drives: &[Drive]) -> String {
     let row = |drive: &Drive| {
         let path = drive.path.clone().unwrap_or_else(|| "-".to_owned());
         let sizes = [drive.size_bytes, drive.free_bytes, drive.wiping_bytes].map(|bytes| Size(bytes).to_string());
         let [size, free, wiping] = sizes;
-        let state = drive.failed.as_ref().map_or_else(|| "served".to_owned(), |why| format!("missing: {why}"));
+        let state = match &drive.failed {
+            Some(why) => format!("missing: {why}"),
+            None if drive.sanitizing => "sanitizing".to_owned(),
+            None => "served".to_owned(),
+        };
         vec![drive.name.clone(), drive.backend.clone(), path, size, free, wiping, drive.policy.clone(), state]
     };
     let heading = ["drive", "back end", "path", "size", "free", "wiping", "policy", "state"];

@@ -15,6 +15,7 @@ mod drive;
 mod events;
 mod plan;
 mod reproduce;
+mod sanitize;
 mod serve;
 mod serving;
 mod shell;

@@ -127,7 +127,7 @@ fn module_in(root: &Path) -> Result<PathBuf> {
 }
 
 /// The libraries that `program` loads, by name, as the root's own loader finds them.
-fn libraries_of(root: &Path, program: &str) -> Result<Vec<(String, PathBuf)>> {
+pub fn libraries_of(root: &Path, program: &str) -> Result<Vec<(String, PathBuf)>> {
     let libraries = root.join(LIBRARIES);
     // fio links Ceph's client, which keeps a library in a folder of its own.
     let search = format!("{0}:{0}/ceph", libraries.display());

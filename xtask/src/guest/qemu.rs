@@ -95,6 +95,21 @@ impl Machine {
         Ok(Self { images, initrd, dir: dir.to_path_buf() })
     }
 
+    /// The same with more programs in the guests' file system, each with its place there; `name` is theirs alone.
+    ///
+    /// # Errors
+    /// When one can't be read, or the run's folder not be written.
+    pub fn with_programs(&self, name: &str, programs: &[(String, PathBuf)]) -> Result<Self> {
+        let initrd = self.dir.join(format!("{name}.cpio"));
+        fs::copy(&self.initrd, &initrd).context("copying the guest's file system")?;
+        let mut archive = Archive::new(fs::File::options().append(true).open(&initrd)?);
+        for (place, program) in programs {
+            archive.file(place, &fs::read(program).with_context(|| program.display().to_string())?)?;
+        }
+        archive.finish()?;
+        Ok(Self { initrd, ..self.clone() })
+    }
+
     /// What was prepared for the guests.
     pub fn images(&self) -> &Images {
         &self.images

@@ -7,6 +7,7 @@
 //! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
 //! | `priority` | [`Arbitration`], and what a queue is worth by its thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
+//! | [`passthrough`] | admin commands to a drive that the kernel's driver has |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
 //! The device is believed to follow the specification but is not trusted to: what it writes is checked,
@@ -15,7 +16,7 @@
 //! Not implemented: SGLs, metadata, fused commands, asynchronous events, abort, devices with memory
 //! pages above 4 KiB, real PCI functions through VFIO.
 
-// One system call, in `priority`.
+// System calls, in `priority` and `passthrough`.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a controller takes its time to get ready")]
 
@@ -26,6 +27,7 @@ mod doorbell;
 mod error;
 #[cfg(feature = "fake-device")]
 pub mod fake;
+pub mod passthrough;
 mod priority;
 mod queue;
 mod vfio_user;

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, Events, EventsAfter, Exported, NewDisk, NewDrive,
-    NoDaemon, Operation, Problem, Wipe,
+    NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -139,6 +139,14 @@ impl Rest {
     /// As [`Rest::disks`].
     pub fn remove_drive(&self, name: &str) -> Result<Vec<Drive>> {
         self.ask(Method::DELETE, &named("drives", name)?, None::<&()>)
+    }
+
+    /// Takes a step of sanitizing a drive, which must have no disks. One that was taken already is as good.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn sanitize(&self, name: &str, step: SanitizeStep) -> Result<Drive> {
+        self.ask(Method::POST, &format!("{}/sanitize", named("drives", name)?), Some(&Sanitize { step }))
     }
 
     /// Serves what a configuration file declares, or says what that would do.

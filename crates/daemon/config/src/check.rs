@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
-use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks};
+use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
 use crate::frontend::{FrontendDraft, read_frontend};
@@ -316,6 +316,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     if !has_layout(word) {
         section.forbid(sink, "layout_file", "only files and block devices keep a layout", "remove it");
     }
+    let wipe = read_wipe(sink, section, word);
     Some(Device {
         name: drive_name?,
         backend: backend?,
@@ -326,7 +327,24 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
         queue_depth: queue_depth?,
         nofail,
         layout_file,
+        wipe: wipe?,
     })
+}
+
+fn read_wipe(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: Option<BackendWord>) -> Option<WipeBy> {
+    const NO_WORD: &str = "nothing says what a drive reads as after a discard; write \"write-zeroes\" to have the \
+                           drive itself make zeros, or \"overwrite\"";
+    let words = [("overwrite", WipeBy::Overwrite), ("write-zeroes", WipeBy::WriteZeroes)];
+    let wipe =
+        or(sink, section, "wipe", WipeBy::Overwrite, choice(&words, &[("discard", NO_WORD), ("unmap", NO_WORD)]));
+    if let (Some(WipeBy::WriteZeroes), Some(BackendWord::File), Some((_, value))) = (wipe, word, section.entry("wipe"))
+    {
+        let what = "`wipe` is \"write-zeroes\", by which a file system only marks the blocks of an image: what they \
+                    held stays on its drive";
+        sink.at(&value.span(), what, "write \"overwrite\", or remove it");
+        return None;
+    }
+    wipe
 }
 
 fn has_layout(word: Option<BackendWord>) -> bool {

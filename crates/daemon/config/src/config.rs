@@ -93,6 +93,17 @@ pub struct Device {
     pub nofail: bool,
     /// Where its layout is kept; `None`: beside an image, or in [`Config::state_dir`]. Absolute.
     pub layout_file: Option<PathBuf>,
+    /// How what deleted disks leave becomes zeros.
+    pub wipe: WipeBy,
+}
+
+/// How the wiper makes zeros of what a deleted disk left. Three passes are written whatever is said here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WipeBy {
+    /// Zeros are written.
+    Overwrite,
+    /// The drive is told to ([`Op::WriteZeroes`](io_model::Op::WriteZeroes)), and what it then reads as is looked at.
+    WriteZeroes,
 }
 
 /// What stands behind the drive.

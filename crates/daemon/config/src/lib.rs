@@ -58,11 +58,11 @@ mod terms;
 
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
-pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, read_opened, read_text};
+pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, Looked, Missing, Unplaced};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
-pub use host::{DeviceLock, HostReport, Identity, in_use, mark_image};
+pub use host::{DeviceLock, HostReport, Identity, drive_id, in_use, is_partition, mark_image};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use namespace::{Attachment, NSIDS, Namespace};

@@ -60,7 +60,7 @@ pub(crate) const TOP: &[&str] = &[
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
 pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
 pub(crate) const DEVICE: &[&str] =
-    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file"];
+    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file", "wipe"];
 pub(crate) const DRIVE: &[&str] = &[
     "name",
     "backend",
@@ -71,6 +71,7 @@ pub(crate) const DRIVE: &[&str] = &[
     "queues",
     "queue_depth",
     "layout_file",
+    "wipe",
     "nofail",
     "policy",
     "pollers",

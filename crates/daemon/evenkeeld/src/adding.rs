@@ -59,7 +59,12 @@ impl Owner {
         }
         if let Some(why) = drive.holds() {
             let title = format!("drive {name:?} is not empty: {why}");
-            return Err(Problem::new(409, "not-empty", title, "delete its disks, and wait until they are wiped"));
+            return Err(Problem::new(
+                409,
+                "not-empty",
+                title,
+                "delete its disks, and wait until they are wiped or it is sanitized",
+            ));
         }
         self.keep(self.added.without(name))?;
         if let Some(mut drive) = self.drives.remove(&id) {
@@ -143,6 +148,9 @@ impl ServedDrive {
     /// What keeps it from being taken away.
     fn holds(&self) -> Option<String> {
         let layout = self.layout.layout()?;
+        if self.is_held() {
+            return Some("it is being sanitized".to_owned());
+        }
         let disks = layout.placements().len().max(self.tenants.len());
         match (disks, layout.wiping().len()) {
             (0, 0) => None,

@@ -264,4 +264,6 @@ mod flush_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod wiping_tests;
+#[cfg(test)]
 mod zeroing_tests;

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 
 use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, NewDrive,
-    Operation, Problem, Wipe,
+    Operation, Problem, SanitizeStep, Wipe,
 };
 use config::{Config, ConfigErrors, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -46,6 +46,8 @@ pub enum DiskCommand {
     AddDrive(Box<NewDrive>, Option<File>, Reply<Result<Drive, Problem>>),
     /// One less.
     RemoveDrive(String, Reply<Result<Vec<Drive>, Problem>>),
+    /// One is to be sanitized, or was.
+    Sanitize(String, SanitizeStep, Reply<Result<Drive, Problem>>),
     /// A configuration file.
     Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
     /// All that is served, as one.
@@ -89,6 +91,7 @@ impl Owner {
                 let removed = self.remove_drive(&name);
                 reply(removed.map(|()| self.describe_drives()));
             }
+            DiskCommand::Sanitize(name, step, reply) => reply(self.sanitize(&name, step)),
             DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
             DiskCommand::Export(reply) => reply(self.export()),
         }
@@ -167,7 +170,8 @@ impl Owner {
         let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            let judged = drive.config_with(&disk.name, settings).and_then(|(config, tenant)| {
+            let with_it = drive.refuse_if_held().and_then(|()| drive.config_with(&disk.name, settings));
+            let judged = with_it.and_then(|(config, tenant)| {
                 let others = wanted.iter().map(|(_, drive)| &drive.config);
                 refuse_unjudged(&tenant, &config, others).map_err(unjudged)?;
                 Ok((Preference::of(&config, drive.left_with(&tenant)?), config, tenant))
@@ -404,6 +408,8 @@ impl ServedDrive {
             free_bytes: layout.map_or(0, layout::Layout::free_bytes),
             wiping_bytes: layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()),
             policy: self.policy.name().to_owned(),
+            id: layout.and_then(|layout| layout.device().id.clone()),
+            sanitizing: self.is_held(),
             ..without_room(&self.config)
         }
     }
@@ -469,6 +475,8 @@ fn without_room(config: &Config) -> Drive {
         wiping_bytes: 0,
         policy: config.policy.name().to_owned(),
         declared: !config.is_added(),
+        id: None,
+        sanitizing: false,
         failed: None,
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use api::{
     Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event,
     EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation, OperationState,
-    Problem, Step, Wipe,
+    Problem, Sanitize, SanitizeStep, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -66,8 +66,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
 #[openapi(
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
-        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, apply, export,
-        events
+        list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
+        apply, export, events
     ),
     components(schemas(
         Event,
@@ -91,6 +91,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Operation,
         OperationState,
         Problem,
+        Sanitize,
+        SanitizeStep,
         Wipe
     )),
     modifiers(&Descriptions)
@@ -236,6 +238,7 @@ fn router(asked: Asked) -> Router {
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
         .route("/v1/drives/{name}", axum::routing::delete(remove_drive))
+        .route("/v1/drives/{name}/sanitize", post(sanitize_drive))
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
@@ -470,6 +473,24 @@ async fn add_drive(
 )]
 async fn remove_drive(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Vec<Drive>>, Refused> {
     Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, reply)).await??))
+}
+
+/// A drive without disks is held while who asks has it erase itself, or held no more. The same once more does no harm.
+/// `503`: something is in flight to it still.
+#[utoipa::path(
+    post, path = "/v1/drives/{name}/sanitize", params(("name" = String, Path)), request_body = Sanitize,
+    responses(
+        (status = 200, body = Drive), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 503, body = Problem), (status = 507, body = Problem)
+    )
+)]
+async fn sanitize_drive(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    sanitize: Result<Json<Sanitize>, JsonRejection>,
+) -> Result<Json<Drive>, Refused> {
+    let Json(Sanitize { step }) = sanitize?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::Sanitize(name, step, reply)).await??))
 }
 
 /// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing

@@ -77,6 +77,7 @@ impl Owner {
             let what = format!("{}: {}", missing.config.device.name, missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
         }
+        owner.drives.values().for_each(ServedDrive::tell_if_held);
         owner.drives.values_mut().for_each(ServedDrive::wipe_next);
         owner.look_around();
         Ok(owner)

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use api::{EventKind, Operation, OperationState};
 use client_socket::Level;
-use config::Tenant;
+use config::{Tenant, WipeBy};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{LayoutError, WipeMethod, Wiping};
@@ -58,6 +58,8 @@ pub struct Wipes {
     held: BTreeMap<TenantId, Vec<u64>>,
     /// Ranges that the drive failed: until the next start nobody has them.
     failed: BTreeSet<u64>,
+    /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
+    drive_makes_no_zeros: bool,
 }
 
 impl Wipes {
@@ -72,6 +74,16 @@ impl Wipes {
         let done = done_bytes(range).checked_sub(begun.done_bytes)?;
         let rate = (done as f64 / begun.at.elapsed().as_secs_f64()) as u64;
         (*offset_bytes == range.offset_bytes && rate > 0).then_some(rate)
+    }
+
+    /// Whether a deleted disk's tenant is not gone yet.
+    pub fn is_any_leaving(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// What the drive failed is tried once more.
+    pub fn try_failed_again(&mut self) {
+        self.failed.clear();
     }
 
     fn may_begin(&self, range: &Wiping) -> bool {
@@ -121,7 +133,7 @@ impl ServedDrive {
 
     /// Has the next range overwritten, if there is one and the wiper has nothing to do.
     pub(crate) fn wipe_next(&mut self) {
-        if !matches!(self.wipes.state, State::Away) {
+        if !matches!(self.wipes.state, State::Away) || self.is_held() {
             return;
         }
         let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
@@ -157,7 +169,29 @@ impl ServedDrive {
     fn wipe(&mut self, poller: PollerId, at: TenantAt, range: Wiping) {
         let begun = Begun { at: Instant::now(), done_bytes: done_bytes(&range) };
         self.wipes.state = State::Busy(poller, at, range.offset_bytes, begun);
-        self.pollers.send(poller, Message::Order(at, Wipe(range).into()));
+        self.pollers.send(poller, Message::Order(at, Wipe(range, self.wipe_by()).into()));
+    }
+
+    fn wipe_by(&self) -> WipeBy {
+        if self.wipes.drive_makes_no_zeros { WipeBy::Overwrite } else { self.config.device.wipe }
+    }
+
+    /// What the drive did not zero when told to is overwritten, as everything is from then on. `true`: it is.
+    fn overwrites_instead(&mut self, range: &Wiping, why: &str) -> bool {
+        let State::Busy(poller, at, offset_bytes, _) = self.wipes.state else { return false };
+        let was_told_to = range.method == WipeMethod::Zeros && self.wipe_by() == WipeBy::WriteZeroes;
+        if !was_told_to || offset_bytes != range.offset_bytes {
+            return false;
+        }
+        self.wipes.drive_makes_no_zeros = true;
+        let line = format!(
+            "drive {}: it does not make zeros as wipe = \"write-zeroes\" wants: {why}; until the next start what \
+             deleted disks leave is overwritten",
+            self.config.device.name
+        );
+        (self.around.sink)(Level::Warn, &line);
+        self.wipe(poller, at, range.clone());
+        true
     }
 
     /// What is to be done until everything is free, oldest first.
@@ -204,9 +238,14 @@ impl ServedDrive {
     /// The wiper has come further, or not.
     pub(crate) fn wiped(&mut self, step: WipeStep) {
         let WipeStep { offset_bytes, result } = step;
+        // One that was told to go counts no more: the drive may have been erased since.
+        if !matches!(self.wipes.state, State::Busy(.., at, _) if at == offset_bytes) {
+            return;
+        }
         let found = self.layout.layout().and_then(|it| it.wiping().iter().find(|it| it.offset_bytes == offset_bytes));
         let Some(range) = found.cloned() else { return };
         let (former, size) = (&range.former, Size(range.size_bytes));
+        let is_drives_fault = result.is_err();
         let ended = match result {
             Ok((passes, wiped_bytes)) => {
                 let recorded = self.layout.set_wiped(offset_bytes, passes, wiped_bytes);
@@ -224,6 +263,7 @@ impl ServedDrive {
                 self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
                 (self.around.sink)(Level::Info, &format!("{former}: {size} that it left are wiped, and free"));
             }
+            Err(why) if is_drives_fault && self.overwrites_instead(&range, &why) => return,
             Err(why) => {
                 self.wipes.failed.insert(offset_bytes);
                 self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
@@ -243,6 +283,18 @@ impl ServedDrive {
         if let Some(range) = wiping.iter().find(|range| self.wipes.may_begin(range)).cloned() {
             return self.wipe(poller, at, range);
         }
+        self.dismiss_wiper(poller, at);
+    }
+
+    /// `true`: there is none any more, and nothing of it in flight. Else it is on its way out.
+    pub(crate) fn stop_wiper(&mut self) -> bool {
+        if let State::Busy(poller, at, ..) = self.wipes.state {
+            self.dismiss_wiper(poller, at);
+        }
+        matches!(self.wipes.state, State::Away)
+    }
+
+    fn dismiss_wiper(&mut self, poller: PollerId, at: TenantAt) {
         self.wipes.state = State::Leaving(at.id);
         let teller = self.teller.clone();
         self.pollers.send(poller, Message::Remove(at, Box::new(move || teller.tell(Happening::WiperLeft(at.id)))));

@@ -59,11 +59,11 @@ fn null_completes_everything_and_keeps_nothing() {
 }
 
 /// A loop device over a file; detached when dropped.
-struct LoopDevice(PathBuf);
+pub struct LoopDevice(pub PathBuf);
 
 impl LoopDevice {
     /// `None`: this machine gives none, and the reason was printed.
-    fn over(file: &Path, sector_bytes: u32) -> Option<Self> {
+    pub fn over(file: &Path, sector_bytes: u32) -> Option<Self> {
         let output = Command::new("losetup")
             .args(["--find", "--show", "--sector-size", &sector_bytes.to_string()])
             .arg(file)

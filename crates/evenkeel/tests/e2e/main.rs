@@ -37,6 +37,7 @@ mod policies;
 mod privileges;
 mod promises;
 mod raw;
+mod sanitizing;
 mod several_drives;
 mod shutdown;
 mod sim;

@@ -25,6 +25,8 @@ pub mod cns {
     pub const IOCS_ACTIVE_NAMESPACES: u8 = 0x07;
     /// Namespace, independent of I/O command sets.
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
+    /// Allocated namespace ID list, of the whole NVM subsystem.
+    pub const ALLOCATED_NAMESPACES: u8 = 0x10;
     /// I/O command sets of a controller.
     pub const IO_COMMAND_SETS: u8 = 0x1c;
 }
@@ -39,8 +41,30 @@ pub mod csi {
 pub mod oacs {
     /// Format NVM.
     pub const FORMAT: u16 = 1 << 1;
+    /// Namespace Management and Attachment.
+    pub const NAMESPACE_MANAGEMENT: u16 = 1 << 3;
     /// Doorbell Buffer Config.
     pub const DOORBELL_BUFFER: u16 = 1 << 8;
+}
+
+/// Bits of [`IdentifyController::sanicap`]: sanitize operations.
+pub mod sanicap {
+    /// CES: crypto erase.
+    pub const CRYPTO_ERASE: u32 = 1;
+    /// BES: block erase.
+    pub const BLOCK_ERASE: u32 = 1 << 1;
+    /// OWS: overwrite.
+    pub const OVERWRITE: u32 = 1 << 2;
+}
+
+/// Bits of [`IdentifyController::fna`]: Format NVM attributes.
+pub mod fna {
+    /// A format is of all namespaces.
+    pub const FORMAT_ALL: u8 = 1;
+    /// A secure erase is of all namespaces.
+    pub const ERASE_ALL: u8 = 1 << 1;
+    /// Cryptographic erase.
+    pub const CRYPTO_ERASE: u8 = 1 << 2;
 }
 
 /// Bits of [`IdentifyController::oncs`]: optional I/O commands.
@@ -225,7 +249,7 @@ pub struct IdentifyController {
     pub mntmt: u16,
     /// Maximum Thermal Management Temperature.
     pub mxtmt: u16,
-    /// Sanitize Capabilities.
+    /// Sanitize Capabilities, see [`sanicap`].
     pub sanicap: u32,
     /// Host Memory Buffer Minimum Descriptor Entry Size.
     pub hmminds: u32,
@@ -265,7 +289,7 @@ pub struct IdentifyController {
     pub oncs: u16,
     /// Fused Operation Support.
     pub fuses: u16,
-    /// Format NVM Attributes.
+    /// Format NVM Attributes, see [`fna`].
     pub fna: u8,
     /// Volatile Write Cache, see [`vwc`].
     pub vwc: u8,
@@ -327,5 +351,5 @@ pub struct IdentifyControllerNvm {
 wire_size! { PowerState = 32; IdentifyController = 4096; IdentifyControllerNvm = 4096; }
 wire_offset!(IdentifyController: fr = 64, mdts = 77, oaes = 92, cntrltype = 111, crdt1 = 128, oacs = 256,
     aerl = 259, tnvmcap = 280, kas = 320, sanicap = 328, anagrpmax = 344, megcap = 368, sqes = 512, nn = 516,
-    oncs = 520, vwc = 525, sgls = 536, maxcna = 560, subnqn = 768, psd = 2048, vendor = 3072);
+    oncs = 520, fna = 524, vwc = 525, sgls = 536, maxcna = 560, subnqn = 768, psd = 2048, vendor = 3072);
 wire_offset!(IdentifyControllerNvm: dmrl = 3, dmsl = 8);

@@ -18,6 +18,8 @@ pub mod lid {
     pub const CHANGED_NAMESPACES: u8 = 0x04;
     /// Commands Supported and Effects.
     pub const COMMANDS_EFFECTS: u8 = 0x05;
+    /// Sanitize Status.
+    pub const SANITIZE_STATUS: u8 = 0x81;
 }
 
 /// Dword 10 of Get Log Page.
@@ -148,6 +150,42 @@ pub struct CommandsEffectsLog {
     pub reserved2048: [u8; 2048],
 }
 
+/// Sanitize Status (Base 5.16.1.25). Times are in seconds; FFFFFFFFh means not reported.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct SanitizeLog {
+    /// SPROG: how much is done, in 65536ths; FFFFh while nothing is going on.
+    pub sprog: u16,
+    /// SSTAT: see [`sstat`] in bits 2:0, completed passes of an overwrite in bits 7:3.
+    pub sstat: u16,
+    /// SCDW10: dword 10 of the Sanitize command that began it.
+    pub scdw10: u32,
+    /// Estimated time for overwrite.
+    pub eto: u32,
+    /// Estimated time for block erase.
+    pub etbe: u32,
+    /// Estimated time for crypto erase.
+    pub etce: u32,
+    /// The same three where nothing is deallocated.
+    pub no_deallocate: [u32; 3],
+    /// Reserved.
+    pub reserved32: [u8; 480],
+}
+
+/// Bits 2:0 of [`SanitizeLog::sstat`]: the most recent sanitize operation.
+pub mod sstat {
+    /// The field.
+    pub const STATUS: u16 = 0b111;
+    /// It ended, successfully.
+    pub const COMPLETED: u16 = 1;
+    /// It goes on.
+    pub const IN_PROGRESS: u16 = 2;
+    /// It failed.
+    pub const FAILED: u16 = 3;
+    /// It ended, successfully, and all blocks were deallocated although that was not asked for.
+    pub const COMPLETED_DEALLOCATED: u16 = 4;
+}
+
 /// Asynchronous events as completions of Asynchronous Event Requests carry them (Base 5.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AsyncEvent {
@@ -183,6 +221,7 @@ pub mod event_type {
     pub const NOTICE: u8 = 2;
 }
 
-wire_size! { ErrorEntry = 64; SmartLog = 512; FirmwareSlotLog = 512; CommandsEffectsLog = 4096; }
+wire_size! { ErrorEntry = 64; SmartLog = 512; FirmwareSlotLog = 512; CommandsEffectsLog = 4096; SanitizeLog = 512; }
 wire_offset!(ErrorEntry: lba = 16, nsid = 24, command_specific = 32);
+wire_offset!(SanitizeLog: sstat = 2, scdw10 = 4, etbe = 12, etce = 16);
 wire_offset!(SmartLog: data_units_read = 32, power_cycles = 112, error_entries = 176, sensors_k = 200);

@@ -28,6 +28,8 @@ pub mod admin {
     pub const DOORBELL_BUFFER_CONFIG: u8 = 0x7c;
     /// Format NVM.
     pub const FORMAT_NVM: u8 = 0x80;
+    /// Sanitize.
+    pub const SANITIZE: u8 = 0x84;
 }
 
 /// I/O commands of the NVM command set (NVM 3.2).
@@ -100,6 +102,22 @@ pub mod format {
     pub const SES_NONE: u32 = 0;
     /// SES: user data erase.
     pub const SES_USER_DATA: u32 = 1;
+    /// SES: cryptographic erase.
+    pub const SES_CRYPTO: u32 = 2;
+    /// PIL: protection information in the first bytes of the metadata.
+    pub const PIL: u32 = 1 << 8;
     /// LBAFU: bits 13:12.
     pub const LBAFU: u32 = 3 << 12;
+}
+
+/// Dword 10 of Sanitize (Base 5.24).
+pub mod sanitize {
+    /// SANACT, bits 2:0: block erase.
+    pub const BLOCK_ERASE: u32 = 2;
+    /// SANACT: overwrite, with the pattern in dword 11.
+    pub const OVERWRITE: u32 = 3;
+    /// SANACT: crypto erase.
+    pub const CRYPTO_ERASE: u32 = 4;
+    /// OWPASS, bits 7:4: how often is overwritten; 0 is 16 times.
+    pub const OWPASS_SHIFT: u32 = 4;
 }

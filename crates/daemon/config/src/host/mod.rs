@@ -312,7 +312,7 @@ impl Config {
             return None;
         }
         let canonical = self.accessible(sink, path)?;
-        let sys = PathBuf::from(format!("/sys/dev/block/{}", number_of(&metadata)));
+        let sys = sys_of(&metadata);
         let locked = uses.contains(&InUse::Locked);
         if uses.len() > usize::from(locked) {
             return None;
@@ -334,7 +334,7 @@ impl Config {
                 return None;
             }
         };
-        Some(Found { path: canonical, id: drive_id(&sys), len_bytes, to_create: false, holds_data })
+        Some(Found { path: canonical, id: id_at(&sys), len_bytes, to_create: false, holds_data })
     }
 
     /// The path without links, if we may read and write there.
@@ -436,8 +436,23 @@ fn writable_directory(sink: &mut Sink<'_>, path: &Path, mark: Option<&std::ops::
     }
 }
 
+/// What the kernel knows of a block device.
+fn sys_of(device: &Metadata) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}", number_of(device)))
+}
+
+/// Whether a block device is a part of another.
+pub fn is_partition(device: &Metadata) -> bool {
+    sys_of(device).join("partition").exists()
+}
+
+/// What a block device says who it is; `None`: the kernel does not know.
+pub fn drive_id(device: &Metadata) -> Option<String> {
+    id_at(&sys_of(device))
+}
+
 /// The drive's own name for itself, and which part of it this is.
-fn drive_id(sys: &Path) -> Option<String> {
+fn id_at(sys: &Path) -> Option<String> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(sys.join(name)).ok()?;
         Some(text.split_whitespace().collect::<Vec<_>>().join("-")).filter(|text| !text.is_empty())
@@ -510,8 +525,8 @@ mod tests {
         let part = dir.path().join("nvme0n1p2");
         std::fs::create_dir(&part).expect("directory");
         std::fs::write(dir.path().join("wwid"), "eui.0025 38\n").expect("wwid");
-        assert_eq!(drive_id(dir.path()).as_deref(), Some("eui.0025-38"));
+        assert_eq!(id_at(dir.path()).as_deref(), Some("eui.0025-38"));
         std::fs::write(part.join("partition"), "2\n").expect("partition");
-        assert_eq!(drive_id(&part).as_deref(), Some("eui.0025-38-part2"));
+        assert_eq!(id_at(&part).as_deref(), Some("eui.0025-38-part2"));
     }
 }

@@ -1,11 +1,13 @@
 //! Overwrites what deleted disks left, as a tenant among the others: the policy divides the drive between it and them.
 //!
-//! A pass goes in segments. Each is written, flushed, where the method wants it read back and compared, and reported:
-//! what was reported is never done again.
+//! A pass goes in segments. Each is written, flushed, in some cases read back and compared, and reported: what was
+//! reported is never done again. Where the drive makes the zeros itself they are always read back: one that only says
+//! so would have the next owner read what the former one wrote.
 
 use std::sync::Arc;
 
 use anyhow::Result;
+use config::WipeBy;
 use guest_memory::{MappedU32, Mapping, MemoryListener};
 use io_model::{DeviceError, Fetch, IoBuf, Op, Outcome, Place, Source, TenantId, Token};
 use layout::{WipeMethod, Wiping};
@@ -46,7 +48,7 @@ pub enum WipeError {
 pub type OnWipeStep = Box<dyn Fn(WipeStep) + Send>;
 
 /// Overwrite this range from now on. There is none at present.
-pub struct Order(pub Wiping);
+pub struct Order(pub Wiping, pub WipeBy);
 
 /// What is done with a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,7 @@ struct Run {
     at_bytes: u64,
     size_bytes: u64,
     method: WipeMethod,
+    by: WipeBy,
     /// Passes that are over.
     passes: u8,
     /// The present segment, from and to.
@@ -91,10 +94,10 @@ impl Run {
     fn advance(&mut self) -> Option<(u8, u64)> {
         let (from, to) = self.segment;
         self.next_bytes = from;
-        self.phase = match (self.phase, self.method) {
-            (Phase::Write, _) => Phase::Flush,
-            (Phase::Flush, WipeMethod::ThreePasses) => Phase::ReadBack,
-            (Phase::Flush, WipeMethod::Zeros) | (Phase::ReadBack, _) => {
+        self.phase = match self.phase {
+            Phase::Write => Phase::Flush,
+            Phase::Flush if self.is_read_back() => Phase::ReadBack,
+            Phase::Flush | Phase::ReadBack => {
                 if to < self.size_bytes {
                     self.segment_after(to);
                     return Some((self.passes, to));
@@ -105,6 +108,10 @@ impl Run {
             }
         };
         None
+    }
+
+    fn is_read_back(&self) -> bool {
+        self.method == WipeMethod::ThreePasses || self.by == WipeBy::WriteZeroes
     }
 
     fn is_over(&self) -> bool {
@@ -204,6 +211,11 @@ impl Source for Wiper {
                 run.next_bytes = run.segment.1;
                 self.place.flush()
             }
+            Phase::Write if run.by == WipeBy::WriteZeroes => {
+                let command = self.place.command(Op::WriteZeroes, run.at_bytes + run.next_bytes, len);
+                run.next_bytes += len;
+                command
+            }
             Phase::Write | Phase::ReadBack => {
                 let (op, from) = if run.phase == Phase::Write { (Op::Write, 0) } else { (Op::Read, buffer as u64) };
                 if !buf.push(&self.memory, from * CHUNK_BYTES, len) {
@@ -244,13 +256,15 @@ impl Source for Wiper {
 impl FrontEnd for Wiper {
     type Order = Order;
 
-    fn order(&mut self, Order(range): Order, memory: &mut dyn MemoryListener) {
+    fn order(&mut self, Order(range, by): Order, memory: &mut dyn MemoryListener) {
         self.is_mapped = self.is_mapped || memory.map(&self.memory).is_ok();
         let Wiping { offset_bytes: at_bytes, size_bytes, method, passes, wiped_bytes, .. } = range;
         let mut run = Run {
             at_bytes,
             size_bytes,
             method,
+            // The other passes are no zeros.
+            by: if method == WipeMethod::Zeros { by } else { WipeBy::Overwrite },
             passes,
             segment: (0, 0),
             phase: Phase::Write,
