@@ -405,8 +405,9 @@ fn what_a_removed_drive_left_behind_is_not_believed() {
     answer(&home, &["drive", "remove", "new"]);
     // What names a disk is all that tells where it is.
     std::fs::write(&layout, &with_a_disk).unwrap();
-    answer(&home, &["drive", "add", "new", "--backend", "file", "--path", at, "--size", "16MiB"]);
-    assert!(std::fs::read_to_string(&layout).unwrap().contains("name = \"web\""));
+    let told = drive_fails(&home, &format!("add new --backend file --path {at} --size 16MiB"));
+    assert!(told.contains("its layout was made for drive"), "{told}");
+    assert_eq!(std::fs::read(&layout).unwrap(), with_a_disk);
     daemon.stop();
 }
 
