@@ -39,6 +39,9 @@ use crate::{panics, threads};
 /// Connections at a time.
 const MAX_CLIENTS: usize = 64;
 
+/// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
+const BACKLOG: i32 = 128;
+
 /// How many of them may be others than operators, who always find a place.
 const MAX_OTHERS: usize = MAX_CLIENTS / 2;
 
@@ -139,7 +142,7 @@ impl ApiSocket {
     /// The kernel refused a thread or the socket.
     pub fn serve(listener: Listener, roles: Roles, asked: Asked, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
-        listener.listen(gate)?;
+        listener.listen_for(gate, BACKLOG)?;
         let closed = Arc::new(Notify::new());
         let (served, is_closed) = (Arc::clone(&listener), Arc::clone(&closed));
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
