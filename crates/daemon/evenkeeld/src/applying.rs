@@ -71,6 +71,12 @@ impl Owner {
                 sink(Level::Info, &format!("{}: nothing in it has changed", file.display()));
             }
             Ok(plan) => {
+                for step in plan.steps.iter().filter(|step| step.action == Action::Later) {
+                    let of = step.tenant.as_deref().unwrap_or("the daemon");
+                    for key in &step.keys {
+                        sink(Level::Warn, &format!("{of}: {} has {key}: not done while it runs", file.display()));
+                    }
+                }
                 for step in plan.steps.iter().filter(|step| step.action == Action::Delete) {
                     let name = step.tenant.as_deref().unwrap_or_default();
                     let line = format!(

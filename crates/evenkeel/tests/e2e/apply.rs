@@ -168,6 +168,10 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     daemon.wait_log("gone: ", 1);
     assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
     assert_eq!(names(&home), ["db", "gone", "web"]);
+    replace(&format!("overcommit = true\n{HEAD}{}", tenant("db", "weight = 4\nlba_size = 4096")));
+    daemon.wait_log("db: ", 1);
+    daemon.wait_log("ek.toml has lba_size 512 → 4096 (format it from inside its guest", 1);
+    daemon.wait_log("ek.toml has overcommit false → true (start the daemon again): not done", 1);
     replace(&[HEAD, &tenant("db", "weight = 0")].concat());
     daemon.wait_log("not applied: ", 1);
     assert!(daemon.log().contains("expected a whole number from 1 to 10000"));
