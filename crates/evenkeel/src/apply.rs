@@ -92,7 +92,7 @@ fn plan(applied: &Applied) -> String {
         let of = step.tenant.as_deref().unwrap_or("the daemon");
         let head = format!("{:<7} {of}", step.action.name());
         match step.action {
-            Action::Create | Action::Change => format!("{step}\n"),
+            Action::Declare | Action::Create | Action::Change => format!("{step}\n"),
             Action::Delete => format!("{head}: {} and all data on it\n", Size(step.size_bytes.unwrap_or_default())),
             Action::Later => step.keys.iter().map(|key| format!("{head}: {key}\n")).collect(),
         }

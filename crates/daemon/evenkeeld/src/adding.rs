@@ -66,7 +66,7 @@ impl Owner {
     }
 
     /// These drives are the added ones, durably.
-    fn keep(&mut self, added: AddedDrives) -> Result<(), Problem> {
+    pub(crate) fn keep(&mut self, added: AddedDrives) -> Result<(), Problem> {
         added.save().map_err(|error| {
             let what = format!("the list of drives can't be written: {error}");
             Problem::new(507, "not-durable", what, "check state_dir: its owner, mode and free space")

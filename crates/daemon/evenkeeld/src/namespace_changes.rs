@@ -225,7 +225,7 @@ impl ServedDrive {
                 self.take_namespaces(config);
                 self.events.tell(EventKind::Changed, Some(name), Some(in_short(namespace)));
             }
-            Action::Delete | Action::Later => {}
+            Action::Declare | Action::Delete | Action::Later => {}
         }
         Ok(())
     }

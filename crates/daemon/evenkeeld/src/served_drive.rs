@@ -120,7 +120,7 @@ pub struct ServedDrive {
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
     pub(crate) events: Arc<EventLog>,
-    _lock: DeviceLock,
+    pub(crate) lock: DeviceLock,
 }
 
 impl ServedDrive {
@@ -146,7 +146,7 @@ impl ServedDrive {
             around,
             events,
             profile,
-            _lock: lock,
+            lock,
             config,
             pollers,
         }

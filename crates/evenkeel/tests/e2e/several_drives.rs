@@ -307,6 +307,39 @@ fn a_drive_comes_and_goes_while_others_run() {
 }
 
 #[test]
+fn a_drive_that_was_added_can_be_declared() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    for name in ["one", "two"] {
+        let image = home.path(&format!("{name}.img"));
+        std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        answer(&home, &["drive", "add", name, "--backend", "file", "--path", image.to_str().unwrap()]);
+        done(&home, &format!("create on-{name} --size 4MiB --drive {name}"));
+    }
+    let is_declared = |name: &str| answer(&home, &["drive", "show", name])["declared"] == true;
+    let exported = || String::from_utf8(ask(&home, &["export"]).stdout).unwrap();
+    let both = exported();
+    // At another place it is another drive.
+    std::fs::write(home.config(), both.replace("one.img", "other.img")).unwrap();
+    let output = ask(&home, &["apply", home.config().to_str().unwrap(), "--yes"]);
+    assert!(errors(&output).contains("drive \"one\" was added by `evenkeel drive add`, at another place"));
+    std::fs::write(home.config(), &both).unwrap();
+    let output = ask(&home, &["apply", home.config().to_str().unwrap(), "--yes"]);
+    let shown = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(shown.contains("declare drive.one, drive.two: "), "{shown}{}", errors(&output));
+    assert!(is_declared("one") && is_declared("two"));
+    assert!(!std::fs::read_to_string(home.path("state/drives.toml")).unwrap().contains("[[drive]]"));
+    assert_eq!(answer(&home, &["apply", home.config().to_str().unwrap(), "--yes"])["steps"], json!([]));
+    assert_eq!(exported(), both);
+    drop(daemon);
+    let daemon = home.serve();
+    assert!(is_declared("one"));
+    assert_eq!(done(&home, "show on-two")["drive"], "two");
+    daemon.stop();
+}
+
+#[test]
 fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let home = Home::new();
     home.configure(CONFIG);

@@ -45,7 +45,7 @@ pub struct HostReport {
 /// Keeps other Evenkeel daemons from the same drive until it is dropped.
 #[derive(Debug)]
 pub struct DeviceLock {
-    _locked: Option<File>,
+    locked: Option<File>,
 }
 
 /// A drive as found.
@@ -65,7 +65,12 @@ impl DeviceLock {
     pub fn over(opened: Option<&File>) -> io::Result<Self> {
         let locked = opened.map(File::try_clone).transpose()?;
         locked.iter().try_for_each(|file| file.try_lock())?;
-        Ok(Self { _locked: locked })
+        Ok(Self { locked })
+    }
+
+    /// The drive, open; `None`: it has no file.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.locked.as_ref()
     }
 }
 
@@ -158,11 +163,11 @@ impl Config {
     /// # Errors
     /// Another process has it, or it can't be opened.
     pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
-        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { _locked: None }) };
+        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { locked: None }) };
         let mut sink = Sink::new(&self.text);
         let locked = self.try_lock(&mut sink, path);
         sink.finish()?;
-        Ok(DeviceLock { _locked: locked })
+        Ok(DeviceLock { locked })
     }
 
     /// The error for a drive in memory that the machine has no room for.
