@@ -138,6 +138,7 @@ impl ServedDrive {
         match (disks, layout.wiping().len()) {
             (0, 0) => None,
             (0, _) => Some("what a deleted disk left is not wiped yet".to_owned()),
+            (1, _) => Some("it has a disk".to_owned()),
             (disks, _) => Some(format!("it has {disks} disks")),
         }
     }

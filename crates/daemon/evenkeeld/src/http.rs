@@ -31,7 +31,7 @@ use utoipa::openapi::RefOr;
 
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
-use crate::disks::{DiskCommand, Reply};
+use crate::disks::{DiskCommand, Reply, no_such_disk};
 use crate::events::EventLog;
 use crate::roles::{Role, Roles};
 use crate::{panics, threads};
@@ -261,6 +261,10 @@ const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 /// Who may not do something is told who may.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
+    if !is_utf8(path) {
+        let title = "the path is no text in UTF-8 once its %XX are decoded";
+        return Refused(Problem::new(400, "not-understood", title, SEE_DOCUMENT)).into_response();
+    }
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
     let (title, remedy) = match role {
         Role::Operator => return next.run(request).await,
@@ -271,6 +275,21 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
         Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
     };
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
+}
+
+/// Whether a path is a text once it is decoded (RFC 3986, section 2.1).
+fn is_utf8(path: &str) -> bool {
+    let (mut bytes, mut rest) = (Vec::new(), path.as_bytes());
+    let hex = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
+    while let [first, after @ ..] = rest {
+        let decoded = match (first, after) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).is_ok()
 }
 
 const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
@@ -346,8 +365,7 @@ async fn show(
 ) -> Result<Json<Disk>, Refused> {
     let disks = ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await?;
     let found = disks.into_iter().find(|disk| disk.name == name);
-    let missing = || Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "GET /v1/disks has all");
-    Ok(Json(found.ok_or_else(missing)?))
+    Ok(Json(found.ok_or_else(|| no_such_disk(&name))?))
 }
 
 /// Makes a disk. The same once more does no harm.

@@ -75,6 +75,11 @@ fn a_file_is_shown_and_then_served() {
     let told = refused(&apply(&home, &file, &[]));
     assert!(told.contains(wanted) && told.contains("nothing is done; --yes does it"), "{told}");
     assert_eq!(names(&home), ["db", "gone", "made"]);
+    // A program is shown the same as JSON, and told the same.
+    let asked = apply(&home, &file, &["--json"]);
+    let shown: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!((&shown["done"], shown["steps"].as_array().unwrap().len()), (&json!(false), 3));
+    assert!(!refused(&asked).contains("delete  gone"), "{asked:?}");
     let json = text(&apply(&home, &file, &["--yes", "--json"]));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["done"], json["steps"].as_array().unwrap().len()), (&json!(true), 3));

@@ -134,7 +134,12 @@ impl Config {
         };
         if !is_it {
             let what = format!("what was handed over as {} is {}", path.display(), kind_of(&metadata));
-            sink.maybe_at(mark, what, "say what it is: --backend file or --backend block");
+            let remedy = match () {
+                () if metadata.is_file() => "say so: --backend file",
+                () if metadata.file_type().is_block_device() => "say so: --backend block",
+                () => "give the path of a regular file or of a block device (`lsblk -p` lists them)",
+            };
+            sink.maybe_at(mark, what, remedy);
         }
         sink.finish()?;
         let mut sink = Sink::new(&self.text);
