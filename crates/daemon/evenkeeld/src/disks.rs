@@ -351,7 +351,7 @@ impl ServedDrive {
             live.tenant.demand = tenant.demand.clone();
         }
         self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
-        let size = has_grown.then(|| format!("size {}, ", tenant.size)).unwrap_or_default();
+        let size = if has_grown { format!("size {}, ", tenant.size) } else { String::new() };
         self.events.tell(EventKind::Changed, Some(name), Some(size + &terms_in_words(&tenant.terms)));
         if has_grown { self.has_grown(id, name) } else { Ok(()) }
     }
