@@ -263,8 +263,8 @@ impl Drives {
         Self::parse(path, &text, added.sections())
     }
 
-    /// Checks a file's text, with the sections of drives that were added since and that it does not declare. `file` is its name for messages;
-    /// nothing is read.
+    /// Checks a file's text, with the sections of drives that were added since and that it does not declare. `file` is
+    /// its name for messages; nothing is read.
     ///
     /// # Errors
     /// Everything that is wrong in the text.
