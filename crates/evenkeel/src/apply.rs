@@ -41,14 +41,21 @@ pub fn run(args: &Args) -> Result<()> {
     if args.yes || args.dry_run || !has_work(&applied) {
         return show(args, &applied);
     }
+    if args.daemon.json {
+        show(args, &applied)?;
+        return Err(not_confirmed());
+    }
     let shown = plan(&applied);
     write!(std::io::stderr(), "{shown}")?;
     if !is_confirmed(&applied)? {
-        let remedy = "--yes does it without a question";
-        return Err(Problem::new(400, "not-confirmed", "nothing is done", remedy).into());
+        return Err(not_confirmed());
     }
     let agreed = Some(applied.steps);
     show(args, &rest.apply(&Apply { dry_run: false, agreed, ..asked })?)
+}
+
+fn not_confirmed() -> anyhow::Error {
+    Problem::new(400, "not-confirmed", "nothing is done", "--yes does it without a question").into()
 }
 
 fn has_work(applied: &Applied) -> bool {
@@ -92,7 +99,7 @@ fn plan(applied: &Applied) -> String {
         let of = step.tenant.as_deref().unwrap_or("the daemon");
         let head = format!("{:<7} {of}", step.action.name());
         match step.action {
-            Action::Create | Action::Change => format!("{step}\n"),
+            Action::Declare | Action::Create | Action::Change => format!("{step}\n"),
             Action::Delete => format!("{head}: {} and all data on it\n", Size(step.size_bytes.unwrap_or_default())),
             Action::Later => step.keys.iter().map(|key| format!("{head}: {key}\n")).collect(),
         }

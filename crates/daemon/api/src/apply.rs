@@ -25,6 +25,8 @@ pub struct Apply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// It was made or added while the daemon ran, and is the file's from now on.
+    Declare,
     /// It is in the file, and not served.
     Create,
     /// It is promised or held to something else.
@@ -53,7 +55,8 @@ pub struct Key {
 pub struct Step {
     /// What becomes of it.
     pub action: Action,
-    /// Whose; none: a section that is no tenant's. A change of those is one of policies.
+    /// Whose; none: a section that is no tenant's. A change of those is one of policies; what is declared of them are
+    /// drives.
     pub tenant: Option<String>,
     /// Bytes of the disk that comes or goes.
     pub size_bytes: Option<u64>,
@@ -83,6 +86,7 @@ impl Action {
     /// As a plan has it.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Declare => "declare",
             Self::Create => "create",
             Self::Change => "change",
             Self::Delete => "delete",
@@ -115,6 +119,11 @@ impl fmt::Display for Key {
 /// One line: `change db: weight 1 → 5, rw_iops none → 20k`.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.action == Action::Declare {
+            let drives = self.keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", ");
+            let what = self.tenant.as_ref().unwrap_or(&drives);
+            return write!(f, "{} {what}: it is the file's from now on", self.action.name());
+        }
         write!(f, "{} {}", self.action.name(), self.tenant.as_deref().unwrap_or("the daemon"))?;
         let told = |key: &Key| match (self.action, &key.new) {
             (Action::Create, Some(new)) => format!("{} {new}", key.key),

@@ -33,7 +33,16 @@ pub struct Client {
 impl Client {
     /// Connects to the daemon that serves `path`.
     pub fn connect(path: &Path) -> Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| NoDaemon(path.to_owned()))?;
+        let stream = match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                bail!(
+                    "you may not ask the daemon at {}: root may, its own user, and the group that `operators` under \
+                     [api] in its configuration names; have root add you to that group",
+                    path.display()
+                )
+            }
+            connected => connected.with_context(|| NoDaemon(path.to_owned()))?,
+        };
         Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
     }
 

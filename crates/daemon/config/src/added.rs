@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use toml::Table;
+use toml::{Table, Value};
 
 use crate::check::STATE_DIR;
 use crate::config::read_text;
@@ -56,6 +56,18 @@ impl AddedDrives {
         &self.sections
     }
 
+    /// Their names.
+    pub fn names(&self) -> Vec<String> {
+        let table: Table = toml::from_str(&self.sections).unwrap_or_default();
+        let drives = table.get("drive").and_then(Value::as_array).into_iter().flatten();
+        drives.filter_map(|drive| Some(drive.get("name")?.as_str()?.to_owned())).collect()
+    }
+
+    /// Whether one of them has that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.names().iter().any(|its| its == name)
+    }
+
     /// With one more.
     pub fn with(&self, section: &str) -> Self {
         Self { path: self.path.clone(), sections: format!("{}\n{section}", self.sections) }
@@ -63,13 +75,13 @@ impl AddedDrives {
 
     /// Without the drive of that name.
     pub fn without(&self, name: &str) -> Self {
-        let mut table: Table = toml::from_str(&self.sections).unwrap_or_default();
-        if let Some(drives) = table.get_mut("drive").and_then(toml::Value::as_array_mut) {
-            drives.retain(|drive| drive.get("name").and_then(toml::Value::as_str) != Some(name));
-        }
-        let is_empty = table.get("drive").and_then(toml::Value::as_array).is_none_or(Vec::is_empty);
-        let sections = if is_empty { String::new() } else { table.to_string() };
+        let sections = retain(&self.sections, |drive| drive.get("name").and_then(Value::as_str) != Some(name));
         Self { path: self.path.clone(), sections }
+    }
+
+    /// Without those that a file declares at the same place: the file is the truth.
+    pub fn not_declared(&self, text: &str) -> Self {
+        Self { path: self.path.clone(), sections: not_declared(&self.sections, text) }
     }
 
     /// Keeps them, durably.
@@ -88,5 +100,32 @@ impl AddedDrives {
     /// Where a drive that is added keeps its layout.
     pub fn layout_file(&self, name: &str) -> PathBuf {
         self.path.with_file_name(format!("layout-of-{name}.toml"))
+    }
+}
+
+/// The sections of drives that a file does not declare at the same place.
+pub(crate) fn not_declared(sections: &str, text: &str) -> String {
+    if sections.is_empty() {
+        return String::new();
+    }
+    let file: Table = toml::from_str(text).unwrap_or_default();
+    let declared: Vec<&Table> =
+        file.get("drive").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect();
+    let is_same = |one: &Table, other: &Table| {
+        ["name", "backend", "path", "layout_file"].iter().all(|key| one.get(*key) == other.get(*key))
+    };
+    retain(sections, |drive| !declared.iter().any(|other| is_same(drive, other)))
+}
+
+/// Some of the drives; the text stays as it is if that is all of them.
+fn retain(sections: &str, stays: impl Fn(&Table) -> bool) -> String {
+    let mut table: Table = toml::from_str(sections).unwrap_or_default();
+    let Some(drives) = table.get_mut("drive").and_then(Value::as_array_mut) else { return sections.to_owned() };
+    let had = drives.len();
+    drives.retain(|drive| drive.as_table().is_none_or(&stays));
+    match drives.len() {
+        0 => String::new(),
+        has if has == had => sections.to_owned(),
+        _ => table.to_string(),
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use layout::{Layout, LayoutFile};
 use toml::de::DeTable;
 
-use crate::added::AddedDrives;
+use crate::added::{self, AddedDrives};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
 use crate::host::HostReport;
@@ -240,15 +240,6 @@ impl Found {
         self.file.layout()
     }
 
-    /// The names of the disks that were made on it while a daemon ran.
-    pub(crate) fn made(&self) -> Vec<&str> {
-        self.layout().into_iter().flat_map(|layout| layout.settings()).map(|(name, _)| name).collect()
-    }
-
-    pub(crate) fn refuse_made(&self, made: &[&str]) -> Result<(), ConfigErrors> {
-        refuse_made(std::iter::once(&self.config), &Unplaced::default(), made)
-    }
-
     /// What nobody has of it yet, with the tenants that its configuration has.
     pub fn free_bytes(&self) -> u64 {
         let free = self.layout().map_or(self.host.device.size_bytes, Layout::free_bytes);
@@ -272,17 +263,18 @@ impl Drives {
         Self::parse(path, &text, added.sections())
     }
 
-    /// Checks a file's text, with the sections of drives that were added since. `file` is its name for messages;
-    /// nothing is read.
+    /// Checks a file's text, with the sections of drives that were added since and that it does not declare. `file` is
+    /// its name for messages; nothing is read.
     ///
     /// # Errors
     /// Everything that is wrong in the text.
     pub fn parse(file: &Path, text: &str, added: &str) -> Result<Self, ConfigErrors> {
+        let added = added::not_declared(added, text);
         let source = Text { file: file.to_owned(), text: format!("{text}{added}") };
         let only = View { base_bytes: source.text.len(), ..View::only(text.len()) };
         let document = parse_document(&source)?;
         let mut all = Findings::default();
-        let Overview { names, unplaced } = look_over(&mut all, &source, document.get_ref());
+        let Overview { names, unplaced } = look_over(&mut all, &source, document.get_ref(), text.len());
         if names.is_empty() {
             // It says what else is wrong.
             all.take(check::check(source.clone(), only.clone()));
@@ -301,6 +293,7 @@ impl Drives {
                 all.take::<()>(Err(errors.clone()));
             }
         }
+        each.iter().enumerate().for_each(|(at, config)| _ = all.take(refuse_one_path_twice(&each[..at], config)));
         all.finish(file)?;
         share_cpus(&mut each);
         let candidates = candidates.into_iter().map(|of_drive| of_drive.into_iter().flatten().collect());
@@ -333,11 +326,11 @@ impl Drives {
         }
         all.finish(&file)?;
         unplaced.candidates = candidates;
-        let made: Vec<&str> = found.iter().flat_map(Found::made).collect();
-        refuse_made(found.iter().map(|drive| &drive.config), &unplaced, &made)?;
         found.iter().enumerate().for_each(|(at, drive)| {
             all.take(refuse_one_drive_twice(&found[..at], drive));
-            all.take(refuse_elsewhere(&found, drive));
+            let other =
+                |name: &str| found.iter().find(|other| other.has(name)).map(|it| it.config.device.name.as_str());
+            all.take(drive.config.refuse_elsewhere(&|name| drive.has(name), &other));
         });
         all.finish(&file)?;
         for (name, at) in unplaced.take_known(|name| found.iter().position(|drive| drive.has(name))) {
@@ -364,12 +357,6 @@ impl Drives {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             ConfigErrors::one(&file, what, format!("say which: --drive {}", section::list(&names)))
         })
-    }
-
-    /// # Errors
-    /// Each tenant that has the name of a disk that was made while a daemon ran.
-    pub fn refuse_names(&self, made: &[&str]) -> Result<(), ConfigErrors> {
-        refuse_made(self.each.iter(), &self.unplaced, made)
     }
 }
 
@@ -429,11 +416,11 @@ struct Overview {
     unplaced: Vec<String>,
 }
 
-fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>) -> Overview {
+fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared_bytes: usize) -> Overview {
     let mut sink = Sink::new(source);
     let top = check::top(document);
     let drives = sections(&mut sink, &top);
-    let names = drive_names(&mut sink, &drives);
+    let names = drive_names(&mut sink, &drives, declared_bytes);
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let tenants = tenant_sections(&mut sink, &top);
     let namespaces = namespace::sections(&mut sink, &top);
@@ -468,8 +455,9 @@ fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str]) -> bo
     }
 }
 
-fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>]) -> Vec<String> {
+fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>], declared_bytes: usize) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
+    let first = |name: &str| drives.iter().find(|drive| name_of(drive) == Some(name)).and_then(|it| it.span.clone());
     for drive in drives {
         if !drive.is_drive() {
             names.push(DEVICE_NAME.to_owned());
@@ -479,6 +467,12 @@ fn drive_names(sink: &mut Sink<'_>, drives: &[Section<'_, '_>]) -> Vec<String> {
         let Some(name) = drive.require(sink, "name", remedy, check::name) else { continue };
         if name.get_ref() == DEVICE_NAME {
             sink.at(&name.span(), "\"device\" is what the drive of [device] is called", "choose another name");
+        } else if names.contains(name.get_ref()) && name.span().start >= declared_bytes {
+            let what = format!("drive {:?} was added by `evenkeel drive add`, at another place", name.get_ref());
+            let remedy = "to declare it, write backend, path and layout_file as `evenkeel export` does; or choose \
+                          another name, or remove that drive by `evenkeel drive remove` (it is in drives.toml of \
+                          state_dir)";
+            sink.maybe_at(first(name.get_ref()).as_ref(), what, remedy);
         } else if names.contains(name.get_ref()) {
             let what = format!("there is another drive {:?}", name.get_ref());
             sink.at(&name.span(), what, "give each drive a name of its own");
@@ -499,48 +493,55 @@ fn share_cpus(each: &mut [Config]) {
     }
 }
 
-fn refuse_made<'c>(
-    each: impl Iterator<Item = &'c Config> + Clone,
-    unplaced: &Unplaced,
-    made: &[&str],
-) -> Result<(), ConfigErrors> {
-    let Some(config) = each.clone().next() else { return Ok(()) };
-    let mut sink = Sink::new(&config.text);
-    let tenants = each.clone().flat_map(|config| &config.tenants).chain(unplaced.all());
-    let namespaces = each.flat_map(|config| &config.namespaces).map(|it| (&it.name, &it.marks.name));
-    let named = tenants.map(|it| (&it.name, &it.marks.name)).chain(namespaces);
-    for (name, mark) in named.filter(|(name, _)| made.contains(&name.as_str())) {
-        let what = format!("a disk {name:?} was made by `evenkeel disk create`");
-        sink.at(mark, what, "choose another name, or delete that disk first");
+/// As far as the paths themselves tell.
+fn refuse_one_path_twice(before: &[Config], config: &Config) -> Result<(), ConfigErrors> {
+    let Some(path) = config.device.backend.path() else { return Ok(()) };
+    match before.iter().find(|other| other.device.backend.path() == Some(path)) {
+        Some(other) => Err(one_drive_twice(config, path, other)),
+        None => Ok(()),
     }
-    sink.finish()
 }
 
+/// With all links resolved.
 fn refuse_one_drive_twice(before: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
     let Found { config, host, .. } = drive;
-    let mut sink = Sink::new(&config.text);
     let is_same = |other: &&Found| config.device.backend.path().is_some() && other.host.device.path == host.device.path;
-    if let Some(other) = before.iter().find(is_same) {
-        let what = format!("{} is drive {:?} already", host.device.path, other.config.device.name);
-        sink.maybe_at(config.marks.path.as_ref(), what, "name another path, or remove one of the two");
+    match before.iter().find(is_same) {
+        Some(other) => Err(one_drive_twice(config, Path::new(&host.device.path), &other.config)),
+        None => Ok(()),
     }
-    sink.finish()
 }
 
-/// A tenant whose data lies on another drive would have an empty disk here.
-fn refuse_elsewhere(found: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
-    let config = &drive.config;
+fn one_drive_twice(config: &Config, path: &Path, other: &Config) -> ConfigErrors {
     let mut sink = Sink::new(&config.text);
-    for (name, _, mark) in config.disks().filter(|(name, ..)| !drive.has(name)) {
-        let Some(other) = found.iter().find(|other| other.has(name)) else { continue };
-        let there = &other.config.device.name;
-        let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", config.device.name);
-        let remedy = format!(
-            "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a guest"
-        );
-        sink.at(mark, what, remedy);
+    let what = format!("{} is drive {:?} already", path.display(), other.device.name);
+    sink.maybe_at(config.marks.path.as_ref(), what, "name another path, or remove one of the two");
+    ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
+}
+
+impl Config {
+    /// A tenant whose data lies on another drive would have an empty disk here. `drive_of`: the drive that has a disk's
+    /// data.
+    ///
+    /// # Errors
+    /// Each such tenant.
+    pub fn refuse_elsewhere<'d>(
+        &self,
+        is_here: &dyn Fn(&str) -> bool,
+        drive_of: &dyn Fn(&str) -> Option<&'d str>,
+    ) -> Result<(), ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        for (name, _, mark) in self.disks().filter(|(name, ..)| !is_here(name)) {
+            let Some(there) = drive_of(name) else { continue };
+            let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", self.device.name);
+            let remedy = format!(
+                "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a \
+                 guest"
+            );
+            sink.at(mark, what, remedy);
+        }
+        sink.finish()
     }
-    sink.finish()
 }
 
 /// What is wrong, once each.

@@ -73,7 +73,7 @@ pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
 pub use sections::{
     DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, front_end_differs,
-    is_of_front_end,
+    is_of_front_end, made_changes,
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 

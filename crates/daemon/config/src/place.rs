@@ -1,10 +1,11 @@
 //! Each tenant's range on the drive, with contradictions told at their lines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use layout::{About, Change, DeviceIdentity, Layout, LayoutFile, Wanted};
 
 use crate::config::{Backend, Config};
+use crate::host::DeviceLock;
 use crate::problem::{ConfigErrors, Problem, Sink};
 use crate::sections;
 
@@ -53,13 +54,43 @@ impl Config {
         })
     }
 
-    /// Serves the disks too that were made while an earlier daemon ran. Returns those, with their new sections, that
-    /// were attached to tenants which have left the file since.
+    /// Whether the next start would find room on its drive for everything that is declared, as far as that can be seen
+    /// while an earlier configuration of that drive is `served`. Nothing is said of a drive at another path.
+    ///
+    /// # Errors
+    /// What would keep the daemon from starting: a smaller drive, or what [`Config::plan_layout`] reports.
+    pub fn check_next_start(
+        &self,
+        served: &Self,
+        lock: &DeviceLock,
+        recorded: Option<&Layout>,
+    ) -> Result<(), ConfigErrors> {
+        let of = |config: &Self| (config.device.backend.name(), config.device.backend.path().map(Path::to_owned));
+        if of(self) != of(served) || self.device.layout_file != served.device.layout_file {
+            return Ok(());
+        }
+        match (&self.device.backend, recorded, lock.file()) {
+            (Backend::File { .. }, Some(recorded), Some(opened)) => {
+                self.plan_layout(&self.check_opened(opened)?.device, Some(recorded)).map(drop)
+            }
+            // To ask the drive itself could make everybody wait.
+            (Backend::Block { .. }, Some(recorded), _) => self.plan_layout(recorded.device(), Some(recorded)).map(drop),
+            // It is empty then.
+            (Backend::Memory | Backend::Null | Backend::Model, ..) => {
+                self.plan_layout(&self.of_no_file().device, None).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves the disks too that were made while an earlier daemon ran, but for those that the file names by now.
+    /// Returns those, with their new sections, that were attached to tenants which have left the file since.
     ///
     /// # Errors
     /// What is wrong with one of them beside the file as it is now.
     pub(crate) fn take_disks(&mut self, recorded: Option<&Layout>) -> Result<Vec<(String, String)>, ConfigErrors> {
-        let disks: Vec<(&str, &str)> = recorded.iter().flat_map(|layout| layout.settings()).collect();
+        let made = recorded.iter().flat_map(|layout| layout.settings());
+        let disks: Vec<(&str, &str)> = made.filter(|(name, _)| !self.has_disk(name)).collect();
         if disks.is_empty() && self.namespaces.is_empty() {
             return Ok(Vec::new());
         }
@@ -73,6 +104,15 @@ impl Config {
         *self = self.with_disks(disks.iter().copied().map(now))?;
         self.look_up_accounts()?;
         Ok(detached)
+    }
+
+    /// Disks that were made while an earlier daemon ran and that the file names by now.
+    pub(crate) fn declares(&self, layout: &Layout) -> Vec<String> {
+        layout.settings().map(|(name, _)| name).filter(|name| self.has_disk(name)).map(str::to_owned).collect()
+    }
+
+    fn has_disk(&self, name: &str) -> bool {
+        self.disks().any(|(its, ..)| its == name)
     }
 
     /// What is said of a namespace that [`take_disks`](Self::take_disks) detached.

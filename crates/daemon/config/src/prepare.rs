@@ -36,9 +36,7 @@ impl Prepared {
     /// # Errors
     /// What [`Config::check_host`], [`LayoutFile::open`] and [`Config::plan_layout`] report.
     pub fn new(config: Config) -> Result<Self, ConfigErrors> {
-        let found = Found::look(config)?;
-        found.refuse_made(&found.made())?;
-        found.prepare()
+        Found::look(config)?.prepare()
     }
 }
 
@@ -49,8 +47,13 @@ impl Found {
     /// What [`Config::plan_layout`] reports.
     pub fn prepare(self) -> Result<Prepared, ConfigErrors> {
         let Self { mut config, host, file } = self;
+        let declared = file.layout().map(|layout| config.declares(layout)).unwrap_or_default();
         let detached = config.take_disks(file.layout())?;
-        let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
+        let (mut layout, mut changes) = config.plan_layout(&host.device, file.layout())?;
+        for name in declared {
+            layout.declare(&name);
+            changes.push(Change::Declared { name });
+        }
         let is_import = host.holds_data && file.layout().is_none();
         if host.to_create || file.path().is_none() {
             layout.is_all_zeros();

@@ -306,11 +306,17 @@ pub fn is_of_front_end(key: &str) -> bool {
     FRONT_END.contains(&key)
 }
 
+/// What two sections of a tenant that was made while the daemon ran differ in, however they are written.
+pub fn made_changes(old: &str, new: &str) -> Vec<KeyChange> {
+    let tenant = |text: &str| Sections::of_text(text).ok()?.disks.into_iter().next().map(|(_, disk)| disk);
+    // What was written once can be read again.
+    let (old, new) = (tenant(old).unwrap_or_default(), tenant(new).unwrap_or_default());
+    disk_changes(DiskKind::Tenant, &old, &new, false)
+}
+
 /// Whether the sections of a tenant that was made while the daemon ran differ in how its guest reaches its disk.
 pub fn front_end_differs(old: &str, new: &str) -> bool {
-    let tenant = |text: &str| Sections::of_text(text).ok()?.disks.into_iter().next().map(|(_, disk)| disk);
-    let (Some(old), Some(new)) = (tenant(old), tenant(new)) else { return true };
-    disk_changes(DiskKind::Tenant, &old, &new, false).iter().any(|change| is_of_front_end(&change.key))
+    made_changes(old, new).iter().any(|change| is_of_front_end(&change.key))
 }
 
 /// What to do where a disk's key can't be changed while it is served.

@@ -80,7 +80,7 @@ impl Owner {
     }
 
     /// These drives are the added ones, durably.
-    fn keep(&mut self, added: AddedDrives) -> Result<(), Problem> {
+    pub(crate) fn keep(&mut self, added: AddedDrives) -> Result<(), Problem> {
         added.save().map_err(|error| {
             let what = format!("the list of drives can't be written: {error}");
             Problem::new(507, "not-durable", what, "check state_dir: its owner, mode and free space")
@@ -155,6 +155,7 @@ impl ServedDrive {
         match (disks, layout.wiping().len()) {
             (0, 0) => None,
             (0, _) => Some("what a deleted disk left is not wiped yet".to_owned()),
+            (1, _) => Some("it has a disk".to_owned()),
             (disks, _) => Some(format!("it has {disks} disks")),
         }
     }

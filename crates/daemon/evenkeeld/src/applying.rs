@@ -4,7 +4,7 @@
 //! as it will be in the end, before the first one is taken; each is then whole or not at all, as if it had been asked
 //! for alone. Disks that the API made are no part of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -19,7 +19,9 @@ use layout::WipeMethod;
 use policy::PolicyConfig;
 use promises::admission::Admission;
 use promises::placing::{self, Site};
+use ssd_model::Profile;
 
+use crate::adopting::Adopted;
 use crate::disks::{broken, in_words, invalid, no_room, not_durable};
 use crate::owner::Owner;
 use crate::served_drive::{DriveId, ServedDrive};
@@ -38,6 +40,8 @@ struct Plan {
     sections: Sections,
     /// The same with everything else, of each drive.
     configs: BTreeMap<DriveId, Config>,
+    /// Its steps are among `steps`.
+    adopted: Adopted,
 }
 
 impl Owner {
@@ -71,6 +75,12 @@ impl Owner {
                 sink(Level::Info, &format!("{}: nothing in it has changed", file.display()));
             }
             Ok(plan) => {
+                for step in plan.steps.iter().filter(|step| step.action == Action::Later) {
+                    let of = step.tenant.as_deref().unwrap_or("the daemon");
+                    for key in &step.keys {
+                        sink(Level::Warn, &format!("{of}: {} has {key}: not done while it runs", file.display()));
+                    }
+                }
                 for step in plan.steps.iter().filter(|step| step.action == Action::Delete) {
                     let name = step.tenant.as_deref().unwrap_or_default();
                     let line = format!(
@@ -90,17 +100,18 @@ impl Owner {
     /// What it takes to serve what a file declares. Nothing is changed.
     fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, Problem> {
         let next = Drives::parse(file, text, self.added.sections()).map_err(|errors| invalid_file(&errors))?;
-        let made: Vec<&str> = self.drives.values().flat_map(ServedDrive::made_disks).map(|(name, _)| name).collect();
-        next.refuse_names(&made).map_err(|errors| invalid_file(&errors))?;
         self.refuse_new_drives(&next)?;
-        let now = self.declared()?;
-        let Some(next) = next.each.first() else { return Err(broken()) };
-        let next = Sections::of(next).map_err(|errors| invalid(&errors))?;
+        let mut now = self.declared()?;
+        let Some(first) = next.each.first() else { return Err(broken()) };
+        let (mut next, at_start) = (Sections::of(first).map_err(|errors| invalid(&errors))?, next);
+        let mut adopted = self.adopt(&mut now, &next, text);
+        self.name_drives(&mut now, &mut next);
         refuse_other_kinds(&now, &next)?;
         let attached = |name: &str| {
             self.drives.values().any(|drive| drive.find_tenant(name).is_some_and(|id| drive.is_attached(id)))
         };
-        let mut steps = steps(&now, &next, &attached);
+        let mut steps: Vec<Step> =
+            std::mem::take(&mut adopted.steps).into_iter().chain(steps(&now, &next, &attached)).collect();
         let mut sections = now.clone();
         for name in next.names() {
             if let Some((kind, new)) = next.find(name) {
@@ -119,8 +130,9 @@ impl Owner {
             steps.iter_mut().filter(|step| step.is_policies()).for_each(|step| step.put_off(&why));
             (sections, configs) = (as_it_is.clone(), self.with_declared(&as_it_is).map_err(|errors| invalid(&errors))?);
         }
-        let plan = Plan { steps, sections, configs };
+        let plan = Plan { steps, sections, configs, adopted };
         self.check_to_apply(&plan, missing)?;
+        self.check_next_start(at_start)?;
         Ok(plan)
     }
 
@@ -150,33 +162,57 @@ impl Owner {
         self.drives.values().next().map(|drive| drive.config.file().to_owned()).unwrap_or_default()
     }
 
-    /// The configuration of each drive with these disks declared, and all that the API made. Tenants that are there
-    /// stay where they are; namespaces of tenants that are no more are attached to the others.
+    /// The configuration of each drive with these disks declared, and all that the API made.
     fn with_declared(&self, sections: &Sections) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
-        let Drives { each, mut unplaced } = Drives::parse(&self.file(), &sections.to_text(), self.added.sections())?;
-        let find = |config: &Config| self.drives.iter().find(|(_, it)| it.config.device.name == config.device.name);
-        let served = each.into_iter().filter_map(|config| find(&config).map(|(id, drive)| (*id, drive, config)));
-        let mut served: Vec<(DriveId, &ServedDrive, Config)> = served.collect();
-        for (name, at) in unplaced.take_known(|name| served.iter().position(|(_, drive, _)| drive.has_disk(name))) {
-            unplaced.put(&name, at, &mut served[at].2);
+        let drives = Drives::parse(&self.file(), &sections.to_text(), self.added.sections())?;
+        let mut configs = self.on_drives(drives, &|drive, _| drive.profile.clone())?;
+        for (id, config) in &mut configs {
+            if let Some(drive) = self.drives.get(id) {
+                config.take_accounts_of(&drive.config)?;
+            }
         }
-        let sites = served.iter_mut().map(|(_, drive, config)| {
-            let free_bytes = drive.free_bytes_with(config);
-            Site { config, profile: &drive.profile, free_bytes }
-        });
-        placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
-        let whole = |(id, drive, config): (DriveId, &ServedDrive, Config)| {
+        Ok(configs)
+    }
+
+    /// What each drive that is served has of a file, with all that the API made. Tenants that are there stay where they
+    /// are; namespaces of tenants that are no more are attached to the others. `profile`: what a drive is taken for.
+    pub(crate) fn on_drives(
+        &self,
+        Drives { mut each, mut unplaced }: Drives,
+        profile: &dyn Fn(&ServedDrive, &Config) -> Profile,
+    ) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
+        let find = |config: &Config| self.drives.iter().find(|(_, it)| it.config.device.name == config.device.name);
+        let served: Vec<Option<(DriveId, &ServedDrive)>> =
+            each.iter().map(|config| find(config).map(|(id, drive)| (*id, drive))).collect();
+        let has = |name: &str| served.iter().position(|it| it.is_some_and(|(_, drive)| drive.has_disk(name)));
+        for (name, at) in unplaced.take_known(has) {
+            unplaced.put(&name, at, &mut each[at]);
+        }
+        if !unplaced.names.is_empty() {
+            let profiles: Vec<Option<Profile>> =
+                served.iter().zip(&each).map(|(it, config)| it.map(|(_, drive)| profile(drive, config))).collect();
+            let Some(any) = profiles.iter().flatten().next() else { return Ok(BTreeMap::new()) };
+            let sites = each.iter_mut().zip(&served).zip(&profiles).map(|((config, served), profile)| {
+                // Nobody comes to a drive that is not served.
+                let free_bytes = served.map_or(0, |(_, drive)| drive.free_bytes_with(config));
+                Site { config, profile: profile.as_ref().unwrap_or(any), free_bytes }
+            });
+            placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
+        }
+        // What the file names by now is the file's.
+        let declared: BTreeSet<String> =
+            each.iter().flat_map(Config::disks).map(|(name, ..)| name.to_owned()).collect();
+        let whole = |((id, drive), config): ((DriveId, &ServedDrive), Config)| {
             let is_there = |tenant: &str| {
                 let made = drive.made_disks().map(|(name, _)| name);
                 config.tenants.iter().map(|it| it.name.as_str()).chain(made).any(|name| name == tenant)
             };
             let detached = drive.detached_settings(is_there);
             let now = |(of, section)| detached.iter().find(|(it, _)| it == of).map_or(section, |(_, it)| it.as_str());
-            let mut config = config.with_disks(drive.made_disks().map(now))?;
-            config.take_accounts_of(&drive.config)?;
-            Ok((id, config))
+            let made = drive.made_disks().filter(|(name, _)| !declared.contains(*name));
+            Ok((id, config.with_disks(made.map(now))?))
         };
-        served.into_iter().map(whole).collect()
+        served.into_iter().zip(each).filter_map(|(it, config)| Some((it?, config))).map(whole).collect()
     }
 
     /// Whether all steps together can be done: promises, room, clients that are in the way.
@@ -216,6 +252,15 @@ impl Owner {
         let mut done = self.declared()?;
         let (mut told, mut failed) = (Vec::new(), None);
         for step in plan.steps.iter().filter(|step| step.action != Action::Later) {
+            if step.action == Action::Declare {
+                if let Err(problem) = self.take_adoption(step, (&plan.adopted.added, &plan.adopted.drives), &mut done) {
+                    failed = Some((step, problem));
+                    break;
+                }
+                (self.common.around.sink)(Level::Info, &format!("applied: {step}"));
+                told.push(format!("done: {step}"));
+                continue;
+            }
             let Some(name) = step.tenant.as_deref() else {
                 // It was tried when the plan was made.
                 for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
@@ -294,7 +339,7 @@ impl Owner {
                     Problem::new(500, "failed", format!("{error:#}"), remedy)
                 })
             }
-            Action::Later => Ok(()),
+            Action::Declare | Action::Later => Ok(()),
         }
     }
 }

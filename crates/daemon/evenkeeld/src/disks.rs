@@ -7,10 +7,10 @@ use std::fs::File;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, NewDrive,
-    Operation, Problem, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, EventKind, Exported, NewDisk,
+    NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
-use config::{Config, ConfigErrors, Missing, Sections, TENANTS_MAX, Tenant};
+use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
@@ -19,7 +19,10 @@ use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
 use crate::owner::Owner;
-use crate::served_drive::{DriveId, Live, ServedDrive};
+use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
+
+/// The code of what no daemon would take.
+const INVALID: &str = "invalid";
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -67,7 +70,8 @@ impl Owner {
                 reply(found.and_then(|drive| drive.change_disk(&name, &change)));
             }
             DiskCommand::Attach(name, attach, reply) => {
-                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
+                let elsewhere = self.refuse_elsewhere(&name, &attach.tenant);
+                let found = elsewhere.and_then(|()| self.find_drive(&name).ok_or_else(|| no_such_disk(&name)));
                 reply(found.and_then(|drive| drive.attach_namespace(&name, &attach)));
             }
             DiskCommand::Detach(name, tenant, reply) => match self.find_drive(&name) {
@@ -100,6 +104,22 @@ impl Owner {
     /// The drive that has a disk of that name, served or not.
     pub(crate) fn find_drive(&mut self, name: &str) -> Option<&mut ServedDrive> {
         self.drives.values_mut().find(|drive| drive.has_disk(name))
+    }
+
+    /// A namespace and its tenants are on one drive.
+    fn refuse_elsewhere(&self, namespace: &str, tenant: &str) -> Result<(), Problem> {
+        let drive_of = |name: &str| {
+            let found = self.drives.values().find(|drive| drive.find_disk(name).is_some());
+            found.map(|drive| drive.config.device.name.as_str())
+        };
+        match (drive_of(namespace), drive_of(tenant)) {
+            (Some(here), Some(there)) if here != there => {
+                let title = format!("{namespace:?} is on drive {here:?}, and tenant {tenant:?} on {there:?}");
+                let remedy = format!("make it a namespace there: `evenkeel disk create NAME --attach {tenant}`");
+                Err(Problem::new(409, "other-drive", title, remedy))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn describe_drives(&self) -> Vec<Drive> {
@@ -136,9 +156,12 @@ impl Owner {
         let settings = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
             let Some(id) = drive.find_disk(&disk.name) else { return Err(name_reserved(&disk.name)) };
-            let is_same = drive.settings_of(&disk.name) == Some(settings.as_str());
             let described = drive.describe_disk(id).ok_or_else(broken)?;
-            return if is_same { Ok((described, false)) } else { Err(name_taken(&disk.name)) };
+            let Some(made) = drive.settings_of(&disk.name) else { return Err(declared(&disk.name, &drive.config)) };
+            let on = &drive.config.device.name;
+            let is_other = |it: &KeyChange| it.key != "drive" || it.new.as_ref().is_some_and(|new| new != on);
+            let others: Vec<_> = config::made_changes(made, &settings).into_iter().filter(is_other).collect();
+            return if others.is_empty() { Ok((described, false)) } else { Err(otherwise(&disk.name, &others)) };
         }
         let mut absent = self.missing.iter().flat_map(|missing| &missing.config.tenants);
         if absent.any(|tenant| tenant.name == disk.name) {
@@ -170,7 +193,8 @@ impl Owner {
         let mut best: Option<(Preference, DriveId, Config, Tenant)> = None;
         let mut refused = Vec::new();
         for (id, drive) in &wanted {
-            let with_it = drive.refuse_if_held().and_then(|()| drive.config_with(&disk.name, settings));
+            let fits = drive.refuse_if_held().and_then(|()| drive.refuse_too_large(&disk.name, &disk.size));
+            let with_it = fits.and_then(|()| drive.config_with(&disk.name, settings));
             let judged = with_it.and_then(|(config, tenant)| {
                 let others = wanted.iter().map(|(_, drive)| &drive.config);
                 refuse_unjudged(&tenant, &config, others).map_err(unjudged)?;
@@ -183,6 +207,14 @@ impl Owner {
                 Ok(_) => {}
                 Err(problem) => refused.push((drive.config.device.name.clone(), problem)),
             }
+        }
+        // What is wrong with the disk itself is wrong everywhere, also where there is no room.
+        let is_malformed = refused.iter().all(|(_, problem)| matches!(problem.code.as_str(), INVALID | "no-room"));
+        if best.is_none()
+            && is_malformed
+            && let Some(at) = refused.iter().position(|(_, problem)| problem.code == INVALID)
+        {
+            return Err(refused.swap_remove(at).1);
         }
         match (best, refused.pop(), wanted.len()) {
             (Some((_, id, config, tenant)), ..) => Ok((id, config, tenant)),
@@ -220,6 +252,26 @@ impl ServedDrive {
     /// The section that a disk was made with.
     pub(crate) fn settings_of(&self, name: &str) -> Option<&str> {
         self.made_disks().find(|(of, _)| *of == name).map(|(_, settings)| settings)
+    }
+
+    /// Whether there is room for a disk to come or to grow. What is wrong with the size itself is told with the rest.
+    pub(crate) fn refuse_too_large(&self, name: &str, size: &str) -> Result<(), Problem> {
+        let (Some(layout), Ok(size)) = (self.layout.layout(), size.parse::<Size>()) else { return Ok(()) };
+        let free = Size(layout.free_bytes());
+        let has_bytes = layout.find(name).map_or(0, Placement::size_bytes);
+        if size.0.saturating_sub(has_bytes) <= free.0 {
+            return Ok(());
+        }
+        if has_bytes > 0 {
+            return Err(no_room_to_grow(name, has_bytes, free.0));
+        }
+        let wiping: u64 = layout.wiping().iter().map(|range| range.size_bytes).sum();
+        let title = format!("no room for {name:?} of {size}: drive {:?} has {free} free", self.config.device.name);
+        let mut remedy = "make it smaller, or delete what nobody needs".to_owned();
+        if wiping > 0 {
+            remedy += &format!(", or wait until {} of deleted disks are wiped", Size(wiping));
+        }
+        Err(Problem::new(409, "no-room", title, remedy))
     }
 
     /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together and every
@@ -269,6 +321,7 @@ impl ServedDrive {
             return Err(Problem::new(409, "leaving", title, "make another disk"));
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
+        change.size.as_ref().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
         let before = settings.to_owned();
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
@@ -305,6 +358,8 @@ impl ServedDrive {
             live.tenant.demand = tenant.demand.clone();
         }
         self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
+        let size = if has_grown { format!("size {}, ", tenant.size) } else { String::new() };
+        self.events.tell(EventKind::Changed, Some(name), Some(size + &terms_in_words(&tenant.terms)));
         if has_grown { self.has_grown(id, name) } else { Ok(()) }
     }
 
@@ -442,12 +497,21 @@ pub(crate) fn not_writable(error: impl std::fmt::Display) -> Problem {
 
 pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
-    Problem::new(422, "invalid", title, remedy)
+    Problem::new(422, INVALID, title, remedy)
 }
 
 pub(crate) fn name_taken(name: &str) -> Problem {
     let title = format!("there is another disk {name:?} already");
     Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
+}
+
+/// It is there with other settings.
+fn otherwise(name: &str, others: &[KeyChange]) -> Problem {
+    let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
+    let each = others.iter().map(|it| format!("{} {}, not {}", it.key, word(&it.old), word(&it.new)));
+    let each = each.collect::<Vec<_>>().join("; ");
+    let remedy = "change it by `evenkeel disk set` or `grow`, or choose another name";
+    Problem::new(409, "name-taken", format!("there is another disk {name:?} already: it has {each}"), remedy)
 }
 
 fn no_shrinking(name: &str, has_bytes: u64) -> Problem {

@@ -31,13 +31,16 @@ use utoipa::openapi::RefOr;
 
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
-use crate::disks::{DiskCommand, Reply};
+use crate::disks::{DiskCommand, Reply, no_such_disk};
 use crate::events::EventLog;
 use crate::roles::{Role, Roles};
 use crate::{panics, threads};
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 64;
+
+/// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
+const BACKLOG: i32 = 128;
 
 /// How many of them may be others than operators, who always find a place.
 const MAX_OTHERS: usize = MAX_CLIENTS / 2;
@@ -141,7 +144,7 @@ impl ApiSocket {
     /// The kernel refused a thread or the socket.
     pub fn serve(listener: Listener, roles: Roles, asked: Asked, gate: Option<Arc<Gate>>) -> Result<Self> {
         let listener = Arc::new(listener);
-        listener.listen(gate)?;
+        listener.listen_for(gate, BACKLOG)?;
         let closed = Arc::new(Notify::new());
         let (served, is_closed) = (Arc::clone(&listener), Arc::clone(&closed));
         let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
@@ -261,6 +264,10 @@ const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 /// Who may not do something is told who may.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
+    if !is_utf8(path) {
+        let title = "the path is no text in UTF-8 once its %XX are decoded";
+        return Refused(Problem::new(400, "not-understood", title, SEE_DOCUMENT)).into_response();
+    }
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
     let (title, remedy) = match role {
         Role::Operator => return next.run(request).await,
@@ -271,6 +278,21 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
         Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
     };
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
+}
+
+/// Whether a path is a text once it is decoded (RFC 3986, section 2.1).
+fn is_utf8(path: &str) -> bool {
+    let (mut bytes, mut rest) = (Vec::new(), path.as_bytes());
+    let hex = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
+    while let [first, after @ ..] = rest {
+        let decoded = match (first, after) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        bytes.push(decoded.unwrap_or(*first));
+        rest = if decoded.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).is_ok()
 }
 
 const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
@@ -346,8 +368,7 @@ async fn show(
 ) -> Result<Json<Disk>, Refused> {
     let disks = ask(&daemon, |reply| DiskCommand::List(role.sees_only(), reply)).await?;
     let found = disks.into_iter().find(|disk| disk.name == name);
-    let missing = || Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "GET /v1/disks has all");
-    Ok(Json(found.ok_or_else(missing)?))
+    Ok(Json(found.ok_or_else(|| no_such_disk(&name))?))
 }
 
 /// Makes a disk. The same once more does no harm.

@@ -23,6 +23,7 @@
 #![allow(clippy::disallowed_methods, reason = "the daemon has a clock and threads")]
 
 mod adding;
+mod adopting;
 mod applying;
 mod client_stream;
 mod clock;
@@ -41,6 +42,7 @@ mod leaving;
 mod log;
 mod namespace_changes;
 mod namespaces;
+mod next_start;
 pub mod opened;
 mod own_file;
 mod owner;

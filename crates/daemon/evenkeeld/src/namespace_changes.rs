@@ -5,6 +5,7 @@
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk, Problem};
 use config::{Config, NSIDS, Namespace};
 use io_model::TenantId;
+use io_model::units::Size;
 use layout::Placement;
 
 use crate::disks::{
@@ -37,8 +38,8 @@ impl ServedDrive {
             let is_same = made.is_some_and(|made| {
                 let is_there = made.is_read_only(tenant) == Some(read_only);
                 is_there
-                    && made.size == *size
-                    && made.lba_size == *lba_size
+                    && (made.size == *size || bytes(&made.size).is_some() && bytes(&made.size) == bytes(size))
+                    && made.lba_size.unwrap_or(LBA_BYTES) == lba_size.unwrap_or(LBA_BYTES)
                     && nsid.is_none_or(|nsid| nsid == made.nsid)
             });
             let described = self.describe_namespace(id).ok_or_else(broken)?;
@@ -51,6 +52,7 @@ impl ServedDrive {
             return Err(name_reserved(name));
         }
         let controller = self.controller_of(tenant)?;
+        self.refuse_too_large(name, size)?;
         let nsid = match nsid {
             Some(nsid) => *nsid,
             None => self.free_nsid(controller, tenant)?,
@@ -183,6 +185,7 @@ impl ServedDrive {
             return Err(no_terms(name));
         }
         if let Some(size) = size.clone() {
+            self.refuse_too_large(name, &size)?;
             self.change_namespace(id, &api::Namespace { size, ..section })?;
         }
         self.describe_namespace(id).ok_or_else(broken)
@@ -225,7 +228,7 @@ impl ServedDrive {
                 self.take_namespaces(config);
                 self.events.tell(EventKind::Changed, Some(name), Some(in_short(namespace)));
             }
-            Action::Delete | Action::Later => {}
+            Action::Declare | Action::Delete | Action::Later => {}
         }
         Ok(())
     }
@@ -323,6 +326,13 @@ impl ServedDrive {
             Problem::new(409, "nsid-taken", title, "detach one of them first, or grow one")
         })
     }
+}
+
+/// What a namespace has whose section does not say.
+const LBA_BYTES: u32 = 512;
+
+fn bytes(size: &str) -> Option<Size> {
+    size.parse().ok()
 }
 
 /// How large it is, and who has it.

@@ -92,7 +92,12 @@ impl Opened {
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
-        let added = AddedDrives::in_directory(&config.state_dir)?;
+        let kept = AddedDrives::in_directory(&config.state_dir)?;
+        let added = kept.not_declared(config.declared_text());
+        if added != kept {
+            // Before that is recorded, the next start finds the same.
+            added.save().context("can't write the list of added drives")?;
+        }
         let roles = Roles::new(config);
         let operators = config.api.operators.as_ref();
         let mode = if operators.is_some() { 0o660 } else { 0o600 };

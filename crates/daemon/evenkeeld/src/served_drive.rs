@@ -120,7 +120,7 @@ pub struct ServedDrive {
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
     pub(crate) events: Arc<EventLog>,
-    _lock: DeviceLock,
+    pub(crate) lock: DeviceLock,
 }
 
 impl ServedDrive {
@@ -146,7 +146,7 @@ impl ServedDrive {
             around,
             events,
             profile,
-            _lock: lock,
+            lock,
             config,
             pollers,
         }
@@ -380,6 +380,9 @@ impl ServedDrive {
     /// As [`change`](Self::change). The tenant keeps its pollers, and so its identifier, for good.
     pub(crate) fn change_in_place(&mut self, id: TenantId, terms: Terms) -> Result<()> {
         self.change(id, terms)?;
+        if let Some(live) = self.tenants.get(&id) {
+            self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(terms_in_words(&terms)));
+        }
         let config = &self.config;
         self.tenants.get_mut(&id).into_iter().for_each(|live| live.home = config.home(&live.tenant));
         Ok(())
@@ -396,7 +399,6 @@ impl ServedDrive {
         }
         let overcommits = self.config.overcommits(&live.tenant);
         Arc::make_mut(&mut self.foresight).set(id, &live.tenant, overcommits);
-        self.events.tell(EventKind::Changed, Some(&live.tenant.name), Some(in_words(&terms)));
         Ok(())
     }
 
@@ -477,7 +479,7 @@ fn why(error: &layout::LayoutError) -> String {
 }
 
 /// What a tenant is promised and held to.
-fn in_words(terms: &Terms) -> String {
+pub(crate) fn terms_in_words(terms: &Terms) -> String {
     let promise = match terms.class {
         Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
         Class::Guaranteed { latency_target: None } => "promised".to_owned(),

@@ -295,6 +295,15 @@ impl LayoutFile {
         self.change(|layout| layout.end_sanitize(is_erased))
     }
 
+    /// Records that a disk which was made while the daemon ran is declared from now on: the configuration has its
+    /// settings.
+    ///
+    /// # Errors
+    /// What [`LayoutFile::save`] reports.
+    pub fn declare(&mut self, name: &str) -> Result<bool, LayoutError> {
+        self.change(|layout| layout.declare(name))
+    }
+
     /// Records how far the wiper is; see [`Layout::set_wiped`].
     ///
     /// # Errors

@@ -61,6 +61,11 @@ pub enum Change {
     Placed(Placement),
     /// A recorded tenant is not in the configuration; its range stays reserved.
     Reserved(Placement),
+    /// The configuration names a disk that was made while the daemon ran: its settings are the configuration's now.
+    Declared {
+        /// Whose.
+        name: String,
+    },
     /// The configuration has a larger size than was recorded.
     Grown {
         /// Whose.
@@ -108,6 +113,9 @@ impl fmt::Display for Change {
                 old.name,
                 old.name
             ),
+            Self::Declared { name } => {
+                write!(f, "disk {name:?}, made by `evenkeel disk create`, is declared in the configuration now")
+            }
             Self::Grown { name, from_bytes, to_bytes } => {
                 write!(f, "tenant {name:?} grows from {} to {}", Size(*from_bytes), Size(*to_bytes))
             }

@@ -17,6 +17,8 @@ pub struct Enlarged {
     /// How many tenants it has of the file itself.
     pub present: usize,
     sources: Vec<Source>,
+    /// What is said of added tenants that are on a drive which nobody asked for.
+    elsewhere: Vec<String>,
 }
 
 /// Part of the text that was checked.
@@ -49,18 +51,33 @@ pub fn load(path: &Path, additions: &[String], drive: Option<&str>) -> Result<Ve
     }
     let all = Drives::parse(path, &text, "").and_then(placed);
     let all = all.map_err(|errors| errors_at(&sources, errors.problems))?;
+    let is_wanted = |config: &Config| drive.is_none_or(|name| name == config.device.name);
+    let elsewhere: Vec<String> = before
+        .iter()
+        .zip(&all)
+        .filter(|(_, config)| !is_wanted(config))
+        .flat_map(|(before, config)| config.tenants.iter().map(move |tenant| (before, config, tenant)))
+        .filter(|(before, _, tenant)| before.tenants.iter().all(|it| it.name != tenant.name))
+        .map(|(_, config, tenant)| went_elsewhere(tenant, &config.device.name, drive.unwrap_or_default()))
+        .collect();
     let enlarged = |(before, mut config): (&Config, Config)| {
         let was_there = |tenant: &Tenant| before.tenants.iter().any(|it| it.name == tenant.name);
         config.tenants.sort_by_key(|tenant| !was_there(tenant));
         let present = config.tenants.iter().filter(|tenant| was_there(tenant)).count();
-        Enlarged { config, present, sources: sources.clone() }
+        Enlarged { config, present, sources: sources.clone(), elsewhere: elsewhere.clone() }
     };
-    let is_wanted = |config: &Config| drive.is_none_or(|name| name == config.device.name);
     let each: Vec<Enlarged> = before.iter().zip(all).filter(|(_, config)| is_wanted(config)).map(enlarged).collect();
     if each.is_empty() {
         Drives::load(path)?.one(drive)?;
     }
     Ok(each)
+}
+
+fn went_elsewhere(tenant: &Tenant, on: &str, asked: &str) -> String {
+    format!(
+        "tenant {:?} went to drive {on:?}, and is no part of this plan; say drive={asked} in its --add to plan for it here",
+        tenant.name
+    )
 }
 
 /// Every tenant on a drive, as if nobody had been there before.
@@ -93,6 +110,7 @@ impl Enlarged {
                 let (source, problem) = locate(&self.sources, warning);
                 problem.in_file(&source.name)
             })
+            .chain(self.elsewhere.iter().cloned())
             .collect()
     }
 }

@@ -206,6 +206,9 @@ fn addition_of(
 ) -> Addition {
     let tenants: Vec<String> = rows[present..].iter().map(|row| row.name.clone()).collect();
     let (fits, why) = match (choices.first(), policies.first()) {
+        (_, Some(PolicyReport { unmodelled: Some(_), promises_kept: true, .. })) => {
+            (true, "nobody is promised anything".to_owned())
+        }
         (_, Some(PolicyReport { unmodelled: Some(why), .. })) => (false, format!("can't be said: {why}")),
         (Some(choice), Some(policy)) => {
             let before = planner.outcome(&choice.policy, &choice.tenants[..present.min(choice.tenants.len())]);

@@ -196,7 +196,11 @@ impl PolicyReport {
         };
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            Err(why) => return Self { unmodelled: Some(why.to_string()), ..empty },
+            Err(why) => {
+                // Where nobody is promised anything nothing is broken.
+                let promises_kept = rows.iter().all(|row| row.latency_target_us.is_none());
+                return Self { unmodelled: Some(why.to_string()), promises_kept, ..empty };
+            }
         };
         let promises = PromiseRow::all(&outcome.promises, tenants, rows);
         Self {

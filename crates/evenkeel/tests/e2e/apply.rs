@@ -75,6 +75,11 @@ fn a_file_is_shown_and_then_served() {
     let told = refused(&apply(&home, &file, &[]));
     assert!(told.contains(wanted) && told.contains("nothing is done; --yes does it"), "{told}");
     assert_eq!(names(&home), ["db", "gone", "made"]);
+    // A program is shown the same as JSON, and told the same.
+    let asked = apply(&home, &file, &["--json"]);
+    let shown: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!((&shown["done"], shown["steps"].as_array().unwrap().len()), (&json!(false), 3));
+    assert!(!refused(&asked).contains("delete  gone"), "{asked:?}");
     let json = text(&apply(&home, &file, &["--yes", "--json"]));
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["done"], json["steps"].as_array().unwrap().len()), (&json!(true), 3));
@@ -112,7 +117,6 @@ fn a_file_is_refused_as_a_whole() {
     assert!((0..50).all(|n| told.contains(&format!("weight = {}", 20_000 + n))), "{told}");
     let good = tenant("web", "");
     for (more, wanted) in [
-        (tenant("made", ""), "a disk \"made\" was made by `evenkeel disk create`; choose another name"),
         (tenant("big", "").replace("8MiB", "60MiB"), "make tenants smaller"),
         (tenant("x", "socket_user = \"nobody\""), "write the number instead (`id -u nobody`)"),
         (tenant("x", "weight = 2\nclass = \"guaranteed\""), "add latency_target"),
@@ -134,11 +138,9 @@ fn what_needs_a_start_is_said_and_the_rest_is_done() {
     home.configure(&[HEAD, &tenant("db", "")].concat());
     let daemon = home.serve();
     let other = format!("overcommit = true\n{}", HEAD.replace("passthrough", "fair"));
-    let file =
-        home.configure(&[other.as_str(), &tenant("db", "queues = 3\nweight = 2").replace("8MiB", "4MiB")].concat());
+    let file = home.configure(&[other.as_str(), &tenant("db", "queues = 3\nweight = 2")].concat());
     let shown = text(&apply(&home, &file, &["--yes"]));
     let wanted = "change the daemon: policy.name passthrough → fair\nchange db: queues 64 → 3, weight 1 → 2\n\
-                  later   db: size 8MiB → 4MiB (write the size that it has: a disk can grow and not shrink)\n\
                   later   the daemon: overcommit false → true (start the daemon again)\ndone\n";
     assert_eq!(shown, wanted);
     assert_eq!((&disks(&home)[0]["weight"], &disks(&home)[0]["size_bytes"]), (&json!(2), &json!(8 << 20)));
@@ -168,6 +170,10 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     daemon.wait_log("gone: ", 1);
     assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
     assert_eq!(names(&home), ["db", "gone", "web"]);
+    replace(&format!("overcommit = true\n{HEAD}{}", tenant("db", "weight = 4\nlba_size = 4096")));
+    daemon.wait_log("db: ", 1);
+    daemon.wait_log("ek.toml has lba_size 512 → 4096 (format it from inside its guest", 1);
+    daemon.wait_log("ek.toml has overcommit false → true (start the daemon again): not done", 1);
     replace(&[HEAD, &tenant("db", "weight = 0")].concat());
     daemon.wait_log("not applied: ", 1);
     assert!(daemon.log().contains("expected a whole number from 1 to 10000"));
@@ -175,6 +181,83 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     daemon.reload();
     daemon.wait_log("not applied: it can't be opened", 1);
     assert_eq!(names(&home), ["db", "gone", "web"]);
+    daemon.stop();
+}
+
+#[test]
+fn a_file_with_which_the_daemon_would_not_start_is_refused_with_its_line() {
+    let home = Home::new();
+    let drive = |profile: &str| HEAD.replace("create = true", &format!("create = true\nprofile = \"{profile}\""));
+    let fast = drive("p5800x");
+    let db = tenant("db", "class = \"guaranteed\"\nlatency_target = \"60us\"");
+    home.configure(&format!("{}{}", fast, db));
+    let daemon = home.serve();
+    let before = export(&home);
+    for (text, wanted) in [
+        (format!("{}{}", fast, db.replace("8MiB", "4MiB")), "tenant \"db\" has 8MiB on the drive, not 4MiB"),
+        (format!("{}{}", drive("p3520"), db), "tenant \"db\" can't be promised 60us"),
+        (format!("{}{}", fast.replace("64MiB", "96MiB"), db), "has 64MiB, less than size = \"96MiB\""),
+        (format!("{}{}", fast.replace("64MiB", "32MiB"), db), "has 32MiB, it had 64MiB before"),
+        (format!("{}{}", fast, db.replace("8MiB", "8MiB\"\noffset = \"16MiB")), "is at 0 on the drive, not at 16MiB"),
+    ] {
+        let file = home.configure(&text);
+        for flag in ["--yes", "--dry-run"] {
+            let told = refused(&apply(&home, &file, &[flag]));
+            assert!(told.contains(wanted) && told.contains("ek.toml:"), "{wanted}: {told}");
+        }
+        assert_eq!(export(&home), before, "{wanted}");
+    }
+    // Larger once it is.
+    std::fs::File::options().write(true).open(home.path("drive.img")).unwrap().set_len(96 << 20).unwrap();
+    let file = home.configure(&format!("{}{}", fast.replace("64MiB", "96MiB"), db));
+    assert!(text(&apply(&home, &file, &["--yes"])).starts_with("later   the daemon: device.size 64MiB → 96MiB"));
+    daemon.stop();
+    home.serve().stop();
+}
+
+#[test]
+fn a_file_that_declares_what_was_made_takes_it_over() {
+    let home = Home::new();
+    home.configure(&[HEAD, &tenant("db", "")].concat());
+    let daemon = home.serve();
+    text(&ask(&home, &["disk", "create", "mine", "--size", "4MiB", "--weight", "3"]));
+    text(&ask(&home, &["disk", "create", "other", "--size", "4MiB"]));
+    text(&ask(&home, &["disk", "create", "third", "--size", "4MiB"]));
+    text(&ask(&home, &["disk", "create", "log", "--size", "4MiB", "--attach", "mine"]));
+    wait_for("the disk", || crate::disks::is_served(&home, "mine"));
+    let secret = pattern(7, 4096);
+    let mut guest = home.attach("mine");
+    guest.write(0, &secret).unwrap();
+    let declared = |name: &str| {
+        let disk = disks(&home).into_iter().find(|disk| disk["name"] == name).unwrap();
+        (disk["declared"] == true, disk["weight"].clone())
+    };
+    let exported = export(&home);
+    let third = "\n[[tenant]]\nname = \"third\"\nsize = \"4MiB\"\n";
+    assert!(exported.contains(third), "{exported}");
+    let exported = exported.replace(third, "");
+    std::fs::write(home.config(), exported.replace("name = \"other\"", "name = \"other\"\nweight = 5")).unwrap();
+    let shown = text(&apply(&home, &home.config(), &["--yes"]));
+    let wanted = "declare mine: it is the file's from now on\ndeclare other: it is the file's from now on\n\
+                  declare log: it is the file's from now on\nchange other: weight 1 → 5\ndone\n";
+    assert_eq!(shown, wanted);
+    assert_eq!([declared("mine"), declared("other")], [(true, json!(3)), (true, json!(5))]);
+    assert_eq!([declared("log").0, declared("third").0], [true, false]);
+    assert_eq!(guest.read(0, 8).unwrap(), secret);
+    assert_eq!(text(&apply(&home, &home.config(), &["--yes"])), "nothing to do\n");
+    let layout = std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap();
+    assert_eq!(layout.matches("settings").count(), 1, "{layout}");
+    let told = refused(&ask(&home, &["disk", "set", "mine", "--weight", "2"]));
+    assert!(told.contains("\"mine\" is declared in"), "{told}");
+
+    // A start takes over what nobody applied: the file is the truth.
+    drop((guest, daemon));
+    std::fs::write(home.config(), format!("{exported}{}", third.replace("4MiB", "8MiB"))).unwrap();
+    let daemon = home.serve();
+    assert_eq!([declared("third"), declared("other")], [(true, json!(1)), (true, json!(1))]);
+    assert_eq!(disks(&home).iter().find(|disk| disk["name"] == "third").unwrap()["size_bytes"], 8 << 20);
+    assert_eq!(home.attach("mine").read(0, 8).unwrap(), secret);
+    assert!(!std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap().contains("settings"));
     daemon.stop();
 }
 

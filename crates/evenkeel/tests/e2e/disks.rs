@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
 use crate::guest::pattern;
@@ -83,10 +86,14 @@ fn disks_come_and_change_and_are_there_after_a_kill() {
     assert_eq!(done(&home, "show web")["weight"], 9);
     assert_eq!(home.attach("web").read(0, 8).unwrap(), pattern(1, 4096));
     daemon.stop();
-    // The file may have tenants beside them, but none of the same name.
+    // What the file names is the file's; it may have others beside.
     home.configure(&format!("{CONFIG}[[tenant]]\nname = \"web\"\nsize = \"8MiB\"\n"));
     let output = evenkeel().arg("check").arg(home.config()).output().unwrap();
-    assert!(errors(&output).contains("was made by `evenkeel disk create`"), "{output:?}");
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        shown.contains("disk \"web\", made by `evenkeel disk create`, is declared in the configuration now"),
+        "{shown}"
+    );
     home.configure(&format!("{CONFIG}[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\n"));
     let daemon = home.serve();
     assert_eq!(names(&home), ["db", "web", "vm"]);
@@ -125,12 +132,19 @@ fn what_can_t_be_done_changes_nothing() {
     done(&home, "create web --size 8MiB");
     // The same once more is as good.
     done(&home, "create web --size 8MiB");
+    // So is the same in other words.
+    done(&home, "create web --size 8192KiB --class best-effort --weight 1 --queues 64 --frontend vfio-user");
+    done(&home, "create logs --size 4MiB --attach web");
+    done(&home, "create logs --size 4096KiB --attach web --lba-size 512");
+    done(&home, "delete logs --yes --force --wait");
     let layout = || std::fs::read_to_string(home.path("drive.img.layout.toml")).unwrap();
     wait_for("the disk", || is_served(&home, "web"));
     let before = layout();
     for (arguments, wanted) in [
-        ("create web --size 4MiB", "another disk \"web\" already; choose another name"),
-        ("create big --size 1GiB", "make tenants smaller"),
+        ("create web --size 4MiB", "another disk \"web\" already: it has size 8MiB, not 4MiB; change it by"),
+        ("create web --size 8MiB --weight 3", "already: it has weight 1, not 3"),
+        ("create big --size 1GiB", "no room for \"big\" of 1GiB: drive \"device\" has "),
+        ("create big --size 1GiB --attach web", "no room for \"big\" of 1GiB: drive \"device\" has "),
         ("create a/b --size 4MiB", "use 1 to 63 of a-z"),
         ("create control --size 4MiB", "choose another name"),
         ("create odd --size 5", "not a multiple of 4096 bytes"),
@@ -142,7 +156,7 @@ fn what_can_t_be_done_changes_nothing() {
         ("set web --burst 2s", "there is no limit"),
         ("set web --r-iops 1k --burst 2000s", "write a time from 0ns to 60s"),
         ("set nobody --weight 2", "there is no disk \"nobody\""),
-        ("show nobody", "there is no disk \"nobody\""),
+        ("show nobody", "there is no disk \"nobody\"; `evenkeel disk list` has"),
         ("show ../v1/drives", "is no name"),
     ] {
         let told = refused(&home, arguments);
@@ -152,6 +166,14 @@ fn what_can_t_be_done_changes_nothing() {
     assert_eq!(names(&home), ["web"]);
     daemon.stop();
     assert!(refused(&home, "list").contains("no daemon answers"));
+}
+
+/// Without waiting for a place in the queue.
+fn connect_at_once(home: &Home) -> Result<OwnedFd, Errno> {
+    let socket_type = SocketType::STREAM;
+    let client = socket_with(AddressFamily::UNIX, socket_type, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    connect(&client, &SocketAddrUnix::new(socket(home))?)?;
+    Ok(client)
 }
 
 #[test]
@@ -167,6 +189,8 @@ fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
         ("GET /v1/nothing HTTP/1.1\r\n", "404"),
         ("DELETE /v1/drives HTTP/1.1\r\n", "405"),
         ("POST /v1/disks HTTP/1.1\r\n", "415"),
+        ("GET /v1/disks/%ff%fe HTTP/1.1\r\n", "400"),
+        ("GET /v1/disks/%c3%a4 HTTP/1.1\r\n", "404"),
     ] {
         let answer = raw(&home, format!("{request}host: x\r\nconnection: close\r\n\r\n").as_bytes());
         assert!(answer.starts_with(&format!("HTTP/1.1 {wanted}")), "{request}: {answer}");
@@ -186,6 +210,10 @@ fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
     let smuggled = json!({ "name": "a", "size": "4MiB\"\noffset = \"0\"\n[[tenant]]\nname = \"b\"\nsize = \"4MiB" });
     assert!(body(&smuggled.to_string()).starts_with("HTTP/1.1 422"));
     assert_eq!(names(&home), [""; 0]);
+    // A burst finds room in the queue.
+    let burst: Vec<_> = std::iter::repeat_with(|| connect_at_once(&home)).take(100).collect();
+    assert!(burst.iter().all(Result::is_ok), "{burst:?}");
+    drop(burst);
     // As many as there are places, who say nothing: they are sent away.
     let silent: Vec<UnixStream> =
         std::iter::repeat_with(|| UnixStream::connect(socket(&home)).unwrap()).take(70).collect();

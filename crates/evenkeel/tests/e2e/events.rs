@@ -61,12 +61,23 @@ fn what_happens_is_told_in_order() {
     assert_eq!(next(), "attached web");
     drop(guest);
     assert_eq!(next(), "detached web");
+    disk(&home, "grow web --size 12MiB");
+    assert_eq!(next(), "changed web");
     disk(&home, "delete web --yes");
     assert_eq!((next(), next()), ("deleted web".into(), "wiped web".into()));
     let all = events(&home, 0);
-    let wanted = ["started", "created web", "changed web", "attached web", "detached web", "deleted web", "wiped web"];
+    let wanted = [
+        "started",
+        "created web",
+        "changed web",
+        "attached web",
+        "detached web",
+        "changed web",
+        "deleted web",
+        "wiped web",
+    ];
     assert_eq!(words(&all), wanted);
-    assert_eq!(all[2]["what"], "weight 3");
+    assert_eq!((&all[2]["what"], &all[5]["what"]), (&"weight 3".into(), &"size 12MiB, weight 3".into()));
     let number = all[3]["number"].as_u64().unwrap();
     assert_eq!(words(&events(&home, number)), wanted[4..]);
     daemon.stop();

@@ -226,7 +226,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
         ("create x --size 2MiB --attach db --nsid 33", "expected a whole number from 2 to 32"),
         ("create x --size 2MiB --attach db --nsid 2", "tenant \"db\" has namespace \"logs\" as its nsid 2 already"),
         ("create x --size 2MiB --attach db --weight 2", "is promised nothing and held to nothing"),
-        ("create x --size 1GiB --attach db", "make tenants and namespaces smaller"),
+        ("create x --size 1GiB --attach db", "no room for \"x\" of 1GiB: drive \"device\" has "),
         ("create logs --size 4MiB --attach db", "another disk \"logs\" already"),
         ("create logs --size 2MiB", "another disk \"logs\" already"),
         ("create db --size 2MiB --attach db", "another disk \"db\" already"),
@@ -387,7 +387,7 @@ fn a_namespace_is_on_the_drive_of_its_tenants() {
     assert_eq!((&made["drive"], &made["nsid"]), (&json!("spare"), &json!(2)));
     for (arguments, wanted) in [
         ("create x --size 2MiB --attach far --drive device", "tenant \"far\" is on drive \"spare\", not on \"device\""),
-        ("attach made --to db --read-only", "there is no tenant \"db\" on drive \"spare\""),
+        ("attach made --to db --read-only", "\"made\" is on drive \"spare\", and tenant \"db\" on \"device\""),
         ("create made --size 2MiB --attach db", "another disk \"made\" already"),
     ] {
         let told = refused(&home, arguments);

@@ -157,6 +157,25 @@ fn where_there_is_no_solution_it_says_why() {
 }
 
 #[test]
+fn where_an_added_tenant_went_is_said_and_nobody_is_promised_nothing() {
+    let home = Home::new();
+    let drive = |name: &str, size: &str, policy: &str| {
+        format!(
+            "[[drive]]\nname = \"{name}\"\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"{size}\"\n\
+             [drive.policy]\nname = \"{policy}\"\n"
+        )
+    };
+    let config = home.configure(&[drive("fast", "1GiB", "mqfq"), drive("small", "64MiB", "wrr")].concat());
+    let report = plan(&config, &["--drive", "fast"], KEPT);
+    assert_eq!(report["policies"][0]["unmodelled"].is_string(), true, "{report}");
+    let report = plan(&config, &["--drive", "fast", "--add", "name=web2"], KEPT);
+    let wanted = "tenant \"web2\" went to drive \"small\"";
+    assert!(report["warnings"].as_array().unwrap().iter().any(|it| it.as_str().unwrap().contains(wanted)), "{report}");
+    let report = plan(&config, &["--drive", "fast", "--add", "name=web2,drive=fast"], KEPT);
+    assert_eq!(report["addition"]["tenants"], serde_json::json!(["web2"]), "{report}");
+}
+
+#[test]
 fn a_plot_is_a_page() {
     let home = Home::new();
     let config = home.configure(&format!("{CALM}{HOG}"));

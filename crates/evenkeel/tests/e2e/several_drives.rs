@@ -83,6 +83,14 @@ fn tenants_are_on_the_drive_that_they_name_or_on_the_one_with_the_least_left_ove
     assert_eq!(drive_of(&home, "next"), "big");
     let told = refused(&home, "create more --size 40MiB");
     assert!(told.contains("no drive can have \"more\": fast: ") && told.contains("big: "), "{told}");
+    for malformed in ["create a/b --size 4MiB", "create odd --size 5"] {
+        let told = refused(&home, malformed);
+        assert!(!told.contains("fast") && !told.contains("big"), "{told}");
+    }
+    done(&home, "create logs --size 2MiB --attach db");
+    let told = refused(&home, "attach logs --to web");
+    assert!(told.contains("\"logs\" is on drive \"big\", and tenant \"web\" on \"fast\""), "{told}");
+    done(&home, "delete logs --yes --force --wait");
     let told = refused(&home, "create more --size 8MiB --drive fats");
     assert!(told.contains("there is no drive \"fats\""), "{told}");
     let told = refused(&home, "create named --size 8MiB --drive fast");
@@ -353,7 +361,7 @@ fn a_drive_comes_and_goes_while_others_run() {
     assert!(exported.contains("[[drive]]\nname = \"new\"\nbackend = \"file\""), "{exported}");
 
     let told = drive_fails(&home, "remove new");
-    assert!(told.contains("\"new\" is not empty: it has 1 disks"), "{told}");
+    assert!(told.contains("\"new\" is not empty: it has a disk;"), "{told}");
     let told = drive_fails(&home, "remove big");
     assert!(told.contains("\"big\" is declared in"), "{told}");
     let told = drive_fails(&home, "remove nwe");
@@ -412,6 +420,39 @@ fn what_a_removed_drive_left_behind_is_not_believed() {
 }
 
 #[test]
+fn a_drive_that_was_added_can_be_declared() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    for name in ["one", "two"] {
+        let image = home.path(&format!("{name}.img"));
+        std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        answer(&home, &["drive", "add", name, "--backend", "file", "--path", image.to_str().unwrap()]);
+        done(&home, &format!("create on-{name} --size 4MiB --drive {name}"));
+    }
+    let is_declared = |name: &str| answer(&home, &["drive", "show", name])["declared"] == true;
+    let exported = || String::from_utf8(ask(&home, &["export"]).stdout).unwrap();
+    let both = exported();
+    // At another place it is another drive.
+    std::fs::write(home.config(), both.replace("one.img", "other.img")).unwrap();
+    let output = ask(&home, &["apply", home.config().to_str().unwrap(), "--yes"]);
+    assert!(errors(&output).contains("drive \"one\" was added by `evenkeel drive add`, at another place"));
+    std::fs::write(home.config(), &both).unwrap();
+    let output = ask(&home, &["apply", home.config().to_str().unwrap(), "--yes"]);
+    let shown = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(shown.contains("declare drive.one, drive.two: "), "{shown}{}", errors(&output));
+    assert!(is_declared("one") && is_declared("two"));
+    assert!(!std::fs::read_to_string(home.path("state/drives.toml")).unwrap().contains("[[drive]]"));
+    assert_eq!(answer(&home, &["apply", home.config().to_str().unwrap(), "--yes"])["steps"], json!([]));
+    assert_eq!(exported(), both);
+    drop(daemon);
+    let daemon = home.serve();
+    assert!(is_declared("one"));
+    assert_eq!(done(&home, "show on-two")["drive"], "two");
+    daemon.stop();
+}
+
+#[test]
 fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let home = Home::new();
     home.configure(CONFIG);
@@ -425,7 +466,9 @@ fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("data.img")));
     assert!(told.contains("holds data, and no layout file says whose"), "{told}");
     let told = drive_fails(&home, &format!("add new --backend block --path {}", path("data.img")));
-    assert!(told.contains("is a regular file; say what it is"), "{told}");
+    assert!(told.contains("is a regular file; say so: --backend file"), "{told}");
+    let told = drive_fails(&home, "add new --backend block --path /dev/null");
+    assert!(told.contains("is a character device; give the path of a regular file"), "{told}");
     let told = drive_fails(&home, "add fast --backend memory --size 1MiB");
     assert!(told.contains("there is a drive \"fast\" already"), "{told}");
     let told = drive_fails(&home, "add ../fast --backend memory --size 1MiB");

@@ -79,6 +79,9 @@ pub struct Listener {
     gate: OnceLock<Arc<Gate>>,
 }
 
+/// Clients that may wait to be accepted: a disk has one, and some that try while it has.
+const BACKLOG: i32 = 8;
+
 /// A client's socket, which is non-blocking. Dropped, it ends the connection and waits for nobody: see
 /// [`Gate`](crate::gate).
 #[derive(Debug)]
@@ -139,12 +142,20 @@ impl Listener {
     /// # Errors
     /// The kernel refused.
     pub fn listen(&self, gate: Option<Arc<Gate>>) -> Result<(), BindError> {
+        self.listen_for(gate, BACKLOG)
+    }
+
+    /// As [`Listener::listen`], where `backlog` clients at a time may wait to be accepted.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn listen_for(&self, gate: Option<Arc<Gate>>, backlog: i32) -> Result<(), BindError> {
         if let Some(gate) = gate {
             // The first time counts.
             let _ = self.gate.set(gate);
         }
         let os = |errno: Errno| BindError::Os { what: "listen on", path: self.path.clone(), error: errno.into() };
-        listen(&self.fd, 8).map_err(os)
+        listen(&self.fd, backlog).map_err(os)
     }
 
     /// Where it is.

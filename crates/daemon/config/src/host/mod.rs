@@ -47,7 +47,7 @@ pub struct HostReport {
 /// Keeps other Evenkeel daemons from the same drive until it is dropped.
 #[derive(Debug)]
 pub struct DeviceLock {
-    _locked: Option<File>,
+    locked: Option<File>,
 }
 
 /// A drive as found.
@@ -67,7 +67,12 @@ impl DeviceLock {
     pub fn over(opened: Option<&File>) -> io::Result<Self> {
         let locked = opened.map(File::try_clone).transpose()?;
         locked.iter().try_for_each(|file| file.try_lock())?;
-        Ok(Self { _locked: locked })
+        Ok(Self { locked })
+    }
+
+    /// The drive, open; `None`: it has no file.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.locked.as_ref()
     }
 }
 
@@ -131,7 +136,12 @@ impl Config {
         };
         if !is_it {
             let what = format!("what was handed over as {} is {}", path.display(), kind_of(&metadata));
-            sink.maybe_at(mark, what, "say what it is: --backend file or --backend block");
+            let remedy = match () {
+                () if metadata.is_file() => "say so: --backend file",
+                () if metadata.file_type().is_block_device() => "say so: --backend block",
+                () => "give the path of a regular file or of a block device (`lsblk -p` lists them)",
+            };
+            sink.maybe_at(mark, what, remedy);
         }
         sink.finish()?;
         let mut sink = Sink::new(&self.text);
@@ -161,11 +171,11 @@ impl Config {
     /// # Errors
     /// Another process has it, or it can't be opened.
     pub fn lock_device(&self) -> Result<DeviceLock, ConfigErrors> {
-        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { _locked: None }) };
+        let Some(path) = self.device.backend.path() else { return Ok(DeviceLock { locked: None }) };
         let mut sink = Sink::new(&self.text);
         let locked = self.try_lock(&mut sink, path);
         sink.finish()?;
-        Ok(DeviceLock { _locked: locked })
+        Ok(DeviceLock { locked })
     }
 
     /// The error for a drive in memory that the machine has no room for.
