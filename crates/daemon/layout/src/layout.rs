@@ -127,8 +127,8 @@ impl Layout {
         self.find_mut(name).map(|placement| placement.settings = Some(settings.to_owned())).is_some()
     }
 
-    /// A disk that was made while the daemon ran is declared in the configuration from now on. `false`: there is no such
-    /// disk.
+    /// A disk that was made while the daemon ran is declared in the configuration from now on. `false`: there is no
+    /// such disk.
     pub fn declare(&mut self, name: &str) -> bool {
         self.find_mut(name).is_some_and(|placement| placement.settings.take().is_some())
     }
