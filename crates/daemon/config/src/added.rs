@@ -11,6 +11,9 @@ use crate::problem::ConfigErrors;
 
 const HEAD: &str = "# Drives that `evenkeel drive add` added. Evenkeel writes this file.\n\n";
 
+/// In the state directory.
+pub(crate) const FILE_NAME: &str = "drives.toml";
+
 /// The last line, by which a file that was cut short is known.
 const END: &str = "# end of the drives";
 
@@ -38,7 +41,7 @@ impl AddedDrives {
     /// # Errors
     /// As [`AddedDrives::find`].
     pub fn in_directory(state_dir: &Path) -> Result<Self, ConfigErrors> {
-        let path = state_dir.join("drives.toml");
+        let path = state_dir.join(FILE_NAME);
         if !path.exists() {
             return Ok(Self { path, sections: String::new() });
         }
@@ -68,7 +71,7 @@ impl AddedDrives {
             drives.retain(|drive| drive.get("name").and_then(toml::Value::as_str) != Some(name));
         }
         let is_empty = table.get("drive").and_then(toml::Value::as_array).is_none_or(Vec::is_empty);
-        let sections = if is_empty { String::new() } else { table.to_string() };
+        let sections = if is_empty { String::new() } else { format!("\n{table}") };
         Self { path: self.path.clone(), sections }
     }
 

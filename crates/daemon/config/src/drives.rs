@@ -158,47 +158,6 @@ pub struct Drives {
     pub unplaced: Unplaced,
 }
 
-/// All drives of a file, as they are now.
-#[derive(Debug)]
-pub struct Looked {
-    /// At least one.
-    pub found: Vec<Found>,
-    /// Those that can't be had, and need not.
-    pub missing: Vec<Missing>,
-    /// Tenants that are to be placed on what was found.
-    pub unplaced: Unplaced,
-    /// Tenants that may be on what is missing, and can't be served.
-    pub unknown: Vec<String>,
-}
-
-/// A drive that can't be had.
-#[derive(Debug)]
-pub struct Missing {
-    /// What would be served there.
-    pub config: Config,
-    /// Why.
-    pub errors: ConfigErrors,
-}
-
-impl Missing {
-    /// Why, in words.
-    pub fn why(&self) -> String {
-        self.errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
-    }
-
-    /// What an operator is told.
-    pub fn warning(&self) -> Problem {
-        let tenants = match self.config.tenants.len() {
-            1 => "its tenant is".to_owned(),
-            tenants => format!("its {tenants} tenants are"),
-        };
-        let what =
-            format!("drive {:?} can't be had, and {tenants} not served: {}", self.config.device.name, self.why());
-        let place = self.config.marks.device.as_ref().map(|mark| self.config.text.place(mark));
-        Problem { place, what, remedy: "mend that, and start the daemon again".to_owned() }
-    }
-}
-
 /// A drive that was looked at.
 #[derive(Debug)]
 pub struct Found {
@@ -256,7 +215,7 @@ impl Found {
         new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.file.layout().is_some_and(|layout| layout.find(name).is_some())
     }
 }
@@ -307,47 +266,6 @@ impl Drives {
         Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() } })
     }
 
-    /// Looks at every drive, and finds the tenants that were placed there before. Changes nothing.
-    ///
-    /// # Errors
-    /// What [`Config::check_host`] and [`LayoutFile::open`] report, of all drives that must be there.
-    pub fn find(self) -> Result<Looked, ConfigErrors> {
-        let Self { each, mut unplaced } = self;
-        let mut all = Findings::default();
-        let file = each.first().map(|config| config.file().to_owned()).unwrap_or_default();
-        let (mut found, mut missing, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
-        for (config, of_drive) in each.into_iter().zip(std::mem::take(&mut unplaced.candidates)) {
-            let absent = config.device.nofail.then(|| config.clone());
-            match (Found::look(config), absent) {
-                (Ok(drive), _) => {
-                    found.push(drive);
-                    candidates.push(of_drive);
-                }
-                (Err(errors), Some(config)) => missing.push(Missing { config, errors }),
-                (Err(errors), None) => _ = all.take::<()>(Err(errors)),
-            }
-        }
-        if found.is_empty() {
-            // Somebody must be served.
-            missing.iter().for_each(|it| _ = all.take::<()>(Err(it.errors.clone())));
-        }
-        all.finish(&file)?;
-        unplaced.candidates = candidates;
-        let made: Vec<&str> = found.iter().flat_map(Found::made).collect();
-        refuse_made(found.iter().map(|drive| &drive.config), &unplaced, &made)?;
-        found.iter().enumerate().for_each(|(at, drive)| {
-            all.take(refuse_one_drive_twice(&found[..at], drive));
-            all.take(refuse_elsewhere(&found, drive));
-        });
-        all.finish(&file)?;
-        for (name, at) in unplaced.take_known(|name| found.iter().position(|drive| drive.has(name))) {
-            unplaced.put(&name, at, &mut found[at].config);
-        }
-        // Its data may lie on a drive that is not there: anywhere else it would have an empty disk.
-        let unknown = if missing.is_empty() { Vec::new() } else { std::mem::take(&mut unplaced.names) };
-        Ok(Looked { found, missing, unplaced, unknown })
-    }
-
     /// The configuration of one drive, without the tenants that are to be placed.
     ///
     /// # Errors
@@ -378,7 +296,7 @@ impl Drives {
 pub struct Unplaced {
     /// In the file's order.
     pub names: Vec<String>,
-    candidates: Vec<Vec<Tenant>>,
+    pub(crate) candidates: Vec<Vec<Tenant>>,
 }
 
 impl Unplaced {
@@ -400,6 +318,12 @@ impl Unplaced {
         let remedy = "make it smaller or promise it less, add a drive, or name the drive and say overcommit = true";
         sink.maybe_at(tenant.map(|tenant| &tenant.marks.name), what, remedy);
         ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
+    }
+
+    /// As if there were only some of the drives, by their numbers.
+    pub fn keep_drives(&mut self, is_kept: impl Fn(usize) -> bool) {
+        let all = std::mem::take(&mut self.candidates).into_iter().enumerate();
+        self.candidates = all.filter(|(at, _)| is_kept(*at)).map(|(_, of_drive)| of_drive).collect();
     }
 
     /// Those that are on a drive already, each with that: they need no place any more.
@@ -499,7 +423,7 @@ fn share_cpus(each: &mut [Config]) {
     }
 }
 
-fn refuse_made<'c>(
+pub(crate) fn refuse_made<'c>(
     each: impl Iterator<Item = &'c Config> + Clone,
     unplaced: &Unplaced,
     made: &[&str],
@@ -516,41 +440,14 @@ fn refuse_made<'c>(
     sink.finish()
 }
 
-fn refuse_one_drive_twice(before: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
-    let Found { config, host, .. } = drive;
-    let mut sink = Sink::new(&config.text);
-    let is_same = |other: &&Found| config.device.backend.path().is_some() && other.host.device.path == host.device.path;
-    if let Some(other) = before.iter().find(is_same) {
-        let what = format!("{} is drive {:?} already", host.device.path, other.config.device.name);
-        sink.maybe_at(config.marks.path.as_ref(), what, "name another path, or remove one of the two");
-    }
-    sink.finish()
-}
-
-/// A tenant whose data lies on another drive would have an empty disk here.
-fn refuse_elsewhere(found: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
-    let config = &drive.config;
-    let mut sink = Sink::new(&config.text);
-    for (name, _, mark) in config.disks().filter(|(name, ..)| !drive.has(name)) {
-        let Some(other) = found.iter().find(|other| other.has(name)) else { continue };
-        let there = &other.config.device.name;
-        let what = format!("tenant {name:?} has its data on drive {there:?}, not on {:?}", config.device.name);
-        let remedy = format!(
-            "write drive = \"{there}\"; to have it here, add a tenant with a new name and copy the data inside a guest"
-        );
-        sink.at(mark, what, remedy);
-    }
-    sink.finish()
-}
-
 /// What is wrong, once each.
 #[derive(Default)]
-struct Findings {
+pub(crate) struct Findings {
     problems: Vec<Problem>,
 }
 
 impl Findings {
-    fn take<T>(&mut self, result: Result<T, ConfigErrors>) -> Option<T> {
+    pub(crate) fn take<T>(&mut self, result: Result<T, ConfigErrors>) -> Option<T> {
         result.map_err(|errors| errors.problems.into_iter().for_each(|problem| self.add(problem))).ok()
     }
 
@@ -560,7 +457,7 @@ impl Findings {
         }
     }
 
-    fn finish(&mut self, file: &Path) -> Result<(), ConfigErrors> {
+    pub(crate) fn finish(&mut self, file: &Path) -> Result<(), ConfigErrors> {
         let mut problems = std::mem::take(&mut self.problems);
         problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
         if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), problems }) }

@@ -60,16 +60,22 @@ impl Owner {
             }
             DiskCommand::Create(disk, reply) => reply(self.create_disk(&disk)),
             DiskCommand::Change(name, change, reply) => {
-                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
-                reply(found.and_then(|drive| drive.change_disk(&name, &change)));
+                let changed = match self.find_drive(&name) {
+                    Some(drive) => drive.change_disk(&name, &change),
+                    None => Err(self.no_such_disk(&name)),
+                };
+                reply(changed);
             }
             DiskCommand::Attach(name, attach, reply) => {
-                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
-                reply(found.and_then(|drive| drive.attach_namespace(&name, &attach)));
+                let attached = match self.find_drive(&name) {
+                    Some(drive) => drive.attach_namespace(&name, &attach),
+                    None => Err(self.no_such_disk(&name)),
+                };
+                reply(attached);
             }
             DiskCommand::Detach(name, tenant, reply) => match self.find_drive(&name) {
                 Some(drive) => drive.detach_namespace(name, &tenant, reply),
-                None => reply(Err(no_such_disk(&name))),
+                None => reply(Err(self.no_such_disk(&name))),
             },
             DiskCommand::Delete(name, deletion, reply) => {
                 // As good as the first time.
@@ -77,7 +83,7 @@ impl Owner {
                 let is_gone = self.drives.values().any(|drive| !left(drive).is_empty());
                 let deleted = match self.find_drive(&name) {
                     Some(drive) => drive.delete_disk(&name, deletion),
-                    None => is_gone.then_some(()).ok_or_else(|| no_such_disk(&name)),
+                    None => is_gone.then_some(()).ok_or_else(|| self.no_such_disk(&name)),
                 };
                 reply(deleted.map(|()| self.drives.values().flat_map(left).collect()));
             }
@@ -100,7 +106,7 @@ impl Owner {
 
     fn describe_drives(&self) -> Vec<Drive> {
         let absent = |it: &Missing| Drive { failed: Some(it.why()), ..without_room(&it.config) };
-        let missing = self.missing.iter().map(absent);
+        let missing = self.absent.drives.iter().map(absent);
         self.drives.values().map(ServedDrive::describe).chain(missing).collect()
     }
 
@@ -112,9 +118,15 @@ impl Owner {
         for drive in self.drives.values() {
             drive.made_disks().for_each(|(_, settings)| sections.extend(settings));
         }
-        if self.drives.len() > 1 {
+        for missing in &self.absent.drives {
+            missing.made().for_each(|(_, settings)| sections.extend(settings));
+        }
+        if self.drives.len() + self.absent.drives.len() > 1 {
             for drive in self.drives.values() {
                 drive.config.disks().for_each(|(name, ..)| sections.set_drive(name, &drive.config.device.name));
+            }
+            for missing in &self.absent.drives {
+                missing.disks().into_iter().for_each(|name| sections.set_drive(name, missing.name()));
             }
         }
         Ok(Exported { text: sections.to_text() })
@@ -136,9 +148,9 @@ impl Owner {
             let described = drive.describe_disk(id).ok_or_else(broken)?;
             return if is_same { Ok((described, false)) } else { Err(name_taken(&disk.name)) };
         }
-        let mut absent = self.missing.iter().flat_map(|missing| &missing.config.tenants);
-        if absent.any(|tenant| tenant.name == disk.name) {
-            return Err(name_taken(&disk.name));
+        self.refuse_absent_name(&disk.name)?;
+        if let Some(missing) = disk.drive.as_deref().and_then(|name| self.absent.drive(name)) {
+            return Err(drive_missing(missing));
         }
         if self.drives.values().map(|drive| drive.tenants.len()).sum::<usize>() >= TENANTS_MAX {
             let title = format!("there are {TENANTS_MAX} disks already, the most that one daemon serves");
@@ -151,12 +163,28 @@ impl Owner {
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
     fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), Problem> {
+        self.refuse_absent_name(&disk.name)?;
         let is_elsewhere = |drive: &ServedDrive| drive.find_tenant(tenant).is_none() && drive.has_disk(&disk.name);
         if self.drives.values().any(is_elsewhere) {
             return Err(name_taken(&disk.name));
         }
         let drive = self.drives.values_mut().find(|drive| drive.find_tenant(tenant).is_some());
+        if let (None, Some(why)) = (&drive, self.absent.why(tenant)) {
+            return Err(disk_missing(tenant, &why));
+        }
         drive.ok_or_else(|| no_such_tenant(tenant))?.create_namespace(disk, tenant)
+    }
+
+    /// Once its drive is back, there would be two disks of that name.
+    fn refuse_absent_name(&self, name: &str) -> Result<(), Problem> {
+        let is_there = self.drives.values().any(|drive| drive.has_disk(name));
+        let Some(why) = self.absent.why(name).filter(|_| !is_there) else { return Ok(()) };
+        let title = format!("there is another disk {name:?} already, which is not served: {why}");
+        Err(Problem::new(409, "name-taken", title, "choose another name, or have that drive back"))
+    }
+
+    fn no_such_disk(&self, name: &str) -> Problem {
+        self.absent.why(name).map_or_else(|| no_such_disk(name), |why| disk_missing(name, &why))
     }
 
     /// The drive that a new disk goes to, and its configuration with the disk.
@@ -480,6 +508,16 @@ pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
 
 pub(crate) fn no_such_drive(name: &str) -> Problem {
     Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
+}
+
+pub(crate) fn drive_missing(missing: &Missing) -> Problem {
+    let title = format!("drive {:?} is missing: {}", missing.name(), missing.why());
+    Problem::new(409, "drive-missing", title, "mend that, and start the daemon again; or name another drive")
+}
+
+fn disk_missing(name: &str, why: &str) -> Problem {
+    let title = format!("{name:?} is not served: {why}");
+    Problem::new(409, "drive-missing", title, "mend that, and start the daemon again")
 }
 
 pub(crate) fn no_such_tenant(tenant: &str) -> Problem {

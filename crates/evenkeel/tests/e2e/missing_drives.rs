@@ -1,0 +1,226 @@
+//! Drives that are away, or not what they were, when the daemon starts: the others are served, nothing is lost, and no
+//! name is there twice.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::disks::{done, is_served, refused};
+use crate::guest::pattern;
+use crate::harness::{Daemon, Home, errors, evenkeel, wait_for};
+
+const BLOCK: u32 = 8;
+
+/// `a` must be there.
+const CONFIG: &str = r#"
+[policy]
+name = "passthrough"
+
+[[drive]]
+name = "a"
+backend = "file"
+path = "HOST/a.img"
+size = "64MiB"
+create = true
+
+[[tenant]]
+name = "db"
+drive = "a"
+size = "4MiB"
+"#;
+
+/// Comes before `a` in the file.
+const BIG: &str = r#"
+[[drive]]
+name = "big"
+backend = "file"
+path = "HOST/big.img"
+size = "32MiB"
+create = true
+nofail = true
+
+[[tenant]]
+name = "gone"
+drive = "big"
+size = "4MiB"
+"#;
+
+fn ask(home: &Home, arguments: &str) -> Output {
+    let socket = home.runtime_dir().join("api.sock");
+    evenkeel().args(arguments.split_whitespace()).env("EVENKEEL_SOCKET", socket).output().unwrap()
+}
+
+fn answer(home: &Home, arguments: &str) -> Value {
+    let output = ask(home, &format!("{arguments} --json"));
+    assert!(output.status.success(), "{arguments}: {}", errors(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn add(home: &Home, name: &str) {
+    let path = home.path(&format!("{name}.img"));
+    let name = name.rsplit('/').next().unwrap_or(name);
+    answer(home, &format!("drive add {name} --backend file --path {} --size 32MiB --create", path.display()));
+}
+
+fn make(home: &Home, name: &str, drive: &str, seed: u64) {
+    done(home, &format!("create {name} --size 4MiB --drive {drive}"));
+    wait_for("the disk", || is_served(home, name));
+    let mut guest = home.attach(name);
+    guest.write(0, &pattern(seed, 4096)).unwrap();
+    guest.flush().unwrap();
+}
+
+fn why_missing(home: &Home, drive: &str) -> String {
+    answer(home, &format!("drive show {drive}"))["failed"].as_str().unwrap_or_default().to_owned()
+}
+
+fn names(home: &Home) -> Vec<String> {
+    let all = done(home, "list");
+    all.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// `db` is served although the drive is missing, for a reason that says `why`.
+fn serves_without(home: &Home, drive: &str, why: &str) -> Daemon {
+    let daemon = home.serve();
+    let told = why_missing(home, drive);
+    assert!(told.contains(why), "{told}");
+    home.attach("db").write(0, &pattern(9, 4096)).unwrap();
+    daemon
+}
+
+#[test]
+fn names_of_disks_on_a_missing_drive_stay_taken() {
+    let home = Home::new();
+    home.configure(&format!("{BIG}{CONFIG}"));
+    let daemon = home.serve();
+    add(&home, "spare");
+    make(&home, "sp1", "spare", 1);
+    make(&home, "big1", "big", 2);
+    // SIGKILL.
+    drop(daemon);
+    for image in ["spare.img", "big.img"] {
+        fs::rename(home.path(image), home.path(&format!("{image}.away"))).unwrap();
+    }
+    let daemon = home.serve();
+    let log = daemon.log();
+    assert!(log.contains("drives.toml) can't be had, and its disk \"sp1\" is not served"), "{log}");
+    assert!(log.contains("drive \"big\" can't be had, and its disks \"big1\", \"gone\" are not served"), "{log}");
+    for name in ["sp1", "big1", "gone"] {
+        let told = refused(&home, &format!("create {name} --size 4MiB --drive a"));
+        assert!(told.contains(&format!("another disk {name:?} already")) && told.contains("is missing"), "{told}");
+        let told = refused(&home, &format!("create {name} --size 4MiB --attach db"));
+        assert!(told.contains(&format!("another disk {name:?} already")), "{told}");
+        let told = refused(&home, &format!("delete {name} --yes"));
+        assert!(told.contains("is missing"), "{told}");
+    }
+    let told = refused(&home, "create other --size 4MiB --drive spare");
+    assert!(told.contains("drive \"spare\" is missing: ") && told.contains("does not exist"), "{told}");
+    let exported = String::from_utf8(ask(&home, "export").stdout).unwrap();
+    assert!(exported.contains("name = \"sp1\"\ndrive = \"spare\"\n"), "{exported}");
+    drop(daemon);
+    for image in ["spare.img", "big.img"] {
+        fs::rename(home.path(&format!("{image}.away")), home.path(image)).unwrap();
+    }
+    let daemon = home.serve();
+    assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(1, 4096));
+    assert_eq!(home.attach("big1").read(0, BLOCK).unwrap(), pattern(2, 4096));
+    daemon.stop();
+}
+
+#[test]
+fn one_name_on_two_drives_is_served_once() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    add(&home, "spare");
+    make(&home, "sp1", "spare", 1);
+    drop(daemon);
+    // Nobody can know what is on it.
+    let layout = home.path("state/layout-of-spare.toml");
+    for file in [home.path("spare.img"), layout.clone()] {
+        fs::rename(&file, file.with_extension("away")).unwrap();
+    }
+    let daemon = home.serve();
+    assert!(daemon.log().contains("there may be more: no layout file of it was found"), "{}", daemon.log());
+    make(&home, "sp1", "a", 2);
+    drop(daemon);
+    for file in [home.path("spare.img"), layout.clone()] {
+        fs::rename(file.with_extension("away"), &file).unwrap();
+    }
+    let recorded = fs::read(&layout).unwrap();
+    let daemon = serves_without(&home, "spare", "it has a disk \"sp1\", and so has drive \"a\"");
+    assert_eq!(names(&home), ["db", "sp1"]);
+    assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(2, 4096));
+    done(&home, "delete sp1 --yes --force --wait");
+    daemon.stop();
+    // The other one was not touched.
+    assert_eq!(fs::read(&layout).unwrap(), recorded);
+    let daemon = home.serve();
+    assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(1, 4096));
+    daemon.stop();
+}
+
+#[test]
+fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
+    let home = Home::new();
+    home.configure(&format!("{BIG}{CONFIG}"));
+    let daemon = home.serve();
+    add(&home, "spare");
+    make(&home, "sp1", "spare", 1);
+    daemon.stop();
+    for (drive, layout) in
+        [("spare", home.path("state/layout-of-spare.toml")), ("big", home.path("big.img.layout.toml"))]
+    {
+        let image = home.path(&format!("{drive}.img"));
+        // Somebody else has it.
+        let locked = File::open(&image).unwrap();
+        locked.try_lock().unwrap();
+        serves_without(&home, drive, "is in use by another process").stop();
+        drop(locked);
+        // It shrank.
+        let resize = |bytes| OpenOptions::new().write(true).open(&image).unwrap().set_len(bytes).unwrap();
+        resize(16 << 20);
+        serves_without(&home, drive, "less than size").stop();
+        resize(32 << 20);
+        // Its layout is of a drive of another size.
+        let recorded = fs::read_to_string(&layout).unwrap();
+        fs::write(&layout, recorded.replace("size_bytes = 33554432", "size_bytes = 67108864")).unwrap();
+        serves_without(&home, drive, "").stop();
+        // It holds data, and nobody knows whose.
+        OpenOptions::new().write(true).open(&image).unwrap().write_all(&[7]).unwrap();
+        fs::remove_file(&layout).unwrap();
+        serves_without(&home, drive, "holds data, and no layout file says whose").stop();
+        // Half a layout.
+        fs::write(&layout, &recorded[..recorded.len() / 2]).unwrap();
+        serves_without(&home, drive, "is damaged").stop();
+        fs::write(&layout, recorded).unwrap();
+        // The image is gone.
+        fs::rename(&image, home.path("kept")).unwrap();
+        serves_without(&home, drive, if drive == "big" { "the image is missing" } else { "does not exist" }).stop();
+        fs::rename(home.path("kept"), &image).unwrap();
+    }
+    // Nothing of that is left.
+    let daemon = home.serve();
+    assert_eq!(names(&home).len(), 3);
+    assert_eq!(home.attach("sp1").read(BLOCK.into(), BLOCK).unwrap(), vec![0; 4096]);
+    daemon.stop();
+}
+
+#[test]
+fn a_drive_that_shrank_and_says_no_size_is_missing() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let image = home.path("spare.img");
+    File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    answer(&home, &format!("drive add spare --backend file --path {}", image.display()));
+    make(&home, "sp1", "spare", 1);
+    daemon.stop();
+    OpenOptions::new().write(true).open(&image).unwrap().set_len(16 << 20).unwrap();
+    let daemon = home.serve();
+    assert!(!why_missing(&home, "spare").is_empty());
+    home.attach("db").write(0, &pattern(9, 4096)).unwrap();
+    daemon.stop();
+}
