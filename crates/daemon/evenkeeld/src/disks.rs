@@ -7,8 +7,8 @@ use std::fs::File;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Exported, NewDisk, NewDrive,
-    Operation, Problem, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Exported, NewDisk,
+    NewDrive, Operation, Problem, Wipe,
 };
 use config::{Config, ConfigErrors, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -44,7 +44,7 @@ pub enum DiskCommand {
     /// One more, open where it has a file.
     AddDrive(Box<NewDrive>, Option<File>, Reply<Result<Drive, Problem>>),
     /// One less.
-    RemoveDrive(String, Reply<Result<Vec<Drive>, Problem>>),
+    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
     /// A configuration file.
     Apply(Box<Apply>, Reply<Result<Applied, Problem>>),
     /// All that is served, as one.
@@ -90,8 +90,8 @@ impl Owner {
             DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
             DiskCommand::Drives(reply) => reply(self.describe_drives()),
             DiskCommand::AddDrive(drive, file, reply) => reply(self.add_drive(&drive, file)),
-            DiskCommand::RemoveDrive(name, reply) => {
-                let removed = self.remove_drive(&name);
+            DiskCommand::RemoveDrive(name, DriveRemoval { force }, reply) => {
+                let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
             }
             DiskCommand::Apply(file, reply) => reply(self.apply_file(&file)),
@@ -105,7 +105,11 @@ impl Owner {
     }
 
     fn describe_drives(&self) -> Vec<Drive> {
-        let absent = |it: &Missing| Drive { failed: Some(it.why()), ..without_room(&it.config) };
+        let absent = |it: &Missing| Drive {
+            failed: Some(it.why()),
+            disks_not_served: it.disks().into_iter().map(str::to_owned).collect(),
+            ..without_room(&it.config)
+        };
         let missing = self.absent.drives.iter().map(absent);
         self.drives.values().map(ServedDrive::describe).chain(missing).collect()
     }
@@ -491,6 +495,7 @@ fn without_room(config: &Config) -> Drive {
         policy: config.policy.name().to_owned(),
         declared: !config.is_added(),
         failed: None,
+        disks_not_served: Vec::new(),
     }
 }
 

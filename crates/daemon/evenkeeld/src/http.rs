@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{
-    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event,
-    EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation, OperationState,
-    Problem, Step, Wipe,
+    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval,
+    Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
+    OperationState, Problem, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -462,14 +462,19 @@ async fn add_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), file, reply)).await??))
 }
 
-/// Takes a drive away that nobody has anything on, and that was added while the daemon ran. Returns those that are
-/// left.
+/// Takes a drive away that nobody has anything on, and that was added while a daemon ran; `force` takes one that is
+/// missing with its disks, or that can't wipe what is left. Returns those that are left.
 #[utoipa::path(
-    delete, path = "/v1/drives/{name}", params(("name" = String, Path)),
+    delete, path = "/v1/drives/{name}", params(("name" = String, Path), DriveRemoval),
     responses((status = 200, body = [Drive]), (status = 404, body = Problem), (status = 409, body = Problem))
 )]
-async fn remove_drive(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Vec<Drive>>, Refused> {
-    Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, reply)).await??))
+async fn remove_drive(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    removal: Result<Query<DriveRemoval>, QueryRejection>,
+) -> Result<Json<Vec<Drive>>, Refused> {
+    let Query(removal) = removal?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, removal, reply)).await??))
 }
 
 /// Serves the tenants that a configuration file declares, or says what that would do. The same once more finds nothing

@@ -5,9 +5,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::disks::{done, is_served, refused};
+use crate::drive_errors::SmallDisk;
 use crate::guest::pattern;
 use crate::harness::{Daemon, Home, errors, evenkeel, wait_for};
 
@@ -56,6 +57,12 @@ fn answer(home: &Home, arguments: &str) -> Value {
     let output = ask(home, &format!("{arguments} --json"));
     assert!(output.status.success(), "{arguments}: {}", errors(&output));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn fails(home: &Home, arguments: &str) -> String {
+    let output = ask(home, arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments}: {output:?}");
+    errors(&output)
 }
 
 fn add(home: &Home, name: &str) {
@@ -107,6 +114,7 @@ fn names_of_disks_on_a_missing_drive_stay_taken() {
     let log = daemon.log();
     assert!(log.contains("drives.toml) can't be had, and its disk \"sp1\" is not served"), "{log}");
     assert!(log.contains("drive \"big\" can't be had, and its disks \"big1\", \"gone\" are not served"), "{log}");
+    assert_eq!(answer(&home, "drive show big")["disks_not_served"], json!(["big1", "gone"]));
     for name in ["sp1", "big1", "gone"] {
         let told = refused(&home, &format!("create {name} --size 4MiB --drive a"));
         assert!(told.contains(&format!("another disk {name:?} already")) && told.contains("is missing"), "{told}");
@@ -159,6 +167,41 @@ fn one_name_on_two_drives_is_served_once() {
     assert_eq!(fs::read(&layout).unwrap(), recorded);
     let daemon = home.serve();
     assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(1, 4096));
+    daemon.stop();
+}
+
+#[test]
+fn one_image_is_not_two_drives() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    add(&home, "spare");
+    make(&home, "sp1", "spare", 1);
+    drop(daemon);
+    let (image, away) = (home.path("spare.img"), home.path("away"));
+    fs::rename(&image, &away).unwrap();
+    let daemon = serves_without(&home, "spare", "does not exist");
+    let told =
+        fails(&home, &format!("drive add spare9 --backend file --path {} --size 8MiB --create", image.display()));
+    assert!(told.contains("spare.img is drive \"spare\" already, which is missing"), "{told}");
+    let told = fails(&home, "drive add spare --backend memory --size 8MiB");
+    assert!(told.contains("there is a drive \"spare\" already, which is missing"), "{told}");
+    drop(daemon);
+    fs::rename(&away, &image).unwrap();
+    // A list as earlier versions would have made it.
+    let list = home.path("state/drives.toml");
+    let text = fs::read_to_string(&list).unwrap();
+    let section = text.split_once("[[drive]]").unwrap().1.split_once("# end").unwrap().0;
+    let second = section.replace("\"spare\"", "\"spare9\"").replace("layout-of-spare", "layout-of-spare9");
+    fs::write(&list, text.replace("# end", &format!("[[drive]]{second}\n# end"))).unwrap();
+    let daemon = serves_without(&home, "spare9", "spare.img is drive \"spare\" already");
+    let log = daemon.log();
+    assert!(log.contains("`evenkeel drive remove spare9` takes one of the two out of") && log.contains("drives.toml"));
+    assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(1, 4096));
+    answer(&home, "drive remove spare9 --force");
+    daemon.stop();
+    let daemon = home.serve();
+    assert_eq!(answer(&home, "drive list").as_array().unwrap().len(), 2);
     daemon.stop();
 }
 
@@ -221,6 +264,67 @@ fn a_drive_that_shrank_and_says_no_size_is_missing() {
     OpenOptions::new().write(true).open(&image).unwrap().set_len(16 << 20).unwrap();
     let daemon = home.serve();
     assert!(!why_missing(&home, "spare").is_empty());
+    home.attach("db").write(0, &pattern(9, 4096)).unwrap();
+    daemon.stop();
+}
+
+#[test]
+fn a_dead_drive_can_be_forgotten() {
+    let home = Home::new();
+    home.configure(&format!("{BIG}{CONFIG}"));
+    let daemon = home.serve();
+    for drive in ["spare", "empty", "kept"] {
+        add(&home, drive);
+    }
+    make(&home, "sp1", "spare", 1);
+    make(&home, "k1", "kept", 2);
+    daemon.stop();
+    for image in ["spare.img", "empty.img", "big.img"] {
+        fs::rename(home.path(image), home.path(&format!("{image}.away"))).unwrap();
+    }
+    let daemon = home.serve();
+    let told = fails(&home, "drive remove spare");
+    assert!(told.contains("its disk \"sp1\" would be forgotten") && told.contains("--force"), "{told}");
+    let told = fails(&home, "drive remove big --force");
+    assert!(told.contains("\"big\" is declared in"), "{told}");
+    // With disks on it, a drive that is there stays.
+    let told = fails(&home, "drive remove kept --force");
+    assert!(told.contains("\"kept\" is not empty: it has 1 disks"), "{told}");
+    let output = ask(&home, "drive remove spare --force");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(told, "spare is served no more; its disks are forgotten: sp1\n", "{}", errors(&output));
+    answer(&home, "drive remove empty");
+    assert!(!home.path("state/layout-of-spare.toml").exists());
+    // Its name is free, and so are those of its disks.
+    make(&home, "sp1", "a", 3);
+    add(&home, "spare");
+    daemon.stop();
+    let daemon = home.serve();
+    assert_eq!(home.attach("sp1").read(0, BLOCK).unwrap(), pattern(3, 4096));
+    daemon.stop();
+}
+
+#[test]
+fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
+    let home = Home::new();
+    let Some(_disk) = SmallDisk::mount(&home.path("mount")) else { return };
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    add(&home, "mount/spare");
+    // On tmpfs blocks are larger.
+    done(&home, "create sp1 --size 4MiB --drive spare --lba-size 4096");
+    // Nothing can be written over.
+    let mut filler = File::create(home.path("mount/filler")).unwrap();
+    while filler.write_all(&[1; 4096]).is_ok() {}
+    done(&home, "delete sp1 --yes --force");
+    let has_failed = || answer(&home, "operations").as_array().unwrap().iter().any(|it| it["state"] == "failed");
+    wait_for("the wipe's end", || has_failed().then_some(()));
+    let told = fails(&home, "drive remove spare");
+    assert!(told.contains("4MiB of deleted disks are not wiped yet") && told.contains("--force"), "{told}");
+    let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
+    assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
+    assert!(daemon.log().contains("drive spare: 4MiB of deleted disks' data are on it"), "{}", daemon.log());
+    assert_eq!(answer(&home, "drive list").as_array().unwrap().len(), 1);
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();
     daemon.stop();
 }
