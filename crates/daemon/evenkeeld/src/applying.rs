@@ -90,7 +90,8 @@ impl Owner {
     /// What it takes to serve what a file declares. Nothing is changed.
     fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, Problem> {
         let next = Drives::parse(file, text, self.added.sections()).map_err(|errors| invalid_file(&errors))?;
-        let made: Vec<&str> = self.drives.values().flat_map(ServedDrive::made_disks).map(|(name, _)| name).collect();
+        let made = self.drives.values().flat_map(ServedDrive::made_disks).map(|(name, _)| name);
+        let made: Vec<&str> = made.chain(self.absent.made()).collect();
         next.refuse_names(&made).map_err(|errors| invalid_file(&errors))?;
         self.refuse_new_drives(&next)?;
         let now = self.declared()?;
@@ -101,8 +102,10 @@ impl Owner {
             self.drives.values().any(|drive| drive.find_tenant(name).is_some_and(|id| drive.is_attached(id)))
         };
         let mut steps = steps(&now, &next, &attached);
+        let is_away = |name: &str| self.why_away(name, &next).is_some();
+        self.put_off_missing(&mut steps, &next);
         let mut sections = now.clone();
-        for name in next.names() {
+        for name in next.names().filter(|name| !is_away(name)) {
             if let Some((kind, new)) = next.find(name) {
                 let old = now.find(name);
                 let meanwhile = |(_, old)| disk_meanwhile(kind, old, new, attached(name));
@@ -110,7 +113,8 @@ impl Owner {
             }
         }
         if missing == Missing::Goes {
-            now.names().filter(|name| next.find(name).is_none()).for_each(|name| sections.remove(name));
+            let gone = now.names().filter(|name| next.find(name).is_none() && !is_away(name));
+            gone.for_each(|name| sections.remove(name));
         }
         let as_it_is = sections.clone();
         sections.take_policies(&next);
@@ -124,6 +128,30 @@ impl Owner {
         Ok(plan)
     }
 
+    /// Why what a file says of a disk has to wait: its drive is missing, or the one where the file wants it.
+    fn why_away(&self, name: &str, next: &Sections) -> Option<String> {
+        if self.drives.values().any(|drive| drive.find_disk(name).is_some()) {
+            return None;
+        }
+        let wanted = next.find(name).and_then(|(_, section)| section.get("drive")?.as_str());
+        let missing = wanted.and_then(|drive| self.absent.drive(drive));
+        let wanted = missing.map(|drive| format!("drive {:?} is missing: {}", drive.name(), drive.why()));
+        self.absent.why(name).or(wanted)
+    }
+
+    /// Disks of drives that are missing stay as they are.
+    fn put_off_missing(&self, steps: &mut [Step], next: &Sections) {
+        for step in steps.iter_mut() {
+            let Some(name) = &step.tenant else { continue };
+            let Some(why) = self.why_away(name, next) else { continue };
+            if step.action == Action::Delete {
+                step.keys.push(Key { key: "name".to_owned(), old: Some(name.clone()), new: None, remedy: None });
+            }
+            step.put_off(&why);
+        }
+        steps.sort_by_key(|step| step.action == Action::Later);
+    }
+
     /// The policies that drives are to have, or why one can't have its while the daemon runs.
     fn policies_of(&self, configs: &BTreeMap<DriveId, Config>) -> Result<Vec<(DriveId, PolicyConfig)>, String> {
         let served = configs.iter().filter_map(|(id, config)| Some((id, self.drives.get(id)?, config)));
@@ -133,7 +161,8 @@ impl Owner {
     /// A tenant of a drive that is not served can't be served.
     fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
         let is_served = |name: &str| self.drives.values().any(|drive| drive.config.device.name == name);
-        let is_new = |config: &&Config| config.disks().next().is_some() && !is_served(&config.device.name);
+        let is_known = |name: &str| is_served(name) || self.absent.drive(name).is_some();
+        let is_new = |config: &&Config| config.disks().next().is_some() && !is_known(&config.device.name);
         let Some(new) = next.each.iter().find(is_new) else { return Ok(()) };
         let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
         Err(Problem::new(409, "new-drive", title, "start the daemon again to serve it; nothing is done"))
@@ -155,11 +184,15 @@ impl Owner {
     fn with_declared(&self, sections: &Sections) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
         let Drives { each, mut unplaced } = Drives::parse(&self.file(), &sections.to_text(), self.added.sections())?;
         let find = |config: &Config| self.drives.iter().find(|(_, it)| it.config.device.name == config.device.name);
+        let is_served: Vec<bool> = each.iter().map(|config| find(config).is_some()).collect();
+        unplaced.keep_drives(|at| is_served.get(at) == Some(&true));
         let served = each.into_iter().filter_map(|config| find(&config).map(|(id, drive)| (*id, drive, config)));
         let mut served: Vec<(DriveId, &ServedDrive, Config)> = served.collect();
         for (name, at) in unplaced.take_known(|name| served.iter().position(|(_, drive, _)| drive.has_disk(name))) {
             unplaced.put(&name, at, &mut served[at].2);
         }
+        // The rest may be on a drive that is missing, and would have an empty disk here.
+        unplaced.names.retain(|name| self.absent.why(name).is_none());
         let sites = served.iter_mut().map(|(_, drive, config)| {
             let free_bytes = drive.free_bytes_with(config);
             Site { config, profile: &drive.profile, free_bytes }

@@ -328,3 +328,48 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();
     daemon.stop();
 }
+
+#[test]
+fn a_file_is_applied_to_the_drives_that_are_there() {
+    let home = Home::new();
+    let text = format!("{BIG}{CONFIG}[[tenant]]\nname = \"placed\"\nsize = \"4MiB\"\n");
+    let config = home.configure(&text);
+    home.serve().stop();
+    fs::rename(home.path("big.img"), home.path("away")).unwrap();
+    let daemon = home.serve();
+    let at = config.to_str().unwrap();
+    let apply = |text: &str| {
+        home.configure(text);
+        answer(&home, &format!("apply {at} --yes"))["steps"].clone()
+    };
+    assert_eq!(apply(&text), json!([]));
+    // What concerns drives that are there is done; the rest waits.
+    let changed = text
+        .replace("name = \"gone\"", "weight = 7\nname = \"gone\"")
+        .replace("drive = \"a\"", "drive = \"a\"\nweight = 5")
+        + "[[tenant]]\nname = \"new\"\nsize = \"4MiB\"\n[[tenant]]\nname = \"late\"\ndrive = \"big\"\nsize = \"4MiB\"\n";
+    let steps = apply(&changed);
+    let action = |name: &str| {
+        let all = steps.as_array().unwrap();
+        all.iter().find(|step| step["tenant"] == name).map(|step| step["action"].as_str().unwrap().to_owned())
+    };
+    let actions = ["db", "new", "gone", "late", "placed"].map(action);
+    let expected = [Some("change"), Some("create"), Some("later"), Some("later"), None];
+    assert_eq!(actions, expected.map(|action| action.map(str::to_owned)), "{steps}");
+    assert!(steps.to_string().contains("drive \\\"big\\\" is missing"), "{steps}");
+    assert_eq!(done(&home, "show db")["weight"], 5);
+    wait_for("the disk", || is_served(&home, "new"));
+    // A tenant that leaves the file is not forgotten.
+    let without = changed.replace("[[tenant]]\nweight = 7\nname = \"gone\"\ndrive = \"big\"\nsize = \"4MiB\"\n", "");
+    assert!(!without.contains("gone"));
+    let steps = apply(&without);
+    assert!(steps.as_array().unwrap().iter().all(|step| step["action"] == "later"), "{steps}");
+    daemon.stop();
+    fs::rename(home.path("away"), home.path("big.img")).unwrap();
+    home.configure(&changed);
+    let daemon = home.serve();
+    for name in ["db", "gone", "placed", "new", "late"] {
+        wait_for("the disk", || is_served(&home, name));
+    }
+    daemon.stop();
+}
