@@ -47,12 +47,12 @@ impl Found {
     ///
     /// # Errors
     /// What [`Config::plan_layout`] reports.
-    pub fn prepare(self) -> Result<Prepared, ConfigErrors> {
+    pub fn prepare(mut self) -> Result<Prepared, ConfigErrors> {
+        let detached = self.config.take_disks(self.file.layout())?;
+        let (mut layout, changes) = self.config.plan_layout(&self.host.device, self.file.layout())?;
         self.refuse_unknown_content()?;
         self.refuse_lost_image()?;
-        let Self { mut config, host, file } = self;
-        let detached = config.take_disks(file.layout())?;
-        let (mut layout, changes) = config.plan_layout(&host.device, file.layout())?;
+        let Self { config, host, file } = self;
         let is_import = host.holds_data && file.path().is_some() && file.layout().is_none();
         if host.to_create || file.path().is_none() {
             layout.is_all_zeros();
