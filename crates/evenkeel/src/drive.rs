@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use api::{Drive, NewDrive, Problem, Rest};
+use api::{Drive, DriveRemoval, NewDrive, Problem, Rest};
 use clap::Subcommand;
 use config::{in_use, mark_image};
 use io_model::units::{Size, UnitError};
@@ -39,6 +39,9 @@ enum Command {
     Remove {
         /// Its name.
         name: String,
+        /// Forget one that is missing, with its disks; or take one without disks away whose wipes have not ended.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         daemon: Daemon,
     },
@@ -101,12 +104,23 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &found, || drives(std::slice::from_ref(&found)))
         }
         Command::Add(add) => run_add(*add),
-        Command::Remove { name, daemon } => {
-            let left = Rest::new(&daemon.socket).remove_drive(&name)?;
-            print(&daemon, &left, || format!("{name} is served no more\n"))
+        Command::Remove { name, force, daemon } => {
+            let daemons = Rest::new(&daemon.socket);
+            let before = daemons.drives()?.into_iter().find(|drive| drive.name == name);
+            let left = daemons.remove_drive(&name, DriveRemoval { force })?;
+            print(&daemon, &left, || removed(&name, before.as_ref()))
         }
         Command::Sanitize(args) => sanitize::run(&args),
     }
+}
+
+/// What is to be said of a drive that was removed, by what was `before`.
+fn removed(name: &str, before: Option<&Drive>) -> String {
+    let forgotten = before.map(|drive| drive.disks_not_served.join(", ")).filter(|disks| !disks.is_empty());
+    let forgotten = forgotten.map(|disks| format!("; its disks are forgotten: {disks}"));
+    let unwiped = before.map(|drive| Size(drive.wiping_bytes)).filter(|bytes| bytes.0 > 0);
+    let unwiped = unwiped.map(|bytes| format!("; {bytes} of deleted disks' data are on it and were not wiped"));
+    format!("{name} is served no more{}{}\n", forgotten.unwrap_or_default(), unwiped.unwrap_or_default())
 }
 
 fn run_add(add: Add) -> Result<()> {

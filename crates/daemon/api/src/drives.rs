@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// A drive that disks lie on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,6 +33,20 @@ pub struct Drive {
     /// Why it could not be had when the daemon started; its disks are not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
+    /// The disks of such a drive, as far as they are known: their names are taken.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub disks_not_served: Vec<String>,
+}
+
+/// How a drive is taken away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DriveRemoval {
+    /// One that could not be had at the start is forgotten with its disks; one that has no disks goes although what
+    /// deleted ones left is not wiped.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// A drive to be added. Its keys are those of a `[[drive]]` section, with the same words and units; what is left out

@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, Events, EventsAfter, Exported, NewDisk, NewDrive,
-    NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, NewDisk,
+    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -133,12 +133,13 @@ impl Rest {
         self.ask_with(opened, Method::POST, "/v1/drives", Some(drive))
     }
 
-    /// Takes a drive away that is empty and was added while the daemon ran.
+    /// Takes a drive away that was added while a daemon ran, and is empty; see [`DriveRemoval`].
     ///
     /// # Errors
     /// As [`Rest::disks`].
-    pub fn remove_drive(&self, name: &str) -> Result<Vec<Drive>> {
-        self.ask(Method::DELETE, &named("drives", name)?, None::<&()>)
+    pub fn remove_drive(&self, name: &str, removal: DriveRemoval) -> Result<Vec<Drive>> {
+        let at = format!("{}?force={}", named("drives", name)?, removal.force);
+        self.ask(Method::DELETE, &at, None::<&()>)
     }
 
     /// Takes a step of sanitizing a drive, which must have no disks. One that was taken already is as good.

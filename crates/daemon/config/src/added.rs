@@ -11,6 +11,9 @@ use crate::problem::ConfigErrors;
 
 const HEAD: &str = "# Drives that `evenkeel drive add` added. Evenkeel writes this file.\n\n";
 
+/// In the state directory.
+pub(crate) const FILE_NAME: &str = "drives.toml";
+
 /// The last line, by which a file that was cut short is known.
 const END: &str = "# end of the drives";
 
@@ -38,7 +41,7 @@ impl AddedDrives {
     /// # Errors
     /// As [`AddedDrives::find`].
     pub fn in_directory(state_dir: &Path) -> Result<Self, ConfigErrors> {
-        let path = state_dir.join("drives.toml");
+        let path = state_dir.join(FILE_NAME);
         if !path.exists() {
             return Ok(Self { path, sections: String::new() });
         }
@@ -126,6 +129,7 @@ fn retain(sections: &str, stays: impl Fn(&Table) -> bool) -> String {
     match drives.len() {
         0 => String::new(),
         has if has == had => sections.to_owned(),
-        _ => table.to_string(),
+        // It follows a text that need not end a line.
+        _ => format!("\n{table}"),
     }
 }

@@ -11,7 +11,6 @@ use policy::Settings;
 use policy::Terms;
 
 use crate::access::{ApiSection, DaemonSection, SocketSection};
-use crate::check;
 use crate::demand::Demand;
 use crate::drives::{DEVICE_NAME, View};
 use crate::frontend::{Frontend, FrontendMarks};
@@ -19,6 +18,7 @@ use crate::isolation::{Isolation, MemoryLimits};
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::profile::Profile;
+use crate::{added, check};
 
 /// A file is a few lines for each tenant; much more is some other file.
 const FILE_MAX_BYTES: u64 = 4 << 20;
@@ -261,6 +261,13 @@ impl Config {
         Problem { place, what: what.into(), remedy: remedy.into() }
     }
 
+    /// An error at the line that has the drive's path.
+    pub(crate) fn path_error(&self, what: String, remedy: String) -> ConfigErrors {
+        let mut sink = Sink::new(&self.text);
+        sink.maybe_at(self.marks.path.as_ref(), what, remedy);
+        ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
+    }
+
     /// A problem with the drive, at the line that names its profile, or at its section.
     pub fn drive_problem(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let mark = self.marks.profile.as_ref().or(self.marks.device.as_ref());
@@ -281,6 +288,11 @@ impl Config {
     /// Whether the drive was added while a daemon ran.
     pub fn is_added(&self) -> bool {
         self.marks.device.as_ref().is_some_and(|mark| mark.start >= self.view.declared_bytes)
+    }
+
+    /// Where drives stand that were added while a daemon ran.
+    pub fn added_file(&self) -> PathBuf {
+        self.state_dir.join(added::FILE_NAME)
     }
 
     /// The file's name, as given.

@@ -158,47 +158,6 @@ pub struct Drives {
     pub unplaced: Unplaced,
 }
 
-/// All drives of a file, as they are now.
-#[derive(Debug)]
-pub struct Looked {
-    /// At least one.
-    pub found: Vec<Found>,
-    /// Those that can't be had, and need not.
-    pub missing: Vec<Missing>,
-    /// Tenants that are to be placed on what was found.
-    pub unplaced: Unplaced,
-    /// Tenants that may be on what is missing, and can't be served.
-    pub unknown: Vec<String>,
-}
-
-/// A drive that can't be had.
-#[derive(Debug)]
-pub struct Missing {
-    /// What would be served there.
-    pub config: Config,
-    /// Why.
-    pub errors: ConfigErrors,
-}
-
-impl Missing {
-    /// Why, in words.
-    pub fn why(&self) -> String {
-        self.errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
-    }
-
-    /// What an operator is told.
-    pub fn warning(&self) -> Problem {
-        let tenants = match self.config.tenants.len() {
-            1 => "its tenant is".to_owned(),
-            tenants => format!("its {tenants} tenants are"),
-        };
-        let what =
-            format!("drive {:?} can't be had, and {tenants} not served: {}", self.config.device.name, self.why());
-        let place = self.config.marks.device.as_ref().map(|mark| self.config.text.place(mark));
-        Problem { place, what, remedy: "mend that, and start the daemon again".to_owned() }
-    }
-}
-
 /// A drive that was looked at.
 #[derive(Debug)]
 pub struct Found {
@@ -240,6 +199,11 @@ impl Found {
         self.file.layout()
     }
 
+    /// The names of the disks that were made on it while a daemon ran.
+    pub(crate) fn made(&self) -> Vec<&str> {
+        self.layout().into_iter().flat_map(|layout| layout.settings()).map(|(name, _)| name).collect()
+    }
+
     /// What nobody has of it yet, with the tenants that its configuration has.
     pub fn free_bytes(&self) -> u64 {
         let free = self.layout().map_or(self.host.device.size_bytes, Layout::free_bytes);
@@ -247,7 +211,7 @@ impl Found {
         new.fold(free, |free, (_, size, _)| free.saturating_sub(size.0))
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.file.layout().is_some_and(|layout| layout.find(name).is_some())
     }
 }
@@ -300,45 +264,10 @@ impl Drives {
         Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() } })
     }
 
-    /// Looks at every drive, and finds the tenants that were placed there before. Changes nothing.
-    ///
     /// # Errors
-    /// What [`Config::check_host`] and [`LayoutFile::open`] report, of all drives that must be there.
-    pub fn find(self) -> Result<Looked, ConfigErrors> {
-        let Self { each, mut unplaced } = self;
-        let mut all = Findings::default();
-        let file = each.first().map(|config| config.file().to_owned()).unwrap_or_default();
-        let (mut found, mut missing, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
-        for (config, of_drive) in each.into_iter().zip(std::mem::take(&mut unplaced.candidates)) {
-            let absent = config.device.nofail.then(|| config.clone());
-            match (Found::look(config), absent) {
-                (Ok(drive), _) => {
-                    found.push(drive);
-                    candidates.push(of_drive);
-                }
-                (Err(errors), Some(config)) => missing.push(Missing { config, errors }),
-                (Err(errors), None) => _ = all.take::<()>(Err(errors)),
-            }
-        }
-        if found.is_empty() {
-            // Somebody must be served.
-            missing.iter().for_each(|it| _ = all.take::<()>(Err(it.errors.clone())));
-        }
-        all.finish(&file)?;
-        unplaced.candidates = candidates;
-        found.iter().enumerate().for_each(|(at, drive)| {
-            all.take(refuse_one_drive_twice(&found[..at], drive));
-            let other =
-                |name: &str| found.iter().find(|other| other.has(name)).map(|it| it.config.device.name.as_str());
-            all.take(drive.config.refuse_elsewhere(&|name| drive.has(name), &other));
-        });
-        all.finish(&file)?;
-        for (name, at) in unplaced.take_known(|name| found.iter().position(|drive| drive.has(name))) {
-            unplaced.put(&name, at, &mut found[at].config);
-        }
-        // Its data may lie on a drive that is not there: anywhere else it would have an empty disk.
-        let unknown = if missing.is_empty() { Vec::new() } else { std::mem::take(&mut unplaced.names) };
-        Ok(Looked { found, missing, unplaced, unknown })
+    /// Each tenant that has the name of a disk that was made while a daemon ran.
+    pub fn refuse_names(&self, made: &[&str]) -> Result<(), ConfigErrors> {
+        refuse_made(self.each.iter(), &self.unplaced, made)
     }
 
     /// The configuration of one drive, without the tenants that are to be placed.
@@ -365,7 +294,7 @@ impl Drives {
 pub struct Unplaced {
     /// In the file's order.
     pub names: Vec<String>,
-    candidates: Vec<Vec<Tenant>>,
+    pub(crate) candidates: Vec<Vec<Tenant>>,
 }
 
 impl Unplaced {
@@ -387,6 +316,12 @@ impl Unplaced {
         let remedy = "make it smaller or promise it less, add a drive, or name the drive and say overcommit = true";
         sink.maybe_at(tenant.map(|tenant| &tenant.marks.name), what, remedy);
         ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
+    }
+
+    /// As if there were only some of the drives, by their numbers.
+    pub fn keep_drives(&mut self, is_kept: impl Fn(usize) -> bool) {
+        let all = std::mem::take(&mut self.candidates).into_iter().enumerate();
+        self.candidates = all.filter(|(at, _)| is_kept(*at)).map(|(_, of_drive)| of_drive).collect();
     }
 
     /// Those that are on a drive already, each with that: they need no place any more.
@@ -493,30 +428,32 @@ fn share_cpus(each: &mut [Config]) {
     }
 }
 
-/// As far as the paths themselves tell.
+/// As far as the paths themselves tell. Of two that are one, that which need not be there is missing.
 fn refuse_one_path_twice(before: &[Config], config: &Config) -> Result<(), ConfigErrors> {
-    let Some(path) = config.device.backend.path() else { return Ok(()) };
-    match before.iter().find(|other| other.device.backend.path() == Some(path)) {
-        Some(other) => Err(one_drive_twice(config, path, other)),
-        None => Ok(()),
-    }
-}
-
-/// With all links resolved.
-fn refuse_one_drive_twice(before: &[Found], drive: &Found) -> Result<(), ConfigErrors> {
-    let Found { config, host, .. } = drive;
-    let is_same = |other: &&Found| config.device.backend.path().is_some() && other.host.device.path == host.device.path;
-    match before.iter().find(is_same) {
-        Some(other) => Err(one_drive_twice(config, Path::new(&host.device.path), &other.config)),
-        None => Ok(()),
-    }
-}
-
-fn one_drive_twice(config: &Config, path: &Path, other: &Config) -> ConfigErrors {
+    let Some(path) = config.device.backend.path().filter(|_| !config.device.nofail) else { return Ok(()) };
+    let is_same = |other: &&Config| !other.device.nofail && other.device.backend.path() == Some(path);
+    let Some(other) = before.iter().find(is_same) else { return Ok(()) };
     let mut sink = Sink::new(&config.text);
     let what = format!("{} is drive {:?} already", path.display(), other.device.name);
     sink.maybe_at(config.marks.path.as_ref(), what, "name another path, or remove one of the two");
-    ConfigErrors { file: config.file().to_owned(), problems: sink.into_problems() }
+    sink.finish()
+}
+
+pub(crate) fn refuse_made<'c>(
+    each: impl Iterator<Item = &'c Config> + Clone,
+    unplaced: &Unplaced,
+    made: &[&str],
+) -> Result<(), ConfigErrors> {
+    let Some(config) = each.clone().next() else { return Ok(()) };
+    let mut sink = Sink::new(&config.text);
+    let tenants = each.clone().flat_map(|config| &config.tenants).chain(unplaced.all());
+    let namespaces = each.flat_map(|config| &config.namespaces).map(|it| (&it.name, &it.marks.name));
+    let named = tenants.map(|it| (&it.name, &it.marks.name)).chain(namespaces);
+    for (name, mark) in named.filter(|(name, _)| made.contains(&name.as_str())) {
+        let what = format!("a disk {name:?} was made by `evenkeel disk create`");
+        sink.at(mark, what, "choose another name, or delete that disk first");
+    }
+    sink.finish()
 }
 
 impl Config {
@@ -546,12 +483,12 @@ impl Config {
 
 /// What is wrong, once each.
 #[derive(Default)]
-struct Findings {
+pub(crate) struct Findings {
     problems: Vec<Problem>,
 }
 
 impl Findings {
-    fn take<T>(&mut self, result: Result<T, ConfigErrors>) -> Option<T> {
+    pub(crate) fn take<T>(&mut self, result: Result<T, ConfigErrors>) -> Option<T> {
         result.map_err(|errors| errors.problems.into_iter().for_each(|problem| self.add(problem))).ok()
     }
 
@@ -561,7 +498,7 @@ impl Findings {
         }
     }
 
-    fn finish(&mut self, file: &Path) -> Result<(), ConfigErrors> {
+    pub(crate) fn finish(&mut self, file: &Path) -> Result<(), ConfigErrors> {
         let mut problems = std::mem::take(&mut self.problems);
         problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
         if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), problems }) }

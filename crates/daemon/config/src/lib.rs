@@ -15,6 +15,7 @@
 //! | `problem` | what is wrong, where, and what to do |
 //! | `config`, `check`, `rules` | the checked values; reading them; rules across sections |
 //! | `drives` | a file of several drives: what each has of it, and tenants that are to be placed on one |
+//! | `look`, `missing` | which drives are there; what is known of those that are not and need not be |
 //! | `added` | drives that were added while a daemon ran |
 //! | `access` | users and groups: whose the daemon is, whom sockets are for |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
@@ -41,6 +42,8 @@ mod drives;
 mod frontend;
 mod host;
 mod isolation;
+mod look;
+mod missing;
 mod namespace;
 mod nearest;
 mod place;
@@ -60,11 +63,13 @@ pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
 pub use config::{Backend, Config, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text};
 pub use demand::{Demand, DemandLoad};
-pub use drives::{Drives, Found, Looked, Missing, Unplaced};
+pub use drives::{Drives, Found, Unplaced};
 pub use frontend::{Frontend, Mode, Threads, Vhost};
 pub use host::{DeviceLock, HostReport, Identity, drive_id, in_use, is_partition, mark_image};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
+pub use look::Looked;
+pub use missing::{Absent, Missing};
 pub use namespace::{Attachment, NSIDS, Namespace};
 pub use plan::{Home, Poller, Serves};
 pub use prepare::Prepared;

@@ -31,8 +31,22 @@ impl Config {
             offset: None,
             lba_bytes: namespace.lba_bytes,
         });
-        let wanted: Vec<Wanted<'_>> = tenants.chain(namespaces).collect();
-        Layout::plan(&wanted, device, recorded).map_err(|contradictions| {
+        self.plan_for(&tenants.chain(namespaces).collect::<Vec<_>>(), device, recorded)
+    }
+
+    /// # Errors
+    /// What was recorded is of another drive, or of one of another size.
+    pub(crate) fn refuse_layout(&self, device: &DeviceIdentity, recorded: Option<&Layout>) -> Result<(), ConfigErrors> {
+        self.plan_for(&[], device, recorded).map(drop)
+    }
+
+    fn plan_for(
+        &self,
+        wanted: &[Wanted<'_>],
+        device: &DeviceIdentity,
+        recorded: Option<&Layout>,
+    ) -> Result<(Layout, Vec<Change>), ConfigErrors> {
+        Layout::plan(wanted, device, recorded).map_err(|contradictions| {
             let mut sink = Sink::new(&self.text);
             let marks = |index: usize| self.tenants.get(index).map(|tenant| &tenant.marks);
             let size_mark = |index: usize| match index.checked_sub(self.tenants.len()) {

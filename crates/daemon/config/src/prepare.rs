@@ -45,16 +45,18 @@ impl Found {
     ///
     /// # Errors
     /// What [`Config::plan_layout`] reports.
-    pub fn prepare(self) -> Result<Prepared, ConfigErrors> {
-        let Self { mut config, host, file } = self;
-        let declared = file.layout().map(|layout| config.declares(layout)).unwrap_or_default();
-        let detached = config.take_disks(file.layout())?;
-        let (mut layout, mut changes) = config.plan_layout(&host.device, file.layout())?;
+    pub fn prepare(mut self) -> Result<Prepared, ConfigErrors> {
+        let declared = self.layout().map(|layout| self.config.declares(layout)).unwrap_or_default();
+        let detached = self.config.take_disks(self.file.layout())?;
+        let (mut layout, mut changes) = self.config.plan_layout(&self.host.device, self.file.layout())?;
         for name in declared {
             layout.declare(&name);
             changes.push(Change::Declared { name });
         }
-        let is_import = host.holds_data && file.layout().is_none();
+        self.refuse_unknown_content()?;
+        self.refuse_lost_image()?;
+        let Self { config, host, file } = self;
+        let is_import = host.holds_data && file.path().is_some() && file.layout().is_none();
         if host.to_create || file.path().is_none() {
             layout.is_all_zeros();
         } else if is_import {
@@ -66,32 +68,49 @@ impl Found {
             warnings.push(Config::is_detached(name));
         }
         warnings.extend(host.warnings.iter().cloned());
-        if let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) {
-            let what = format!("{} holds data, and no layout file says whose", host.device.path);
+        if is_import {
+            let what = unknown_content(&host);
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
-            if config.tenants.iter().any(|tenant| tenant.offset.is_none()) {
-                let remedy = format!(
-                    "if Evenkeel used it before, restore {}; to serve what is there, write offset = \"…\" in each \
-                     [[tenant]]; else use an empty drive",
-                    path.display()
-                );
-                let problems = vec![Problem { place, what, remedy }];
-                return Err(ConfigErrors { file: config.file().to_owned(), problems });
-            }
             let remedy = "the tenants see what is there, at the offsets that the configuration gives".to_owned();
             warnings.push(Problem { place, what, remedy });
         }
-        if let Some(path) = file.path().filter(|_| host.to_create)
-            && let Some(first) = file.layout().and_then(|layout| layout.placements().first())
-        {
-            let what = format!("the image is missing, but its layout says that tenant {:?} has data in it", first.name);
-            let remedy = format!("restore the image, or remove {} to start with an empty one", path.display());
-            let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
-            let problems = vec![Problem { place, what, remedy }];
-            return Err(ConfigErrors { file: config.file().to_owned(), problems });
-        }
         Ok(Prepared { config, host, layout, changes, warnings, file })
     }
+
+    /// What keeps anybody from being served there, whoever that is.
+    pub(crate) fn refuse_content(&self) -> Result<(), ConfigErrors> {
+        self.refuse_unknown_content()?;
+        self.refuse_lost_image()?;
+        self.config.refuse_layout(&self.host.device, self.layout())
+    }
+
+    /// Data that no layout knows is somebody's, unless every tenant says where its own is.
+    fn refuse_unknown_content(&self) -> Result<(), ConfigErrors> {
+        let Self { config, host, file } = self;
+        let Some(path) = file.path().filter(|_| host.holds_data && file.layout().is_none()) else { return Ok(()) };
+        if !config.is_added() && config.tenants.iter().all(|tenant| tenant.offset.is_some()) {
+            return Ok(());
+        }
+        let remedy = format!(
+            "if Evenkeel used it before, restore {}; to serve what is there, write offset = \"…\" in each [[tenant]]; \
+             else use an empty drive",
+            path.display()
+        );
+        Err(config.path_error(unknown_content(host), remedy))
+    }
+
+    /// An image that is to be made must not take the place of one that somebody has data in.
+    fn refuse_lost_image(&self) -> Result<(), ConfigErrors> {
+        let Some(path) = self.file.path().filter(|_| self.host.to_create) else { return Ok(()) };
+        let Some(first) = self.layout().and_then(|layout| layout.placements().first()) else { return Ok(()) };
+        let what = format!("the image is missing, but its layout says that tenant {:?} has data in it", first.name);
+        let remedy = format!("restore the image, or remove {} to start with an empty one", path.display());
+        Err(self.config.path_error(what, remedy))
+    }
+}
+
+fn unknown_content(host: &HostReport) -> String {
+    format!("{} holds data, and no layout file says whose", host.device.path)
 }
 
 impl Prepared {

@@ -4,18 +4,19 @@
 //! the request. It is recorded in the state directory, beside its layout, and opened by its path at the next start.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::Level;
-use config::{AddedDrives, Config, ConfigErrors, DeviceLock, Drives, Found, Profile};
+use config::{AddedDrives, Config, ConfigErrors, DeviceLock, Drives, Found, Missing, Profile};
+use io_model::units::Size;
 use layout::{Layout, LayoutFile};
 use promises::{drive_profile, planning};
 
-use crate::disks::{broken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::drive;
 use crate::opened::OpenedDrive;
 use crate::owner::Owner;
+use crate::problems::{broken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::served_drive::{DriveId, ServedDrive};
 
 impl Owner {
@@ -28,6 +29,7 @@ impl Owner {
             let is_same = there.config.is_added() && self.added.sections().contains(&section);
             return if is_same { Ok(there.describe()) } else { Err(name_taken(&new.name)) };
         }
+        self.refuse_missing(new)?;
         let state_dir = self.added.directory();
         if !state_dir.is_dir() {
             let title = format!("{} is not there to remember the drive in", state_dir.display());
@@ -50,23 +52,54 @@ impl Owner {
         Ok(described)
     }
 
-    /// Lets go of a drive that nobody has anything on.
-    pub(crate) fn remove_drive(&mut self, name: &str) -> Result<(), Problem> {
-        let Some((id, drive)) = self.find_drive_by_name(name) else { return Err(no_such_drive(name)) };
-        if !drive.config.is_added() {
-            let title = format!("drive {name:?} is declared in {}", drive.config.file().display());
-            return Err(Problem::new(409, "declared", title, "remove it there, and start the daemon again"));
+    /// One that is missing is a drive all the same: once it is back, it would be there twice.
+    fn refuse_missing(&self, new: &NewDrive) -> Result<(), Problem> {
+        let is_there = |missing: &&Missing| new.path.as_ref().is_some_and(|path| missing.is_at(Path::new(path)));
+        let same_path = || self.absent.drives.iter().find(is_there);
+        let Some(missing) = self.absent.drive(&new.name).or_else(same_path) else { return Ok(()) };
+        let name = missing.name();
+        let title = match name == new.name {
+            true => format!("there is a drive {name:?} already, which is missing: {}", missing.why()),
+            false => {
+                let path = new.path.as_deref().unwrap_or_default();
+                format!("{path} is drive {name:?} already, which is missing: {}", missing.why())
+            }
+        };
+        let remedy = match missing.config.is_added() {
+            true => format!("mend that and start the daemon again, or run `evenkeel drive remove {name}` first"),
+            false => "mend that, and start the daemon again".to_owned(),
+        };
+        Err(Problem::new(409, "name-taken", title, remedy))
+    }
+
+    /// Lets go of a drive that nobody has anything on. With `force`, one that could not be had at the start is
+    /// forgotten with its disks, and one that is there need not have wiped what is left on it.
+    pub(crate) fn remove_drive(&mut self, name: &str, force: bool) -> Result<(), Problem> {
+        let Some((id, drive)) = self.find_drive_by_name(name) else { return self.remove_missing(name, force) };
+        refuse_declared(&drive.config)?;
+        let (disks, wiping_bytes) = drive.holds();
+        if disks > 0 {
+            let its = if disks == 1 { "a disk".to_owned() } else { format!("{disks} disks") };
+            let title = format!("drive {name:?} is not empty: it has {its}");
+            return Err(Problem::new(409, "not-empty", title, "delete its disks, and wait until they are wiped"));
         }
-        if let Some(why) = drive.holds() {
-            let title = format!("drive {name:?} is not empty: {why}");
-            return Err(Problem::new(
-                409,
-                "not-empty",
-                title,
-                "delete its disks, and wait until they are wiped or it is sanitized",
-            ));
+        if drive.is_held() && !force {
+            let title = format!("drive {name:?} is being sanitized");
+            let remedy = "wait until it is, or run `evenkeel drive sanitize` with --give-up; --force takes it away";
+            return Err(Problem::new(409, "held", title, remedy));
+        }
+        if wiping_bytes > 0 && !force {
+            let left = Size(wiping_bytes);
+            let title = format!("drive {name:?} is not empty: {left} of deleted disks are not wiped yet");
+            let remedy = "wait until they are (`evenkeel operations`); --force takes it away with their data on it";
+            return Err(Problem::new(409, "not-empty", title, remedy));
         }
         self.keep(self.added.without(name))?;
+        if wiping_bytes > 0 {
+            let line =
+                format!("drive {name}: {} of deleted disks' data are on it and were not wiped", Size(wiping_bytes));
+            (self.common.around.sink)(Level::Warn, &line);
+        }
         if let Some(mut drive) = self.drives.remove(&id) {
             // What it says of free ranges is not to be believed of what somebody writes there meanwhile.
             if let Err(error) = drive.layout.remove() {
@@ -74,6 +107,30 @@ impl Owner {
             }
             drive.begin_to_stop();
             drive.pollers.join();
+        }
+        self.tell(EventKind::DriveRemoved, name, "removed");
+        Ok(())
+    }
+
+    fn remove_missing(&mut self, name: &str, force: bool) -> Result<(), Problem> {
+        let Some(missing) = self.absent.drive(name) else { return Err(no_such_drive(name)) };
+        refuse_declared(&missing.config)?;
+        let lost = missing.disks_in_words();
+        let may_be_empty = missing.disks().is_empty() && missing.unread().is_none();
+        if !may_be_empty && !force {
+            let title = format!("drive {name:?} is missing ({}), and {lost} would be forgotten", missing.why());
+            let remedy = "mend that and start the daemon again; --force forgets the drive and who has what on it";
+            return Err(Problem::new(409, "not-empty", title, remedy));
+        }
+        self.keep(self.added.without(name))?;
+        if !may_be_empty {
+            (self.common.around.sink)(Level::Warn, &format!("drive {name}: with it {lost} is forgotten"));
+        }
+        if let Some(at) = self.absent.drives.iter().position(|missing| missing.name() == name) {
+            let missing = self.absent.drives.remove(at);
+            if let Err(error) = missing.forget() {
+                (self.common.around.sink)(Level::Warn, &format!("{name}: its layout file can't be removed: {error}"));
+            }
         }
         self.tell(EventKind::DriveRemoved, name, "removed");
         Ok(())
@@ -145,20 +202,20 @@ impl Owner {
 }
 
 impl ServedDrive {
-    /// What keeps it from being taken away.
-    fn holds(&self) -> Option<String> {
-        let layout = self.layout.layout()?;
-        if self.is_held() {
-            return Some("it is being sanitized".to_owned());
-        }
-        let disks = layout.placements().len().max(self.tenants.len());
-        match (disks, layout.wiping().len()) {
-            (0, 0) => None,
-            (0, _) => Some("what a deleted disk left is not wiped yet".to_owned()),
-            (1, _) => Some("it has a disk".to_owned()),
-            (disks, _) => Some(format!("it has {disks} disks")),
-        }
+    /// What keeps it from being taken away: disks, and bytes that are not wiped yet.
+    fn holds(&self) -> (usize, u64) {
+        let layout = self.layout.layout();
+        let disks = layout.map_or(0, |layout| layout.placements().len()).max(self.tenants.len());
+        (disks, layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()))
     }
+}
+
+fn refuse_declared(config: &Config) -> Result<(), Problem> {
+    if config.is_added() {
+        return Ok(());
+    }
+    let title = format!("drive {:?} is declared in {}", config.device.name, config.file().display());
+    Err(Problem::new(409, "declared", title, "remove it there, and start the daemon again"))
 }
 
 /// Removes the layout of a drive of that name that was taken away, and whose daemon was killed before it could do so:

@@ -4,8 +4,8 @@
 use api::{Action, Key, Problem, Step};
 use config::{AddedDrives, Sections};
 
-use crate::disks::{broken, not_durable};
 use crate::owner::Owner;
+use crate::problems::{broken, not_durable};
 
 /// What of it a file declares.
 pub(crate) struct Adopted {

@@ -22,8 +22,8 @@ use promises::placing::{self, Site};
 use ssd_model::Profile;
 
 use crate::adopting::Adopted;
-use crate::disks::{broken, in_words, invalid, no_room, not_durable};
 use crate::owner::Owner;
+use crate::problems::{broken, in_words, invalid, no_room, not_durable};
 use crate::served_drive::{DriveId, ServedDrive};
 
 /// Whether tenants that left the file go, or stay until somebody says so.
@@ -100,6 +100,7 @@ impl Owner {
     /// What it takes to serve what a file declares. Nothing is changed.
     fn plan_to_apply(&self, file: &Path, text: &str, missing: Missing) -> Result<Plan, Problem> {
         let next = Drives::parse(file, text, self.added.sections()).map_err(|errors| invalid_file(&errors))?;
+        next.refuse_names(&self.absent.made().collect::<Vec<_>>()).map_err(|errors| invalid_file(&errors))?;
         self.refuse_new_drives(&next)?;
         let mut now = self.declared()?;
         let Some(first) = next.each.first() else { return Err(broken()) };
@@ -112,8 +113,10 @@ impl Owner {
         };
         let mut steps: Vec<Step> =
             std::mem::take(&mut adopted.steps).into_iter().chain(steps(&now, &next, &attached)).collect();
+        let is_away = |name: &str| self.why_away(name, &next).is_some();
+        self.put_off_missing(&mut steps, &next);
         let mut sections = now.clone();
-        for name in next.names() {
+        for name in next.names().filter(|name| !is_away(name)) {
             if let Some((kind, new)) = next.find(name) {
                 let old = now.find(name);
                 let meanwhile = |(_, old)| disk_meanwhile(kind, old, new, attached(name));
@@ -121,7 +124,8 @@ impl Owner {
             }
         }
         if missing == Missing::Goes {
-            now.names().filter(|name| next.find(name).is_none()).for_each(|name| sections.remove(name));
+            let gone = now.names().filter(|name| next.find(name).is_none() && !is_away(name));
+            gone.for_each(|name| sections.remove(name));
         }
         let as_it_is = sections.clone();
         sections.take_policies(&next);
@@ -136,6 +140,30 @@ impl Owner {
         Ok(plan)
     }
 
+    /// Why what a file says of a disk has to wait: its drive is missing, or the one where the file wants it.
+    fn why_away(&self, name: &str, next: &Sections) -> Option<String> {
+        if self.drives.values().any(|drive| drive.find_disk(name).is_some()) {
+            return None;
+        }
+        let wanted = next.find(name).and_then(|(_, section)| section.get("drive")?.as_str());
+        let missing = wanted.and_then(|drive| self.absent.drive(drive));
+        let wanted = missing.map(|drive| format!("drive {:?} is missing: {}", drive.name(), drive.why()));
+        self.absent.why(name).or(wanted)
+    }
+
+    /// Disks of drives that are missing stay as they are.
+    fn put_off_missing(&self, steps: &mut [Step], next: &Sections) {
+        for step in steps.iter_mut() {
+            let Some(name) = &step.tenant else { continue };
+            let Some(why) = self.why_away(name, next) else { continue };
+            if step.action == Action::Delete {
+                step.keys.push(Key { key: "name".to_owned(), old: Some(name.clone()), new: None, remedy: None });
+            }
+            step.put_off(&why);
+        }
+        steps.sort_by_key(|step| step.action == Action::Later);
+    }
+
     /// The policies that drives are to have, or why one can't have its while the daemon runs.
     fn policies_of(&self, configs: &BTreeMap<DriveId, Config>) -> Result<Vec<(DriveId, PolicyConfig)>, String> {
         let served = configs.iter().filter_map(|(id, config)| Some((id, self.drives.get(id)?, config)));
@@ -145,7 +173,8 @@ impl Owner {
     /// A tenant of a drive that is not served can't be served.
     fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
         let is_served = |name: &str| self.drives.values().any(|drive| drive.config.device.name == name);
-        let is_new = |config: &&Config| config.disks().next().is_some() && !is_served(&config.device.name);
+        let is_known = |name: &str| is_served(name) || self.absent.drive(name).is_some();
+        let is_new = |config: &&Config| config.disks().next().is_some() && !is_known(&config.device.name);
         let Some(new) = next.each.iter().find(is_new) else { return Ok(()) };
         let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
         Err(Problem::new(409, "new-drive", title, "start the daemon again to serve it; nothing is done"))
@@ -188,6 +217,8 @@ impl Owner {
         for (name, at) in unplaced.take_known(has) {
             unplaced.put(&name, at, &mut each[at]);
         }
+        // The rest may be on a drive that is missing, and would have an empty disk here.
+        unplaced.names.retain(|name| self.absent.why(name).is_none());
         if !unplaced.names.is_empty() {
             let profiles: Vec<Option<Profile>> =
                 served.iter().zip(&each).map(|(it, config)| it.map(|(_, drive)| profile(drive, config))).collect();

@@ -7,22 +7,24 @@ use std::fs::File;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, EventKind, Exported, NewDisk,
-    NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, EventKind, Exported,
+    NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
 use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
-use layout::{LayoutError, Placement, RANGE_STEP_BYTES, WipeMethod};
+use layout::{Placement, WipeMethod};
 use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
 use crate::owner::Owner;
+use crate::problems::{
+    INVALID, broken, declared, disk_missing, drive_missing, in_words, invalid, name_reserved, name_taken, no_room,
+    no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_durable, not_writable, otherwise,
+    unjudged,
+};
 use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
-
-/// The code of what no daemon would take.
-const INVALID: &str = "invalid";
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -48,7 +50,7 @@ pub enum DiskCommand {
     /// One more, open where it has a file.
     AddDrive(Box<NewDrive>, Option<File>, Reply<Result<Drive, Problem>>),
     /// One less.
-    RemoveDrive(String, Reply<Result<Vec<Drive>, Problem>>),
+    RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
     /// One is to be sanitized, or was.
     Sanitize(String, SanitizeStep, Reply<Result<Drive, Problem>>),
     /// A configuration file.
@@ -66,17 +68,23 @@ impl Owner {
             }
             DiskCommand::Create(disk, reply) => reply(self.create_disk(&disk)),
             DiskCommand::Change(name, change, reply) => {
-                let found = self.find_drive(&name).ok_or_else(|| no_such_disk(&name));
-                reply(found.and_then(|drive| drive.change_disk(&name, &change)));
+                let changed = match self.find_drive(&name) {
+                    Some(drive) => drive.change_disk(&name, &change),
+                    None => Err(self.no_such_disk(&name)),
+                };
+                reply(changed);
             }
             DiskCommand::Attach(name, attach, reply) => {
-                let elsewhere = self.refuse_elsewhere(&name, &attach.tenant);
-                let found = elsewhere.and_then(|()| self.find_drive(&name).ok_or_else(|| no_such_disk(&name)));
-                reply(found.and_then(|drive| drive.attach_namespace(&name, &attach)));
+                let attached = match (self.refuse_elsewhere(&name, &attach.tenant), self.find_drive(&name)) {
+                    (Err(problem), _) => Err(problem),
+                    (Ok(()), Some(drive)) => drive.attach_namespace(&name, &attach),
+                    (Ok(()), None) => Err(self.no_such_disk(&name)),
+                };
+                reply(attached);
             }
             DiskCommand::Detach(name, tenant, reply) => match self.find_drive(&name) {
                 Some(drive) => drive.detach_namespace(name, &tenant, reply),
-                None => reply(Err(no_such_disk(&name))),
+                None => reply(Err(self.no_such_disk(&name))),
             },
             DiskCommand::Delete(name, deletion, reply) => {
                 // As good as the first time.
@@ -84,15 +92,15 @@ impl Owner {
                 let is_gone = self.drives.values().any(|drive| !left(drive).is_empty());
                 let deleted = match self.find_drive(&name) {
                     Some(drive) => drive.delete_disk(&name, deletion),
-                    None => is_gone.then_some(()).ok_or_else(|| no_such_disk(&name)),
+                    None => is_gone.then_some(()).ok_or_else(|| self.no_such_disk(&name)),
                 };
                 reply(deleted.map(|()| self.drives.values().flat_map(left).collect()));
             }
             DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
             DiskCommand::Drives(reply) => reply(self.describe_drives()),
             DiskCommand::AddDrive(drive, file, reply) => reply(self.add_drive(&drive, file)),
-            DiskCommand::RemoveDrive(name, reply) => {
-                let removed = self.remove_drive(&name);
+            DiskCommand::RemoveDrive(name, DriveRemoval { force }, reply) => {
+                let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
             }
             DiskCommand::Sanitize(name, step, reply) => reply(self.sanitize(&name, step)),
@@ -123,8 +131,12 @@ impl Owner {
     }
 
     fn describe_drives(&self) -> Vec<Drive> {
-        let absent = |it: &Missing| Drive { failed: Some(it.why()), ..without_room(&it.config) };
-        let missing = self.missing.iter().map(absent);
+        let absent = |it: &Missing| Drive {
+            failed: Some(it.why()),
+            disks_not_served: it.disks().into_iter().map(str::to_owned).collect(),
+            ..without_room(&it.config)
+        };
+        let missing = self.absent.drives.iter().map(absent);
         self.drives.values().map(ServedDrive::describe).chain(missing).collect()
     }
 
@@ -136,9 +148,15 @@ impl Owner {
         for drive in self.drives.values() {
             drive.made_disks().for_each(|(_, settings)| sections.extend(settings));
         }
-        if self.drives.len() > 1 {
+        for missing in &self.absent.drives {
+            missing.made().for_each(|(_, settings)| sections.extend(settings));
+        }
+        if self.drives.len() + self.absent.drives.len() > 1 {
             for drive in self.drives.values() {
                 drive.config.disks().for_each(|(name, ..)| sections.set_drive(name, &drive.config.device.name));
+            }
+            for missing in &self.absent.drives {
+                missing.disks().into_iter().for_each(|name| sections.set_drive(name, missing.name()));
             }
         }
         Ok(Exported { text: sections.to_text() })
@@ -163,9 +181,9 @@ impl Owner {
             let others: Vec<_> = config::made_changes(made, &settings).into_iter().filter(is_other).collect();
             return if others.is_empty() { Ok((described, false)) } else { Err(otherwise(&disk.name, &others)) };
         }
-        let mut absent = self.missing.iter().flat_map(|missing| &missing.config.tenants);
-        if absent.any(|tenant| tenant.name == disk.name) {
-            return Err(name_taken(&disk.name));
+        self.refuse_absent_name(&disk.name)?;
+        if let Some(missing) = disk.drive.as_deref().and_then(|name| self.absent.drive(name)) {
+            return Err(drive_missing(missing));
         }
         if self.drives.values().map(|drive| drive.tenants.len()).sum::<usize>() >= TENANTS_MAX {
             let title = format!("there are {TENANTS_MAX} disks already, the most that one daemon serves");
@@ -178,12 +196,28 @@ impl Owner {
 
     /// A namespace goes to the drive of the tenant that is to have it. `true`: it is new.
     fn create_namespace(&mut self, disk: &NewDisk, tenant: &str) -> Result<(Disk, bool), Problem> {
+        self.refuse_absent_name(&disk.name)?;
         let is_elsewhere = |drive: &ServedDrive| drive.find_tenant(tenant).is_none() && drive.has_disk(&disk.name);
         if self.drives.values().any(is_elsewhere) {
             return Err(name_taken(&disk.name));
         }
         let drive = self.drives.values_mut().find(|drive| drive.find_tenant(tenant).is_some());
+        if let (None, Some(why)) = (&drive, self.absent.why(tenant)) {
+            return Err(disk_missing(tenant, &why));
+        }
         drive.ok_or_else(|| no_such_tenant(tenant))?.create_namespace(disk, tenant)
+    }
+
+    /// Once its drive is back, there would be two disks of that name.
+    fn refuse_absent_name(&self, name: &str) -> Result<(), Problem> {
+        let is_there = self.drives.values().any(|drive| drive.has_disk(name));
+        let Some(why) = self.absent.why(name).filter(|_| !is_there) else { return Ok(()) };
+        let title = format!("there is another disk {name:?} already, which is not served: {why}");
+        Err(Problem::new(409, "name-taken", title, "choose another name, or have that drive back"))
+    }
+
+    fn no_such_disk(&self, name: &str) -> Problem {
+        self.absent.why(name).map_or_else(|| no_such_disk(name), |why| disk_missing(name, &why))
     }
 
     /// The drive that a new disk goes to, and its configuration with the disk.
@@ -484,50 +518,6 @@ fn ceilings(limits: &Limits) -> Ceilings {
     }
 }
 
-/// Every problem, then every remedy. The lines of a file that nobody wrote would only mislead.
-pub(crate) fn in_words(errors: &ConfigErrors) -> (String, String) {
-    let all = |part: fn(&config::Problem) -> &str| errors.problems.iter().map(part).collect::<Vec<_>>().join("; ");
-    (all(|problem| &problem.what), all(|problem| &problem.remedy))
-}
-
-/// It has no form in TOML.
-pub(crate) fn not_writable(error: impl std::fmt::Display) -> Problem {
-    Problem::new(422, "invalid", format!("it can't be written down: {error}"), "use plain texts")
-}
-
-pub(crate) fn invalid(errors: &ConfigErrors) -> Problem {
-    let (title, remedy) = in_words(errors);
-    Problem::new(422, INVALID, title, remedy)
-}
-
-pub(crate) fn name_taken(name: &str) -> Problem {
-    let title = format!("there is another disk {name:?} already");
-    Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
-}
-
-/// It is there with other settings.
-fn otherwise(name: &str, others: &[KeyChange]) -> Problem {
-    let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
-    let each = others.iter().map(|it| format!("{} {}, not {}", it.key, word(&it.old), word(&it.new)));
-    let each = each.collect::<Vec<_>>().join("; ");
-    let remedy = "change it by `evenkeel disk set` or `grow`, or choose another name";
-    Problem::new(409, "name-taken", format!("there is another disk {name:?} already: it has {each}"), remedy)
-}
-
-fn no_shrinking(name: &str, has_bytes: u64) -> Problem {
-    let title = format!("{name:?} has {}, and a disk can't shrink", Size(has_bytes));
-    Problem::new(409, "no-shrinking", title, "make a smaller disk, copy the data in a guest, and delete this one")
-}
-
-fn no_room_to_grow(name: &str, has_bytes: u64, most_bytes: u64) -> Problem {
-    let title = format!("no room for {name:?} to grow so far: {} more could be had", Size(most_bytes));
-    let remedy = match most_bytes - most_bytes % RANGE_STEP_BYTES {
-        0 => "delete what nobody needs, or wait until what was deleted is wiped".to_owned(),
-        more => format!("ask for a size of {}", Size(has_bytes + more)),
-    };
-    Problem::new(409, "no-room", title, remedy)
-}
-
 /// What a configuration says of its drive, of which nobody has anything.
 fn without_room(config: &Config) -> Drive {
     Drive {
@@ -542,48 +532,6 @@ fn without_room(config: &Config) -> Drive {
         id: None,
         sanitizing: false,
         failed: None,
+        disks_not_served: Vec::new(),
     }
-}
-
-pub(crate) fn name_reserved(name: &str) -> Problem {
-    let title = format!("a drive has data of an earlier disk {name:?}");
-    let remedy = "choose another name, delete that data by `evenkeel disk delete`, or write that disk into the \
-                  configuration again to have it back";
-    Problem::new(409, "name-reserved", title, remedy)
-}
-
-pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
-    let (title, remedy) = in_words(errors);
-    Problem::new(409, "no-room", title, remedy)
-}
-
-fn unjudged(why: &str) -> Problem {
-    Problem::new(409, "promise-not-judged", why, "name the drive to have the disk there all the same")
-}
-
-pub(crate) fn no_such_drive(name: &str) -> Problem {
-    Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
-}
-
-pub(crate) fn no_such_tenant(tenant: &str) -> Problem {
-    let title = format!("there is no tenant {tenant:?}");
-    Problem::new(404, "no-such-tenant", title, "`evenkeel disk list` has the names of those that have a socket")
-}
-
-pub(crate) fn no_such_disk(name: &str) -> Problem {
-    Problem::new(404, "no-such-disk", format!("there is no disk {name:?}"), "`evenkeel disk list` has their names")
-}
-
-pub(crate) fn declared(name: &str, config: &Config) -> Problem {
-    let file = config.file().display();
-    let title = format!("{name:?} is declared in {file}");
-    Problem::new(409, "declared", title, format!("change it there, and run `evenkeel apply {file}`"))
-}
-
-pub(crate) fn not_durable(error: &LayoutError) -> Problem {
-    Problem::new(507, "not-durable", error.what(), error.remedy())
-}
-
-pub(crate) fn broken() -> Problem {
-    Problem::new(500, "failed", "the daemon has lost track of it", "please report this, with the daemon's log")
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{
-    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, Event,
-    EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation, OperationState,
-    Problem, Sanitize, SanitizeStep, Step, Wipe,
+    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval,
+    Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
+    OperationState, Problem, Sanitize, SanitizeStep, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -31,8 +31,10 @@ use utoipa::openapi::RefOr;
 
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
-use crate::disks::{DiskCommand, Reply, no_such_disk};
+use crate::disks::{DiskCommand, Reply};
 use crate::events::EventLog;
+use crate::problems::no_such_disk;
+use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::{Role, Roles};
 use crate::{panics, threads};
 
@@ -256,8 +258,6 @@ fn router(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
-
 /// What a tenant's own user may look at, beside each of its disks.
 const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 
@@ -307,36 +307,6 @@ async fn in_time(request: Request, next: Next) -> Response {
         Err(_) => {
             Refused(Problem::new(408, "too-slow", "the request took too long", "send it in one piece")).into_response()
         }
-    }
-}
-
-/// A problem as an answer.
-struct Refused(Problem);
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(problem)
-    }
-}
-
-impl From<JsonRejection> for Refused {
-    fn from(rejection: JsonRejection) -> Self {
-        let status = rejection.status().as_u16();
-        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
-    }
-}
-
-impl From<QueryRejection> for Refused {
-    fn from(rejection: QueryRejection) -> Self {
-        let status = rejection.status().as_u16();
-        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
-    }
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(self.0)).into_response()
     }
 }
 
@@ -486,14 +456,19 @@ async fn add_drive(
     Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), file, reply)).await??))
 }
 
-/// Takes a drive away that nobody has anything on, and that was added while the daemon ran. Returns those that are
-/// left.
+/// Takes a drive away that nobody has anything on, and that was added while a daemon ran; `force` takes one that is
+/// missing with its disks, or that can't wipe what is left. Returns those that are left.
 #[utoipa::path(
-    delete, path = "/v1/drives/{name}", params(("name" = String, Path)),
+    delete, path = "/v1/drives/{name}", params(("name" = String, Path), DriveRemoval),
     responses((status = 200, body = [Drive]), (status = 404, body = Problem), (status = 409, body = Problem))
 )]
-async fn remove_drive(State(daemon): State<Handle>, Path(name): Path<String>) -> Result<Json<Vec<Drive>>, Refused> {
-    Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, reply)).await??))
+async fn remove_drive(
+    State(daemon): State<Handle>,
+    Path(name): Path<String>,
+    removal: Result<Query<DriveRemoval>, QueryRejection>,
+) -> Result<Json<Vec<Drive>>, Refused> {
+    let Query(removal) = removal?;
+    Ok(Json(ask(&daemon, |reply| DiskCommand::RemoveDrive(name, removal, reply)).await??))
 }
 
 /// A drive without disks is held while who asks has it erase itself, or held no more. The same once more does no harm.

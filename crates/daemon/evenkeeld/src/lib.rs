@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | `serve` | from a configuration file to a running daemon, and its end |
 //! | `daemon`, `owner` | the owner of everything that lives, and the commands that change it |
-//! | `served_drive`, `pollers`, `growing`, `zeroing`, `wiping`, `sanitizing` | one drive with its pollers, tenants and layout; what it gives and takes back |
+//! | `served_drive`, `pollers`, `growing`, `leaving`, `zeroing`, `wiping`, `sanitizing` | one drive with its pollers, tenants and layout; what it gives and takes back |
 //! | `opened` | what takes the rights of whoever starts the daemon |
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `roles`, `disks`, `namespace_changes` | the API, who may ask it for what, and what it has the owner do |
+//! | `http`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, who may ask it for what, what it has the owner do, and what it says where that can't be done |
 //! | `namespaces` | disks without a socket, and which controllers have them |
 //! | `adding` | drives that come and go |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
@@ -50,8 +50,10 @@ mod panics;
 mod poller_thread;
 mod poller_waker;
 mod pollers;
+mod problems;
 mod promises_watch;
 mod queues;
+mod refused;
 mod roles;
 mod sanitizing;
 pub mod serve;

@@ -8,11 +8,12 @@ use io_model::TenantId;
 use io_model::units::Size;
 use layout::Placement;
 
-use crate::disks::{
-    Reply, broken, declared, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
+use crate::disks::Reply;
+use crate::namespaces::{LiveNamespace, State};
+use crate::problems::{
+    broken, declared, invalid, name_reserved, name_taken, no_room, no_such_disk, no_such_tenant, not_durable,
     not_writable,
 };
-use crate::namespaces::{LiveNamespace, State};
 use crate::served_drive::ServedDrive;
 
 /// What `frontend` is of a disk without a socket.

@@ -8,8 +8,8 @@ use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
 use promises::drive_profile;
 
-use crate::disks::in_words;
 use crate::owner::Owner;
+use crate::problems::in_words;
 use crate::served_drive::ServedDrive;
 
 impl Owner {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Access, Level, Listener, Sink};
-use config::{Account, AddedDrives, Config, DeviceLock, Identity, Missing, SocketSection, Tenant};
+use config::{
+    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
+};
 use io_model::Nanos;
 use layout::{Change, LayoutFile, Placement};
 use policy::PolicyConfig;
@@ -25,7 +27,7 @@ pub struct Opened {
     pub(crate) drives: Vec<OpenedDrive>,
     pub(crate) added: AddedDrives,
     /// Drives that can't be had.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) absent: Absent,
     pub(crate) control: Listener,
     pub(crate) api: Listener,
     pub(crate) own_file: Option<OwnFile>,
@@ -87,8 +89,7 @@ impl Opened {
     /// A problem with a drive, a directory, or a socket in use. There must be a drive.
     pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<Self> {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
-        let drives: Vec<OpenedDrive> =
-            drives.into_iter().map(|drive| OpenedDrive::open(drive, sink)).collect::<Result<_>>()?;
+        let (drives, missing) = open_all(drives, sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
@@ -107,13 +108,20 @@ impl Opened {
         let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
-        let missing = Vec::new();
-        Ok(Self { drives, added, missing, control, api, own_file, roles, doorbell_scan, identity })
+        let absent = Absent { drives: missing, unknown: Vec::new() };
+        Ok(Self { drives, added, absent, control, api, own_file, roles, doorbell_scan, identity })
     }
 
-    /// The same where these drives can't be had.
-    pub(crate) fn without(self, missing: Vec<Missing>) -> Self {
-        Self { missing, ..self }
+    /// The same where these drives can't be had either.
+    pub(crate) fn without(mut self, absent: Absent) -> Self {
+        self.absent.drives.extend(absent.drives);
+        self.absent.unknown.extend(absent.unknown);
+        self
+    }
+
+    /// Whether a drive of that name is there.
+    pub(crate) fn has_drive(&self, name: &str) -> bool {
+        self.drives.iter().any(|drive| drive.config.device.name == name)
     }
 
     /// Drops what rights are not needed any more. What is opened from now on is opened as who the process then is.
@@ -154,6 +162,31 @@ impl Opened {
         let all: BTreeSet<PathBuf> = self.drives.iter().flat_map(of).flatten().collect();
         all.into_iter().collect()
     }
+}
+
+/// Opens every drive. One that need not be there is missing if it can't be opened: somebody else has it, it fails.
+fn open_all(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<(Vec<OpenedDrive>, Vec<Missing>)> {
+    let (mut opened, mut missing) = (Vec::new(), Vec::<Missing>::new());
+    for drive in drives {
+        let config = &drive.prepared.config;
+        let absent = config.device.nofail.then(|| config.clone());
+        match (OpenedDrive::open(drive, sink), absent) {
+            (Ok(drive), _) => opened.push(drive),
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(config)) => {
+                let in_words =
+                    |error| ConfigErrors::one(config.file(), format!("{error:#}"), "see to the drive (`dmesg`)");
+                let errors = error.downcast::<ConfigErrors>().unwrap_or_else(in_words);
+                missing.push(Missing::new(config, errors));
+            }
+        }
+    }
+    if let (true, Some(first)) = (opened.is_empty(), missing.first()) {
+        // Somebody must be served.
+        return Err(first.errors.clone().into());
+    }
+    missing.iter().for_each(|it| sink(Level::Warn, &it.warning().in_file(it.config.file())));
+    Ok((opened, missing))
 }
 
 /// Puts a tenant's socket in its place.

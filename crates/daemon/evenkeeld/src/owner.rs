@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use api::EventKind;
 use client_socket::{Level, Surroundings};
-use config::{AddedDrives, Missing};
+use config::{Absent, AddedDrives};
 use io_model::TenantId;
 
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ pub struct Owner {
     pub(crate) added: AddedDrives,
     pub(crate) next_drive: u32,
     /// Drives that could not be had at the start.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) absent: Absent,
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
     _control: ControlSocket,
@@ -47,7 +47,7 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, missing, control, api, own_file, roles, doorbell_scan, .. } = opened;
+        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, .. } = opened;
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
@@ -60,7 +60,7 @@ impl Owner {
             when_served: Vec::new(),
             next_drive,
             added,
-            missing,
+            absent,
             own_file,
             told_pollers: 0,
             _control: ControlSocket::serve(control, View { daemon: common.handle.clone(), clock }, control_gate)?,
@@ -73,8 +73,8 @@ impl Owner {
             return Err(error);
         }
         owner.common.events.tell(EventKind::Started, None, None);
-        for missing in &owner.missing {
-            let what = format!("{}: {}", missing.config.device.name, missing.why());
+        for missing in &owner.absent.drives {
+            let what = format!("{}: {}", missing.name(), missing.why());
             owner.common.events.tell(EventKind::DriveFailing, None, Some(what));
         }
         owner.drives.values().for_each(ServedDrive::tell_if_held);

@@ -7,16 +7,15 @@ use api::{Drive, EventKind, Problem, SanitizeStep};
 use client_socket::Level;
 use io_model::units::Size;
 
-use crate::disks::{no_such_drive, not_durable};
 use crate::owner::Owner;
+use crate::problems::{drive_missing, no_such_drive, not_durable};
 use crate::served_drive::ServedDrive;
 
 impl Owner {
     /// Takes a step of sanitizing a drive; one that was taken already is as good.
     pub(crate) fn sanitize(&mut self, name: &str, step: SanitizeStep) -> Result<Drive, Problem> {
-        if let Some(missing) = self.missing.iter().find(|missing| missing.config.device.name == name) {
-            let title = format!("drive {name:?} could not be had when the daemon started: {}", missing.why());
-            return Err(Problem::new(409, "missing", title, "mend that, and start the daemon again"));
+        if let Some(missing) = self.absent.drive(name) {
+            return Err(drive_missing(missing));
         }
         let found = self.drives.values_mut().find(|drive| drive.config.device.name == name);
         let drive = found.ok_or_else(|| no_such_drive(name))?;

@@ -64,12 +64,13 @@ pub fn run(args: &Args) -> Result<()> {
     panics::end_the_process();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
-    let (ready, missing) = ready::prepare(Drives::load(&args.config)?)?;
-    let drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
+    let (ready, absent) = ready::prepare(Drives::load(&args.config)?)?;
+    let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level);
     let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
-    let opened = Daemon::open(to_open, &log::sink())?.without(missing);
+    let opened = Daemon::open(to_open, &log::sink())?.without(absent);
+    drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
     let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });

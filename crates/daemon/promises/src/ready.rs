@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use config::{ConfigErrors, Drives, Found, Looked, Missing, Prepared, Problem, Summary};
+use config::{Absent, ConfigErrors, Drives, Found, Looked, Missing, Prepared, Problem, Summary};
 use serde::Serialize;
 use ssd_model::Profile;
 
@@ -50,8 +50,8 @@ impl Ready {
 ///
 /// # Errors
 /// What would keep the daemon from starting, but for promises.
-pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Vec<Missing>), ConfigErrors> {
-    let Looked { mut found, missing, unplaced, unknown } = drives.find()?;
+pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
+    let Looked { mut found, absent, unplaced } = drives.find()?;
     let load = |found: &Found| {
         let config = &found.config;
         drive_profile::load(&config.device.profile, |why| config.no_profile(why))
@@ -66,11 +66,12 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Vec<Missing>), ConfigError
         Ok(Ready { prepared, profile, admission })
     };
     let mut ready: Vec<Ready> = found.into_iter().zip(profiles).map(ready).collect::<Result<_, _>>()?;
-    let not_there = missing.iter().map(Missing::warning).chain(unknown.iter().map(|name| may_be_there(name)));
+    let unknown = absent.unknown.iter().map(|name| may_be_there(name));
+    let not_there = absent.drives.iter().map(Missing::warning).chain(unknown);
     if let Some(first) = ready.first_mut() {
         first.prepared.warnings.extend(not_there);
     }
-    Ok((ready, missing))
+    Ok((ready, absent))
 }
 
 fn may_be_there(name: &str) -> Problem {

@@ -28,6 +28,7 @@ mod growing;
 mod guest;
 mod harness;
 mod hostile;
+mod missing_drives;
 mod namespace_crashes;
 mod namespaces;
 mod options;

@@ -197,7 +197,7 @@ fn a_drive_that_is_not_there_at_the_start_keeps_nobody_else_from_being_served() 
     assert_eq!(fast["name"], "fast");
     assert!(fast["failed"].as_str().is_some_and(|why| why.contains("is a directory")), "{fast}");
     let log = daemon.log();
-    assert!(log.contains("drive \"fast\" can't be had, and its tenant is not served"), "{log}");
+    assert!(log.contains("drive \"fast\" can't be had, and its disks \"gone\", \"placed\" are not served"), "{log}");
     // It must not get an empty disk elsewhere.
     assert!(log.contains("tenant \"placed\" is on no drive that is there, and is not served"), "{log}");
     let told = refused(&home, "create gone --size 8MiB");

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use api::{Deletion, Rest, Wipe, api_path};
+use api::{Deletion, DriveRemoval, Rest, Wipe, api_path};
 use fastrand::Rng;
 use serde::Serialize;
 
@@ -168,7 +168,7 @@ impl World<'_> {
             std::thread::sleep(Duration::from_millis(2));
         }
         for name in std::mem::take(&mut self.state.added).keys() {
-            self.rest().remove_drive(name)?;
+            self.rest().remove_drive(name, DriveRemoval::default())?;
         }
         drop(daemon);
         self.check_files()

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use api::{Action, Apply, Deletion, Disk, DiskChange, NewDrive, Problem, Wipe};
+use api::{Action, Apply, Deletion, Disk, DiskChange, DriveRemoval, NewDrive, Problem, Wipe};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::lock;
@@ -116,7 +116,7 @@ impl World<'_> {
             Change::Attach(name, attach) => rest.attach(name, attach).map(Some),
             Change::Detach(name, tenant) => rest.detach(name, tenant).map(Some),
             Change::AddDrive(name, policy) => self.add_drive(name, *policy).map(|()| None),
-            Change::RemoveDrive(name) => rest.remove_drive(name).map(|_| None),
+            Change::RemoveDrive(name) => rest.remove_drive(name, DriveRemoval::default()).map(|_| None),
             Change::Apply(declared) => self.apply(declared).map(|()| None),
         }
     }

@@ -1,0 +1,40 @@
+//! A problem as an answer of the API (RFC 9457).
+
+use api::Problem;
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// Where everything else is said.
+pub(crate) const SEE_DOCUMENT: &str = "GET /openapi.json says what there is";
+
+/// A problem as an answer.
+pub(crate) struct Refused(pub(crate) Problem);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl From<JsonRejection> for Refused {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = rejection.status().as_u16();
+        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+    }
+}
+
+impl From<QueryRejection> for Refused {
+    fn from(rejection: QueryRejection) -> Self {
+        let status = rejection.status().as_u16();
+        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(self.0)).into_response()
+    }
+}
