@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use api::{Drive, EventKind, NewDrive, Problem};
-use client_socket::Level;
+use client_socket::{Level, Sink};
 use config::{AddedDrives, Config, ConfigErrors, DeviceLock, Drives, Found, Missing, Profile};
 use io_model::units::Size;
 use layout::{Layout, LayoutFile};
@@ -39,17 +39,30 @@ impl Owner {
         let config = self.config_of_new(&new.name, &to_be)?;
         layout_file.map_or(Ok(()), remove_left_behind)?;
         let opened = self.open(config, file)?;
+        self.refuse_names_of(&opened)?;
         self.keep(to_be).inspect_err(|_| {
-            // It has nobody's data: at worst an unused file stays behind.
-            let _ = opened.layout.remove();
+            if opened.layout.layout().is_none_or(is_empty) {
+                // It has nobody's data: at worst an unused file stays behind.
+                let _ = opened.layout.remove();
+            }
         })?;
         let id = DriveId(self.next_drive);
         self.next_drive += 1;
-        let drive = ServedDrive::new(id, opened, self.common.clone());
+        let mut drive = ServedDrive::new(id, opened, self.common.clone());
+        self.tell(EventKind::DriveAdded, &new.name, "added");
+        drive.serve_again();
         let described = drive.describe();
         self.drives.insert(id, drive);
-        self.tell(EventKind::DriveAdded, &new.name, "added");
         Ok(described)
+    }
+
+    /// A drive that was Evenkeel's before may have disks whose names others have by now.
+    fn refuse_names_of(&self, opened: &OpenedDrive) -> Result<(), Problem> {
+        let its = opened.layout.layout().map(Layout::placements).unwrap_or_default();
+        let is_taken = |name: &str| self.drives.values().any(|it| it.has_disk(name)) || self.absent.why(name).is_some();
+        let Some(placement) = its.iter().find(|placement| is_taken(&placement.name)) else { return Ok(()) };
+        let title = format!("the drive has a disk {:?}, and so has another one", placement.name);
+        Err(Problem::new(409, "name-taken", title, "delete the other one first, or make room for its name"))
     }
 
     /// One that is missing is a drive all the same: once it is back, it would be there twice.
@@ -202,6 +215,23 @@ impl Owner {
 }
 
 impl ServedDrive {
+    /// The disks that were made on it before are served, and what deleted ones left is wiped.
+    fn serve_again(&mut self) {
+        let warn = |sink: &Sink, name: &str, error: &anyhow::Error| {
+            sink(Level::Warn, &format!("{name}: it is not served before the daemon starts again: {error:#}"));
+        };
+        for tenant in self.config.tenants.clone() {
+            let name = tenant.name.clone();
+            if let Err(error) = self.serve_placed(tenant) {
+                warn(&self.around.sink, &name, &error);
+            }
+        }
+        if let Err(error) = self.start_namespaces() {
+            warn(&self.around.sink, &self.config.device.name, &error);
+        }
+        self.wipe_next();
+    }
+
     /// What keeps it from being taken away: disks, and bytes that are not wiped yet.
     fn holds(&self) -> (usize, u64) {
         let layout = self.layout.layout();
@@ -223,11 +253,14 @@ fn refuse_declared(config: &Config) -> Result<(), Problem> {
 /// are.
 fn remove_left_behind(path: PathBuf) -> Result<(), Problem> {
     let left = LayoutFile::open(Some(path)).map_err(|error| not_durable(&error))?;
-    let is_empty = |layout: &Layout| layout.placements().is_empty() && layout.wiping().is_empty();
     match left.layout().is_some_and(is_empty) {
         true => left.remove().map_err(|error| not_durable(&error)),
         false => Ok(()),
     }
+}
+
+fn is_empty(layout: &Layout) -> bool {
+    layout.placements().is_empty() && layout.wiping().is_empty()
 }
 
 fn name_taken(name: &str) -> Problem {

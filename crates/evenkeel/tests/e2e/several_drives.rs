@@ -292,6 +292,33 @@ fn users_and_groups_of_the_file_stay_known() {
 }
 
 #[test]
+fn a_drive_that_is_added_again_has_its_disks() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let image = home.path("new.img");
+    let add = ["drive", "add", "new", "--backend", "file", "--path", image.to_str().unwrap(), "--size", "16MiB"];
+    answer(&home, &[&add[..], &["--create"]].concat());
+    for create in ["web --size 4MiB --drive new", "logs --size 1MiB --attach web", "gone --size 1MiB --drive new"] {
+        done(&home, &format!("create {create} --wait"));
+    }
+    home.attach("web").write(0, &pattern(1, 4096)).unwrap();
+    daemon.stop();
+    // The list of drives is lost, and one of the names is taken meanwhile.
+    std::fs::remove_file(home.path("state/drives.toml")).unwrap();
+    let daemon = home.serve();
+    done(&home, "create gone --size 1MiB --drive big");
+    let told = drive_fails(&home, &add[1..].join(" "));
+    assert!(told.contains("the drive has a disk \"gone\", and so has another one"), "{told}");
+    done(&home, "delete gone --yes --wait");
+    answer(&home, &add);
+    assert_eq!(home.attach("web").read(0, BLOCK).unwrap(), pattern(1, 4096));
+    assert_eq!(done(&home, "show logs")["attachments"][0]["tenant"], "web");
+    assert_eq!(drive_of(&home, "gone"), "new");
+    daemon.stop();
+}
+
+#[test]
 fn a_layout_is_of_one_image_alone() {
     let home = Home::new();
     home.configure(CONFIG);
