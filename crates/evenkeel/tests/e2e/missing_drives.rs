@@ -320,7 +320,7 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     assert!(told.contains("4MiB of deleted disks are not wiped yet") && told.contains("--force"), "{told}");
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
     assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
-    assert!(daemon.log().contains("drive spare: 4MiB of deleted disks' data are on it"), "{}", daemon.log());
+    daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);
     assert_eq!(answer(&home, "drive list").as_array().unwrap().len(), 1);
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();
     daemon.stop();

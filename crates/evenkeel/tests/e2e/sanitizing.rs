@@ -213,6 +213,7 @@ fn a_block_device_that_may_makes_zeros_by_itself() {
     let left = std::fs::read(&image).unwrap();
     assert!(!left.chunks(512).any(|sector| secret.chunks(512).any(|piece| piece == sector)));
     // The drive was told, and nothing was written in its place.
+    daemon.wait_log("are wiped, and free", 1);
     let log = daemon.log();
     assert!(!log.contains("does not make zeros"), "{log}");
     daemon.stop();
