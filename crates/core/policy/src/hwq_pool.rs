@@ -9,8 +9,8 @@
 
 use io_model::HwqId;
 
-use crate::VqSlot;
 use crate::ready::NONE;
+use crate::{Lending, VqSlot};
 
 /// How much a VQ wants an exclusive queue; see [`HwqPool::schedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,9 @@ pub(crate) struct HwqPool {
     /// Room in each shared queue that best effort leaves to guaranteed VQs on their backup.
     reserve: u32,
     switches: u64,
+    lending: Lending,
+    /// Where the next turn begins.
+    turn: u16,
     /// Scratch of `schedule`: best-effort VQs by backlog.
     order: Vec<(u32, bool, u16)>,
 }
@@ -86,8 +89,15 @@ impl HwqPool {
             depth,
             reserve,
             switches: 0,
+            lending: Lending::default(),
+            turn: 0,
             order: Vec::new(),
         }
+    }
+
+    /// With another way to lend exclusive queues.
+    pub(crate) fn lending(self, lending: Lending) -> Self {
+        Self { lending, ..self }
     }
 
     pub(crate) fn len(&self) -> u16 {
@@ -107,6 +117,10 @@ impl HwqPool {
         if guaranteed {
             self.find_home(slot);
             self.claim(slot, moved);
+        } else if self.lending == Lending::Never
+            && let Some(free) = (0..self.exclusive).find(|hwq| self.is_free(*hwq))
+        {
+            self.hand_over(free, slot, moved);
         }
     }
 
@@ -208,11 +222,16 @@ impl HwqPool {
                     self.claim(slot, moved);
                 }
                 Want::Home => self.claim(slot, moved),
-                Want::Backlog(backlog) if backlog > 0 => {
-                    order.push((backlog, self.has_exclusive(slot), slot));
-                }
+                Want::Backlog(backlog) if backlog > 0 => order.push(match self.lending {
+                    Lending::Backlog => (backlog, self.has_exclusive(slot), slot),
+                    Lending::Turns | Lending::Never => (self.turn_of(slot), false, slot),
+                }),
                 Want::Idle | Want::Backlog(_) => {}
             }
+        }
+        if self.lending == Lending::Never {
+            self.order = order;
+            return;
         }
         let lendable = |pool: &Self, hwq: u16| match pool.hwqs[usize::from(hwq)].home_of {
             NONE => true,
@@ -228,8 +247,23 @@ impl HwqPool {
             order.truncate(places);
         }
         order.sort_unstable_by(by_need);
+        if let Some((.., last)) = order.last() {
+            self.turn = last + 1;
+        }
         self.lend(&order, lendable, moved);
         self.order = order;
+    }
+
+    /// The sooner its turn comes, the more.
+    fn turn_of(&self, slot: u16) -> u32 {
+        let slots = self.bindings.len() as u32;
+        slots - (u32::from(slot) + slots - u32::from(self.turn) % slots) % slots
+    }
+
+    /// Nobody's home, and nobody has it or waits for it.
+    fn is_free(&self, hwq: u16) -> bool {
+        let Hwq { owner, incoming, home_of, .. } = self.hwqs[usize::from(hwq)];
+        owner == NONE && incoming == NONE && home_of == NONE
     }
 
     /// Gives one lendable exclusive queue to each of `winners`, and takes theirs from all others.
@@ -438,6 +472,35 @@ mod tests {
         assert_eq!(pool.at(2), 2);
         assert_eq!(pool.completed(HwqId(0)), Some(Moved { slot: 2, from: 2 }));
         assert_eq!(pool.at(2), 0);
+    }
+
+    #[test]
+    fn in_turns_everybody_with_work_has_an_exclusive_queue_once_in_a_round() {
+        let mut pool = HwqPool::new(2, 1, 8).lending(Lending::Turns);
+        (0..5).for_each(|slot| pool.attach(slot, false, &mut Vec::new()));
+        let mut had = [0; 5];
+        for _ in 0..5 {
+            // The longest backlog gets no more than the others.
+            pool.schedule(|slot| Want::Backlog(if slot == 3 { 0 } else { 1 + u32::from(slot) }), &mut Vec::new());
+            (0..5).filter(|slot| pool.at(*slot) < 2).for_each(|slot| had[usize::from(slot)] += 1);
+        }
+        assert_eq!((had[3], had.iter().sum::<i32>()), (0, 10));
+        assert!([0, 1, 2, 4].iter().all(|slot| (2..=3).contains(&had[*slot])), "{had:?}");
+    }
+
+    #[test]
+    fn without_switching_who_came_first_keeps_its_queue_and_a_home_still_comes_first() {
+        let mut pool = HwqPool::new(2, 1, 8).lending(Lending::Never);
+        (0..3).for_each(|slot| pool.attach(slot, false, &mut Vec::new()));
+        let backlogs = |slot| Want::Backlog(u32::from(slot) * 10);
+        pool.schedule(backlogs, &mut Vec::new());
+        assert_eq!(places(&pool), [0, 1, 2]);
+        let mut moved = Vec::new();
+        pool.attach(3, true, &mut moved);
+        pool.schedule(|slot| if slot == 3 { Want::Home } else { backlogs(slot) }, &mut moved);
+        assert!(pool.at(3) < 2, "{:?}", places(&pool));
+        pool.detach(3);
+        assert_eq!((0..3).filter(|slot| pool.at(*slot) < 2).count(), 1, "the one that had to leave stays away");
     }
 
     #[test]

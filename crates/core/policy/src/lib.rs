@@ -65,7 +65,7 @@ pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use k2::{K2, K2Config};
-pub use lpns::{Bound, HwqSplit, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
+pub use lpns::{Bound, HwqSplit, Lending, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};

@@ -15,6 +15,18 @@ pub struct HwqSplit {
     pub shared: Option<u16>,
 }
 
+/// Who gets the exclusive HWQs that guaranteed VQs leave (LPNS §4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lending {
+    /// The VQs with the longest backlogs, anew each period.
+    #[default]
+    Backlog,
+    /// Those that have work, in turn, whatever their backlog: switching without weights.
+    Turns,
+    /// Whoever came first, for as long as it stays: no switching.
+    Never,
+}
+
 /// Settings of [`Lpns`](crate::Lpns). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LpnsConfig {
@@ -33,6 +45,8 @@ pub struct LpnsConfig {
     pub depth: u32,
     /// How [`with_hwqs`](Self::with_hwqs) shares HWQs out.
     pub split: HwqSplit,
+    /// What is done with 1-1 HWQs that no guaranteed VQ needs.
+    pub lending: Lending,
     /// 1-1 HWQs: the back end's queues `0..hwqs_exclusive`. At least one per guaranteed VQ of this poller.
     pub hwqs_exclusive: u16,
     /// 1-N HWQs: the queues that follow. 1 or more.
@@ -68,6 +82,7 @@ impl LpnsConfig {
             l_h: Nanos(11_050),
             depth: 1,
             split: HwqSplit::default(),
+            lending: Lending::default(),
             hwqs_exclusive: 4,
             hwqs_shared: 4,
             hwq_depth: 1024,

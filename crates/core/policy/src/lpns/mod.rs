@@ -36,7 +36,7 @@ mod throttle;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 
 pub use self::bound::{Bound, RestsOn};
-pub use self::config::{HwqSplit, LpnsConfig};
+pub use self::config::{HwqSplit, Lending, LpnsConfig};
 pub use self::throttle::ThrottleState;
 
 use self::detector::{Detector, Observed};
@@ -79,7 +79,7 @@ impl Lpns {
     /// A setting out of its range.
     pub fn new(config: LpnsConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth);
+        let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth).lending(config.lending);
         Ok(Self {
             queues: Queues::new(pool, config.variant == Variant::Corrected),
             throttle: Throttle::new(&config),

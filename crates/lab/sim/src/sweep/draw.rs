@@ -7,7 +7,7 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig,
+    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, K2Config, Lending, Limits, LpnsConfig, MqfqConfig,
     PolicyConfig, TenantPriority, Terms, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
@@ -382,6 +382,7 @@ fn lpns(rng: &mut Rng) -> LpnsConfig {
     }
     LpnsConfig {
         variant: *choose(rng, &[Variant::Corrected, Variant::Corrected, Variant::Published]),
+        lending: *choose(rng, &[Lending::Backlog, Lending::Backlog, Lending::Turns, Lending::Never]),
         omega: rng.f64() * 400.0 + 1.0,
         r_iops: rng.f64() * 1e6 + 50_000.0,
         depth: rng.u32(1..=32),

@@ -9,6 +9,7 @@
 //! | `fig2` | what happens without a policy; with Table 1 |
 //! | `trace`, `fig9`, `fig10` | the web server's stand-in; `fig10` also draws Fig. 11 |
 //! | `fig13` | the Ω sweep and the bounds |
+//! | `queues` | the queue pool and its scheduling, switched off |
 //! | `ycsb` | Fig. 12 and Table 3 |
 //!
 //! Not repeated: Fig. 1 and 14 (the interference of Fig. 7 over time), Fig. 5 and 6, whose numbers are not legible, and
@@ -24,6 +25,7 @@ mod fig7e;
 mod fig8;
 mod fig9;
 mod printed;
+mod queues;
 mod systems;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     experiment("A web server beside one to six writers, P5800X", fig10::measure),
     experiment("A key-value store beside three neighbours", ycsb::measure),
     experiment("The choice of Ω", fig13::measure),
+    experiment("Queue scheduling where HWQs are scarce", queues::measure),
 ];
 
 const fn experiment(title: &'static str, measure: fn(&Context<'_>) -> Result<Vec<Figure>, Error>) -> Experiment {

@@ -33,6 +33,8 @@ fn a_quick_run_measures_every_figure() {
         "fig12",
         "fig13a",
         "fig13b",
+        "waqs",
+        "waqs-deep",
     ];
     assert_eq!(ids, expected);
     for figure in &figures {
