@@ -111,12 +111,7 @@ pub const WORKING_SET_BYTES: u64 = 512 << 20;
 /// Writes the working set once, so that a memory drive has pages of its own there: unwritten ones are all the
 /// same zeros, in the cache.
 pub fn fill(socket: &Path) -> Result<()> {
-    fill_with(socket, WORKING_SET_BYTES)
-}
-
-/// The same for so many bytes.
-pub fn fill_with(socket: &Path, bytes: u64) -> Result<()> {
-    let size = format!("{}m", bytes >> 20);
+    let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new(evenkeel())
         .arg("load")
         .arg(socket)

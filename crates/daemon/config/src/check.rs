@@ -376,6 +376,10 @@ fn read_backend(
     } else {
         None
     };
+    if !matches!(word, BackendWord::Model) {
+        section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
+    }
+    let memory_backed = or(sink, section, "memory_backed", true, boolean);
     let create = or(sink, section, "create", false, boolean);
     let needs_size = !has_path || create == Some(true);
     if needs_size && section.lacks("size") {
@@ -388,7 +392,7 @@ fn read_backend(
         BackendWord::Block => Some(Backend::Block { path: path? }),
         BackendWord::Memory => Some(Backend::Memory),
         BackendWord::Null => Some(Backend::Null),
-        BackendWord::Model => Some(Backend::Model),
+        BackendWord::Model => Some(Backend::Model { memory_backed: memory_backed? }),
     }
 }
 

@@ -126,7 +126,10 @@ pub enum Backend {
     /// Nothing: writes vanish, reads leave the buffer as it is.
     Null,
     /// A drive model in real time over memory.
-    Model,
+    Model {
+        /// Its data are kept in memory; else it takes writes and reads as zeros.
+        memory_backed: bool,
+    },
 }
 
 /// The threads that move commands.
@@ -361,7 +364,7 @@ impl Backend {
             Self::Block { .. } => "block",
             Self::Memory => "memory",
             Self::Null => "null",
-            Self::Model => "model",
+            Self::Model { .. } => "model",
         }
     }
 
@@ -369,7 +372,7 @@ impl Backend {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path } => Some(path),
-            Self::Memory | Self::Null | Self::Model => None,
+            Self::Memory | Self::Null | Self::Model { .. } => None,
         }
     }
 }

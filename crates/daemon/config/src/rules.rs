@@ -280,7 +280,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
 /// D2FQ shares by the drive's own arbitration, which the kernel does not pass on.
 fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
     let (Some(device), Some(Settings::D2fq(_))) = (&draft.device, &draft.policy) else { return };
-    if device.backend != Backend::Model {
+    if !matches!(device.backend, Backend::Model { .. }) {
         let what = format!(
             "d2fq needs a drive with weighted round robin, and {:?} gives none: only the drive model has it today",
             device.backend.name()

@@ -60,7 +60,7 @@ pub(crate) const TOP: &[&str] = &[
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
 pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
 pub(crate) const DEVICE: &[&str] =
-    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file", "wipe"];
+    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file", "wipe", "memory_backed"];
 pub(crate) const DRIVE: &[&str] = &[
     "name",
     "backend",
@@ -72,6 +72,7 @@ pub(crate) const DRIVE: &[&str] = &[
     "queue_depth",
     "layout_file",
     "wipe",
+    "memory_backed",
     "nofail",
     "policy",
     "pollers",

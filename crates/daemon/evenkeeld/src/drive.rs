@@ -232,7 +232,10 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
     Ok(match &config.device.backend {
         config::Backend::Null => Box::new(NullDrive::new(size_bytes)),
         config::Backend::Memory => Box::new(MemoryDrive::new(size_bytes).map_err(|error| config.no_memory(error))?),
-        config::Backend::Model => {
+        config::Backend::Model { memory_backed: false } => {
+            Box::new(ModelDrive::without_content(profile.clone(), size_bytes))
+        }
+        config::Backend::Model { memory_backed: true } => {
             Box::new(ModelDrive::over_memory(profile.clone(), size_bytes).map_err(|error| config.no_memory(error))?)
         }
         config::Backend::File { path, .. } => Box::new(UringDrive::open(path, Kind::File, None)?),

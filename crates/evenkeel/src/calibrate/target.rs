@@ -74,7 +74,7 @@ impl Target {
                 target.size_bytes = size_bytes.unwrap_or(found);
                 target
             }
-            config::Backend::Model => {
+            config::Backend::Model { .. } => {
                 let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
                 let identity = format!("the drive model of {}", profile.name);
                 in_memory(Drive::Model(ModelDrive::without_content(profile, bytes)), identity, 512)

@@ -93,7 +93,7 @@ impl Config {
         let found = match &self.device.backend {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
             Backend::Block { path } => self.check_block(&mut sink, path, &uses),
-            Backend::Memory | Backend::Null | Backend::Model => Some(Found {
+            Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
                 id: None,
                 len_bytes: self.device.size.unwrap_or_default().0,
