@@ -13,8 +13,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
 . /lib/wait-for.sh
-xzcat /lib/virtio_blk.ko.xz >/run/virtio_blk.ko
-insmod /run/virtio_blk.ko
+load-modules virtio_blk
 
 # The host gives up on a boot before this does.
 PORT_LIMIT_S=900

@@ -18,11 +18,21 @@ const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const PROGRAMS: [&str; 6] =
     ["usr/bin/fio", "usr/bin/fallocate", "usr/sbin/blkdiscard", "usr/sbin/e2fsck", "usr/sbin/mke2fs", "usr/sbin/nvme"];
 
-/// The one driver that the tests need and that Debian's cloud kernel has not built in.
-const MODULE: &str = "drivers/block/virtio_blk.ko.xz";
+/// What the tests need and Debian's cloud kernel has not built in. `usr/sbin/load-modules` loads them by name.
+const MODULES: [&str; 9] = [
+    "drivers/block/virtio_blk",
+    "drivers/block/loop",
+    "drivers/block/null_blk/null_blk",
+    "drivers/block/ublk_drv",
+    "virt/lib/irqbypass",
+    "drivers/vfio/vfio",
+    "drivers/vfio/vfio_iommu_type1",
+    "drivers/vfio/pci/vfio-pci-core",
+    "drivers/vfio/pci/vfio-pci",
+];
 
 const FOLDERS: [&str; 13] =
-    ["bin", "dev", "etc", "lib", "lib64", "mnt", "proc", "run", "sys", "tmp", "usr/bin", "usr/sbin", LIBRARIES];
+    ["bin", "dev", "etc", "lib/modules", "lib64", "mnt", "proc", "run", "sys", "tmp", "usr/bin", "usr/sbin", LIBRARIES];
 
 const KIND_DIR: u32 = 0o040_000;
 const KIND_FILE: u32 = 0o100_000;
@@ -91,8 +101,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Writes the guest's programs, the libraries that they need and the module for virtio disks, taken from
-/// the unpacked `root`.
+/// Writes the guest's programs, the libraries that they need and kernel modules, taken from the unpacked `root`.
 ///
 /// # Errors
 /// When one of these is not in `root`.
@@ -114,16 +123,21 @@ pub fn write_userland(root: &Path, to: &Path) -> Result<()> {
     for (name, path) in libraries {
         archive.file(&format!("{LIBRARIES}/{name}"), &fs::read(&path)?)?;
     }
-    archive.file("lib/virtio_blk.ko.xz", &fs::read(module_in(root)?).context(MODULE)?)?;
+    let modules = modules_in(root)?;
+    for module in MODULES {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        let content = fs::read(modules.join(format!("{module}.ko.xz"))).context(module)?;
+        archive.file(&format!("lib/modules/{name}.ko.xz"), &content)?;
+    }
     archive.finish()?.flush()?;
     Ok(())
 }
 
-/// [`MODULE`] among the modules of the one kernel in `root`.
-fn module_in(root: &Path) -> Result<PathBuf> {
+/// The folder of the modules of the one kernel in `root`.
+fn modules_in(root: &Path) -> Result<PathBuf> {
     let kernels = fs::read_dir(root.join("usr/lib/modules")).context("the kernel's modules")?;
     let kernel = kernels.flatten().next().context("the kernel package holds no modules")?;
-    Ok(kernel.path().join("kernel").join(MODULE))
+    Ok(kernel.path().join("kernel"))
 }
 
 /// The libraries that `program` loads, by name, as the root's own loader finds them.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `mirror`, `apt`, `initramfs`, `prepare` | making QEMU, kernel and userland, once, without root |
 //! | `qemu`, `qmp`, `agent`, `load` | a guest: process, console, monitor, command channel, what runs in its background |
+//! | `inside` | guests that run Evenkeel themselves |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
@@ -17,6 +18,7 @@ mod agent;
 mod apt;
 pub mod daemon;
 mod initramfs;
+mod inside;
 pub mod kill;
 mod lab;
 mod load;

@@ -14,7 +14,7 @@ use super::initramfs::{self, LIBRARIES};
 use super::mirror;
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
-const RECIPE: u32 = 2;
+const RECIPE: u32 = 3;
 
 /// Debian's release that the guest's kernel and programs come from.
 const RELEASE: &str = "trixie";

@@ -29,11 +29,12 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 8] = [
+const GUEST_FILES: [(&str, &str); 9] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
     ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
     ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
+    ("usr/sbin/load-modules", include_str!("../../guest/load-modules.sh")),
     ("lib/wait-for.sh", include_str!("../../guest/wait-for.sh")),
     ("usr/sbin/kill-load", include_str!("../../guest/kill-load.sh")),
     ("etc/verify.fio", include_str!("../../guest/verify.fio")),
@@ -155,6 +156,15 @@ impl Disk {
     }
 }
 
+/// What a guest has beyond what every guest has.
+#[derive(Debug, Clone, Default)]
+pub struct Extras {
+    /// Arguments for QEMU, before those that make devices.
+    pub qemu_arguments: Vec<String>,
+    /// Words for the kernel's command line.
+    pub kernel_arguments: Vec<String>,
+}
+
 /// What a guest is started with.
 struct Setup {
     machine: Machine,
@@ -162,6 +172,7 @@ struct Setup {
     name: String,
     qemu: Qemu,
     disks: Vec<Disk>,
+    extras: Extras,
 }
 
 impl Setup {
@@ -173,6 +184,7 @@ impl Setup {
         let file = |suffix: &str| self.file(suffix);
         let (channel, console, log) = (file("agent"), file("console"), file("qemu"));
         let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
+        let kernel_arguments = [&[KERNEL_ARGUMENTS.to_owned()], &self.extras.kernel_arguments[..]].concat();
         let output = fs::File::create(&log)?;
         fs::write(&console, "")?;
         let child = self
@@ -187,7 +199,8 @@ impl Setup {
             .arg(self.machine.images.kernel())
             .arg("-initrd")
             .arg(&self.machine.initrd)
-            .args(["-append", KERNEL_ARGUMENTS])
+            .args(["-append", &kernel_arguments.join(" ")])
+            .args(&self.extras.qemu_arguments)
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
             .arg("-chardev")
@@ -235,7 +248,23 @@ impl Guest {
     /// # Errors
     /// When QEMU does not start; the error holds what it said.
     pub fn spawn(machine: &Machine, accel: Accel, name: &str, qemu: Qemu, disks: &[Disk]) -> Result<Self> {
-        let setup = Setup { machine: machine.clone(), accel, name: name.to_owned(), qemu, disks: disks.to_vec() };
+        Self::spawn_with(machine, accel, name, qemu, disks, Extras::default())
+    }
+
+    /// As [`Guest::spawn`], with more than what every guest has.
+    ///
+    /// # Errors
+    /// As [`Guest::spawn`].
+    pub fn spawn_with(
+        machine: &Machine,
+        accel: Accel,
+        name: &str,
+        qemu: Qemu,
+        disks: &[Disk],
+        extras: Extras,
+    ) -> Result<Self> {
+        let (name, disks) = (name.to_owned(), disks.to_vec());
+        let setup = Setup { machine: machine.clone(), accel, name, qemu, disks, extras };
         let (process, agent) = setup.start()?;
         Ok(Self { setup, process, agent })
     }

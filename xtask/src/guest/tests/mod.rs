@@ -8,6 +8,7 @@ mod ext4;
 mod namespaces;
 mod online;
 mod pair;
+mod programs;
 mod rebind;
 mod sanitize;
 mod virtio;
@@ -31,7 +32,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 28] = [
+pub const ALL: [Test; 29] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -50,6 +51,7 @@ pub const ALL: [Test; 28] = [
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
+    test("programs-run-inside-a-guest", programs::run_inside),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),
