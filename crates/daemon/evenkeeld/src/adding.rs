@@ -16,7 +16,7 @@ use promises::{drive_profile, planning};
 use crate::drive;
 use crate::opened::OpenedDrive;
 use crate::owner::Owner;
-use crate::problems::{broken, in_words, invalid, no_such_drive, not_durable, not_writable};
+use crate::problems::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::served_drive::{DriveId, ServedDrive};
 
 impl Owner {
@@ -25,9 +25,9 @@ impl Owner {
         let layout_file = new.path.as_ref().map(|_| self.added.layout_file(&new.name));
         let section = new.to_section(layout_file.as_deref()).map_err(not_writable)?;
         let to_be = self.added.with(&section);
-        if let Some((_, there)) = self.find_drive_by_name(&new.name) {
+        if let Some((_, there)) = self.drive_named(&new.name) {
             let is_same = there.config.is_added() && self.added.sections().contains(&section);
-            return if is_same { Ok(there.describe()) } else { Err(name_taken(&new.name)) };
+            return if is_same { Ok(there.describe()) } else { Err(drive_name_taken(&new.name)) };
         }
         self.refuse_missing(new)?;
         let state_dir = self.added.directory();
@@ -88,7 +88,7 @@ impl Owner {
     /// Lets go of a drive that nobody has anything on. With `force`, one that could not be had at the start is
     /// forgotten with its disks, and one that is there need not have wiped what is left on it.
     pub(crate) fn remove_drive(&mut self, name: &str, force: bool) -> Result<(), Problem> {
-        let Some((id, drive)) = self.find_drive_by_name(name) else { return self.remove_missing(name, force) };
+        let Some((id, drive)) = self.drive_named(name) else { return self.remove_missing(name, force) };
         refuse_declared(&drive.config)?;
         let (disks, wiping_bytes) = drive.holds();
         if disks > 0 {
@@ -162,10 +162,6 @@ impl Owner {
     fn tell(&self, kind: EventKind, name: &str, done: &str) {
         (self.common.around.sink)(Level::Info, &format!("drive {name}: {done}"));
         self.common.events.tell(kind, None, Some(name.to_owned()));
-    }
-
-    fn find_drive_by_name(&self, name: &str) -> Option<(DriveId, &ServedDrive)> {
-        self.drives.iter().find(|(_, drive)| drive.config.device.name == name).map(|(id, drive)| (*id, drive))
     }
 
     /// What the drive has of the file, and of `added`: no tenant.
@@ -261,10 +257,6 @@ fn remove_left_behind(path: PathBuf) -> Result<(), Problem> {
 
 fn is_empty(layout: &Layout) -> bool {
     layout.placements().is_empty() && layout.wiping().is_empty()
-}
-
-fn name_taken(name: &str) -> Problem {
-    Problem::new(409, "name-taken", format!("there is a drive {name:?} already"), "choose another name")
 }
 
 fn refused(errors: &ConfigErrors) -> Problem {

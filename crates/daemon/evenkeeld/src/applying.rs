@@ -23,7 +23,7 @@ use ssd_model::Profile;
 
 use crate::adopting::Adopted;
 use crate::owner::Owner;
-use crate::problems::{broken, in_words, invalid, no_room, not_durable};
+use crate::problems::{broken, in_words, invalid, no_room, not_durable, promise_not_kept};
 use crate::served_drive::{DriveId, ServedDrive};
 
 /// Whether tenants that left the file go, or stay until somebody says so.
@@ -172,8 +172,7 @@ impl Owner {
 
     /// A tenant of a drive that is not served can't be served.
     fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
-        let is_served = |name: &str| self.drives.values().any(|drive| drive.config.device.name == name);
-        let is_known = |name: &str| is_served(name) || self.absent.drive(name).is_some();
+        let is_known = |name: &str| self.drive_named(name).is_some() || self.absent.drive(name).is_some();
         let is_new = |config: &&Config| config.disks().next().is_some() && !is_known(&config.device.name);
         let Some(new) = next.each.iter().find(is_new) else { return Ok(()) };
         let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
@@ -210,9 +209,8 @@ impl Owner {
         Drives { mut each, mut unplaced }: Drives,
         profile: &dyn Fn(&ServedDrive, &Config) -> Profile,
     ) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
-        let find = |config: &Config| self.drives.iter().find(|(_, it)| it.config.device.name == config.device.name);
         let served: Vec<Option<(DriveId, &ServedDrive)>> =
-            each.iter().map(|config| find(config).map(|(id, drive)| (*id, drive))).collect();
+            each.iter().map(|config| self.drive_named(&config.device.name)).collect();
         let has = |name: &str| served.iter().position(|it| it.is_some_and(|(_, drive)| drive.has_disk(name)));
         for (name, at) in unplaced.take_known(has) {
             unplaced.put(&name, at, &mut each[at]);
@@ -250,10 +248,7 @@ impl Owner {
     fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
         for (id, config) in &plan.configs {
             let Some(drive) = self.drives.get(id) else { continue };
-            Admission::new(config, &drive.profile).refuse(config).map_err(|errors| {
-                let (title, remedy) = in_words(&errors);
-                Problem::new(409, "promise-not-kept", title, remedy)
-            })?;
+            Admission::new(config, &drive.profile).refuse(config).map_err(|errors| promise_not_kept(&errors))?;
             if let Some(recorded) = drive.layout.layout() {
                 config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room(&errors))?;
             }
@@ -282,37 +277,11 @@ impl Owner {
     fn carry_out(&mut self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
         let mut done = self.declared()?;
         let (mut told, mut failed) = (Vec::new(), None);
-        for step in plan.steps.iter().filter(|step| step.action != Action::Later) {
-            if step.action == Action::Declare {
-                if let Err(problem) = self.take_adoption(step, (&plan.adopted.added, &plan.adopted.drives), &mut done) {
-                    failed = Some((step, problem));
-                    break;
-                }
-                (self.common.around.sink)(Level::Info, &format!("applied: {step}"));
-                told.push(format!("done: {step}"));
-                continue;
-            }
-            let Some(name) = step.tenant.as_deref() else {
-                // It was tried when the plan was made.
-                for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
-                    if let (Some(drive), Some(config)) = (self.drives.get_mut(&id), plan.configs.get(&id)) {
-                        drive.take_policy(policy, config);
-                    }
-                }
-                done.take_policies(&plan.sections);
-                told.push(format!("done: {step}"));
-                continue;
-            };
-            if step.action == Action::Delete && missing == Missing::Stays {
-                continue;
-            }
-            if let Err(problem) = self.take_step(step, name, &plan.configs) {
+        let stays = |step: &&Step| step.action == Action::Delete && missing == Missing::Stays;
+        for step in plan.steps.iter().filter(|step| step.action != Action::Later && !stays(step)) {
+            if let Err(problem) = self.take_step(step, plan, &mut done) {
                 failed = Some((step, problem));
                 break;
-            }
-            match plan.sections.find(name) {
-                Some((kind, section)) => done.put(kind, section.clone()),
-                None => done.remove(name),
             }
             (self.common.around.sink)(Level::Info, &format!("applied: {step}"));
             told.push(format!("done: {step}"));
@@ -340,7 +309,37 @@ impl Owner {
         }
     }
 
-    fn take_step(&mut self, step: &Step, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
+    /// Takes one step; what is `done` has it.
+    fn take_step(&mut self, step: &Step, plan: &Plan, done: &mut Sections) -> Result<(), Problem> {
+        match (step.action, step.tenant.as_deref()) {
+            (Action::Declare, _) => {
+                self.take_adoption(step, (&plan.adopted.added, &plan.adopted.drives), done)?;
+            }
+            (_, None) => {
+                self.take_policies(plan);
+                done.take_policies(&plan.sections);
+            }
+            (_, Some(name)) => {
+                self.take_disk_step(step, name, &plan.configs)?;
+                match plan.sections.find(name) {
+                    Some((kind, section)) => done.put(kind, section.clone()),
+                    None => done.remove(name),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It was tried when the plan was made.
+    fn take_policies(&mut self, plan: &Plan) {
+        for (id, policy) in self.policies_of(&plan.configs).unwrap_or_default() {
+            if let (Some(drive), Some(config)) = (self.drives.get_mut(&id), plan.configs.get(&id)) {
+                drive.take_policy(policy, config);
+            }
+        }
+    }
+
+    fn take_disk_step(&mut self, step: &Step, name: &str, to_be: &BTreeMap<DriveId, Config>) -> Result<(), Problem> {
         let action = step.action;
         let is_it = |config: &Config| config.namespaces.iter().any(|namespace| namespace.name == name);
         if let Some((id, config)) = to_be.iter().find(|(_, config)| action != Action::Delete && is_it(config)) {

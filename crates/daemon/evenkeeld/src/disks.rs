@@ -20,9 +20,9 @@ use promises::placing::{Preference, refuse_unjudged};
 
 use crate::owner::Owner;
 use crate::problems::{
-    INVALID, broken, declared, disk_missing, drive_missing, in_words, invalid, name_reserved, name_taken, no_room,
+    INVALID, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
     no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_durable, not_writable, otherwise,
-    unjudged,
+    promise_not_kept, unjudged,
 };
 use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
 
@@ -314,9 +314,8 @@ impl ServedDrive {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| {
-            let (title, _) = in_words(&errors);
             let remedy = "change what the title says, or make the disk with overcommit to serve it all the same";
-            Problem::new(409, "promise-not-kept", title, remedy)
+            Problem { remedy: remedy.to_owned(), ..promise_not_kept(&errors) }
         })?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
         Ok((config, tenant))

@@ -83,6 +83,11 @@ impl Owner {
         Ok(owner)
     }
 
+    /// The drive that is served under that name.
+    pub(crate) fn drive_named(&self, name: &str) -> Option<(DriveId, &ServedDrive)> {
+        self.drives.iter().find(|(_, drive)| drive.config.device.name == name).map(|(id, drive)| (*id, drive))
+    }
+
     /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
     /// anything.
     pub fn patience(&self) -> Option<Duration> {

@@ -64,12 +64,21 @@ pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
     Problem::new(409, "no-room", title, remedy)
 }
 
+pub(crate) fn promise_not_kept(errors: &ConfigErrors) -> Problem {
+    let (title, remedy) = in_words(errors);
+    Problem::new(409, "promise-not-kept", title, remedy)
+}
+
 pub(crate) fn unjudged(why: &str) -> Problem {
     Problem::new(409, "promise-not-judged", why, "name the drive to have the disk there all the same")
 }
 
 pub(crate) fn no_such_drive(name: &str) -> Problem {
     Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
+}
+
+pub(crate) fn drive_name_taken(name: &str) -> Problem {
+    Problem::new(409, "name-taken", format!("there is a drive {name:?} already"), "choose another name")
 }
 
 pub(crate) fn drive_missing(missing: &Missing) -> Problem {

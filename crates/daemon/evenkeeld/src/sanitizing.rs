@@ -17,8 +17,8 @@ impl Owner {
         if let Some(missing) = self.absent.drive(name) {
             return Err(drive_missing(missing));
         }
-        let found = self.drives.values_mut().find(|drive| drive.config.device.name == name);
-        let drive = found.ok_or_else(|| no_such_drive(name))?;
+        let (id, _) = self.drive_named(name).ok_or_else(|| no_such_drive(name))?;
+        let drive = self.drives.get_mut(&id).ok_or_else(|| no_such_drive(name))?;
         match step {
             SanitizeStep::Begins => drive.hold()?,
             SanitizeStep::Ended => drive.end_sanitize(true)?,
@@ -86,9 +86,15 @@ impl ServedDrive {
             self.layout.begin_sanitize().map_err(|error| not_durable(&error))?;
             self.tell_of(EventKind::DriveSanitizing, "held, to be sanitized");
         }
+        self.refuse_unless_quiet()
+    }
+
+    /// What the wiper still has in flight may be written at any time, over whoever gets that place by then.
+    fn refuse_unless_quiet(&mut self) -> Result<(), Problem> {
         if self.stop_wiper() {
             return Ok(());
         }
+        let name = &self.config.device.name;
         let title = format!("drive {name:?} is held, and has not yet answered what the wiper sent it before");
         Err(Problem::new(503, "not-quiet", title, "ask again"))
     }
@@ -96,6 +102,10 @@ impl ServedDrive {
     fn end_sanitize(&mut self, is_erased: bool) -> Result<(), Problem> {
         if !self.is_held() {
             return Ok(());
+        }
+        if is_erased {
+            // Whoever says so may not have waited for an answer when it began.
+            self.refuse_unless_quiet()?;
         }
         let former = self.layout.layout().map(|layout| layout.wiping().to_vec()).unwrap_or_default();
         self.layout.end_sanitize(is_erased).map_err(|error| not_durable(&error))?;
