@@ -67,15 +67,7 @@ impl Step {
             }
             Self::Delete(name) => drop(rest.delete(name, Deletion::default())?),
         }
-        let mut ended = Ok(());
-        wait_for("the rest of a change", || match rest.operations() {
-            Ok(left) => left.is_empty().then_some(()),
-            Err(error) => {
-                ended = Err(error);
-                Some(())
-            }
-        });
-        ended?;
+        wait_until_nothing_is_left(&rest)?;
         if let Self::Create(name, mib) = self {
             let mut guest = home.attach(name);
             (0..mib).for_each(|at| guest.write(at * MIB / 512, &content(name, at)).unwrap());
@@ -96,17 +88,36 @@ fn home() -> Home {
     home
 }
 
+/// Waits for the end of what the daemon does by itself, or of the daemon.
+pub fn wait_until_nothing_is_left(rest: &Rest) -> anyhow::Result<()> {
+    let mut ended = Ok(());
+    wait_for("the rest of a change", || match rest.operations() {
+        Ok(left) => left.is_empty().then_some(()),
+        Err(error) => {
+            ended = Err(error);
+            Some(())
+        }
+    });
+    ended
+}
+
 /// The states before and after the step at which it died; `None`: it did not.
-fn run_until_it_dies(home: &Home, at: &str) -> Option<[State; 2]> {
-    let mut state = State::new();
+pub fn run_until_it_dies<Step: Copy, State: Clone + Default>(
+    home: &Home,
+    at: &str,
+    steps: &[Step],
+    apply: impl Fn(Step, &mut State),
+    run: impl Fn(Step) -> anyhow::Result<()>,
+) -> Option<[State; 2]> {
+    let mut state = State::default();
     // It dies as it is meant to; a line of the standard library says so.
     let Ok(daemon) = home.try_serve(&home.config(), &[("EVENKEELD_CRASH_AT", at)]) else {
-        return Some([State::new(), State::new()]);
+        return Some([State::default(), State::default()]);
     };
-    for step in STEPS {
+    for step in steps {
         let before = state.clone();
-        step.apply(&mut state);
-        if step.run(home).is_err() {
+        apply(*step, &mut state);
+        if run(*step).is_err() {
             return Some([before, state]);
         }
     }
@@ -169,7 +180,7 @@ pub fn at_each_passing(point: usize, trial: impl Fn(&str) -> Option<()>) -> usiz
 fn crash_at(point: usize) {
     let crashes = at_each_passing(point, |at| {
         let home = home();
-        let states = run_until_it_dies(&home, at)?;
+        let states = run_until_it_dies(&home, at, &STEPS, Step::apply, |step| step.run(&home))?;
         check(&home, at, &states);
         Some(())
     });

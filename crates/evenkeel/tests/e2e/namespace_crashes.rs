@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use api::{Attach, Deletion, DiskChange, NewDisk, Rest, api_path};
 
-use crate::crashes::at_each_passing;
+use crate::crashes::{at_each_passing, run_until_it_dies, wait_until_nothing_is_left};
 use crate::guest::pattern;
-use crate::harness::{Home, wait_for};
+use crate::harness::Home;
 use crate::namespaces::{go_to, wait_for_namespaces};
 
 const MIB: u64 = 1 << 20;
@@ -51,11 +51,17 @@ impl Step {
         }
     }
 
-    fn run(self, rest: &Rest) -> anyhow::Result<()> {
+    fn run(self, home: &Home) -> anyhow::Result<()> {
+        let rest = Rest::new(api_path(&home.runtime_dir()));
         match self {
             Self::Create(tenant) => {
                 let (name, size, attach) = (NAME.to_owned(), "2MiB".to_owned(), Some(tenant.to_owned()));
-                rest.create(&NewDisk { name, size, attach, ..NewDisk::default() }).map(drop)
+                rest.create(&NewDisk { name, size, attach, ..NewDisk::default() })?;
+                let mut guest = home.attach(tenant);
+                wait_for_namespaces(&mut guest, &[1, 2]);
+                go_to(&mut guest, 2, 2);
+                guest.write(0, &content()).unwrap();
+                Ok(())
             }
             Self::Attach(tenant, read_only) => {
                 let attach = Attach { tenant: tenant.to_owned(), read_only, shared: false };
@@ -68,15 +74,7 @@ impl Step {
             Self::Detach(tenant) => rest.detach(NAME, tenant).map(drop),
             Self::Delete => {
                 rest.delete(NAME, Deletion { force: true, ..Deletion::default() })?;
-                let mut ended = Ok(());
-                wait_for("the wiper", || match rest.operations() {
-                    Ok(left) => left.is_empty().then_some(()),
-                    Err(error) => {
-                        ended = Err(error);
-                        Some(())
-                    }
-                });
-                ended
+                wait_until_nothing_is_left(&rest)
             }
         }
     }
@@ -84,29 +82,6 @@ impl Step {
 
 fn content() -> Vec<u8> {
     pattern(77, MIB as usize)
-}
-
-/// The states before and after the step at which it died; `None`: it did not.
-fn run_until_it_dies(home: &Home, at: &str) -> Option<[State; 2]> {
-    let mut state = None;
-    // It dies as it is meant to; a line of the standard library says so.
-    let Ok(daemon) = home.try_serve(&home.config(), &[("EVENKEELD_CRASH_AT", at)]) else { return Some([None, None]) };
-    let rest = Rest::new(api_path(&home.runtime_dir()));
-    for step in STEPS {
-        let before = state.clone();
-        step.apply(&mut state);
-        if step.run(&rest).is_err() {
-            return Some([before, state]);
-        }
-        if let Step::Create(tenant) = step {
-            let mut guest = home.attach(tenant);
-            wait_for_namespaces(&mut guest, &[1, 2]);
-            go_to(&mut guest, 2, 2);
-            guest.write(0, &content()).unwrap();
-        }
-    }
-    daemon.stop();
-    None
 }
 
 /// What the next daemon says is one of the states, and what its controllers have is the same.
@@ -145,7 +120,7 @@ fn crash_at(point: usize) {
     let crashes = at_each_passing(point, |at| {
         let home = Home::new();
         home.configure(CONFIG);
-        let states = run_until_it_dies(&home, at)?;
+        let states = run_until_it_dies(&home, at, &STEPS, Step::apply, |step| step.run(&home))?;
         check(&home, at, &states);
         Some(())
     });
