@@ -171,8 +171,12 @@ pub struct Found {
 impl Found {
     pub(crate) fn look(mut config: Config) -> Result<Self, ConfigErrors> {
         config.look_up_accounts()?;
-        let host = config.check_host()?;
+        let mut host = config.check_host()?;
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        if let (true, Some(recorded)) = (host.to_create, file.layout()) {
+            // What is to be made is no older copy; if anybody had data in it, it is refused for that.
+            host.device.start.clone_from(&recorded.device().start);
+        }
         Ok(Self { config, host, file })
     }
 

@@ -11,7 +11,7 @@ use layout::{Change, Layout, LayoutError, LayoutFile};
 
 use crate::config::{Backend, Config};
 use crate::drives::Found;
-use crate::host::{DeviceLock, HostReport, mark_image};
+use crate::host::{DeviceLock, HostReport, mark_image, mark_start, new_mark};
 use crate::problem::{ConfigErrors, Problem};
 
 /// A configuration that fits this machine, and where each tenant will be.
@@ -130,14 +130,34 @@ impl Prepared {
             })?;
         }
         let lock = self.config.lock_device()?;
-        if let Backend::File { path, .. } = &self.config.device.backend
-            && self.host.device.id.is_none()
-            && let Some(mark) = OpenOptions::new().write(true).open(path).ok().and_then(|image| mark_image(&image))
-        {
-            self.layout.identify(mark);
+        match &self.config.device.backend {
+            // Who may not write to it can't be served from it either, and is told so when it is opened.
+            Backend::File { path, .. } => match OpenOptions::new().write(true).open(path) {
+                Ok(image) => self.mark(&image),
+                Err(_) => self.file.save(self.layout.clone()),
+            },
+            _ => self.file.save(self.layout.clone()),
         }
-        self.file.save(self.layout).map_err(|e| layout_problem(&self.config, &e))?;
+        .map_err(|e| layout_problem(&self.config, &e))?;
         Ok((self.config, self.file, lock))
+    }
+
+    /// Records the layout of an image with the image's marks. Killed in between, the next start knows the image by the
+    /// mark of this start or of the one before.
+    fn mark(&mut self, image: &File) -> Result<(), LayoutError> {
+        if self.host.device.id.is_none()
+            && let Some(id) = mark_image(image)
+        {
+            self.layout.identify(id);
+        }
+        let mut start = new_mark();
+        if let Some(start) = &start {
+            self.layout.begin_start(start.clone());
+            self.file.save(self.layout.clone())?;
+        }
+        start = start.filter(|start| mark_start(image, start).is_ok());
+        self.layout.end_start(start);
+        self.file.save(self.layout.clone())
     }
 }
 

@@ -57,7 +57,7 @@ fn model() {
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
     let Settings::Lpns(lpns) = &config.policy else { panic!("not lpns") };
     assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
-    let device = DeviceIdentity { path: "model".into(), id: None, size_bytes: 2 << 30 };
+    let device = DeviceIdentity { path: "model".into(), size_bytes: 2 << 30, ..Default::default() };
     let (layout, _) = config.plan_layout(&device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);
 }

@@ -23,7 +23,7 @@ fn config(tenants: &[(&str, u64, &str)]) -> Config {
 }
 
 fn device(mib: u64) -> DeviceIdentity {
-    DeviceIdentity { path: "/drive.img".into(), id: None, size_bytes: mib * MIB }
+    DeviceIdentity { path: "/drive.img".into(), size_bytes: mib * MIB, ..Default::default() }
 }
 
 fn plan(config: &Config, mib: u64, recorded: Option<&Layout>) -> (Layout, Vec<Change>) {
@@ -143,7 +143,12 @@ fn contradictions_are_told_with_their_lines() {
 #[test]
 fn another_drive_is_refused_and_a_moved_one_is_not() {
     let tenants = config(&[("a", 4, "")]);
-    let drive = |path: &str, id: &str| DeviceIdentity { path: path.into(), id: Some(id.into()), size_bytes: 64 * MIB };
+    let drive = |path: &str, id: &str| DeviceIdentity {
+        path: path.into(),
+        id: Some(id.into()),
+        size_bytes: 64 * MIB,
+        ..Default::default()
+    };
     let (recorded, _) = tenants.plan_layout(&drive("/dev/nvme0n1", "eui.1"), None).expect("room");
     let (_, changes) = tenants.plan_layout(&drive("/dev/nvme1n1", "eui.1"), Some(&recorded)).expect("the same drive");
     assert!(matches!(&changes[..], [Change::DeviceMoved { .. }]));

@@ -69,7 +69,7 @@ fn holds_together(config: &Config) {
 
 #[test]
 fn no_mutation_panics_or_loses_a_range() {
-    let device = DeviceIdentity { path: "/srv/evenkeel/drive.img".into(), id: None, size_bytes: 64 << 30 };
+    let device = DeviceIdentity { path: "/srv/evenkeel/drive.img".into(), size_bytes: 64 << 30, ..Default::default() };
     let good = Config::parse(Path::new("good.toml"), GOOD).expect("the example is good");
     let (recorded, _) = good.plan_layout(&device, None).expect("room for both");
     let planned = AtomicUsize::new(0);

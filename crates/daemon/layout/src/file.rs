@@ -32,6 +32,7 @@ const HEAD: &str = "\
 # there is a grows_from_bytes, with that size until then.
 # [[wiping]]: what a deleted tenant left. Nobody gets it before it is overwritten, which the daemon does when it runs.
 # [[clean]]: free, and known to read as zeros. A new tenant gets it at once; other free ranges are zeroed before.
+# start: a mark of the image too, another one with each start; an older copy of the image is refused by it.
 # sanitizing: the drive erases itself, and nobody gets a place there; `evenkeel drive sanitize` goes on and ends it.
 # formatting_to_lba_bytes: a guest's Format was cut short; its reads and writes fail until it formats again.
 # The record of a [[namespace]] is a [[tenant]] here, too.
@@ -447,7 +448,7 @@ mod tests {
 
     fn planned() -> Layout {
         let tenants = ["a", "b"].map(|name| Wanted { name, size: Size(1 << 20), offset: None, lba_bytes: 512 });
-        let device = DeviceIdentity { path: "/d".into(), id: None, size_bytes: 8 << 20 };
+        let device = DeviceIdentity { path: "/d".into(), size_bytes: 8 << 20, ..Default::default() };
         Layout::plan(&tenants, &device, None).expect("room for both").0
     }
 

@@ -16,7 +16,7 @@ pub(crate) const VERSION: u32 = 2;
 const OLDEST_VERSION: u32 = 1;
 
 /// Which drive, so that a layout is never applied to another one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
     /// The file or block device, links resolved; the back end's name where it has no path.
@@ -24,6 +24,12 @@ pub struct DeviceIdentity {
     /// What the drive itself says who it is (its WWID or serial number), where the kernel knows; the mark of an image.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
+    /// Which start served it last: a second mark of an image, by which an older copy of it is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub start: Option<String>,
+    /// The start before, until the image is known to have the new mark.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub former_start: Option<String>,
     /// Bytes that tenants may use.
     pub size_bytes: u64,
 }
@@ -53,6 +59,16 @@ impl Layout {
     /// From now on the drive is known by its mark too.
     pub fn identify(&mut self, id: String) {
         self.device.id = Some(id);
+    }
+
+    /// It is served once more: its image has that mark from now on, or still the one before.
+    pub fn begin_start(&mut self, start: String) {
+        self.device.former_start = self.device.start.replace(start);
+    }
+
+    /// Its image has that mark for sure; `None`: it can't have one.
+    pub fn end_start(&mut self, start: Option<String>) {
+        (self.device.start, self.device.former_start) = (start, None);
     }
 
     /// Nobody is on the drive, and nobody knows what it holds.

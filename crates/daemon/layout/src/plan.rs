@@ -199,6 +199,13 @@ impl Contradictions {
     }
 }
 
+/// Whether an image is the one that was served last, and not a copy of before: what was deleted, wiped and made since
+/// then is in the layout and not in that.
+fn is_as_last_served(now: &DeviceIdentity, before: &DeviceIdentity) -> bool {
+    let known = before.start.iter().chain(&before.former_start);
+    before.start.is_none() || now.start.iter().any(|now| known.clone().any(|start| start == now))
+}
+
 fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &DeviceIdentity, changes: &mut Vec<Change>) {
     if let (Some(now_id), Some(before_id)) = (&now.id, &before.id)
         && now_id != before_id
@@ -210,6 +217,17 @@ fn same_device(found: &mut Contradictions, now: &DeviceIdentity, before: &Device
             what,
             "give the path of the recorded drive, or restore the layout file that belongs to this one",
         );
+        return;
+    }
+    if !is_as_last_served(now, before) {
+        let what = format!(
+            "{} is not the image that was served last, but a copy of it that is older or has lost its extended \
+             attributes, or another one: its tenants could see data of others",
+            now.path
+        );
+        let remedy = "put back the layout file that was saved with it; or, if nothing was served since it was copied, \
+                      remove the lines `id` and `start` from the layout file";
+        found.add(About::Device, what, remedy);
         return;
     }
     if now.size_bytes < before.size_bytes {

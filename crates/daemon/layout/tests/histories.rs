@@ -55,7 +55,7 @@ struct Counts {
 impl World {
     fn new(random: &mut Rng, path: Option<PathBuf>) -> Self {
         let drive_mib = random.u64(16..64);
-        let device = DeviceIdentity { path: "/d".into(), id: None, size_bytes: drive_mib * MIB };
+        let device = DeviceIdentity { path: "/d".into(), size_bytes: drive_mib * MIB, ..Default::default() };
         let (mut layout, _) = Layout::plan(&[], &device, None).unwrap();
         let is_blank = random.bool();
         if is_blank {

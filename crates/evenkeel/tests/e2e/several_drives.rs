@@ -1,7 +1,8 @@
 //! One daemon, several drives.
 
 use std::fs::OpenOptions;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
@@ -344,6 +345,46 @@ fn a_layout_is_of_one_image_alone() {
     }
     home.configure(CONFIG);
     home.serve().stop();
+}
+
+/// What was deleted since then would be in it, under the disks that have that place now.
+#[test]
+fn an_older_copy_of_an_image_is_refused() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    home.serve().stop();
+    let [image, copy] = ["fast.img", "copy.img"].map(|name| home.path(name));
+    let layout = home.path("fast.img.layout.toml");
+    // With its extended attributes.
+    let cp = |from: &Path, to: &Path| {
+        assert!(Command::new("cp").arg("--preserve=all").args([from, to]).status().unwrap().success());
+    };
+    cp(&image, &copy);
+    let saved = std::fs::read(&layout).unwrap();
+    let daemon = home.serve();
+    done(&home, "create web --size 2MiB --drive fast");
+    daemon.stop();
+    std::fs::rename(&image, home.path("newest.img")).unwrap();
+    cp(&copy, &image);
+    let told = check_fails(&home, CONFIG);
+    assert!(told.contains("is not the image that was served last") && told.contains("`id` and `start`"), "{told}");
+    // And one that was copied without them, whatever its age.
+    std::fs::remove_file(&image).unwrap();
+    std::fs::write(&image, std::fs::read(home.path("newest.img")).unwrap()).unwrap();
+    let told = check_fails(&home, CONFIG);
+    assert!(told.contains("is not the image that was served last"), "{told}");
+    // As told: with the layout of its time; or by hand.
+    let newest = std::fs::read_to_string(&layout).unwrap();
+    std::fs::write(&layout, saved).unwrap();
+    cp(&copy, &image);
+    home.serve().stop();
+    let kept: Vec<&str> =
+        newest.lines().filter(|line| !line.starts_with("id = ") && !line.starts_with("start = ")).collect();
+    std::fs::write(&layout, kept.join("\n")).unwrap();
+    std::fs::rename(home.path("newest.img"), &image).unwrap();
+    let daemon = home.serve();
+    assert_eq!(answer(&home, &["disk", "show", "web"])["state"], "served");
+    daemon.stop();
 }
 
 fn drive_fails(home: &Home, arguments: &str) -> String {

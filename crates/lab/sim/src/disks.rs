@@ -66,7 +66,7 @@ pub(crate) struct Disks {
 impl Disks {
     /// These disks, by name and size, on an empty drive. `None`: they don't fit.
     pub(crate) fn new(disks: &[(&str, u64)], drive_bytes: u64, wiper: u16) -> Option<Self> {
-        let device = DeviceIdentity { path: "model".to_owned(), id: None, size_bytes: drive_bytes };
+        let device = DeviceIdentity { path: "model".to_owned(), size_bytes: drive_bytes, ..Default::default() };
         let wanted: Vec<Wanted<'_>> = disks.iter().map(|(name, size_bytes)| wanted(name, *size_bytes)).collect();
         let (mut layout, _) = Layout::plan(&wanted, &device, None).ok()?;
         layout.is_all_zeros();

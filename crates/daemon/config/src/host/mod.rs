@@ -20,7 +20,9 @@ use rustix::fs::{Access, OFlags, access};
 pub use self::accounts::Identity;
 use self::accounts::owners;
 use self::directories::open_safe;
+use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
+pub(crate) use self::image_id::{mark_start, new_mark};
 use self::in_use::{InUse, LockError, number_of};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
@@ -53,7 +55,7 @@ pub struct DeviceLock {
 /// A drive as found.
 struct Found {
     path: PathBuf,
-    id: Option<String>,
+    marks: ImageMarks,
     len_bytes: u64,
     to_create: bool,
     holds_data: bool,
@@ -95,7 +97,7 @@ impl Config {
             Backend::Block { path } => self.check_block(&mut sink, path, &uses),
             Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
-                id: None,
+                marks: ImageMarks::default(),
                 len_bytes: self.device.size.unwrap_or_default().0,
                 to_create: false,
                 holds_data: false,
@@ -153,8 +155,8 @@ impl Config {
             let what = format!("can't read {}: {e}", path.display());
             ConfigErrors::one(self.file(), what, "check the drive (`dmesg`)")
         })?;
-        let id = image_id::of(opened).filter(|_| metadata.is_file());
-        let report = self.usable(&mut sink, Found { path, id, len_bytes, to_create: false, holds_data });
+        let marks = if metadata.is_file() { image_id::of(opened) } else { ImageMarks::default() };
+        let report = self.usable(&mut sink, Found { path, marks, len_bytes, to_create: false, holds_data });
         sink.finish()?;
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
     }
@@ -162,7 +164,7 @@ impl Config {
     /// What is there of a drive that has no file.
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
-        let device = DeviceIdentity { path: self.device.backend.name().to_owned(), id: None, size_bytes };
+        let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
         HostReport { device, to_create: false, holds_data: false, warnings: Vec::new() }
     }
 
@@ -257,7 +259,8 @@ impl Config {
             sink.maybe_at(self.marks.path.as_ref(), what, "rename it");
             return None;
         };
-        let device = DeviceIdentity { path: path.to_owned(), id: found.id, size_bytes };
+        let ImageMarks { id, start } = found.marks;
+        let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
         Some(HostReport { device, to_create: found.to_create, holds_data: found.holds_data, warnings: Vec::new() })
     }
 
@@ -283,8 +286,8 @@ impl Config {
         writable_directory(sink, canonical.parent()?, mark);
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
-        let id = image_id::at(&canonical);
-        Some(Found { path: canonical, id, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
+        let marks = image_id::at(&canonical);
+        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
     }
 
     fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -304,7 +307,13 @@ impl Config {
         }
         writable_directory(sink, &canonical, mark);
         let len_bytes = self.device.size?.0;
-        Some(Found { path: canonical.join(name), id: None, len_bytes, to_create: true, holds_data: false })
+        Some(Found {
+            path: canonical.join(name),
+            marks: ImageMarks::default(),
+            len_bytes,
+            to_create: true,
+            holds_data: false,
+        })
     }
 
     fn check_block(&self, sink: &mut Sink<'_>, path: &Path, uses: &[InUse]) -> Option<Found> {
@@ -344,7 +353,8 @@ impl Config {
                 return None;
             }
         };
-        Some(Found { path: canonical, id: id_at(&sys), len_bytes, to_create: false, holds_data })
+        let marks = ImageMarks { id: id_at(&sys), start: None };
+        Some(Found { path: canonical, marks, len_bytes, to_create: false, holds_data })
     }
 
     /// The path without links, if we may read and write there.
