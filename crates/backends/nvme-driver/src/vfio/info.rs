@@ -76,12 +76,11 @@ impl Region {
 
     /// The part of it that can be mapped and has `at`, in whole pages: offset and length.
     pub fn mappable_at(&self, at: u64) -> Option<(u64, u64)> {
-        let inside = self.mappable.iter().filter_map(|&(start, len)| {
+        self.mappable.iter().find_map(|&(start, len)| {
             let end = start.checked_add(len)?.min(self.size_bytes);
             let (start, end) = (start.checked_next_multiple_of(4096)?, end - end % 4096);
             (start..end).contains(&at).then_some((start, end - start))
-        });
-        inside.last()
+        })
     }
 }
 
