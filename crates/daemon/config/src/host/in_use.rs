@@ -51,9 +51,12 @@ pub enum LockError {
 }
 
 /// Where the kernel's files are.
-struct Kernel {
-    proc: PathBuf,
-    sys: PathBuf,
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// `/proc`
+    pub proc: PathBuf,
+    /// `/sys`
+    pub sys: PathBuf,
 }
 
 impl InUse {
@@ -128,8 +131,8 @@ pub(super) fn number_of(metadata: &Metadata) -> String {
 }
 
 impl Kernel {
-    /// `number` is the device's `major:minor`.
-    fn uses_of_block(&self, number: &str) -> Vec<InUse> {
+    /// Every use of a block device and its partitions that the kernel tells; `number` is its `major:minor`.
+    pub fn uses_of_block(&self, number: &str) -> Vec<InUse> {
         let mounts = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
         let sys = self.sys.join("dev/block").join(number);
         let mut found = Vec::new();
