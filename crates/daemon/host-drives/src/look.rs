@@ -123,6 +123,22 @@ fn all_shown<S: serde::Serializer>(addresses: &[PciAddress], serializer: S) -> R
     serializer.collect_seq(addresses.iter().map(ToString::to_string))
 }
 
+impl NvmeDevice {
+    /// Whether the kernel has given it to user space.
+    pub fn is_claimed(&self) -> bool {
+        self.driver.as_deref() == Some(VFIO)
+    }
+}
+
+impl BlockDevice {
+    /// Whether a device's path, which is no link, is this disk's or that of a part of it.
+    pub fn has(&self, path: &Path) -> bool {
+        let part = path.to_str().zip(self.path.to_str()).and_then(|(path, own)| path.strip_prefix(own));
+        let is_part = |rest: &str| rest.strip_prefix('p').is_some_and(|number| number.parse::<u16>().is_ok());
+        part.is_some_and(|rest| rest.is_empty() || is_part(rest))
+    }
+}
+
 impl Host {
     /// The machine that this runs on.
     pub fn this() -> Self {
@@ -430,6 +446,18 @@ pub(crate) mod tests {
             ("hwmon1", None),
         ] {
             assert_eq!(disk_name(entry), expected, "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_disk_has_its_partitions() {
+        let made = Made::new();
+        made.drive("0000:03:00.0");
+        let disk = made.host().drives().remove(0).disks.remove(0);
+        let path = disk.path.display().to_string();
+        assert!(disk.has(&disk.path) && disk.has(Path::new(&format!("{path}p2"))));
+        for other in [format!("{path}0"), format!("{path}px"), "/dev/sda".to_owned()] {
+            assert!(!disk.has(Path::new(&other)), "{other}");
         }
     }
 
