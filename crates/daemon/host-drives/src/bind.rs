@@ -131,6 +131,10 @@ impl Host {
             if let Some(used) = disk.in_use.first() {
                 return Err(Refused::new("in-use", used.what(&disk.path), used.remedy()));
             }
+            if let Some(by) = self.opener(&disk.path) {
+                let what = format!("{} is in use by {} (process {})", disk.path.display(), by.name, by.pid);
+                return Err(Refused::new("in-use", what, "end that, or choose another drive"));
+            }
             match lock(&disk.path) {
                 Ok(file) => held.push(file),
                 Err(LockError::InUse) => {

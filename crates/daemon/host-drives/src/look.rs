@@ -262,15 +262,22 @@ impl Host {
 
     /// Who has the node of an IOMMU group open. Only root sees all processes.
     fn holder(&self, group: &str) -> Option<Holder> {
-        let node = Path::new("/dev/vfio").join(group);
+        self.opener(&Path::new("/dev/vfio").join(group))
+    }
+
+    /// A process that has a device's node open. udev opens each for a moment, which counts as
+    /// nothing.
+    pub(crate) fn opener(&self, node: &Path) -> Option<Holder> {
         let holds = |pid: &u32| {
             let files = self.proc.join(pid.to_string()).join("fd");
             names_in(&files).iter().any(|fd| fs::read_link(files.join(fd)).is_ok_and(|file| file == node))
         };
         let mut pids = names_in(&self.proc).into_iter().filter_map(|name| name.parse().ok());
-        let pid = pids.find(holds)?;
-        let name = text(&self.proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-        Some(Holder { pid, name })
+        let named = |pid: u32| {
+            let name = text(&self.proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+            (!name.contains("udev")).then_some(Holder { pid, name })
+        };
+        pids.by_ref().filter(holds).find_map(named)
     }
 }
 
