@@ -101,11 +101,11 @@ const PHYSICAL: &str = "0000:01:00.0";
 
 /// Virtual functions are made with queues, driven by VFIO, and taken away; while one is in use they stay.
 pub fn virtual_functions(lab: &mut Lab) -> Result<()> {
-    let controller = "nvme,id=pf,serial=pf,bus=port,subsys=subsystem,max_ioqpairs=8,msix_qsize=9,\
+    let controller = "nvme,id=pf,serial=pf,bus=root0,subsys=subsystem,max_ioqpairs=8,msix_qsize=9,\
                       sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2";
     let guest = Inside::new("functions").iommu().modules(&VFIO_MODULES).image("drive-pf", 64).qemu(&[
         "-device",
-        "pcie-root-port,id=port,chassis=1,slot=1,addr=0x6",
+        "pcie-root-port,id=root0,chassis=1,slot=1,addr=0x6",
         "-device",
         "nvme-subsys,id=subsystem",
         "-device",
