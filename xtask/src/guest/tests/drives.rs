@@ -1,6 +1,6 @@
 //! Drives of a guest's own, which are taken from its kernel and given back.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::guest::inside::{Inside, PROGRAM_LIMIT, VFIO_MODULES};
 use crate::guest::lab::Lab;
@@ -33,6 +33,18 @@ fn refused(guest: &mut Guest, command: &str, words: &[&str]) -> Result<()> {
         ensure!(told.text.contains(words), "drive {command} says nothing of {words:?}: {}", told.text);
         Ok(())
     })
+}
+
+/// A process has the drive until [`end_reading`].
+fn start_reading(guest: &mut Guest, address: &str) -> Result<()> {
+    let load = format!("exec evenkeel load {address} --rw randread --bs 4k --size 4m --runtime 300s");
+    guest.start_job("load", &load, PROGRAM_LIMIT)?;
+    guest.wait_for("the load", "ls -l /proc/[0-9]*/fd | grep -q '/dev/vfio/[0-9]'")
+}
+
+fn end_reading(guest: &mut Guest) -> Result<()> {
+    guest.run("kill -TERM $(pidof evenkeel)")?;
+    guest.finish_job("load", PROGRAM_LIMIT).map(drop)
 }
 
 fn refuses_what_is_used(guest: &mut Guest) -> Result<()> {
@@ -78,14 +90,11 @@ fn claim_and_release(guest: &mut Guest) -> Result<()> {
     let load = format!("load {DRIVE} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
     ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{told}");
-    let load = format!("exec evenkeel load {DRIVE} --rw randread --bs 4k --size 4m --runtime 300s");
-    guest.start_job("load", &load, PROGRAM_LIMIT)?;
-    guest.wait_for("the load", "ls -l /proc/[0-9]*/fd | grep -q '/dev/vfio/[0-9]'")?;
+    start_reading(guest, DRIVE)?;
     let listed = guest.evenkeel("drive list --json")?;
     ensure!(listed.contains("\"name\":\"evenkeel\""), "{listed}");
     refused(guest, &format!("release {DRIVE}"), &["is in use by evenkeel"])?;
-    guest.run("kill -TERM $(pidof evenkeel)")?;
-    guest.finish_job("load", PROGRAM_LIMIT)?;
+    end_reading(guest)?;
 
     let told = guest.evenkeel(&format!("drive release {DRIVE}"))?;
     ensure!(told.contains("the kernel's again") && told.contains("/dev/nvme"), "{told}");
@@ -96,16 +105,13 @@ fn claim_and_release(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// A controller whose virtual functions have the queues that it lends them, and a namespace.
-const PHYSICAL: &str = "0000:01:00.0";
-
 /// Virtual functions are made with queues, driven by VFIO, and taken away; while one is in use they stay.
 pub fn virtual_functions(lab: &mut Lab) -> Result<()> {
     let controller = "nvme,id=pf,serial=pf,bus=root0,subsys=subsystem,max_ioqpairs=8,msix_qsize=9,\
                       sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2";
     let guest = Inside::new("functions").iommu().modules(&VFIO_MODULES).image("drive-pf", 64).qemu(&[
         "-device",
-        "pcie-root-port,id=root0,chassis=1,slot=1,addr=0x6",
+        "pcie-root-port,id=root0,chassis=9,slot=9,addr=0x6",
         "-device",
         "nvme-subsys,id=subsystem",
         "-device",
@@ -118,27 +124,29 @@ pub fn virtual_functions(lab: &mut Lab) -> Result<()> {
 }
 
 fn make_and_use(guest: &mut Guest) -> Result<()> {
-    disk_of(guest, PHYSICAL)?;
-    refused(guest, &format!("vfs {PHYSICAL} --count 3"), &["can have 2 virtual functions"])?;
-    let told = guest.evenkeel(&format!("drive vfs {PHYSICAL} --count 2"))?;
-    ensure!(told.contains("0000:01:00.1, 0000:01:00.2"), "{told}");
+    // Its bus is numbered by the firmware.
+    let look = "grep -l '^pf' /sys/bus/pci/devices/*/nvme/nvme*/serial";
+    guest.wait_for("the drive", look)?;
+    let physical = guest.run(&format!("{look} | cut -d / -f 6"))?;
+    let physical = physical.trim();
+    refused(guest, &format!("vfs {physical} --count 3"), &["can have 2 virtual functions"])?;
+    let told = guest.evenkeel(&format!("drive vfs {physical} --count 2"))?;
+    let made = told.trim().split_once("has virtual functions: ").map(|(_, addresses)| addresses.split(", ").collect());
+    let made: Vec<&str> = made.unwrap_or_default();
+    let [function, _] = made[..] else { bail!("two functions: {told}") };
     let listed = guest.evenkeel("drive list")?;
     ensure!(listed.contains("2 of 2 virtual functions") && listed.contains("virtual function 2 of"), "{listed}");
-    refused(guest, &format!("claim {PHYSICAL}"), &["has 2 virtual functions", "--count 0"])?;
+    refused(guest, &format!("claim {physical}"), &["has 2 virtual functions", "--count 0"])?;
 
-    let function = "0000:01:00.1";
     let told = guest.evenkeel(&format!("drive claim {function}"))?;
     ensure!(told.contains("Its namespaces may be those of"), "{told}");
-    let told =
-        guest.evenkeel(&format!("load {function} --rw randwrite --bs 4k --iodepth 4 --size 4m --verify --json"))?;
+    let load = format!("load {function} --rw randwrite --bs 4k --iodepth 4 --size 4m --verify --json");
+    let told = guest.evenkeel(&load)?;
     ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
-    let load = format!("exec evenkeel load {function} --rw randread --bs 4k --size 4m --runtime 300s");
-    guest.start_job("load", &load, PROGRAM_LIMIT)?;
-    guest.wait_for("the load", "ls -l /proc/[0-9]*/fd | grep -q '/dev/vfio/[0-9]'")?;
-    refused(guest, &format!("vfs {PHYSICAL} --count 0"), &["is in use by evenkeel"])?;
-    guest.run("kill -TERM $(pidof evenkeel)")?;
-    guest.finish_job("load", PROGRAM_LIMIT)?;
-    let told = guest.evenkeel(&format!("drive vfs {PHYSICAL} --count 0"))?;
+    start_reading(guest, function)?;
+    refused(guest, &format!("vfs {physical} --count 0"), &["is in use by evenkeel"])?;
+    end_reading(guest)?;
+    let told = guest.evenkeel(&format!("drive vfs {physical} --count 0"))?;
     ensure!(told.contains("has no virtual functions"), "{told}");
     guest.run(&format!("! test -e /sys/bus/pci/devices/{function}"))?;
     Ok(())
