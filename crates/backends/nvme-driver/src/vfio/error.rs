@@ -83,11 +83,12 @@ pub enum VfioError {
         len_bytes: u64,
     },
     /// The kernel keeps no more mappings.
-    #[error(
-        "the IOMMU's list of mappings is full: let guests have their memory in fewer pieces, or raise \
-        dma_entry_limit (/sys/module/vfio_iommu_type1/parameters) before the daemon starts"
-    )]
-    EntryLimit,
+    #[error("the IOMMU's list of mappings is full{}: let guests have their memory in fewer pieces, or raise \
+        dma_entry_limit (/sys/module/vfio_iommu_type1/parameters) before the daemon starts", entries(*entries_max))]
+    EntryLimit {
+        /// How many there can be; `None`: the kernel does not say.
+        entries_max: Option<u32>,
+    },
     /// No range of device addresses is large enough.
     #[error("the IOMMU has no {len_bytes} bytes of addresses left for the drive")]
     NoAddresses {
@@ -122,6 +123,10 @@ fn listed(members: &[Member]) -> String {
     members.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
+fn entries(entries_max: Option<u32>) -> String {
+    entries_max.map_or_else(String::new, |max| format!(" ({max} at most)"))
+}
+
 fn limit(limit_bytes: Option<u64>) -> String {
     limit_bytes.map_or_else(|| "what the host has".to_owned(), |bytes| format!("{} KiB", bytes >> 10))
 }
@@ -144,5 +149,7 @@ mod tests {
             "{told}"
         );
         assert!(!told.contains("  "), "{told}");
+        let told = VfioError::EntryLimit { entries_max: Some(65535) }.to_string();
+        assert!(told.contains("is full (65535 at most)") && !told.contains("  "), "{told}");
     }
 }

@@ -32,8 +32,8 @@ const PCI_COMMAND: u64 = 4;
 const PCI_COMMAND_MEMORY_AND_MASTER: u16 = 0b110;
 const MSIX: u32 = sys::VFIO_PCI_MSIX_IRQ_INDEX;
 
-/// An NVMe controller's function through VFIO. When it is dropped, the kernel resets the function, and nothing of ours
-/// is reached any more.
+/// An NVMe controller's function through VFIO. When it is dropped, and with it every mapped [`Doorbell`] and
+/// [`DmaSpace`] of it, the kernel resets the function, which reaches nothing of ours any more and can be had by others.
 pub struct VfioDevice {
     address: PciAddress,
     file: Arc<File>,

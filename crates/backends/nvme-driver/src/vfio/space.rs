@@ -24,12 +24,15 @@ pub(super) struct Space {
     address: PciAddress,
     container: OwnedFd,
     _group: OwnedFd,
+    /// Mappings that can be made in all; `None`: the kernel does not say.
+    entries_max: Option<u32>,
     free: Mutex<Free>,
 }
 
 impl Space {
     pub fn new(address: PciAddress, container: OwnedFd, group: OwnedFd, iommu: &Iommu) -> Self {
-        Self { address, container, _group: group, free: Mutex::new(Free::new(&iommu.ranges)) }
+        let free = Mutex::new(Free::new(&iommu.ranges));
+        Self { address, container, _group: group, entries_max: iommu.entries_left, free }
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
@@ -43,7 +46,7 @@ impl Space {
             Some(libc::ENOMEM) => {
                 VfioError::MemoryLock { limit_bytes: getrlimit(Resource::Memlock).current, len_bytes }
             }
-            Some(libc::ENOSPC) => VfioError::EntryLimit,
+            Some(libc::ENOSPC) => VfioError::EntryLimit { entries_max: self.entries_max },
             _ => VfioError::Kernel { what: "a DMA mapping", address: self.address, reason: error.to_string() },
         }
     }
