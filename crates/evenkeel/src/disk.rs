@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use api::{
-    Attach, Attachment, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Rest, Wipe,
+    Attach, Attachment, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem,
+    Rest, Wipe,
 };
 use clap::Subcommand;
 use io_model::units::Size;
@@ -350,8 +351,9 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::List(daemon) => {
-            let all = Rest::new(&daemon.socket).disks()?;
-            print(&daemon, &all, || disks(&all))
+            let daemon_at = Rest::new(&daemon.socket);
+            let all = daemon_at.disks()?;
+            print(&daemon, &all, || format!("{}{}", disks(&all), not_served(&daemon_at)))
         }
         Command::Show { name, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
@@ -538,6 +540,17 @@ fn disks(disks: &[Disk]) -> String {
     };
     let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, or tenants"];
     table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
+}
+
+/// The disks of drives that are missing, a line for each drive. Who may not see drives gets none.
+fn not_served(daemon: &Rest) -> String {
+    let drives = daemon.drives().unwrap_or_default();
+    let missing = drives.iter().filter(|drive| !drive.disks_not_served.is_empty());
+    let line = |drive: &Drive| {
+        let (disks, why) = (drive.disks_not_served.join(", "), drive.failed.as_deref().unwrap_or("it failed"));
+        format!("not served: {disks}, since drive {} is missing: {why}\n", drive.name)
+    };
+    missing.map(line).collect()
 }
 
 /// Who has a namespace.

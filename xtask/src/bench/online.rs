@@ -230,7 +230,8 @@ fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> Result<(T, L
         let _ = has_begun.recv_timeout(Duration::from_secs(10));
         let done = what();
         is_over.store(true, Ordering::Relaxed);
-        let long = looking.join().map_err(|_| anyhow::anyhow!("the thread that asks for stats failed"))??;
+        let long = looking.join().map_err(|_| anyhow::anyhow!("the thread that asks for stats failed"))?;
+        let long = long.with_context(|| format!("stats while tenants change; the daemon said: {}", server.log()))?;
         Ok((done, long))
     })
 }

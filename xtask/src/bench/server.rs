@@ -78,7 +78,8 @@ impl Server {
         self.child.id()
     }
 
-    fn log(&self) -> String {
+    /// What it said.
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 }

@@ -53,7 +53,8 @@ pub fn enter(kind: ThreadKind) {
 
 /// glibc's allocator reads files when no thread could by then. How many processors there are, when the ninth thread
 /// asks it for memory: told the number that it would reckon, it never does. And what the kernel overcommits, when a
-/// thread first gives back a large piece: one does so here, and it remembers.
+/// thread first gives back a large piece: one does so here, and it remembers. What is large would otherwise depend on
+/// what was freed before: a long configuration made it more than this thread has.
 fn settle_the_allocator() {
     #[cfg(target_env = "gnu")]
     {
@@ -61,15 +62,25 @@ fn settle_the_allocator() {
             std::thread::available_parallelism().map_or(1, |n| libc::c_int::try_from(n.get()).unwrap_or(1));
         // SAFETY: sets a number; it has no other effect, and none if it is refused.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, processors.saturating_mul(8)) };
+        // SAFETY: as above.
+        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES) };
         // Not this thread: the first one's memory is given back otherwise.
         #[allow(clippy::disallowed_methods, reason = "it has ended before any of the daemon's own starts")]
         let _ = std::thread::spawn(give_back_memory).join();
     }
 }
 
-/// Pieces that the allocator doesn't map one by one, and more of them than it keeps.
+/// What the allocator keeps of a thread's memory that is not used.
+const KEPT_BYTES: libc::c_int = 1 << 20;
+
 fn give_back_memory() {
-    let pieces: Vec<Vec<u8>> = std::iter::repeat_with(|| vec![1; 100_000]).take(16).collect();
+    allocate_and_free(2 * KEPT_BYTES as usize);
+}
+
+/// In pieces that the allocator doesn't map one by one.
+fn allocate_and_free(bytes: usize) {
+    const PIECE_BYTES: usize = 100_000;
+    let pieces: Vec<Vec<u8>> = std::iter::repeat_with(|| vec![1; PIECE_BYTES]).take(bytes / PIECE_BYTES).collect();
     drop(std::hint::black_box(pieces));
 }
 

@@ -115,6 +115,8 @@ fn names_of_disks_on_a_missing_drive_stay_taken() {
     assert!(log.contains("drives.toml) can't be had, and its disk \"sp1\" is not served"), "{log}");
     assert!(log.contains("drive \"big\" can't be had, and its disks \"big1\", \"gone\" are not served"), "{log}");
     assert_eq!(answer(&home, "drive show big")["disks_not_served"], json!(["big1", "gone"]));
+    let told = String::from_utf8(ask(&home, "disk list").stdout).unwrap();
+    assert!(told.contains("not served: big1, gone, since drive big is missing: "), "{told}");
     for name in ["sp1", "big1", "gone"] {
         let told = refused(&home, &format!("create {name} --size 4MiB --drive a"));
         assert!(told.contains(&format!("another disk {name:?} already")) && told.contains("is missing"), "{told}");

@@ -91,27 +91,27 @@ pub struct Host {
     program: PathBuf,
 }
 
-/// Where nothing waits for this machine's own disk, whose journal can hold up everybody for a second: what is measured
-/// is the daemon.
-fn directory_in_memory() -> std::io::Result<TempDir> {
-    tempfile::tempdir_in(IN_MEMORY).or_else(|_| tempfile::tempdir())
-}
-
 impl Host {
-    /// Directories of its own, for daemons of `program`.
+    /// Directories of its own, for daemons of `program`. In memory, if there are such: nothing waits there for this
+    /// machine's own disk, whose journal can hold up everybody for a second, and what is measured is the daemon.
     ///
     /// # Errors
     /// The directory can't be made.
     pub fn new(program: &Path) -> Result<Self> {
-        Self::with_config(program, CONFIG)
+        let root = tempfile::tempdir_in(IN_MEMORY).or_else(|_| tempfile::tempdir())?;
+        Self::in_directory(root, program, CONFIG)
     }
 
-    /// With another configuration, in which HOST stands for its directory.
+    /// On a disk, with another configuration, in which HOST stands for its directory.
     ///
     /// # Errors
     /// The directory can't be made.
     pub fn with_config(program: &Path, config: &str) -> Result<Self> {
-        let host = Self { root: directory_in_memory()?, program: program.to_owned() };
+        Self::in_directory(tempfile::tempdir()?, program, config)
+    }
+
+    fn in_directory(root: TempDir, program: &Path, config: &str) -> Result<Self> {
+        let host = Self { root, program: program.to_owned() };
         host.configure(config)?;
         Ok(host)
     }

@@ -23,8 +23,11 @@ pub const COMMAND_LIMIT: Duration = Duration::from_millis(500);
 pub const NEWCOMER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest that the daemon's end may take.
 pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// How often one of these limits may pass in a test, where whoever compiles beside it must not decide; `cargo xtask soak`
+/// holds the daemon to the limits themselves.
+const LEEWAY: u32 = 5;
 /// When the daemon's end is given up on.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(8);
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(20);
 /// Up to here the log leaves no line out.
 const LOG_LINES: u32 = 20;
 
@@ -218,6 +221,7 @@ impl Report {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.findings.clone();
         let mut limit = |what: &str, took: Duration, limit: Duration| {
+            let limit = limit * LEEWAY;
             if took > limit {
                 problems.push(format!("{what}: {took:.1?}, {limit:?} is the limit"));
             }

@@ -118,12 +118,14 @@ fn each_kind_of_thread_may_do_what_it_is_there_for() {
 }
 
 /// The trial's side of the next test: more threads than the allocator has arenas for without a look at the machine,
-/// each of which gives back memory.
+/// each of which gives back memory; and one that gives back more than what the allocator learned to keep when the
+/// process freed a large piece before it was confined.
 #[test]
 fn allocating_trial() {
     if std::env::var(CALL).as_deref() != Ok("allocate in many threads") {
         return;
     }
+    drop(std::hint::black_box(vec![1_u8; 8 << 20]));
     arm().expect("filters");
     let all = std::sync::Barrier::new(32);
     std::thread::scope(|scope| {
@@ -138,6 +140,12 @@ fn allocating_trial() {
                 give_back_memory();
             });
         }
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            enter(ThreadKind::Client);
+            allocate_and_free(24 << 20);
+        });
     });
     raw(libc::SYS_exit_group, [42, 0, 0]);
 }
