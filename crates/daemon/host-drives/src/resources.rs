@@ -9,7 +9,7 @@ use bytemuck::{Zeroable, bytes_of_mut};
 use nvme_driver::passthrough::{self, AdminCommand, PassthroughError};
 use nvme_spec::identify::cns;
 use nvme_spec::opcode::admin;
-use nvme_spec::virtualization::{Flexible, PrimaryCapabilities, SecondaryList, action, resource};
+use nvme_spec::virtualization::{Flexible, PrimaryCapabilities, Secondary, SecondaryList, action, resource};
 
 use crate::refused::Refused;
 
@@ -43,9 +43,11 @@ pub(crate) fn assign(controller: &Path, count: u16) -> Result<(), Refused> {
     let mut list = SecondaryList::zeroed();
     identify(&device, cns::SECONDARY_LIST, bytes_of_mut(&mut list))
         .map_err(|error| failed("can't be asked for its secondary controllers", &error))?;
+    let entries = &list.entries[..usize::from(list.count).min(list.entries.len())];
+    let all_failed = |error: PassthroughError| failed("can't take back what it lent", &error);
+    entries.iter().try_for_each(|entry| take_back(&device, entry, count)).map_err(all_failed)?;
     for number in 1..=count {
-        let entries = list.entries.iter().take(list.count.into());
-        let found = entries.into_iter().find(|entry| entry.vfn == number);
+        let found = entries.iter().find(|entry| entry.vfn == number);
         let no_such = || failed("has no secondary controller", &format!("for function {number}"));
         let scid = found.ok_or_else(no_such)?.scid;
         let what = format!("function {number} (controller {scid}) can't be set up");
@@ -54,9 +56,21 @@ pub(crate) fn assign(controller: &Path, count: u16) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Resources are given while it is offline.
+/// What it has from before, it would keep from others; functions beyond `count` are offline as they do not exist.
+fn take_back(device: &File, entry: &Secondary, count: u16) -> Result<(), PassthroughError> {
+    if entry.vfn <= count {
+        manage(device, entry.scid, action::OFFLINE, 0, 0)?;
+    }
+    for (kind, amount) in [(resource::QUEUES, entry.queues), (resource::INTERRUPTS, entry.interrupts)] {
+        if amount > 0 {
+            manage(device, entry.scid, action::ASSIGN, kind, 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// It is offline meanwhile, and online then.
 fn set_up(device: &File, scid: u16, shares: Shares) -> Result<(), PassthroughError> {
-    manage(device, scid, action::OFFLINE, 0, 0)?;
     let kinds = [(resource::QUEUES, shares.queues), (resource::INTERRUPTS, shares.interrupts)];
     for (kind, amount) in kinds {
         if let Some(amount) = amount {

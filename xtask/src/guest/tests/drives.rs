@@ -108,7 +108,8 @@ fn claim_and_release(guest: &mut Guest) -> Result<()> {
 /// Virtual functions are made with queues, driven by VFIO, and taken away; while one is in use they stay.
 pub fn virtual_functions(lab: &mut Lab) -> Result<()> {
     let controller = "nvme,id=pf,serial=pf,bus=root0,subsys=subsystem,max_ioqpairs=8,msix_qsize=9,\
-                      sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2";
+                      sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,\
+                      sriov_max_vq_per_vf=4";
     let guest = Inside::new("functions").iommu().modules(&VFIO_MODULES).image("drive-pf", 64).qemu(&[
         "-device",
         "pcie-root-port,id=root0,chassis=9,slot=9,addr=0x6",
@@ -149,5 +150,13 @@ fn make_and_use(guest: &mut Guest) -> Result<()> {
     let told = guest.evenkeel(&format!("drive vfs {physical} --count 0"))?;
     ensure!(told.contains("has no virtual functions"), "{told}");
     guest.run(&format!("! test -e /sys/bus/pci/devices/{function}"))?;
+
+    // One has all that was shared out before.
+    guest.evenkeel(&format!("drive vfs {physical} --count 1"))?;
+    let lent = guest.run("nvme list-secondary /dev/nvme0 -o json | tr -d ' \n'")?;
+    ensure!(lent.contains("\"num-virtual-queues\":4"), "{lent}");
+    guest.evenkeel(&format!("drive claim {function}"))?;
+    // A queue for each job.
+    guest.evenkeel(&format!("load {function} --rw randread --bs 4k --numjobs 3 --iodepth 4 --size 4m"))?;
     Ok(())
 }
