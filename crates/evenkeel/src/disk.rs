@@ -18,11 +18,14 @@ use crate::table;
 /// How often something that takes its time is looked at.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 
+/// Where a daemon answers unless its configuration says something else.
+pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel/api.sock";
+
 /// Where the daemon answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Daemon {
     /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
-    #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = "/run/evenkeel/api.sock")]
+    #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
 
     /// Print JSON.

@@ -6,16 +6,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use api::{Drive, DriveRemoval, NewDrive, Problem, Rest};
+use api::{Drive, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
 use config::{in_use, mark_image};
 use io_model::units::{Size, UnitError};
 use rustix::fs::OFlags;
 
-use crate::disk::{Daemon, print};
-use crate::{sanitize, table};
+use crate::disk::{DEFAULT_SOCKET, Daemon, print};
+use crate::{host, sanitize, table};
 
-/// List, add and take away the drives of a running daemon.
+/// List, add and take away the drives of a running daemon; give the host's NVMe drives to user space and back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List all drives.
+    /// List all drives of the daemon, if there is one, and the host's NVMe controllers.
     List(Daemon),
     /// Show one drive.
     Show {
@@ -46,6 +46,12 @@ enum Command {
         daemon: Daemon,
     },
     Sanitize(sanitize::Args),
+    /// Take an NVMe drive that nobody uses from the kernel, so that user space can drive it (vfio-pci).
+    Claim(host::Args),
+    /// Give a claimed NVMe drive back to the kernel, which has its disks again then.
+    Release(host::Args),
+    /// Give an NVMe drive virtual functions (SR-IOV), or take them away; each can be claimed like a drive.
+    Vfs(host::FunctionsArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -95,10 +101,7 @@ struct Add {
 /// There is no daemon, or it refused.
 pub fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::List(daemon) => {
-            let all = Rest::new(&daemon.socket).drives()?;
-            print(&daemon, &all, || drives(&all))
-        }
+        Command::List(daemon) => list(&daemon),
         Command::Show { name, daemon } => {
             let found = find(&Rest::new(&daemon.socket), &name)?;
             print(&daemon, &found, || drives(std::slice::from_ref(&found)))
@@ -111,7 +114,35 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &left, || removed(&name, before.as_ref()))
         }
         Command::Sanitize(args) => sanitize::run(&args),
+        Command::Claim(args) => host::claim(&args),
+        Command::Release(args) => host::release(&args),
+        Command::Vfs(args) => host::functions(&args),
     }
+}
+
+/// All drives there are.
+#[derive(serde::Serialize)]
+struct All {
+    /// The daemon's; nothing where none runs.
+    drives: Vec<Drive>,
+    /// The host's NVMe controllers.
+    host: Vec<host::Listed>,
+}
+
+fn list(daemon: &Daemon) -> Result<()> {
+    let drives = match Rest::new(&daemon.socket).drives() {
+        Ok(drives) => Some(drives),
+        // The host's can be asked for where no daemon runs; a certain one that does not is missed.
+        Err(error) if error.is::<NoDaemon>() && daemon.socket == Path::new(DEFAULT_SOCKET) => None,
+        Err(error) => return Err(error),
+    };
+    let host = host::listed(drives.as_deref().unwrap_or_default());
+    let no_daemon = drives.is_none();
+    let all = All { drives: drives.unwrap_or_default(), host };
+    print(daemon, &all, || {
+        let served = if no_daemon { "no daemon runs\n".to_owned() } else { self::drives(&all.drives) };
+        format!("{served}\n{}", host::table(&all.host))
+    })
 }
 
 /// What is to be said of a drive that was removed, by what was `before`.

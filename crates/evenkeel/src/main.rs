@@ -13,6 +13,7 @@ mod demo;
 mod disk;
 mod drive;
 mod events;
+mod host;
 mod plan;
 mod reproduce;
 mod sanitize;

@@ -40,6 +40,32 @@ pub trait PciDevice: Send {
 
     /// Resets the function. Memory stays mapped.
     fn reset(&mut self) -> Result<(), Error>;
+
+    /// How memory of others is reached. `None`: it can't be, and what moves there has to be copied.
+    fn dma_space(&self) -> Option<Arc<dyn DmaSpace>> {
+        None
+    }
+
+    /// Has `event` signalled when the device is to be given up: it is unplugged, or somebody wants it back, and waits
+    /// for that. Whether the device can tell.
+    fn set_removal_event(&mut self, _event: BorrowedFd<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
+}
+
+/// Memory of others as the device reaches it. Its calls may take long (memory is pinned): none is for a poller.
+pub trait DmaSpace: Send + Sync {
+    /// Lets the device reach all of `mapping`; returns the device's address of its first byte.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    fn map(&self, mapping: &Mapping) -> Result<u64, Error>;
+
+    /// Takes that back. Nothing in flight points there.
+    ///
+    /// # Errors
+    /// The device reaches it still.
+    fn unmap(&self, iova: u64, len_bytes: u64) -> Result<(), Error>;
 }
 
 /// Rings a doorbell by other means than a store.

@@ -68,3 +68,18 @@ fn serve_tells_it_in_words_too() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn drives_of_the_host_are_listed_without_a_daemon_and_nothing_else_is_claimed() {
+    let output = run(&["drive", "list", "--socket", "/nowhere/api.sock"]);
+    assert_eq!(output.status.code(), Some(2), "a certain daemon is missed");
+    assert!(errors(&output).contains("no daemon answers"), "{}", errors(&output));
+    for command in [&["claim"][..], &["release"], &["vfs", "--count", "1"]] {
+        let output = run(&[&["drive"], command, &["ffff:ff:1f.7"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(errors(&output).contains("there is no PCI device ffff:ff:1f.7"), "{}", errors(&output));
+        let output = run(&[&["drive"], command, &["/dev/nvme0"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}");
+        assert!(errors(&output).contains("written as 0000:03:00.0"), "{}", errors(&output));
+    }
+}

@@ -266,7 +266,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     let free = || {
         let output = evenkeel().args(["drive", "list", "--json", "--socket"]).arg(socket(&home)).output().unwrap();
         let drives: Value = serde_json::from_slice(&output.stdout).unwrap();
-        drives[0]["free_bytes"].as_u64().unwrap()
+        drives["drives"][0]["free_bytes"].as_u64().unwrap()
     };
     wait_for("the wiper", || operations(&home).is_empty().then_some(()));
     assert!(is_wiped(&home, &secret));

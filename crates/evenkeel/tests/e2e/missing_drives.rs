@@ -203,7 +203,7 @@ fn one_image_is_not_two_drives() {
     answer(&home, "drive remove spare9 --force");
     daemon.stop();
     let daemon = home.serve();
-    assert_eq!(answer(&home, "drive list").as_array().unwrap().len(), 2);
+    assert_eq!(answer(&home, "drive list")["drives"].as_array().unwrap().len(), 2);
     daemon.stop();
 }
 
@@ -323,7 +323,7 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
     assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
     daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);
-    assert_eq!(answer(&home, "drive list").as_array().unwrap().len(), 1);
+    assert_eq!(answer(&home, "drive list")["drives"].as_array().unwrap().len(), 1);
     home.attach("db").write(0, &pattern(9, 4096)).unwrap();
     daemon.stop();
 }

@@ -27,6 +27,10 @@ pub mod cns {
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
     /// Allocated namespace ID list, of the whole NVM subsystem.
     pub const ALLOCATED_NAMESPACES: u8 = 0x10;
+    /// Primary controller's capabilities.
+    pub const PRIMARY_CAPABILITIES: u8 = 0x14;
+    /// Secondary controllers.
+    pub const SECONDARY_LIST: u8 = 0x15;
     /// I/O command sets of a controller.
     pub const IO_COMMAND_SETS: u8 = 0x1c;
 }

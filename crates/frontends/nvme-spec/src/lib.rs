@@ -14,6 +14,7 @@
 //! | [`feature`] | feature identifiers and their values | Base 5.27.1, NVM 4.1.3 |
 //! | [`log`] | log pages and asynchronous events | Base 5.16, 5.2 |
 //! | [`vendor`] | what this project adds in places that are left to vendors | |
+//! | [`virtualization`] | resources of virtual functions | Base 8.26 |
 //! | [`data`] | SGL descriptors, dataset management ranges | Base 4.1, NVM 3.2.3 |
 //!
 //! Structures are plain old data ([`bytemuck::Pod`]) with the layout of the wire, so they can be copied
@@ -39,6 +40,7 @@ pub mod pci;
 pub mod regs;
 pub mod status;
 pub mod vendor;
+pub mod virtualization;
 
 pub use entry::{Cqe, Sqe};
 pub use status::Status;

@@ -24,6 +24,8 @@ pub mod admin {
     pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
     /// Keep Alive.
     pub const KEEP_ALIVE: u8 = 0x18;
+    /// Virtualization Management.
+    pub const VIRTUALIZATION_MANAGEMENT: u8 = 0x1c;
     /// Doorbell Buffer Config.
     pub const DOORBELL_BUFFER_CONFIG: u8 = 0x7c;
     /// Format NVM.

@@ -1,9 +1,9 @@
-//! Attaching to whatever listens on a tenant's socket.
+//! Attaching to whatever listens on a tenant's socket, or to a drive itself.
 
 use std::path::{Path, PathBuf};
 
 use io_model::QueuePriority;
-use nvme_driver::{Arbitration, VfioUserDevice};
+use nvme_driver::{Arbitration, PciAddress, VfioDevice, VfioUserDevice};
 
 use crate::Error;
 use crate::disk::{Buffers, Disk, DiskQueue, Done, Geometry, QueueShape, Request};
@@ -47,22 +47,27 @@ impl Frontend {
     }
 }
 
-/// A tenant's disk over either protocol.
+/// A tenant's disk over either protocol, or a drive.
 pub enum AnyDisk {
     /// NVMe over vfio-user.
     Nvme(Box<NvmeDisk<VfioUserDevice>>),
+    /// A drive that the kernel gave away, through VFIO.
+    Drive(Box<NvmeDisk<VfioDevice>>),
     /// virtio-blk over vhost-user.
     Vhost(VhostDisk),
 }
 
 impl AnyDisk {
-    /// Attaches to the socket at `path`, or to the one in the directory `path`.
+    /// Attaches to the socket at `path`, to the one in the directory `path`, or to the drive whose PCI address that is.
     pub fn attach(path: &Path, frontend: Frontend) -> Result<Self, Error> {
         Self::attach_with(path, frontend, None)
     }
 
     /// As [`AnyDisk::attach`], with a certain arbitration among the queues; virtio-blk has none.
     pub fn attach_with(path: &Path, frontend: Frontend, arbitration: Option<Arbitration>) -> Result<Self, Error> {
+        if let Some(address) = drive(path) {
+            return Ok(Self::Drive(Box::new(NvmeDisk::start_with(VfioDevice::open(address)?, arbitration)?)));
+        }
         let (socket, is_vhost) = frontend.socket(path);
         Ok(match (is_vhost, arbitration) {
             (true, None) => Self::Vhost(VhostDisk::connect(&socket)?),
@@ -75,12 +80,18 @@ impl AnyDisk {
     }
 }
 
+/// The drive that `path` stands for: it is a PCI address, and nothing has that name here.
+fn drive(path: &Path) -> Option<PciAddress> {
+    if path.exists() { None } else { path.to_str()?.parse().ok() }
+}
+
 impl Disk for AnyDisk {
     type Queue = AnyQueue;
 
     fn geometry(&self) -> Geometry {
         match self {
             Self::Nvme(disk) => disk.geometry(),
+            Self::Drive(disk) => disk.geometry(),
             Self::Vhost(disk) => disk.geometry(),
         }
     }
@@ -88,6 +99,7 @@ impl Disk for AnyDisk {
     fn open_queues(&mut self, shapes: &[QueueShape]) -> Result<Vec<AnyQueue>, Error> {
         Ok(match self {
             Self::Nvme(disk) => disk.open_queues(shapes)?.into_iter().map(AnyQueue::Nvme).collect(),
+            Self::Drive(disk) => disk.open_queues(shapes)?.into_iter().map(AnyQueue::Nvme).collect(),
             Self::Vhost(disk) => disk.open_queues(shapes)?.into_iter().map(AnyQueue::Vhost).collect(),
         })
     }
@@ -95,6 +107,7 @@ impl Disk for AnyDisk {
     fn close_queue(&mut self, queue: AnyQueue) -> Result<(), Error> {
         match (self, queue) {
             (Self::Nvme(disk), AnyQueue::Nvme(queue)) => disk.close_queue(queue),
+            (Self::Drive(disk), AnyQueue::Nvme(queue)) => disk.close_queue(queue),
             (Self::Vhost(disk), AnyQueue::Vhost(queue)) => disk.close_queue(queue),
             _ => Err(Error::System("a queue went back to another disk".into())),
         }
@@ -103,6 +116,7 @@ impl Disk for AnyDisk {
     fn check(&mut self) -> Result<(), Error> {
         match self {
             Self::Nvme(disk) => disk.check(),
+            Self::Drive(disk) => disk.check(),
             Self::Vhost(disk) => disk.check(),
         }
     }
@@ -182,6 +196,7 @@ impl DiskQueue for AnyQueue {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::path::Path;
 
     use super::Frontend::{self, Auto, VfioUser, VhostUserBlk};
 
@@ -202,5 +217,13 @@ mod tests {
             assert_eq!(found(Auto, tenant), (format!("{tenant}/{socket}"), socket == "vhost.sock"));
         }
         assert_eq!(found(VfioUser, "web"), ("web/cntrl".into(), false));
+    }
+
+    #[test]
+    fn a_pci_address_that_is_no_file_is_a_drive() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        assert!(super::drive(Path::new("0000:03:00.0")).is_some());
+        assert!(super::drive(&root.path().join("0000:03:00.0")).is_none());
+        assert!(super::drive(Path::new("db")).is_none());
     }
 }

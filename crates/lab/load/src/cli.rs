@@ -35,7 +35,8 @@ enum Yield {
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Tenants' sockets, or the directories that hold them as `cntrl` (vfio-user) or `vhost.sock`
-    /// (vhost-user-blk).
+    /// (vhost-user-blk); or the PCI address of a drive that was claimed (`evenkeel drive claim`), whose first namespace
+    /// it overwrites like any other disk.
     #[arg(required = true, value_name = "SOCKET")]
     sockets: Vec<PathBuf>,
     /// What speaks on the sockets, where their names don't tell.

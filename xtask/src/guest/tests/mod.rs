@@ -4,6 +4,7 @@
 mod commands;
 mod crash;
 mod data;
+mod drives;
 mod ext4;
 mod namespaces;
 mod online;
@@ -32,7 +33,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 29] = [
+pub const ALL: [Test; 31] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -51,6 +52,8 @@ pub const ALL: [Test; 29] = [
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
+    test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
+    test("drives-have-virtual-functions", drives::virtual_functions),
     test("programs-run-inside-a-guest", programs::run_inside),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),

@@ -32,7 +32,7 @@ pub enum InUse {
         /// As `swapoff` takes it.
         device: PathBuf,
     },
-    /// A loop device is made of the file.
+    /// A loop device is made of the file or block device.
     Loop {
         /// Such as `/dev/loop0`.
         device: PathBuf,
@@ -51,9 +51,12 @@ pub enum LockError {
 }
 
 /// Where the kernel's files are.
-struct Kernel {
-    proc: PathBuf,
-    sys: PathBuf,
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// `/proc`
+    pub proc: PathBuf,
+    /// `/sys`
+    pub sys: PathBuf,
 }
 
 impl InUse {
@@ -84,7 +87,7 @@ impl InUse {
             Self::Swap { device, .. } => {
                 format!("choose another drive, or stop using it: swapoff {}", device.display())
             }
-            Self::Loop { device } => format!("choose another file, or detach it: losetup -d {}", device.display()),
+            Self::Loop { device } => format!("choose another one, or detach it: losetup -d {}", device.display()),
             Self::Locked => {
                 "stop the other daemon or calibration (`fuser -v` names it), or choose another drive".to_owned()
             }
@@ -128,8 +131,8 @@ pub(super) fn number_of(metadata: &Metadata) -> String {
 }
 
 impl Kernel {
-    /// `number` is the device's `major:minor`.
-    fn uses_of_block(&self, number: &str) -> Vec<InUse> {
+    /// Every use of a block device and its partitions that the kernel tells; `number` is its `major:minor`.
+    pub fn uses_of_block(&self, number: &str) -> Vec<InUse> {
         let mounts = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
         let sys = self.sys.join("dev/block").join(number);
         let mut found = Vec::new();
@@ -141,18 +144,23 @@ impl Kernel {
             let name =
                 directory.canonicalize().ok().and_then(|at| Some(at.file_name()?.to_string_lossy().into_owned()));
             let device = name.map(|name| PathBuf::from(format!("/dev/{name}")));
-            let swap = device.filter(|device| self.is_swap(device));
-            found.extend(swap.map(|device| InUse::Swap { part, device }));
+            let Some(device) = device else { continue };
+            found.extend(self.loops_over(&device));
+            if self.is_swap(&device) {
+                found.push(InUse::Swap { part, device });
+            }
         }
         found
     }
 
     /// `path` is without links.
     fn uses_of_file(&self, path: &Path) -> Vec<InUse> {
+        let swap = self.is_swap(path).then(|| InUse::Swap { part: None, device: path.to_owned() });
+        swap.into_iter().chain(self.loops_over(path)).collect()
+    }
+
+    fn loops_over(&self, path: &Path) -> Vec<InUse> {
         let mut found = Vec::new();
-        if self.is_swap(path) {
-            found.push(InUse::Swap { part: None, device: path.to_owned() });
-        }
         for entry in fs::read_dir(self.sys.join("block")).into_iter().flatten().flatten() {
             let behind = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
             let behind = Path::new(behind.trim_end_matches('\n'));
@@ -276,8 +284,14 @@ mod tests {
         assert_eq!(kernel.uses_of_file(swap), [InUse::Swap { part: None, device: swap.to_owned() }]);
         let behind = kernel.uses_of_file(Path::new("/srv/drive.img"));
         assert_eq!(behind, [InUse::Loop { device: "/dev/loop3".into() }]);
-        assert_eq!(behind[0].remedy(), "choose another file, or detach it: losetup -d /dev/loop3");
+        assert_eq!(behind[0].remedy(), "choose another one, or detach it: losetup -d /dev/loop3");
         assert_eq!(kernel.uses_of_file(Path::new("Filename")), [], "the heading is no file");
+    }
+
+    #[test]
+    fn a_partition_may_be_behind_a_loop_device() {
+        let (_dir, kernel) = machine("", "", "/dev/sda1");
+        assert_eq!(kernel.uses_of_block("8:0"), [InUse::Loop { device: "/dev/loop3".into() }]);
     }
 
     #[test]

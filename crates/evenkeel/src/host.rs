@@ -1,0 +1,188 @@
+//! `evenkeel drive claim`, `release` and `vfs`: the host's NVMe controllers, with the rights of whoever calls.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use api::{Drive, Problem};
+use host_drives::{Function, Host, NvmeDevice, Outcome, Refused};
+use io_model::units::Size;
+use nvme_driver::PciAddress;
+use serde::Serialize;
+
+use crate::table;
+
+/// Which drive, and whether really.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its PCI address, such as 0000:03:00.0 (`evenkeel drive list` has them)
+    address: PciAddress,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// How many virtual functions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FunctionsArgs {
+    #[command(flatten)]
+    of: Args,
+
+    /// How many it is to have; 0: none
+    #[arg(long, value_name = "N")]
+    count: u16,
+}
+
+/// A controller of the host, as `evenkeel drive list` has it.
+#[derive(Serialize)]
+pub(crate) struct Listed {
+    #[serde(flatten)]
+    device: NvmeDevice,
+    /// The daemon's drives that it is.
+    drives: Vec<String>,
+}
+
+/// All controllers of the host; `drives` are the daemon's.
+pub(crate) fn listed(drives: &[Drive]) -> Vec<Listed> {
+    let paths: Vec<(PathBuf, &Drive)> =
+        drives.iter().filter_map(|drive| Some((real(drive.path.as_ref()?), drive))).collect();
+    let list = |device: NvmeDevice| {
+        let address = PathBuf::from(device.address.to_string());
+        let is_it = |path: &PathBuf| *path == address || device.disks.iter().any(|disk| disk.has(path));
+        let drives = paths.iter().filter(|(path, _)| is_it(path)).map(|(_, drive)| drive.name.clone()).collect();
+        Listed { device, drives }
+    };
+    Host::this().drives().into_iter().map(list).collect()
+}
+
+fn real(path: &String) -> PathBuf {
+    let path = PathBuf::from(path);
+    path.canonicalize().unwrap_or(path)
+}
+
+/// For people; nothing where the host has none.
+pub(crate) fn table(listed: &[Listed]) -> String {
+    if listed.is_empty() {
+        return "this host has no NVMe controller of its own\n".to_owned();
+    }
+    let row = |Listed { device, drives }: &Listed| {
+        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let disks = device.disks.iter().map(|disk| format!("{} ({})", disk.path.display(), Size(disk.size_bytes)));
+        let disks: Vec<String> = disks.collect();
+        let model = device.model.clone().unwrap_or_else(|| device.pci_id.clone());
+        vec![
+            device.address.to_string(),
+            model,
+            or_none(&device.serial),
+            or_none(&device.driver),
+            or_none(&device.iommu_group),
+            if disks.is_empty() { "-".to_owned() } else { disks.join(", ") },
+            state(device, drives),
+        ]
+    };
+    let heading = ["address", "model", "serial", "driver", "group", "disks", "use"];
+    table::layout_with_words(&heading, &listed.iter().map(row).collect::<Vec<_>>(), &[0, 1, 2, 3, 5, 6])
+}
+
+/// What is to be known before it is claimed, or made a drive.
+fn state(device: &NvmeDevice, drives: &[String]) -> String {
+    let mut words: Vec<String> = drives.iter().map(|name| format!("drive {name}")).collect();
+    match &device.held_by {
+        Some(by) if drives.is_empty() => words.push(format!("in use by {} (process {})", by.name, by.pid)),
+        _ => {}
+    }
+    words.extend(device.disks.iter().flat_map(|disk| disk.uses.iter().cloned()));
+    if device.is_claimed() && words.is_empty() {
+        words.push("claimed".to_owned());
+    }
+    match &device.function {
+        Function::Only => {}
+        Function::Physical(functions) => {
+            words.push(format!("{} of {} virtual functions", functions.addresses.len(), functions.max));
+        }
+        Function::Virtual { of, number } => words.push(format!("virtual function {number} of {of}")),
+    }
+    let others: Vec<String> = device.neighbours.iter().map(|other| other.address.to_string()).collect();
+    if !others.is_empty() {
+        words.push(format!("shares its group with {}", others.join(", ")));
+    }
+    if words.is_empty() { "free".to_owned() } else { words.join("; ") }
+}
+
+/// Runs `evenkeel drive claim`.
+///
+/// # Errors
+/// See [`Host::claim`].
+pub(crate) fn claim(args: &Args) -> Result<()> {
+    let outcome = Host::this().claim(args.address, args.dry_run).map_err(problem)?;
+    let address = args.address;
+    let mut told = steps(args, &outcome, &format!("{address} is claimed: vfio-pci has it"));
+    if let Function::Virtual { of, .. } = outcome.before.function {
+        told += &format!("Its namespaces may be those of {of} too: see that nobody uses them there.\n");
+    }
+    if let Some(group) = outcome.before.iommu_group.as_ref().filter(|_| !args.dry_run) {
+        told += &format!(
+            "Whoever may open /dev/vfio/{group} can use it now; `evenkeel drive release {address}` gives it back.\n"
+        );
+    }
+    say(&told)
+}
+
+/// Runs `evenkeel drive release`.
+///
+/// # Errors
+/// See [`Host::release`].
+pub(crate) fn release(args: &Args) -> Result<()> {
+    let host = Host::this();
+    let outcome = host.release(args.address, args.dry_run).map_err(problem)?;
+    let mut told = steps(args, &outcome, &format!("{} is the kernel's again", args.address));
+    let disks = host.drive(args.address).map_err(problem)?.disks;
+    if !args.dry_run && !disks.is_empty() {
+        let disks: Vec<String> = disks.iter().map(|disk| disk.path.display().to_string()).collect();
+        told += &format!("Its disks: {}\n", disks.join(", "));
+    }
+    say(&told)
+}
+
+/// Runs `evenkeel drive vfs`.
+///
+/// # Errors
+/// See [`Host::set_functions`].
+pub(crate) fn functions(args: &FunctionsArgs) -> Result<()> {
+    let Args { address, dry_run } = args.of;
+    let functions = Host::this().set_functions(address, args.count, dry_run).map_err(problem)?;
+    if dry_run {
+        return say(&format!(
+            "{address} can have {} virtual functions; it has {}\n",
+            args.count,
+            functions.addresses.len()
+        ));
+    }
+    let addresses: Vec<String> = functions.addresses.iter().map(ToString::to_string).collect();
+    say(&match &addresses[..] {
+        [] => format!("{address} has no virtual functions\n"),
+        some => format!("{address} has virtual functions: {}\n", some.join(", ")),
+    })
+}
+
+fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
+    if outcome.steps.is_empty() {
+        return format!("{done}; nothing is to be done\n");
+    }
+    if args.dry_run {
+        let steps = outcome.steps.iter().map(|step| format!("would {step}\n"));
+        return steps.collect();
+    }
+    format!("{done}\n")
+}
+
+fn say(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn problem(refused: Refused) -> Problem {
+    Problem::new(409, refused.code, refused.what, refused.remedy)
+}
