@@ -177,3 +177,6 @@ impl<K: Kernel> Source for Queues<K> {
     /// The driver wakes whoever sleeps by itself: what it has for a thread ends the thread's system call.
     fn set_wakeup(&mut self, _wanted: bool) {}
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ mod pair;
 mod programs;
 mod rebind;
 mod sanitize;
+mod ublk;
 mod virtio;
 mod virtio_data;
 
@@ -32,7 +33,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 29] = [
+pub const ALL: [Test; 31] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -52,6 +53,8 @@ pub const ALL: [Test; 29] = [
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("programs-run-inside-a-guest", programs::run_inside),
+    test("ublk-block-devices", ublk::block_devices),
+    test("ublk-without-the-driver", ublk::no_driver),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),
