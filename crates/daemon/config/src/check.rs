@@ -475,9 +475,7 @@ fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
     let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
     match frontend.frontend.as_ref()? {
         Frontend::VfioUser => None,
-        Frontend::VhostUserBlk(_) => {
-            Some(("a guest can't say what a queue of its virtio-blk disk counts for", remedy))
-        }
+        Frontend::VhostUserBlk(_) => Some(("a guest can't say what a queue of its virtio-blk disk counts for", remedy)),
         Frontend::Ublk(..) => {
             Some(("Linux does not tell who serves a block device what priority (`ionice`) a request has", remedy))
         }

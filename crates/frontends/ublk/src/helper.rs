@@ -84,7 +84,8 @@ pub(crate) const MAGIC: u64 = 0x454b << 48;
 pub fn mark(drive: &str, disk: &str) -> u64 {
     // FNV-1a: the same in every build.
     let bytes = drive.bytes().chain([0]).chain(disk.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     MAGIC | (hash & !(0xffff << 48))
 }
 
@@ -128,7 +129,8 @@ impl Helper {
     /// The driver refused.
     pub fn begin(&self, name: &str, mark: u64, id: u32, is_recovered: bool) -> Result<(), HelperError> {
         let pid = i32::try_from(std::process::id()).unwrap_or(i32::MAX);
-        let request = Request { dev_id: id, pid, is_recovered: is_recovered.into(), ..request(verb::START, name, mark) };
+        let request =
+            Request { dev_id: id, pid, is_recovered: is_recovered.into(), ..request(verb::START, name, mark) };
         self.ask(&request).map(drop)
     }
 

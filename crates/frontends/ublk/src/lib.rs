@@ -28,9 +28,9 @@ pub mod spec;
 
 pub use control::{CONTROL_PATH, is_there};
 pub use helper::{ARGUMENT, DIRECTORY, Device, Helper, HelperError, Wanted, mark};
-pub use server::serve;
 pub use queue::{Kernel, Queue, buffers};
 pub use queues::Queues;
 pub use request::{Rejected, translate};
 pub use ring::Ring;
+pub use server::serve;
 pub use shape::{BadShape, MAX_QUEUES, Shape};

@@ -84,7 +84,8 @@ mod tests {
     fn what_is_not_inside_or_not_offered_fails() {
         let invalid = Err(Rejected(libc::EIO));
         let sectors = SIZE_BYTES / SECTOR_BYTES;
-        for (start, count) in [(sectors, 8), (sectors - 8, 16), (4, 8), (0, 4), (0, 0), (u64::MAX / 512, 8), (1 << 60, 8)]
+        for (start, count) in
+            [(sectors, 8), (sectors - 8, 16), (4, 8), (0, 4), (0, 0), (u64::MAX / 512, 8), (1 << 60, 8)]
         {
             assert_eq!(of(io_op::READ, start, count, &shape()), invalid, "{start} {count}");
         }

@@ -32,7 +32,9 @@ pub struct Shape {
 
 /// Why a device can't be so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a block device has 1 to {MAX_QUEUES} queues of 1 to {MAX_QUEUE_DEPTH} requests, and whole blocks of 512 or 4096")]
+#[error(
+    "a block device has 1 to {MAX_QUEUES} queues of 1 to {MAX_QUEUE_DEPTH} requests, and whole blocks of 512 or 4096"
+)]
 pub struct BadShape;
 
 impl Shape {
@@ -64,8 +66,7 @@ impl Shape {
         Params {
             len: Params::LEN_BYTES,
             types: Params::BASIC | when(discard || zeroes, Params::DISCARD),
-            attrs: when(self.read_only, attr::READ_ONLY)
-                | when(self.write_cache, attr::VOLATILE_CACHE | attr::FUA),
+            attrs: when(self.read_only, attr::READ_ONLY) | when(self.write_cache, attr::VOLATILE_CACHE | attr::FUA),
             logical_bs_shift: block_shift,
             physical_bs_shift: page_shift,
             io_opt_shift: Self::MAX_IO_BYTES.ilog2() as u8,

@@ -31,21 +31,23 @@ fn use_them(guest: &mut Guest) -> Result<()> {
          [[tenant]]\nname = \"raw\"\nsize = \"32MiB\"\nfrontend = \"ublk\"\nqueues = 1\nqueue_depth = 16\n"
     ))?;
     guest.wait_for("the devices", &format!("test -b {DATA} && test -b {RAW}"))?;
-    guest.run_within(&format!("mke2fs -q -t ext4 {DATA} && mount -t ext4 {DATA} /mnt"), LIMIT)?;
-    guest.run_within("dd if=/dev/urandom of=/mnt/file bs=1M count=24 && sha256sum /mnt/file >/run/sum && sync", LIMIT)?;
+    guest.run_within(&format!("/usr/sbin/mke2fs -q -t ext4 {DATA} && mount -t ext4 {DATA} /mnt"), LIMIT)?;
+    guest
+        .run_within("dd if=/dev/urandom of=/mnt/file bs=1M count=24 && sha256sum /mnt/file >/run/sum && sync", LIMIT)?;
 
     // Killed while somebody writes: all that was answered is there, and what was not goes on.
     let fio = "fio --name=v --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=8 --size=24m --verify=crc32c \
                --verify_fatal=1 --verify_state_save=0 --output-format=terse";
     guest.start_job("fio", &format!("{fio} --filename={RAW}"), PROGRAM_LIMIT)?;
-    guest.wait_for("writes", "test $(awk '{print $7}' /sys/block/ublkb*/stat | sort -n | tail -n 1) -gt 2000")?;
-    let before = guest.run(&format!("readlink {RAW} {DATA}"))?;
+    let sectors = format!("awk '{{print $7}}' /sys/block/$(basename $(readlink {RAW}))/stat");
+    guest.wait_for("writes", &format!("test $({sectors}) -gt 4000"))?;
+    let before = guest.run(&format!("readlink {RAW}; readlink {DATA}"))?;
     guest.end_daemon("KILL")?;
     guest.run("! test -e /run/fio.code")?;
     guest.serve_again()?;
     let told = guest.finish_job("fio", PROGRAM_LIMIT)?;
     ensure!(told.code == 0, "fio over a kill: {told:?}");
-    let after = guest.run(&format!("readlink {RAW} {DATA}"))?;
+    let after = guest.run(&format!("readlink {RAW}; readlink {DATA}"))?;
     ensure!(before == after, "the devices are others: {before} and {after}");
     check_file(guest).context("after the kill")?;
 
@@ -57,7 +59,7 @@ fn use_them(guest: &mut Guest) -> Result<()> {
     guest.serve_again()?;
     check_file(guest).context("after the stop")?;
     guest.run_within("cmp /mnt/file /mnt/copy && umount /mnt", LIMIT)?;
-    guest.run_within(&format!("e2fsck -f -n {DATA}"), LIMIT)?;
+    guest.run_within(&format!("/usr/sbin/e2fsck -f -n {DATA}"), LIMIT)?;
     let told = guest.end_daemon("TERM")?;
     ensure!(told.code == 0 && !told.text.contains("is in use"), "{told:?}");
     guest.run(&format!("! test -e {DATA} && ! ls /dev/ublkb*"))?;

@@ -12,11 +12,11 @@ use nvme_controller::FormatRecord;
 use policy::PolicyKind;
 use ublk::{Helper, Queues};
 
+use super::block_device::{self, BlockDevice};
 use super::nvme_client::NvmeClient;
+use super::ublk::UblkQueues;
 use super::virtio::VirtioQueues;
 use super::virtio_client::{self, VirtioClient};
-use super::block_device::{self, BlockDevice};
-use super::ublk::UblkQueues;
 use super::{Port, Reached, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
@@ -77,7 +77,9 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
     let around = making.around.clone();
     let (device, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
-        let Some((queues, poller, tenant)) = places.into_iter().next() else { bail!("{}: no poller serves it", spec.name) };
+        let Some((queues, poller, tenant)) = places.into_iter().next() else {
+            bail!("{}: no poller serves it", spec.name)
+        };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
         Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
@@ -93,7 +95,8 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
-        let queues = Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
+        let queues =
+            Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
         VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink))).into()
     };
     let parts = queues.iter().map(part).collect();
