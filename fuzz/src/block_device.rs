@@ -2,8 +2,8 @@
 //!
 //! What must hold: a tag that the kernel has is taken once, another one never; what a descriptor asks for becomes
 //! exactly the command that it says, or fails with the error that it deserves; every request that was taken is answered
-//! once, with its bytes or its error, and nothing else is; no two commands in flight share memory; nothing is handed over
-//! before the batch ends; and whoever leaves is asked for the flush that is owed, and for no more.
+//! once, with its bytes or its error, and nothing else is; no two commands in flight share memory; nothing is handed
+//! over before the batch ends; and whoever leaves is asked for the flush that is owed, and for no more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

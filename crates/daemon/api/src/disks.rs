@@ -373,7 +373,8 @@ pub struct Disk {
     pub grows_to_bytes: Option<u64>,
     /// Bytes of a block, as last formatted.
     pub lba_bytes: u32,
-    /// `vfio-user`, `vhost-user-blk`, `ublk`, or `namespace`: it has no socket, and is a part of its tenants' controllers.
+    /// `vfio-user`, `vhost-user-blk`, `ublk`, or `namespace`: it has no socket, and is a part of its tenants'
+    /// controllers.
     pub frontend: String,
     /// A namespace's identifier on these controllers.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -10,7 +10,8 @@
 //! - `queue`: one queue's requests, over any [`Kernel`]; `ring`: the real one *(unsafe)*;
 //! - `queues`: the [`Source`](io_model::Source) of them;
 //! - `control`: commands to `/dev/ublk-control`, which take CAP_SYS_ADMIN *(unsafe)*;
-//! - `helper`, `server`: the two ends of the process that has that right, and makes, starts and deletes devices for the daemon, which has not.
+//! - `helper`, `server`: the two ends of the process that has that right, and makes, starts and deletes devices for the
+//!   daemon, which has not; `message`: what they say to each other.
 //!
 //! Not implemented: zero copy (Linux 6.15) and automatic buffer registration (6.16), zoned devices, devices of
 //! unprivileged users (the driver gives them no recovery), growing a device that is there (6.16).
