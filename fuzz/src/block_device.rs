@@ -22,12 +22,30 @@ const SIZE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Arbitrary)]
 enum Step {
     /// The kernel hands a tag over, whether it has it or not; mostly a sound one.
-    Come { queue: bool, tag: u8, any_tag: bool, op: u8, flags: u32, start: u16, wild: bool, sectors: u16 },
+    Come {
+        queue: bool,
+        tag: u8,
+        any_tag: bool,
+        op: u8,
+        flags: u32,
+        start: u16,
+        wild: bool,
+        sectors: u16,
+    },
     /// It takes a tag away for good.
-    Abort { queue: bool, tag: u8, result: u8 },
-    Fetch { queue: bool },
+    Abort {
+        queue: bool,
+        tag: u8,
+        result: u8,
+    },
+    Fetch {
+        queue: bool,
+    },
     /// The drive answers.
-    End { which: u8, error: u8 },
+    End {
+        which: u8,
+        error: u8,
+    },
     Notify,
     Stop,
 }
@@ -194,7 +212,8 @@ impl Run {
         match step {
             Step::Come { queue, tag, any_tag, op, flags, start, wild, sectors } => {
                 let tag = if any_tag { u16::from(tag) } else { u16::from(tag) % DEPTH };
-                let start_sector = if wild { u64::from(start) << 48 | u64::from(start) } else { u64::from(start) % 2100 };
+                let start_sector =
+                    if wild { u64::from(start) << 48 | u64::from(start) } else { u64::from(start) % 2100 };
                 let op_flags = flags << 8 | u32::from(op % 8);
                 self.come(queue.into(), tag, IoDesc { op_flags, nr_sectors: sectors.into(), start_sector, addr: 7 });
             }
