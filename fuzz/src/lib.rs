@@ -8,6 +8,7 @@
 //! | [`commands`] | programs of admin and I/O commands over a small guest memory | a reference model of the tenant's disk, its memory and its completions |
 //! | [`tenants`] | several controllers behind one poller and policy | every command comes back to the queue that it came from, nobody starves |
 //! | [`daemon`] | two tenants of the whole daemon, over both protocols, on real sockets | whatever the one does, the other one's data are right, and the one is served again |
+//! | [`block_device`] | descriptors of a block device's requests, and tags that the kernel hands over at any time | a model of the tags, each descriptor's exact command or error, one answer for each |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
 //! A harness takes bytes and panics when something does not hold. The fuzzer feeds it what it finds; the
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block_device;
 pub mod commands;
 pub mod daemon;
 mod descriptors;
@@ -32,11 +34,12 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 7] = [
+pub const TARGETS: [(&str, Harness); 8] = [
     ("commands", commands::run),
     ("daemon", daemon::run),
     ("registers", registers::run),
     ("tenants", tenants::run),
+    ("ublk", block_device::run),
     ("vfio_user_messages", messages::run),
     ("vhost_user_messages", front_end::run),
     ("virtqueues", virtqueues::run),

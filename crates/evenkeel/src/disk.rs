@@ -244,7 +244,7 @@ struct Terms {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "How it is reached (changes only while no client is attached)")]
 struct FrontEnd {
-    /// vfio-user or vhost-user-blk [default: vfio-user]
+    /// vfio-user, vhost-user-blk, or ublk: a block device of this host [default: vfio-user]
     #[arg(long)]
     frontend: Option<String>,
 
@@ -252,11 +252,15 @@ struct FrontEnd {
     #[arg(long)]
     isolation: Option<String>,
 
-    /// I/O queues offered to the guest, 1 to 64 [default: 64]
+    /// I/O queues offered, 1 to 64 [default: 64, of a block device 4]
     #[arg(long, value_name = "N")]
     queues: Option<u16>,
 
-    /// A virtio disk, or a new namespace, that can't be written to
+    /// Requests of each queue of a block device at a time, 1 to 4096 [default: 128]
+    #[arg(long, value_name = "N")]
+    queue_depth: Option<u16>,
+
+    /// A virtio disk, a block device or a new namespace that can't be written to
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     read_only: Option<bool>,
 
@@ -264,15 +268,15 @@ struct FrontEnd {
     #[arg(long)]
     doorbells: Option<String>,
 
-    /// Which serve a virtio disk: shared, dedicated or per-queue [default: shared]
+    /// Which serve a virtio disk or block device: shared, dedicated or per-queue [default: shared]
     #[arg(long)]
     threads: Option<String>,
 
-    /// When a virtio disk's threads sleep: adaptive, polling or event [default: adaptive]
+    /// When a virtio disk's or block device's threads sleep: adaptive, polling or event [default: adaptive]
     #[arg(long)]
     mode: Option<String>,
 
-    /// CPUs of a virtio disk's own threads, such as 2,3
+    /// CPUs of a virtio disk's or block device's own threads, such as 2,3
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
 
@@ -302,7 +306,7 @@ impl Terms {
         let Self { class, latency_target, weight, priority, rw_iops, r_iops, w_iops, .. } = self;
         let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
         let FrontEnd { frontend, isolation, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
-        let FrontEnd { max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
+        let FrontEnd { queue_depth, max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
         DiskChange {
             class,
             latency_target,
@@ -320,6 +324,7 @@ impl Terms {
             frontend,
             isolation,
             queues,
+            queue_depth,
             read_only,
             doorbells,
             threads,
@@ -538,7 +543,7 @@ fn disks(disks: &[Disk]) -> String {
         let words = [&disk.name, &disk.drive, &size, &promise, state, made_by, &frontend, &socket];
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
-    let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, or tenants"];
+    let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, device, or tenants"];
     table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
 }
 

@@ -18,7 +18,7 @@ pub struct NewDisk {
     /// that has the least left over.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub drive: Option<String>,
-    /// `vfio-user` (the default) or `vhost-user-blk`.
+    /// `vfio-user` (the default), `vhost-user-blk` or `ublk`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frontend: Option<String>,
     /// `best-effort` (the default) or `guaranteed`.
@@ -63,6 +63,9 @@ pub struct NewDisk {
     /// I/O queues offered to the guest, 1 to 64.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
+    /// Requests of each queue of a block device that the kernel hands over at a time: 1 to 4096, 128 if left out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queue_depth: Option<u16>,
     /// How the doorbells of an NVMe controller reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doorbells: Option<String>,
@@ -164,6 +167,9 @@ pub struct DiskChange {
     /// See [`NewDisk::queues`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub queues: Option<u16>,
+    /// See [`NewDisk::queue_depth`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queue_depth: Option<u16>,
     /// See [`NewDisk::read_only`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_only: Option<bool>,
@@ -270,8 +276,16 @@ impl DiskChange {
         }
         match self.frontend.as_deref() {
             Some("vfio-user") => (disk.threads, disk.mode, disk.cpus, disk.read_only) = (None, None, None, None),
-            Some("vhost-user-blk") => disk.doorbells = None,
+            Some("vhost-user-blk" | "ublk") => disk.doorbells = None,
             _ => {}
+        }
+        match self.frontend.as_deref() {
+            Some("ublk") => {
+                (disk.max_memory, disk.max_maps) = (None, None);
+                (disk.socket_user, disk.socket_group, disk.socket_mode) = (None, None, None);
+            }
+            Some(_) => disk.queue_depth = None,
+            None => {}
         }
         if self.threads.as_deref() == Some("shared") {
             disk.cpus = None;
@@ -279,6 +293,7 @@ impl DiskChange {
         or(&self.frontend, &mut disk.frontend);
         or(&self.isolation, &mut disk.isolation);
         or(&self.queues, &mut disk.queues);
+        or(&self.queue_depth, &mut disk.queue_depth);
         or(&self.read_only, &mut disk.read_only);
         or(&self.doorbells, &mut disk.doorbells);
         or(&self.threads, &mut disk.threads);
@@ -358,7 +373,8 @@ pub struct Disk {
     pub grows_to_bytes: Option<u64>,
     /// Bytes of a block, as last formatted.
     pub lba_bytes: u32,
-    /// `vfio-user`, `vhost-user-blk`, or `namespace`: it has no socket, and is a part of its tenants' controllers.
+    /// `vfio-user`, `vhost-user-blk`, `ublk`, or `namespace`: it has no socket, and is a part of its tenants'
+    /// controllers.
     pub frontend: String,
     /// A namespace's identifier on these controllers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -376,7 +392,7 @@ pub struct Disk {
     pub limits: Option<String>,
     /// The same in numbers.
     pub ceilings: Ceilings,
-    /// Where a VMM attaches it; a namespace comes with its tenants' controllers.
+    /// Where a VMM attaches it, or the block device; a namespace comes with its tenants' controllers.
     pub socket: Option<String>,
     /// How far it is.
     pub state: DiskState,

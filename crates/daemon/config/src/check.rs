@@ -15,7 +15,7 @@ use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_dae
 use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
-use crate::frontend::{FrontendDraft, read_frontend};
+use crate::frontend::{Frontend, FrontendDraft, read_frontend};
 use crate::isolation::{IsolationDraft, read_isolation};
 use crate::namespace::{NamespaceDraft, read_namespaces};
 use crate::policy_section::read_policy;
@@ -452,7 +452,7 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
-    let queues = or(sink, &section, "queues", 64, small_integer(1..=64));
+    let queues = or(sink, &section, "queues", default_queues(&frontend), small_integer(1..=64));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let isolation = read_isolation(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, terms.class);
@@ -472,10 +472,19 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option
 
 /// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
 fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
-    let is_vhost = frontend.frontend.as_ref().is_some_and(|frontend| frontend.vhost().is_some());
-    let why = "a guest can't say what a queue of its virtio-blk disk counts for";
     let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
-    is_vhost.then_some((why, remedy))
+    match frontend.frontend.as_ref()? {
+        Frontend::VfioUser => None,
+        Frontend::VhostUserBlk(_) => Some(("a guest can't say what a queue of its virtio-blk disk counts for", remedy)),
+        Frontend::Ublk(..) => {
+            Some(("Linux does not tell who serves a block device what priority (`ionice`) a request has", remedy))
+        }
+    }
+}
+
+/// A block device has memory of its own for each request of each queue; guests' queues cost nothing.
+fn default_queues(frontend: &FrontendDraft) -> u16 {
+    if matches!(frontend.frontend, Some(Frontend::Ublk(..))) { 4 } else { 64 }
 }
 
 /// A tenant's name.

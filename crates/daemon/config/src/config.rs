@@ -156,6 +156,9 @@ pub enum PollerLayout {
     Shared,
 }
 
+/// Where block devices of this host's have their names.
+pub const DEVICE_DIR: &str = "/dev/evenkeel";
+
 /// One consumer with its own virtual disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
@@ -180,7 +183,7 @@ pub struct Tenant {
     pub demand: Option<Demand>,
     /// LBA size of a new tenant's disk: 512 or 4096. The layout file has the present one.
     pub lba_bytes: u32,
-    /// How the doorbells of an NVMe controller reach us; of no meaning for vhost-user-blk.
+    /// How the doorbells of an NVMe controller reach us; of no meaning for others.
     pub doorbells: Doorbells,
     /// I/O queues offered to the guest, 1 to 64.
     pub queues: u16,
@@ -303,11 +306,16 @@ impl Config {
         &self.text.file
     }
 
-    /// The socket of a tenant.
+    /// The socket of a tenant, if it has one.
     ///
     /// `<runtime_dir>/<name>/cntrl` for vfio-user, `<runtime_dir>/<name>/vhost.sock` for vhost-user-blk.
-    pub fn socket_path(&self, tenant: &Tenant) -> PathBuf {
-        self.runtime_dir.join(&tenant.name).join(tenant.frontend.socket_name())
+    pub fn socket_path(&self, tenant: &Tenant) -> Option<PathBuf> {
+        Some(self.runtime_dir.join(&tenant.name).join(tenant.frontend.socket_name()?))
+    }
+
+    /// Where a tenant's disk is reached: its socket, or the block device `/dev/evenkeel/<name>`.
+    pub fn reached_at(&self, tenant: &Tenant) -> PathBuf {
+        self.socket_path(tenant).unwrap_or_else(|| Path::new(DEVICE_DIR).join(&tenant.name))
     }
 
     /// The socket that the command line talks to.

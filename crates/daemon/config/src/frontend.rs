@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use crate::config::Doorbells;
 use crate::problem::Sink;
-use crate::section::{Section, boolean, choice, integers, or};
+use crate::section::{Section, boolean, choice, integers, or, small_integer};
 
 /// What the guest sees.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -14,20 +14,29 @@ pub enum Frontend {
     /// An NVMe controller over vfio-user.
     VfioUser,
     /// A virtio-blk disk over vhost-user.
-    VhostUserBlk(Vhost),
+    VhostUserBlk(Serving),
+    /// A block device of this host's.
+    Ublk(Serving, UblkOptions),
 }
 
-/// How a virtio-blk disk is served.
+/// What only a block device of this host's has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Vhost {
-    /// Which threads serve its virtqueues.
+pub struct UblkOptions {
+    /// Requests of each queue that the kernel hands over at a time, 1 to 4096.
+    pub queue_depth: u16,
+}
+
+/// How a disk is served that is no controller of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Serving {
+    /// Which threads serve its queues.
     pub threads: Threads,
     /// When they sleep.
     pub mode: Mode,
-    /// CPUs of its own threads, that of virtqueue i at i modulo the length; empty: not pinned, and always so for
+    /// CPUs of its own threads, that of queue i at i modulo the length; empty: not pinned, and always so for
     /// [`Threads::Shared`].
     pub cpus: Vec<u32>,
-    /// The guest can't write.
+    /// Nobody can write to it.
     pub read_only: bool,
 }
 
@@ -58,6 +67,9 @@ const THREADS: [(&str, Threads); 3] =
 const MODES: [(&str, Mode); 3] = [("adaptive", Mode::Adaptive), ("polling", Mode::Polling), ("event", Mode::Event)];
 const VFIO_USER: &str = "vfio-user";
 const VHOST_USER_BLK: &str = "vhost-user-blk";
+const UBLK: &str = "ublk";
+/// The `queue_depth` of one that does not say.
+const UBLK_QUEUE_DEPTH: u16 = 128;
 const VFIO_SOCKET: &str = "cntrl";
 const VHOST_SOCKET: &str = "vhost.sock";
 
@@ -67,46 +79,56 @@ impl Frontend {
         match self {
             Self::VfioUser => VFIO_USER,
             Self::VhostUserBlk(_) => VHOST_USER_BLK,
+            Self::Ublk(..) => UBLK,
         }
     }
 
-    /// The file name of its socket.
-    pub fn socket_name(&self) -> &'static str {
+    /// The file name of its socket; a block device has none.
+    pub fn socket_name(&self) -> Option<&'static str> {
         match self {
-            Self::VfioUser => VFIO_SOCKET,
-            Self::VhostUserBlk(_) => VHOST_SOCKET,
+            Self::VfioUser => Some(VFIO_SOCKET),
+            Self::VhostUserBlk(_) => Some(VHOST_SOCKET),
+            Self::Ublk(..) => None,
         }
     }
 
-    /// The file name of the socket that the tenant had with the other front end.
-    pub fn other_socket_name(&self) -> &'static str {
-        match self {
-            Self::VfioUser => VHOST_SOCKET,
-            Self::VhostUserBlk(_) => VFIO_SOCKET,
-        }
+    /// The file names of the sockets that the tenant had with other front ends.
+    pub fn other_socket_names(&self) -> impl Iterator<Item = &'static str> {
+        let own = self.socket_name();
+        [VFIO_SOCKET, VHOST_SOCKET].into_iter().filter(move |name| own != Some(*name))
     }
 
-    /// The virtio-blk disk's settings.
-    pub fn vhost(&self) -> Option<&Vhost> {
+    /// Whether it is an NVMe controller, which can have namespaces.
+    pub fn is_controller(&self) -> bool {
+        matches!(self, Self::VfioUser)
+    }
+
+    /// How it is served, if it is no controller.
+    pub fn serving(&self) -> Option<&Serving> {
         match self {
             Self::VfioUser => None,
-            Self::VhostUserBlk(vhost) => Some(vhost),
+            Self::VhostUserBlk(serving) | Self::Ublk(serving, _) => Some(serving),
         }
+    }
+
+    /// Whether nobody can write to the disk.
+    pub fn is_read_only(&self) -> bool {
+        self.serving().is_some_and(|serving| serving.read_only)
     }
 
     /// Which threads serve its queues.
     pub fn threads(&self) -> Threads {
-        self.vhost().map_or(Threads::Shared, |vhost| vhost.threads)
+        self.serving().map_or(Threads::Shared, |serving| serving.threads)
     }
 
     /// When its threads sleep.
     pub fn mode(&self) -> Mode {
-        self.vhost().map_or(Mode::Adaptive, |vhost| vhost.mode)
+        self.serving().map_or(Mode::Adaptive, |serving| serving.mode)
     }
 
     /// The CPUs of its own threads.
     pub fn cpus(&self) -> &[u32] {
-        self.vhost().map_or(&[], |vhost| &vhost.cpus)
+        self.serving().map_or(&[], |serving| &serving.cpus)
     }
 }
 
@@ -145,22 +167,48 @@ pub(crate) struct FrontendDraft {
 
 /// Reads the keys of a tenant that say how its guest reaches the disk.
 pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> FrontendDraft {
-    let words = [VFIO_USER, VHOST_USER_BLK].map(|word| (word, word));
+    let words = [VFIO_USER, VHOST_USER_BLK, UBLK].map(|word| (word, word));
     let mark = |key: &str| section.entry(key).map(|(_, value)| value.span());
     let marks = FrontendMarks { threads: mark("threads"), mode: mark("mode"), cpus: mark("cpus") };
-    let (frontend, doorbells) = match or(sink, section, "frontend", VFIO_USER, choice(&words, &[])) {
+    let found = or(sink, section, "frontend", VFIO_USER, choice(&words, &[]));
+    if let Some(other) = found.filter(|found| *found != UBLK) {
+        let why = format!("it belongs to the ublk front end, and this tenant's is {other}");
+        section.forbid(sink, "queue_depth", &why, "remove it: the guest's driver says how deep its queues are");
+    }
+    let (frontend, doorbells) = match found {
         Some(VFIO_USER) => {
-            forbid_vhost(sink, section);
+            forbid_serving(sink, section);
             (Some(Frontend::VfioUser), read_doorbells(sink, section))
         }
-        Some(_) => {
-            let why = "it belongs to the vfio-user front end, and this tenant's is vhost-user-blk";
-            section.forbid(sink, "doorbells", why, "remove it, or write frontend = \"vfio-user\"");
-            (read_vhost(sink, section).map(Frontend::VhostUserBlk), Some(Doorbells::Mapped))
+        Some(other) => {
+            let why = format!("it belongs to the vfio-user front end, and this tenant's is {other}");
+            section.forbid(sink, "doorbells", &why, "remove it, or write frontend = \"vfio-user\"");
+            let serving = read_serving(sink, section);
+            let frontend = if other == UBLK {
+                let options = read_ublk(sink, section);
+                serving.zip(options).map(|(serving, options)| Frontend::Ublk(serving, options))
+            } else {
+                serving.map(Frontend::VhostUserBlk)
+            };
+            (frontend, Some(Doorbells::Mapped))
         }
         None => (None, None),
     };
     FrontendDraft { frontend, doorbells, marks }
+}
+
+/// A block device has neither a client with memory nor a socket.
+fn read_ublk(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<UblkOptions> {
+    for key in ["max_memory", "max_maps"] {
+        let why = "a block device of this host's has no client whose memory would be mapped";
+        section.forbid(sink, key, why, "remove it; queues and queue_depth say how much memory its data takes");
+    }
+    for key in ["socket_user", "socket_group", "socket_mode"] {
+        let why = "a block device of this host's has no socket";
+        section.forbid(sink, key, why, "remove it, and say who may open the device by a udev rule");
+    }
+    let queue_depth = or(sink, section, "queue_depth", UBLK_QUEUE_DEPTH, small_integer(1..=4096))?;
+    Some(UblkOptions { queue_depth })
 }
 
 fn read_doorbells(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Doorbells> {
@@ -168,8 +216,8 @@ fn read_doorbells(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Door
     or(sink, section, "doorbells", Doorbells::Mapped, choice(&words, &[]))
 }
 
-fn forbid_vhost(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
-    let why = "it belongs to the vhost-user-blk front end, and this tenant's is vfio-user";
+fn forbid_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
+    let why = "it belongs to the vhost-user-blk and ublk front ends, and this tenant's is vfio-user";
     for (key, instead) in [
         ("threads", "use layout under [pollers]"),
         ("mode", "use idle_after under [pollers]"),
@@ -180,7 +228,7 @@ fn forbid_vhost(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     }
 }
 
-fn read_vhost(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Vhost> {
+fn read_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Serving> {
     let threads = or(sink, section, "threads", Threads::Shared, choice(&THREADS, &[]));
     let mode = or(sink, section, "mode", Mode::Adaptive, choice(&MODES, &[]));
     let cpus = section.get(sink, "cpus", integers(0..=8191));
@@ -190,5 +238,5 @@ fn read_vhost(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Vhost> {
         section.forbid(sink, "cpus", "with threads = \"shared\" the tenant has no threads of its own", remedy);
     }
     let cpus = cpus.map(Spanned::into_inner).unwrap_or_default();
-    Some(Vhost { threads: threads?, mode: mode?, cpus, read_only: read_only? })
+    Some(Serving { threads: threads?, mode: mode?, cpus, read_only: read_only? })
 }

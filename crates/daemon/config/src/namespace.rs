@@ -160,7 +160,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) {
         .tenants
         .iter()
         .filter_map(|tenant| Some((tenant.name.as_ref()?.get_ref().as_str(), tenant.frontend.frontend.as_ref()?)))
-        .map(|(name, frontend)| (name, frontend.vhost().is_none()))
+        .map(|(name, frontend)| (name, frontend.is_controller()))
         .collect();
     // What could not be read is told already, and may be a tenant.
     let are_all_known = tenants.len() == draft.tenants.len();
@@ -201,7 +201,7 @@ fn once_on_a_controller<'d>(
 
 fn no_controller(sink: &mut Sink<'_>, namespace: &NamespaceDraft, tenant: &Spanned<String>) {
     let title = namespace.title();
-    let what = format!("{title} can't be attached to {:?}, which has a virtio-blk disk", tenant.get_ref());
+    let what = format!("{title} can't be attached to {:?}, which has no NVMe controller", tenant.get_ref());
     sink.at(&tenant.span(), what, "write frontend = \"vfio-user\" for that tenant, or remove it here");
 }
 

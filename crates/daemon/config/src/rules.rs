@@ -160,7 +160,8 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
     let Some(runtime_dir) = &draft.runtime_dir else { return };
     for tenant in &draft.tenants {
         let (Some(name), Some(frontend)) = (&tenant.name, &tenant.frontend.frontend) else { continue };
-        let path = runtime_dir.join(name.get_ref()).join(frontend.socket_name());
+        let Some(socket_name) = frontend.socket_name() else { continue };
+        let path = runtime_dir.join(name.get_ref()).join(socket_name);
         let len = path.as_os_str().len();
         if len > SOCKET_PATH_MAX_BYTES {
             let what =

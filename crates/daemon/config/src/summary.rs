@@ -139,9 +139,9 @@ pub struct TenantSummary {
     pub size_bytes: u64,
     /// LBA size of its disk.
     pub lba_bytes: u32,
-    /// vfio-user or vhost-user-blk.
+    /// vfio-user, vhost-user-blk or ublk.
     pub frontend: &'static str,
-    /// mapped or trapped; none for vhost-user-blk.
+    /// mapped or trapped; only for vfio-user.
     pub doorbells: Option<&'static str>,
     /// I/O queues offered.
     pub queues: u16,
@@ -151,7 +151,7 @@ pub struct TenantSummary {
     pub mode: &'static str,
     /// The guest can't write.
     pub read_only: bool,
-    /// The socket that its VMM connects to.
+    /// The socket that its VMM connects to, or the block device.
     pub socket: PathBuf,
 }
 
@@ -321,15 +321,15 @@ impl TenantSummary {
             lba_bytes: placement.lba_bytes,
             frontend: tenant.frontend.name(),
             doorbells: match (&tenant.frontend, tenant.doorbells) {
-                (Frontend::VhostUserBlk(_), _) => None,
+                (Frontend::VhostUserBlk(_) | Frontend::Ublk(..), _) => None,
                 (Frontend::VfioUser, Doorbells::Mapped) => Some("mapped"),
                 (Frontend::VfioUser, Doorbells::Trapped) => Some("trapped"),
             },
             queues: tenant.queues,
             threads: tenant.frontend.threads().name(),
             mode: tenant.frontend.mode().name(),
-            read_only: tenant.frontend.vhost().is_some_and(|vhost| vhost.read_only),
-            socket: prepared.config.socket_path(tenant),
+            read_only: tenant.frontend.is_read_only(),
+            socket: prepared.config.reached_at(tenant),
         })
     }
 }

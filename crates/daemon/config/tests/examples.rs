@@ -25,7 +25,7 @@ fn two_tenants() {
     assert_eq!((config.tenants[1].lba_bytes, config.tenants[1].queues), (4096, 8));
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
     assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);
-    assert_eq!(config.socket_path(&config.tenants[0]), Path::new("/run/evenkeel/db/cntrl"));
+    assert_eq!(config.reached_at(&config.tenants[0]), Path::new("/run/evenkeel/db/cntrl"));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn two_drives() {
 #[test]
 fn both_front_ends() {
     let config = example("both-front-ends.toml");
-    let sockets: Vec<_> = config.tenants.iter().map(|tenant| config.socket_path(tenant)).collect();
+    let sockets: Vec<_> = config.tenants.iter().map(|tenant| config.reached_at(tenant)).collect();
     let expected = ["/run/evenkeel/db/cntrl", "/run/evenkeel/web/vhost.sock", "/run/evenkeel/batch/vhost.sock"];
     assert_eq!(sockets, expected.map(PathBuf::from));
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();

@@ -31,10 +31,10 @@ fn plan(text: &str) -> Vec<String> {
 #[test]
 fn defaults_of_a_virtio_disk() {
     let config = parse(&tenant("a", VHOST)).expect("good");
-    let vhost = config.tenants[0].frontend.vhost().expect("virtio-blk");
+    let vhost = config.tenants[0].frontend.serving().expect("virtio-blk");
     assert_eq!((vhost.threads, vhost.mode), (Threads::Shared, Mode::Adaptive));
     assert!(vhost.cpus.is_empty() && !vhost.read_only);
-    assert_eq!(config.socket_path(&config.tenants[0]), Path::new("/run/evenkeel/a/vhost.sock"));
+    assert_eq!(config.reached_at(&config.tenants[0]), Path::new("/run/evenkeel/a/vhost.sock"));
     let config = parse("[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\n").expect("good");
     assert_eq!((config.tenants[0].queues, config.tenants[0].lba_bytes), (64, 512));
 }
@@ -43,7 +43,7 @@ fn defaults_of_a_virtio_disk() {
 fn every_key_of_a_virtio_disk_is_read() {
     let keys = "lba_size = 4096; threads = \"dedicated\"; mode = \"polling\"; cpus = [3]; read_only = true";
     let config = parse(&(PASSTHROUGH.to_owned() + &tenant("a", &(VHOST.to_owned() + keys)))).expect("good");
-    let vhost = config.tenants[0].frontend.vhost().expect("virtio-blk");
+    let vhost = config.tenants[0].frontend.serving().expect("virtio-blk");
     assert_eq!((vhost.threads, vhost.mode, &vhost.cpus[..]), (Threads::Dedicated, Mode::Polling, &[3][..]));
     assert!(vhost.read_only && config.tenants[0].lba_bytes == 4096);
 }

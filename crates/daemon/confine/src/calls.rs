@@ -37,6 +37,8 @@ pub enum ThreadKind {
     OwnFile,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
+    /// Any thread of the process that makes block devices.
+    Ublk,
 }
 
 /// A system call, and what its arguments must be: the number of one, and how it compares to a value (32 bits).
@@ -229,10 +231,34 @@ const GATE: &[Call] = &[
     any(SYS_prlimit64),
 ];
 
+/// Block devices: commands to their driver, and their names.
+const UBLK: &[Call] = &[
+    any(SYS_io_uring_setup),
+    any(SYS_recvmsg),
+    any(SYS_sendmsg),
+    any(SYS_fcntl),
+    any(SYS_readlinkat),
+    any(SYS_mkdirat),
+    any(SYS_symlinkat),
+    any(SYS_renameat),
+    any(SYS_renameat2),
+    any(SYS_unlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_readlink),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_mkdir),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_symlink),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_rename),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_unlink),
+];
+
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -247,6 +273,7 @@ impl ThreadKind {
         Self::Zeroing,
         Self::OwnFile,
         Self::Gate,
+        Self::Ublk,
     ];
 
     /// What it may do. A filter stays with the threads that its thread starts: who starts others has their tables too.
@@ -262,6 +289,7 @@ impl ThreadKind {
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile => &[RUNTIME, FILES],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
+            Self::Ublk => &[RUNTIME, SPAWN, RINGS, FILES, UBLK],
             Self::Closing => &[RUNTIME, UNLISTEN],
         }
     }
@@ -283,6 +311,7 @@ impl ThreadKind {
             Self::Zeroing => "zeroing",
             Self::OwnFile => "own-file",
             Self::Gate => "gate",
+            Self::Ublk => "ublk",
         }
     }
 }

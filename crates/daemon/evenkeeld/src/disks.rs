@@ -18,6 +18,7 @@ use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
+use crate::front_end::Reached;
 use crate::owner::Owner;
 use crate::problems::{
     INVALID, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
@@ -424,9 +425,10 @@ impl ServedDrive {
             }
             self.refuse_to_delete(id, deletion)?;
             let server = self.tenants.get(&id).and_then(|live| live.server.as_ref());
-            if !force && server.is_some_and(client_socket::Server::has_client) {
+            if !force && server.is_some_and(Reached::has_client) {
                 let title = format!("{name:?} is attached to a client");
-                return Err(Problem::new(409, "attached", title, "detach it there, or use force: its connection ends"));
+                let remedy = "detach it there (unmount a block device), or use force: who has it gets errors";
+                return Err(Problem::new(409, "attached", title, remedy));
             }
         }
         let detached = self.detached_settings(|tenant| tenant != name);
@@ -482,7 +484,7 @@ impl ServedDrive {
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
-            socket: Some(self.config.socket_path(tenant).display().to_string()),
+            socket: Some(self.config.reached_at(tenant).display().to_string()),
             state,
             attached: self.is_attached(id),
             declared: self.settings_of(&tenant.name).is_none(),

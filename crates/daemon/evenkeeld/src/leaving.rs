@@ -9,13 +9,14 @@ use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Result, anyhow};
 use api::Problem;
-use client_socket::{Level, Server};
+use client_socket::Level;
 use config::{Config, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use policy::PolicyConfig;
 
 use crate::daemon::Happening;
+use crate::front_end::Reached;
 use crate::poller_thread::{Message, TenantAt};
 use crate::served_drive::{ADD_LIMIT, Live, ServedDrive, answer, nobody};
 use crate::threads;
@@ -120,7 +121,7 @@ impl ServedDrive {
 
     /// Whether a client has a tenant's disk now.
     pub(crate) fn is_attached(&self, id: TenantId) -> bool {
-        self.tenants.get(&id).and_then(|live| live.server.as_ref()).is_some_and(Server::has_client)
+        self.tenants.get(&id).and_then(|live| live.server.as_ref()).is_some_and(Reached::has_client)
     }
 
     /// Whether a tenant can be taken off without anybody noticing.

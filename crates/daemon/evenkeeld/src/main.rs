@@ -21,8 +21,10 @@ const EXIT_BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().as_deref() == Some(gate::ARGUMENT) {
-        return serve::as_gate(arguments.next().is_none());
+    match arguments.next().as_deref() {
+        Some(gate::ARGUMENT) => return serve::as_gate(arguments.next().is_none()),
+        Some(ublk::ARGUMENT) => return serve::as_ublk_helper(arguments.next().is_none()),
+        _ => {}
     }
     match serve::run(&Cli::parse().serve) {
         Ok(()) => ExitCode::SUCCESS,

@@ -305,8 +305,8 @@ impl ServedDrive {
     fn controller_of(&self, tenant: &str) -> Result<TenantId, Problem> {
         let id = self.find_tenant(tenant).ok_or_else(|| self.no_tenant(tenant))?;
         let live = self.tenants.get(&id).filter(|live| live.leaving.is_none()).ok_or_else(|| self.no_tenant(tenant))?;
-        if live.tenant.frontend.vhost().is_some() {
-            let title = format!("tenant {tenant:?} has a virtio-blk disk, and only an NVMe controller has namespaces");
+        if !live.tenant.frontend.is_controller() {
+            let title = format!("tenant {tenant:?} has no NVMe controller, and only those have namespaces");
             return Err(Problem::new(409, "no-controller", title, "attach it to a tenant with frontend vfio-user"));
         }
         Ok(id)

@@ -162,7 +162,7 @@ impl ServedDrive {
             return wanted;
         }
         let tenants = self.tenants.iter().filter(|(_, live)| live.leaving.is_none() && !live.places.is_empty());
-        let tenants = tenants.filter(|(_, live)| live.tenant.frontend.vhost().is_none());
+        let tenants = tenants.filter(|(_, live)| live.tenant.frontend.is_controller());
         let ids: BTreeMap<&str, TenantId> = tenants.map(|(id, live)| (live.tenant.name.as_str(), *id)).collect();
         for (id, LiveNamespace { namespace, .. }) in served {
             for attachment in &namespace.attachments {

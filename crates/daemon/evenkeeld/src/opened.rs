@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{Access, Level, Listener, Sink};
@@ -16,6 +17,7 @@ use layout::{Change, LayoutFile, Placement};
 use policy::PolicyConfig;
 use promises::drive_profile;
 use ssd_model::Profile;
+use ublk::Helper;
 
 use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
@@ -34,6 +36,8 @@ pub struct Opened {
     pub(crate) roles: Roles,
     /// The shortest that a drive's pollers ask for.
     pub(crate) doorbell_scan: Nanos,
+    /// What makes block devices, with the rights that this takes; none where it was not started.
+    pub(crate) helper: Option<Arc<Helper>>,
     identity: Option<Identity>,
 }
 
@@ -73,9 +77,11 @@ impl OpenedDrive {
                 config.hand_over(file, identity)?;
             }
         }
-        let bound =
-            config.tenants.iter().map(|tenant| Ok((tenant.name.clone(), bind(&config, tenant, identity.as_ref())?)));
-        let sockets = bound.collect::<Result<_>>()?;
+        let bound = config.tenants.iter().map(|tenant| {
+            let listener = bind(&config, tenant, identity.as_ref());
+            Ok(listener?.map(|listener| (tenant.name.clone(), listener)))
+        });
+        let sockets = bound.filter_map(Result::transpose).collect::<Result<_>>()?;
         Ok(Self { config, profile, policy, layout, lock, drive, sockets })
     }
 
@@ -109,13 +115,19 @@ impl Opened {
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
-        Ok(Self { drives, added, absent, control, api, own_file, roles, doorbell_scan, identity })
+        Ok(Self { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper: None, identity })
     }
 
     /// The same where these drives can't be had either.
     pub(crate) fn without(mut self, absent: Absent) -> Self {
         self.absent.drives.extend(absent.drives);
         self.absent.unknown.extend(absent.unknown);
+        self
+    }
+
+    /// The same where block devices can be made.
+    pub(crate) fn with_helper(mut self, helper: Option<Arc<Helper>>) -> Self {
+        self.helper = helper;
         self
     }
 
@@ -189,21 +201,23 @@ fn open_all(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<(Vec<Ope
     Ok((opened, missing))
 }
 
-/// Puts a tenant's socket in its place.
+/// Puts a tenant's socket in its place, if it has one.
 ///
 /// # Errors
 /// The place is taken, or the daemon may not give the socket to whom it is for.
-pub fn bind(config: &Config, tenant: &Tenant, identity: Option<&Identity>) -> Result<Listener> {
-    let path = config.socket_path(tenant);
-    // A tenant that has the other front end now must not look as if the former one were still there.
-    let former = path.with_file_name(tenant.frontend.other_socket_name());
-    let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-    if is_socket && UnixStream::connect(&former).is_err() {
-        // If it can't be removed, it is in nobody's way.
-        let _ = std::fs::remove_file(&former);
+pub fn bind(config: &Config, tenant: &Tenant, identity: Option<&Identity>) -> Result<Option<Listener>> {
+    // A tenant that has another front end now must not look as if the former one were still there.
+    for name in tenant.frontend.other_socket_names() {
+        let former = config.runtime_dir.join(&tenant.name).join(name);
+        let is_socket = former.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+        if is_socket && UnixStream::connect(&former).is_err() {
+            // If it can't be removed, it is in nobody's way.
+            let _ = std::fs::remove_file(&former);
+        }
     }
+    let Some(path) = config.socket_path(tenant) else { return Ok(None) };
     let SocketSection { user, group, mode } = &tenant.socket;
-    Ok(Listener::bind(&path, access(user.as_ref(), group.as_ref(), *mode, identity))?)
+    Ok(Some(Listener::bind(&path, access(user.as_ref(), group.as_ref(), *mode, identity))?))
 }
 
 /// What is nobody's in particular is the daemon's, as who it will be.

@@ -47,11 +47,11 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, .. } = opened;
+        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper, .. } = opened;
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
-        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events };
+        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
         let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events));
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
@@ -157,7 +157,7 @@ impl Owner {
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         let deadline = Instant::now() + SERVERS_LIMIT;
         for server in servers {
-            server.join_by(deadline);
+            server.part_by(deadline);
         }
         lost
     }

@@ -16,7 +16,7 @@ pub fn shape(config: &Config, pollers: usize, serves: &[(&Tenant, Range<u16>)]) 
     let own = |tenant: &Tenant| tenant.is_guaranteed() || tenant.frontend.threads() != Threads::Shared;
     let vqs = |(tenant, queues): &(&Tenant, Range<u16>)| match tenant.frontend {
         Frontend::VfioUser => NVME_VQS,
-        Frontend::VhostUserBlk(_) => queues.len() as u16,
+        Frontend::VhostUserBlk(_) | Frontend::Ublk(..) => queues.len() as u16,
     };
     // One for each VQ, and one to share.
     let all_vqs = serves.iter().map(vqs).fold(0, u16::saturating_add);

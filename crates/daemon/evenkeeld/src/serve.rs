@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use client_socket::{Gate, gate};
@@ -14,6 +15,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::filter::LevelFilter;
+use ublk::Helper;
 
 use crate::daemon::{Command, Daemon};
 use crate::log;
@@ -71,6 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
     let opened = Daemon::open(to_open, &log::sink())?.without(absent);
     drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
+    let opened = opened.with_helper(start_ublk_helper(args)?);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
     let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });
@@ -148,6 +151,32 @@ pub fn as_gate(confined: bool) -> ExitCode {
     confine::keep_running(serve, || gate::is_wanted(std::io::stdin()))
 }
 
+/// Before rights are dropped, which it keeps: what makes block devices, where this host has the driver for them.
+fn start_ublk_helper(args: &Args) -> Result<Option<Arc<Helper>>> {
+    if !(ublk::is_there() && rustix::process::geteuid().is_root()) {
+        return Ok(None);
+    }
+    let helper = Helper::start(if args.unconfined { &["--unconfined"] } else { &[] });
+    helper.map(Some).context("can't start the process that makes block devices")
+}
+
+/// Makes block devices for the daemon that started this process, until that ends.
+pub fn as_ublk_helper(confined: bool) -> ExitCode {
+    let walls = || -> Result<()> {
+        confine::hide_memory()?;
+        // The C library installs a handler with the first thread, which the filter forbids.
+        std::thread::Builder::new().spawn(|| {})?.join().ok();
+        Ok(confine::arm()?)
+    };
+    // Nobody hears why: the daemon finds that its helper does not answer.
+    if confined && walls().is_err() {
+        return ExitCode::FAILURE;
+    }
+    threads::enter(ThreadKind::Ublk);
+    ublk::serve(std::io::stdin());
+    ExitCode::SUCCESS
+}
+
 /// Shuts the doors that the daemon needs no more, before any thread starts.
 fn confine(args: &Args, opened: &Opened) -> Result<()> {
     if opened.stays_root() {
@@ -176,7 +205,8 @@ fn confine(args: &Args, opened: &Opened) -> Result<()> {
 
 fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
     let tenants: Vec<&TenantSummary> = drives.iter().flat_map(|drive| &drive.summary.tenants).collect();
-    let qemu = tenants.iter().map(|tenant| QemuArguments {
+    let of_guests = || tenants.iter().copied().filter(|tenant| tenant.frontend != UBLK);
+    let qemu = of_guests().map(|tenant| QemuArguments {
         tenant: tenant.name.clone(),
         arguments: if is_vhost(tenant) { vhost_arguments(tenant) } else { vfio_user_arguments(tenant) },
     });
@@ -189,7 +219,10 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
     for (at, drive) in drives.iter().enumerate() {
         write!(out, "{}{drive}", if at > 0 { "\n" } else { "" })?;
     }
-    if tenants.is_empty() {
+    for tenant in tenants.iter().filter(|tenant| tenant.frontend == UBLK) {
+        writeln!(out, "\n{} is the block device {}", tenant.name, tenant.socket.display())?;
+    }
+    if of_guests().next().is_none() {
         writeln!(out, "\nserving; stop with SIGTERM")?;
         return Ok(out.flush()?);
     }
@@ -199,7 +232,7 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
         let pairs = tenant.arguments.chunks_exact(2).map(|pair| format!("{} '{}'", pair[0], pair[1]));
         writeln!(out, "  {}: {}", tenant.tenant, pairs.collect::<Vec<_>>().join(" "))?;
     }
-    if !tenants.iter().all(|tenant| is_vhost(tenant)) {
+    if !of_guests().all(is_vhost) {
         writeln!(out, "vfio-user-pci takes QEMU 10.1 or later")?;
         writeln!(
             out,
@@ -207,7 +240,7 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
             NO_MIGRATION.join(" ")
         )?;
     }
-    if tenants.iter().any(|tenant| is_vhost(tenant)) {
+    if of_guests().any(is_vhost) {
         writeln!(out, "reconnect-ms takes QEMU 9.2 or later: before that, write reconnect=1")?;
     }
     writeln!(out, "\nserving; stop with SIGTERM")?;
@@ -218,6 +251,9 @@ fn announce(drives: &[DriveReport], json: bool) -> Result<()> {
 /// can't be migrated blocks that.
 const NO_MIGRATION: [&str; 4] =
     ["-object", "memory-backend-memfd,id=stay,size=4k,share=on", "-device", "ivshmem-plain,memdev=stay"];
+
+/// The front end that no VMM is told of.
+const UBLK: &str = "ublk";
 
 fn is_vhost(tenant: &TenantSummary) -> bool {
     tenant.frontend == "vhost-user-blk"
@@ -239,5 +275,5 @@ fn vhost_arguments(tenant: &TenantSummary) -> Vec<String> {
 
 /// Whether an error is a problem with what the operator gave us.
 pub fn is_bad_input(error: &anyhow::Error) -> bool {
-    error.is::<config::ConfigErrors>() || error.is::<vfio_user::BindError>()
+    error.is::<config::ConfigErrors>() || error.is::<vfio_user::BindError>() || error.is::<ublk::HelperError>()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::EventKind;
-use client_socket::{BindError, Level, Listener, Server, Surroundings};
+use client_socket::{Level, Listener, Surroundings};
 use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
 use io_model::TenantId;
 use layout::{Layout, LayoutFile};
@@ -17,12 +17,13 @@ use policy::{Class, PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use promises::planning;
 use ssd_model::Profile;
+use ublk::Helper;
 
 use crate::clock::Clock;
 use crate::daemon::{Command, DriveView, Handle, Happening};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
-use crate::front_end::{self, Fitted, Making, ServedAt, fit};
+use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
 use crate::leaving::Leaving;
 use crate::namespaces::Namespaces;
 use crate::opened::{self, OpenedDrive};
@@ -39,7 +40,7 @@ pub(crate) const ADD_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Live {
     pub(crate) tenant: Tenant,
     /// `None`: it is leaving, or not served yet.
-    pub(crate) server: Option<Server>,
+    pub(crate) server: Option<Reached>,
     pub(crate) places: Vec<(PollerId, TenantSlot)>,
     /// Whose these pollers are, as the configuration had it when it came.
     pub(crate) home: Home,
@@ -56,7 +57,7 @@ struct Coming {
 
 /// What puts a tenant on its socket, once its queues are with their pollers.
 pub(crate) struct Ready {
-    serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
+    serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Reached> + Send>,
     served_at: Vec<ServedAt>,
 }
 
@@ -81,6 +82,8 @@ pub(crate) struct Common {
     pub(crate) handle: Handle,
     pub(crate) around: Surroundings,
     pub(crate) events: Arc<EventLog>,
+    /// What makes block devices, if this host has any.
+    pub(crate) helper: Option<Arc<Helper>>,
 }
 
 /// Tells the owner what happens on one drive, from any thread.
@@ -120,6 +123,7 @@ pub struct ServedDrive {
     pub(crate) teller: Teller,
     pub(crate) around: Surroundings,
     pub(crate) events: Arc<EventLog>,
+    helper: Option<Arc<Helper>>,
     pub(crate) lock: DeviceLock,
 }
 
@@ -127,7 +131,7 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, around, events } = common;
+        let Common { next_tenant, threads, clock, handle, around, events, helper } = common;
         let pollers = Pollers::new(drive, threads, clock);
         Self {
             tenants: BTreeMap::new(),
@@ -145,6 +149,7 @@ impl ServedDrive {
             teller: Teller { drive: id, handle },
             around,
             events,
+            helper,
             profile,
             lock,
             config,
@@ -330,10 +335,18 @@ impl ServedDrive {
             drive: &self.pollers.drive_facts(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), Ok)?,
+            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), |it| Ok(Some(it)))?,
+            helper: self.helper.clone(),
+            drive_mark: &self.drive_mark(),
             around: self.around.clone(),
             on_format: Box::new(move |record| teller.tell(Happening::Format(id, record))),
         })
+    }
+
+    /// What the drive is to whoever finds block devices of its disks after us.
+    fn drive_mark(&self) -> String {
+        let id = self.layout.layout().and_then(|layout| layout.device().id.clone());
+        id.unwrap_or_else(|| format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name))
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
@@ -465,10 +478,10 @@ impl ServedDrive {
     }
 
     /// Takes its tenants off their sockets, and has what is in flight completed. Returns what serves the sockets.
-    pub fn begin_to_stop(&mut self) -> Vec<Server> {
+    pub fn begin_to_stop(&mut self) -> Vec<Reached> {
         self.zeroing = None;
-        let servers: Vec<Server> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
-        servers.iter().for_each(Server::stop);
+        let servers: Vec<Reached> = self.tenants.values_mut().filter_map(|live| live.server.take()).collect();
+        servers.iter().for_each(Reached::stop);
         self.pollers.begin_to_drain();
         servers
     }

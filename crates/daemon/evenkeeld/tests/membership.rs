@@ -176,7 +176,7 @@ impl World {
     fn attach(&mut self) {
         let Some(id) = self.any() else { return };
         let tenant = &self.present[&id];
-        if tenant.frontend.vhost().is_some() {
+        if tenant.frontend.serving().is_some() {
             return;
         }
         let directory = self.dir.join(&tenant.name);

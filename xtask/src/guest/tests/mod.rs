@@ -12,6 +12,7 @@ mod pair;
 mod programs;
 mod rebind;
 mod sanitize;
+mod ublk;
 mod virtio;
 mod virtio_data;
 
@@ -55,6 +56,8 @@ pub const ALL: [Test; 31] = [
     test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
     test("drives-have-virtual-functions", drives::virtual_functions),
     test("programs-run-inside-a-guest", programs::run_inside),
+    test("ublk-block-devices", ublk::block_devices),
+    test("ublk-without-the-driver", ublk::no_driver),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),

@@ -89,11 +89,14 @@ impl Config {
         make(&self.state_dir, PRIVATE_MODE, identity).map_err(|fault| self.fault("state_dir", fault))
     }
 
-    /// Makes the directory of a tenant's socket.
+    /// Makes the directory of a tenant's socket, if it has one.
     ///
     /// # Errors
     /// As [`Config::make_directories`].
     pub fn make_socket_directory(&self, tenant: &Tenant, identity: Option<&Identity>) -> Result<(), ConfigErrors> {
+        if tenant.frontend.socket_name().is_none() {
+            return Ok(());
+        }
         let mode = if tenant.socket.is_for_others() { OTHERS_TENANT_MODE } else { PRIVATE_MODE };
         let path = self.runtime_dir.join(&tenant.name);
         make(&path, mode, identity).map_err(|fault| self.fault("runtime_dir", fault))

@@ -23,7 +23,7 @@ impl Config {
     /// Notes sockets that a daemon serves in `served` (one is enough to know), and paths where something else
     /// lies in `sink`.
     pub(crate) fn check_sockets(&self, sink: &mut Sink<'_>, served: &mut Sink<'_>) {
-        let tenants = self.tenants.iter().map(|tenant| self.socket_path(tenant));
+        let tenants = self.tenants.iter().filter_map(|tenant| self.socket_path(tenant));
         let mark = self.marks.runtime_dir.as_ref();
         // Another Evenkeel serves the first of them: its tenants' sockets are then left in peace.
         for path in std::iter::once(self.control_path()).chain(tenants) {

@@ -3,19 +3,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use client_socket::{BindError, Listener, Log, Server, Surroundings};
+use anyhow::{Context, Result, bail};
+use client_socket::{Listener, Log, Surroundings};
 use config::{Frontend, Tenant};
-use io_model::{Placed, TenantId};
+use io_model::{Place, Placed, TenantId};
 use layout::Placement;
 use nvme_controller::FormatRecord;
 use policy::PolicyKind;
-use vhost_blk::Queues;
+use ublk::{Helper, Queues};
 
+use super::block_device::{self, BlockDevice};
 use super::nvme_client::NvmeClient;
+use super::ublk::UblkQueues;
 use super::virtio::VirtioQueues;
 use super::virtio_client::{self, VirtioClient};
-use super::{Port, Served, nvme};
+use super::{Port, Reached, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
 
@@ -29,8 +31,8 @@ pub type ServedAt = (Range<u16>, PollerSender<Served>, TenantAt);
 pub struct Fitted {
     /// For each of the tenant's pollers, in the order of its queues.
     pub parts: Vec<Served>,
-    /// Puts it on its socket, once each part is with its poller.
-    pub serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Server, BindError> + Send>,
+    /// Lets clients come, once each part is with its poller.
+    pub serve: Box<dyn FnOnce(Vec<ServedAt>) -> Result<Reached> + Send>,
 }
 
 /// What a front end is made of.
@@ -47,8 +49,12 @@ pub struct Making<'a> {
     pub policy: PolicyKind,
     /// The queues of each part; one part for a front end that can't be split.
     pub queues: &'a [Range<u16>],
-    /// Where clients connect, once it is served.
-    pub listener: Listener,
+    /// Where clients connect, once it is served, if it has a socket.
+    pub listener: Option<Listener>,
+    /// What makes block devices, if this host has any.
+    pub helper: Option<Arc<Helper>>,
+    /// Which drive, for whoever finds its block devices after us.
+    pub drive_mark: &'a str,
     /// What the threads of all clients have.
     pub around: Surroundings,
     /// See [`OnFormat`].
@@ -63,6 +69,7 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
     match making.tenant.frontend {
         Frontend::VfioUser => nvme(making),
         Frontend::VhostUserBlk(_) => virtio(making),
+        Frontend::Ublk(..) => block_device(making),
     }
 }
 
@@ -70,22 +77,26 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
     let around = making.around.clone();
     let (device, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
-        let Some((queues, poller, tenant)) = places.into_iter().next() else { return Err(nowhere(&spec.name)) };
+        let Some((queues, poller, tenant)) = places.into_iter().next() else {
+            bail!("{}: no poller serves it", spec.name)
+        };
         let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
-        vfio_user::serve(spec, listener, Box::new(client), around)
+        Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
     let Making { id, tenant, placement, drive, queues, listener, around, .. } = making;
+    let listener = listener.context("it has no socket")?;
     if placement.formatting_to_lba_bytes.is_some() {
-        bail!("its last Format was cut short; serve it as vfio-user, and have its guest format it again");
+        bail!("{CUT_SHORT}");
     }
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
-        let queues = Placed::new(Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
+        let queues =
+            Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
         VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink))).into()
     };
     let parts = queues.iter().map(part).collect();
@@ -93,11 +104,37 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
         let client = VirtioClient::new(name, disk, ports, budget, Log::new(Arc::clone(&around.sink)));
-        vhost_user::serve(client.spec(), listener, Box::new(client), around)
+        Ok(Reached::Socket(vhost_user::serve(client.spec(), listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts, serve: Box::new(serve) })
 }
 
-fn nowhere(name: &str) -> BindError {
-    BindError::BadDevice { name: name.to_owned(), why: "no poller serves it".into() }
+fn block_device(making: Making<'_>) -> Result<Fitted> {
+    let Making { id, tenant, placement, drive, queues, around, helper, drive_mark, .. } = making;
+    if placement.formatting_to_lba_bytes.is_some() {
+        bail!("{CUT_SHORT}");
+    }
+    let helper = helper.context(
+        "this host's kernel had no ublk driver when the daemon started, or the daemon is not root: load it (`modprobe \
+         ublk_drv`), and start the daemon again as root (it may drop to `user` under [daemon])",
+    )?;
+    let shape = block_device::shape(tenant, placement, drive)?;
+    let name: Arc<str> = tenant.name.as_str().into();
+    let part = |queues: &Range<u16>| {
+        let queues = Queues::new(shape, Place::whole_drive(id), queues.clone());
+        let placed = Placed::new(queues, vec![placement.to_look_up()]);
+        UblkQueues::new(Arc::clone(&name), placed, Log::new(Arc::clone(&around.sink))).into()
+    };
+    let parts = queues.iter().map(part).collect();
+    let mark = ublk::mark(drive_mark, &name);
+    let serve = move |places: Vec<ServedAt>| {
+        let ports: Vec<_> =
+            places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
+        let log = Log::new(Arc::clone(&around.sink));
+        Ok(Reached::Device(BlockDevice::start(name, mark, shape, &ports, helper, log)?))
+    };
+    Ok(Fitted { parts, serve: Box::new(serve) })
 }
+
+/// Why a disk can be served as a controller alone.
+const CUT_SHORT: &str = "its last Format was cut short; serve it as vfio-user, and have its guest format it again";

@@ -4,9 +4,12 @@
 //! drives. Its client is with a thread of its own, which speaks the protocol and gives the pollers orders through
 //! [`Port`]s. A third front end is a type that implements [`FrontEnd`], a variant of [`Served`], and an arm of [`fit`].
 
+mod block_device;
 mod fit;
 mod nvme;
 mod nvme_client;
+mod reached;
+mod ublk;
 mod virtio;
 mod virtio_client;
 mod wiper;
@@ -21,6 +24,7 @@ use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
 pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace};
+pub use self::reached::Reached;
 pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};
@@ -55,6 +59,7 @@ pub fn grown(frontend: &config::Frontend, growth: Arc<Growth>) -> ServedOrder {
     match frontend {
         config::Frontend::VfioUser => nvme::Order::Grow(nvme::NSID, growth.size_bytes, growth.extents.clone()).into(),
         config::Frontend::VhostUserBlk(_) => virtio::Order::Grow(growth).into(),
+        config::Frontend::Ublk(..) => ublk::Order::Grow(growth).into(),
     }
 }
 
@@ -253,6 +258,8 @@ front_ends! {
         Nvme(nvme::NvmeDevice),
         /// Virtqueues over vhost-user.
         Virtio(virtio::VirtioQueues),
+        /// A block device of this host's.
+        Ublk(ublk::UblkQueues),
         /// The daemon's own, for what deleted disks left.
         Wiper(wiper::Wiper),
     }

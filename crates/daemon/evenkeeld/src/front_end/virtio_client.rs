@@ -41,7 +41,7 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
         block_bytes: placement.lba_bytes,
         serial: tenant.name.chars().take(vhost_blk::SERIAL_BYTES).collect(),
         queues: tenant.queues,
-        read_only: tenant.frontend.vhost().is_some_and(|vhost| vhost.read_only),
+        read_only: tenant.frontend.is_read_only(),
         discard: drive.discard,
         write_cache: drive.write_cache,
     })?)
