@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use guest_memory::{MappedRange, MappedU32, Mapping};
+use guest_memory::{IoBuf, MappedRange, MappedU32, Mapping};
 
 use crate::Error;
 
@@ -40,6 +40,22 @@ pub trait PciDevice: Send {
 
     /// Resets the function. Memory stays mapped.
     fn reset(&mut self) -> Result<(), Error>;
+
+    /// How memory of others is reached. `None`: it can't be, and what moves there has to be copied.
+    fn dma_space(&self) -> Option<Arc<dyn DmaSpace>> {
+        None
+    }
+}
+
+/// Memory of others as the device reaches it. Its calls may take long (memory is pinned): none is for a poller.
+pub trait DmaSpace: Send + Sync {
+    /// Lets the device reach all of `mapping`; returns the device's address of its first byte.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    fn map(&self, mapping: &Mapping) -> Result<u64, Error>;
+    /// Takes that back. Nothing in flight points there.
+    fn unmap(&self, iova: u64, len_bytes: u64) -> Result<(), Error>;
 }
 
 /// Rings a doorbell by other means than a store.
@@ -128,6 +144,12 @@ impl DmaMemory {
     pub fn write(&self, offset: u64, data: &[u8]) -> Option<()> {
         self.check(offset, data.len() as u64)?;
         self.mapping.write_at(self.offset + offset, data)
+    }
+
+    /// Copies all of `buf` in at `offset` (`to_device`), or out from there. `false`: not all inside, or memory was lost.
+    pub fn copy(&self, offset: u64, buf: &IoBuf, to_device: bool) -> bool {
+        let is_inside = self.check(offset, buf.len_bytes()).is_some();
+        is_inside && buf.copy_mapping(&self.mapping, self.offset + offset, to_device)
     }
 
     /// The 32-bit cell at `offset`. `None`: outside, or not aligned.
