@@ -294,6 +294,11 @@ impl<D: PciDevice> Controller<D> {
         let shadow = self.shadow.as_ref().and_then(|pages| {
             Some(Shadow { value: pages.values.cell(at)?, event_index: pages.event_indexes.cell(at)? })
         });
+        if let Some(Shadow { value, event_index }) = &shadow {
+            // What a former queue of that identifier left would keep the first commands from being heard of.
+            value.store(0);
+            event_index.store(0);
+        }
         Ok(QueueDoorbell::new(register, shadow))
     }
 

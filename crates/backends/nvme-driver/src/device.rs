@@ -45,6 +45,12 @@ pub trait PciDevice: Send {
     fn dma_space(&self) -> Option<Arc<dyn DmaSpace>> {
         None
     }
+
+    /// Has `event` signalled when the device is to be given up: it is unplugged, or somebody wants it back, and waits
+    /// for that. Whether the device can tell.
+    fn set_removal_event(&mut self, _event: BorrowedFd<'_>) -> Result<bool, Error> {
+        Ok(false)
+    }
 }
 
 /// Memory of others as the device reaches it. Its calls may take long (memory is pinned): none is for a poller.
@@ -54,7 +60,11 @@ pub trait DmaSpace: Send + Sync {
     /// # Errors
     /// Nothing has changed then.
     fn map(&self, mapping: &Mapping) -> Result<u64, Error>;
+
     /// Takes that back. Nothing in flight points there.
+    ///
+    /// # Errors
+    /// The device reaches it still.
     fn unmap(&self, iova: u64, len_bytes: u64) -> Result<(), Error>;
 }
 

@@ -81,6 +81,9 @@ pub enum Error {
     /// Memory for DMA could not be made.
     #[error("memory for DMA could not be allocated: {0}")]
     Memory(String),
+    /// A device that VFIO has.
+    #[error(transparent)]
+    Vfio(#[from] crate::VfioError),
 }
 
 impl From<MapError> for Error {

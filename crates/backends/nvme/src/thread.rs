@@ -117,6 +117,8 @@ pub struct DriveThread<D: PciDevice> {
     next_id: u64,
     /// Signalled for the admin queue; without it no queue can interrupt.
     interrupts: Option<OwnedFd>,
+    /// Signalled when the kernel wants the device back: it waits for that.
+    removal: Option<OwnedFd>,
     warned_of: u8,
     next_health: Instant,
 }
@@ -131,6 +133,7 @@ impl<D: PciDevice> DriveThread<D> {
             orders,
             next_id: 0,
             interrupts: None,
+            removal: None,
             warned_of: 0,
             next_health: Instant::now(),
         }
@@ -184,11 +187,15 @@ impl<D: PciDevice> DriveThread<D> {
         }
     }
 
-    /// Without the admin queue's interrupt no other one comes: vectors are refused while MSI-X is off.
-    pub(crate) fn enable_interrupts(&mut self) {
+    /// Without the admin queue's interrupt no other one comes: vectors are refused while MSI-X is off. And what tells that
+    /// the device goes.
+    fn enable_interrupts(&mut self) {
         let Some(controller) = &mut self.controller else { return };
-        let Ok(admin) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
+        let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (Ok(admin), Ok(removal)) = (new(), new()) else { return };
         self.interrupts = controller.device().set_interrupt(0, admin.as_fd()).is_ok().then_some(admin);
+        let can_tell = controller.device().set_removal_event(removal.as_fd()).unwrap_or_default();
+        self.removal = can_tell.then_some(removal);
     }
 
     fn open(&mut self, open: &Open) -> Result<NewQueues, StartError> {
@@ -271,6 +278,10 @@ impl<D: PciDevice> DriveThread<D> {
     /// commands that may be late.
     fn tick(&mut self, notify: &mut impl FnMut(Notice)) {
         let Some(controller) = &mut self.controller else { return };
+        let is_wanted_back = |event: &OwnedFd| rustix::io::read(event, &mut [0; 8]).is_ok();
+        if self.removal.as_ref().is_some_and(is_wanted_back) {
+            return self.give_up("it was unplugged, or is to be released", notify);
+        }
         match controller.check() {
             Ok(()) => self.look_at_health(notify),
             Err(error) if is_removed(&error) => self.give_up(&error.to_string(), notify),

@@ -146,6 +146,24 @@ impl Mapping {
         Ok(Arc::new(mapping))
     }
 
+    /// Maps registers of a device, which its driver in the kernel offers: every load and store of them is one access
+    /// of the bus. Where the device is gone or asleep they may be lost, as a peer's memory may be.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn registers(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<Arc<Self>, MapError> {
+        let bad = MapError::BadRange { offset_bytes, len_bytes };
+        let whole = len_bytes > 0 && offset_bytes.is_multiple_of(4096) && len_bytes.is_multiple_of(4096);
+        let len = usize::try_from(len_bytes).ok().filter(|len| whole && *len <= isize::MAX as usize);
+        let Some(len) = len else { return Err(bad) };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset_bytes)? };
+        let mut mapping = Self::own(base.cast(), len, true)?;
+        mapping.is_shared = true;
+        Ok(Arc::new(mapping))
+    }
+
     /// Zeroed memory of our own, populated on first touch.
     pub fn anonymous(len_bytes: usize) -> Result<Arc<Self>, MapError> {
         if len_bytes == 0 || len_bytes > isize::MAX as usize {
