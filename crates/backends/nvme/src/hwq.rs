@@ -112,6 +112,8 @@ enum Issue {
 /// One HWQ.
 pub(crate) struct Hwq {
     pair: QueuePair,
+    /// Pairs that it had before. Identifiers of queues are used again.
+    replaced: u32,
     state: State,
     flights: Vec<Flight>,
     free: Vec<u32>,
@@ -130,6 +132,7 @@ impl Hwq {
         let parts = vec![None; pair.depth().into()];
         Self {
             pair,
+            replaced: 0,
             state: State::Running,
             flights: (0..depth).map(|_| Flight::FREE).collect(),
             free: (0..depth).rev().collect(),
@@ -140,9 +143,9 @@ impl Hwq {
         }
     }
 
-    /// Its identifier at the drive.
-    pub fn qid(&self) -> u16 {
-        self.pair.id()
+    /// How often it was replaced.
+    pub fn replaced(&self) -> u32 {
+        self.replaced
     }
 
     /// Whether it has any request.
@@ -318,6 +321,7 @@ impl Hwq {
         self.lose(tools, ended);
         self.parts.resize(pair.depth().into(), None);
         self.state = State::Running;
+        self.replaced += 1;
         std::mem::replace(&mut self.pair, pair)
     }
 

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use nvme_driver::{Error, PciDevice};
 
 use crate::queues::Mail;
-use crate::thread::{ADMIN_LIMIT, DriveThread, Notice, Queue, create_all, is_removed};
+use crate::thread::{ADMIN_LIMIT, DriveThread, Notice, Queue, Which, create_all, is_removed};
 
 impl<D: PciDevice> DriveThread<D> {
     /// The first rung: a command is aborted. If that doesn't end it, its poller asks for the next one.
-    pub(crate) fn abort(&mut self, qid: u16, cid: u16, notify: &mut impl FnMut(Notice)) {
-        let is_known = self.sets.iter().any(|set| set.queues.iter().any(|queue| queue.qid == qid));
-        let Some(controller) = self.controller.as_mut().filter(|_| is_known) else { return };
+    pub(crate) fn abort(&mut self, which: Which, cid: u16, notify: &mut impl FnMut(Notice)) {
+        let Some(qid) = self.set_of(which).map(|set| set.queues[usize::from(which.hwq)].qid) else { return };
+        let Some(controller) = &mut self.controller else { return };
         let limit = self.drive.limit;
         notify(Notice::Warning(format!("a command did not end within {limit:?} and is aborted")));
         if let Err(error) = controller.admin().within(ADMIN_LIMIT).abort(qid, cid) {
@@ -20,19 +20,16 @@ impl<D: PciDevice> DriveThread<D> {
     }
 
     /// The second rung: the drive forgets the queue, which is made anew.
-    pub(crate) fn recover(&mut self, id: u64, hwq: u16, qid: u16, notify: &mut impl FnMut(Notice)) {
-        // Somebody else's trouble may have replaced it already.
-        let is_it = |queue: &Queue| queue.qid == qid;
-        let Some(set) = self.set(id).filter(|set| set.queues.get(usize::from(hwq)).is_some_and(is_it)) else { return };
-        let (entries, vector, class) = (set.entries, set.vector, set.queues[usize::from(hwq)].class);
+    pub(crate) fn recover(&mut self, which: Which, notify: &mut impl FnMut(Notice)) {
+        let Some(set) = self.set_of(which) else { return };
+        let (entries, vector, Queue { qid, class, .. }) = (set.entries, set.vector, set.queues[usize::from(which.hwq)]);
         let Some(controller) = &mut self.controller else { return };
         let made = controller
             .delete_queues(qid, ADMIN_LIMIT)
             .and_then(|()| controller.create_queue_pair_with(entries, vector, class));
-        match (made, self.set(id)) {
+        match (made, self.set_of(which)) {
             (Ok(pair), Some(set)) => {
-                set.queues[usize::from(hwq)].qid = pair.id();
-                set.post(Mail::Replace(hwq, pair));
+                set.replace(which.hwq, pair);
                 notify(Notice::Warning(format!(
                     "its queue {qid} had commands that did not end, or lied; it was deleted and made anew, and what it \
                      had failed"
@@ -85,8 +82,7 @@ impl<D: PciDevice> DriveThread<D> {
         }
         for (set, pairs) in self.sets.iter_mut().zip(made) {
             for (index, pair) in (0..).zip(pairs) {
-                set.queues[usize::from(index)].qid = pair.id();
-                set.post(Mail::Replace(index, pair));
+                set.replace(index, pair);
             }
         }
         self.watch_events();

@@ -16,7 +16,7 @@ use crate::drive::Shared;
 use crate::hwq::{Hwq, Late, Tools};
 use crate::pins::Pin;
 use crate::reach::Reach;
-use crate::thread::{NewQueues, Order};
+use crate::thread::{NewQueues, Order, Which};
 
 /// Looks for late commands in a time limit.
 const LOOKS: u64 = 16;
@@ -114,8 +114,8 @@ impl NvmeQueues {
     fn recover(&mut self, index: usize) {
         let hwq = &mut self.hwqs[index];
         hwq.hold();
-        let order = Order::Recover { id: self.id, hwq: index as u16, qid: hwq.qid() };
-        self.order(order);
+        let which = Which { id: self.id, hwq: index as u16, replaced: hwq.replaced() };
+        self.order(Order::Recover(which));
     }
 
     #[cold]
@@ -147,11 +147,11 @@ impl NvmeQueues {
         for index in 0..self.hwqs.len() {
             let Self { hwqs, orders, now, id, .. } = self;
             let hwq = &mut hwqs[index];
-            let qid = hwq.qid();
+            let which = Which { id: *id, hwq: index as u16, replaced: hwq.replaced() };
             hwq.find_late(*now, limit, patience, &mut |late| {
                 let order = match late {
-                    Late::Abort(cid) => Order::Abort { qid, cid },
-                    Late::Recover => Order::Recover { id: *id, hwq: index as u16, qid },
+                    Late::Abort(cid) => Order::Abort { which, cid },
+                    Late::Recover => Order::Recover(which),
                 };
                 let _ = orders.send(order);
             });

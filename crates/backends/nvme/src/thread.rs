@@ -42,14 +42,22 @@ pub(crate) enum Order {
     Open(Open),
     Close { id: u64, pairs: Vec<QueuePair>, bounces: Option<DmaMemory>, done: Sender<()> },
     /// A command is late.
-    Abort { qid: u16, cid: u16 },
+    Abort { which: Which, cid: u16 },
     /// A queue has commands that do not end, or lies.
-    Recover { id: u64, hwq: u16, qid: u16 },
+    Recover(Which),
     /// A pair that was replaced.
     Return(QueuePair),
     /// A poller is going to sleep until its queues have something, or mail.
     Arm { id: u64, wake: OwnedFd },
     Weights(WrrWeights),
+}
+
+/// A poller's queue, as it is between two replacements: somebody else's trouble may have had it replaced meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Which {
+    pub id: u64,
+    pub hwq: u16,
+    pub replaced: u32,
 }
 
 /// Queues for a poller.
@@ -86,10 +94,20 @@ pub(crate) struct Set {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Queue {
     pub qid: u16,
+    /// How often it was replaced.
+    pub replaced: u32,
     pub class: QueuePriority,
 }
 
 impl Set {
+    /// Gives its poller a queue in the place of one that the drive has forgotten.
+    pub fn replace(&mut self, hwq: u16, pair: QueuePair) {
+        let Some(queue) = self.queues.get_mut(usize::from(hwq)) else { return };
+        queue.qid = pair.id();
+        queue.replaced += 1;
+        self.post(Mail::Replace(hwq, pair));
+    }
+
     /// Tells its poller something.
     pub fn post(&self, mail: Mail) {
         // The poller closes its queues before it is gone.
@@ -173,8 +191,8 @@ impl<D: PciDevice> DriveThread<D> {
                 self.release(pairs, bounces);
                 let _ = done.send(());
             }
-            Order::Abort { qid, cid } => self.abort(qid, cid, notify),
-            Order::Recover { id, hwq, qid } => self.recover(id, hwq, qid, notify),
+            Order::Abort { which, cid } => self.abort(which, cid, notify),
+            Order::Recover(which) => self.recover(which, notify),
             Order::Return(pair) => self.release(vec![pair], None),
             Order::Arm { id, wake } => self.arm(id, wake),
             Order::Weights(weights) => {
@@ -214,7 +232,7 @@ impl<D: PciDevice> DriveThread<D> {
         let (mails, received) = channel();
         let control = Arc::<Control>::default();
         self.next_id += 1;
-        let queue = |(pair, class): (&QueuePair, &QueuePriority)| Queue { qid: pair.id(), class: *class };
+        let queue = |(pair, class): (&QueuePair, &QueuePriority)| Queue { qid: pair.id(), replaced: 0, class: *class };
         self.sets.push(Set {
             id: self.next_id,
             mails,
@@ -262,8 +280,11 @@ impl<D: PciDevice> DriveThread<D> {
         set.poke();
     }
 
-    pub(crate) fn set(&mut self, id: u64) -> Option<&mut Set> {
-        self.sets.iter_mut().find(|set| set.id == id)
+    /// A queue's poller. `None`: it is gone, or the queue was replaced meanwhile.
+    pub(crate) fn set_of(&mut self, which: Which) -> Option<&mut Set> {
+        let set = self.sets.iter_mut().find(|set| set.id == which.id)?;
+        let is_it = set.queues.get(usize::from(which.hwq)).is_some_and(|queue| queue.replaced == which.replaced);
+        is_it.then_some(set)
     }
 
     /// Has the drive tell of its warnings. One that can't is asked every minute all the same.

@@ -6,6 +6,7 @@ mod crash;
 mod data;
 mod ext4;
 mod namespaces;
+mod nvme_drive;
 mod online;
 mod pair;
 mod programs;
@@ -50,6 +51,7 @@ pub const ALL: [Test; 29] = [
     test("daemon-stopped-mid-write", crash::daemon_stopped_mid_write),
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
+    test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("programs-run-inside-a-guest", programs::run_inside),
     test("virtio-queues-and-features", virtio::queues_and_features),

@@ -45,7 +45,10 @@ impl State {
             }
             admin::ABORT => return (Status::SUCCESS, u32::from(!self.abort(qid, (sqe.cdw10 >> 16) as u16))),
             admin::DELETE_SQ if self.refuses.delete => Status::INTERNAL_ERROR,
-            admin::DELETE_SQ if self.sqs.remove(&qid).is_some() => Status::SUCCESS,
+            admin::DELETE_SQ if self.sqs.remove(&qid).is_some() => {
+                self.held.retain(|(of, _)| *of != qid);
+                Status::SUCCESS
+            }
             admin::DELETE_CQ if self.cqs.remove(&qid).is_some() => Status::SUCCESS,
             admin::DELETE_SQ | admin::DELETE_CQ => Status::INVALID_QUEUE_ID,
             admin::DOORBELL_BUFFER_CONFIG => {
