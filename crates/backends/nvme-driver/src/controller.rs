@@ -98,7 +98,8 @@ impl<D: PciDevice> Controller<D> {
         let cc = Cc::enable_nvm().with_ams(ams);
         let (admin, identity, queues) = enable(&mut device, cap, cc)?;
         let free_qids = (1..=queues).rev().collect();
-        let mut this = Self { device, cap, cc, admin, identity, shadow: None, free_qids, queues, arbitration, is_lost: false };
+        let mut this =
+            Self { device, cap, cc, admin, identity, shadow: None, free_qids, queues, arbitration, is_lost: false };
         this.settle_in()?;
         Ok(this)
     }
@@ -372,11 +373,7 @@ fn status(device: &mut dyn PciDevice) -> Result<Csts, Error> {
 }
 
 /// Brings a controller up that is disabled: its admin queues, who it is, and how many pairs of I/O queues it grants.
-fn enable(
-    device: &mut impl PciDevice,
-    cap: Cap,
-    cc: Cc,
-) -> Result<(AdminQueue, IdentifyController, u16), Error> {
+fn enable(device: &mut impl PciDevice, cap: Cap, cc: Cc) -> Result<(AdminQueue, IdentifyController, u16), Error> {
     let queue = admin_queue(device, cap)?;
     device.write_u32(Reg::Aqa.offset(), Aqa::new(ADMIN_ENTRIES - 1, ADMIN_ENTRIES - 1).0)?;
     device.write_u64(Reg::Asq.offset(), queue.sq_iova())?;

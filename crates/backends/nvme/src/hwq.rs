@@ -44,15 +44,8 @@ struct Flight {
 }
 
 impl Flight {
-    const FREE: Self = Self {
-        io: None,
-        issued_bytes: 0,
-        parts: 0,
-        copies: 0,
-        outcome: Ok(()),
-        is_waiting: false,
-        was_aborted: false,
-    };
+    const FREE: Self =
+        Self { io: None, issued_bytes: 0, parts: 0, copies: 0, outcome: Ok(()), is_waiting: false, was_aborted: false };
 
     fn is_issued(&self) -> bool {
         let all = |io: &Io| if io.command.op == Op::Flush { 1 } else { io.command.len_bytes };
@@ -453,7 +446,9 @@ fn next_step(
             Ok(Some(Step { sqe, len_bytes: 1, bounce: None }))
         }
         Op::Discard => discard(pair, command.offset_bytes + done_bytes, left, drive).map(Some),
-        Op::WriteZeroes if drive.write_zeroes => step(nvm::WRITE_ZEROES, Pointer { dptr: [0; 2], flags: 0 }, len_bytes, None),
+        Op::WriteZeroes if drive.write_zeroes => {
+            step(nvm::WRITE_ZEROES, Pointer { dptr: [0; 2], flags: 0 }, len_bytes, None)
+        }
         Op::WriteZeroes => {
             let zeros = repeated(pair, tools.bounces.zeros(), len_bytes).ok_or(DeviceError::Unsupported)?;
             step(nvm::WRITE, zeros, len_bytes, None)
@@ -496,13 +491,7 @@ fn discard(pair: &QueuePair, offset_bytes: u64, left: u64, drive: &Abilities) ->
     // One range: context attributes, length, start (NVM 3.2.3).
     let list = pair.put_list(0, blocks << 32).and(pair.put_list(1, offset_bytes >> drive.block_shift));
     let list = list.ok_or(DeviceError::Unsupported)?;
-    let sqe = Sqe {
-        opc: nvm::DATASET_MANAGEMENT,
-        nsid: drive.nsid,
-        cdw11: dsm::AD,
-        dptr: [list, 0],
-        ..Sqe::default()
-    };
+    let sqe = Sqe { opc: nvm::DATASET_MANAGEMENT, nsid: drive.nsid, cdw11: dsm::AD, dptr: [list, 0], ..Sqe::default() };
     Ok(Step { sqe, len_bytes: blocks << drive.block_shift, bounce: None })
 }
 

@@ -40,15 +40,26 @@ pub enum Notice {
 /// What is asked of the thread.
 pub(crate) enum Order {
     Open(Open),
-    Close { id: u64, pairs: Vec<QueuePair>, bounces: Option<DmaMemory>, done: Sender<()> },
+    Close {
+        id: u64,
+        pairs: Vec<QueuePair>,
+        bounces: Option<DmaMemory>,
+        done: Sender<()>,
+    },
     /// A command is late.
-    Abort { which: Which, cid: u16 },
+    Abort {
+        which: Which,
+        cid: u16,
+    },
     /// A queue has commands that do not end, or lies.
     Recover(Which),
     /// A pair that was replaced.
     Return(QueuePair),
     /// A poller is going to sleep until its queues have something, or mail.
-    Arm { id: u64, wake: OwnedFd },
+    Arm {
+        id: u64,
+        wake: OwnedFd,
+    },
     Weights(WrrWeights),
 }
 

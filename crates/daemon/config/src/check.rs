@@ -413,11 +413,7 @@ fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, 
     let nsid = or(sink, section, "nsid", 1, small_integer(1..=u16::MAX));
     let limits = Nanos(1_000_000_000)..=Nanos(3_600_000_000_000);
     let command_timeout = or(sink, section, "command_timeout", Nanos(30_000_000_000), span_in(limits));
-    Some(Backend::Nvme {
-        address: address?.into_inner(),
-        nsid: u32::from(nsid?),
-        command_timeout: command_timeout?,
-    })
+    Some(Backend::Nvme { address: address?.into_inner(), nsid: u32::from(nsid?), command_timeout: command_timeout? })
 }
 
 /// A PCI function, in the kernel's words.

@@ -79,7 +79,9 @@ impl Config {
         lock: &DeviceLock,
         recorded: Option<&Layout>,
     ) -> Result<(), ConfigErrors> {
-        if !self.device.backend.is_same_drive(&served.device.backend) || self.device.layout_file != served.device.layout_file {
+        if !self.device.backend.is_same_drive(&served.device.backend)
+            || self.device.layout_file != served.device.layout_file
+        {
             return Ok(());
         }
         match (&self.device.backend, recorded, lock.file()) {
@@ -87,7 +89,9 @@ impl Config {
                 self.plan_layout(&self.check_opened(opened)?.device, Some(recorded)).map(drop)
             }
             // To ask the drive itself could make everybody wait.
-            (Backend::Block { .. } | Backend::Nvme { .. }, Some(recorded), _) => self.plan_layout(recorded.device(), Some(recorded)).map(drop),
+            (Backend::Block { .. } | Backend::Nvme { .. }, Some(recorded), _) => {
+                self.plan_layout(recorded.device(), Some(recorded)).map(drop)
+            }
             // It is empty then.
             (Backend::Memory | Backend::Null | Backend::Model { .. }, ..) => {
                 self.plan_layout(&self.of_no_file().device, None).map(drop)
@@ -139,7 +143,9 @@ impl Config {
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
     pub fn layout_path(&self, device: &DeviceIdentity) -> Option<PathBuf> {
         match &self.device.backend {
-            Backend::File { .. } | Backend::Block { .. } | Backend::Nvme { .. } if self.device.layout_file.is_some() => {
+            Backend::File { .. } | Backend::Block { .. } | Backend::Nvme { .. }
+                if self.device.layout_file.is_some() =>
+            {
                 self.device.layout_file.clone()
             }
             Backend::File { .. } => Some(LayoutFile::beside(device)),

@@ -276,7 +276,9 @@ impl ThreadKind {
     pub(crate) fn tables(self) -> &'static [&'static [Call]] {
         match self {
             Self::Main => &[RUNTIME, MAIN, UNLISTEN],
-            Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING, PINS, DRIVE],
+            Self::Owner => {
+                &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING, PINS, DRIVE]
+            }
             Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER, PINS],
             Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN, PINS],
             Self::Drive => &[RUNTIME, PINS, DRIVE],

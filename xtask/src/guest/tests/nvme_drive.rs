@@ -45,7 +45,8 @@ fn serve(guest: &mut Guest) -> Result<()> {
     ensure!(told.code != 0 && told.text.contains("there is no PCI device 0000:00:05.0"), "{told:?}");
     bind(guest, "vfio-pci")?;
     guest.serve(&configuration(ADDRESS))?;
-    let write = |name: &str| format!("load /run/ek/{name} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
+    let write =
+        |name: &str| format!("load /run/ek/{name} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
     for name in ["db", "batch", "vm"] {
         let told = guest.evenkeel(&write(name))?;
         ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{name}: {told}");
@@ -67,6 +68,8 @@ fn serve(guest: &mut Guest) -> Result<()> {
     guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
     // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.
     guest.run("dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 /run/written /dev/zero")?;
-    guest.run("dd if=/dev/nvme0n1 bs=1M skip=96 count=32 iflag=direct of=/run/rest && cmp -n 33554432 /run/rest /dev/zero")?;
+    guest.run(
+        "dd if=/dev/nvme0n1 bs=1M skip=96 count=32 iflag=direct of=/run/rest && cmp -n 33554432 /run/rest /dev/zero",
+    )?;
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use bytemuck::{Zeroable, bytes_of};
 use nvme_spec::data::DsmRange;
+use nvme_spec::data::{SglDescriptor, psdt, sgl_type};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns, oacs, oncs};
-use nvme_spec::namespace::{IdentifyNamespace, LbaFormat};
-use nvme_spec::data::{SglDescriptor, psdt, sgl_type};
 use nvme_spec::log::lid;
+use nvme_spec::namespace::{IdentifyNamespace, LbaFormat};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{PAGE_BYTES, Sqe, Status};

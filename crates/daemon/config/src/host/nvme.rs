@@ -102,11 +102,7 @@ fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, bloc
     let most = controller.max_transfer_bytes().max(block_bytes.into());
     while at < len_bytes {
         let step = most.min(len_bytes - at);
-        let part = Blocks {
-            lba: at / u64::from(block_bytes),
-            count: (step / u64::from(block_bytes)) as u32,
-            ..blocks
-        };
+        let part = Blocks { lba: at / u64::from(block_bytes), count: (step / u64::from(block_bytes)) as u32, ..blocks };
         let data = Data { iova: memory.iova() + at, len_bytes: step };
         queue.read(part, data).map_err(|_| Error::Invalid("a read that does not fit"))?;
         queue.ring()?;
