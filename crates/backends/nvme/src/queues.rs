@@ -23,12 +23,15 @@ const LOOKS: u64 = 16;
 /// The seldomest look.
 const LOOK_MAX: Nanos = Nanos::from_millis(500);
 
+/// Requests that ended, with their queues.
+type Ended = VecDeque<(HwqId, Done)>;
+
 /// What the drive's thread has to say to a poller.
 pub(crate) enum Mail {
     /// Every queue is about to be replaced.
     Hold,
     /// A queue is to be replaced: the drive has forgotten the former one.
-    Replace(u16, QueuePair),
+    Replace(u16, Box<QueuePair>),
     /// The drive is gone: nothing that it was given can reach memory any more.
     Gone,
 }
@@ -55,7 +58,7 @@ pub struct NvmeQueues {
     told: Vec<Pin>,
     /// Gone only while it is dropped.
     bounces: Option<Bounces>,
-    ended: VecDeque<(HwqId, Done)>,
+    ended: Ended,
     orders: Sender<Order>,
     mails: Receiver<Mail>,
     control: Arc<Control>,
@@ -97,7 +100,7 @@ impl NvmeQueues {
 
     /// The queues, what their requests share, and where those go that ended.
     #[inline]
-    fn split(&mut self) -> Option<(&mut [Hwq], Tools<'_>, &mut VecDeque<(HwqId, Done)>)> {
+    fn split(&mut self) -> Option<(&mut [Hwq], Tools<'_>, &mut Ended)> {
         let Self { hwqs, drive, reach, bounces, ended, .. } = self;
         let tools =
             Tools { drive: &drive.abilities, reach, bounces: bounces.as_mut()?, copied_bytes: &drive.copied_bytes };
@@ -126,8 +129,8 @@ impl NvmeQueues {
                 Mail::Hold => hwqs.iter_mut().for_each(Hwq::hold),
                 Mail::Replace(index, pair) => {
                     let Some(hwq) = hwqs.get_mut(usize::from(index)) else { continue };
-                    let former = hwq.replace(pair, &mut tools, &mut |done| ended.push_back((HwqId(index), done)));
-                    self.order(Order::Return(former));
+                    let former = hwq.replace(*pair, &mut tools, &mut |done| ended.push_back((HwqId(index), done)));
+                    self.order(Order::Return(Box::new(former)));
                 }
                 Mail::Gone => {
                     for (index, hwq) in (0..).zip(hwqs) {

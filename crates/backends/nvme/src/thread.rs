@@ -54,7 +54,7 @@ pub(crate) enum Order {
     /// A queue has commands that do not end, or lies.
     Recover(Which),
     /// A pair that was replaced.
-    Return(QueuePair),
+    Return(Box<QueuePair>),
     /// A poller is going to sleep until its queues have something, or mail.
     Arm {
         id: u64,
@@ -116,7 +116,7 @@ impl Set {
         let Some(queue) = self.queues.get_mut(usize::from(hwq)) else { return };
         queue.qid = pair.id();
         queue.replaced += 1;
-        self.post(Mail::Replace(hwq, pair));
+        self.post(Mail::Replace(hwq, Box::new(pair)));
     }
 
     /// Tells its poller something.
@@ -204,7 +204,7 @@ impl<D: PciDevice> DriveThread<D> {
             }
             Order::Abort { which, cid } => self.abort(which, cid, notify),
             Order::Recover(which) => self.recover(which, notify),
-            Order::Return(pair) => self.release(vec![pair], None),
+            Order::Return(pair) => self.release(vec![*pair], None),
             Order::Arm { id, wake } => self.arm(id, wake),
             Order::Weights(weights) => {
                 self.weights = Some(weights);

@@ -1,5 +1,7 @@
 //! Drives of every kind pass the common suite.
 
+#![allow(clippy::disallowed_methods, reason = "the drive's thread is the test's")]
+
 use std::thread;
 
 use backend_nvme::{NvmeDrive, Options};

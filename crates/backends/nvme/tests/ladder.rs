@@ -1,6 +1,8 @@
 //! What is done about a drive that does not end its commands, lies, or goes, step by step. Time is the poller's, and
 //! passes as the test says.
 
+#![allow(clippy::disallowed_methods, reason = "the drive's thread is the test's")]
+
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;

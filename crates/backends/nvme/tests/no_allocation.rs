@@ -1,5 +1,7 @@
 //! Moving commands allocates nothing.
 
+#![allow(clippy::disallowed_methods, reason = "the drive's thread is the test's")]
+
 use std::thread;
 
 use backend_nvme::{NvmeDrive, Options};
