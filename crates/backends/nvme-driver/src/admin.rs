@@ -59,8 +59,8 @@ impl Admin<'_> {
         self
     }
 
-    /// Runs one command and waits for it, as long as the limit says, and only while the controller is there. `name` is for the
-    /// error.
+    /// Runs one command and waits for it, as long as the limit says, and only while the controller is there. `name` is
+    /// for the error.
     pub fn run(&mut self, name: &'static str, sqe: Sqe, data: Option<Data>) -> Result<u32, Error> {
         let cid = self.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
         self.queue.ring()?;

@@ -114,8 +114,8 @@ impl<D: PciDevice> Controller<D> {
         }
     }
 
-    /// Stops the controller, and with `function` the PCI function too: once this returns, it reaches no memory any more,
-    /// and forgets all its queues.
+    /// Stops the controller, and with `function` the PCI function too: once this returns, it reaches no memory any
+    /// more, and has forgotten all its queues.
     ///
     /// # Errors
     /// That is not certain.
@@ -310,8 +310,8 @@ impl<D: PciDevice> Controller<D> {
         self.release_queue_pair(queue)
     }
 
-    /// Has the device delete a queue pair and forget its commands. Once this returns it reaches none of their memory. The
-    /// pair itself may be anywhere: its memory is given back by [`Controller::release_queue_pair`].
+    /// Has the device delete a queue pair and forget its commands. Once this returns it reaches none of their memory.
+    /// The pair itself may be anywhere: its memory is given back by [`Controller::release_queue_pair`].
     ///
     /// # Errors
     /// That is not certain.

@@ -156,7 +156,7 @@ impl DmaMemory {
         self.mapping.write_at(self.offset + offset, data)
     }
 
-    /// Copies all of `buf` in at `offset` (`to_device`), or out from there. `false`: not all inside, or memory was lost.
+    /// Copies all of `buf` in at `offset` (`to_device`), or out from there. `false`: not all inside, or lost.
     pub fn copy(&self, offset: u64, buf: &IoBuf, to_device: bool) -> bool {
         let is_inside = self.check(offset, buf.len_bytes()).is_some();
         is_inside && buf.copy_mapping(&self.mapping, self.offset + offset, to_device)

@@ -14,7 +14,8 @@
 //! The device is believed to follow the specification but is not trusted to: what it writes is checked,
 //! and a lie ends in an [`Error`], not in a panic. All DMA memory is copied from and to, never borrowed.
 //!
-//! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an IOMMU.
+//! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
+//! IOMMU.
 
 // System calls, in `priority`, `passthrough` and `vfio`.
 #![deny(unsafe_code)]

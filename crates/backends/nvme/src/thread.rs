@@ -216,8 +216,8 @@ impl<D: PciDevice> DriveThread<D> {
         }
     }
 
-    /// Without the admin queue's interrupt no other one comes: vectors are refused while MSI-X is off. And what tells that
-    /// the device goes.
+    /// Without the admin queue's interrupt no other one comes: vectors are refused while MSI-X is off. And what tells
+    /// that the device goes.
     fn enable_interrupts(&mut self) {
         let Some(controller) = &mut self.controller else { return };
         let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -371,8 +371,9 @@ pub(crate) fn create_all<D: PciDevice>(
                 for pair in pairs {
                     controller.delete_queue_pair(pair)?;
                 }
+                let bare = |status: Status| (status.sct(), status.sc());
                 let no_vector = matches!(&error, Error::Command { status, .. }
-                    if (status.sct(), status.sc()) == (Status::INVALID_INTERRUPT_VECTOR.sct(), Status::INVALID_INTERRUPT_VECTOR.sc()));
+                    if bare(*status) == bare(Status::INVALID_INTERRUPT_VECTOR));
                 return match vector {
                     Some(_) if no_vector => create_all(controller, entries, None, classes),
                     _ => Err(error),

@@ -33,7 +33,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 29] = [
+pub const ALL: [Test; 30] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
