@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::queue::{Completion, Data, QueuePair};
 
 /// How long an admin command may take; a Format of a large namespace is the slowest.
-const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(30);
 /// Polls before the processor is given up for longer than a yield.
 const EAGER_POLLS: u32 = 1_000;
 /// How often a controller that does not answer is asked whether it is still there: its queues, which lie in our
@@ -27,12 +27,17 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) struct AdminQueue {
     pub queue: QueuePair,
     pub page: DmaMemory,
+    /// The Asynchronous Event Request that waits at the controller.
+    pub event_request: Option<u16>,
+    /// Dword 0 of those that ended and that nobody has looked at.
+    pub events: Vec<u32>,
 }
 
 impl AdminQueue {
     /// For commands to `device`, whose queues these are.
     pub fn on<'a>(&'a mut self, device: &'a mut dyn PciDevice) -> Admin<'a> {
-        Admin { queue: &mut self.queue, page: &self.page, device }
+        let Self { queue, page, event_request, events } = self;
+        Admin { queue, page, event_request, events, device, limit: COMMAND_LIMIT }
     }
 }
 
@@ -40,12 +45,22 @@ impl AdminQueue {
 pub struct Admin<'a> {
     queue: &'a mut QueuePair,
     page: &'a DmaMemory,
+    event_request: &'a mut Option<u16>,
+    events: &'a mut Vec<u32>,
     device: &'a mut dyn PciDevice,
+    limit: Duration,
 }
 
 impl Admin<'_> {
-    /// Runs one command and waits for it, 30 s at most, and only while the controller is there. `name` is for the
-    /// error.
+    /// Has each command wait so long at most, instead of 30 s.
+    #[must_use]
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs one command and waits for it, as long as the limit says, and only while the controller is there. `name` is
+    /// for the error.
     pub fn run(&mut self, name: &'static str, sqe: Sqe, data: Option<Data>) -> Result<u32, Error> {
         let cid = self.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
         self.queue.ring()?;
@@ -59,18 +74,13 @@ impl Admin<'_> {
 
     fn wait(&mut self, what: &'static str, cid: u16) -> Result<Completion, Error> {
         let start = Instant::now();
-        let (mut found, mut polls, mut next_look) = (None, 0, LOOK);
+        let (mut polls, mut next_look) = (0, LOOK);
         loop {
-            self.queue.poll(&mut |done| {
-                if done.cid == cid {
-                    found = Some(done);
-                }
-            })?;
-            if let Some(done) = found {
+            if let Some(done) = self.poll(Some(cid))? {
                 return Ok(done);
             }
-            if start.elapsed() > COMMAND_LIMIT {
-                return Err(Error::NoAnswer { peer: "the controller".into(), what, limit: COMMAND_LIMIT });
+            if start.elapsed() > self.limit {
+                return Err(Error::NoAnswer { peer: "the controller".into(), what, limit: self.limit });
             }
             if start.elapsed() > next_look {
                 check(self.device)?;
@@ -79,6 +89,46 @@ impl Admin<'_> {
             polls += 1;
             if polls < EAGER_POLLS { thread::yield_now() } else { thread::sleep(Duration::from_micros(100)) }
         }
+    }
+
+    /// Looks at the completion queue once: for the command `wanted`, and for events.
+    fn poll(&mut self, wanted: Option<u16>) -> Result<Option<Completion>, Error> {
+        let Self { queue, event_request, events, .. } = self;
+        let mut found = None;
+        queue.poll(&mut |done| {
+            if Some(done.cid) == wanted {
+                found = Some(done);
+            } else if Some(done.cid) == **event_request {
+                **event_request = None;
+                // A controller that refuses the request has no events, and is not asked again.
+                events.extend(done.status.is_success().then_some(done.result));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Asks to be told of the next asynchronous event (Base 5.2), unless that was done already.
+    pub fn request_event(&mut self) -> Result<(), Error> {
+        if self.event_request.is_none() {
+            let sqe = Sqe { opc: admin::ASYNC_EVENT_REQUEST, ..Sqe::default() };
+            let cid = self.queue.submit(sqe, None).map_err(|_| Error::Invalid("the admin queue is full"))?;
+            *self.event_request = Some(cid);
+            self.queue.ring()?;
+        }
+        Ok(())
+    }
+
+    /// The next asynchronous event that the controller told of, if there is one: dword 0 of its completion. Waits for
+    /// nothing.
+    pub fn take_event(&mut self) -> Result<Option<u32>, Error> {
+        self.poll(None)?;
+        Ok(self.events.pop())
+    }
+
+    /// Asks the controller to abort a command (Base 5.1). That it answers doesn't mean that it will.
+    pub fn abort(&mut self, sqid: u16, cid: u16) -> Result<(), Error> {
+        let sqe = Sqe { opc: admin::ABORT, cdw10: u32::from(sqid) | u32::from(cid) << 16, ..Sqe::default() };
+        self.run("Abort", sqe, None).map(drop)
     }
 
     /// Runs a command that returns one structure in our page.

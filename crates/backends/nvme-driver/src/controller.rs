@@ -10,7 +10,7 @@ use nvme_spec::identify::{IdentifyController, oacs};
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, Reg, cq_head_doorbell, sq_tail_doorbell};
 use nvme_spec::vendor::{FID_QUANTA, Quanta, SIGNATURE};
 
-use crate::admin::{Admin, AdminQueue};
+use crate::admin::{Admin, AdminQueue, COMMAND_LIMIT};
 use crate::device::{DmaMemory, PciDevice};
 use crate::doorbell::{QueueDoorbell, Shadow};
 use crate::error::Error;
@@ -46,6 +46,8 @@ impl Namespace {
 
 /// Pages of shadow doorbells and event indexes that the controller was told of.
 struct ShadowPages {
+    /// Both of them.
+    whole: DmaMemory,
     values: DmaMemory,
     event_indexes: DmaMemory,
 }
@@ -60,6 +62,10 @@ pub struct Controller<D: PciDevice> {
     shadow: Option<ShadowPages>,
     /// I/O queue identifiers that are not in use, lowest last.
     free_qids: Vec<u16>,
+    /// I/O queue pairs in all.
+    queues: u16,
+    arbitration: Option<Arbitration>,
+    is_lost: bool,
 }
 
 impl<D: PciDevice> Controller<D> {
@@ -73,6 +79,9 @@ impl<D: PciDevice> Controller<D> {
     /// As [`Controller::start`], with a certain arbitration; the controller must have it.
     pub fn start_with(mut device: D, arbitration: Option<Arbitration>) -> Result<Self, Error> {
         let cap = Cap(device.read_u64(Reg::Cap.offset())?);
+        if cap.0 == u64::MAX {
+            return Err(Error::Removed);
+        }
         let ams = match arbitration {
             None if cap.offers_ams(Cc::AMS_WEIGHTED) => Cc::AMS_WEIGHTED,
             None => Cc::AMS_ROUND_ROBIN,
@@ -86,25 +95,63 @@ impl<D: PciDevice> Controller<D> {
             return Err(Error::Unsuitable("its smallest memory page is above 4 KiB"));
         }
         disable(&mut device, cap)?;
-        let queue = admin_queue(&mut device, cap)?;
-        device.write_u32(Reg::Aqa.offset(), Aqa::new(ADMIN_ENTRIES - 1, ADMIN_ENTRIES - 1).0)?;
-        device.write_u64(Reg::Asq.offset(), queue.sq_iova())?;
-        device.write_u64(Reg::Acq.offset(), queue.cq_iova())?;
         let cc = Cc::enable_nvm().with_ams(ams);
-        device.write_u32(Reg::Cc.offset(), cc.0)?;
-        wait_for(&mut device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
-        let mut admin = AdminQueue { queue, page: device.allocate_dma(PAGE_BYTES as usize)? };
-        let identity = admin.on(&mut device).identify_controller()?;
-        let queues = admin.on(&mut device).set_number_of_queues(WANTED_QUEUES)?;
+        let (admin, identity, queues) = enable(&mut device, cap, cc)?;
         let free_qids = (1..=queues).rev().collect();
-        let mut this = Self { device, cap, cc, admin, identity, shadow: None, free_qids };
-        this.set_up_shadow_doorbells()?;
-        match arbitration {
-            Some(Arbitration::Weighted(Some(weights))) => this.set_weights(weights)?,
-            Some(Arbitration::Deficit(quanta)) => this.start_deficit(quanta)?,
-            _ => {}
-        }
+        let mut this =
+            Self { device, cap, cc, admin, identity, shadow: None, free_qids, queues, arbitration, is_lost: false };
+        this.settle_in()?;
         Ok(this)
+    }
+
+    /// What every enabled controller is told.
+    fn settle_in(&mut self) -> Result<(), Error> {
+        self.set_up_shadow_doorbells()?;
+        match self.arbitration {
+            Some(Arbitration::Weighted(Some(weights))) => self.set_weights(weights),
+            Some(Arbitration::Deficit(quanta)) => self.start_deficit(quanta),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops the controller, and with `function` the PCI function too: once this returns, it reaches no memory any
+    /// more, and has forgotten all its queues.
+    ///
+    /// # Errors
+    /// That is not certain.
+    pub fn halt(&mut self, function: bool) -> Result<(), Error> {
+        if function {
+            self.device.reset()?;
+        }
+        disable(&mut self.device, self.cap)
+    }
+
+    /// Enables the controller again after [`Controller::halt`], without I/O queues.
+    ///
+    /// # Errors
+    /// It does not come up, or is another one.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        let (admin, identity, queues) = enable(&mut self.device, self.cap, self.cc)?;
+        let former = std::mem::replace(&mut self.admin, admin);
+        let shadow = self.shadow.take();
+        for memory in [former.queue.into_memory(), former.page] {
+            self.device.release_dma(memory)?;
+        }
+        if let Some(ShadowPages { whole, .. }) = shadow {
+            self.device.release_dma(whole)?;
+        }
+        if identity.sn != self.identity.sn {
+            return Err(Error::Unsuitable("after a reset it has another serial number"));
+        }
+        self.identity = identity;
+        self.queues = queues;
+        self.free_qids = (1..=queues).rev().collect();
+        self.settle_in()
+    }
+
+    /// I/O queue pairs that the controller granted.
+    pub fn queues(&self) -> u16 {
+        self.queues
     }
 
     /// Elsewhere CC.AMS = 111b means something else.
@@ -145,7 +192,7 @@ impl<D: PciDevice> Controller<D> {
         }
         let pages = self.device.allocate_dma(2 * PAGE_BYTES as usize)?;
         let page = |n| pages.slice(n * PAGE_BYTES, PAGE_BYTES).ok_or(Error::Invalid("too little DMA memory"));
-        let shadow = ShadowPages { values: page(0)?, event_indexes: page(1)? };
+        let shadow = ShadowPages { values: page(0)?, event_indexes: page(1)?, whole: pages.clone() };
         self.admin().doorbell_buffer_config(shadow.values.iova(), shadow.event_indexes.iova())?;
         self.shadow = Some(shadow);
         Ok(())
@@ -248,21 +295,46 @@ impl<D: PciDevice> Controller<D> {
         let shadow = self.shadow.as_ref().and_then(|pages| {
             Some(Shadow { value: pages.values.cell(at)?, event_index: pages.event_indexes.cell(at)? })
         });
+        if let Some(Shadow { value, event_index }) = &shadow {
+            // What a former queue of that identifier left would keep the first commands from being heard of.
+            value.store(0);
+            event_index.store(0);
+        }
         Ok(QueueDoorbell::new(register, shadow))
     }
 
     /// Deletes a queue pair and gives its memory back. Commands in flight are aborted by the device.
     /// (Dropping a queue pair instead keeps its memory mapped until the controller goes.)
     pub fn delete_queue_pair(&mut self, queue: QueuePair) -> Result<(), Error> {
-        self.admin().delete_sq(queue.id())?;
-        self.admin().delete_cq(queue.id())?;
-        self.free_qids.push(queue.id());
+        self.delete_queues(queue.id(), COMMAND_LIMIT)?;
+        self.release_queue_pair(queue)
+    }
+
+    /// Has the device delete a queue pair and forget its commands. Once this returns it reaches none of their memory.
+    /// The pair itself may be anywhere: its memory is given back by [`Controller::release_queue_pair`].
+    ///
+    /// # Errors
+    /// That is not certain.
+    pub fn delete_queues(&mut self, qid: u16, limit: Duration) -> Result<(), Error> {
+        self.admin().within(limit).delete_sq(qid)?;
+        self.admin().within(limit).delete_cq(qid)?;
+        self.free_qids.push(qid);
+        Ok(())
+    }
+
+    /// Gives the memory of a queue pair back that the device knows no more.
+    pub fn release_queue_pair(&mut self, queue: QueuePair) -> Result<(), Error> {
         self.device.release_dma(queue.into_memory())
     }
 
     /// Asks whether the controller is still there and ready. For when completions stay away.
     pub fn check(&mut self) -> Result<(), Error> {
         check(&mut self.device)
+    }
+
+    /// Drops it without a shutdown, which a controller that answers nothing would never end.
+    pub fn abandon(mut self) {
+        self.is_lost = true;
     }
 
     /// Tells the controller that we go (Base 3.6.1), and waits until it is done.
@@ -275,6 +347,9 @@ impl<D: PciDevice> Controller<D> {
 
 impl<D: PciDevice> Drop for Controller<D> {
     fn drop(&mut self) {
+        if self.is_lost {
+            return;
+        }
         // Nobody is left who could act on a failure; a controller that is gone needs no shutdown.
         let _ = self.shut_down();
     }
@@ -282,12 +357,34 @@ impl<D: PciDevice> Drop for Controller<D> {
 
 /// See [`Controller::check`].
 pub(crate) fn check(device: &mut dyn PciDevice) -> Result<(), Error> {
-    let csts = Csts(device.read_u32(Reg::Csts.offset())?);
-    match csts {
+    match status(device)? {
         csts if csts.cfs() => Err(Error::Fatal),
         csts if !csts.rdy() => Err(Error::NotReady),
         _ => Ok(()),
     }
+}
+
+/// CSTS. What was pulled out of its slot reads as ones.
+fn status(device: &mut dyn PciDevice) -> Result<Csts, Error> {
+    match device.read_u32(Reg::Csts.offset())? {
+        u32::MAX => Err(Error::Removed),
+        csts => Ok(Csts(csts)),
+    }
+}
+
+/// Brings a controller up that is disabled: its admin queues, who it is, and how many pairs of I/O queues it grants.
+fn enable(device: &mut impl PciDevice, cap: Cap, cc: Cc) -> Result<(AdminQueue, IdentifyController, u16), Error> {
+    let queue = admin_queue(device, cap)?;
+    device.write_u32(Reg::Aqa.offset(), Aqa::new(ADMIN_ENTRIES - 1, ADMIN_ENTRIES - 1).0)?;
+    device.write_u64(Reg::Asq.offset(), queue.sq_iova())?;
+    device.write_u64(Reg::Acq.offset(), queue.cq_iova())?;
+    device.write_u32(Reg::Cc.offset(), cc.0)?;
+    wait_for(device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
+    let page = device.allocate_dma(PAGE_BYTES as usize)?;
+    let mut admin = AdminQueue { queue, page, event_request: None, events: Vec::new() };
+    let identity = admin.on(device).identify_controller()?;
+    let queues = admin.on(device).set_number_of_queues(WANTED_QUEUES)?;
+    Ok((admin, identity, queues))
 }
 
 fn admin_queue(device: &mut impl PciDevice, cap: Cap) -> Result<QueuePair, Error> {
@@ -333,7 +430,7 @@ fn wait_while(
     mut unfinished: impl FnMut(Csts) -> bool,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + limit;
-    while unfinished(Csts(device.read_u32(Reg::Csts.offset())?)) {
+    while unfinished(status(device)?) {
         if Instant::now() > deadline {
             return Err(Error::NoAnswer { peer: "the controller".into(), what, limit });
         }

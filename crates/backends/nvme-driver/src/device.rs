@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use guest_memory::{MappedRange, MappedU32, Mapping};
+use guest_memory::{IoBuf, MappedRange, MappedU32, Mapping};
 
 use crate::Error;
 
@@ -154,6 +154,12 @@ impl DmaMemory {
     pub fn write(&self, offset: u64, data: &[u8]) -> Option<()> {
         self.check(offset, data.len() as u64)?;
         self.mapping.write_at(self.offset + offset, data)
+    }
+
+    /// Copies all of `buf` in at `offset` (`to_device`), or out from there. `false`: not all inside, or lost.
+    pub fn copy(&self, offset: u64, buf: &IoBuf, to_device: bool) -> bool {
+        let is_inside = self.check(offset, buf.len_bytes()).is_some();
+        is_inside && buf.copy_mapping(&self.mapping, self.offset + offset, to_device)
     }
 
     /// The 32-bit cell at `offset`. `None`: outside, or not aligned.

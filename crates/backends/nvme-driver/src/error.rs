@@ -61,6 +61,9 @@ pub enum Error {
     /// The controller reports a fatal status (CSTS.CFS).
     #[error("the controller reports a fatal status (CSTS.CFS): reset it, see the daemon's log")]
     Fatal,
+    /// Registers read as ones.
+    #[error("the drive is not there any more (its registers read as ones): was it pulled out, or unplugged?")]
+    Removed,
     /// The controller left the ready state behind our back.
     #[error("the controller is not ready any more: somebody reset it, or the daemon restarted")]
     NotReady,

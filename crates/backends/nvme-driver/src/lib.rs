@@ -14,8 +14,8 @@
 //! The device is believed to follow the specification but is not trusted to: what it writes is checked,
 //! and a lie ends in an [`Error`], not in a panic. All DMA memory is copied from and to, never borrowed.
 //!
-//! Not implemented: SGLs, metadata, fused commands, asynchronous events, abort, devices with memory
-//! pages above 4 KiB, VFIO by IOMMUFD or without an IOMMU.
+//! Not implemented: metadata, fused commands, devices with memory pages above 4 KiB, VFIO by IOMMUFD or without an
+//! IOMMU.
 
 // System calls, in `priority`, `passthrough` and `vfio`.
 #![deny(unsafe_code)]
@@ -39,6 +39,6 @@ pub use device::{DmaMemory, DmaSpace, Doorbell, PciDevice, Ring};
 pub use error::Error;
 pub use nvme_spec::Status;
 pub use priority::{Arbitration, priority_of_this_thread};
-pub use queue::{Blocks, Completion, Data, MAX_TRANSFER_BYTES, QueuePair, SubmitError};
+pub use queue::{Blocks, Completion, Data, LIST_ENTRIES, MAX_TRANSFER_BYTES, QueuePair, SubmitError};
 pub use vfio::{Member, NotAnAddress, PciAddress, VfioDescriptors, VfioDevice, VfioError, group_members};
 pub use vfio_user::VfioUserDevice;

@@ -14,6 +14,9 @@ use crate::error::Error;
 /// The most bytes that one command moves: what a single page of PRP entries can describe.
 pub const MAX_TRANSFER_BYTES: u64 = 2 << 20;
 
+/// Entries of 8 bytes in the page that each command has for its list.
+pub const LIST_ENTRIES: usize = (PAGE_BYTES / PRP_BYTES) as usize;
+
 /// Where a command's data lies, in the device's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Data {
@@ -152,6 +155,18 @@ impl QueuePair {
     #[inline]
     pub fn next_cid(&self) -> Option<u16> {
         self.free.last().copied()
+    }
+
+    /// Writes `entry` at `index` (0 to 511) of the next command's own page, for PRP entries or SGL descriptors that the
+    /// caller makes; returns the device's address of the page. `None`: the queue is full, or the page is.
+    #[inline]
+    pub fn put_list(&self, index: usize, entry: u64) -> Option<u64> {
+        let page = u64::from(self.next_cid()?) * PAGE_BYTES;
+        if index >= LIST_ENTRIES {
+            return None;
+        }
+        self.lists.write(page + index as u64 * PRP_BYTES, &entry.to_le_bytes())?;
+        Some(self.lists.iova() + page)
     }
 
     pub(crate) fn sq_iova(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use io_model::Nanos;
 use io_model::units::Size;
+use nvme_driver::PciAddress;
 use policy::Class;
 use policy::Settings;
 use toml::Spanned;
@@ -280,6 +281,7 @@ fn directory(
 enum BackendWord {
     File,
     Block,
+    Nvme,
     Memory,
     Null,
     Model,
@@ -295,13 +297,13 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let words = [
         ("file", BackendWord::File),
         ("block", BackendWord::Block),
+        ("nvme", BackendWord::Nvme),
         ("memory", BackendWord::Memory),
         ("null", BackendWord::Null),
         ("model", BackendWord::Model),
     ];
-    let absent = [("nvme", "use the drive through the kernel: backend = \"block\", path = \"/dev/nvme0n1\"")];
-    let remedy = "add backend = \"file\" (or block, memory, null, model)";
-    let word = section.require(sink, "backend", remedy, choice(&words, &absent)).map(Spanned::into_inner);
+    let remedy = "add backend = \"file\" (or block, nvme, memory, null, model)";
+    let word = section.require(sink, "backend", remedy, choice(&words, &[])).map(Spanned::into_inner);
     let device_size = section.get(sink, "size", size);
     marks.size = device_size.as_ref().map(Spanned::span);
     let backend = word.and_then(|word| read_backend(sink, section, word, marks));
@@ -314,7 +316,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let nofail = section.is_drive() && or(sink, section, "nofail", false, boolean).unwrap_or_default();
     let layout_file = section.get(sink, "layout_file", absolute).map(Spanned::into_inner);
     if !has_layout(word) {
-        section.forbid(sink, "layout_file", "only files and block devices keep a layout", "remove it");
+        section.forbid(sink, "layout_file", "only files, block devices and NVMe drives keep a layout", "remove it");
     }
     let wipe = read_wipe(sink, section, word);
     Some(Device {
@@ -348,7 +350,7 @@ fn read_wipe(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: Option<Backen
 }
 
 fn has_layout(word: Option<BackendWord>) -> bool {
-    word.is_none_or(|word| matches!(word, BackendWord::File | BackendWord::Block))
+    word.is_none_or(|word| matches!(word, BackendWord::File | BackendWord::Block | BackendWord::Nvme))
 }
 
 fn read_backend(
@@ -376,12 +378,13 @@ fn read_backend(
     } else {
         None
     };
+    let nvme = read_nvme(sink, section, word, marks);
     if !matches!(word, BackendWord::Model) {
         section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
     }
     let memory_backed = or(sink, section, "memory_backed", true, boolean);
     let create = or(sink, section, "create", false, boolean);
-    let needs_size = !has_path || create == Some(true);
+    let needs_size = !has_layout(Some(word)) || create == Some(true);
     if needs_size && section.lacks("size") {
         let why = if has_path { " to create the file with" } else { "" };
         let what = format!("{} has no `size`{why}", section.label);
@@ -390,10 +393,37 @@ fn read_backend(
     match word {
         BackendWord::File => Some(Backend::File { path: path?, create: create? }),
         BackendWord::Block => Some(Backend::Block { path: path? }),
+        BackendWord::Nvme => nvme,
         BackendWord::Memory => Some(Backend::Memory),
         BackendWord::Null => Some(Backend::Null),
         BackendWord::Model => Some(Backend::Model { memory_backed: memory_backed? }),
     }
+}
+
+/// What only a drive without the kernel has.
+fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, marks: &mut Marks) -> Option<Backend> {
+    if !matches!(word, BackendWord::Nvme) {
+        for key in ["address", "nsid", "command_timeout"] {
+            section.forbid(sink, key, "only backend = \"nvme\" has one", "remove it");
+        }
+        return None;
+    }
+    let address = section.require(sink, "address", "add address = \"0000:03:00.0\" (`lspci -D` has it)", pci_address);
+    marks.path = address.as_ref().map(Spanned::span);
+    let nsid = or(sink, section, "nsid", 1, small_integer(1..=u16::MAX));
+    let limits = Nanos(1_000_000_000)..=Nanos(3_600_000_000_000);
+    let command_timeout = or(sink, section, "command_timeout", Nanos(30_000_000_000), span_in(limits));
+    Some(Backend::Nvme { address: address?.into_inner(), nsid: u32::from(nsid?), command_timeout: command_timeout? })
+}
+
+/// A PCI function, in the kernel's words.
+fn pci_address(value: &DeValue<'_>) -> Result<String, Wrong> {
+    let found = text(value)?;
+    let parsed: Result<PciAddress, _> = found.parse();
+    parsed.map(|address| address.to_string()).map_err(|_| Wrong {
+        what: format!("is {found:?}, which is no PCI address"),
+        remedy: "write it as \"0000:03:00.0\"; `lspci -D` lists the devices".into(),
+    })
 }
 
 fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks) -> Option<Pollers> {

@@ -121,6 +121,15 @@ pub enum Backend {
         /// Absolute.
         path: PathBuf,
     },
+    /// An NVMe drive without the kernel, through VFIO.
+    Nvme {
+        /// Where its function is, as `0000:03:00.0`.
+        address: String,
+        /// Which of its namespaces.
+        nsid: u32,
+        /// What a command may take before something is done about it.
+        command_timeout: Nanos,
+    },
     /// Memory of the daemon: empty at each start.
     Memory,
     /// Nothing: writes vanish, reads leave the buffer as it is.
@@ -370,6 +379,7 @@ impl Backend {
         match self {
             Self::File { .. } => "file",
             Self::Block { .. } => "block",
+            Self::Nvme { .. } => "nvme",
             Self::Memory => "memory",
             Self::Null => "null",
             Self::Model { .. } => "model",
@@ -380,7 +390,17 @@ impl Backend {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path } => Some(path),
-            Self::Memory | Self::Null | Self::Model { .. } => None,
+            Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
+        }
+    }
+
+    /// Whether both mean one drive, whatever else is said of it.
+    pub fn is_same_drive(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nvme { address, nsid, .. }, Self::Nvme { address: its, nsid: its_nsid, .. }) => {
+                (address, nsid) == (its, its_nsid)
+            }
+            _ => (self.name(), self.path()) == (other.name(), other.path()),
         }
     }
 }

@@ -174,7 +174,8 @@ fn find_layout(config: &Config, at: Option<&Path>) -> Result<LayoutFile, LayoutE
     let Some(at) = at else { return LayoutFile::open(None) };
     let device = DeviceIdentity { path: at.display().to_string(), size_bytes: 0, ..Default::default() };
     let file = LayoutFile::open(config.layout_path(&device))?;
-    let is_named_by_id = matches!(config.device.backend, Backend::Block { .. }) && config.device.layout_file.is_none();
+    let is_named_by_id = matches!(config.device.backend, Backend::Block { .. } | Backend::Nvme { .. })
+        && config.device.layout_file.is_none();
     if !is_named_by_id || file.layout().is_some() {
         return Ok(file);
     }

@@ -1,6 +1,6 @@
 //! Each tenant's range on the drive, with contradictions told at their lines.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use layout::{About, Change, DeviceIdentity, Layout, LayoutFile, Wanted};
 
@@ -79,8 +79,9 @@ impl Config {
         lock: &DeviceLock,
         recorded: Option<&Layout>,
     ) -> Result<(), ConfigErrors> {
-        let of = |config: &Self| (config.device.backend.name(), config.device.backend.path().map(Path::to_owned));
-        if of(self) != of(served) || self.device.layout_file != served.device.layout_file {
+        if !self.device.backend.is_same_drive(&served.device.backend)
+            || self.device.layout_file != served.device.layout_file
+        {
             return Ok(());
         }
         match (&self.device.backend, recorded, lock.file()) {
@@ -88,7 +89,9 @@ impl Config {
                 self.plan_layout(&self.check_opened(opened)?.device, Some(recorded)).map(drop)
             }
             // To ask the drive itself could make everybody wait.
-            (Backend::Block { .. }, Some(recorded), _) => self.plan_layout(recorded.device(), Some(recorded)).map(drop),
+            (Backend::Block { .. } | Backend::Nvme { .. }, Some(recorded), _) => {
+                self.plan_layout(recorded.device(), Some(recorded)).map(drop)
+            }
             // It is empty then.
             (Backend::Memory | Backend::Null | Backend::Model { .. }, ..) => {
                 self.plan_layout(&self.of_no_file().device, None).map(drop)
@@ -140,11 +143,13 @@ impl Config {
     /// Where the layout of `device` is kept; `None` for back ends that keep nothing.
     pub fn layout_path(&self, device: &DeviceIdentity) -> Option<PathBuf> {
         match &self.device.backend {
-            Backend::File { .. } | Backend::Block { .. } if self.device.layout_file.is_some() => {
+            Backend::File { .. } | Backend::Block { .. } | Backend::Nvme { .. }
+                if self.device.layout_file.is_some() =>
+            {
                 self.device.layout_file.clone()
             }
             Backend::File { .. } => Some(LayoutFile::beside(device)),
-            Backend::Block { .. } => Some(LayoutFile::in_directory(&self.state_dir, device)),
+            Backend::Block { .. } | Backend::Nvme { .. } => Some(LayoutFile::in_directory(&self.state_dir, device)),
             Backend::Memory | Backend::Null | Backend::Model { .. } => None,
         }
     }

@@ -281,12 +281,13 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
 /// D2FQ shares by the drive's own arbitration, which the kernel does not pass on.
 fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
     let (Some(device), Some(Settings::D2fq(_))) = (&draft.device, &draft.policy) else { return };
-    if !matches!(device.backend, Backend::Model { .. }) {
+    if !matches!(device.backend, Backend::Model { .. } | Backend::Nvme { .. }) {
         let what = format!(
-            "d2fq needs a drive with weighted round robin, and {:?} gives none: only the drive model has it today",
+            "d2fq needs a drive with weighted round robin, and {:?} gives none: the drive model has it, and NVMe drives \
+             may",
             device.backend.name()
         );
-        let remedy = "write backend = \"model\", or share by weights with name = \"mqfq\"";
+        let remedy = "write backend = \"nvme\" or \"model\", or share by weights with name = \"mqfq\"";
         sink.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
 }

@@ -59,8 +59,21 @@ pub(crate) const TOP: &[&str] = &[
 ];
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
 pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
-pub(crate) const DEVICE: &[&str] =
-    &["backend", "path", "size", "create", "profile", "queues", "queue_depth", "layout_file", "wipe", "memory_backed"];
+pub(crate) const DEVICE: &[&str] = &[
+    "backend",
+    "path",
+    "size",
+    "create",
+    "profile",
+    "queues",
+    "queue_depth",
+    "layout_file",
+    "wipe",
+    "memory_backed",
+    "address",
+    "nsid",
+    "command_timeout",
+];
 pub(crate) const DRIVE: &[&str] = &[
     "name",
     "backend",

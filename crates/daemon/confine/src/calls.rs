@@ -31,6 +31,8 @@ pub enum ThreadKind {
     Closing,
     /// Interrupts writes that last too long.
     Watchdog,
+    /// Has an NVMe drive's controller.
+    Drive,
     /// Zeroes ranges of the drive.
     Zeroing,
     /// Reads the configuration file again.
@@ -218,6 +220,26 @@ const CONTROL: &[Call] = &[
 /// On the drive, which is open: whole ranges, or by hand where it can't.
 const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];
 
+/// Requests of VFIO (linux/vfio.h): `_IO(';', 100 + n)`, none of which the C library names.
+const VFIO_DEVICE_SET_IRQS: u64 = 0x3b6e;
+const VFIO_DEVICE_RESET: u64 = 0x3b6f;
+const VFIO_IOMMU_MAP_DMA: u64 = 0x3b71;
+const VFIO_IOMMU_UNMAP_DMA: u64 = 0x3b72;
+
+/// Having memory pinned for a drive, and let go.
+const PINS: &[Call] = &[(SYS_ioctl, &[(1, Eq, VFIO_IOMMU_MAP_DMA)]), (SYS_ioctl, &[(1, Eq, VFIO_IOMMU_UNMAP_DMA)])];
+
+/// A drive's registers, interrupts and resets.
+const DRIVE: &[Call] = &[
+    any(SYS_pread64),
+    any(SYS_pwrite64),
+    any(SYS_read),
+    any(SYS_eventfd2),
+    (SYS_fcntl, &[(1, Eq, F_DUPFD_CLOEXEC as u64)]),
+    (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_SET_IRQS)]),
+    (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_RESET)]),
+];
+
 /// Looking at descriptors, and passing them on.
 const GATE: &[Call] = &[
     any(SYS_recvmsg),
@@ -258,7 +280,7 @@ const UBLK: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -270,6 +292,7 @@ impl ThreadKind {
         Self::Announce,
         Self::Closing,
         Self::Watchdog,
+        Self::Drive,
         Self::Zeroing,
         Self::OwnFile,
         Self::Gate,
@@ -280,9 +303,12 @@ impl ThreadKind {
     pub(crate) fn tables(self) -> &'static [&'static [Call]] {
         match self {
             Self::Main => &[RUNTIME, MAIN, UNLISTEN],
-            Self::Owner => &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING],
-            Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER],
-            Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN],
+            Self::Owner => {
+                &[RUNTIME, SPAWN, EVENTS, RINGS, UNLISTEN, CLIENTS, FILES, CHANGES, POLLER, OWNER, ZEROING, PINS, DRIVE]
+            }
+            Self::Poller => &[RUNTIME, EVENTS, RINGS, POLLER, PINS],
+            Self::Client => &[RUNTIME, EVENTS, CLIENTS, UNLISTEN, PINS],
+            Self::Drive => &[RUNTIME, PINS, DRIVE],
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
@@ -308,6 +334,7 @@ impl ThreadKind {
             Self::Announce => "announce",
             Self::Closing => "closing",
             Self::Watchdog => "watchdog",
+            Self::Drive => "drive",
             Self::Zeroing => "zeroing",
             Self::OwnFile => "own-file",
             Self::Gate => "gate",

@@ -192,6 +192,11 @@ impl Owner {
         }
         let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why));
         let profile = profile.map_err(|errors| invalid(&errors))?;
+        if matches!(config.device.backend, config::Backend::Nvme { .. }) {
+            let what = "a drive without the kernel (backend = \"nvme\") can't be added while the daemon runs";
+            let remedy = "write it in the configuration file, and restart the daemon: guests reconnect";
+            return Err(Problem::new(409, "not-online", what, remedy));
+        }
         let policy = planning::policy(&config, &profile);
         let lock = DeviceLock::over(file.as_ref()).map_err(|error| {
             Problem::new(409, "in-use", format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")

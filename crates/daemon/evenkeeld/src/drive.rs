@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
+use backend_nvme::Pins;
 use backend_uring::{Kind, Uring, UringDrive};
 use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
@@ -16,6 +17,7 @@ use ssd_model::Profile;
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::front_end::Served;
+use crate::nvme_drive;
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
 
 /// What a drive can do, as far as a controller must know.
@@ -60,6 +62,12 @@ pub trait Drive: Clone + Send + 'static {
     fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
         None
     }
+
+    /// Memory of guests that the drive reaches only once it is pinned, which the threads of clients do. `None`: it
+    /// reaches all that this process has.
+    fn pins(&self) -> Option<Pins> {
+        None
+    }
 }
 
 /// Zeroes ranges of a drive, for a thread that may wait.
@@ -95,6 +103,9 @@ pub trait AnyDrive: Send {
     /// See [`Drive::zeroer`].
     fn zeroer(&self) -> Option<Box<dyn ZeroRange>>;
 
+    /// See [`Drive::pins`].
+    fn pins(&self) -> Option<Pins>;
+
     /// Opens queues and starts a poller on them.
     ///
     /// # Errors
@@ -129,6 +140,10 @@ impl<D: Drive> AnyDrive for D {
 
     fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
         Drive::zeroer(self)
+    }
+
+    fn pins(&self) -> Option<Pins> {
+        Drive::pins(self)
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
@@ -240,6 +255,9 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
         }
         config::Backend::File { path, .. } => Box::new(UringDrive::open(path, Kind::File, None)?),
         config::Backend::Block { path } => Box::new(UringDrive::open(path, Kind::Block, None)?),
+        config::Backend::Nvme { address, nsid, command_timeout } => {
+            Box::new(nvme_drive::open(&config.device.name, address, *nsid, *command_timeout)?)
+        }
     })
 }
 

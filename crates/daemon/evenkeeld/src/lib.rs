@@ -43,6 +43,7 @@ mod log;
 mod namespace_changes;
 mod namespaces;
 mod next_start;
+mod nvme_drive;
 pub mod opened;
 mod own_file;
 mod owner;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use backend_nvme::Pins;
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
@@ -106,6 +107,11 @@ impl Pollers {
     /// What zeroes ranges of the drive; see [`Drive::zeroer`](crate::drive::Drive::zeroer).
     pub fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
         self.drive.zeroer()
+    }
+
+    /// What pins guests' memory for it; see [`Drive::pins`](crate::drive::Drive::pins).
+    pub fn pins(&self) -> Option<Pins> {
+        self.drive.pins()
     }
 
     /// What the drive can do.

@@ -333,6 +333,7 @@ impl ServedDrive {
             tenant,
             placement,
             drive: &self.pollers.drive_facts(),
+            pins: self.pollers.pins(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
             listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), |it| Ok(Some(it)))?,

@@ -74,6 +74,11 @@ impl Target {
                 target.size_bytes = size_bytes.unwrap_or(found);
                 target
             }
+            config::Backend::Nvme { address, .. } => {
+                let what = format!("drive {address} is not known to the kernel, and only such drives are measured");
+                let remedy = "give it back to the kernel, and measure its block device";
+                return Err(Refused::new(what, remedy).into());
+            }
             config::Backend::Model { .. } => {
                 let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
                 let identity = format!("the drive model of {}", profile.name);

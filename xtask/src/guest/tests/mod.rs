@@ -7,6 +7,7 @@ mod data;
 mod drives;
 mod ext4;
 mod namespaces;
+mod nvme_drive;
 mod online;
 mod pair;
 mod programs;
@@ -34,7 +35,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 31] = [
+pub const ALL: [Test; 34] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -52,6 +53,7 @@ pub const ALL: [Test; 31] = [
     test("daemon-stopped-mid-write", crash::daemon_stopped_mid_write),
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
+    test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
     test("drives-have-virtual-functions", drives::virtual_functions),

@@ -2,14 +2,16 @@
 
 use bytemuck::{Zeroable, bytes_of};
 use nvme_spec::data::DsmRange;
+use nvme_spec::data::{SglDescriptor, psdt, sgl_type};
 use nvme_spec::feature::fid;
-use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns, oacs};
+use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns, oacs, oncs};
+use nvme_spec::log::lid;
 use nvme_spec::namespace::{IdentifyNamespace, LbaFormat};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::vendor::SIGNATURE;
 use nvme_spec::{PAGE_BYTES, Sqe, Status};
 
-use super::{BLOCK_BYTES, Cq, Sq, State};
+use super::{Cq, Sq, State};
 
 /// I/O queue pairs that the fake grants.
 const QUEUES: u32 = 8;
@@ -31,7 +33,8 @@ impl State {
                 return (Status::SUCCESS, self.features.get(&(sqe.cdw10 as u8)).copied().unwrap_or(0));
             }
             admin::CREATE_CQ => {
-                self.cqs.insert(qid, Cq { base: sqe.dptr[0], entries, tail: 0, phase: true });
+                let vector = (sqe.cdw11 & create::IEN != 0).then_some((sqe.cdw11 >> 16) as u16);
+                self.cqs.insert(qid, Cq { base: sqe.dptr[0], entries, tail: 0, phase: true, vector });
                 Status::SUCCESS
             }
             admin::CREATE_SQ => {
@@ -40,12 +43,21 @@ impl State {
                 self.sqs.insert(qid, Sq { base: sqe.dptr[0], entries, cqid, head: 0, tail: 0 });
                 Status::SUCCESS
             }
-            admin::DELETE_SQ if self.sqs.remove(&qid).is_some() => Status::SUCCESS,
+            admin::ABORT => return (Status::SUCCESS, u32::from(!self.abort(qid, (sqe.cdw10 >> 16) as u16))),
+            admin::DELETE_SQ if self.refuses.delete => Status::INTERNAL_ERROR,
+            admin::DELETE_SQ if self.sqs.remove(&qid).is_some() => {
+                self.held.retain(|(of, _)| *of != qid);
+                Status::SUCCESS
+            }
             admin::DELETE_CQ if self.cqs.remove(&qid).is_some() => Status::SUCCESS,
             admin::DELETE_SQ | admin::DELETE_CQ => Status::INVALID_QUEUE_ID,
             admin::DOORBELL_BUFFER_CONFIG => {
                 self.shadow = Some((sqe.dptr[0], sqe.dptr[1]));
                 Status::SUCCESS
+            }
+            admin::GET_LOG_PAGE if sqe.cdw10 as u8 == lid::SMART => {
+                let smart = self.smart;
+                self.put(sqe, bytes_of(&smart))
             }
             admin::GET_LOG_PAGE => {
                 let len = ((sqe.cdw10 >> 16) + 1) * 4;
@@ -56,11 +68,22 @@ impl State {
         (status, 0)
     }
 
+    /// Aborts a command that is held; whether there was one.
+    fn abort(&mut self, qid: u16, cid: u16) -> bool {
+        let at = self.held.iter().position(|(of, sqe)| (*of, sqe.cid) == (qid, cid));
+        let Some(at) = at.filter(|_| !self.refuses.abort) else { return false };
+        self.held.remove(at);
+        self.answer(qid, cid, Status::ABORT_REQUESTED, 0);
+        true
+    }
+
     fn identify(&mut self, sqe: &Sqe) -> Status {
         match sqe.cdw10 as u8 {
             cns::CONTROLLER => {
                 let mut identity = IdentifyController::zeroed();
-                identity.mdts = 8;
+                identity.sn[..8].copy_from_slice(b"FAKE0001");
+                (identity.mdts, identity.oncs, identity.vwc, identity.sgls) =
+                    (self.mdts, self.oncs, self.vwc, self.sgls);
                 identity.nn = 1;
                 if self.offers_arbitration {
                     identity.vendor[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
@@ -75,8 +98,8 @@ impl State {
             }
             cns::NAMESPACE if sqe.nsid == 1 => {
                 let mut ns = IdentifyNamespace::zeroed();
-                ns.nsze = self.disk.len() as u64 / BLOCK_BYTES;
-                ns.lbaf[0] = LbaFormat { ms: 0, lbads: 9, rp: 0 };
+                ns.nsze = self.disk.len() as u64 / self.block_bytes;
+                ns.lbaf[0] = LbaFormat { ms: 0, lbads: self.block_bytes.trailing_zeros() as u8, rp: 0 };
                 self.put(sqe, bytes_of(&ns))
             }
             _ => Status::INVALID_NAMESPACE.dnr(),
@@ -88,8 +111,19 @@ impl State {
         if let Some(status) = self.failures.pop_front() {
             return (status, 0);
         }
-        let start = sqe.slba().saturating_mul(BLOCK_BYTES);
-        let len = (u64::from(sqe.nlb()) + 1) * BLOCK_BYTES;
+        let start = sqe.slba().saturating_mul(self.block_bytes);
+        let len = (u64::from(sqe.nlb()) + 1) * self.block_bytes;
+        if matches!(sqe.opc, nvm::READ | nvm::WRITE) && self.mdts > 0 && len > PAGE_BYTES << self.mdts {
+            return (Status::INVALID_FIELD.dnr(), 0);
+        }
+        let is_offered = match sqe.opc {
+            nvm::WRITE_ZEROES => self.oncs & oncs::WRITE_ZEROES != 0,
+            nvm::DATASET_MANAGEMENT => self.oncs & oncs::DATASET_MANAGEMENT != 0,
+            _ => true,
+        };
+        if !is_offered {
+            return (Status::INVALID_OPCODE.dnr(), 0);
+        }
         let has_range = !matches!(sqe.opc, nvm::FLUSH | nvm::DATASET_MANAGEMENT);
         if has_range && start.saturating_add(len) > self.disk.len() as u64 {
             return (Status::LBA_OUT_OF_RANGE.dnr(), 0);
@@ -125,14 +159,48 @@ impl State {
         let ranges = self.take(sqe, (u64::from(sqe.cdw10 & 0xff) + 1) * size_of::<DsmRange>() as u64);
         for range in ranges.chunks_exact(size_of::<DsmRange>()) {
             let range: DsmRange = bytemuck::pod_read_unaligned(range);
-            let start = (range.slba * BLOCK_BYTES) as usize;
-            self.disk[start..start + (u64::from(range.nlb) * BLOCK_BYTES) as usize].fill(0);
+            let start = (range.slba * self.block_bytes) as usize;
+            self.disk[start..start + (u64::from(range.nlb) * self.block_bytes) as usize].fill(0);
         }
         Status::SUCCESS
     }
 
+    fn read_host(&mut self, iova: u64, out: &mut [u8]) -> bool {
+        let lent = self.lent.as_ref().and_then(|lent| lent.read(iova, out));
+        lent.is_some() || self.memory.read(iova, out).is_ok()
+    }
+
+    fn write_host(&mut self, iova: u64, data: &[u8]) -> bool {
+        let lent = self.lent.as_ref().and_then(|lent| lent.write(iova, data));
+        lent.is_some() || self.memory.write(iova, data).is_ok()
+    }
+
+    /// The same of an SGL: one data block, or a last segment of them.
+    fn sgl_pieces(&mut self, sqe: &Sqe) -> Vec<(u64, u64)> {
+        assert_ne!(self.sgls, 0, "no SGLs were offered");
+        let first: SglDescriptor = bytemuck::cast(sqe.dptr);
+        assert_eq!(first.sub_type(), 0, "addresses only");
+        if first.sgl_type() == sgl_type::DATA_BLOCK {
+            return vec![(first.address, first.length.into())];
+        }
+        assert_eq!(first.sgl_type(), sgl_type::LAST_SEGMENT);
+        let mut segment = vec![0; first.length as usize];
+        assert!(self.read_host(first.address, &mut segment), "the segment is mapped");
+        let blocks = segment.chunks_exact(size_of::<SglDescriptor>()).map(bytemuck::pod_read_unaligned);
+        let piece = |block: SglDescriptor| {
+            assert_eq!((block.sgl_type(), block.sub_type()), (sgl_type::DATA_BLOCK, 0));
+            (block.address, u64::from(block.length))
+        };
+        blocks.map(piece).collect()
+    }
+
     /// Pieces of host memory that a command's PRPs describe, in order.
     fn pieces(&mut self, sqe: &Sqe, len: u64) -> Vec<(u64, u64)> {
+        if sqe.psdt() == psdt::SGL {
+            let pieces = self.sgl_pieces(sqe);
+            assert_eq!(pieces.iter().map(|(_, len)| len).sum::<u64>(), len, "an SGL describes all data and no more");
+            return pieces;
+        }
         let mut pieces = Vec::new();
         let mut left = len;
         let first = left.min(PAGE_BYTES - sqe.dptr[0] % PAGE_BYTES);
@@ -160,7 +228,7 @@ impl State {
         let mut rest = data;
         for (iova, len) in self.pieces(sqe, data.len() as u64) {
             let (head, tail) = rest.split_at(len as usize);
-            if self.memory.write(iova, head).is_err() {
+            if !self.write_host(iova, head) {
                 return Status::DATA_TRANSFER_ERROR;
             }
             rest = tail;
@@ -174,7 +242,7 @@ impl State {
         let mut at = 0;
         for (iova, len) in self.pieces(sqe, len) {
             let end = at + len as usize;
-            self.memory.read(iova, &mut data[at..end]).expect("the data is mapped");
+            assert!(self.read_host(iova, &mut data[at..end]), "the data is mapped");
             at = end;
         }
         data

@@ -2,24 +2,31 @@
 //! thread, and can be told to fail, to stall, to corrupt and to vanish.
 //!
 //! It is written from the specification and independent of the driver's queue code, so that the two
-//! check each other. One namespace of 512-byte blocks.
+//! check each other. One namespace.
 
 mod commands;
+mod host_memory;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Zeroable, bytes_of, bytes_of_mut};
 use guest_memory::{GuestMemory, MappedU32, Mapping};
+use host_memory::Lent;
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
+use nvme_spec::identify::oncs;
+use nvme_spec::log::SmartLog;
+use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, DOORBELL_BASE, Reg};
 use nvme_spec::{Cqe, PAGE_BYTES, Sqe, Status};
 
-use crate::device::{DmaMemory, Doorbell, PciDevice, Ring};
+use crate::device::{DmaMemory, DmaSpace, Doorbell, PciDevice, Ring};
 use crate::error::Error;
 
-/// Bytes of a block of the fake's namespace.
+/// Bytes of a block of the fake's namespace, unless it was told otherwise.
 pub const BLOCK_BYTES: u64 = 512;
 
 struct Sq {
@@ -35,6 +42,20 @@ struct Cq {
     entries: u16,
     tail: u16,
     phase: bool,
+    vector: Option<u16>,
+}
+
+/// What the fake does not do although it is asked to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Refusals {
+    /// Aborts end, and nothing is aborted.
+    pub abort: bool,
+    /// Queues are not deleted.
+    pub delete: bool,
+    /// CSTS.RDY stays 1 when CC.EN goes to 0.
+    pub controller_reset: bool,
+    /// The function is not reset.
+    pub function_reset: bool,
 }
 
 /// What a test can see and steer.
@@ -47,6 +68,26 @@ pub struct State {
     pub corrupt_next_read: u8,
     /// While set, I/O commands stay in their queues (until [`Fake::scan_doorbells`] after it was cleared).
     pub stalled: bool,
+    /// While set, I/O commands are fetched and not executed, until [`Fake::execute_held`].
+    pub holds: bool,
+    /// Those, with their queue.
+    pub held: Vec<(u16, Sqe)>,
+    /// What it does not do.
+    pub refuses: Refusals,
+    /// Registers read as ones, and doorbells go nowhere.
+    pub unplugged: bool,
+    /// What the SMART / Health log page says.
+    pub smart: SmartLog,
+    /// ONCS.
+    pub oncs: u16,
+    /// VWC.
+    pub vwc: u8,
+    /// SGLS.
+    pub sgls: u32,
+    /// MDTS.
+    pub mdts: u8,
+    /// Resets so far: of the controller, of the function.
+    pub resets: (u32, u32),
     /// While set, every register access fails and doorbells go nowhere.
     pub gone: bool,
     /// While set, CSTS.RDY stays 0.
@@ -61,9 +102,14 @@ pub struct State {
     pub qprios: BTreeMap<u16, u8>,
     /// Features as they were set.
     pub features: BTreeMap<u8, u32>,
+    block_bytes: u64,
     offers_shadow: bool,
     offers_arbitration: bool,
     mapped_doorbells: bool,
+    has_interrupts: bool,
+    vectors: BTreeMap<u16, File>,
+    event_request: Option<u16>,
+    lent: Option<Lent>,
     doorbell_page: Arc<Mapping>,
     shadow: Option<(u64, u64)>,
     memory: GuestMemory,
@@ -93,6 +139,21 @@ impl Fake {
             failures: VecDeque::new(),
             corrupt_next_read: 0,
             stalled: false,
+            holds: false,
+            held: Vec::new(),
+            refuses: Refusals::default(),
+            unplugged: false,
+            smart: SmartLog::zeroed(),
+            oncs: oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES,
+            vwc: 0,
+            sgls: 0,
+            mdts: 8,
+            resets: (0, 0),
+            block_bytes: BLOCK_BYTES,
+            has_interrupts: false,
+            vectors: BTreeMap::new(),
+            event_request: None,
+            lent: None,
             gone: false,
             never_ready: false,
             awake: false,
@@ -135,6 +196,24 @@ impl Fake {
         self
     }
 
+    /// Has blocks of so many bytes, a power of two.
+    pub fn with_blocks_of(self, block_bytes: u64) -> Self {
+        self.state().block_bytes = block_bytes;
+        self
+    }
+
+    /// Reaches memory that is lent to it ([`PciDevice::dma_space`]).
+    pub fn with_dma_space(self) -> Self {
+        self.state().lent = Some(Lent::default());
+        self
+    }
+
+    /// Signals interrupts.
+    pub fn with_interrupts(self) -> Self {
+        self.state().has_interrupts = true;
+        self
+    }
+
     /// The device to give to the driver.
     pub fn device(&self) -> FakeDevice {
         FakeDevice(self.clone())
@@ -148,6 +227,28 @@ impl Fake {
     /// Posts a completion of command `cid` to queue `qid` that nobody asked for.
     pub fn forge_completion(&self, qid: u16, cid: u16) {
         self.state().complete(qid, Cqe { sqid: qid, cid, ..Cqe::default() });
+    }
+
+    /// Executes the commands that are held.
+    pub fn execute_held(&self) {
+        let mut state = self.state();
+        for (qid, sqe) in std::mem::take(&mut state.held) {
+            let (status, dw0) = state.io(&sqe);
+            state.answer(qid, sqe.cid, status, dw0);
+        }
+    }
+
+    /// Ends the Asynchronous Event Request that waits, with this dword 0. `false`: none waits.
+    pub fn tell_event(&self, dw0: u32) -> bool {
+        let mut state = self.state();
+        let Some(cid) = state.event_request.take() else { return false };
+        state.answer(0, cid, Status::SUCCESS, dw0);
+        true
+    }
+
+    /// Mappings that are lent to it.
+    pub fn lent_mappings(&self) -> usize {
+        self.state().lent.as_ref().map_or(0, Lent::len)
     }
 
     /// Executes what waits in every queue, as far as doorbells or shadow doorbells tell.
@@ -183,7 +284,7 @@ impl State {
     fn rung(&mut self, offset: u64, value: u32) {
         self.doorbell_writes += 1;
         let index = (offset - DOORBELL_BASE) / 4;
-        if index.is_multiple_of(2) && !self.gone {
+        if index.is_multiple_of(2) && !self.gone && !self.unplugged {
             self.advance((index / 2) as u16, value as u16);
         }
     }
@@ -202,6 +303,14 @@ impl State {
             let (sqhd, cqid) = (sq.head, sq.cqid);
             let mut sqe = Sqe::zeroed();
             self.memory.read(at, bytes_of_mut(&mut sqe)).expect("the queue is mapped");
+            if qid == 0 && sqe.opc == admin::ASYNC_EVENT_REQUEST {
+                self.event_request = Some(sqe.cid);
+                continue;
+            }
+            if qid > 0 && self.holds {
+                self.held.push((qid, sqe));
+                continue;
+            }
             let (status, dw0) = if qid == 0 { self.admin(&sqe) } else { self.io(&sqe) };
             let cqe = Cqe { dw0, dw1: 0, sqhd, sqid: qid, cid: sqe.cid, phase_status: status.0 << 1 };
             self.complete(cqid, cqe);
@@ -223,6 +332,13 @@ impl State {
         u32::from_le_bytes(value)
     }
 
+    /// Ends a command of queue `qid` at another time than it was fetched.
+    fn answer(&mut self, qid: u16, cid: u16, status: Status, dw0: u32) {
+        let Some(sq) = self.sqs.get(&qid) else { return };
+        let cqe = Cqe { dw0, dw1: 0, sqhd: sq.head, sqid: qid, cid, phase_status: status.0 << 1 };
+        self.complete(sq.cqid, cqe);
+    }
+
     fn complete(&mut self, cqid: u16, mut cqe: Cqe) {
         let cq = self.cqs.get_mut(&cqid).expect("the queue was created");
         cqe.phase_status |= u16::from(cq.phase);
@@ -233,20 +349,33 @@ impl State {
             cq.phase = !cq.phase;
         }
         self.memory.write(at, bytes_of(&cqe)).expect("the queue is mapped");
+        if let Some(mut event) = self.cqs[&cqid].vector.and_then(|vector| self.vectors.get(&vector)) {
+            event.write_all(&1_u64.to_ne_bytes()).expect("an eventfd that is read now and then");
+        }
+    }
+
+    fn halt(&mut self) {
+        self.cc = 0;
+        self.csts = 0;
+        self.sqs.clear();
+        self.cqs.clear();
+        self.held.clear();
+        self.shadow = None;
+        self.event_request = None;
     }
 
     fn set_cc(&mut self, value: u32) {
         self.cc = value;
         let cc = Cc(value);
         if !cc.en() {
-            self.csts = 0;
-            self.sqs.clear();
-            self.cqs.clear();
-            self.shadow = None;
+            self.resets.0 += 1;
+            if !self.refuses.controller_reset {
+                self.halt();
+            }
         } else if !Csts(self.csts).rdy() && !self.never_ready {
             let aqa = Aqa(self.aqa);
             self.sqs.insert(0, Sq { base: self.asq, entries: aqa.asqs() + 1, cqid: 0, head: 0, tail: 0 });
-            self.cqs.insert(0, Cq { base: self.acq, entries: aqa.acqs() + 1, tail: 0, phase: true });
+            self.cqs.insert(0, Cq { base: self.acq, entries: aqa.acqs() + 1, tail: 0, phase: true, vector: Some(0) });
             self.csts = Csts::RDY;
         }
         if cc.shn() != Cc::SHN_NONE {
@@ -276,6 +405,7 @@ impl PciDevice for FakeDevice {
     fn read_u32(&mut self, offset: u64) -> Result<u32, Error> {
         let state = self.present()?;
         Ok(match offset {
+            _ if state.unplugged => u32::MAX,
             CC => state.cc,
             CSTS => state.csts,
             _ => 0,
@@ -340,13 +470,46 @@ impl PciDevice for FakeDevice {
         Ok(())
     }
 
-    fn set_interrupt(&mut self, _vector: u16, _event: BorrowedFd<'_>) -> Result<(), Error> {
-        Err(Error::Unsuitable("the fake has no interrupts"))
+    fn set_interrupt(&mut self, vector: u16, event: BorrowedFd<'_>) -> Result<(), Error> {
+        let mut state = self.present()?;
+        if !state.has_interrupts {
+            return Err(Error::Unsuitable("the fake has no interrupts"));
+        }
+        let event = event.try_clone_to_owned().map_err(|error| Error::Memory(error.to_string()))?;
+        state.vectors.insert(vector, event.into());
+        Ok(())
     }
 
     fn reset(&mut self) -> Result<(), Error> {
-        self.present()?.set_cc(0);
+        let mut state = self.present()?;
+        if state.refuses.function_reset {
+            return Err(Error::Unsuitable("the fake does not reset its function"));
+        }
+        state.resets.1 += 1;
+        state.halt();
         Ok(())
+    }
+
+    fn dma_space(&self) -> Option<Arc<dyn DmaSpace>> {
+        let space = self.0.clone();
+        self.0.state().lent.is_some().then(|| Arc::new(space) as Arc<dyn DmaSpace>)
+    }
+}
+
+impl DmaSpace for Fake {
+    fn map(&self, mapping: &Mapping) -> Result<u64, Error> {
+        let mut state = self.state();
+        let iova = state.next_iova;
+        state.next_iova += mapping.len_bytes() + PAGE_BYTES;
+        let lent = state.lent.as_mut().ok_or(Error::Unsuitable("the fake reaches no memory of others"))?;
+        lent.add(iova, mapping)?;
+        Ok(iova)
+    }
+
+    fn unmap(&self, iova: u64, len_bytes: u64) -> Result<(), Error> {
+        let mut state = self.state();
+        let lent = state.lent.as_mut().ok_or(Error::Unsuitable("the fake reaches no memory of others"))?;
+        lent.remove(iova, len_bytes)
     }
 }
 

@@ -72,7 +72,7 @@ impl Config {
     /// One can't be made, belongs to somebody else, others may write to it, or it is a link.
     pub fn make_directories(&self, identity: Option<&Identity>) -> Result<(), ConfigErrors> {
         make(&self.runtime_dir, RUNTIME_DIR_MODE, identity).map_err(|fault| self.fault("runtime_dir", fault))?;
-        if matches!(self.device.backend, Backend::Block { .. }) {
+        if matches!(self.device.backend, Backend::Block { .. } | Backend::Nvme { .. }) {
             make(&self.state_dir, PRIVATE_MODE, identity).map_err(|fault| self.fault("state_dir", fault))?;
         }
         self.tenants.iter().try_for_each(|tenant| self.make_socket_directory(tenant, identity))

@@ -4,6 +4,7 @@ mod accounts;
 mod directories;
 mod image_id;
 pub mod in_use;
+mod nvme;
 mod sockets;
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -95,6 +96,7 @@ impl Config {
         let found = match &self.device.backend {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
             Backend::Block { path } => self.check_block(&mut sink, path, &uses),
+            Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
             Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
                 marks: ImageMarks::default(),
@@ -109,7 +111,7 @@ impl Config {
         let found = found.and_then(|found| self.usable(&mut sink, found));
         let owners = owners(self.identity()?.as_ref());
         directory(&mut sink, "runtime_dir", &self.runtime_dir, &owners, self.marks.runtime_dir.as_ref());
-        if matches!(self.device.backend, Backend::Block { .. }) {
+        if matches!(self.device.backend, Backend::Block { .. } | Backend::Nvme { .. }) {
             directory(&mut sink, "state_dir", &self.state_dir, &owners, self.marks.state_dir.as_ref());
         }
         self.check_cpus(&mut sink, &mut warnings);

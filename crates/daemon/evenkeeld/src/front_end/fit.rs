@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use backend_nvme::Pins;
 use client_socket::{Listener, Log, Surroundings};
 use config::{Frontend, Tenant};
 use io_model::{Place, Placed, TenantId};
@@ -45,6 +46,8 @@ pub struct Making<'a> {
     pub placement: &'a Placement,
     /// What the drive can do.
     pub drive: &'a Facts,
+    /// What pins guests' memory for the drive, where it needs that.
+    pub pins: Option<Pins>,
     /// The policy in force.
     pub policy: PolicyKind,
     /// The queues of each part; one part for a front end that can't be split.
@@ -74,20 +77,20 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 }
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
-    let around = making.around.clone();
+    let (around, pins) = (making.around.clone(), making.pins.clone());
     let (device, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else {
             bail!("{}: no poller serves it", spec.name)
         };
-        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells);
+        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells, pins);
         Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
-    let Making { id, tenant, placement, drive, queues, listener, around, .. } = making;
+    let Making { id, tenant, placement, drive, pins, queues, listener, around, .. } = making;
     let listener = listener.context("it has no socket")?;
     if placement.formatting_to_lba_bytes.is_some() {
         bail!("{CUT_SHORT}");
@@ -103,7 +106,7 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
-        let client = VirtioClient::new(name, disk, ports, budget, Log::new(Arc::clone(&around.sink)));
+        let client = VirtioClient::new(name, disk, ports, (budget, pins), Log::new(Arc::clone(&around.sink)));
         Ok(Reached::Socket(vhost_user::serve(client.spec(), listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts, serve: Box::new(serve) })

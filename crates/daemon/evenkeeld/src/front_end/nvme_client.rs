@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
+use backend_nvme::{Pin, Pins};
 use guest_memory::{MappedU32, Mapping};
 use vfio_user::{Device, Errno, Reply, Request, Session};
 
@@ -17,15 +18,26 @@ pub struct NvmeClient {
     port: Port<Order>,
     /// The controller's doorbells.
     doorbells: Arc<Mapping>,
+    /// What pins memory for the drive: seconds where there is much, which are this thread's too.
+    pins: Option<Pins>,
     /// What the guest has mapped, by its place. The last to hold it: memory that its client has left is freed when it
     /// goes, which takes the kernel seconds, and those are this thread's and no poller's.
-    maps: Vec<(u64, u64, Arc<Mapping>)>,
+    maps: Vec<Mapped>,
+}
+
+/// What a guest has mapped.
+struct Mapped {
+    iova: u64,
+    len_bytes: u64,
+    /// Before the memory: the drive must not reach what is gone.
+    _pin: Option<Pin>,
+    _memory: Arc<Mapping>,
 }
 
 impl NvmeClient {
     /// The controller at `port`, whose doorbells these are.
-    pub fn new(port: Port<Order>, doorbells: Arc<Mapping>) -> Self {
-        Self { port, doorbells, maps: Vec::new() }
+    pub fn new(port: Port<Order>, doorbells: Arc<Mapping>, pins: Option<Pins>) -> Self {
+        Self { port, doorbells, pins, maps: Vec::new() }
     }
 
     /// Stores a trapped doorbell where the poller looks for mapped ones. `None`: not a doorbell.
@@ -51,7 +63,13 @@ impl Device for NvmeClient {
         if self.ring(&request).is_some() {
             return Reply::Done;
         }
-        let (request, change) = Change::of(request);
+        let (request, change) = match Change::of(request, self.pins.as_ref()) {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::warn!("memory of a guest can't be pinned for the drive: {error}");
+                return Reply::Failed(Errno::NOMEM);
+            }
+        };
         // Of its own for each request: a poller that ends drops the only sender, and so ends the wait.
         let (done, answer) = channel();
         self.port.order(Order::Request(request, done));
@@ -74,7 +92,7 @@ impl Device for NvmeClient {
 /// What a request that is done changes of what is mapped.
 enum Change {
     None,
-    Maps(u64, u64, Arc<Mapping>),
+    Maps(Mapped),
     Unmaps(u64, u64),
     UnmapsAll,
 }
@@ -82,25 +100,27 @@ enum Change {
 impl Change {
     /// What it changes, and the request as the poller gets it: with a count of its own, which tells when the poller
     /// uses the memory no more.
-    fn of(request: Request) -> (Request, Self) {
-        match request {
-            Request::DmaMap { iova, len_bytes, mapping: Some(mapping) } => {
-                let pollers = Some(Mapping::alias(&mapping));
-                (Request::DmaMap { iova, len_bytes, mapping: pollers }, Self::Maps(iova, len_bytes, mapping))
+    fn of(request: Request, pins: Option<&Pins>) -> Result<(Request, Self), nvme_driver::Error> {
+        Ok(match request {
+            Request::DmaMap { iova, len_bytes, mapping: Some(memory) } => {
+                let pin = pins.map(|pins| pins.pin(&memory)).transpose()?;
+                let mapping = Some(Mapping::alias(&memory));
+                let mapped = Mapped { iova, len_bytes, _pin: pin, _memory: memory };
+                (Request::DmaMap { iova, len_bytes, mapping }, Self::Maps(mapped))
             }
             Request::DmaUnmap { iova, len_bytes } => {
                 (Request::DmaUnmap { iova, len_bytes }, Self::Unmaps(iova, len_bytes))
             }
             Request::DmaUnmapAll => (Request::DmaUnmapAll, Self::UnmapsAll),
             other => (other, Self::None),
-        }
+        })
     }
 
-    fn apply(self, maps: &mut Vec<(u64, u64, Arc<Mapping>)>) {
+    fn apply(self, maps: &mut Vec<Mapped>) {
         match self {
             Self::None => {}
-            Self::Maps(iova, len_bytes, mapping) => maps.push((iova, len_bytes, mapping)),
-            Self::Unmaps(iova, len_bytes) => maps.retain(|map| (map.0, map.1) != (iova, len_bytes)),
+            Self::Maps(mapped) => maps.push(mapped),
+            Self::Unmaps(iova, len_bytes) => maps.retain(|map| (map.iova, map.len_bytes) != (iova, len_bytes)),
             Self::UnmapsAll => maps.clear(),
         }
     }

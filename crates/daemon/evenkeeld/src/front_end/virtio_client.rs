@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Result;
+use backend_nvme::{Pin, Pins};
 use client_socket::Log;
 use config::Tenant;
 use guest_memory::Budget;
@@ -28,6 +29,9 @@ pub struct VirtioClient {
     ports: Vec<Port<Order>>,
     features: u64,
     budget: Arc<Budget>,
+    /// What pins memory for the drive, and what it has pinned.
+    pins: Option<Pins>,
+    pinned: Vec<Pin>,
     /// The kicks of running rings.
     watches: HashMap<u16, Watch>,
     log: Log,
@@ -48,9 +52,16 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
 }
 
 impl VirtioClient {
-    /// A disk whose virtqueues are served by `ports`, for a client that may have so much memory mapped.
-    pub fn new(name: Arc<str>, disk: Arc<Disk>, ports: Vec<Port<Order>>, budget: Arc<Budget>, log: Log) -> Self {
-        Self { name, disk, ports, features: 0, budget, watches: HashMap::new(), log }
+    /// A disk whose virtqueues are served by `ports`, for a client that may have so much memory mapped, which is pinned
+    /// for the drive where it needs that.
+    pub fn new(
+        name: Arc<str>,
+        disk: Arc<Disk>,
+        ports: Vec<Port<Order>>,
+        (budget, pins): (Arc<Budget>, Option<Pins>),
+        log: Log,
+    ) -> Self {
+        Self { name, disk, ports, features: 0, budget, pins, pinned: Vec::new(), watches: HashMap::new(), log }
     }
 
     /// How the disk is presented on its socket.
@@ -118,7 +129,12 @@ impl Device for VirtioClient {
     }
 
     fn memory(&mut self, memory: &Memory) -> Result<(), String> {
+        let pin = |pins: &Pins| memory.regions().iter().map(|region| pins.pin(&region.mapping)).collect();
+        let pinned: Result<Vec<Pin>, _> = self.pins.as_ref().map_or_else(|| Ok(Vec::new()), pin);
+        let pinned = pinned.map_err(|error| format!("the guest's memory can't be pinned for the drive: {error}"))?;
         let answers = self.order_all(|done| Order::Memory(memory.guest_memory(), done));
+        // The pollers have let go of the former memory by now, or keep it pinned for themselves.
+        self.pinned = pinned;
         answers.into_iter().collect::<Result<(), _>>().map_err(|refused| refused.to_string())
     }
 
@@ -178,5 +194,6 @@ impl Device for VirtioClient {
     fn disconnected(&mut self, _reason: &str) {
         self.watches.clear();
         self.order_all(Order::Gone);
+        self.pinned.clear();
     }
 }

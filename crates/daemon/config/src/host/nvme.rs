@@ -1,0 +1,125 @@
+//! A look at an NVMe drive that the kernel does not have: its controller is brought up, asked, and shut down again.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
+use policy::Settings;
+
+use super::{Found, ImageMarks};
+use crate::config::Config;
+use crate::problem::Sink;
+
+/// A daemon that was killed lets go of its drive a little after it is gone.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+/// How much of the start is looked at: as of a block device.
+const START_BYTES: u64 = 65_536;
+const READ_LIMIT: Duration = Duration::from_secs(30);
+
+/// What there is to know before it is served.
+struct Survey {
+    serial: String,
+    size_bytes: u64,
+    holds_data: bool,
+    is_weighted: bool,
+    queues: u16,
+}
+
+impl Config {
+    pub(super) fn check_nvme(
+        &self,
+        sink: &mut Sink<'_>,
+        warnings: &mut Sink<'_>,
+        address: &str,
+        nsid: u32,
+    ) -> Option<Found> {
+        let mark = self.marks.path.as_ref();
+        let Survey { serial, size_bytes, holds_data, is_weighted, queues } = match survey(address, nsid) {
+            Ok(survey) => survey,
+            Err(error) => {
+                sink.maybe_at(mark, format!("drive {address} can't be used: {error}"), "see what it says");
+                return None;
+            }
+        };
+        if matches!(self.policy, Settings::D2fq(_)) && !is_weighted {
+            let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
+            sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
+        }
+        if let Some(wanted) = self.device.queues.filter(|wanted| *wanted > queues) {
+            let what = format!("queues = {wanted} is more than the {queues} I/O queues that {address} grants");
+            sink.maybe_at(mark, what, format!("write queues = {queues} or less"));
+        }
+        let arbitration = if is_weighted { "weighted round robin with urgent class" } else { "round robin" };
+        warnings.maybe_at(
+            mark,
+            format!("{address} fetches from its {queues} I/O queues by {arbitration}"),
+            "nothing is to be done about it",
+        );
+        let id = Some(format!("nvme-{serial}-{nsid}"));
+        Some(Found { path: PathBuf::from(address), marks: ImageMarks { id, start: None }, len_bytes: size_bytes, to_create: false, holds_data })
+    }
+}
+
+fn survey(address: &str, nsid: u32) -> Result<Survey, Error> {
+    let address = address.parse().map_err(|_| Error::Invalid("that is no PCI address"))?;
+    let mut tries_left = BUSY_TRIES;
+    let device = loop {
+        match VfioDevice::open(address) {
+            Err(Error::Vfio(VfioError::Busy { .. })) if tries_left > 0 => tries_left -= 1,
+            opened => break opened?,
+        }
+        thread::sleep(BUSY_PAUSE);
+    };
+    let mut controller = Controller::start(device)?;
+    let active = controller.admin().active_namespaces()?;
+    if !active.contains(&nsid) {
+        return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
+    }
+    let namespace = controller.admin().identify_namespace(nsid)?;
+    let sn = controller.identity().sn;
+    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
+    let serial: String = sn.iter().take_while(|byte| **byte != 0).map(plain).collect();
+    let count = (START_BYTES / u64::from(namespace.block_bytes)).clamp(1, namespace.blocks.max(1)) as u32;
+    let holds_data = holds_data(&mut controller, Blocks { nsid, lba: 0, count }, namespace.block_bytes)?;
+    Ok(Survey {
+        serial: serial.trim_matches('_').to_owned(),
+        size_bytes: namespace.size_bytes(),
+        holds_data,
+        is_weighted: controller.has_priorities(),
+        queues: controller.queues(),
+    })
+}
+
+/// Whether these blocks have anything but zeros.
+fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, block_bytes: u32) -> Result<bool, Error> {
+    let len_bytes = u64::from(blocks.count) * u64::from(block_bytes);
+    let mut queue = controller.create_queue_pair(2, None)?;
+    let memory = controller.allocate_dma(len_bytes as usize)?;
+    let began = Instant::now();
+    let mut at = 0;
+    let most = controller.max_transfer_bytes().max(block_bytes.into());
+    while at < len_bytes {
+        let step = most.min(len_bytes - at);
+        let part = Blocks { lba: at / u64::from(block_bytes), count: (step / u64::from(block_bytes)) as u32, ..blocks };
+        let data = Data { iova: memory.iova() + at, len_bytes: step };
+        queue.read(part, data).map_err(|_| Error::Invalid("a read that does not fit"))?;
+        queue.ring()?;
+        let mut ended = None;
+        while ended.is_none() {
+            queue.poll(&mut |done| ended = Some(done.status))?;
+            if began.elapsed() > READ_LIMIT {
+                return Err(Error::NoAnswer { peer: "the drive".into(), what: "a read", limit: READ_LIMIT });
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+        if let Some(status) = ended.filter(|status| !status.is_success()) {
+            return Err(Error::Command { command: "a read of its start", status });
+        }
+        at += step;
+    }
+    let mut start = vec![0; len_bytes as usize];
+    memory.read(0, &mut start).ok_or(Error::Invalid("more than was read is looked at"))?;
+    Ok(start.iter().any(|byte| *byte != 0))
+}

@@ -1,0 +1,150 @@
+//! A drive without the kernel: its thread is started when it is first asked for anything, by a process that has dropped
+//! its rights by then.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use backend_nvme::{DriveThread, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins};
+use confine::ThreadKind;
+use io_model::{Nanos, Outcome, QueuePriority, WrrWeights};
+use nvme_driver::{PciDevice, VfioDevice};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::drive::{Drive, Facts, SetWeights, ZeroRange};
+use crate::threads;
+
+/// A drive, and its thread until it runs.
+pub struct ServedNvme<D: PciDevice> {
+    drive: NvmeDrive,
+    name: Arc<str>,
+    idle: Arc<Mutex<Option<DriveThread<D>>>>,
+}
+
+impl<D: PciDevice> Clone for ServedNvme<D> {
+    fn clone(&self) -> Self {
+        Self { drive: self.drive.clone(), name: Arc::clone(&self.name), idle: Arc::clone(&self.idle) }
+    }
+}
+
+/// Opens a drive that was taken from the kernel.
+///
+/// # Errors
+/// It can't be driven; what the operator can do about it is said.
+pub fn open(name: &str, address: &str, nsid: u32, command_timeout: Nanos) -> Result<ServedNvme<VfioDevice>> {
+    raise_memory_lock();
+    let at = address.parse().map_err(|_| anyhow!("{address} is no PCI address"))?;
+    let device = VfioDevice::open(at).with_context(|| format!("drive {address} can't be had"))?;
+    let options = Options { nsid, command_timeout: Duration::from_nanos(command_timeout.0) };
+    ServedNvme::start(name, device, options).with_context(|| format!("drive {address} can't be used"))
+}
+
+/// What guests' memory is pinned against is the limit of whoever the process is later. Where it may not be raised, and
+/// is too low, pinning says so.
+fn raise_memory_lock() {
+    let unlimited = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, unlimited).is_err() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    }
+}
+
+impl<D: PciDevice + 'static> ServedNvme<D> {
+    /// Over a device that is open.
+    ///
+    /// # Errors
+    /// The drive's.
+    pub fn start(name: &str, device: D, options: Options) -> Result<Self> {
+        let (drive, thread) = NvmeDrive::start(device, options)?;
+        Ok(Self { drive, name: name.into(), idle: Arc::new(Mutex::new(Some(thread))) })
+    }
+
+    /// The drive, with its thread running.
+    fn running(&self) -> Result<&NvmeDrive> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(idle) = idle {
+            let name = Arc::clone(&self.name);
+            let serve = move || {
+                threads::enter(ThreadKind::Drive);
+                idle.run(|notice| tell(&name, notice));
+            };
+            let named = thread::Builder::new().name(format!("nvme-{}", self.name));
+            named.spawn(serve).context("no thread for the drive")?;
+        }
+        Ok(&self.drive)
+    }
+}
+
+fn tell(drive: &str, notice: Notice) {
+    match notice {
+        Notice::Info(text) => tracing::info!("drive {drive}: {text}"),
+        Notice::Warning(text) => tracing::warn!("drive {drive}: {text}"),
+    }
+}
+
+impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
+    type Queues = NvmeQueues;
+
+    fn facts(&self) -> Facts {
+        let drive = &self.drive;
+        let (block_bytes, write_cache, discard) = (drive.block_bytes(), drive.has_write_cache(), drive.can_discard());
+        Facts { block_bytes, write_cache, discard }
+    }
+
+    fn open_queues(&self, hwqs: u16, depth: u32) -> Result<NvmeQueues> {
+        Ok(self.running()?.open_queues(hwqs, depth)?)
+    }
+
+    fn open_weighted_queues(
+        &self,
+        classes: &[QueuePriority],
+        weights: WrrWeights,
+        depth: u32,
+    ) -> Option<Result<NvmeQueues>> {
+        match self.running() {
+            Ok(drive) => Some(drive.open_weighted_queues(classes, weights, depth)?.map_err(Into::into)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn weights(&self) -> Option<SetWeights> {
+        let drive = self.drive.clone();
+        drive.is_weighted().then(|| Box::new(move |weights| drive.set_weights(weights)) as SetWeights)
+    }
+
+    fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
+        // Started here: those that zero start no threads.
+        self.running().ok().map(|drive| Box::new(Zeroer { drive: drive.clone(), queue: None }) as Box<dyn ZeroRange>)
+    }
+
+    fn pins(&self) -> Option<Pins> {
+        self.drive.pins()
+    }
+}
+
+/// Has a queue of the drive only once it zeroes something.
+struct Zeroer {
+    drive: NvmeDrive,
+    queue: Option<NvmeZeroer>,
+}
+
+impl Zeroer {
+    fn run(&mut self, zero: impl FnOnce(&mut NvmeZeroer) -> Outcome) -> Result<()> {
+        let queue = match &mut self.queue {
+            Some(queue) => queue,
+            none => none.insert(NvmeZeroer::new(&self.drive)?),
+        };
+        zero(queue).map_err(|error| anyhow!("the drive fails it: {error:?}"))
+    }
+}
+
+impl ZeroRange for Zeroer {
+    fn zero(&mut self, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+        self.run(|queue| queue.zero(offset_bytes, len_bytes))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.run(NvmeZeroer::sync)
+    }
+}

@@ -1,0 +1,75 @@
+//! A drive that the kernel does not have: its own queues are the daemon's.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::guest::inside::{Inside, VFIO_MODULES};
+use crate::guest::lab::Lab;
+use crate::guest::qemu::Guest;
+
+const ADDRESS: &str = "0000:00:04.0";
+const DRIVE_MIB: u64 = 128;
+
+/// Tenants of both protocols are served on a drive's own queues, over a kill, and the kernel finds what they wrote.
+pub fn served_without_the_kernel(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("nvme-drive").iommu().modules(&VFIO_MODULES).nvme("ek0", 4, DRIVE_MIB);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    serve(&mut guest).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
+}
+
+/// Has another driver take the function.
+fn bind(guest: &mut Guest, driver: &str) -> Result<()> {
+    let sys = format!("/sys/bus/pci/devices/{ADDRESS}");
+    guest.run(&format!(
+        "echo {driver} >{sys}/driver_override && echo {ADDRESS} >{sys}/driver/unbind && \
+         echo {ADDRESS} >/sys/bus/pci/drivers_probe && test $(basename $(readlink {sys}/driver)) = {driver}"
+    ))?;
+    Ok(())
+}
+
+fn serve(guest: &mut Guest) -> Result<()> {
+    let configuration = |address: &str| {
+        let tenant = |name: &str, class: &str, offset_mib: u32, rest: &str| {
+            format!(
+                "[[tenant]]\nname = \"{name}\"\nsize = \"32MiB\"\noffset = \"{offset_mib}MiB\"\nclass = \"{class}\"\n{rest}"
+            )
+        };
+        format!(
+            "[device]\nbackend = \"nvme\"\naddress = \"{address}\"\n[policy]\nname = \"lpns\"\n{}{}{}",
+            tenant("db", "guaranteed", 0, "latency_target = \"100ms\"\n"),
+            tenant("batch", "best-effort", 32, ""),
+            tenant("vm", "best-effort", 64, "frontend = \"vhost-user-blk\"\n"),
+        )
+    };
+    guest.write_file("/run/wrong.toml", &configuration("0000:00:05.0"))?;
+    let told = guest.attempt_evenkeel("check /run/wrong.toml")?;
+    ensure!(told.code != 0 && told.text.contains("there is no PCI device 0000:00:05.0"), "{told:?}");
+    bind(guest, "vfio-pci")?;
+    guest.serve(&configuration(ADDRESS))?;
+    let write =
+        |name: &str| format!("load /run/ek/{name} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
+    for name in ["db", "batch", "vm"] {
+        let told = guest.evenkeel(&write(name))?;
+        ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{name}: {told}");
+    }
+    // Pieces of other sizes, and larger than one command.
+    let told = guest.evenkeel("load /run/ek/batch --rw write --bs 1m --iodepth 4 --size 16m --verify --json")?;
+    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+
+    guest.end_daemon("KILL")?;
+    guest.serve_again()?;
+    let told = guest.evenkeel("load /run/ek/batch --rw read --bs 64k --iodepth 4 --size 16m --json")?;
+    ensure!(told.contains("\"total_ios\": 256"), "{told}");
+    let told = guest.evenkeel(&write("db"))?;
+    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+    let ended = guest.end_daemon("TERM")?;
+    ensure!(ended.code == 0 && !ended.text.contains("panicked"), "{ended:?}");
+
+    bind(guest, "nvme")?;
+    guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
+    // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.
+    guest.run("dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 /run/written /dev/zero")?;
+    guest.run(
+        "dd if=/dev/nvme0n1 bs=1M skip=96 count=32 iflag=direct of=/run/rest && cmp -n 33554432 /run/rest /dev/zero",
+    )?;
+    Ok(())
+}
