@@ -454,7 +454,16 @@ impl ServedDrive {
             .namespaces
             .iter()
             .filter(move |(_, live)| of_user.is_none() || live.namespace.attachments.iter().any(|it| its(&it.tenant)));
-        tenants.chain(namespaces.map(|(id, _)| id)).filter_map(|id| self.describe_disk(id))
+        let described = namespaces.filter_map(move |(id, _)| {
+            let mut disk = self.describe_disk(id)?;
+            if of_user.is_some() {
+                // Who else has it is the others' own.
+                disk.attachments.retain(|it| its(&it.tenant));
+                disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
+            }
+            Some(disk)
+        });
+        tenants.filter_map(|id| self.describe_disk(id)).chain(described)
     }
 
     pub(crate) fn describe_disk(&self, id: TenantId) -> Option<Disk> {

@@ -32,7 +32,7 @@ use utoipa::openapi::RefOr;
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
-use crate::events::EventLog;
+use crate::events::{EventLog, Happened};
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::{Role, Roles};
@@ -298,7 +298,8 @@ fn is_utf8(path: &str) -> bool {
 const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
                                names";
 const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
-                          configuration names";
+                          configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
+                          that tenant";
 
 /// Who sends a byte a second is sent away.
 async fn in_time(request: Request, next: Next) -> Response {
@@ -533,18 +534,11 @@ async fn events(
         Some(uid) => Some(ask(&asked.daemon, |reply| DiskCommand::List(Some(uid), reply)).await?),
         None => None,
     };
-    let is_seen = |event: &Event| match &its_own {
-        Some(disks) => disks.iter().any(|disk| event.tenant.as_deref() == Some(&disk.name)),
-        None => true,
+    let seen = |happened: Happened| match &its_own {
+        Some(disks) => happened.within(disks),
+        None => happened.in_full(),
     };
-    let look = || {
-        let mut told = if since == 0 { asked.events.all(is_seen) } else { asked.events.after(since, is_seen) };
-        if its_own.is_some() {
-            // Why a promise failed names neighbours.
-            told.events.iter_mut().filter(|it| it.kind == EventKind::PromiseBroken).for_each(|it| it.what = None);
-        }
-        told
-    };
+    let look = || if since == 0 { asked.events.all(seen) } else { asked.events.after(since, seen) };
     let told = look();
     if wait_s == 0 || told.lost || !told.events.is_empty() {
         return Ok(Json(told));
