@@ -254,6 +254,30 @@ fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
 }
 
 #[test]
+fn a_drive_that_must_be_there_says_how_the_others_can_do_without_it() {
+    let home = Home::new();
+    let told = |text: &str| {
+        let config = home.configure(text);
+        home.try_serve(&config, &[]).err().expect("a drive is not there");
+        let told = fs::read_to_string(config.with_extension("log")).unwrap();
+        fs::remove_file(config.with_extension("log")).unwrap();
+        told
+    };
+    let remedy = "or write nofail = true in its section: then the others are served without it";
+    let must = BIG.replace("nofail = true\n", "");
+    let missing = told(&format!("{CONFIG}{}", must.replace("create = true\n", "")));
+    assert!(missing.contains("big.img does not exist") && missing.contains(remedy), "{missing}");
+    // It holds data, and half a layout says whose.
+    fs::write(home.path("big.img"), vec![1; 32 << 20]).unwrap();
+    fs::write(home.path("big.img.layout.toml"), "version = 2\n[device]\npa").unwrap();
+    let cut = told(&format!("{CONFIG}{must}"));
+    assert!(cut.contains("it was cut short") && cut.contains(remedy), "{cut}");
+    // There are no others.
+    let alone = told(&CONFIG.replace("create = true\n", ""));
+    assert!(alone.contains("a.img does not exist") && !alone.contains("nofail"), "{alone}");
+}
+
+#[test]
 fn a_drive_that_shrank_and_says_no_size_is_missing() {
     let home = Home::new();
     home.configure(CONFIG);
