@@ -495,7 +495,14 @@ impl ServedDrive {
             state,
             attached: self.is_attached(id),
             declared: self.settings_of(&tenant.name).is_none(),
+            warnings: self.warnings_of(tenant),
         })
+    }
+
+    /// What is to be known of a promise that was made; not what of those to the others.
+    fn warnings_of(&self, tenant: &Tenant) -> Vec<String> {
+        let unchecked = tenant.is_guaranteed().then(|| Admission::unchecked(&self.config)).flatten();
+        unchecked.map(|why| format!("{}; {}", why.what, why.remedy)).into_iter().collect()
     }
 
     pub(crate) fn describe(&self) -> Drive {

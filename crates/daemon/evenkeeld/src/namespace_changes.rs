@@ -284,6 +284,7 @@ impl ServedDrive {
             },
             attached: namespace.attachments.iter().any(|it| self.has_client(&it.tenant)),
             declared: self.settings_of(&namespace.name).is_none() && *state != State::Leaving,
+            warnings: Vec::new(),
         })
     }
 

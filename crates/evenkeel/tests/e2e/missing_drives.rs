@@ -342,8 +342,11 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     done(&home, "delete sp1 --yes --force");
     let has_failed = || answer(&home, "operations").as_array().unwrap().iter().any(|it| it["state"] == "failed");
     wait_for("the wipe's end", || has_failed().then_some(()));
+    let why = answer(&home, "operations")[0]["why"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("the drive failed a command"), "{why}");
     let told = fails(&home, "drive remove spare");
-    assert!(told.contains("4MiB of deleted disks are not wiped yet") && told.contains("--force"), "{told}");
+    assert!(told.contains("4MiB of deleted disks are left, and wiping failed: ") && told.contains(&why), "{told}");
+    assert!(told.contains("--force") && told.contains("next start") && !told.contains("wait"), "{told}");
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
     assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
     daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);

@@ -389,6 +389,14 @@ fn a_drive_comes_and_goes_while_others_run() {
 
     let told = drive_fails(&home, "remove new");
     assert!(told.contains("\"new\" is not empty: it has a disk;"), "{told}");
+    // The daemon has it open itself, whatever it is called.
+    let (link, other) = (home.path("link.img"), home.path("other.img"));
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    std::fs::hard_link(&image, &other).unwrap();
+    for path in [&image, &link, &other] {
+        let told = drive_fails(&home, &format!("add twice --backend file --path {}", path.display()));
+        assert!(told.contains("is drive \"new\" of this daemon already") && !told.contains("stop"), "{told}");
+    }
     let told = drive_fails(&home, "remove big");
     assert!(told.contains("\"big\" is declared in"), "{told}");
     let told = drive_fails(&home, "remove nwe");
