@@ -494,7 +494,7 @@ fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let daemon = home.serve();
     let path = |name: &str| home.path(name).display().to_string();
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("fast.img")));
-    assert!(told.contains("fast.img is in use by another process"), "{told}");
+    assert!(told.contains("fast.img is drive \"fast\" of this daemon already"), "{told}");
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("none.img")));
     assert!(told.contains("can't open"), "{told}");
     std::fs::write(home.path("data.img"), vec![7; 1 << 20]).unwrap();
