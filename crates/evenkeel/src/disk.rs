@@ -353,6 +353,7 @@ pub fn run(args: Args) -> Result<()> {
             if wait {
                 disk = wait_for_zeros(&daemon_at, disk)?;
             }
+            warn(&disk);
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::List(daemon) => {
@@ -366,6 +367,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         Command::Set(set) => {
             let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change(set.front_end))?;
+            warn(&disk);
             print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Grow { name, size, daemon } => {
@@ -383,6 +385,11 @@ pub fn run(args: Args) -> Result<()> {
         }
         Command::Delete(delete) => run_delete(&delete),
     }
+}
+
+/// Beside the answer, which may be for a program.
+fn warn(disk: &Disk) {
+    disk.warnings.iter().for_each(|warning| eprintln!("warning: {}: {warning}", disk.name));
 }
 
 fn run_delete(delete: &Delete) -> Result<()> {
@@ -479,7 +486,7 @@ impl Progress {
 
 /// How far an operation is, in words.
 fn far(operation: &Operation) -> String {
-    let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left } = operation;
+    let Operation { kind, disk, state, done_bytes, total_bytes, bytes_per_second, seconds_left, .. } = operation;
     let percent = done_bytes * 100 / (*total_bytes).max(1);
     let rate = bytes_per_second.map(|rate| format!(", {}/s", Size(rate))).unwrap_or_default();
     let left = seconds_left.map(|seconds| format!(", {seconds} s left")).unwrap_or_default();
@@ -508,7 +515,9 @@ fn operations(operations: &[Operation]) -> String {
         let rate = operation.bytes_per_second.map_or("-".to_owned(), |rate| format!("{}/s", Size(rate)));
         let left = operation.seconds_left.map_or("-".to_owned(), |seconds| format!("{seconds} s"));
         let far = format!("{} %", operation.done_bytes * 100 / operation.total_bytes.max(1));
-        let (kind, disk, state) = (operation.kind.clone(), operation.disk.clone(), operation.state.name().to_owned());
+        let state = operation.state.name().to_owned();
+        let state = operation.why.iter().fold(state, |state, why| format!("{state}: {why}"));
+        let (kind, disk) = (operation.kind.clone(), operation.disk.clone());
         vec![kind, disk, state, Size(operation.total_bytes).to_string(), far, rate, left]
     };
     let heading = ["operation", "disk", "state", "all", "done", "rate", "left"];

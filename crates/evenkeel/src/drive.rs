@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -157,8 +157,12 @@ fn removed(name: &str, before: Option<&Drive>) -> String {
 fn run_add(add: Add) -> Result<()> {
     let Add { name, backend, path, size, create, profile, queues, policy, wipe, daemon } = add;
     let daemon_at = Rest::new(&daemon.socket);
+    let others = daemon_at.drives()?;
     // One that is there already is asked for once more, and whoever serves it has it open.
-    let is_there = daemon_at.drives()?.iter().any(|drive| drive.name == name);
+    let is_there = others.iter().any(|drive| drive.name == name);
+    if let Some(path) = path.as_deref().filter(|_| !is_there) {
+        refuse_served(path, &others)?;
+    }
     let create = size.as_deref().filter(|_| create);
     let opened = path.as_deref().filter(|_| !is_there).map(|path| open(path, &backend, create)).transpose()?;
     opened.iter().filter(|_| backend == "file").for_each(|opened| {
@@ -179,6 +183,24 @@ fn run_add(add: Add) -> Result<()> {
     let cut_off = "only operators (see [api] in the configuration) may hand a drive over";
     let drive = added.map_err(|error| if error.is::<Problem>() { error } else { error.context(cut_off) })?;
     print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
+}
+
+/// The daemon itself has it open, under whatever path.
+fn refuse_served(path: &Path, drives: &[Drive]) -> Result<(), Problem> {
+    let is_served = |drive: &&Drive| {
+        let its = drive.path.as_deref().filter(|_| drive.failed.is_none());
+        its.is_some_and(|its| is_same(path, Path::new(its)))
+    };
+    let Some(drive) = drives.iter().find(is_served) else { return Ok(()) };
+    let title = format!("{} is drive {:?} of this daemon already", path.display(), drive.name);
+    Err(Problem::new(409, "in-use", title, "give the path of another drive"))
+}
+
+/// Whether two paths lead to one file or block device.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
+    let are_devices = one.file_type().is_block_device() && other.file_type().is_block_device();
+    (one.dev(), one.ino()) == (other.dev(), other.ino()) || are_devices && one.rdev() == other.rdev()
 }
 
 /// A drive to be handed over.

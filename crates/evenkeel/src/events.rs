@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use anyhow::Result;
-use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Rest};
+use anyhow::{Result, bail};
+use api::{Event, EventsAfter, MAX_EVENT_WAIT_S, Problem, Rest};
 
 use crate::disk::Daemon;
 
@@ -29,8 +29,19 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let rest = Rest::new(&args.daemon.socket);
     let mut after = EventsAfter { since: args.since, wait_s: 0 };
+    let mut has_answered = false;
     loop {
-        let told = rest.events(after)?;
+        let told = match rest.events(after) {
+            Err(error) if has_answered && is_end(&error) => {
+                let daemon = args.daemon.socket.display();
+                bail!(
+                    "the daemon at {daemon} stopped; `--since {}` goes on from there once it runs again",
+                    after.since
+                );
+            }
+            told => told?,
+        };
+        has_answered = true;
         let mut out = std::io::stdout().lock();
         if told.lost {
             let lost = if args.daemon.json { "{\"lost\":true}" } else { "(some are not known any more)" };
@@ -48,6 +59,11 @@ pub fn run(args: &Args) -> Result<()> {
         let wait_s = if args.follow && told.events.is_empty() { MAX_EVENT_WAIT_S } else { 0 };
         after = EventsAfter { since: told.next, wait_s };
     }
+}
+
+/// Whether a daemon that answered before does so no more, rather than refuses.
+fn is_end(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Problem>().is_none_or(|problem| problem.code == "ending")
 }
 
 fn line(event: &Event) -> String {

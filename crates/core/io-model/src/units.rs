@@ -63,6 +63,9 @@ impl FromStr for Size {
                 let hint = format!("`{unit}` can be read in two ways: write {letter}iB (1024) or {letter}B (1000)");
                 return Err(UnitError(hint));
             }
+            "PiB" | "EiB" | "PB" | "EB" => {
+                return Err(UnitError(format!("`{unit}` is too large: the largest units are TiB and TB")));
+            }
             _ => *lookup(unit, IEC.iter().chain(&SI)).ok_or_else(|| expected(SIZE_EXPECTED))?,
         };
         let bytes = scale(number, factor).ok_or_else(|| expected(SIZE_EXPECTED))?;
@@ -269,6 +272,7 @@ mod tests {
             "8g".parse::<Size>().expect_err("8g").0,
             "`g` can be read in two ways: write GiB (1024) or GB (1000)"
         );
+        assert_eq!("8EiB".parse::<Size>().expect_err("8EiB").0, "`EiB` is too large: the largest units are TiB and TB");
         assert_eq!("9223372036854775808".parse::<Size>().expect_err("2^63").0, "a size is at most 2^63 - 1 bytes");
     }
 

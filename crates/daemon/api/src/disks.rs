@@ -400,6 +400,9 @@ pub struct Disk {
     pub attached: bool,
     /// The configuration file has it; it changes there alone.
     pub declared: bool,
+    /// What an operator should know of its promise, such as that nobody can check it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<String>,
 }
 
 /// How a deleted disk is overwritten.
@@ -467,6 +470,9 @@ pub struct Operation {
     pub bytes_per_second: Option<u64>,
     /// What is left at that rate.
     pub seconds_left: Option<u64>,
+    /// Why it failed, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<String>,
 }
 
 /// What is wrong with a request, as `application/problem+json` (RFC 9457).

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::config::Tenant;
-use crate::drives::{Drives, Findings, Found, Unplaced, refuse_made};
+use crate::drives::{DEVICE_NAME, Drives, Findings, Found, Unplaced, refuse_made};
 use crate::missing::{Absent, Missing};
 use crate::problem::{ConfigErrors, Sink};
 
@@ -17,6 +17,9 @@ pub struct Looked {
     /// Tenants that are to be placed on what was found.
     pub unplaced: Unplaced,
 }
+
+/// What helps the tenants of the other drives.
+const OR_NOFAIL: &str = "; or write nofail = true in its section: then the others are served without it";
 
 /// A drive that is there.
 struct There {
@@ -69,9 +72,12 @@ impl Drives {
         let mut each: Vec<_> = each.into_iter().zip(std::mem::take(&mut unplaced.candidates)).enumerate().collect();
         // Of two drives that contradict each other it is the one that need not be there which is not.
         each.sort_by_key(|(_, (config, _))| config.device.nofail);
+        let has_others = each.len() > 1;
         for (at, (config, candidates)) in each {
             let absent = config.device.nofail.then(|| config.clone());
-            let looked = Found::look(config).and_then(|drive| {
+            let can_be_missing = has_others && config.device.name != DEVICE_NAME && absent.is_none();
+            let or_nofail = |errors: ConfigErrors| if can_be_missing { errors.or(OR_NOFAIL) } else { errors };
+            let looked = Found::look(config).map_err(or_nofail).and_then(|drive| {
                 refuse_one_drive_twice(&there, &missing, &drive)?;
                 // Another drive's layout has that one's names, too.
                 let of_this = || drive.config.refuse_layout(&drive.host.device, drive.layout());

@@ -44,6 +44,12 @@ impl ConfigErrors {
         let problem = Problem { place: None, what: what.into(), remedy: remedy.into() };
         Self { file: file.to_owned(), problems: vec![problem] }
     }
+
+    /// The same with something else that helps against each.
+    pub(crate) fn or(mut self, remedy: &str) -> Self {
+        self.problems.iter_mut().for_each(|problem| problem.remedy += remedy);
+        self
+    }
 }
 
 impl std::error::Error for ConfigErrors {}

@@ -203,8 +203,8 @@ fn a_damaged_file_is_refused_and_left_alone() {
     file.save(layout.clone()).expect("saved");
     let good = fs::read_to_string(&path).expect("the file");
     let damages = [
-        (String::new(), "missing field"),
-        (good[..good.len() - 30].to_owned(), "line "),
+        (String::new(), "cut short"),
+        (good[..good.len() - 30].to_owned(), "cut short"),
         (good.replace("offset_bytes = 4194304", "offset_bytes = 4096"), "tenant \"a\" and tenant \"b\" overlap"),
         (good.replace("size_bytes = 8388608", "size_bytes = 8388609"), "steps of 4096"),
         (good.replace("size_bytes = 67108864", "size_bytes = 8388608"), "ends behind the device"),
@@ -213,7 +213,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
         (good.replace("version = 2", "version = 3"), "its version is 3, this build knows 1 to 2"),
         (good.replace("lba_bytes", "lba_size"), "unknown field"),
         (good.replace("offset_bytes = 4194304", "offset_bytes = -4096"), "line "),
-        ("\0".repeat(4096), "line 1"),
+        ("\0".repeat(4096), "cut short"),
     ];
     for (text, reason) in damages {
         assert_ne!(text, good, "{reason}");
@@ -367,6 +367,12 @@ fn what_is_wrong_with_a_drive_is_told() {
     fs::remove_dir(&image).expect("removed");
     fs::write(&image, b"").expect("empty");
     assert!(told("").contains("drive.img is empty; write size"));
+    fs::write(&image, b"root:x:0:0").expect("no drive");
+    for also in ["", "size = \"16MiB\"", "size = \"16MiB\"\ncreate = true"] {
+        let told = told(also);
+        assert!(told.contains("drive.img has 10 bytes, and a drive has 4KiB at least; see whose file it is"), "{told}");
+        assert!(!told.contains("truncate"), "{told}");
+    }
     fs::write(&image, vec![1; 8192]).expect("small");
     assert!(
         told("size = \"16MiB\"")

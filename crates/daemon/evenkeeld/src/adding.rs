@@ -103,8 +103,16 @@ impl Owner {
         }
         if wiping_bytes > 0 && !force {
             let left = Size(wiping_bytes);
-            let title = format!("drive {name:?} is not empty: {left} of deleted disks are not wiped yet");
-            let remedy = "wait until they are (`evenkeel operations`); --force takes it away with their data on it";
+            let (title, remedy) = match drive.why_not_wiped() {
+                Some(why) => (
+                    format!("drive {name:?} is not empty: {left} of deleted disks are left, and wiping failed: {why}"),
+                    "--force takes it away with their data on it; the next start of the daemon tries again to wipe it",
+                ),
+                None => (
+                    format!("drive {name:?} is not empty: {left} of deleted disks are not wiped yet"),
+                    "wait until they are (`evenkeel operations`); --force takes it away with their data on it",
+                ),
+            };
             return Err(Problem::new(409, "not-empty", title, remedy));
         }
         self.keep(self.added.without(name))?;

@@ -456,7 +456,16 @@ impl ServedDrive {
             .namespaces
             .iter()
             .filter(move |(_, live)| of_user.is_none() || live.namespace.attachments.iter().any(|it| its(&it.tenant)));
-        tenants.chain(namespaces.map(|(id, _)| id)).filter_map(|id| self.describe_disk(id))
+        let described = namespaces.filter_map(move |(id, _)| {
+            let mut disk = self.describe_disk(id)?;
+            if of_user.is_some() {
+                // Who else has it is the others' own.
+                disk.attachments.retain(|it| its(&it.tenant));
+                disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
+            }
+            Some(disk)
+        });
+        tenants.filter_map(|id| self.describe_disk(id)).chain(described)
     }
 
     pub(crate) fn describe_disk(&self, id: TenantId) -> Option<Disk> {
@@ -488,7 +497,14 @@ impl ServedDrive {
             state,
             attached: self.is_attached(id),
             declared: self.settings_of(&tenant.name).is_none(),
+            warnings: self.warnings_of(tenant),
         })
+    }
+
+    /// What is to be known of a promise that was made; not what of those to the others.
+    fn warnings_of(&self, tenant: &Tenant) -> Vec<String> {
+        let unchecked = tenant.is_guaranteed().then(|| Admission::unchecked(&self.config)).flatten();
+        unchecked.map(|why| format!("{}; {}", why.what, why.remedy)).into_iter().collect()
     }
 
     pub(crate) fn describe(&self) -> Drive {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::{Event, EventKind, Events};
+use api::{Disk, Event, EventKind, Events};
 use tokio::sync::watch;
 
 /// How many are kept, of clients that come and go and of everything else.
@@ -26,9 +26,40 @@ pub struct EventLog {
     newest: watch::Sender<u64>,
 }
 
+/// An event as it is kept.
+#[derive(Debug, Clone)]
+pub struct Happened {
+    event: Event,
+    /// Other tenants whom its text names.
+    names: Vec<String>,
+}
+
+impl Happened {
+    /// For who sees all.
+    pub fn in_full(self) -> Option<Event> {
+        Some(self.event)
+    }
+
+    /// For who sees these disks alone, and is to hear of nobody else: `None` if it is about others, and without its
+    /// text if that is about others too.
+    pub fn within(mut self, disks: &[Disk]) -> Option<Event> {
+        let is_own = |name: &String| disks.iter().any(|disk| disk.name == *name);
+        let own = self.names.iter().filter(|name| is_own(name)).count();
+        let is_of_others = own == 0 && !self.names.is_empty();
+        if is_of_others || !self.event.tenant.as_ref().is_some_and(is_own) {
+            return None;
+        }
+        // Why a promise failed names neighbours.
+        if own < self.names.len() || self.event.kind == EventKind::PromiseBroken {
+            self.event.what = None;
+        }
+        Some(self.event)
+    }
+}
+
 struct Rings {
-    clients: VecDeque<Event>,
-    others: VecDeque<Event>,
+    clients: VecDeque<Happened>,
+    others: VecDeque<Happened>,
     /// Before the first.
     origin: u64,
     newest: u64,
@@ -55,6 +86,21 @@ impl EventLog {
 
     /// Something happened.
     pub fn tell(&self, kind: EventKind, tenant: Option<&str>, what: Option<String>) {
+        self.keep(kind, tenant, what, Vec::new());
+    }
+
+    /// Something happened to a namespace, in words that name these tenants.
+    pub fn tell_naming<'a>(
+        &self,
+        kind: EventKind,
+        namespace: &str,
+        what: String,
+        names: impl Iterator<Item = &'a str>,
+    ) {
+        self.keep(kind, Some(namespace), Some(what), names.map(str::to_owned).collect());
+    }
+
+    fn keep(&self, kind: EventKind, tenant: Option<&str>, what: Option<String>, names: Vec<String>) {
         let at_unix_ms = unix_ms();
         let mut rings = self.rings();
         rings.newest += 1;
@@ -64,7 +110,8 @@ impl EventLog {
         if ring.len() >= most {
             ring.pop_front();
         }
-        ring.push_back(Event { number, at_unix_ms, kind, tenant: tenant.map(str::to_owned), what });
+        let event = Event { number, at_unix_ms, kind, tenant: tenant.map(str::to_owned), what };
+        ring.push_back(Happened { event, names });
         drop(rings);
         self.newest.send_replace(number);
     }
@@ -74,30 +121,29 @@ impl EventLog {
         self.newest.subscribe()
     }
 
-    /// What came after a number, as far as `is_seen` lets it be told.
-    pub fn after(&self, since: u64, is_seen: impl Fn(&Event) -> bool) -> Events {
+    /// What came after a number, as far as `seen` lets it be told.
+    pub fn after(&self, since: u64, seen: impl Fn(Happened) -> Option<Event>) -> Events {
         let rings = self.rings();
         // A number of a daemon before, or of nobody.
         let is_other_run = since < rings.origin || since > rings.newest;
         let since = if is_other_run { rings.origin } else { since };
-        let later = |ring: &VecDeque<Event>| {
-            let from = ring.partition_point(|event| event.number <= since);
+        let later = |ring: &VecDeque<Happened>| {
+            let from = ring.partition_point(|it| it.event.number <= since);
             ring.iter().skip(from).take(TOLD).cloned().collect::<Vec<_>>()
         };
         let mut events = [later(&rings.clients), later(&rings.others)].concat();
-        events.sort_by_key(|event| event.number);
+        events.sort_by_key(|it| it.event.number);
         events.truncate(TOLD);
         // Without a gap, the last one is as far from `since` as there are of them.
-        let next = events.last().map_or(rings.newest, |event| event.number);
+        let next = events.last().map_or(rings.newest, |it| it.event.number);
         let lost = is_other_run || events.len() as u64 != next - since;
-        events.retain(is_seen);
-        Events { events, lost, next }
+        Events { events: events.into_iter().filter_map(seen).collect(), lost, next }
     }
 
     /// The same for a reader that has no number yet: what was lost before is not its concern.
-    pub fn all(&self, is_seen: impl Fn(&Event) -> bool) -> Events {
+    pub fn all(&self, seen: impl Fn(Happened) -> Option<Event>) -> Events {
         let origin = self.rings().origin;
-        Events { lost: false, ..self.after(origin, is_seen) }
+        Events { lost: false, ..self.after(origin, seen) }
     }
 }
 
@@ -112,19 +158,19 @@ mod tests {
     #[test]
     fn who_reads_in_time_misses_nothing_and_who_does_not_is_told() {
         let log = EventLog::from(100);
-        assert_eq!(log.after(100, |_| true), Events { events: Vec::new(), lost: false, next: 100 });
+        assert_eq!(log.after(100, Happened::in_full), Events { events: Vec::new(), lost: false, next: 100 });
         log.tell(EventKind::Created, Some("a"), None);
         log.tell(EventKind::Attached, Some("a"), None);
         log.tell(EventKind::Changed, Some("b"), None);
-        let told = log.after(100, |_| true);
+        let told = log.after(100, Happened::in_full);
         assert_eq!((numbers(&told), told.lost, told.next), (vec![101, 102, 103], false, 103));
-        assert_eq!(numbers(&log.after(102, |_| true)), [103]);
+        assert_eq!(numbers(&log.after(102, Happened::in_full)), [103]);
         // Who sees one tenant alone hears of the others' numbers, and of nothing else.
-        let told = log.after(100, |event| event.tenant.as_deref() == Some("b"));
+        let told = log.after(100, |it| it.in_full().filter(|event| event.tenant.as_deref() == Some("b")));
         assert_eq!((numbers(&told), told.lost, told.next), (vec![103], false, 103));
         // Another daemon's numbers, and nobody's.
         for since in [7, 999] {
-            let told = log.after(since, |_| true);
+            let told = log.after(since, Happened::in_full);
             assert_eq!((numbers(&told), told.lost), (vec![101, 102, 103], true));
         }
     }
@@ -137,9 +183,9 @@ mod tests {
             log.tell(EventKind::Attached, Some("a"), None);
             log.tell(EventKind::Detached, Some("a"), None);
         }
-        let told = log.after(0, |_| true);
+        let told = log.after(0, Happened::in_full);
         assert_eq!((told.events[0].kind, told.lost, told.events.len()), (EventKind::Created, true, TOLD));
-        let told = log.after(told.next, |_| true);
+        let told = log.after(told.next, Happened::in_full);
         assert_eq!((told.lost, told.next), (false, 10_001));
         for _ in 0..OTHERS {
             log.tell(EventKind::Changed, None, None);
@@ -147,10 +193,10 @@ mod tests {
         let mut since = 10_001;
         let mut all = 0;
         while all < OTHERS {
-            let told = log.after(since, |_| true);
+            let told = log.after(since, Happened::in_full);
             assert!(!told.lost && !told.events.is_empty());
             (since, all) = (told.next, all + told.events.len());
         }
-        assert!(!log.all(|_| true).lost);
+        assert!(!log.all(Happened::in_full).lost);
     }
 }

@@ -25,6 +25,8 @@ use confine::ThreadKind;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
@@ -32,7 +34,8 @@ use utoipa::openapi::RefOr;
 use crate::client_stream::{ClientStream, HandedOver};
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
-use crate::events::EventLog;
+use crate::events::{EventLog, Happened};
+use crate::places::Places;
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::{Role, Roles};
@@ -44,10 +47,13 @@ const MAX_CLIENTS: usize = 64;
 /// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
 const BACKLOG: i32 = 128;
 
-/// How many of them may be others than operators, who always find a place.
+/// Connections of processes that have as many places as they may, which wait for one; more of them end.
+const MAX_QUEUED: usize = 128;
+
+/// How many of the places may be others' than operators', who always find one.
 const MAX_OTHERS: usize = MAX_CLIENTS / 2;
 
-/// How many of them may wait for something to happen: the others are for who has something to say.
+/// How many clients may wait for something to happen: the others are for who has something to say.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
 /// How long a client may take to say what it wants, header by header.
@@ -179,11 +185,10 @@ impl Drop for ApiSocket {
 
 async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result<()> {
     let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let places = Places::new(MAX_CLIENTS);
+    let queue = Arc::new(Semaphore::new(MAX_QUEUED));
     let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
     loop {
-        // Who comes while there is no place waits in the socket's queue.
-        let place = Arc::clone(&places).acquire_owned().await?;
         // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
         let stream = match poll_fn(|context| waited.poll_accept(context)).await {
             Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
@@ -194,14 +199,18 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
             }
         };
         let role = listener.admit(&stream).ok().and_then(|()| roles.of(&stream).ok());
-        let Some(role) = role else { continue };
+        let Some((role, process)) = role.zip(process_of(&stream)) else { continue };
         let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
         let Ok(other) = other.transpose() else { continue };
         let handed_over = HandedOver::default();
         let for_operator = (role == Role::Operator).then(|| handed_over.clone());
         let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
         let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
+        let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
+        let places = Arc::clone(&places);
         tokio::spawn(async move {
+            let Ok(place) = tokio::time::timeout(CONNECTION_LIMIT, places.take(process)).await else { return };
+            drop(queued);
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
             let connection = http.serve_connection(TokioIo::new(stream), service);
@@ -210,6 +219,11 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
             drop((place, other));
         });
     }
+}
+
+/// The process that connected.
+fn process_of(client: impl AsFd) -> Option<Pid> {
+    socket_peercred(client).ok().map(|peer| peer.pid)
 }
 
 /// What requests are answered from.
@@ -298,7 +312,8 @@ fn is_utf8(path: &str) -> bool {
 const BECOME_OPERATOR: &str = "have root add you to the group that `operators` under [api] in the daemon's configuration \
                                names";
 const BECOME_ANY: &str = "have root add you to the group that `operators` or `viewers` under [api] in the daemon's \
-                          configuration names";
+                          configuration names, or write `tenants = true` there: each user of a tenant's socket sees \
+                          that tenant";
 
 /// Who sends a byte a second is sent away.
 async fn in_time(request: Request, next: Next) -> Response {
@@ -533,18 +548,11 @@ async fn events(
         Some(uid) => Some(ask(&asked.daemon, |reply| DiskCommand::List(Some(uid), reply)).await?),
         None => None,
     };
-    let is_seen = |event: &Event| match &its_own {
-        Some(disks) => disks.iter().any(|disk| event.tenant.as_deref() == Some(&disk.name)),
-        None => true,
+    let seen = |happened: Happened| match &its_own {
+        Some(disks) => happened.within(disks),
+        None => happened.in_full(),
     };
-    let look = || {
-        let mut told = if since == 0 { asked.events.all(is_seen) } else { asked.events.after(since, is_seen) };
-        if its_own.is_some() {
-            // Why a promise failed names neighbours.
-            told.events.iter_mut().filter(|it| it.kind == EventKind::PromiseBroken).for_each(|it| it.what = None);
-        }
-        told
-    };
+    let look = || if since == 0 { asked.events.all(seen) } else { asked.events.after(since, seen) };
     let told = look();
     if wait_s == 0 || told.lost || !told.events.is_empty() {
         return Ok(Json(told));

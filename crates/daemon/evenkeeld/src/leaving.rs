@@ -14,6 +14,7 @@ use config::{Config, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use policy::PolicyConfig;
+use rustix::fs::{AtFlags, CWD, unlinkat};
 
 use crate::daemon::Happening;
 use crate::front_end::Reached;
@@ -83,9 +84,18 @@ impl ServedDrive {
         }
         let Some(Live { tenant, leaving, .. }) = self.forget(id) else { return };
         (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        self.remove_directory_of(&tenant);
         self.wipe_if_let_go_of(id);
         if let Some(Leaving { done, .. }) = leaving {
             answer(&done, Ok(()));
+        }
+    }
+
+    /// The directory of a socket that is gone, unless something else is in it.
+    fn remove_directory_of(&self, tenant: &Tenant) {
+        if let Some(directory) = self.config.socket_path(tenant).parent() {
+            // If it can't be removed, it is in nobody's way. Not by rmdir(2), which the thread may not call.
+            let _ = unlinkat(CWD, directory, AtFlags::REMOVEDIR);
         }
     }
 

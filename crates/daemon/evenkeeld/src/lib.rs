@@ -48,6 +48,7 @@ pub mod opened;
 mod own_file;
 mod owner;
 mod panics;
+mod places;
 mod poller_thread;
 mod poller_waker;
 mod pollers;

@@ -2,6 +2,8 @@
 //! in the configuration file and made durable by one write of the layout before it is applied. It is judged beside
 //! nobody's promise: what is sent to a namespace is its tenant's, who is promised and held to the same as before.
 
+use std::iter;
+
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk, Problem};
 use config::{Config, NSIDS, Namespace};
 use io_model::TenantId;
@@ -67,7 +69,8 @@ impl ServedDrive {
         let settings = section.to_section().map_err(|_| broken())?;
         let id = self.place_namespace(&config, &name, Some(&settings))?;
         self.config = config;
-        self.events.tell(EventKind::Created, Some(&name), Some(format!("namespace {nsid} of {tenant}")));
+        let what = format!("namespace {nsid} of {tenant}");
+        self.events.tell_naming(EventKind::Created, &name, what, iter::once(tenant));
         Ok((self.describe_namespace(id).ok_or_else(broken)?, true))
     }
 
@@ -120,7 +123,7 @@ impl ServedDrive {
         self.change_namespace(id, &section)?;
         let how = if *read_only { ", read-only" } else { "" };
         let what = format!("attached to {tenant} as namespace {}{how}", section.nsid);
-        self.events.tell(EventKind::Changed, Some(name), Some(what));
+        self.events.tell_naming(EventKind::Changed, name, what, iter::once(tenant.as_str()));
         self.describe_namespace(id).ok_or_else(broken)
     }
 
@@ -173,7 +176,8 @@ impl ServedDrive {
         if section.is_read_only(tenant).is_some() {
             section.detach(tenant);
             self.change_namespace(id, &section)?;
-            self.events.tell(EventKind::Changed, Some(name), Some(format!("detached from {tenant}")));
+            let what = format!("detached from {tenant}");
+            self.events.tell_naming(EventKind::Changed, name, what, iter::once(tenant));
         }
         Ok(at)
     }
@@ -227,7 +231,8 @@ impl ServedDrive {
                 let id = self.namespaces.find(name).ok_or_else(broken)?;
                 self.resize_namespace(id, name, namespace.size.0, None)?;
                 self.take_namespaces(config);
-                self.events.tell(EventKind::Changed, Some(name), Some(in_short(namespace)));
+                let tenants = namespace.attachments.iter().map(|it| it.tenant.as_str());
+                self.events.tell_naming(EventKind::Changed, name, in_short(namespace), tenants);
             }
             Action::Declare | Action::Delete | Action::Later => {}
         }
@@ -246,10 +251,14 @@ impl ServedDrive {
         Err(Problem::new(409, "attached", title, remedy))
     }
 
+    /// Whether a client is attached to a tenant.
+    pub(crate) fn has_client(&self, tenant: &str) -> bool {
+        self.find_tenant(tenant).is_some_and(|id| self.is_attached(id))
+    }
+
     pub(crate) fn describe_namespace(&self, id: TenantId) -> Option<Disk> {
         let LiveNamespace { namespace, state } = self.namespaces.get(id)?;
         let placement = self.layout.layout().and_then(|layout| layout.find(&namespace.name));
-        let has_client = |tenant: &str| self.find_tenant(tenant).is_some_and(|id| self.is_attached(id));
         let attachments = namespace.attachments.iter();
         Some(Disk {
             name: namespace.name.clone(),
@@ -273,8 +282,9 @@ impl ServedDrive {
                 State::Served => DiskState::Served,
                 State::Leaving => DiskState::Leaving,
             },
-            attached: namespace.attachments.iter().any(|it| has_client(&it.tenant)),
+            attached: namespace.attachments.iter().any(|it| self.has_client(&it.tenant)),
             declared: self.settings_of(&namespace.name).is_none() && *state != State::Leaving,
+            warnings: Vec::new(),
         })
     }
 

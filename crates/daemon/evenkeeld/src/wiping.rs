@@ -4,7 +4,7 @@
 //! [`Wiper`] overwrites its ranges, one after the other, and each is free when that is durable. It is there only while
 //! there is something to do. Whatever was begun and not ended goes on at the next start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -56,8 +56,8 @@ pub struct Wipes {
     state: State,
     /// Ranges of tenants that are still leaving.
     held: BTreeMap<TenantId, Vec<u64>>,
-    /// Ranges that the drive failed: until the next start nobody has them.
-    failed: BTreeSet<u64>,
+    /// Ranges that the drive failed, and why: until the next start nobody has them.
+    failed: BTreeMap<u64, String>,
     /// The drive was allowed to make zeros itself, and did not: until the next start it is not asked again.
     drive_makes_no_zeros: bool,
 }
@@ -65,7 +65,7 @@ pub struct Wipes {
 impl Wipes {
     /// Whether the range that starts there could not be overwritten.
     pub fn has_failed(&self, offset_bytes: u64) -> bool {
-        self.failed.contains(&offset_bytes)
+        self.failed.contains_key(&offset_bytes)
     }
 
     /// Bytes per second since it was begun.
@@ -93,6 +93,11 @@ impl Wipes {
 }
 
 impl ServedDrive {
+    /// Why something that deleted disks left can't be wiped.
+    pub(crate) fn why_not_wiped(&self) -> Option<&str> {
+        self.wipes.failed.values().next().map(String::as_str)
+    }
+
     /// Deletes a disk, or what one that is not served left: durably at once, whatever happens then. `done` hears when
     /// a tenant has left; then what it had is overwritten, and after that free. Namespaces of a tenant are detached
     /// from it.
@@ -209,6 +214,7 @@ impl ServedDrive {
                 total_bytes: placement.size_bytes(),
                 bytes_per_second: None,
                 seconds_left: None,
+                why: None,
             })
         });
         let wiping = self.layout.layout().map(|layout| layout.wiping()).unwrap_or_default();
@@ -230,6 +236,7 @@ impl ServedDrive {
                 total_bytes,
                 bytes_per_second,
                 seconds_left: bytes_per_second.map(left),
+                why: self.wipes.failed.get(&range.offset_bytes).cloned(),
             }
         });
         zeroing.chain(wiping)
@@ -265,7 +272,7 @@ impl ServedDrive {
             }
             Err(why) if is_drives_fault && self.overwrites_instead(&range, &why) => return,
             Err(why) => {
-                self.wipes.failed.insert(offset_bytes);
+                self.wipes.failed.insert(offset_bytes, why.clone());
                 self.events.tell(EventKind::WipeFailed, Some(former), Some(format!("{size}: {why}")));
                 let line = format!(
                     "{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}"

@@ -366,15 +366,15 @@ fn read(path: &Path) -> Result<Option<Layout>, LayoutError> {
         return Err(damaged("it is far too large".into()));
     }
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is not a text in UTF-8".into()))?;
+    if text.trim_end().lines().last() != Some(END) {
+        // A file that lost its tail may still be good TOML, with fewer tenants.
+        return Err(damaged(format!("its last line is not {END:?}: it was cut short")));
+    }
     let layout: Layout = toml::from_str(&text).map_err(|e| {
         let line =
             e.span().map_or(1, |span| text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1));
         damaged(format!("line {line}: {}", e.message()))
     })?;
-    if text.trim_end().lines().last() != Some(END) {
-        // A file that lost its tail may still be good TOML, with fewer tenants.
-        return Err(damaged(format!("its last line is not {END:?}: it was cut short")));
-    }
     layout.validate().map_err(damaged)?;
     Ok(Some(layout))
 }
@@ -394,7 +394,7 @@ fn directory_of(path: &Path) -> &Path {
 pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let temp = write_temp(path, text)?;
     crash::pass("written");
-    replace(&temp, path)
+    replace(&temp, path).inspect_err(|_| remove_temp(&temp))
 }
 
 /// Writes `text` beside `path`, durably.
@@ -409,12 +409,20 @@ fn write_temp(path: &Path, text: &str) -> io::Result<PathBuf> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;
-    let (first, rest) = text.as_bytes().split_at(text.len() / 2);
-    file.write_all(first)?;
-    crash::pass("half-written");
-    file.write_all(rest)?;
-    file.sync_all()?;
+    let mut write = || {
+        let (first, rest) = text.as_bytes().split_at(text.len() / 2);
+        file.write_all(first)?;
+        crash::pass("half-written");
+        file.write_all(rest)?;
+        file.sync_all()
+    };
+    write().inspect_err(|_| remove_temp(&temp))?;
     Ok(temp)
+}
+
+/// Of what could not be written nothing stays behind; if it does, the next write removes it.
+fn remove_temp(temp: &Path) {
+    let _ = std::fs::remove_file(temp);
 }
 
 /// Puts `temp` in `path`'s place, durably.
@@ -470,6 +478,28 @@ mod tests {
         file.save(changed.clone()).expect("the left-over is replaced");
         assert!(!temp.exists());
         assert_eq!(LayoutFile::open(Some(path)).expect("the new file").layout(), Some(&changed));
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("drive.img.layout.toml");
+        // A file is not renamed over a directory.
+        std::fs::create_dir(&path).expect("directory");
+        replace_file(&path, "text").expect_err("there is a directory");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_anywhere_is_said_to_be_cut_short() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("drive.img.layout.toml");
+        let text = render(&planned()).expect("rendered");
+        for kept in [0, 1, text.len() / 3, text.len() / 2, text.len() - 3] {
+            std::fs::write(&path, &text[..kept]).expect("cut");
+            let refused = LayoutFile::open(Some(path.clone())).expect_err("cut").to_string();
+            assert!(refused.contains("it was cut short"), "{kept}: {refused}");
+        }
     }
 
     #[test]

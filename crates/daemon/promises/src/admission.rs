@@ -43,18 +43,24 @@ pub struct PromiseRow {
 impl Admission {
     /// Judges every promise on the drive that the file names. Pure.
     pub fn new(config: &Config, profile: &Profile) -> Self {
-        let guaranteed = config.tenants.iter().any(config::Tenant::is_guaranteed);
-        // Memory and null are no drives: nothing is known of them, and nothing to be measured.
-        if !guaranteed || matches!(config.device.backend, Backend::Memory | Backend::Null) {
+        if !config.tenants.iter().any(config::Tenant::is_guaranteed) || is_no_drive(config) {
             return Self::default();
         }
-        if !config.device.profile_named {
-            let what = "promises are not checked: the file does not say which drive this is";
-            let section = config.device.section();
-            let remedy = format!("measure it with `evenkeel calibrate`, and write profile = \"…\" under {section}");
-            return Self { warnings: vec![config.drive_problem(what, remedy)], ..Self::default() };
+        if let Some(why) = Self::unchecked(config) {
+            return Self { warnings: vec![why], ..Self::default() };
         }
         Assessment { config, question: planning::of_config(config, profile) }.assess()
+    }
+
+    /// Why no promise on the drive can be checked, if that is so; what is asked for doesn't matter.
+    pub fn unchecked(config: &Config) -> Option<Problem> {
+        if config.device.profile_named || is_no_drive(config) {
+            return None;
+        }
+        let what = "promises are not checked: the file does not say which drive this is";
+        let section = config.device.section();
+        let remedy = format!("measure it with `evenkeel calibrate`, and write profile = \"…\" under {section}");
+        Some(config.drive_problem(what, remedy))
     }
 
     /// # Errors
@@ -65,6 +71,11 @@ impl Admission {
         }
         Err(ConfigErrors { file: config.file().to_owned(), problems: self.refused.clone() })
     }
+}
+
+/// Memory and null are no drives: nothing is known of them, and nothing to be measured.
+fn is_no_drive(config: &Config) -> bool {
+    matches!(config.device.backend, Backend::Memory | Backend::Null)
 }
 
 /// What is said of the promises below the table of `check` and `serve`.

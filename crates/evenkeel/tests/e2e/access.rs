@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Gid, Uid};
 
-use crate::harness::Home;
+use crate::harness::{Home, errors, evenkeel};
 
 const CONFIG: &str = "[device]\nbackend = \"memory\"\nsize = \"16MiB\"\n[policy]\nname = \"passthrough\"\n\
                       [[tenant]]\nname = \"alice\"\nsize = \"4MiB\"\nsocket_user = \"4001\"\n\
@@ -150,5 +150,53 @@ fn the_api_is_for_whom_the_configuration_says() {
     let daemon = home.serve();
     let told = ask(&api, ALICE, &[], "GET /v1/disks");
     assert!(told.starts_with("HTTP/1.1 403") && told.contains("user 4001 may not use the API"), "{told}");
+    assert!(told.contains("write `tenants = true` there"), "{told}");
+    daemon.stop();
+}
+
+#[test]
+fn a_tenants_user_hears_of_no_other_tenant() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    let home = Home::new();
+    for dir in [home.config().parent().unwrap(), home.path("").as_path()] {
+        fs::set_permissions(dir, Permissions::from_mode(0o711)).unwrap();
+    }
+    let tenants = "[[tenant]]\nname = \"alice\"\nsize = \"4MiB\"\nsocket_user = \"4001\"\n\
+                   [[tenant]]\nname = \"mallory\"\nsize = \"4MiB\"\nsocket_user = \"4002\"\n";
+    let device = "[device]\nbackend = \"memory\"\nsize = \"32MiB\"\n[policy]\nname = \"passthrough\"\n";
+    home.configure(&format!("{device}{tenants}[api]\ntenants = true\n"));
+    let daemon = home.serve();
+    let api = home.runtime_dir().join("api.sock");
+    let changes = [
+        "create common --size 4MiB --attach alice",
+        "attach common --to mallory --read-only",
+        "detach common --from mallory",
+        "attach common --to mallory --read-only",
+        "grow common --size 8MiB",
+    ];
+    for change in changes {
+        let mut command = evenkeel();
+        let output = command.arg("disk").args(change.split(' ')).arg("--socket").arg(&api).output().unwrap();
+        assert!(output.status.success(), "{change}: {}", errors(&output));
+    }
+    let guest = home.attach("mallory");
+    let seen =
+        |user| ["/v1/disks", "/v1/disks/common", "/v1/events"].map(|at| ask(&api, user, &[], &format!("GET {at}")));
+    let [disks, disk, events] = seen(ALICE);
+    for told in [&disks, &disk, &events] {
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("common") && !told.contains("mallory"), "{told}");
+    }
+    assert!(disk.contains("\"tenant\":\"alice\"") && disk.contains("\"attached\":false"), "{disk}");
+    assert!(events.contains("namespace 2 of alice") && !events.contains("tached"), "{events}");
+    let [disks, disk, events] = seen(MALLORY);
+    for told in [&disks, &disk, &events] {
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("common") && !told.contains("alice"), "{told}");
+    }
+    assert!(disk.contains("\"tenant\":\"mallory\"") && disk.contains("\"attached\":true"), "{disk}");
+    assert!(events.contains("detached from mallory") && !events.contains("namespace 2 of"), "{events}");
+    drop(guest);
     daemon.stop();
 }

@@ -1,7 +1,7 @@
 //! Disks that come and change while the daemon runs, through the API and the command line.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -223,6 +223,67 @@ fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
     let mut answer = String::new();
     slow.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(silent);
+    daemon.stop();
+}
+
+#[test]
+fn a_promise_that_nobody_can_check_is_said_to_be_one() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let warning = "promises are not checked: the file does not say which drive this is; measure it with";
+    let made = disk(&home, "create db --size 4MiB --class guaranteed --latency-target 50us");
+    assert!(made.status.success() && errors(&made).contains(warning), "{made:?}");
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert!(made["warnings"][0].as_str().is_some_and(|it| it.starts_with(warning)), "{made}");
+    let changed = disk(&home, "set db --latency-target 60us");
+    assert!(changed.status.success() && errors(&changed).contains(warning), "{changed:?}");
+    let changed = disk(&home, "set db --class best-effort");
+    assert!(changed.status.success() && errors(&changed).is_empty(), "{changed:?}");
+    daemon.stop();
+}
+
+#[test]
+fn the_directory_of_a_deleted_disks_socket_goes_with_it() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let directory = home.runtime_dir().join("web");
+    let is_gone = || (!directory.exists()).then_some(());
+    for _ in 0..2 {
+        done(&home, "create web --size 4MiB");
+        wait_for("the disk", || is_served(&home, "web"));
+        drop(home.attach("web"));
+        done(&home, "delete web --yes --force --wait");
+        wait_for("the directory's end", is_gone);
+    }
+    // What somebody else put there is not ours to remove.
+    done(&home, "create web --size 4MiB");
+    std::fs::write(directory.join("note"), "").unwrap();
+    done(&home, "delete web --yes --force --wait");
+    assert_eq!(names(&home), [""; 0]);
+    assert!(directory.join("note").exists());
+    daemon.stop();
+}
+
+#[test]
+fn one_process_with_all_the_connections_that_it_gets_keeps_nobody_out() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let head = "POST /v1/disks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n";
+    let connect = || {
+        let mut stream = UnixStream::connect(socket(&home)).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    // Their bodies don't come, for which the daemon waits 30 s.
+    let silent: Vec<UnixStream> = std::iter::repeat_with(connect).take(100).collect();
+    assert_eq!(names(&home), [""; 0]);
+    silent.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    let is_open = |mut stream: &UnixStream| stream.read(&mut [0]).is_err_and(|it| it.kind() == ErrorKind::WouldBlock);
+    assert!(silent.iter().all(is_open), "the other process waited until one of them had been sent away");
     drop(silent);
     daemon.stop();
 }

@@ -49,6 +49,7 @@ fn what_happens_is_told_in_order() {
     // Somebody follows all the while.
     let mut follower = evenkeel();
     follower.args(["events", "--follow", "--json"]).env("EVENKEEL_SOCKET", socket(&home)).stdout(Stdio::piped());
+    follower.stderr(Stdio::piped());
     let mut follower = follower.spawn().unwrap();
     let mut followed = BufReader::new(follower.stdout.take().unwrap()).lines();
     let mut next = || word(&serde_json::from_str(&followed.next().unwrap().unwrap()).unwrap());
@@ -81,7 +82,10 @@ fn what_happens_is_told_in_order() {
     let number = all[3]["number"].as_u64().unwrap();
     assert_eq!(words(&events(&home, number)), wanted[4..]);
     daemon.stop();
-    assert!(!follower.wait().unwrap().success(), "the daemon is gone");
+    let ended = follower.wait_with_output().unwrap();
+    let (told, newest) = (errors(&ended), all.last().unwrap()["number"].as_u64().unwrap());
+    assert!(!ended.status.success(), "the daemon is gone");
+    assert!(told.contains(&format!("stopped; `--since {newest}` goes on from there")), "{told}");
     // A number of the daemon before: what was after it is lost, and said to be.
     let daemon = home.serve();
     let again = wait_for("events", || Some(events(&home, number)));

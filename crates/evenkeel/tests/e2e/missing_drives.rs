@@ -254,6 +254,30 @@ fn a_drive_that_need_not_be_there_never_keeps_the_daemon_from_starting() {
 }
 
 #[test]
+fn a_drive_that_must_be_there_says_how_the_others_can_do_without_it() {
+    let home = Home::new();
+    let told = |text: &str| {
+        let config = home.configure(text);
+        home.try_serve(&config, &[]).err().expect("a drive is not there");
+        let told = fs::read_to_string(config.with_extension("log")).unwrap();
+        fs::remove_file(config.with_extension("log")).unwrap();
+        told
+    };
+    let remedy = "or write nofail = true in its section: then the others are served without it";
+    let must = BIG.replace("nofail = true\n", "");
+    let missing = told(&format!("{CONFIG}{}", must.replace("create = true\n", "")));
+    assert!(missing.contains("big.img does not exist") && missing.contains(remedy), "{missing}");
+    // It holds data, and half a layout says whose.
+    fs::write(home.path("big.img"), vec![1; 32 << 20]).unwrap();
+    fs::write(home.path("big.img.layout.toml"), "version = 2\n[device]\npa").unwrap();
+    let cut = told(&format!("{CONFIG}{must}"));
+    assert!(cut.contains("it was cut short") && cut.contains(remedy), "{cut}");
+    // There are no others.
+    let alone = told(&CONFIG.replace("create = true\n", ""));
+    assert!(alone.contains("a.img does not exist") && !alone.contains("nofail"), "{alone}");
+}
+
+#[test]
 fn a_drive_that_shrank_and_says_no_size_is_missing() {
     let home = Home::new();
     home.configure(CONFIG);
@@ -318,8 +342,11 @@ fn a_drive_that_can_not_wipe_any_more_is_taken_away_by_force() {
     done(&home, "delete sp1 --yes --force");
     let has_failed = || answer(&home, "operations").as_array().unwrap().iter().any(|it| it["state"] == "failed");
     wait_for("the wipe's end", || has_failed().then_some(()));
+    let why = answer(&home, "operations")[0]["why"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("the drive failed a command"), "{why}");
     let told = fails(&home, "drive remove spare");
-    assert!(told.contains("4MiB of deleted disks are not wiped yet") && told.contains("--force"), "{told}");
+    assert!(told.contains("4MiB of deleted disks are left, and wiping failed: ") && told.contains(&why), "{told}");
+    assert!(told.contains("--force") && told.contains("next start") && !told.contains("wait"), "{told}");
     let told = String::from_utf8(ask(&home, "drive remove spare --force").stdout).unwrap();
     assert_eq!(told, "spare is served no more; 4MiB of deleted disks' data are on it and were not wiped\n");
     daemon.wait_log("drive spare: 4MiB of deleted disks' data are on it", 1);

@@ -430,6 +430,14 @@ fn a_drive_comes_and_goes_while_others_run() {
 
     let told = drive_fails(&home, "remove new");
     assert!(told.contains("\"new\" is not empty: it has a disk;"), "{told}");
+    // The daemon has it open itself, whatever it is called.
+    let (link, other) = (home.path("link.img"), home.path("other.img"));
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    std::fs::hard_link(&image, &other).unwrap();
+    for path in [&image, &link, &other] {
+        let told = drive_fails(&home, &format!("add twice --backend file --path {}", path.display()));
+        assert!(told.contains("is drive \"new\" of this daemon already") && !told.contains("stop"), "{told}");
+    }
     let told = drive_fails(&home, "remove big");
     assert!(told.contains("\"big\" is declared in"), "{told}");
     let told = drive_fails(&home, "remove nwe");
@@ -527,7 +535,7 @@ fn a_drive_that_can_not_be_added_is_refused_with_the_reason() {
     let daemon = home.serve();
     let path = |name: &str| home.path(name).display().to_string();
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("fast.img")));
-    assert!(told.contains("fast.img is in use by another process"), "{told}");
+    assert!(told.contains("fast.img is drive \"fast\" of this daemon already"), "{told}");
     let told = drive_fails(&home, &format!("add new --backend file --path {}", path("none.img")));
     assert!(told.contains("can't open"), "{told}");
     std::fs::write(home.path("data.img"), vec![7; 1 << 20]).unwrap();

@@ -238,6 +238,13 @@ impl Config {
     /// The part of a drive that tenants may use.
     fn usable(&self, sink: &mut Sink<'_>, found: Found) -> Option<HostReport> {
         let whole = found.len_bytes - found.len_bytes % RANGE_STEP_BYTES;
+        if whole == 0 && found.len_bytes > 0 {
+            let least = Size(RANGE_STEP_BYTES);
+            let what =
+                format!("{} has {} bytes, and a drive has {least} at least", found.path.display(), found.len_bytes);
+            sink.maybe_at(self.marks.path.as_ref(), what, "see whose file it is, and give the path of a drive");
+            return None;
+        }
         let size_bytes = self.device.size.map_or(whole, |size| size.0);
         if size_bytes > whole {
             let what =
