@@ -4,6 +4,7 @@
 //! same range. No guest notices, since only one without a client is: options of one that has a client are refused, and
 //! its pollers follow once the client has left.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
@@ -93,7 +94,7 @@ impl ServedDrive {
 
     /// The directory of a socket that is gone, unless something else is in it.
     fn remove_directory_of(&self, tenant: &Tenant) {
-        if let Some(directory) = self.config.socket_path(tenant).parent() {
+        if let Some(directory) = self.config.socket_path(tenant).as_deref().and_then(Path::parent) {
             // If it can't be removed, it is in nobody's way. Not by rmdir(2), which the thread may not call.
             let _ = unlinkat(CWD, directory, AtFlags::REMOVEDIR);
         }

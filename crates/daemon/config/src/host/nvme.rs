@@ -58,7 +58,13 @@ impl Config {
             "nothing is to be done about it",
         );
         let id = Some(format!("nvme-{serial}-{nsid}"));
-        Some(Found { path: PathBuf::from(address), marks: ImageMarks { id, start: None }, len_bytes: size_bytes, to_create: false, holds_data })
+        Some(Found {
+            path: PathBuf::from(address),
+            marks: ImageMarks { id, start: None },
+            len_bytes: size_bytes,
+            to_create: false,
+            holds_data,
+        })
     }
 }
 
