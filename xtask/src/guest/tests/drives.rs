@@ -153,7 +153,7 @@ fn make_and_use(guest: &mut Guest) -> Result<()> {
 
     // One has all that was shared out before.
     guest.evenkeel(&format!("drive vfs {physical} --count 1"))?;
-    let lent = guest.run("nvme list-secondary /dev/nvme0 -o json | tr -d ' \n'")?;
+    let lent = guest.run("nvme list-secondary /dev/nvme0 -o json | tr -d '[:space:]'")?;
     ensure!(lent.contains("\"num-virtual-queues\":4"), "{lent}");
     guest.evenkeel(&format!("drive claim {function}"))?;
     // A queue for each job.
