@@ -101,6 +101,8 @@ fn one_batch_rings_each_doorbell_once() {
 #[test]
 fn data_goes_through_prps_of_every_shape() {
     let fake = Fake::new(8192);
+    // 2 MiB, all that one page of PRP entries describes.
+    fake.state().mdts = 9;
     let mut controller = start(&fake);
     let mut queue = controller.create_queue_pair(8, None).unwrap();
     let memory = controller.allocate_dma(4 << 20).unwrap();

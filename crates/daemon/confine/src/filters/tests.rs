@@ -38,13 +38,23 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 6] = [
     (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner]),
     (
         ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
-        &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::OwnFile],
+        &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::OwnFile, ThreadKind::Ublk],
     ),
-    (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner]),
-    (("enter a ring", || raw(libc::SYS_io_uring_enter, [-1, 0, 0])), &[ThreadKind::Owner, ThreadKind::Poller]),
+    (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner, ThreadKind::Ublk]),
+    (
+        ("enter a ring", || raw(libc::SYS_io_uring_enter, [-1, 0, 0])),
+        &[ThreadKind::Owner, ThreadKind::Poller, ThreadKind::Ublk],
+    ),
     (
         ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
-        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Gate, ThreadKind::Control, ThreadKind::Api],
+        &[
+            ThreadKind::Owner,
+            ThreadKind::Client,
+            ThreadKind::Gate,
+            ThreadKind::Control,
+            ThreadKind::Api,
+            ThreadKind::Ublk,
+        ],
     ),
 ];
 
@@ -97,7 +107,7 @@ fn assert_allowed(kind: ThreadKind, call: &str) {
 #[test]
 fn a_forbidden_call_ends_the_process_whichever_thread_makes_it() {
     for kind in ThreadKind::ALL {
-        let starts_threads = matches!(kind, ThreadKind::Owner | ThreadKind::Gate);
+        let starts_threads = matches!(kind, ThreadKind::Owner | ThreadKind::Gate | ThreadKind::Ublk);
         for (call, _) in FORBIDDEN {
             assert_forbidden(kind, call);
         }
