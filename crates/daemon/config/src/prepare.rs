@@ -143,19 +143,19 @@ impl Prepared {
     }
 
     /// Records the layout of an image with the image's marks. Killed in between, the next start knows the image by the
-    /// mark of this start or of the one before.
+    /// mark of this start or of the one before; one that had none has it before the layout does.
     fn mark(&mut self, image: &File) -> Result<(), LayoutError> {
         if self.host.device.id.is_none()
             && let Some(id) = mark_image(image)
         {
             self.layout.identify(id);
         }
-        let mut start = new_mark();
-        if let Some(start) = &start {
+        let start = new_mark();
+        if let (Some(start), true) = (&start, self.layout.device().start.is_some()) {
             self.layout.begin_start(start.clone());
             self.file.save(self.layout.clone())?;
         }
-        start = start.filter(|start| mark_start(image, start).is_ok());
+        let start = start.filter(|start| mark_start(image, start).is_ok());
         self.layout.end_start(start);
         self.file.save(self.layout.clone())
     }

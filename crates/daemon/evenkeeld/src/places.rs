@@ -98,6 +98,7 @@ mod tests {
         drop(greedy);
         assert_eq!(of(9).len(), 29);
         drop(rest);
-        assert_eq!((places.shares().free, places.shares().taken.len()), (64, 0));
+        let shares = places.shares();
+        assert_eq!((shares.free, shares.taken.len()), (64, 0));
     }
 }

@@ -319,7 +319,7 @@ fn a_deleted_disk_is_wiped_and_its_room_is_used_again() {
     let told = refused(&home, "delete gone");
     assert!(told.contains("nothing is deleted; --yes deletes it"), "{told}");
     let told = refused(&home, "delete gone --yes");
-    assert!(told.contains("is attached to a client; detach it there, or use force"), "{told}");
+    assert!(told.contains("is attached to a client; detach it there (unmount a block device), or use force"), "{told}");
     assert!(refused(&home, "delete nobody --yes").contains("there is no disk \"nobody\""));
     done(&home, "delete gone --yes --force");
     drop(gone);

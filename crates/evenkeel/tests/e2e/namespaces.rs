@@ -220,7 +220,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
     let before = layout();
     for (arguments, wanted) in [
         ("create x --size 2MiB --attach nobody", "there is no tenant \"nobody\""),
-        ("create x --size 2MiB --attach vm", "only an NVMe controller has namespaces"),
+        ("create x --size 2MiB --attach vm", "has no NVMe controller, and only those have namespaces"),
         ("create x --size 2MiB --attach logs", "there is no tenant \"logs\""),
         ("create x --size 2MiB --attach db --nsid 1", "1 is a tenant's own disk"),
         ("create x --size 2MiB --attach db --nsid 33", "expected a whole number from 2 to 32"),
@@ -233,7 +233,7 @@ fn what_can_t_be_attached_is_refused_and_changes_nothing() {
         ("attach nothing --to db", "there is no disk \"nothing\""),
         ("attach db --to reader", "is a tenant's own disk"),
         ("attach logs --to nobody", "there is no tenant \"nobody\""),
-        ("attach logs --to vm", "only an NVMe controller has namespaces"),
+        ("attach logs --to vm", "has no NVMe controller, and only those have namespaces"),
         ("attach logs --to db --read-only", "\"logs\" is attached to db read-write; detach it there first"),
         ("attach logs --to reader --read-only", "tenant \"reader\" has \"other\" as its nsid 2 already"),
         ("attach more --to db", "reader may write to \"more\" already"),

@@ -62,6 +62,11 @@ struct Found {
     holds_data: bool,
 }
 
+/// Whether anything was ever written to an image. Blocks that are counted may be those of its extended attributes.
+fn has_data(image: &File) -> bool {
+    !matches!(rustix::fs::seek(image, rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO))
+}
+
 impl DeviceLock {
     /// Over a drive that is open; `None`: it has no file, and nobody else can have it.
     ///
@@ -150,7 +155,7 @@ impl Config {
         sink.finish()?;
         let mut sink = Sink::new(&self.text);
         let looked = match self.device.backend {
-            Backend::File { .. } => Ok((metadata.len(), metadata.blocks() > 0)),
+            Backend::File { .. } => Ok((metadata.len(), has_data(opened))),
             _ => opened.try_clone().and_then(look_at),
         };
         let (len_bytes, holds_data) = looked.map_err(|e| {
@@ -296,7 +301,8 @@ impl Config {
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
         let marks = image_id::at(&canonical);
-        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data: metadata.blocks() > 0 })
+        let holds_data = File::open(&canonical).map_or(metadata.blocks() > 0, |image| has_data(&image));
+        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data })
     }
 
     fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
