@@ -222,8 +222,7 @@ impl Owner {
                 served.iter().zip(&each).map(|(it, config)| it.map(|(_, drive)| profile(drive, config))).collect();
             let Some(any) = profiles.iter().flatten().next() else { return Ok(BTreeMap::new()) };
             let sites = each.iter_mut().zip(&served).zip(&profiles).map(|((config, served), profile)| {
-                // Nobody comes to a drive that is not served.
-                let free_bytes = served.map_or(0, |(_, drive)| drive.free_bytes_with(config));
+                let free_bytes = served.map(|(_, drive)| drive.free_bytes_with(config));
                 Site { config, profile: profile.as_ref().unwrap_or(any), free_bytes }
             });
             placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;

@@ -21,7 +21,7 @@ use promises::placing::{Preference, refuse_unjudged};
 use crate::front_end::Reached;
 use crate::owner::Owner;
 use crate::problems::{
-    INVALID, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
+    INVALID, being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
     no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_durable, not_writable, otherwise,
     promise_not_kept, unjudged,
 };
@@ -175,6 +175,9 @@ impl Owner {
         let settings = disk.to_section().map_err(not_writable)?;
         if let Some(drive) = self.find_drive(&disk.name) {
             let Some(id) = drive.find_disk(&disk.name) else { return Err(name_reserved(&disk.name)) };
+            if drive.is_being_deleted(id) {
+                return Err(being_deleted(&disk.name));
+            }
             let described = drive.describe_disk(id).ok_or_else(broken)?;
             let Some(made) = drive.settings_of(&disk.name) else { return Err(declared(&disk.name, &drive.config)) };
             let on = &drive.config.device.name;
@@ -350,9 +353,8 @@ impl ServedDrive {
             return self.grow_namespace(name, change);
         }
         let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
-        if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
-            let title = format!("{name:?} is being deleted");
-            return Err(Problem::new(409, "leaving", title, "make another disk"));
+        if self.is_being_deleted(id) {
+            return Err(being_deleted(name));
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
         change.size.as_ref().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
@@ -417,6 +419,9 @@ impl ServedDrive {
     fn delete_disk(&mut self, name: &str, deletion: Deletion) -> Result<(), Problem> {
         let Deletion { force, wipe } = deletion;
         if let Some(id) = self.find_disk(name) {
+            if self.is_being_deleted(id) {
+                return Ok(());
+            }
             if self.settings_of(name).is_none() {
                 let title = format!("{name:?} is declared in {}", self.config.file().display());
                 let file = self.config.file().display();

@@ -30,6 +30,13 @@ const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
 /// Messages between two iterations at most: tenants with many must not hold up the others' commands.
 const MESSAGES_PER_LOOK: u32 = 16;
 
+/// How long a poller that shares its CPU looks in vain before it gives way: as long as a fast drive takes.
+const LOOKS_IN_VAIN: Nanos = Nanos(10_000);
+
+/// How it gives way: as short a sleep as there is. It does not call `sched_yield`: pollers that do so in turn keep a
+/// kernel's own threads waiting, Linux 6.18's read-copy-update for up to a minute, and with it whoever closes a file.
+const NAP: Duration = Duration::from_micros(1);
+
 /// A drive that has not answered for this long at shutdown is given up.
 const DRAIN_LIMIT: Nanos = Nanos::from_millis(10_000);
 
@@ -84,8 +91,8 @@ pub struct Behaviour {
     pub idle_after: Nanos,
     /// While asleep, look this often for requests that nobody announces.
     pub doorbell_scan: Nanos,
-    /// Give the CPU away after an empty iteration: for pollers that share a core.
-    pub yields: bool,
+    /// Give the CPU away between looks: for pollers that share one.
+    pub naps: bool,
 }
 
 /// The others' end of a poller.
@@ -158,6 +165,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
         unsettled: Vec::new(),
         leaving: Vec::new(),
         next_health: Nanos(0),
+        napped: Nanos(0),
         unchecked: false,
         drive_watch: None,
         set_weights,
@@ -183,6 +191,8 @@ struct Runner<S: FrontEnd, B> {
     /// Tenants that are to go, and whom to tell.
     leaving: Vec<(TenantAt, Box<dyn FnOnce() + Send>)>,
     next_health: Nanos,
+    /// When it last gave way.
+    napped: Nanos,
     /// Clients' memory was looked at since their health was.
     unchecked: bool,
     /// The drive's completions end a sleep.
@@ -334,10 +344,11 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn rest(&mut self, now: Nanos, stopwatch: &mut Stopwatch) {
         if self.may_sleep(now) {
             self.sleep(stopwatch);
-        } else if self.behaviour.yields {
+        } else if self.behaviour.naps && now - self.poller.last_progress().max(self.napped) > LOOKS_IN_VAIN {
             stopwatch.lap(self.clock.now());
-            std::thread::yield_now();
-            stopwatch.resume(self.clock.now());
+            self.waker.sleep(Some(NAP));
+            self.napped = self.clock.now();
+            stopwatch.resume(self.napped);
         } else {
             std::hint::spin_loop();
         }
@@ -415,7 +426,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         let wait = |poller: &mut Poller<S, B, AnyPolicy>, progress: fn(&mut _, Nanos) -> Progress| {
             let now = self.clock.now();
             if !progress(poller, now).any() {
-                std::thread::yield_now();
+                std::thread::sleep(NAP);
             }
             now - start <= DRAIN_LIMIT
         };

@@ -207,11 +207,11 @@ impl Pollers {
         Ok(id)
     }
 
-    /// Pollers that share a core give way; how many there are has changed, or whom one serves.
+    /// Pollers that share CPUs give way; how many there are has changed, or whom one serves.
     pub fn tell_behaviour(&self, config: &Config) {
-        let yields = self.threads.running() >= self.threads.cores;
+        let naps = self.threads.running() >= self.threads.cores;
         for open in self.open.values() {
-            open.sender.send(Message::Behave(behaviour(config, open.mode, yields)));
+            open.sender.send(Message::Behave(behaviour(config, open.mode, naps)));
         }
     }
 
@@ -293,7 +293,7 @@ impl Pollers {
     }
 }
 
-fn behaviour(config: &Config, mode: Mode, yields: bool) -> Behaviour {
+fn behaviour(config: &Config, mode: Mode, naps: bool) -> Behaviour {
     let config::Pollers { idle_after, doorbell_scan, .. } = config.pollers;
-    Behaviour { mode, idle_after, doorbell_scan, yields }
+    Behaviour { mode, idle_after, doorbell_scan, naps }
 }

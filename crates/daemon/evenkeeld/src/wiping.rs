@@ -129,6 +129,11 @@ impl ServedDrive {
         Ok(())
     }
 
+    /// Whether a disk was deleted, and somebody still has to let go of it.
+    pub(crate) fn is_being_deleted(&self, id: TenantId) -> bool {
+        self.wipes.held.contains_key(&id)
+    }
+
     /// Nothing of a tenant is in flight any more.
     pub(crate) fn wipe_after(&mut self, id: TenantId) {
         if self.wipes.held.remove(&id).is_some() {

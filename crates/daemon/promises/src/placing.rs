@@ -17,7 +17,7 @@ pub struct Site<'a> {
     /// What the drive is, or is taken for.
     pub profile: &'a Profile,
     /// What nobody has of it.
-    pub free_bytes: u64,
+    pub free_bytes: Option<u64>,
 }
 
 /// Which of several drives a tenant goes to: the first in this order.
@@ -67,7 +67,7 @@ pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced) -> Result<(), ConfigEr
         }
         match (best, sites.first()) {
             (Some((found, at)), _) => {
-                sites[at].free_bytes = found.left_bytes;
+                sites[at].free_bytes = Some(found.left_bytes);
                 unplaced.put(name, at, sites[at].config);
             }
             (None, Some(site)) => return Err(unplaced.nowhere(name, site.config, &unfit.join("; "))),
@@ -80,15 +80,16 @@ pub fn place(sites: &mut [Site<'_>], unplaced: &Unplaced) -> Result<(), ConfigEr
 impl<'a> Site<'a> {
     /// A drive that is not served yet.
     pub fn new(found: &'a mut Found, profile: &'a Profile) -> Self {
-        let free_bytes = found.free_bytes();
+        let free_bytes = Some(found.free_bytes());
         Self { config: &mut found.config, profile, free_bytes }
     }
 
     /// What the drive has left over with one more tenant, or why it can't be there: there is no room, or a promise
     /// would not hold that nobody overcommits.
     fn left_with(&self, tenant: &Tenant) -> Result<u64, String> {
-        let left = self.free_bytes.checked_sub(tenant.size.0);
-        let left = left.ok_or_else(|| format!("it has only {} left", Size(self.free_bytes)))?;
+        let free_bytes = self.free_bytes.ok_or("it is not served until the daemon starts again with this file")?;
+        let left = free_bytes.checked_sub(tenant.size.0);
+        let left = left.ok_or_else(|| format!("it has only {} left", Size(free_bytes)))?;
         if !self.config.tenants.iter().chain([tenant]).any(Tenant::is_guaranteed) {
             // Nobody's promise is at stake: with a thousand tenants it makes a difference not to ask.
             return Ok(left);

@@ -89,7 +89,7 @@ fn placed(drives: Drives) -> Result<Vec<Config>, ConfigErrors> {
         // Where nobody said how large the drive is, it is as large as is needed.
         let size_bytes = config.device.size.map_or(u64::MAX, |size| size.0);
         let asked = config.tenants.iter().map(|tenant| tenant.size.0);
-        let free_bytes = asked.fold(size_bytes, u64::saturating_sub);
+        let free_bytes = Some(asked.fold(size_bytes, u64::saturating_sub));
         Site { config, profile, free_bytes }
     });
     placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;

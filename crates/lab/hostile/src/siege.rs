@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-use crate::attacks::{Attack, Field, Outcome};
+use crate::attacks::{self, Attack, Field, Outcome};
 use crate::host::{ATTACKERS, BAD, CALM, Daemon, EVIL, Host, NEWCOMER, STEADY, VM, WEB};
 use crate::victim::{Figures, Life, Plan, Victim};
 use crate::watch::Watch;
@@ -123,6 +123,7 @@ pub struct Report {
 /// # Errors
 /// The test can't be made.
 pub fn run(program: &Path, attack: &'static Attack, span: Duration) -> Result<Report> {
+    attacks::make_room_for_files()?;
     let host = Host::new(program)?;
     let mut daemon = host.start()?;
     let victims = Victims::start(&host, 1, &Arc::default())?;

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use api::{Deletion, NewDisk, Rest, api_path};
 use backend_uring::{Kind, UringDrive};
 use backend_wrappers::{Fate, Fault, Faults, Faulty, Record, Recorded};
 use io_model::{DeviceError, Op, Outcome};
@@ -145,6 +146,36 @@ fn a_tenant_that_is_removed_is_flushed() {
         }
         assert_eq!(world.daemon.stop(), 0);
     });
+}
+
+#[test]
+fn a_disk_that_is_still_being_let_go_of_is_deleted_once_and_not_made_again() {
+    let World { directory, daemon, faults, .. } = World::start();
+    let rest = Rest::new(api_path(directory.path()));
+    let disk = NewDisk { name: "made".into(), size: "1MiB".into(), ..NewDisk::default() };
+    rest.create(&disk).unwrap();
+    faults.add(Fault { op: Some(Op::Write), ..Fault::new(Fate::Held) });
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&over);
+        scope.spawn(|| work(&directory.path().join("made"), Rw::Write, None, &over));
+        while faults.held() == 0 {
+            std::thread::yield_now();
+        }
+        let deletion = || Deletion { force: true, ..Deletion::default() };
+        rest.delete("made", deletion()).unwrap();
+        let operations = rest.delete("made", deletion()).unwrap();
+        assert_eq!(operations.len(), 1, "as good as the first time");
+        let refused = rest.create(&disk).unwrap_err().to_string();
+        assert!(refused.contains("\"made\" is being deleted"), "{refused}");
+        faults.clear();
+        faults.release();
+    });
+    while !rest.operations().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    rest.create(&disk).unwrap();
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         mode: config::Mode::Adaptive,
         idle_after: Nanos::from_millis(1),
         doorbell_scan: Nanos::from_millis(1),
-        yields: true,
+        naps: true,
     };
     let (poller, thread) = poller_thread::start::<Three, _>(Start {
         number: 0,

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+pub use work::make_room_for_files;
+
 use crate::host::{APART, BAD, EVIL, LONE};
 use crate::wire::{is_closed, is_late};
 

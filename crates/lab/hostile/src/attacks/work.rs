@@ -11,6 +11,7 @@ use nvme_spec::Sqe;
 use nvme_spec::data::{SglDescriptor, sgl_type};
 use nvme_spec::opcode::{admin, nvm};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Field, Outcome};
@@ -128,15 +129,30 @@ pub fn maps_and_unmaps(field: &Field) -> io::Result<Outcome> {
     Ok(Outcome::Done(Vec::new()))
 }
 
+/// Connections of [`silent_control_clients`].
+const SILENT_CLIENTS: u64 = 5000;
+
+/// Makes room for as many open files as an attack has; returns how many there may be. The table grows in steps, at each
+/// of which the kernel waits for all CPUs, and everybody of the process who opens a file with it: a process whose other
+/// threads are victims has it grow before.
+///
+/// # Errors
+/// The system's.
+pub fn make_room_for_files() -> io::Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(SILENT_CLIENTS + 200);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })?;
+    let any = eventfd(0, EventfdFlags::CLOEXEC)?;
+    fcntl_dupfd_cloexec(&any, i32::try_from(wanted - 1).unwrap_or(i32::MAX))?;
+    Ok(wanted)
+}
+
 /// 5000 connections to the control socket that say nothing.
 pub fn silent_control_clients(field: &Field) -> io::Result<Outcome> {
-    const CLIENTS: u64 = 5000;
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(u64::MAX).min(CLIENTS + 200);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })?;
+    let files = make_room_for_files()?;
     let path = api::control_path(&field.runtime_dir);
     let mut silent = Vec::new();
-    while (silent.len() as u64) < CLIENTS.min(wanted.saturating_sub(200)) && field.goes_on() {
+    while (silent.len() as u64) < SILENT_CLIENTS.min(files.saturating_sub(200)) && field.goes_on() {
         match UnixStream::connect(&path) {
             Ok(stream) => silent.push(stream),
             // The kernel's own queue of connections is full for now.
