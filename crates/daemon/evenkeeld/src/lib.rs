@@ -44,6 +44,7 @@ mod namespace_changes;
 mod namespaces;
 mod next_start;
 mod nvme_drive;
+mod open_files;
 pub mod opened;
 mod own_file;
 mod owner;

@@ -20,7 +20,7 @@ use ublk::Helper;
 use crate::daemon::{Command, Daemon};
 use crate::log;
 use crate::opened::Opened;
-use crate::{panics, threads};
+use crate::{open_files, panics, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the file as it is then.
@@ -64,6 +64,7 @@ struct QemuArguments {
 /// What is wrong with the configuration, the machine or the drive; or commands that the drive never answered.
 pub fn run(args: &Args) -> Result<()> {
     panics::end_the_process();
+    open_files::make_room();
     // Before any thread starts: each inherits the handlers' mask, and an early SIGTERM must not be lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("can't watch for signals")?;
     let (ready, absent) = ready::prepare(Drives::load(&args.config)?)?;
