@@ -501,7 +501,7 @@ impl ServedDrive {
             socket: Some(self.config.reached_at(tenant).display().to_string()),
             state,
             attached: self.is_attached(id),
-            declared: self.settings_of(&tenant.name).is_none(),
+            declared: self.settings_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
         })
     }
