@@ -90,6 +90,7 @@ fn config() -> DiskConfig {
         read_only: false,
         discard: true,
         write_cache: true,
+        by_priority: false,
     }
 }
 

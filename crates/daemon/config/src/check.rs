@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use io_model::Nanos;
 use io_model::units::Size;
 use nvme_driver::PciAddress;
-use policy::Class;
-use policy::Settings;
+use policy::{Class, Settings, TenantPriority};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -482,8 +481,8 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
     let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
-    let queues = or(sink, &section, "queues", default_queues(&frontend), small_integer(1..=64));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
+    let queues = read_queues(sink, &section, &frontend, &terms);
     let isolation = read_isolation(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, terms.class);
     let demand = read_demand(sink, &section);
@@ -502,19 +501,29 @@ fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option
 
 /// Why a tenant's guest can't ask for priorities, if it can't, and what to do.
 fn no_client(frontend: &FrontendDraft) -> Option<(&'static str, &'static str)> {
-    let remedy = "write urgent, high, medium or low, or frontend = \"vfio-user\"";
-    match frontend.frontend.as_ref()? {
-        Frontend::VfioUser => None,
-        Frontend::VhostUserBlk(_) => Some(("a guest can't say what a queue of its virtio-blk disk counts for", remedy)),
-        Frontend::Ublk(..) => {
-            Some(("Linux does not tell who serves a block device what priority (`ionice`) a request has", remedy))
-        }
-    }
+    matches!(frontend.frontend, Some(Frontend::Ublk(..))).then_some((
+        "Linux does not tell who serves a block device what priority (`ionice`) a request has",
+        "write urgent, high, medium or low, or another frontend",
+    ))
 }
 
+/// The most queues of a virtio-blk disk whose requests go by priority.
+pub const MAX_VIRTQUEUES_BY_PRIORITY: u16 = 42;
+
 /// A block device has memory of its own for each request of each queue; guests' queues cost nothing.
-fn default_queues(frontend: &FrontendDraft) -> u16 {
-    if matches!(frontend.frontend, Some(Frontend::Ublk(..))) { 4 } else { 64 }
+fn read_queues(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    frontend: &FrontendDraft,
+    terms: &TermsDraft,
+) -> Option<u16> {
+    let by_priority = terms.priority == Some(TenantPriority::OfQueue);
+    let (default, most) = match frontend.frontend {
+        Some(Frontend::Ublk(..)) => (4, 64),
+        Some(Frontend::VhostUserBlk(_)) if by_priority => (MAX_VIRTQUEUES_BY_PRIORITY, MAX_VIRTQUEUES_BY_PRIORITY),
+        _ => (64, 64),
+    };
+    or(sink, section, "queues", default, small_integer(1..=most))
 }
 
 /// A tenant's name.

@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate, Size};
+use policy::TenantPriority;
 use toml::{Table, Value};
 
 use crate::config::Config;
@@ -61,6 +62,13 @@ pub struct KeyChange {
     pub new: Option<String>,
     /// What to do where this can't be changed while the daemon runs.
     pub remedy: Option<&'static str>,
+}
+
+impl KeyChange {
+    /// See [`is_of_front_end`].
+    fn is_of_front_end(&self) -> bool {
+        is_of_front_end(&self.key, [self.old.as_deref(), self.new.as_deref()])
+    }
 }
 
 const START_AGAIN: &str = "start the daemon again";
@@ -215,7 +223,7 @@ impl Sections {
 
     /// What another file has otherwise, but for disks. Only policies can be changed while the daemon runs.
     pub fn head_changes(&self, next: &Self) -> Vec<KeyChange> {
-        changes(&self.head_by_name(), &next.head_by_name(), "", &|key| (!is_policy(key)).then_some(START_AGAIN))
+        changes(&self.head_by_name(), &next.head_by_name(), "", &|key, _| (!is_policy(key)).then_some(START_AGAIN))
     }
 
     /// The head with each drive under its name.
@@ -275,16 +283,16 @@ fn write_keys(text: &mut String, table: &Table, keys: &[&str]) {
 pub fn disk_changes(kind: DiskKind, old: &Table, new: &Table, attached: bool) -> Vec<KeyChange> {
     let bytes = |table: &Table| meaning("size", table.get("size"), table).and_then(|size| size.parse::<u64>().ok());
     let shrinks = bytes(new) < bytes(old);
-    changes(old, new, "", &|key| match key {
+    changes(old, new, "", &|key, values| match key {
         "size" if shrinks => Some("write the size that it has: a disk can grow and not shrink"),
-        key => remedy_of(kind, key, attached),
+        key => remedy_of(kind, key, values, attached),
     })
 }
 
 /// What a new disk's section says, but for its name.
 pub fn disk_keys(new: &Table) -> Vec<KeyChange> {
     let named: Table = new.get("name").map(|name| ("name".to_owned(), name.clone())).into_iter().collect();
-    changes(&named, new, "", &|_| None)
+    changes(&named, new, "", &|_, _| None)
 }
 
 /// A disk as it can be while the daemon runs: `new`, but for the keys that need a start, which it has as `old`.
@@ -301,9 +309,11 @@ pub fn disk_meanwhile(kind: DiskKind, old: &Table, new: &Table, attached: bool) 
     meanwhile
 }
 
-/// Whether a key of a tenant says how its guest reaches its disk.
-pub fn is_of_front_end(key: &str) -> bool {
-    FRONT_END.contains(&key)
+/// Whether a key of a tenant says how its guest reaches its disk, or what is made of its queues there: whether it asks
+/// for priorities.
+pub fn is_of_front_end(key: &str, [old, new]: [Option<&str>; 2]) -> bool {
+    let by_queue = Some(TenantPriority::OfQueue.name());
+    FRONT_END.contains(&key) || key == "priority" && (old == by_queue || new == by_queue)
 }
 
 /// What two sections of a tenant that was made while the daemon ran differ in, however they are written.
@@ -316,13 +326,13 @@ pub fn made_changes(old: &str, new: &str) -> Vec<KeyChange> {
 
 /// Whether the sections of a tenant that was made while the daemon ran differ in how its guest reaches its disk.
 pub fn front_end_differs(old: &str, new: &str) -> bool {
-    made_changes(old, new).iter().any(|change| is_of_front_end(&change.key))
+    made_changes(old, new).iter().any(KeyChange::is_of_front_end)
 }
 
 /// What to do where a disk's key can't be changed while it is served.
-fn remedy_of(kind: DiskKind, key: &str, attached: bool) -> Option<&'static str> {
+fn remedy_of(kind: DiskKind, key: &str, values: [Option<&str>; 2], attached: bool) -> Option<&'static str> {
     match key {
-        _ if kind == DiskKind::Tenant && is_of_front_end(key) => {
+        _ if kind == DiskKind::Tenant && is_of_front_end(key, values) => {
             attached.then_some("detach its client (shut the guest down, or unplug the disk), and apply the file again")
         }
         "tenants" | "read_only" | "shared" if kind == DiskKind::Namespace => None,
@@ -335,7 +345,10 @@ fn remedy_of(kind: DiskKind, key: &str, attached: bool) -> Option<&'static str> 
     }
 }
 
-fn changes(old: &Table, new: &Table, within: &str, remedy_of: &dyn Fn(&str) -> Option<&'static str>) -> Vec<KeyChange> {
+/// What is to be done about a key whose value is another one, if it can't be changed at once.
+type RemedyOf<'a> = &'a dyn Fn(&str, [Option<&str>; 2]) -> Option<&'static str>;
+
+fn changes(old: &Table, new: &Table, within: &str, remedy_of: RemedyOf<'_>) -> Vec<KeyChange> {
     let added = new.keys().filter(|key| !old.contains_key(*key));
     let mut found = Vec::new();
     for key in old.keys().chain(added) {
@@ -351,7 +364,8 @@ fn changes(old: &Table, new: &Table, within: &str, remedy_of: &dyn Fn(&str) -> O
                 let (meant, means) = (meaning(&path, before, old), meaning(&path, after, new));
                 if meant != means {
                     let (old, new) = (shown(before, meant), shown(after, means));
-                    found.push(KeyChange { remedy: remedy_of(&path), key: path, old, new });
+                    let remedy = remedy_of(&path, [old.as_deref(), new.as_deref()]);
+                    found.push(KeyChange { remedy, key: path, old, new });
                 }
             }
         }
@@ -393,7 +407,8 @@ fn meaning(key: &str, value: Option<&Value>, table: &Table) -> Option<String> {
 
 /// What a disk has that does not say. Keys without one are shown as missing.
 fn default_of(key: &str, table: &Table) -> Option<&'static str> {
-    let is_best_effort = table.get("class").and_then(Value::as_str) != Some("guaranteed");
+    let text = |key: &str| table.get(key).and_then(Value::as_str);
+    let is_best_effort = text("class") != Some("guaranteed");
     Some(match key {
         // Namespaces alone have an identifier.
         "tenants" | "read_only" if table.contains_key("nsid") => "[]",
@@ -405,8 +420,11 @@ fn default_of(key: &str, table: &Table) -> Option<&'static str> {
         "overcommit" | "read_only" | "shared" => "false",
         "doorbells" => "mapped",
         "mode" => "adaptive",
-        "queues" if table.get("frontend").and_then(Value::as_str) == Some("ublk") => "4",
-        "queues" => "64",
+        "queues" => match [text("frontend"), text("priority")] {
+            [Some("ublk"), _] => "4",
+            [Some("vhost-user-blk"), Some("client")] => "42",
+            _ => "64",
+        },
         "queue_depth" => "128",
         "lba_size" => "512",
         "burst" => "0",

@@ -129,7 +129,14 @@ impl Owner {
         }
         let as_it_is = sections.clone();
         sections.take_policies(&next);
-        let mut configs = self.with_declared(&sections).map_err(|errors| invalid(&errors))?;
+        let new_drives: Vec<String> = self.new_drives(&at_start).map(|it| format!("{:?}", it.device.name)).collect();
+        let mut configs = self.with_declared(&sections).map_err(|errors| {
+            let mut problem = invalid(&errors);
+            if !new_drives.is_empty() {
+                problem.title += &format!("; not served before the daemon starts again: {}", new_drives.join(", "));
+            }
+            problem
+        })?;
         if let Err(why) = self.policies_of(&configs) {
             steps.iter_mut().filter(|step| step.is_policies()).for_each(|step| step.put_off(&why));
             (sections, configs) = (as_it_is.clone(), self.with_declared(&as_it_is).map_err(|errors| invalid(&errors))?);
@@ -170,11 +177,15 @@ impl Owner {
         served.map(|(id, drive, config)| Ok((*id, drive.can_have_policy_of(config)?))).collect()
     }
 
+    /// Drives of a file that the daemon did not start with.
+    fn new_drives<'d>(&self, next: &'d Drives) -> impl Iterator<Item = &'d Config> {
+        let is_known = |name: &str| self.drive_named(name).is_some() || self.absent.drive(name).is_some();
+        next.each.iter().filter(move |config| !is_known(&config.device.name))
+    }
+
     /// A tenant of a drive that is not served can't be served.
     fn refuse_new_drives(&self, next: &Drives) -> Result<(), Problem> {
-        let is_known = |name: &str| self.drive_named(name).is_some() || self.absent.drive(name).is_some();
-        let is_new = |config: &&Config| config.disks().next().is_some() && !is_known(&config.device.name);
-        let Some(new) = next.each.iter().find(is_new) else { return Ok(()) };
+        let Some(new) = self.new_drives(next).find(|it| it.disks().next().is_some()) else { return Ok(()) };
         let title = format!("drive {:?} has tenants in the file and is not served yet", new.device.name);
         Err(Problem::new(409, "new-drive", title, "start the daemon again to serve it; nothing is done"))
     }
@@ -358,7 +369,8 @@ impl Owner {
                 let id = drive.find_tenant(name).ok_or_else(broken)?;
                 let (on, tenant) = planned.ok_or_else(broken)?;
                 let config = to_be.get(&on).ok_or_else(broken)?;
-                drive.change_to(id, &tenant, config, step.keys.iter().any(|key| is_of_front_end(&key.key)), None)
+                let is_of_front_end = |it: &Key| is_of_front_end(&it.key, [it.old.as_deref(), it.new.as_deref()]);
+                drive.change_to(id, &tenant, config, step.keys.iter().any(is_of_front_end), None)
             }
             Action::Create => {
                 let (id, tenant) = planned.ok_or_else(broken)?;

@@ -29,12 +29,12 @@ pub(crate) fn name_taken(name: &str) -> Problem {
     Problem::new(409, "name-taken", title, "choose another name, or delete that one first")
 }
 
-/// It is there with other settings.
 pub(crate) fn being_deleted(name: &str) -> Problem {
     let remedy = "wait until `evenkeel disk list` shows it no more, or choose another name";
     Problem::new(409, "leaving", format!("{name:?} is being deleted"), remedy)
 }
 
+/// It is there with other settings.
 pub(crate) fn otherwise(name: &str, others: &[KeyChange]) -> Problem {
     let word = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
     let each = others.iter().map(|it| format!("{} {}, not {}", it.key, word(&it.old), word(&it.new)));

@@ -155,11 +155,12 @@ fn a_file_is_applied_to_every_drive() {
     let config = home.configure(&format!("{CONFIG}{more}"));
     let output = ask(&home, &["apply", config.to_str().unwrap(), "--yes"]);
     assert!(errors(&output).contains("drive \"new\" has tenants in the file and is not served yet"), "{output:?}");
-    // Nor does a tenant come there that names no drive.
-    let only_new = more.replace("drive = \"new\"\n", "");
-    let config = home.configure(&only_new);
+    // Nor does a tenant come there that names no drive, and fits on no other.
+    let large = "[[drive]]\nname = \"new\"\nbackend = \"memory\"\nsize = \"1GiB\"\n\
+                 [[tenant]]\nname = \"tmp\"\nsize = \"900MiB\"\n";
+    let config = home.configure(&format!("{CONFIG}{large}"));
     let output = ask(&home, &["apply", config.to_str().unwrap(), "--yes"]);
-    assert!(errors(&output).contains("it is not served until the daemon starts again with this file"), "{output:?}");
+    assert!(errors(&output).contains("not served before the daemon starts again: \"new\""), "{output:?}");
     daemon.stop();
 }
 

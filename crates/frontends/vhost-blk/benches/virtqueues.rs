@@ -21,6 +21,9 @@ mod inflight;
 #[path = "../src/kill.rs"]
 #[allow(dead_code)]
 mod kill;
+#[path = "../src/lanes.rs"]
+#[allow(dead_code, unused_imports)]
+mod lanes;
 #[path = "../src/ring.rs"]
 #[allow(dead_code)]
 mod ring;
@@ -216,6 +219,7 @@ fn measure(regions: u64, shape: Shape, batch: u16) {
         read_only: false,
         discard: false,
         write_cache: true,
+        by_priority: false,
     };
     let disk = Arc::new(Disk::new(config).expect("a good configuration"));
     let log = Mapping::anonymous(inflight_bytes(1, SIZE) as usize).expect("memory");

@@ -5,6 +5,7 @@ use io_model::PLAIN_DESCRIPTORS;
 
 use crate::config::MAX_RING_SIZE;
 use crate::fault::FaultKind;
+use crate::spec::request::IOPRIO;
 use crate::spec::ring::{DESC_BYTES, INDIRECT, NEXT, WRITE};
 
 /// Descriptors of an indirect table read at a time, onto the stack: most requests have three.
@@ -35,6 +36,28 @@ impl Descriptor {
             flags: (raw >> 96) as u16,
             next: (raw >> 112) as u16,
         }
+    }
+}
+
+/// The `ioprio` of the request at `head` (5.2.6), in the header that its first descriptor names. 0 where there is none:
+/// whoever fetches the request says what is wrong with it.
+#[inline]
+pub(crate) fn priority(table: &MappedRange, head: u16, indirect: bool, memory: &mut GuestMemory) -> u32 {
+    let first = table.read_16(DESC_BYTES * u64::from(head)).map(Descriptor::new);
+    let first = first.and_then(|first| match first.flags & INDIRECT != 0 {
+        false => Some(first),
+        true => {
+            let mut raw = [0; DESC_BYTES as usize];
+            let has_one = indirect && u64::from(first.len_bytes) >= DESC_BYTES;
+            memory.read(first.address, &mut raw).ok().filter(|()| has_one)?;
+            Some(Descriptor::new(raw))
+        }
+    });
+    let header = first.filter(|first| u64::from(first.len_bytes) >= IOPRIO + 4 && first.flags & WRITE == 0);
+    let mut ioprio = [0; 4];
+    match header.and_then(|header| header.address.checked_add(IOPRIO)) {
+        Some(address) if memory.read(address, &mut ioprio).is_ok() => u32::from_le_bytes(ioprio),
+        _ => 0,
     }
 }
 

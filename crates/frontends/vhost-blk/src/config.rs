@@ -2,6 +2,8 @@
 
 use io_model::Place;
 
+use crate::lanes::MAX_QUEUES_BY_PRIORITY;
+
 /// The most virtqueues of one disk.
 pub const MAX_QUEUES: u16 = 64;
 
@@ -48,6 +50,9 @@ pub struct DiskConfig {
     pub discard: bool,
     /// The device has a volatile write cache, so that FLUSH and `writeback` mean something.
     pub write_cache: bool,
+    /// Requests wait by the priority that each carries: a virtqueue is three VQs, and there are at most
+    /// [`MAX_QUEUES_BY_PRIORITY`] of it.
+    pub by_priority: bool,
 }
 
 /// Why a configuration was refused.
@@ -60,8 +65,11 @@ pub enum ConfigError {
     #[error("block_bytes must be 512 or 4096")]
     BlockBytes,
     /// None or too many.
-    #[error("queues must be 1 to {MAX_QUEUES}")]
-    Queues,
+    #[error("queues must be 1 to {most}")]
+    Queues {
+        /// How many there may be.
+        most: u16,
+    },
     /// Empty, wrapping around, or not whole blocks.
     #[error("the disk must be at least one block, and start and end on a block")]
     Place,
@@ -80,8 +88,9 @@ impl DiskConfig {
         if ![512, 4096].contains(&self.block_bytes) {
             return Err(ConfigError::BlockBytes);
         }
-        if !(1..=MAX_QUEUES).contains(&self.queues) {
-            return Err(ConfigError::Queues);
+        let most = if self.by_priority { MAX_QUEUES_BY_PRIORITY } else { MAX_QUEUES };
+        if !(1..=most).contains(&self.queues) {
+            return Err(ConfigError::Queues { most });
         }
         self.check_size(self.size_bytes)
     }

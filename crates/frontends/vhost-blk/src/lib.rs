@@ -1,13 +1,14 @@
 //! A virtio-blk disk over split virtqueues (Virtual I/O Device 1.2, 2.7 and 5.2), with the log of requests in
 //! flight that vhost-user defines, so that it survives its own death. It knows no socket, thread, clock or
 //! drive: whoever wires it hands it memory, rings and event descriptors, and a poller pulls commands out of it
-//! ([`io_model::Source`], where virtqueue `n` is VQ `n + 1`).
+//! ([`io_model::Source`], where virtqueue `n` is VQ `n + 1`, or three VQs where requests go by priority).
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `config`, `disk` | [`DiskConfig`], [`Disk`]: what all threads of a tenant share: features, configuration space, write cache |
 //! | `queues`, `source` | [`Queues`]: some of the disk's virtqueues and guest memory, owned by one poller |
 //! | `queue` | one virtqueue: its ring, its requests in flight, its log, its event descriptors |
+//! | `lanes` | requests by the priority that each carries |
 //! | `ring` | the three parts of a split ring; notifications both ways |
 //! | `chain` | a walk over one request's descriptors, indirect ones too |
 //! | `request` | what a request means, checked |
@@ -41,6 +42,7 @@ mod disk;
 mod fault;
 mod inflight;
 mod kill;
+mod lanes;
 mod queue;
 mod queues;
 mod request;
@@ -62,6 +64,7 @@ pub use fault::{Fault, FaultKind, StartError};
 pub use inflight::{LogError, inflight_bytes, inflight_region};
 #[cfg(feature = "kill-points")]
 pub use kill::{arm, disarm};
+pub use lanes::MAX_QUEUES_BY_PRIORITY;
 pub use queue::{RingSetup, Started};
 pub use queues::Queues;
 pub use stats::Stats;

@@ -5,10 +5,12 @@ use std::os::fd::OwnedFd;
 use eventfd::EventFd;
 use guest_memory::{GuestMemory, MappedRange};
 
+use crate::chain::priority;
 use crate::config::MAX_RING_SIZE;
 use crate::fault::{FaultKind, StartError};
 use crate::inflight::{Indexes, Log};
 use crate::kill;
+use crate::lanes::{Lane, Waiting};
 use crate::request::{Ranges, Status};
 use crate::ring::{Place, Ring};
 use crate::spec::feature;
@@ -91,8 +93,11 @@ pub(crate) struct Queue {
     /// The ranges of the request at `ranges_head` that are being handed out.
     pub ranges: Ranges,
     ranges_head: u16,
+    ranges_lane: Lane,
     /// Requests to do again; the next one is last.
     resubmit: Vec<u16>,
+    /// Requests by priority, where the disk has them so.
+    waiting: Option<Waiting>,
     log: Option<Log>,
     slots: Box<[Slot]>,
     done: Vec<Used>,
@@ -105,6 +110,7 @@ impl Queue {
         memory: &mut GuestMemory,
         generation: u16,
         awake: bool,
+        by_priority: bool,
     ) -> Result<(Self, Started), StartError> {
         let RingSetup { size, desc, avail, used, next_avail, features, call, err, inflight } = setup;
         if !size.is_power_of_two() || size > MAX_RING_SIZE {
@@ -134,7 +140,9 @@ impl Queue {
             in_flight: 0,
             ranges: Ranges::NONE,
             ranges_head: 0,
+            ranges_lane: Lane::only(0),
             resubmit,
+            waiting: by_priority.then(|| Waiting::new(size)),
             log,
             slots: vec![FREE; usize::from(size)].into(),
             done: Vec::with_capacity(usize::from(size)),
@@ -144,9 +152,10 @@ impl Queue {
         Ok((queue, Started { used_idx: indexes.used, resumed, resubmitted }))
     }
 
-    /// Whether requests that were fetched before still have to leave.
+    /// Whether requests that were fetched, or taken off the ring, before still have to leave.
     pub fn is_draining(&self) -> bool {
-        self.ranges_left() > 0 || !self.resubmit.is_empty()
+        let is_waiting = self.waiting.as_ref().is_some_and(|waiting| waiting.len() > 0);
+        self.ranges_left() > 0 || !self.resubmit.is_empty() || is_waiting
     }
 
     /// Whether commands can be fetched.
@@ -165,10 +174,15 @@ impl Queue {
         self.ranges.left().into()
     }
 
-    /// Commands waiting, as far as the driver tells.
+    /// Commands waiting, as far as the driver tells; of one lane where it has several.
     #[inline]
-    pub fn backlog(&mut self) -> Result<u32, FaultKind> {
+    pub fn backlog(&mut self, lane: Lane, memory: &mut GuestMemory) -> Result<u32, FaultKind> {
         self.publish();
+        if self.waiting.is_some() {
+            self.sort(memory)?;
+            let ranges = if self.ranges_lane == lane { self.ranges_left() } else { 0 };
+            return Ok(ranges + self.waiting.as_ref().map_or(0, |waiting| waiting.in_lane(lane)));
+        }
         let before = self.ranges_left() + self.resubmit.len() as u32;
         if self.stopping || !self.enabled {
             return Ok(before);
@@ -176,13 +190,42 @@ impl Queue {
         Ok(before + u32::from(self.ring.waiting()?))
     }
 
-    /// The head of the next request, which stays where it is, and whether it was fetched by an earlier life.
+    /// Puts what is to be done again, and what the driver made available since, into lanes. Not more than the ring
+    /// has descriptors: a driver that keeps to the rules never has more.
+    fn sort(&mut self, memory: &mut GuestMemory) -> Result<(), FaultKind> {
+        let indirect = self.features & feature::INDIRECT_DESC != 0;
+        loop {
+            let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.len() < self.slots.len()) else {
+                return Ok(());
+            };
+            let (head, again) = match self.resubmit.pop() {
+                Some(head) => (head, true),
+                None if self.stopping || !self.enabled => return Ok(()),
+                None => match self.ring.peek()? {
+                    Some(head) => (head, false),
+                    None => return Ok(()),
+                },
+            };
+            let ioprio = self.ring.view.as_ref().map_or(0, |view| priority(&view.desc, head, indirect, memory));
+            waiting.put(head, ioprio);
+            if !again {
+                if let Some(log) = &mut self.log {
+                    log.fetched(head);
+                }
+                self.ring.advance();
+            }
+        }
+    }
+
+    /// The head of the next request of a lane, which stays where it is, and whether it is off the ring already: taken
+    /// by an earlier life, or into its lane.
     #[inline]
-    pub fn peek(&mut self) -> Result<Option<(u16, bool)>, FaultKind> {
-        let next = match self.resubmit.last() {
-            Some(head) => Some((*head, true)),
-            None if self.stopping || !self.enabled => None,
-            None => self.ring.peek()?.map(|head| (head, false)),
+    pub fn peek(&mut self, lane: Lane) -> Result<Option<(u16, bool)>, FaultKind> {
+        let next = match (&self.waiting, self.resubmit.last()) {
+            (Some(waiting), _) => waiting.first(lane).map(|head| (head, true)),
+            (None, Some(head)) => Some((*head, true)),
+            (None, None) if self.stopping || !self.enabled => None,
+            (None, None) => self.ring.peek()?.map(|head| (head, false)),
         };
         match next {
             // Its used element could have no place in the ring.
@@ -195,9 +238,12 @@ impl Queue {
 
     /// The request that was peeked at is in flight from now on.
     #[inline]
-    pub fn take(&mut self, head: u16, again: bool, status_address: u64, written: (u32, u32)) {
+    pub fn take(&mut self, lane: Lane, (head, again): (u16, bool), status_address: u64, written: (u32, u32)) {
         if again {
-            self.resubmit.pop();
+            match &mut self.waiting {
+                Some(waiting) => waiting.pop(lane),
+                None => drop(self.resubmit.pop()),
+            }
         } else {
             if let Some(log) = &mut self.log {
                 log.fetched(head);
@@ -210,7 +256,8 @@ impl Queue {
     }
 
     /// The request at `head` is done by the ranges, one command each.
-    pub fn start_ranges(&mut self, head: u16) {
+    pub fn start_ranges(&mut self, lane: Lane, head: u16) {
+        self.ranges_lane = lane;
         if let Some(slot) = self.slots.get_mut(usize::from(head)) {
             slot.pending = self.ranges.left();
         }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use eventfd::EventFd;
 use guest_memory::{Access, GuestMemory, MemoryListener, Refused};
-use io_model::{CacheDebt, Command, DeviceError, Fetch, IoBuf, Outcome, Place, Token};
+use io_model::{CacheDebt, Command, DeviceError, Fetch, IoBuf, Outcome, Place, QueuePriority, Token};
 
 use crate::chain::Chain;
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, StartError};
+use crate::lanes::Lane;
 use crate::queue::{HeldUp, Queue, RingSetup, Started};
 use crate::request::{Admitted, Pool, Rules, Status};
 use crate::spec::feature;
@@ -26,6 +27,8 @@ use crate::stats::Stats;
 #[derive(Debug)]
 pub struct Queues {
     disk: Arc<Disk>,
+    /// The disk's, at hand for each doorbell.
+    by_priority: bool,
     first: u16,
     // Boxed: a poller's part may be 64 virtqueues that no guest uses.
     queues: Box<[Option<Box<Queue>>]>,
@@ -53,11 +56,13 @@ impl Queues {
     /// The virtqueues `queues` of the disk, none of them started. What lies past the disk's last is left out.
     pub fn new(disk: Arc<Disk>, queues: Range<u16>) -> Self {
         let end = queues.end.min(disk.config().queues);
+        let by_priority = disk.config().by_priority;
         let cache = CacheDebt::new(disk.config().write_cache);
         Self {
             first: queues.start,
             queues: (queues.start..end).map(|_| None).collect(),
             disk,
+            by_priority,
             memory: GuestMemory::default(),
             chain: Chain::default(),
             pool: Pool::default(),
@@ -152,7 +157,7 @@ impl Queues {
             return Err(StartError::Busy);
         }
         let generation = self.generation.wrapping_add(1);
-        let (ring, started) = Queue::start(setup, &mut self.memory, generation, self.awake)?;
+        let (ring, started) = Queue::start(setup, &mut self.memory, generation, self.awake, self.by_priority)?;
         self.generation = generation;
         if let Some(on) = ring.noted_write_cache() {
             self.disk.set_writeback(on);
@@ -290,7 +295,8 @@ impl Queues {
     /// Whether a VQ is live may have changed.
     fn look_again(&mut self, queue: u16) {
         let live = self.queue_ref(queue).is_some_and(Queue::is_live);
-        self.live = self.live & !bit(queue) | if live { bit(queue) } else { 0 };
+        let bits = Lane::bits(queue, self.by_priority);
+        self.live = self.live & !bits | if live { bits } else { 0 };
     }
 
     fn fail(&mut self, queue: u16, kind: FaultKind) {
@@ -322,28 +328,41 @@ impl Queues {
         Fetch::Command(self.disk.config().place.flush(), IoBuf::default(), Token::new(0, 0, 0))
     }
 
+    /// What a VQ is part of; `None`: VQ 0.
     #[inline]
-    pub(crate) fn waiting(&mut self, queue: u16) -> u32 {
+    pub(crate) fn lane(&self, vq: u16) -> Option<Lane> {
+        Lane::of_vq(vq, self.by_priority)
+    }
+
+    /// What a VQ counts for.
+    pub(crate) fn priority_of(&self, lane: Lane) -> QueuePriority {
+        if self.by_priority { lane.priority() } else { QueuePriority::Medium }
+    }
+
+    #[inline]
+    pub(crate) fn waiting(&mut self, lane: Lane) -> u32 {
         if self.memory.is_lost() {
-            self.fail(queue, FaultKind::MemoryLost);
+            self.fail(lane.queue, FaultKind::MemoryLost);
             return 0;
         }
-        let Some(ring) = self.queue(queue) else { return 0 };
-        match ring.backlog() {
+        let at = usize::from(lane.queue.wrapping_sub(self.first));
+        let Some(ring) = self.queues.get_mut(at).and_then(Option::as_deref_mut) else { return 0 };
+        match ring.backlog(lane, &mut self.memory) {
             Ok(backlog) => backlog,
             Err(kind) => {
-                self.fail(queue, kind);
+                self.fail(lane.queue, kind);
                 0
             }
         }
     }
 
     #[inline]
-    pub(crate) fn fetch_from(&mut self, queue: u16) -> Fetch {
+    pub(crate) fn fetch_from(&mut self, lane: Lane) -> Fetch {
+        let queue = lane.queue;
         if self.live() & bit(queue) == 0 || self.memory.is_lost() {
             return Fetch::Empty;
         }
-        let fetched = self.next_request(queue);
+        let fetched = self.next_request(lane);
         if let Ok(Fetch::Command(command, ..)) = &fetched {
             let queues = self.queues.iter().flatten();
             // The command itself is counted already.
@@ -369,14 +388,14 @@ impl Queues {
 
     /// Fetches a request and checks it. On an error it stays in its ring: a driver that is told may take it back.
     #[inline]
-    fn next_request(&mut self, queue: u16) -> Result<Fetch, FaultKind> {
-        let at = usize::from(queue - self.first);
+    fn next_request(&mut self, lane: Lane) -> Result<Fetch, FaultKind> {
+        let at = usize::from(lane.queue.wrapping_sub(self.first));
         let Self { queues, memory, chain, pool, disk, stats, .. } = self;
         let Some(ring) = queues.get_mut(at).and_then(Option::as_deref_mut) else { return Ok(Fetch::Empty) };
         if ring.ranges_left() > 0 {
-            return Ok(next_range(ring, queue, &disk.config().place));
+            return Ok(next_range(ring, lane, &disk.config().place));
         }
-        let Some((head, again)) = ring.peek()? else { return Ok(Fetch::Empty) };
+        let Some((head, is_off)) = ring.peek(lane)? else { return Ok(Fetch::Empty) };
         let Some(view) = &ring.ring.view else { return Ok(Fetch::Empty) };
         let indirect = ring.features & feature::INDIRECT_DESC != 0;
         chain.walk(&view.desc, ring.ring.place.size, head, indirect, memory)?;
@@ -384,7 +403,7 @@ impl Queues {
         memory.check(address, 1, Access::Write).map_err(|_| FaultKind::StatusMemory { head, address })?;
         // The status is the last byte: bytes before it count only if all of them were written.
         let only_status = u32::from(chain.write_bytes == 1);
-        ring.take(head, again, address, (only_status, only_status));
+        ring.take(lane, (head, is_off), address, (only_status, only_status));
         stats.requests += 1;
         let writethrough = ring.features & (feature::FLUSH | feature::CONFIG_WCE) == 0;
         match (Rules { disk, writethrough }).admit(chain, memory, pool, &mut ring.ranges) {
@@ -392,20 +411,20 @@ impl Queues {
                 if command.op == io_model::Op::Read {
                     ring.set_written(head, chain.write_bytes as u32);
                 }
-                Ok(hand_out(ring, queue, head, command, buf))
+                Ok(hand_out(ring, lane, head, command, buf))
             }
             Ok(Admitted::Ranges) => {
-                ring.start_ranges(head);
-                Ok(next_range(ring, queue, &disk.config().place))
+                ring.start_ranges(lane, head);
+                Ok(next_range(ring, lane, &disk.config().place))
             }
             Ok(Admitted::Done { written }) => {
                 let all = u64::from(written) + 1 == chain.write_bytes;
                 ring.set_written(head, written + u32::from(all));
-                self.answer(queue, head, Status::Ok)
+                self.answer(lane.queue, head, Status::Ok)
             }
             Err(status) => {
                 stats.rejected += 1;
-                self.answer(queue, head, status)
+                self.answer(lane.queue, head, status)
             }
         }
     }
@@ -424,7 +443,7 @@ impl Queues {
     pub(crate) fn end(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         let (vq, generation, head) = token.spend();
         self.pool.give(buf);
-        let Some(queue) = vq.checked_sub(1) else {
+        let Some(Lane { queue, .. }) = self.lane(vq) else {
             self.cache.parted();
             self.flush_error = outcome.err();
             return;
@@ -474,14 +493,15 @@ fn bit(queue: u16) -> u128 {
     2 << queue
 }
 
-fn hand_out(ring: &mut Queue, queue: u16, head: u16, command: Command, buf: IoBuf) -> Fetch {
+fn hand_out(ring: &mut Queue, lane: Lane, head: u16, command: Command, buf: IoBuf) -> Fetch {
     ring.in_flight += 1;
-    Fetch::Command(command, buf, Token::new(queue + 1, ring.generation, head.into()))
+    Fetch::Command(command, buf, Token::new(lane.vq(), ring.generation, head.into()))
 }
 
-fn next_range(ring: &mut Queue, queue: u16, place: &Place) -> Fetch {
+/// Whichever lane is fetched from: the ring has one request at a time in ranges.
+fn next_range(ring: &mut Queue, lane: Lane, place: &Place) -> Fetch {
     match ring.next_range(place) {
-        Some((head, command)) => hand_out(ring, queue, head, command, IoBuf::default()),
+        Some((head, command)) => hand_out(ring, lane, head, command, IoBuf::default()),
         None => Fetch::Empty,
     }
 }

@@ -1,8 +1,9 @@
-//! The virtqueues as the poller sees them: VQ `n + 1` is virtqueue `n`; VQ 0 is the flush for a client that goes.
+//! The virtqueues as the poller sees them: VQ `n + 1` is virtqueue `n`, or one of its lanes; VQ 0 is the flush for a
+//! client that goes.
 
 use std::sync::atomic::{Ordering, fence};
 
-use io_model::{Fetch, IoBuf, Outcome, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 use crate::Queues;
 
@@ -12,20 +13,24 @@ impl Source for Queues {
         self.live()
     }
 
+    fn priority(&self, vq: u16) -> QueuePriority {
+        self.lane(vq).map_or(QueuePriority::Medium, |lane| self.priority_of(lane))
+    }
+
     /// Requests that can be fetched now, by the available index; commands of a request that was fetched in part; and
     /// requests to be done again after a restart. Publishes what was completed since the last look.
     #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
-        match vq.checked_sub(1) {
-            Some(queue) => self.waiting(queue),
+        match self.lane(vq) {
+            Some(lane) => self.waiting(lane),
             None => self.wants_flush(),
         }
     }
 
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
-        match vq.checked_sub(1) {
-            Some(queue) => self.fetch_from(queue),
+        match self.lane(vq) {
+            Some(lane) => self.fetch_from(lane),
             None => self.fetch_flush(),
         }
     }

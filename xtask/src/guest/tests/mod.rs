@@ -10,6 +10,7 @@ mod namespaces;
 mod nvme_drive;
 mod online;
 mod pair;
+mod priorities;
 mod programs;
 mod rebind;
 mod sanitize;
@@ -35,7 +36,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 34] = [
+pub const ALL: [Test; 35] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -68,6 +69,7 @@ pub const ALL: [Test; 34] = [
     test("virtio-ext4-survives-reboot", virtio_data::ext4_survives_reboot),
     test("virtio-rebind-under-load", virtio::rebind_under_load),
     test("virtio-beside-nvme", virtio_data::beside_nvme),
+    test("virtio-priorities-by-ionice", priorities::by_ionice),
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
 ];

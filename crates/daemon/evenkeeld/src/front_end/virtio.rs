@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use client_socket::Log;
 use guest_memory::{GuestMemory, MemoryListener, Refused};
-use io_model::{Fetch, IoBuf, Outcome, Placed, Source, Token};
+use io_model::{Fetch, IoBuf, Outcome, Placed, QueuePriority, Source, Token};
 use vhost_blk::{Queues, RingSetup, StartError, Started};
 use vhost_user::Session;
 
@@ -233,6 +233,10 @@ impl Source for VirtioQueues {
     #[inline]
     fn live_vqs(&self) -> u128 {
         self.queues.live_vqs()
+    }
+
+    fn priority(&self, vq: u16) -> QueuePriority {
+        self.queues.priority(vq)
     }
 
     #[inline]

@@ -13,6 +13,7 @@ use config::Tenant;
 use guest_memory::Budget;
 use io_model::{Place, TenantId};
 use layout::Placement;
+use policy::TenantPriority;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
 use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 
@@ -37,6 +38,8 @@ pub struct VirtioClient {
     log: Log,
 }
 
+const _: () = assert!(config::MAX_VIRTQUEUES_BY_PRIORITY == vhost_blk::MAX_QUEUES_BY_PRIORITY);
+
 /// The disk that a tenant's guest sees.
 pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts) -> Result<Disk> {
     Ok(Disk::new(DiskConfig {
@@ -48,6 +51,7 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
         read_only: tenant.frontend.is_read_only(),
         discard: drive.discard,
         write_cache: drive.write_cache,
+        by_priority: tenant.terms.priority == TenantPriority::OfQueue,
     })?)
 }
 

@@ -51,6 +51,7 @@ pub fn config() -> DiskConfig {
         read_only: false,
         discard: true,
         write_cache: true,
+        by_priority: false,
     }
 }
 
@@ -77,6 +78,8 @@ pub struct Desc {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub kind: u32,
+    /// Of the process that asks.
+    pub ioprio: u32,
     pub sector: u64,
     /// What the device reads behind the header.
     pub out: Vec<u8>,
@@ -86,15 +89,15 @@ pub struct Request {
 
 impl Request {
     pub fn read(sector: u64, len_bytes: u32) -> Self {
-        Self { kind: IN, sector, out: Vec::new(), in_bytes: len_bytes }
+        Self { kind: IN, ioprio: 0, sector, out: Vec::new(), in_bytes: len_bytes }
     }
 
     pub fn write(sector: u64, data: &[u8]) -> Self {
-        Self { kind: OUT, sector, out: data.to_vec(), in_bytes: 0 }
+        Self { kind: OUT, ioprio: 0, sector, out: data.to_vec(), in_bytes: 0 }
     }
 
     pub fn other(kind: u32, in_bytes: u32) -> Self {
-        Self { kind, sector: 0, out: Vec::new(), in_bytes }
+        Self { kind, ioprio: 0, sector: 0, out: Vec::new(), in_bytes }
     }
 
     /// A discard or write zeroes: sector, sectors, flags.
@@ -102,7 +105,7 @@ impl Request {
         let bytes = |(sector, sectors, flags): &(u64, u32, u32)| {
             [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
         };
-        Self { kind, sector: 0, out: ranges.iter().flat_map(bytes).collect(), in_bytes: 0 }
+        Self { kind, ioprio: 0, sector: 0, out: ranges.iter().flat_map(bytes).collect(), in_bytes: 0 }
     }
 }
 
@@ -259,7 +262,7 @@ impl Driver {
         if self.free.len() < count {
             return None;
         }
-        let mut header = [request.kind.to_le_bytes(), [0; 4]].concat();
+        let mut header = [request.kind.to_le_bytes(), request.ioprio.to_le_bytes()].concat();
         header.extend(request.sector.to_le_bytes());
         ram.write(at, &header);
         ram.write(at + DATA_AT, &request.out);

@@ -8,4 +8,5 @@ mod lifecycle;
 mod log;
 mod no_allocation;
 mod notifications;
+mod priorities;
 mod requests;
