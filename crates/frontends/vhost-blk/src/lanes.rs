@@ -16,44 +16,41 @@ const LANES: [QueuePriority; 3] = [QueuePriority::High, QueuePriority::Medium, Q
 /// The most virtqueues of a disk whose requests go by priority: three VQs each, of the 128 that a tenant can have.
 pub const MAX_QUEUES_BY_PRIORITY: u16 = 42;
 
-/// A virtqueue and which of its lanes.
+/// A virtqueue and which of its lanes, by its VQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane {
     pub queue: u16,
-    at: u16,
+    pub vq: u16,
 }
 
 impl Lane {
     /// The one that a virtqueue without priorities has.
     pub fn only(queue: u16) -> Self {
-        Self { queue, at: 0 }
+        Self { queue, vq: 1 + queue }
     }
 
     /// By its VQ, which is not 0. `by_priority`: virtqueues have three.
     #[inline]
     pub fn of_vq(vq: u16, by_priority: bool) -> Option<Self> {
         let from_0 = vq.checked_sub(1)?;
-        Some(match by_priority {
-            false => Self::only(from_0),
-            true => Self { queue: from_0 % MAX_QUEUES_BY_PRIORITY, at: from_0 / MAX_QUEUES_BY_PRIORITY },
-        })
+        Some(Self { queue: if by_priority { from_0 % MAX_QUEUES_BY_PRIORITY } else { from_0 }, vq })
     }
 
-    /// Its VQ.
-    #[inline]
-    pub fn vq(self) -> u16 {
-        1 + self.queue + self.at * MAX_QUEUES_BY_PRIORITY
+    /// Which of the virtqueue's.
+    fn at(self) -> usize {
+        usize::from(self.vq.saturating_sub(1) / MAX_QUEUES_BY_PRIORITY)
     }
 
     /// What it counts for.
     pub fn priority(self) -> QueuePriority {
-        LANES.get(usize::from(self.at)).copied().unwrap_or(QueuePriority::Medium)
+        LANES.get(self.at()).copied().unwrap_or(QueuePriority::Medium)
     }
 
     /// All VQs of a virtqueue, a bit each.
+    #[inline]
     pub fn bits(queue: u16, by_priority: bool) -> u128 {
-        let lanes = if by_priority { LANES.len() as u16 } else { 1 };
-        (0..lanes).map(|at| 1_u128 << Self { queue, at }.vq()).sum()
+        const OF_THREE: u128 = 1 | 1 << MAX_QUEUES_BY_PRIORITY | 1 << (2 * MAX_QUEUES_BY_PRIORITY);
+        (if by_priority { OF_THREE } else { 1 }) << (1 + queue)
     }
 }
 
@@ -75,19 +72,19 @@ impl Waiting {
     /// Requests in one lane.
     #[inline]
     pub fn in_lane(&self, lane: Lane) -> u32 {
-        self.0.get(usize::from(lane.at)).map_or(0, |heads| heads.len() as u32)
+        self.0.get(lane.at()).map_or(0, |heads| heads.len() as u32)
     }
 
     /// The next one of a lane.
     #[inline]
     pub fn first(&self, lane: Lane) -> Option<u16> {
-        self.0.get(usize::from(lane.at))?.front().copied()
+        self.0.get(lane.at())?.front().copied()
     }
 
     /// It is fetched.
     #[inline]
     pub fn pop(&mut self, lane: Lane) {
-        if let Some(heads) = self.0.get_mut(usize::from(lane.at)) {
+        if let Some(heads) = self.0.get_mut(lane.at()) {
             heads.pop_front();
         }
     }
@@ -129,7 +126,7 @@ mod tests {
                 seen |= bits;
                 for vq in (0..128).filter(|vq| bits >> vq & 1 == 1) {
                     let lane = Lane::of_vq(vq, by_priority).expect("not 0");
-                    assert_eq!((lane.queue, lane.vq()), (queue, vq));
+                    assert_eq!((lane.queue, lane.vq), (queue, vq));
                 }
             }
             assert_eq!(seen & 1, 0, "VQ 0 is the flush");

@@ -97,7 +97,7 @@ pub(crate) struct Queue {
     /// Requests to do again; the next one is last.
     resubmit: Vec<u16>,
     /// Requests by priority, where the disk has them so.
-    waiting: Option<Waiting>,
+    waiting: Option<Box<Waiting>>,
     log: Option<Log>,
     slots: Box<[Slot]>,
     done: Vec<Used>,
@@ -142,7 +142,7 @@ impl Queue {
             ranges_head: 0,
             ranges_lane: Lane::only(0),
             resubmit,
-            waiting: by_priority.then(|| Waiting::new(size)),
+            waiting: by_priority.then(|| Box::new(Waiting::new(size))),
             log,
             slots: vec![FREE; usize::from(size)].into(),
             done: Vec::with_capacity(usize::from(size)),
@@ -179,15 +179,21 @@ impl Queue {
     pub fn backlog(&mut self, lane: Lane, memory: &mut GuestMemory) -> Result<u32, FaultKind> {
         self.publish();
         if self.waiting.is_some() {
-            self.sort(memory)?;
-            let ranges = if self.ranges_lane == lane { self.ranges_left() } else { 0 };
-            return Ok(ranges + self.waiting.as_ref().map_or(0, |waiting| waiting.in_lane(lane)));
+            return self.backlog_of_lane(lane, memory);
         }
         let before = self.ranges_left() + self.resubmit.len() as u32;
         if self.stopping || !self.enabled {
             return Ok(before);
         }
         Ok(before + u32::from(self.ring.waiting()?))
+    }
+
+    // On its own, or whoever has no priorities would have its code in the way.
+    #[inline(never)]
+    fn backlog_of_lane(&mut self, lane: Lane, memory: &mut GuestMemory) -> Result<u32, FaultKind> {
+        self.sort(memory)?;
+        let ranges = if self.ranges_lane == lane { self.ranges_left() } else { 0 };
+        Ok(ranges + self.waiting.as_ref().map_or(0, |waiting| waiting.in_lane(lane)))
     }
 
     /// Puts what is to be done again, and what the driver made available since, into lanes. Not more than the ring

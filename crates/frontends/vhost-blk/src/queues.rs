@@ -495,7 +495,7 @@ fn bit(queue: u16) -> u128 {
 
 fn hand_out(ring: &mut Queue, lane: Lane, head: u16, command: Command, buf: IoBuf) -> Fetch {
     ring.in_flight += 1;
-    Fetch::Command(command, buf, Token::new(lane.vq(), ring.generation, head.into()))
+    Fetch::Command(command, buf, Token::new(lane.vq, ring.generation, head.into()))
 }
 
 /// Whichever lane is fetched from: the ring has one request at a time in ranges.
