@@ -1,4 +1,4 @@
-//! Harnesses for everything that a guest or its VMM can write, each with an oracle.
+//! Harnesses for everything that a guest, its VMM or a drive can write, each with an oracle.
 //!
 //! | module | what is fuzzed | what must hold |
 //! | --- | --- | --- |
@@ -9,6 +9,7 @@
 //! | [`tenants`] | several controllers behind one poller and policy | every command comes back to the queue that it came from, nobody starves |
 //! | [`daemon`] | two tenants of the whole daemon, over both protocols, on real sockets | whatever the one does, the other one's data are right, and the one is served again |
 //! | [`block_device`] | descriptors of a block device's requests, and tags that the kernel hands over at any time | a model of the tags, each descriptor's exact command or error, one answer for each |
+//! | [`drive`] | registers, completions and memory of an NVMe controller that lies to our initiator | nothing panics or hangs, each command ends once, none that is not in flight |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
 //! A harness takes bytes and panics when something does not hold. The fuzzer feeds it what it finds; the
@@ -22,6 +23,7 @@ pub mod block_device;
 pub mod commands;
 pub mod daemon;
 mod descriptors;
+pub mod drive;
 pub mod front_end;
 pub mod messages;
 pub mod registers;
@@ -34,9 +36,10 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 8] = [
+pub const TARGETS: [(&str, Harness); 9] = [
     ("commands", commands::run),
     ("daemon", daemon::run),
+    ("drive", drive::run),
     ("registers", registers::run),
     ("tenants", tenants::run),
     ("ublk", block_device::run),

@@ -128,13 +128,3 @@ fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     daemon.wait_log(told, 1);
     daemon.stop();
 }
-
-#[test]
-fn priorities_of_the_client_are_for_nvme_alone() {
-    let home = Home::new();
-    let batch = "priority = \"client\"\nfrontend = \"vhost-user-blk\"";
-    let config = home.configure(&model("drr", "latency_target = \"10ms\"\npriority = \"client\"", batch));
-    let output = run(&["check", config.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(errors(&output).contains("ek.toml:18:12: priority = \"client\" does not apply"), "{}", errors(&output));
-}
