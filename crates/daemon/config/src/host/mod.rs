@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_model::units::Size;
 use layout::DeviceIdentity;
@@ -33,6 +33,10 @@ use crate::problem::{ConfigErrors, Problem, Sink};
 /// How often, and after which pause, a drive that is claimed is tried again: one second in all.
 const CLAIMED_TRIES: u32 = 50;
 const CLAIMED_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a drive may stay locked after its former daemon's end: what that had in its rings, the kernel takes apart
+/// when it finds time.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the machine has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +69,13 @@ struct Found {
 /// Whether anything was ever written to an image. Blocks that are counted may be those of its extended attributes.
 fn has_data(image: &File) -> bool {
     !matches!(rustix::fs::seek(image, rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO))
+}
+
+impl Drop for DeviceLock {
+    fn drop(&mut self) {
+        // The kernel may have the open file for a moment longer, in a ring that it is taking apart.
+        let _ = self.locked.as_ref().map(File::unlock);
+    }
 }
 
 impl DeviceLock {
@@ -227,7 +238,13 @@ impl Config {
 
     fn try_lock(&self, sink: &mut Sink<'_>, path: &Path) -> Option<File> {
         let mark = self.marks.path.as_ref();
-        match in_use::lock(path) {
+        let start = Instant::now();
+        let mut locked = in_use::lock(path);
+        while matches!(locked, Err(LockError::InUse)) && start.elapsed() < LOCK_PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+            locked = in_use::lock(path);
+        }
+        match locked {
             Ok(file) => Some(file),
             Err(LockError::InUse) => {
                 sink.maybe_at(mark, InUse::Locked.what(path), InUse::Locked.remedy());
