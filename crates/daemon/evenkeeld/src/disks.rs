@@ -353,7 +353,8 @@ impl ServedDrive {
             return self.grow_namespace(name, change);
         }
         let id = self.find_tenant(name).ok_or_else(|| no_such_disk(name))?;
-        if self.is_being_deleted(id) {
+        // Deleted, or taken off its pollers by a change that failed.
+        if self.tenants.get(&id).is_some_and(|live| live.leaving.is_some()) {
             return Err(being_deleted(name));
         }
         let Some(settings) = self.settings_of(name) else { return Err(declared(name, &self.config)) };
