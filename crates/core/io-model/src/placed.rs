@@ -79,14 +79,6 @@ impl<S: Source> Placed<S> {
     }
 
     #[cold]
-    fn split_fetched(&mut self, fetched: Fetch) -> Fetch {
-        match fetched {
-            Fetch::Command(command, buf, token) => self.split(command, buf, token),
-            fetched => fetched,
-        }
-    }
-
-    #[cold]
     fn next_part(&mut self, vq: u16) -> Fetch {
         let mut entries = self.splits.iter_mut().enumerate();
         let unfinished = entries.find_map(|(at, entry)| {
@@ -170,20 +162,19 @@ impl<S: Source> Source for Placed<S> {
         if self.has_unfinished(vq) {
             return self.next_part(vq);
         }
-        let mut fetched = self.source.fetch(vq);
-        // In its place: a command with its buffer is some cache lines to move.
-        if let Fetch::Command(command, ..) = &mut fetched
-            && command.op != Op::Flush
-        {
-            let extents = self.disks.get(usize::from(command.disk));
-            match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
-                Some((offset_bytes, follow_bytes)) if command.len_bytes <= follow_bytes => {
-                    command.offset_bytes = offset_bytes;
+        match self.source.fetch(vq) {
+            Fetch::Command(mut command, buf, token) if command.op != Op::Flush => {
+                let extents = self.disks.get(usize::from(command.disk));
+                match extents.and_then(|extents| extents.locate(command.tenant_offset_bytes)) {
+                    Some((offset_bytes, follow_bytes)) if command.len_bytes <= follow_bytes => {
+                        command.offset_bytes = offset_bytes;
+                        Fetch::Command(command, buf, token)
+                    }
+                    _ => self.split(command, buf, token),
                 }
-                _ => return self.split_fetched(fetched),
             }
+            fetched => fetched,
         }
-        fetched
     }
 
     #[inline]
