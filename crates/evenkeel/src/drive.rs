@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use api::{Drive, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
+use api::{Drive, DriveHealth, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
 use config::{in_use, mark_image};
 use io_model::units::{Size, UnitError};
+use nvme_driver::{PciAddress, VfioDescriptors};
 use rustix::fs::OFlags;
 
 use crate::disk::{DEFAULT_SOCKET, Daemon, print};
@@ -59,13 +60,25 @@ struct Add {
     /// 1 to 63 of a-z, 0-9, _ and -
     name: String,
 
-    /// file, block, memory, null or model
+    /// file, block, nvme, memory, null or model
     #[arg(long)]
     backend: String,
 
     /// The image or block device
     #[arg(long)]
     path: Option<PathBuf>,
+
+    /// With nvme, the PCI address of a drive that was claimed. One that was given up is served again so
+    #[arg(long, required_if_eq("backend", "nvme"))]
+    address: Option<PciAddress>,
+
+    /// Which of its namespaces [default: 1]
+    #[arg(long, requires = "address")]
+    nsid: Option<u16>,
+
+    /// What a command of such a drive may take before something is done about it [default: 30s]
+    #[arg(long, value_name = "TIME", requires = "address")]
+    command_timeout: Option<String>,
 
     /// How much of it is used, such as 64GiB [default: all of it]
     #[arg(long)]
@@ -104,7 +117,7 @@ pub fn run(args: Args) -> Result<()> {
         Command::List(daemon) => list(&daemon),
         Command::Show { name, daemon } => {
             let found = find(&Rest::new(&daemon.socket), &name)?;
-            print(&daemon, &found, || drives(std::slice::from_ref(&found)))
+            print(&daemon, &found, || drives(std::slice::from_ref(&found)) + &health(&found))
         }
         Command::Add(add) => run_add(*add),
         Command::Remove { name, force, daemon } => {
@@ -155,11 +168,25 @@ fn removed(name: &str, before: Option<&Drive>) -> String {
 }
 
 fn run_add(add: Add) -> Result<()> {
-    let Add { name, backend, path, size, create, profile, queues, policy, wipe, daemon } = add;
+    let Add {
+        name,
+        backend,
+        path,
+        address,
+        nsid,
+        command_timeout,
+        size,
+        create,
+        profile,
+        queues,
+        policy,
+        wipe,
+        daemon,
+    } = add;
     let daemon_at = Rest::new(&daemon.socket);
     let others = daemon_at.drives()?;
     // One that is there already is asked for once more, and whoever serves it has it open.
-    let is_there = others.iter().any(|drive| drive.name == name);
+    let is_there = others.iter().any(|drive| drive.name == name && drive.failed.is_none());
     if let Some(path) = path.as_deref().filter(|_| !is_there) {
         refuse_served(path, &others)?;
     }
@@ -171,8 +198,13 @@ fn run_add(add: Add) -> Result<()> {
     // The daemon opens it again at its next start, from wherever that is.
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let at = path.as_ref().map(|path| path.display().to_string());
-    let drive = NewDrive { name, backend, path: at, size, profile, queues, policy, wipe };
-    let added = daemon_at.add_drive(&drive, opened.as_ref().map(|opened| opened.file.as_fd()));
+    let function = address.filter(|_| !is_there).map(function).transpose()?;
+    let address = address.map(|address| address.to_string());
+    let drive =
+        NewDrive { name, backend, path: at, address, nsid, command_timeout, size, profile, queues, policy, wipe };
+    let function = function.iter().flat_map(|its| [&its.container, &its.group, &its.device]).map(AsFd::as_fd);
+    let handed_over: Vec<_> = opened.iter().map(|opened| opened.file.as_fd()).chain(function).collect();
+    let added = daemon_at.add_drive(&drive, &handed_over);
     if let (Err(error), Some(path), Some(Opened { is_new: true, .. })) = (&added, &path, &opened)
         && error.is::<Problem>()
     {
@@ -183,6 +215,13 @@ fn run_add(add: Add) -> Result<()> {
     let cut_off = "only operators (see [api] in the configuration) may hand a drive over";
     let drive = added.map_err(|error| if error.is::<Problem>() { error } else { error.context(cut_off) })?;
     print(&daemon, &drive, || drives(std::slice::from_ref(&drive)))
+}
+
+/// Opens a drive that was claimed.
+fn function(address: PciAddress) -> Result<VfioDescriptors> {
+    VfioDescriptors::open(address).map_err(|error| {
+        Problem::new(409, "not-usable", error.to_string(), "see what it says (`evenkeel drive list`)").into()
+    })
 }
 
 /// The daemon itself has it open, under whatever path.
@@ -259,13 +298,24 @@ fn no_such_drive(name: &str) -> Problem {
     Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
 }
 
+/// What a drive says of itself; nothing if it says nothing.
+fn health(drive: &Drive) -> String {
+    let Some(health) = &drive.health else { return String::new() };
+    let DriveHealth { temperature_celsius, available_spare_percent, used_percent, media_errors, warnings, .. } = health;
+    let warns = if warnings.is_empty() { "nothing".to_owned() } else { warnings.join("; ") };
+    format!(
+        "\n{temperature_celsius} °C, {available_spare_percent} % of its spare left, {used_percent} % of its life used, \
+         {media_errors} media errors; it warns of: {warns}\n"
+    )
+}
+
 pub(crate) fn drives(drives: &[Drive]) -> String {
     let row = |drive: &Drive| {
         let path = drive.path.clone().unwrap_or_else(|| "-".to_owned());
         let sizes = [drive.size_bytes, drive.free_bytes, drive.wiping_bytes].map(|bytes| Size(bytes).to_string());
         let [size, free, wiping] = sizes;
         let state = match &drive.failed {
-            Some(why) => format!("missing: {why}"),
+            Some(why) => format!("failed: {why}"),
             None if drive.sanitizing => "sanitizing".to_owned(),
             None => "served".to_owned(),
         };

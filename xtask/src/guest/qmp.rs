@@ -13,11 +13,15 @@ use super::qemu::{Disk, VCPUS};
 /// How long QEMU, or a guest that is to let go of a drive, may take, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// An input or output error, as Linux numbers it.
+const EIO: i32 = 5;
+
 /// A connection to the monitor.
 pub struct Qmp {
     stream: BufReader<UnixStream>,
     /// What came while something else was waited for.
     events: Vec<Value>,
+    bad_sector: Option<u64>,
 }
 
 impl Qmp {
@@ -28,7 +32,7 @@ impl Qmp {
     pub fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path).with_context(|| path.display().to_string())?;
         stream.set_read_timeout(Some(LIMIT))?;
-        let mut monitor = Self { stream: BufReader::new(stream), events: Vec::new() };
+        let mut monitor = Self { stream: BufReader::new(stream), events: Vec::new(), bad_sector: None };
         monitor.receive().context("QEMU's greeting")?;
         monitor.execute("qmp_capabilities", &json!({}))?;
         Ok(monitor)
@@ -51,9 +55,24 @@ impl Qmp {
                     "driver": "vhost-user-blk-pci", "id": id, "bus": port, "chardev": id, "num-queues": VCPUS,
                 })
             }
-            Disk::QemuNvme(_) => bail!("not plugged in while a guest runs"),
+            Disk::QemuNvme(image) => {
+                let node = node_of(id);
+                let mut file = json!({"driver": "file", "filename": image});
+                if let Some(sector) = self.bad_sector {
+                    let rule = json!({"event": "none", "iotype": "read", "errno": EIO, "sector": sector});
+                    file = json!({"driver": "blkdebug", "image": file, "inject-error": [rule]});
+                }
+                self.execute("blockdev-add", &json!({"driver": "raw", "node-name": node, "file": file}))?;
+                json!({"driver": "nvme", "id": id, "serial": id, "bus": port, "drive": node})
+            }
         };
         self.execute("device_add", &arguments)
+    }
+
+    /// The next [`Disk::QemuNvme`] that is plugged in can't read this sector of 512 bytes.
+    pub fn with_bad_sector(mut self, sector: u64) -> Self {
+        self.bad_sector = Some(sector);
+        self
     }
 
     /// Unplugs a drive, and waits until the guest has let go of it.
@@ -63,10 +82,22 @@ impl Qmp {
     pub fn unplug(&mut self, disk: &Disk, id: &str) -> Result<()> {
         self.execute("device_del", &json!({"id": id}))?;
         self.wait_for_end_of(id)?;
-        if matches!(disk, Disk::VhostUser(_)) {
-            self.execute("chardev-remove", &json!({"id": id}))?;
+        match disk {
+            Disk::VhostUser(_) => self.execute("chardev-remove", &json!({"id": id})),
+            Disk::QemuNvme(_) => self.execute("blockdev-del", &json!({"node-name": node_of(id)})),
+            Disk::VfioUser(_) => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Holds the commands of a plugged [`Disk::QemuNvme`] back, so that `iops` end in a second; 0: none any more.
+    ///
+    /// # Errors
+    /// With QEMU's reason.
+    pub fn throttle(&mut self, id: &str, iops: u32) -> Result<()> {
+        let none = ["bps", "bps_rd", "bps_wr", "iops_rd", "iops_wr"].map(|key| (key.to_owned(), json!(0)));
+        let mut limits = serde_json::Map::from_iter(none);
+        limits.extend([("id".to_owned(), json!(id)), ("iops".to_owned(), json!(iops))]);
+        self.execute("block_set_io_throttle", &limits.into())
     }
 
     fn wait_for_end_of(&mut self, id: &str) -> Result<()> {
@@ -104,6 +135,11 @@ impl Qmp {
         ensure!(self.stream.read_line(&mut line)? > 0, "the monitor closed");
         serde_json::from_str(&line).with_context(|| line.clone())
     }
+}
+
+/// What QEMU calls the content of a plugged NVMe drive.
+fn node_of(id: &str) -> String {
+    format!("image-{id}")
 }
 
 #[cfg(test)]

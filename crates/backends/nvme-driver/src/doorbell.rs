@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use guest_memory::MappedU32;
 
-use crate::device::Doorbell;
+use crate::device::{Doorbell, Ring};
 use crate::error::Error;
 
 /// A shadow doorbell and the event index that says when the register must be written all the same
@@ -26,6 +26,12 @@ impl QueueDoorbell {
         Self { register, shadow, last: 0 }
     }
 
+    /// Lets go of the register, whose mapping keeps the kernel from taking the device away. Nothing is told any more.
+    pub(crate) fn disconnect(&mut self) {
+        self.register = Doorbell::Sent(Box::new(Disconnected));
+        self.shadow = None;
+    }
+
     /// Tells the device about `index`.
     #[inline]
     pub(crate) fn ring(&mut self, index: u16) -> Result<(), Error> {
@@ -43,6 +49,14 @@ impl QueueDoorbell {
             }
         }
         self.register.write(index.into())
+    }
+}
+
+struct Disconnected;
+
+impl Ring for Disconnected {
+    fn ring(&mut self, _value: u32) -> Result<(), Error> {
+        Err(Error::Removed)
     }
 }
 

@@ -135,6 +135,12 @@ impl QueuePair {
         })
     }
 
+    /// Lets go of a device that is gone: nothing can be submitted any more. Its memory stays.
+    pub fn disconnect(&mut self) {
+        self.sq_doorbell.disconnect();
+        self.cq_doorbell.disconnect();
+    }
+
     /// Queue identifier; 0 is the admin queues.
     pub fn id(&self) -> u16 {
         self.id

@@ -178,7 +178,17 @@ impl NvmeDrive {
     /// # Errors
     /// The controller does not come up, or lacks something.
     pub fn start<D: PciDevice>(device: D, options: Options) -> Result<(Self, DriveThread<D>), StartError> {
-        let mut controller = Controller::start(device)?;
+        Self::over(Controller::start(device)?, options)
+    }
+
+    /// The same over a controller that is up, and that nobody uses.
+    ///
+    /// # Errors
+    /// It lacks something.
+    pub fn over<D: PciDevice>(
+        mut controller: Controller<D>,
+        options: Options,
+    ) -> Result<(Self, DriveThread<D>), StartError> {
         let active = controller.admin().active_namespaces()?;
         if !active.contains(&options.nsid) {
             return Err(StartError::NoNamespace { nsid: options.nsid, active });

@@ -322,6 +322,7 @@ impl Hwq {
     pub fn give_up(&mut self, tools: &mut Tools<'_>, ended: &mut impl FnMut(Done)) {
         self.lose(tools, ended);
         self.state = State::Gone;
+        self.pair.disconnect();
         while let Some(index) = self.waiting.pop_front() {
             self.flights[index as usize].outcome = Err(DeviceError::Gone);
             self.end(index, ended);

@@ -96,8 +96,8 @@ impl<D: PciDevice> DriveThread<D> {
         self.drive.is_gone.store(true, Ordering::Relaxed);
         self.sets.iter().for_each(|set| set.post(Mail::Gone));
         notify(Notice::Warning(format!(
-            "the drive is given up, and everything that is asked of it fails: {why}. Remove it (evenkeel drive remove \
-             --force) and add it again once it is well"
+            "the drive is given up, and everything that is asked of it fails: {why}. Add it again once it is \
+             well (evenkeel drive claim, then evenkeel drive add)"
         )));
     }
 }

@@ -10,9 +10,9 @@ use utoipa::{IntoParams, ToSchema};
 pub struct Drive {
     /// Unique among the drives.
     pub name: String,
-    /// `file`, `block`, `memory`, `null` or `model`.
+    /// `file`, `block`, `nvme`, `memory`, `null` or `model`.
     pub backend: String,
-    /// The file or block device.
+    /// The file or block device, or the PCI address.
     pub path: Option<String>,
     /// Bytes that disks may have.
     pub size_bytes: u64,
@@ -30,12 +30,32 @@ pub struct Drive {
     /// It is held: nothing is sent to it, and no disk is placed there, until it is sanitized or that is given up.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub sanitizing: bool,
-    /// Why it could not be had when the daemon started; its disks are not served.
+    /// Why it could not be had when the daemon started, or was given up since; its disks are not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
-    /// The disks of such a drive, as far as they are known: their names are taken.
+    /// The disks of a drive that could not be had, as far as they are known: their names are taken.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub disks_not_served: Vec<String>,
+    /// What the drive says of itself, a minute ago at most. Where the kernel has the drive, ask the kernel.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub health: Option<DriveHealth>,
+}
+
+/// A drive's SMART / Health Information log page (NVM Express Base 5.16.1.3).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DriveHealth {
+    /// Composite temperature.
+    pub temperature_celsius: i32,
+    /// Spare that is left.
+    pub available_spare_percent: u8,
+    /// Below this the drive warns.
+    pub spare_threshold_percent: u8,
+    /// Of the life that its maker expects; may pass 100.
+    pub used_percent: u8,
+    /// Data that could not be read, as the drive counts them.
+    pub media_errors: u64,
+    /// What it warns of, in words.
+    pub warnings: Vec<String>,
 }
 
 /// How a drive is taken away.
@@ -56,12 +76,22 @@ pub struct DriveRemoval {
 pub struct NewDrive {
     /// 1 to 63 of `a-z 0-9 _ -`, unique among the drives.
     pub name: String,
-    /// `file`, `block`, `memory`, `null` or `model`. The first two come with a descriptor (`SCM_RIGHTS`, beside the
-    /// request's first bytes) that is open for reading and writing, exclusively for a block device.
+    /// `file`, `block`, `nvme`, `memory`, `null` or `model`. The first two come with a descriptor (`SCM_RIGHTS`, beside
+    /// the request's first bytes) that is open for reading and writing, exclusively for a block device. `nvme` comes
+    /// with three of VFIO's: the container with its IOMMU set, the group in it, and the function.
     pub backend: String,
     /// What the descriptor is of; the daemon opens it by that at its next start.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<String>,
+    /// The PCI address that `nvme`'s descriptors are of, such as `0000:03:00.0`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub address: Option<String>,
+    /// Which of its namespaces, 1 unless it is said.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub nsid: Option<u16>,
+    /// What a command of such a drive may take before something is done about it, such as `30s`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub command_timeout: Option<String>,
     /// How much of it is used, such as `64GiB`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size: Option<String>,

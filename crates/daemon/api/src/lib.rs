@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use client::{Client, NoDaemon};
 pub use disks::{Ceilings, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
-pub use drives::{Drive, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
+pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};

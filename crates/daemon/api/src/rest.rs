@@ -24,6 +24,9 @@ use crate::{
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
+/// Descriptors that a drive comes with at most: VFIO's.
+const MAX_HANDED_OVER: usize = 3;
+
 /// No answer is longer.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -125,11 +128,12 @@ impl Rest {
         self.ask(Method::GET, "/v1/drives", None::<&()>)
     }
 
-    /// Adds a drive. `opened`: what its path leads to. One that is there with the same settings is as good.
+    /// Adds a drive. `opened`: what its path leads to, or VFIO's descriptors (see [`NewDrive`]). One that is there with
+    /// the same settings is as good.
     ///
     /// # Errors
     /// As [`Rest::disks`].
-    pub fn add_drive(&self, drive: &NewDrive, opened: Option<BorrowedFd<'_>>) -> Result<Drive> {
+    pub fn add_drive(&self, drive: &NewDrive, opened: &[BorrowedFd<'_>]) -> Result<Drive> {
         self.ask_with(opened, Method::POST, "/v1/drives", Some(drive))
     }
 
@@ -176,19 +180,19 @@ impl Rest {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
-        self.ask_with(None, method, at, body)
+        self.ask_with(&[], method, at, body)
     }
 
     fn ask_with<T: DeserializeOwned>(
         &self,
-        fd: Option<BorrowedFd<'_>>,
+        fds: &[BorrowedFd<'_>],
         method: Method,
         at: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
         let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
-        if let Some(fd) = fd {
-            hand_over(&stream, fd).with_context(|| format!("the daemon at {}", self.socket.display()))?;
+        if !fds.is_empty() {
+            hand_over(&stream, fds).with_context(|| format!("the daemon at {}", self.socket.display()))?;
         }
         stream.set_nonblocking(true)?;
         let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
@@ -213,12 +217,13 @@ impl Rest {
     }
 }
 
-/// Sends a descriptor, with an empty line before the request, which servers pass over (RFC 9112, section 2.2).
-fn hand_over(stream: &UnixStream, fd: BorrowedFd<'_>) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends descriptors, with an empty line before the request, which servers pass over (RFC 9112, section 2.2).
+fn hand_over(stream: &UnixStream, fds: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_HANDED_OVER))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        bail!("a drive comes with {MAX_HANDED_OVER} descriptors at most");
+    }
     sendmsg(stream, &[IoSlice::new(b"\r\n")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }

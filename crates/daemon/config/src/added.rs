@@ -115,7 +115,7 @@ pub(crate) fn not_declared(sections: &str, text: &str) -> String {
     let declared: Vec<&Table> =
         file.get("drive").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect();
     let is_same = |one: &Table, other: &Table| {
-        ["name", "backend", "path", "layout_file"].iter().all(|key| one.get(*key) == other.get(*key))
+        ["name", "backend", "path", "address", "nsid", "layout_file"].iter().all(|key| one.get(*key) == other.get(*key))
     };
     retain(sections, |drive| !declared.iter().any(|other| is_same(drive, other)))
 }

@@ -394,6 +394,14 @@ impl Backend {
         }
     }
 
+    /// Where it is: the path, or the PCI address.
+    pub fn place(&self) -> Option<PathBuf> {
+        match self {
+            Self::Nvme { address, .. } => Some(PathBuf::from(address)),
+            _ => self.path().map(Path::to_owned),
+        }
+    }
+
     /// Whether both mean one drive, whatever else is said of it.
     pub fn is_same_drive(&self, other: &Self) -> bool {
         match (self, other) {

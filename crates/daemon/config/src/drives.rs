@@ -13,7 +13,7 @@ use toml::de::DeTable;
 use crate::added::{self, AddedDrives};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
-use crate::host::HostReport;
+use crate::host::{HostReport, Survey};
 use crate::namespace;
 use crate::nearest::nearest;
 use crate::prepare::layout_problem;
@@ -158,6 +158,17 @@ pub struct Drives {
     pub unplaced: Unplaced,
 }
 
+/// What comes with a drive whose opener hands it over.
+#[derive(Debug, Clone, Copy)]
+pub enum HandedOver<'a> {
+    /// It has neither file nor device.
+    Nothing,
+    /// A file or block device, open.
+    File(&'a File),
+    /// A drive without the kernel, as it describes itself.
+    Nvme(&'a Survey),
+}
+
 /// A drive that was looked at.
 #[derive(Debug)]
 pub struct Found {
@@ -180,14 +191,15 @@ impl Found {
         Ok(Self { config, host, file })
     }
 
-    /// A drive that its opener handed over; `None`: it has no file.
+    /// A drive that its opener handed over.
     ///
     /// # Errors
     /// It is no such drive, its layout can't be read, or it holds data that no layout knows.
-    pub fn handed_over(config: Config, opened: Option<&File>) -> Result<Self, ConfigErrors> {
+    pub fn handed_over(config: Config, opened: HandedOver<'_>) -> Result<Self, ConfigErrors> {
         let host = match opened {
-            Some(opened) => config.check_opened(opened)?,
-            None => config.of_no_file(),
+            HandedOver::File(opened) => config.check_opened(opened)?,
+            HandedOver::Nvme(survey) => config.check_surveyed(survey)?,
+            HandedOver::Nothing => config.of_no_file(),
         };
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
         if host.holds_data && file.layout().is_none() {

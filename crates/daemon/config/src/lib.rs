@@ -66,9 +66,9 @@ pub use config::{
     Backend, Config, DEVICE_DIR, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text,
 };
 pub use demand::{Demand, DemandLoad};
-pub use drives::{Drives, Found, Unplaced};
+pub use drives::{Drives, Found, HandedOver, Unplaced};
 pub use frontend::{Frontend, Mode, Serving, Threads, UblkOptions};
-pub use host::{DeviceLock, HostReport, Identity, drive_id, in_use, is_partition, mark_image};
+pub use host::{DeviceLock, HostReport, Identity, Survey, drive_id, in_use, is_partition, mark_image};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;

@@ -105,7 +105,7 @@ fn refuse_one_drive_twice(there: &[There], missing: &[Missing], drive: &Found) -
     let Found { config, host, .. } = drive;
     let mut sink = Sink::new(&config.text);
     let path = &host.device.path;
-    let is_same = |other: &&There| config.device.backend.path().is_some() && other.drive.host.device.path == *path;
+    let is_same = |other: &&There| config.device.backend.place().is_some() && other.drive.host.device.path == *path;
     let same = there.iter().find(is_same).map(|other| &other.drive.config.device.name);
     let same = same.or_else(|| Some(&missing.iter().find(|it| it.is_at(Path::new(path)))?.config.device.name));
     if let Some(other) = same {

@@ -113,7 +113,7 @@ impl Missing {
 
     /// Whether it is that file or device.
     pub fn is_at(&self, path: &Path) -> bool {
-        self.at.as_deref() == Some(path) || self.config.device.backend.path() == Some(path)
+        self.at.as_deref() == Some(path) || self.config.device.backend.place().as_deref() == Some(path)
     }
 
     /// Removes the record of who has what on a drive that was added, durably. What is on the drive stays.

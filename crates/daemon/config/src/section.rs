@@ -74,22 +74,19 @@ pub(crate) const DEVICE: &[&str] = &[
     "nsid",
     "command_timeout",
 ];
-pub(crate) const DRIVE: &[&str] = &[
-    "name",
-    "backend",
-    "path",
-    "size",
-    "create",
-    "profile",
-    "queues",
-    "queue_depth",
-    "layout_file",
-    "wipe",
-    "memory_backed",
-    "nofail",
-    "policy",
-    "pollers",
-];
+/// Those of a device, and what one of several has beside.
+pub(crate) const DRIVE: &[&str] = &chained::<{ DEVICE.len() + DRIVE_ALONE.len() }>(DEVICE, DRIVE_ALONE);
+const DRIVE_ALONE: &[&str] = &["name", "nofail", "policy", "pollers"];
+
+const fn chained<const N: usize>(one: &[&'static str], other: &[&'static str]) -> [&'static str; N] {
+    let mut all = [""; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < one.len() { one[at] } else { other[at - one.len()] };
+        at += 1;
+    }
+    all
+}
 /// The keys of `[policy]`.
 pub const POLICY: &[&str] = &[
     "name",

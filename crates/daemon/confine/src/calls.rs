@@ -221,8 +221,12 @@ const CONTROL: &[Call] = &[
 const ZEROING: &[Call] = &[any(SYS_fallocate), any(SYS_pwrite64), any(SYS_fdatasync)];
 
 /// Requests of VFIO (linux/vfio.h): `_IO(';', 100 + n)`, none of which the C library names.
+const VFIO_DEVICE_GET_INFO: u64 = 0x3b6b;
+const VFIO_DEVICE_GET_REGION_INFO: u64 = 0x3b6c;
+const VFIO_DEVICE_GET_IRQ_INFO: u64 = 0x3b6d;
 const VFIO_DEVICE_SET_IRQS: u64 = 0x3b6e;
 const VFIO_DEVICE_RESET: u64 = 0x3b6f;
+const VFIO_IOMMU_GET_INFO: u64 = 0x3b70;
 const VFIO_IOMMU_MAP_DMA: u64 = 0x3b71;
 const VFIO_IOMMU_UNMAP_DMA: u64 = 0x3b72;
 
@@ -238,6 +242,11 @@ const DRIVE: &[Call] = &[
     (SYS_fcntl, &[(1, Eq, F_DUPFD_CLOEXEC as u64)]),
     (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_SET_IRQS)]),
     (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_RESET)]),
+    // Of one that was handed over: what there is.
+    (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_GET_INFO)]),
+    (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_GET_REGION_INFO)]),
+    (SYS_ioctl, &[(1, Eq, VFIO_DEVICE_GET_IRQ_INFO)]),
+    (SYS_ioctl, &[(1, Eq, VFIO_IOMMU_GET_INFO)]),
 ];
 
 /// Looking at descriptors, and passing them on.

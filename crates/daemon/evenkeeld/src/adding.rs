@@ -4,28 +4,93 @@
 //! the request. It is recorded in the state directory, beside its layout, and opened by its path at the next start.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
 
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::{Level, Sink};
-use config::{AddedDrives, Config, ConfigErrors, DeviceLock, Drives, Found, Missing, Profile};
+use config::{AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile};
+use confine::ThreadKind;
 use io_model::units::Size;
 use layout::{Layout, LayoutFile};
+use nvme_driver::VfioDescriptors;
 use promises::{drive_profile, planning};
 
-use crate::drive;
+use crate::daemon::Command;
+use crate::disks::{DiskCommand, Reply};
+use crate::drive::{self, HandedIn};
+use crate::nvme_drive::{self, SurveyedNvme};
 use crate::opened::OpenedDrive;
-use crate::owner::Owner;
+use crate::owner::{Owner, SERVERS_LIMIT};
 use crate::problems::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::served_drive::{DriveId, ServedDrive};
+use crate::threads;
+
+/// A drive that is to be added, before it is looked at.
+struct Wanted {
+    /// Where its layout is kept, if it has one.
+    layout_file: Option<PathBuf>,
+    section: String,
+    /// The drives that were added, with it.
+    to_be: AddedDrives,
+}
 
 impl Owner {
-    /// Serves one more drive.
-    pub(crate) fn add_drive(&mut self, new: &NewDrive, file: Option<File>) -> Result<Drive, Problem> {
-        let layout_file = new.path.as_ref().map(|_| self.added.layout_file(&new.name));
+    /// Serves one more drive. One without the kernel is brought up first, which nobody else is to wait for.
+    pub(crate) fn begin_to_add_drive(
+        &mut self,
+        new: Box<NewDrive>,
+        handed_over: Vec<OwnedFd>,
+        reply: Reply<Result<Drive, Problem>>,
+    ) {
+        if new.backend != "nvme" || handed_over.is_empty() {
+            let file = handed_over.into_iter().next().map(File::from);
+            return reply(self.add_drive(&new, file.map_or(HandedIn::Nothing, HandedIn::File)));
+        }
+        let handle = self.common.handle.clone();
+        match self.to_be_brought_up(&new, handed_over) {
+            Ok((config, opened)) => {
+                let bring_up = move || {
+                    threads::enter(ThreadKind::Drive);
+                    let opened = bring_up(&config, opened);
+                    handle.tell(Command::Disk(DiskCommand::DriveOpened(new, opened, reply)));
+                };
+                // Without a thread the reply is dropped: there is no answer.
+                let _ = thread::Builder::new().name("nvme-new".into()).spawn(bring_up);
+            }
+            Err(problem) => reply(Err(problem)),
+        }
+    }
+
+    /// What was handed over of a drive without the kernel, and what is to be known of it to bring it up.
+    fn to_be_brought_up(&self, new: &NewDrive, fds: Vec<OwnedFd>) -> Result<(Config, VfioDescriptors), Problem> {
+        let config = match self.drive_named(&new.name) {
+            Some((_, there)) if there.pollers.is_drive_gone() => there.config.clone(),
+            Some(_) => return Err(drive_name_taken(&new.name)),
+            None => self.config_of_new(&new.name, &self.wanted(new)?.to_be)?,
+        };
+        let Backend::Nvme { address, .. } = &config.device.backend else { return Err(broken()) };
+        let Ok([container, group, device]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(no_descriptors("nvme")) };
+        let address = address.parse().map_err(|_| broken())?;
+        Ok((config, VfioDescriptors { address, container, group, device }))
+    }
+
+    fn wanted(&self, new: &NewDrive) -> Result<Wanted, Problem> {
+        let outlives_us = new.path.is_some() || new.address.is_some();
+        let layout_file = outlives_us.then(|| self.added.layout_file(&new.name));
         let section = new.to_section(layout_file.as_deref()).map_err(not_writable)?;
-        let to_be = self.added.with(&section);
-        if let Some((_, there)) = self.drive_named(&new.name) {
+        Ok(Wanted { to_be: self.added.with(&section), layout_file, section })
+    }
+
+    /// Serves one more drive that is open, or one that was given up again.
+    pub(crate) fn add_drive(&mut self, new: &NewDrive, opened: HandedIn) -> Result<Drive, Problem> {
+        let Wanted { layout_file, section, to_be } = self.wanted(new)?;
+        if let Some((id, there)) = self.drive_named(&new.name) {
+            if let (true, HandedIn::Nvme(opened)) = (there.pollers.is_drive_gone(), opened) {
+                return self.serve_once_more(id, opened);
+            }
             let is_same = there.config.is_added() && self.added.sections().contains(&section);
             return if is_same { Ok(there.describe()) } else { Err(drive_name_taken(&new.name)) };
         }
@@ -38,7 +103,7 @@ impl Owner {
         }
         let config = self.config_of_new(&new.name, &to_be)?;
         layout_file.map_or(Ok(()), remove_left_behind)?;
-        let opened = self.open(config, file)?;
+        let opened = self.open(config, opened)?;
         self.refuse_names_of(&opened)?;
         self.keep(to_be).inspect_err(|_| {
             if opened.layout.layout().is_none_or(is_empty) {
@@ -56,6 +121,24 @@ impl Owner {
         Ok(described)
     }
 
+    /// A drive that was given up is there again: its tenants are served as after a restart of the daemon.
+    fn serve_once_more(&mut self, id: DriveId, opened: Box<SurveyedNvme>) -> Result<Drive, Problem> {
+        let Some(former) = self.drives.get(&id) else { return Err(broken()) };
+        let opened = self.open(former.declared(), HandedIn::Nvme(opened))?;
+        if let Some(mut former) = self.drives.remove(&id) {
+            let servers = former.begin_to_stop();
+            former.pollers.join();
+            let deadline = Instant::now() + SERVERS_LIMIT;
+            servers.into_iter().for_each(|server| server.part_by(deadline));
+        }
+        let mut drive = ServedDrive::new(id, opened, self.common.clone());
+        drive.serve_again();
+        let described = drive.describe();
+        self.tell(EventKind::DriveAdded, &described.name, "served again");
+        self.drives.insert(id, drive);
+        Ok(described)
+    }
+
     /// A drive that was Evenkeel's before may have disks whose names others have by now.
     fn refuse_names_of(&self, opened: &OpenedDrive) -> Result<(), Problem> {
         let its = opened.layout.layout().map(Layout::placements).unwrap_or_default();
@@ -67,15 +150,16 @@ impl Owner {
 
     /// One that is missing is a drive all the same: once it is back, it would be there twice.
     fn refuse_missing(&self, new: &NewDrive) -> Result<(), Problem> {
-        let is_there = |missing: &&Missing| new.path.as_ref().is_some_and(|path| missing.is_at(Path::new(path)));
+        let place = new.path.as_ref().or(new.address.as_ref());
+        let is_there = |missing: &&Missing| place.is_some_and(|place| missing.is_at(Path::new(place)));
         let same_path = || self.absent.drives.iter().find(is_there);
         let Some(missing) = self.absent.drive(&new.name).or_else(same_path) else { return Ok(()) };
         let name = missing.name();
         let title = match name == new.name {
             true => format!("there is a drive {name:?} already, which is missing: {}", missing.why()),
             false => {
-                let path = new.path.as_deref().unwrap_or_default();
-                format!("{path} is drive {name:?} already, which is missing: {}", missing.why())
+                let place = place.map_or("", String::as_str);
+                format!("{place} is drive {name:?} already, which is missing: {}", missing.why())
             }
         };
         let remedy = match missing.config.is_added() {
@@ -192,28 +276,34 @@ impl Owner {
     }
 
     /// Opens what was handed over, with nobody on it.
-    fn open(&self, config: Config, file: Option<File>) -> Result<OpenedDrive, Problem> {
-        if config.device.backend.path().is_some() != file.is_some() {
-            let title =
-                format!("a {} drive comes with its descriptor, and no other does", config.device.backend.name());
-            return Err(Problem::new(422, "no-descriptor", title, "use `evenkeel drive add`, which hands it over"));
+    fn open(&self, config: Config, opened: HandedIn) -> Result<OpenedDrive, Problem> {
+        let file = match &opened {
+            HandedIn::File(file) => Some(file),
+            HandedIn::Nothing | HandedIn::Nvme(_) => None,
+        };
+        let is_complete = match &config.device.backend {
+            Backend::File { .. } | Backend::Block { .. } => file.is_some(),
+            Backend::Nvme { .. } => matches!(opened, HandedIn::Nvme(_)),
+            Backend::Memory | Backend::Null | Backend::Model { .. } => matches!(opened, HandedIn::Nothing),
+        };
+        if !is_complete {
+            return Err(no_descriptors(config.device.backend.name()));
         }
         let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why));
         let profile = profile.map_err(|errors| invalid(&errors))?;
-        if matches!(config.device.backend, config::Backend::Nvme { .. }) {
-            let what = "a drive without the kernel (backend = \"nvme\") can't be added while the daemon runs";
-            let remedy = "write it in the configuration file, and restart the daemon: guests reconnect";
-            return Err(Problem::new(409, "not-online", what, remedy));
-        }
         let policy = planning::policy(&config, &profile);
-        let lock = DeviceLock::over(file.as_ref()).map_err(|error| {
+        let lock = DeviceLock::over(file).map_err(|error| {
             Problem::new(409, "in-use", format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
         })?;
-        let found = Found::handed_over(config, file.as_ref()).map_err(|errors| refused(&errors))?;
+        let handed_over = match &opened {
+            HandedIn::Nothing => HandedOver::Nothing,
+            HandedIn::File(file) => HandedOver::File(file),
+            HandedIn::Nvme(surveyed) => HandedOver::Nvme(&surveyed.survey),
+        };
+        let found = Found::handed_over(config, handed_over).map_err(|errors| refused(&errors))?;
         let size_bytes = found.host.device.size_bytes;
-        let drive = drive::open_over(&found.config, &profile, size_bytes, file);
         let drive =
-            drive.map_err(|error| Problem::new(409, "not-usable", format!("{error:#}"), "choose another drive"))?;
+            drive::open_over(&found.config, &profile, size_bytes, opened).map_err(|error| not_usable(&error))?;
         let prepared = found.prepare().map_err(|errors| refused(&errors))?;
         let (config, layout) = prepared.commit_handed_over().map_err(|errors| {
             let (title, remedy) = in_words(&errors);
@@ -224,6 +314,16 @@ impl Owner {
 }
 
 impl ServedDrive {
+    /// Its configuration with the tenants that the file declares and that are still there; the layout has the others.
+    fn declared(&self) -> Config {
+        let is_made = |name: &str| self.settings_of(name).is_some();
+        let mut config = self.config.clone();
+        let tenants = self.tenants.values().map(|live| &live.tenant).filter(|tenant| !is_made(&tenant.name));
+        config.tenants = tenants.cloned().collect();
+        config.namespaces.retain(|namespace| self.has_disk(&namespace.name) && !is_made(&namespace.name));
+        config
+    }
+
     /// The disks that were made on it before are served, and what deleted ones left is wiped.
     fn serve_again(&mut self) {
         let warn = |sink: &Sink, name: &str, error: &anyhow::Error| {
@@ -247,6 +347,22 @@ impl ServedDrive {
         let disks = layout.map_or(0, |layout| layout.placements().len()).max(self.tenants.len());
         (disks, layout.map_or(0, |layout| layout.wiping().iter().map(|range| range.size_bytes).sum()))
     }
+}
+
+/// Asks a drive without the kernel what it is.
+fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Problem> {
+    let Backend::Nvme { nsid, command_timeout, .. } = &config.device.backend else { return Err(broken()) };
+    let surveyed = nvme_drive::survey(&config.device.name, opened, *nsid, *command_timeout);
+    surveyed.map(|surveyed| HandedIn::Nvme(Box::new(surveyed))).map_err(|error| not_usable(&error))
+}
+
+fn not_usable(error: &anyhow::Error) -> Problem {
+    Problem::new(409, "not-usable", format!("{error:#}"), "choose another drive")
+}
+
+fn no_descriptors(backend: &str) -> Problem {
+    let title = format!("the descriptors that came are not those of a {backend} drive");
+    Problem::new(422, "no-descriptor", title, "use `evenkeel drive add`, which hands them over")
 }
 
 fn refuse_declared(config: &Config) -> Result<(), Problem> {

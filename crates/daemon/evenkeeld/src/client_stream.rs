@@ -26,16 +26,16 @@ pub struct ClientStream {
 
 /// What an operator handed over last, for the request that came with it.
 #[derive(Debug, Clone, Default)]
-pub struct HandedOver(Arc<Mutex<Option<OwnedFd>>>);
+pub struct HandedOver(Arc<Mutex<Vec<OwnedFd>>>);
 
 impl HandedOver {
     /// Takes it.
-    pub fn take(&self) -> Option<OwnedFd> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn take(&self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn put(&self, fd: OwnedFd) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+    fn put(&self, fds: Vec<OwnedFd>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fds;
     }
 }
 
@@ -58,8 +58,8 @@ impl ClientStream {
         match received {
             Received::Bytes(bytes, fds) => {
                 into.advance(bytes);
-                if let (Some(place), Some(fd)) = (&self.handed_over, fds.into_iter().next()) {
-                    place.put(fd);
+                if let (Some(place), false) = (&self.handed_over, fds.is_empty()) {
+                    place.put(fds);
                 }
             }
             Received::End => {}

@@ -66,6 +66,8 @@ pub enum Happening {
     Wiped(WipeStep),
     /// A poller has let go of the wiper.
     WiperLeft(TenantId),
+    /// The drive itself tells what goes wrong with it.
+    DriveFailing(String),
 }
 
 /// One drive, for whoever looks at what its tenants get.

@@ -3,13 +3,14 @@
 //! Each change is checked as if it stood in the configuration file, judged beside everybody's promises, made durable in
 //! the layout, and then applied. A kill before it is durable leaves what was; a kill after it, what is to be.
 
-use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, EventKind, Exported,
-    NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth, DriveRemoval,
+    EventKind, Exported, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
+use backend_nvme::Health;
 use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
@@ -18,6 +19,7 @@ use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
+use crate::drive::HandedIn;
 use crate::front_end::Reached;
 use crate::owner::Owner;
 use crate::problems::{
@@ -48,8 +50,10 @@ pub enum DiskCommand {
     Operations(Reply<Vec<Operation>>),
     /// The drives.
     Drives(Reply<Vec<Drive>>),
-    /// One more, open where it has a file.
-    AddDrive(Box<NewDrive>, Option<File>, Reply<Result<Drive, Problem>>),
+    /// One more, with the descriptors that came with it.
+    AddDrive(Box<NewDrive>, Vec<OwnedFd>, Reply<Result<Drive, Problem>>),
+    /// The same once it is up, or can't be brought up.
+    DriveOpened(Box<NewDrive>, Result<HandedIn, Problem>, Reply<Result<Drive, Problem>>),
     /// One less.
     RemoveDrive(String, DriveRemoval, Reply<Result<Vec<Drive>, Problem>>),
     /// One is to be sanitized, or was.
@@ -99,7 +103,10 @@ impl Owner {
             }
             DiskCommand::Operations(reply) => reply(self.drives.values().flat_map(ServedDrive::operations).collect()),
             DiskCommand::Drives(reply) => reply(self.describe_drives()),
-            DiskCommand::AddDrive(drive, file, reply) => reply(self.add_drive(&drive, file)),
+            DiskCommand::AddDrive(drive, handed_over, reply) => self.begin_to_add_drive(drive, handed_over, reply),
+            DiskCommand::DriveOpened(drive, opened, reply) => {
+                reply(opened.and_then(|opened| self.add_drive(&drive, opened)));
+            }
             DiskCommand::RemoveDrive(name, DriveRemoval { force }, reply) => {
                 let removed = self.remove_drive(&name, force);
                 reply(removed.map(|()| self.describe_drives()));
@@ -522,8 +529,23 @@ impl ServedDrive {
             policy: self.policy.name().to_owned(),
             id: layout.and_then(|layout| layout.device().id.clone()),
             sanitizing: self.is_held(),
+            failed: self.pollers.is_drive_gone().then(|| GIVEN_UP.to_owned()),
+            health: self.pollers.drive_health().as_ref().map(health_in_words),
             ..without_room(&self.config)
         }
+    }
+}
+
+const GIVEN_UP: &str = "it was unplugged or did not answer, and was given up; see the log";
+
+fn health_in_words(health: &Health) -> DriveHealth {
+    DriveHealth {
+        temperature_celsius: health.temperature_celsius,
+        available_spare_percent: health.available_spare_percent,
+        spare_threshold_percent: health.spare_threshold_percent,
+        used_percent: health.used_percent,
+        media_errors: health.media_errors,
+        warnings: health.warnings().into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -546,7 +568,7 @@ fn without_room(config: &Config) -> Drive {
     Drive {
         name: config.device.name.clone(),
         backend: config.device.backend.name().to_owned(),
-        path: config.device.backend.path().map(|path| path.display().to_string()),
+        path: config.device.backend.place().map(|place| place.display().to_string()),
         size_bytes: 0,
         free_bytes: 0,
         wiping_bytes: 0,
@@ -556,5 +578,6 @@ fn without_room(config: &Config) -> Drive {
         sanitizing: false,
         failed: None,
         disks_not_served: Vec::new(),
+        health: None,
     }
 }

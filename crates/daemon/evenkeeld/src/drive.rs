@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
-use backend_nvme::Pins;
+use backend_nvme::{Health, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
 use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
@@ -17,8 +17,9 @@ use ssd_model::Profile;
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::front_end::Served;
-use crate::nvme_drive;
+use crate::nvme_drive::{self, SurveyedNvme};
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
+use crate::served_drive::Teller;
 
 /// What a drive can do, as far as a controller must know.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +69,19 @@ pub trait Drive: Clone + Send + 'static {
     fn pins(&self) -> Option<Pins> {
         None
     }
+
+    /// Has what goes wrong with it told to the owner. Of others, their commands tell.
+    fn report_to(&self, _owner: Teller) {}
+
+    /// What it says of itself. `None`: it says nothing, or the kernel is to be asked.
+    fn health(&self) -> Option<Health> {
+        None
+    }
+
+    /// Whether it was given up: it fails everything until it is opened anew.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// Zeroes ranges of a drive, for a thread that may wait.
@@ -105,6 +119,15 @@ pub trait AnyDrive: Send {
 
     /// See [`Drive::pins`].
     fn pins(&self) -> Option<Pins>;
+
+    /// See [`Drive::report_to`].
+    fn report_to(&self, owner: Teller);
+
+    /// See [`Drive::health`].
+    fn health(&self) -> Option<Health>;
+
+    /// See [`Drive::is_gone`].
+    fn is_gone(&self) -> bool;
 
     /// Opens queues and starts a poller on them.
     ///
@@ -144,6 +167,18 @@ impl<D: Drive> AnyDrive for D {
 
     fn pins(&self) -> Option<Pins> {
         Drive::pins(self)
+    }
+
+    fn report_to(&self, owner: Teller) {
+        Drive::report_to(self, owner);
+    }
+
+    fn health(&self) -> Option<Health> {
+        Drive::health(self)
+    }
+
+    fn is_gone(&self) -> bool {
+        Drive::is_gone(self)
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
@@ -261,20 +296,26 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
     })
 }
 
-/// As [`open_configured`], of a drive that was opened by somebody else where it has a file.
+/// A drive as whoever adds it hands it over.
+pub enum HandedIn {
+    /// There is nothing to be opened.
+    Nothing,
+    /// A file or block device.
+    File(File),
+    /// A drive without the kernel, which is up.
+    Nvme(Box<SurveyedNvme>),
+}
+
+/// As [`open_configured`], of a drive that somebody else opened.
 ///
 /// # Errors
 /// As there.
-pub fn open_over(
-    config: &Config,
-    profile: &Profile,
-    size_bytes: u64,
-    opened: Option<File>,
-) -> Result<Box<dyn AnyDrive>> {
+pub fn open_over(config: &Config, profile: &Profile, size_bytes: u64, opened: HandedIn) -> Result<Box<dyn AnyDrive>> {
     let over = |file: File, path: &Path, kind| Ok(Box::new(UringDrive::over(file, path, kind)?) as Box<dyn AnyDrive>);
     match (&config.device.backend, opened) {
-        (config::Backend::File { path, .. }, Some(file)) => over(file, path, Kind::File),
-        (config::Backend::Block { path }, Some(file)) => over(file, path, Kind::Block),
+        (config::Backend::File { path, .. }, HandedIn::File(file)) => over(file, path, Kind::File),
+        (config::Backend::Block { path }, HandedIn::File(file)) => over(file, path, Kind::Block),
+        (config::Backend::Nvme { .. }, HandedIn::Nvme(opened)) => Ok(Box::new(opened.drive)),
         _ => open_configured(config, profile, size_bytes),
     }
 }

@@ -1,7 +1,6 @@
 //! The API: HTTP and JSON over a Unix socket, on a thread of its own with the daemon's only asynchronous runtime. It
 //! asks the owner like everybody else.
 
-use std::fs::File;
 use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{
-    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval,
-    Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
+    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth,
+    DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
     OperationState, Problem, Sanitize, SanitizeStep, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -97,6 +96,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         DiskState,
         DiskChange,
         Drive,
+        DriveHealth,
         NewDisk,
         NewDrive,
         Operation,
@@ -467,8 +467,8 @@ async fn add_drive(
     drive: Result<Json<NewDrive>, JsonRejection>,
 ) -> Result<Json<Drive>, Refused> {
     let Json(drive) = drive?;
-    let file = handed_over.take().map(File::from);
-    Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), file, reply)).await??))
+    let handed_over = handed_over.take();
+    Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), handed_over, reply)).await??))
 }
 
 /// Takes a drive away that nobody has anything on, and that was added while a daemon ran; `force` takes one that is

@@ -1,18 +1,21 @@
 //! A drive without the kernel: its thread is started when it is first asked for anything, by a process that has dropped
 //! its rights by then.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use backend_nvme::{DriveThread, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins};
+use backend_nvme::{DriveThread, Health, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins, StartError};
+use config::Survey;
 use confine::ThreadKind;
 use io_model::{Nanos, Outcome, QueuePriority, WrrWeights};
-use nvme_driver::{PciDevice, VfioDevice};
+use nvme_driver::{Controller, PciDevice, VfioDescriptors, VfioDevice};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::daemon::Happening;
 use crate::drive::{Drive, Facts, SetWeights, ZeroRange};
+use crate::served_drive::Teller;
 use crate::threads;
 
 /// A drive, and its thread until it runs.
@@ -20,11 +23,15 @@ pub struct ServedNvme<D: PciDevice> {
     drive: NvmeDrive,
     name: Arc<str>,
     idle: Arc<Mutex<Option<DriveThread<D>>>>,
+    /// Hears of what goes wrong, beside the log.
+    owner: Arc<OnceLock<Teller>>,
 }
 
 impl<D: PciDevice> Clone for ServedNvme<D> {
     fn clone(&self) -> Self {
-        Self { drive: self.drive.clone(), name: Arc::clone(&self.name), idle: Arc::clone(&self.idle) }
+        let Self { drive, name, idle, owner } = self;
+        let (drive, name) = (drive.clone(), Arc::clone(name));
+        Self { drive, name, idle: Arc::clone(idle), owner: Arc::clone(owner) }
     }
 }
 
@@ -33,16 +40,40 @@ impl<D: PciDevice> Clone for ServedNvme<D> {
 /// # Errors
 /// It can't be driven; what the operator can do about it is said.
 pub fn open(name: &str, address: &str, nsid: u32, command_timeout: Nanos) -> Result<ServedNvme<VfioDevice>> {
-    raise_memory_lock();
     let at = address.parse().map_err(|_| anyhow!("{address} is no PCI address"))?;
     let device = VfioDevice::open(at).with_context(|| format!("drive {address} can't be had"))?;
-    let options = Options { nsid, command_timeout: Duration::from_nanos(command_timeout.0) };
-    ServedNvme::start(name, device, options).with_context(|| format!("drive {address} can't be used"))
+    ServedNvme::start(name, device, options(nsid, command_timeout))
+        .with_context(|| format!("drive {address} can't be used"))
+}
+
+fn options(nsid: u32, command_timeout: Nanos) -> Options {
+    Options { nsid, command_timeout: Duration::from_nanos(command_timeout.0) }
+}
+
+/// A drive that was handed over, and what it says of itself.
+pub struct SurveyedNvme {
+    pub(crate) drive: ServedNvme<VfioDevice>,
+    pub(crate) survey: Survey,
+}
+
+/// Brings a drive up whose opener handed it over, and asks it what it is. Takes as long as the drive does.
+///
+/// # Errors
+/// As [`open`].
+pub fn survey(name: &str, opened: VfioDescriptors, nsid: u32, command_timeout: Nanos) -> Result<SurveyedNvme> {
+    let address = opened.address;
+    let look = || {
+        let mut controller = Controller::start(VfioDevice::from_descriptors(opened)?)?;
+        let survey = Survey::of(&mut controller, nsid)?;
+        let drive = NvmeDrive::over(controller, options(nsid, command_timeout))?;
+        Ok::<_, StartError>(SurveyedNvme { drive: ServedNvme::new(name, drive), survey })
+    };
+    look().with_context(|| format!("drive {address} can't be used"))
 }
 
 /// What guests' memory is pinned against is the limit of whoever the process is later. Where it may not be raised, and
 /// is too low, pinning says so.
-fn raise_memory_lock() {
+pub fn raise_memory_lock() {
     let unlimited = Rlimit { current: None, maximum: None };
     if setrlimit(Resource::Memlock, unlimited).is_err() {
         let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
@@ -56,18 +87,21 @@ impl<D: PciDevice + 'static> ServedNvme<D> {
     /// # Errors
     /// The drive's.
     pub fn start(name: &str, device: D, options: Options) -> Result<Self> {
-        let (drive, thread) = NvmeDrive::start(device, options)?;
-        Ok(Self { drive, name: name.into(), idle: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self::new(name, NvmeDrive::start(device, options)?))
+    }
+
+    fn new(name: &str, (drive, thread): (NvmeDrive, DriveThread<D>)) -> Self {
+        Self { drive, name: name.into(), idle: Arc::new(Mutex::new(Some(thread))), owner: Arc::default() }
     }
 
     /// The drive, with its thread running.
     fn running(&self) -> Result<&NvmeDrive> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(idle) = idle {
-            let name = Arc::clone(&self.name);
+            let (name, owner) = (Arc::clone(&self.name), Arc::clone(&self.owner));
             let serve = move || {
                 threads::enter(ThreadKind::Drive);
-                idle.run(|notice| tell(&name, notice));
+                idle.run(|notice| tell(&name, notice, owner.get()));
             };
             let named = thread::Builder::new().name(format!("nvme-{}", self.name));
             named.spawn(serve).context("no thread for the drive")?;
@@ -76,10 +110,15 @@ impl<D: PciDevice + 'static> ServedNvme<D> {
     }
 }
 
-fn tell(drive: &str, notice: Notice) {
+fn tell(drive: &str, notice: Notice, owner: Option<&Teller>) {
     match notice {
         Notice::Info(text) => tracing::info!("drive {drive}: {text}"),
-        Notice::Warning(text) => tracing::warn!("drive {drive}: {text}"),
+        Notice::Warning(text) => {
+            tracing::warn!("drive {drive}: {text}");
+            if let Some(owner) = owner {
+                owner.tell(Happening::DriveFailing(text));
+            }
+        }
     }
 }
 
@@ -121,9 +160,23 @@ impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
     fn pins(&self) -> Option<Pins> {
         self.drive.pins()
     }
+
+    fn report_to(&self, owner: Teller) {
+        // Once: a drive has one owner.
+        let _ = self.owner.set(owner);
+    }
+
+    fn health(&self) -> Option<Health> {
+        self.drive.health()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.drive.is_gone()
+    }
 }
 
-/// Has a queue of the drive only once it zeroes something.
+/// Has a queue of the drive only while it zeroes something: queues are few, and one that is kept keeps a drive from
+/// being unplugged.
 struct Zeroer {
     drive: NvmeDrive,
     queue: Option<NvmeZeroer>,
@@ -131,11 +184,13 @@ struct Zeroer {
 
 impl Zeroer {
     fn run(&mut self, zero: impl FnOnce(&mut NvmeZeroer) -> Outcome) -> Result<()> {
-        let queue = match &mut self.queue {
+        let mut queue = match self.queue.take() {
             Some(queue) => queue,
-            none => none.insert(NvmeZeroer::new(&self.drive)?),
+            None => NvmeZeroer::new(&self.drive)?,
         };
-        zero(queue).map_err(|error| anyhow!("the drive fails it: {error:?}"))
+        zero(&mut queue).map_err(|error| anyhow!("the drive fails it: {error:?}"))?;
+        self.queue = Some(queue);
+        Ok(())
     }
 }
 
@@ -145,6 +200,8 @@ impl ZeroRange for Zeroer {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.run(NvmeZeroer::sync)
+        self.run(NvmeZeroer::sync)?;
+        self.queue = None;
+        Ok(())
     }
 }

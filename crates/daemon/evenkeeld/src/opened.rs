@@ -21,6 +21,7 @@ use ublk::Helper;
 
 use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
+use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
 use crate::roles::Roles;
 
@@ -95,6 +96,8 @@ impl Opened {
     /// A problem with a drive, a directory, or a socket in use. There must be a drive.
     pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<Self> {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
+        // One that reaches memory which is pinned may also be added later.
+        raise_memory_lock();
         let (drives, missing) = open_all(drives, sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;

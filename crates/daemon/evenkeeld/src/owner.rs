@@ -22,7 +22,7 @@ use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
-const SERVERS_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Everything that lives. See [`Command`] for what changes it.
 pub struct Owner {

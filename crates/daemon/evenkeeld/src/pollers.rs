@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use backend_nvme::Pins;
+use backend_nvme::{Health, Pins};
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
@@ -112,6 +112,16 @@ impl Pollers {
     /// What pins guests' memory for it; see [`Drive::pins`](crate::drive::Drive::pins).
     pub fn pins(&self) -> Option<Pins> {
         self.drive.pins()
+    }
+
+    /// What the drive says of itself; see [`Drive::health`](crate::drive::Drive::health).
+    pub fn drive_health(&self) -> Option<Health> {
+        self.drive.health()
+    }
+
+    /// Whether the drive was given up.
+    pub fn is_drive_gone(&self) -> bool {
+        self.drive.is_gone()
     }
 
     /// What the drive can do.

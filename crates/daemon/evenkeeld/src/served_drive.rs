@@ -132,6 +132,8 @@ impl ServedDrive {
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
         let Common { next_tenant, threads, clock, handle, around, events, helper } = common;
+        let teller = Teller { drive: id, handle };
+        drive.report_to(teller.clone());
         let pollers = Pollers::new(drive, threads, clock);
         Self {
             tenants: BTreeMap::new(),
@@ -146,7 +148,7 @@ impl ServedDrive {
             policy,
             promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
             clock,
-            teller: Teller { drive: id, handle },
+            teller,
             around,
             events,
             helper,
@@ -198,6 +200,16 @@ impl ServedDrive {
             Happening::Zeroed(zeroed) => self.zeroed(zeroed),
             Happening::Wiped(step) => self.wiped(step),
             Happening::WiperLeft(id) => self.wiper_left(id),
+            Happening::DriveFailing(what) => self.drive_fails(&what),
+        }
+    }
+
+    fn drive_fails(&mut self, what: &str) {
+        let name = &self.config.device.name;
+        self.events.tell(EventKind::DriveFailing, None, Some(format!("{name}: {what}")));
+        if self.pollers.is_drive_gone() {
+            // Pollers that sleep are to let go of it too: it can't be taken away before.
+            self.pollers.tell_behaviour(&self.config);
         }
     }
 

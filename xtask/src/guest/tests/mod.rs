@@ -6,6 +6,7 @@ mod crash;
 mod data;
 mod drives;
 mod ext4;
+mod hotplug;
 mod namespaces;
 mod nvme_drive;
 mod online;
@@ -36,7 +37,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 35] = [
+pub const ALL: [Test; 37] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -55,6 +56,8 @@ pub const ALL: [Test; 35] = [
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
+    test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
+    test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
     test("drives-have-virtual-functions", drives::virtual_functions),

@@ -25,6 +25,7 @@ use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
 pub(crate) use self::image_id::{mark_start, new_mark};
 use self::in_use::{InUse, LockError, number_of};
+pub use self::nvme::Survey;
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
 use crate::frontend::Mode;
@@ -177,6 +178,19 @@ impl Config {
         let report = self.usable(&mut sink, Found { path, marks, len_bytes, to_create: false, holds_data });
         sink.finish()?;
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
+    }
+
+    /// The same of a drive without the kernel, by what it said of itself.
+    ///
+    /// # Errors
+    /// It lacks something that it is to have.
+    pub fn check_surveyed(&self, survey: &Survey) -> Result<HostReport, ConfigErrors> {
+        let Backend::Nvme { address, .. } = &self.device.backend else { return Ok(self.of_no_file()) };
+        let mut sink = Sink::new(&self.text);
+        let found = self.found_nvme(&mut sink, address, survey);
+        let report = self.usable(&mut sink, found);
+        sink.finish()?;
+        report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its address"))
     }
 
     /// What is there of a drive that has no file.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use io_model::QueuePriority;
 use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
 use policy::Settings;
 
@@ -18,13 +19,41 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const START_BYTES: u64 = 65_536;
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
-/// What there is to know before it is served.
-struct Survey {
+/// What there is to know of such a drive before it is served.
+#[derive(Debug)]
+pub struct Survey {
     serial: String,
+    nsid: u32,
     size_bytes: u64,
     holds_data: bool,
     is_weighted: bool,
     queues: u16,
+}
+
+impl Survey {
+    /// Asks a controller that nobody uses yet about one of its namespaces, and reads where that begins.
+    ///
+    /// # Errors
+    /// There is no such namespace, or the drive does not answer as it should.
+    pub fn of<D: PciDevice>(controller: &mut Controller<D>, nsid: u32) -> Result<Self, Error> {
+        if !controller.admin().active_namespaces()?.contains(&nsid) {
+            return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
+        }
+        let namespace = controller.admin().identify_namespace(nsid)?;
+        let sn = controller.identity().sn;
+        let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
+        let serial: String = sn.iter().take_while(|byte| **byte != 0).map(plain).collect();
+        let count = (START_BYTES / u64::from(namespace.block_bytes)).clamp(1, namespace.blocks.max(1)) as u32;
+        let holds_data = holds_data(controller, Blocks { nsid, lba: 0, count }, namespace.block_bytes)?;
+        Ok(Self {
+            serial: serial.trim_matches('_').to_owned(),
+            nsid,
+            size_bytes: namespace.size_bytes(),
+            holds_data,
+            is_weighted: controller.has_priorities(),
+            queues: controller.queues(),
+        })
+    }
 }
 
 impl Config {
@@ -36,39 +65,46 @@ impl Config {
         nsid: u32,
     ) -> Option<Found> {
         let mark = self.marks.path.as_ref();
-        let Survey { serial, size_bytes, holds_data, is_weighted, queues } = match survey(address, nsid) {
+        let survey = match look_at(address, nsid) {
             Ok(survey) => survey,
             Err(error) => {
                 sink.maybe_at(mark, format!("drive {address} can't be used: {error}"), "see what it says");
                 return None;
             }
         };
-        if matches!(self.policy, Settings::D2fq(_)) && !is_weighted {
-            let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
-            sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
-        }
-        if let Some(wanted) = self.device.queues.filter(|wanted| *wanted > queues) {
-            let what = format!("queues = {wanted} is more than the {queues} I/O queues that {address} grants");
-            sink.maybe_at(mark, what, format!("write queues = {queues} or less"));
-        }
-        let arbitration = if is_weighted { "weighted round robin with urgent class" } else { "round robin" };
+        let Survey { queues, .. } = survey;
+        let arbitration = if survey.is_weighted { "weighted round robin with urgent class" } else { "round robin" };
         warnings.maybe_at(
             mark,
             format!("{address} fetches from its {queues} I/O queues by {arbitration}"),
             "nothing is to be done about it",
         );
-        let id = Some(format!("nvme-{serial}-{nsid}"));
-        Some(Found {
+        Some(self.found_nvme(sink, address, &survey))
+    }
+
+    /// What the policy and the file want of such a drive, it must have.
+    pub(super) fn found_nvme(&self, sink: &mut Sink<'_>, address: &str, survey: &Survey) -> Found {
+        let mark = self.marks.path.as_ref();
+        let Survey { serial, nsid, size_bytes, holds_data, is_weighted, queues } = survey;
+        if matches!(self.policy, Settings::D2fq(_)) && !is_weighted {
+            let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
+            sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
+        }
+        if let Some(wanted) = self.device.queues.filter(|wanted| wanted > queues) {
+            let what = format!("queues = {wanted} is more than the {queues} I/O queues that {address} grants");
+            sink.maybe_at(mark, what, format!("write queues = {queues} or less"));
+        }
+        Found {
             path: PathBuf::from(address),
-            marks: ImageMarks { id, start: None },
-            len_bytes: size_bytes,
+            marks: ImageMarks { id: Some(format!("nvme-{serial}-{nsid}")), start: None },
+            len_bytes: *size_bytes,
             to_create: false,
-            holds_data,
-        })
+            holds_data: *holds_data,
+        }
     }
 }
 
-fn survey(address: &str, nsid: u32) -> Result<Survey, Error> {
+fn look_at(address: &str, nsid: u32) -> Result<Survey, Error> {
     let address = address.parse().map_err(|_| Error::Invalid("that is no PCI address"))?;
     let mut tries_left = BUSY_TRIES;
     let device = loop {
@@ -78,30 +114,13 @@ fn survey(address: &str, nsid: u32) -> Result<Survey, Error> {
         }
         thread::sleep(BUSY_PAUSE);
     };
-    let mut controller = Controller::start(device)?;
-    let active = controller.admin().active_namespaces()?;
-    if !active.contains(&nsid) {
-        return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
-    }
-    let namespace = controller.admin().identify_namespace(nsid)?;
-    let sn = controller.identity().sn;
-    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
-    let serial: String = sn.iter().take_while(|byte| **byte != 0).map(plain).collect();
-    let count = (START_BYTES / u64::from(namespace.block_bytes)).clamp(1, namespace.blocks.max(1)) as u32;
-    let holds_data = holds_data(&mut controller, Blocks { nsid, lba: 0, count }, namespace.block_bytes)?;
-    Ok(Survey {
-        serial: serial.trim_matches('_').to_owned(),
-        size_bytes: namespace.size_bytes(),
-        holds_data,
-        is_weighted: controller.has_priorities(),
-        queues: controller.queues(),
-    })
+    Survey::of(&mut Controller::start(device)?, nsid)
 }
 
 /// Whether these blocks have anything but zeros.
 fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, block_bytes: u32) -> Result<bool, Error> {
     let len_bytes = u64::from(blocks.count) * u64::from(block_bytes);
-    let mut queue = controller.create_queue_pair(2, None)?;
+    let mut queue = controller.create_queue_pair_with(2, None, QueuePriority::Medium)?;
     let memory = controller.allocate_dma(len_bytes as usize)?;
     let began = Instant::now();
     let mut at = 0;
@@ -127,5 +146,7 @@ fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, bloc
     }
     let mut start = vec![0; len_bytes as usize];
     memory.read(0, &mut start).ok_or(Error::Invalid("more than was read is looked at"))?;
+    controller.delete_queue_pair(queue)?;
+    controller.release_dma(memory)?;
     Ok(start.iter().any(|byte| *byte != 0))
 }

@@ -131,7 +131,7 @@ impl World<'_> {
             policy: policy.map(str::to_owned),
             ..NewDrive::default()
         };
-        self.rest().add_drive(&drive, Some(image.as_fd())).map(drop)
+        self.rest().add_drive(&drive, &[image.as_fd()]).map(drop)
     }
 
     /// As an operator does it: what can be done is written into the file that the daemon starts with, and applied.
