@@ -73,8 +73,8 @@ fn unplug_and_plug(guest: &mut Guest, image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A drive that is late within the time limit loses nothing; beyond it, commands fail once and the drive goes on. What it
-/// can't read is an error of that command alone.
+/// A drive that is late within the time limit loses nothing; beyond it, commands fail once and the drive goes on. What
+/// it can't read is an error of that command alone.
 pub fn late_and_wrong(lab: &mut Lab) -> Result<()> {
     let guest = Inside::new("late").iommu().modules(&VFIO_MODULES);
     let image = lab.dir().join("late-drive.img");
