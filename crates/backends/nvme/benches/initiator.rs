@@ -1,7 +1,7 @@
 //! What driving an NVMe drive costs its poller per command: submitting, and taking completions.
 //!
-//! `cargo bench -p backend-nvme --bench initiator [-- --json]`. The drive is the fake of `nvme-driver`, on another CPU as
-//! a drive's writes come from elsewhere; it works only between the two, while no clock runs, so it is never what is
+//! `cargo bench -p backend-nvme --bench initiator [-- --json]`. The drive is the fake of `nvme-driver`, on another CPU
+//! as a drive's writes come from elsewhere; it works only between the two, while no clock runs, so it is never what is
 //! waited for. The queue pair alone and the back end around it take turns in one run, 32 reads of 4 KiB in flight; the
 //! best of many short runs is shown, since whatever else the machine does only adds.
 

@@ -2,8 +2,8 @@
 //! it; `cargo xtask guest-bench` compares the two on one drive.
 //!
 //! `cargo run --release -p backend-nvme --example drive_cost -- block PATH`, or `nvme ADDRESS` for a drive that is
-//! claimed. A line of JSON for each length and depth: medians of nanoseconds per command, less the clock's own. No clock
-//! runs while the drive works and the poller sleeps, so what interrupts cost the kernel meanwhile is not in here.
+//! claimed. A line of JSON for each length and depth: medians of nanoseconds per command, less the clock's own. No
+//! clock runs while the drive works and the poller sleeps, so what interrupts cost the kernel meanwhile is not in here.
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and waits for the drive")]
 

@@ -1,7 +1,7 @@
-//! What a poller pays for a command to one NVMe drive, through the kernel's driver and io_uring, and without the kernel.
+//! What a poller pays for a command to one NVMe drive, through the kernel's driver and io_uring, and without either.
 //!
-//! The drive is QEMU's, behind an emulated IOMMU, in one guest: it is the kernel's and ours by turns. Where the guest is
-//! emulated too, its nanoseconds are none of a processor's, and only the ratio says something.
+//! The drive is QEMU's, behind an emulated IOMMU, in one guest: it is the kernel's and ours by turns. Where the guest
+//! is emulated too, its nanoseconds are none of a processor's, and only the ratio says something.
 
 use std::collections::BTreeMap;
 
