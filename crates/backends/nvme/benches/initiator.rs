@@ -114,7 +114,7 @@ impl Initiator for Hwq {
         for slot in 0..DEPTH {
             let command = self.place.command(Op::Read, u64::from(slot) * READ_BYTES, READ_BYTES);
             let buf = self.bufs.pop().expect("all came back");
-            self.queues.submit(HwqId(0), Io { tag: slot.into(), command, buf }, self.now);
+            self.queues.submit(HwqId(0), Io { tag: slot, command, buf }, self.now);
         }
         self.queues.kick();
     }

@@ -89,7 +89,7 @@ fn reads(memory: &Arc<Mapping>, place: Place, depth: u32, len_bytes: u64) -> Vec
         let at = u64::from(slot) * LONGEST_BYTES;
         let mut buf = IoBuf::default();
         assert!(buf.push(memory, at, len_bytes), "the memory is there");
-        Io { tag: slot.into(), command: place.command(Op::Read, at, len_bytes), buf }
+        Io { tag: slot, command: place.command(Op::Read, at, len_bytes), buf }
     };
     (0..depth).map(read).collect()
 }
