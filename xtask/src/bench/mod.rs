@@ -6,6 +6,7 @@
 
 mod four_drives;
 mod idle;
+mod initiator;
 mod online;
 mod pairs;
 pub mod server;
@@ -112,8 +113,9 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 11] = [
+    let parts: [(&str, Part); 12] = [
         ("throughput and latency", pairs::throughput),
+        ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
         ("cost of extents", pairs::extents),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::server::{CLIENT_CPU, Server, fill, load, tenant};
 use super::{Figure, Goal, Options};
 
-const BEST_EFFORT: &str = "weight = 1";
+pub(super) const BEST_EFFORT: &str = "weight = 1";
 const GUARANTEED: &str = "class = \"guaranteed\"\nlatency_target = \"100us\"";
 
 /// One poller core, one client core, 4 KiB random read.
@@ -46,7 +46,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
 }
 
 /// SPDK's own client on our target.
-fn spdk_perf(dir: &Path, socket: &Path, depth: u32, seconds: u64) -> Result<f64> {
+pub(super) fn spdk_perf(dir: &Path, socket: &Path, depth: u32, seconds: u64) -> Result<f64> {
     let transport = format!("trtype:VFIOUSER traddr:{} subnqn:evenkeel", socket.display());
     let mask = format!("{:#x}", 1 << CLIENT_CPU);
     let output = Command::new(dir.join("build/bin/spdk_nvme_perf"))
@@ -90,7 +90,7 @@ pub fn policies(options: &Options, _notes: &mut Vec<String>) -> Result<Vec<Figur
 }
 
 /// What a crate's own benchmark printed, round by round.
-fn crate_bench(options: &Options, package: &str, bench: &str) -> Result<Vec<serde_json::Value>> {
+pub(super) fn crate_bench(options: &Options, package: &str, bench: &str) -> Result<Vec<serde_json::Value>> {
     let round = |_| {
         let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["bench", "--quiet", "--package", package, "--bench", bench, "--", "--json"])

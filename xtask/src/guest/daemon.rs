@@ -256,16 +256,26 @@ pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
         return fs::canonicalize(&path).with_context(|| format!("EVENKEEL_BIN: {}", Path::new(&path).display()));
     }
+    let release = build(&["--package", "evenkeel", "--package", "evenkeeld"])?;
+    fs::canonicalize(release.join("evenkeel")).context("the binary that cargo built")
+}
+
+/// Has cargo make a release build of what the arguments name; returns the folder that it is in.
+///
+/// # Errors
+/// When the build fails.
+pub fn build(arguments: &[&str]) -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet", "--package", "evenkeel", "--package", "evenkeeld"])
+        .args(["build", "--release", "--quiet"])
+        .args(arguments)
         .current_dir(&workspace)
         .status()
         .context("running cargo")?;
-    ensure!(status.success(), "building evenkeel failed");
+    ensure!(status.success(), "cargo build {} failed", arguments.join(" "));
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => workspace.join("target"),
     };
-    fs::canonicalize(target.join("release/evenkeel")).context("the binary that cargo built")
+    Ok(target.join("release"))
 }

@@ -31,12 +31,20 @@ pub struct Inside {
     iommu: bool,
     qemu_arguments: Vec<String>,
     images: Vec<(String, u64)>,
+    programs: Vec<(String, PathBuf)>,
 }
 
 impl Inside {
     /// A guest without drives, modules or IOMMU.
     pub fn new(name: &'static str) -> Self {
-        Self { name, modules: Vec::new(), iommu: false, qemu_arguments: Vec::new(), images: Vec::new() }
+        Self {
+            name,
+            modules: Vec::new(),
+            iommu: false,
+            qemu_arguments: Vec::new(),
+            images: Vec::new(),
+            programs: Vec::new(),
+        }
     }
 
     /// Has an IOMMU in front of all devices, which Linux uses.
@@ -70,13 +78,19 @@ impl Inside {
         self.image(&format!("drive-{id}"), size_mib).qemu(&["-device", &device])
     }
 
+    /// Has one more program, at a place in its file system; it must do with the guest's libraries.
+    pub fn program(mut self, place: &str, program: PathBuf) -> Self {
+        self.programs.push((place.to_owned(), program));
+        self
+    }
+
     /// Boots it, with the programs in `/usr/bin`. None where the lab has no programs, in a self-check.
     ///
     /// # Errors
     /// When the guest does not boot or lacks a module; the error holds its console.
     pub fn boot(self, lab: &Lab) -> Result<Option<Guest>> {
         let Some(binary) = lab.binary() else { return Ok(None) };
-        let machine = lab.machine().with_programs(self.name, &programs(&binary)?)?;
+        let machine = lab.machine().with_programs(self.name, &[programs(&binary)?, self.programs].concat())?;
         let mut extras = Extras::default();
         if self.iommu {
             // Before the devices that it translates for.
