@@ -41,8 +41,8 @@ enum Command {
     GuestTest(guest::Options),
     /// Kill the daemon under guests that verify what they write.
     KillTest(guest::kill::Options),
-    /// Measure what a guaranteed guest sees beside a noisy one, with and without a policy.
-    GuestBench(guest::CacheDir),
+    /// Measure what guests see of their promises beside noisy neighbours, with and without a policy.
+    GuestBench(guest::bench::Options),
     /// Measure speed, CPU and memory; print a table and write JSON.
     Bench(bench::Options),
     /// Run each fuzz target for a while.
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Command::GuestPrepare(cache) => guest::prepare(&cache),
         Command::GuestTest(options) => guest::run(&options),
         Command::KillTest(options) => guest::kill::run(&options),
-        Command::GuestBench(cache) => guest::bench(&cache),
+        Command::GuestBench(options) => guest::bench::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Order(options) => order::run(&options),
@@ -97,7 +97,7 @@ mod tests {
             "client --program PATH --python PATH",
             "guest-prepare --cache DIR",
             "guest-test --filter ext4 --keep --self-check --cache DIR",
-            "guest-bench",
+            "guest-bench --only container --json FILE",
             "kill-test --kills 20 --seed 18446744073709551615 --qemu 7.2 --json FILE --self-check",
             "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
             "fuzz --seconds 300 --target registers",

@@ -9,14 +9,17 @@
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
 //! | `kill` | the daemon killed under load |
-//! | `promise` | the guests' view of a latency promise, measured |
+//! | `hybrid` | a VM, a container and a process that share a drive, in one guest |
+//! | `bench` | what guests measure |
 //!
 //! Not here: a guest's driver is never unloaded as a module, because Debian's cloud kernel has NVMe's
 //! built in; it is unbound and bound instead. Guests run emulated where `/dev/kvm` cannot run them.
 
 mod agent;
 mod apt;
+pub mod bench;
 pub mod daemon;
+mod hybrid;
 mod initramfs;
 mod inside;
 pub mod kill;
@@ -24,7 +27,6 @@ mod lab;
 mod load;
 mod mirror;
 mod prepare;
-mod promise;
 mod qemu;
 mod qmp;
 mod stand_in;
@@ -162,18 +164,6 @@ impl Drop for BusyLoops {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// `cargo xtask guest-bench`: a promise as a stock guest sees it, with and without a policy.
-///
-/// # Errors
-/// When the guests can't be prepared, or daemon or guests fail.
-pub fn bench(cache: &CacheDir) -> Result<()> {
-    let images = prepare::images(&cache.path()?)?;
-    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
-    let machine = Machine::new(images, dir.path())?;
-    let accel = Accel::probe(&machine);
-    promise::measure(&machine, accel, dir.path())
 }
 
 /// Runs the tests and returns how many failed.

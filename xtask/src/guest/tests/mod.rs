@@ -6,6 +6,7 @@ mod crash;
 mod data;
 mod drives;
 mod ext4;
+mod hybrid;
 mod namespaces;
 mod nvme_drive;
 mod online;
@@ -36,7 +37,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 35] = [
+pub const ALL: [Test; 36] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -61,6 +62,7 @@ pub const ALL: [Test; 35] = [
     test("programs-run-inside-a-guest", programs::run_inside),
     test("ublk-block-devices", ublk::block_devices),
     test("ublk-without-the-driver", ublk::no_driver),
+    test("vm-container-and-process", hybrid::three_at_once),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),

@@ -1,4 +1,4 @@
-//! `cargo xtask guest-bench`: what a stock guest sees of its promise, without and with a policy.
+//! What a stock guest sees of its promise, without and with a policy.
 //!
 //! Two guests on the drive model. One reads 4 KiB at a time; the other keeps many large writes in
 //! flight. Printed are fio's own figures inside the first guest and the daemon's for the same reads.
@@ -10,11 +10,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
-use super::daemon::{self, Daemon};
-use super::lab::{NVME, Tenant};
-use super::prepare::Qemu;
-use super::qemu::{Accel, Disk, Guest, Machine};
+use super::Bench;
+use crate::guest::daemon::{self, Daemon};
+use crate::guest::lab::{NVME, Tenant};
+use crate::guest::prepare::Qemu;
+use crate::guest::qemu::{Accel, Disk, Guest};
 
 const SECONDS: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(180);
@@ -29,21 +31,24 @@ const READS: &str = "fio --name=db --filename=/dev/nvme0n1 --direct=1 --ioengine
 const NOISE: &str = "fio --name=noise --filename=/dev/nvme0n1 --direct=1 --ioengine=libaio --rw=randwrite --bs=128k \
                      --iodepth=32 --numjobs=4 --group_reporting --size=256m --time_based --runtime=25 --minimal";
 
+#[derive(Serialize)]
 struct Row {
     scene: String,
+    /// Mean and p99 in µs, by the guest's fio.
     guest: [f64; 2],
     daemon: serde_json::Value,
 }
 
 /// Measures and prints a table.
-pub fn measure(machine: &Machine, accel: Accel, dir: &Path) -> Result<()> {
-    let binary = daemon::binary()?;
+pub fn measure(bench: &Bench) -> Result<serde_json::Value> {
+    let Bench { machine, binary, dir } = bench;
+    let accel = Accel::probe(machine);
     let mut rows = Vec::new();
     for (policy, noisy) in [("passthrough", false), ("passthrough", true), ("lpns", true)] {
         let scene = if noisy { format!("beside a noisy guest, {policy}") } else { "alone".to_owned() };
         println!("{scene} …");
         let sockets = NVME.map(|tenant| daemon::socket_of(dir, tenant));
-        let daemon = Daemon::start_with(&binary, dir, &configuration(dir, policy), &sockets)?;
+        let daemon = Daemon::start_with(binary, dir, &configuration(dir, policy), &sockets)?;
         let mut guests = Vec::new();
         for tenant in NVME {
             let disk = Disk::VfioUser(daemon::socket_of(dir, tenant));
@@ -57,7 +62,7 @@ pub fn measure(machine: &Machine, accel: Accel, dir: &Path) -> Result<()> {
         }
         db.start_job("reads", READS, LIMIT)?;
         db.wait_for_requests("nvme0n1", WARM_UP_REQUESTS)?;
-        let stats = stats(&binary, dir)?;
+        let stats = stats(binary, dir)?;
         let output = db.finish_job("reads", LIMIT)?;
         ensure!(output.code == 0, "fio: {}", output.text);
         rows.push(Row { scene, guest: guest_figures(&output.text)?, daemon: stats });
@@ -65,7 +70,7 @@ pub fn measure(machine: &Machine, accel: Accel, dir: &Path) -> Result<()> {
         daemon.stop()?;
     }
     print(&rows);
-    Ok(())
+    Ok(serde_json::to_value(&rows)?)
 }
 
 /// The daemon's figures over a span in the middle of the reads.

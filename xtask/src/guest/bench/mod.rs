@@ -1,0 +1,76 @@
+//! `cargo xtask guest-bench`: what guests measure of Evenkeel's promises.
+//!
+//! | module | what it measures |
+//! | --- | --- |
+//! | `promise` | two guests on the host's daemon, one of them noisy |
+//! | `hybrid` | a VM, a container and a process, in a guest that is their host |
+
+mod hybrid;
+mod promise;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value};
+
+use super::lab::{Lab, Server};
+use super::prepare;
+use super::qemu::{Accel, Machine};
+use super::{CacheDir, daemon};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Only the parts whose title contains this
+    #[arg(long, value_name = "PART")]
+    only: Option<String>,
+    /// Write the figures there, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheDir,
+}
+
+/// What parts measure with.
+struct Bench {
+    machine: Machine,
+    binary: PathBuf,
+    dir: PathBuf,
+}
+
+impl Bench {
+    /// A lab of a part's own.
+    fn lab(&self, accel: Accel) -> Lab {
+        Lab::new(self.machine.clone(), accel, Server::Evenkeel(self.binary.clone()), self.dir.clone())
+    }
+}
+
+/// Measures something and prints it; returns its figures.
+type Part = fn(&Bench) -> Result<Value>;
+
+const PARTS: [(&str, Part); 2] =
+    [("a promise beside a noisy guest", promise::measure), ("a VM, a container and a process", hybrid::measure)];
+
+/// Measures each part.
+///
+/// # Errors
+/// When the guests can't be prepared, or daemon or guests fail.
+pub fn run(options: &Options) -> Result<()> {
+    let chosen: Vec<_> =
+        PARTS.iter().filter(|(title, _)| options.only.as_ref().is_none_or(|only| title.contains(only))).collect();
+    ensure!(!chosen.is_empty(), "no part's title contains that");
+    let images = prepare::images(&options.cache.path()?)?;
+    let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
+    let machine = Machine::new(images, dir.path())?;
+    let bench = Bench { machine, binary: daemon::binary()?, dir: dir.path().to_owned() };
+    let mut figures = Map::new();
+    for (title, part) in chosen {
+        println!("{title}:");
+        figures.insert((*title).to_owned(), part(&bench).with_context(|| (*title).to_owned())?);
+    }
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&figures)?;
+        std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+        println!("\nJSON: {}", path.display());
+    }
+    Ok(())
+}
