@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `promise` | two guests on the host's daemon, one of them noisy |
 //! | `hybrid` | a VM, a container and a process, in a guest that is their host |
+//! | `scarce` | tenants whose queues share few of a drive's |
 
 mod hybrid;
 mod promise;
+mod scarce;
 
 use std::path::PathBuf;
 
@@ -47,8 +49,11 @@ impl Bench {
 /// Measures something and prints it; returns its figures.
 type Part = fn(&Bench) -> Result<Value>;
 
-const PARTS: [(&str, Part); 2] =
-    [("a promise beside a noisy guest", promise::measure), ("a VM, a container and a process", hybrid::measure)];
+const PARTS: [(&str, Part); 3] = [
+    ("a promise beside a noisy guest", promise::measure),
+    ("a VM, a container and a process", hybrid::measure),
+    ("scarce HWQs", scarce::measure),
+];
 
 /// Measures each part.
 ///
