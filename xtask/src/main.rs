@@ -41,7 +41,7 @@ enum Command {
     GuestTest(guest::Options),
     /// Kill the daemon under guests that verify what they write.
     KillTest(guest::kill::Options),
-    /// Measure in guests: a promise beside a noisy neighbour, a drive with and without the kernel, ublk devices.
+    /// Measure in guests: promises beside noisy neighbours, a drive with and without the kernel, ublk devices.
     GuestBench(guest::bench::Options),
     /// Measure speed, CPU and memory; print a table and write JSON.
     Bench(bench::Options),

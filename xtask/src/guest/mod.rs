@@ -9,6 +9,7 @@
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
 //! | `kill` | the daemon killed under load |
+//! | `hybrid` | a VM, a container and a process that share a drive, in one guest |
 //! | `bench` | what is measured in guests |
 //!
 //! Not here: a guest's driver is never unloaded as a module, because Debian's cloud kernel has NVMe's
@@ -18,6 +19,7 @@ mod agent;
 mod apt;
 pub mod bench;
 pub mod daemon;
+mod hybrid;
 mod initramfs;
 mod inside;
 pub mod kill;

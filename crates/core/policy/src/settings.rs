@@ -3,7 +3,9 @@
 use io_model::Nanos;
 use io_model::units::Rate;
 
-use crate::{ArbitratedConfig, D2fqConfig, FairConfig, HwqSplit, K2Config, LpnsConfig, MqfqConfig, PolicyConfig};
+use crate::{
+    ArbitratedConfig, D2fqConfig, FairConfig, HwqSplit, K2Config, Lending, LpnsConfig, MqfqConfig, PolicyConfig,
+};
 
 /// Which rules of a published policy (`lpns`, `fair`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -131,6 +133,8 @@ pub struct LpnsSettings {
     pub min_latency: Option<Nanos>,
     /// How a poller's HWQs are shared out.
     pub hwqs: HwqSplit,
+    /// See [`LpnsConfig::lending`].
+    pub lending: Lending,
 }
 
 /// What may be set of `fair`; `None`: as the drive has it.
@@ -221,6 +225,7 @@ impl LpnsSettings {
             r_iops: self.rate_iops.map_or(drive.r_iops, |rate| rate.0 as f64),
             l_h: self.min_latency.unwrap_or(drive.l_h),
             split: self.hwqs,
+            lending: self.lending,
             ..drive.clone()
         }
     }
@@ -252,6 +257,10 @@ mod tests {
         let lpns = LpnsSettings { omega: Some(7), rate_iops: Some(Rate(50_000)), ..LpnsSettings::default() };
         let PolicyConfig::Lpns(lpns) = Settings::Lpns(lpns).on(&drive()) else { panic!("not lpns") };
         assert_eq!((lpns.omega, lpns.r_iops, lpns.l_h), (7.0, 50_000.0, drive().lpns.l_h));
+        assert_eq!(lpns.lending, Lending::Backlog);
+        let lpns = LpnsSettings { lending: Lending::Never, ..LpnsSettings::default() };
+        let PolicyConfig::Lpns(lpns) = Settings::Lpns(lpns).on(&drive()) else { panic!("not lpns") };
+        assert_eq!(lpns.lending, Lending::Never);
         let fair = FairSettings { epoch: Some(Nanos::from_millis(2)), ..FairSettings::default() };
         let PolicyConfig::Fair(fair) = Settings::Fair(fair).on(&drive()) else { panic!("not fair") };
         assert_eq!((fair.epoch, fair.thresh_min), (Nanos::from_millis(2), drive().fair.thresh_min));

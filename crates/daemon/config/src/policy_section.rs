@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use io_model::Nanos;
 use policy::{
-    ArbitratedConfig, D2fqConfig, FairSettings, HwqSplit, K2Config, LpnsSettings, MqfqConfig, PolicyKind, Settings,
-    Variant,
+    ArbitratedConfig, D2fqConfig, FairSettings, HwqSplit, K2Config, Lending, LpnsSettings, MqfqConfig, PolicyKind,
+    Settings, Variant,
 };
 use toml::de::DeValue;
 
@@ -22,7 +22,10 @@ const WEIGHT_MAX_KIB: u16 = 1024;
 
 /// Which of the section's keys each policy has.
 const KEYS: [(PolicyKind, &[&str]); 9] = [
-    (PolicyKind::Lpns, &["variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues"]),
+    (
+        PolicyKind::Lpns,
+        &["variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues", "lending"],
+    ),
     (PolicyKind::Passthrough, &[]),
     (PolicyKind::Fair, &["variant", "min_latency", "max_latency", "epoch"]),
     (PolicyKind::K2, &["max_in_flight"]),
@@ -110,12 +113,15 @@ fn read_lpns(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) 
     let min_latency = or(sink, section, "min_latency", default, |v| span_in(latencies)(v).map(Some));
     let exclusive_queues = count(sink, section, "exclusive_queues", 0..=1024);
     let shared_queues = count(sink, section, "shared_queues", 1..=1024);
+    let lendings = [Lending::Backlog, Lending::Turns, Lending::Never].map(|lending| (lending.name(), lending));
+    let lending = or(sink, section, "lending", Lending::default(), choice(&lendings, &[]));
     Some(LpnsSettings {
         variant: variant?,
         omega: omega?,
         rate_iops: rate_iops?,
         min_latency: min_latency?,
         hwqs: HwqSplit { exclusive: exclusive_queues?, shared: shared_queues? },
+        lending: lending?,
     })
 }
 

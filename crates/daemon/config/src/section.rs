@@ -98,6 +98,7 @@ pub const POLICY: &[&str] = &[
     "epoch",
     "exclusive_queues",
     "shared_queues",
+    "lending",
     "max_in_flight",
     "throttle_gap",
     "guaranteed_weight",

@@ -3,7 +3,7 @@
 use config::Config;
 use io_model::units::Rate;
 use planner::Tenant;
-use policy::{ArbitratedConfig, HwqSplit, LpnsConfig, PolicyConfig, Settings, Variant};
+use policy::{ArbitratedConfig, HwqSplit, Lending, LpnsConfig, PolicyConfig, Settings, Variant};
 
 use super::report::PriorityRow;
 
@@ -41,6 +41,9 @@ fn lpns_lines(lines: &mut Vec<String>, lpns: &LpnsConfig, config: &Config) {
         let HwqSplit { exclusive, shared } = configured.hwqs;
         let queues = [("exclusive_queues", exclusive), ("shared_queues", shared)];
         lines.extend(queues.iter().filter_map(|(key, count)| Some(format!("{key} = {}", (*count)?))));
+        if configured.lending != Lending::default() {
+            lines.push(format!("lending = \"{}\"", configured.lending.name()));
+        }
     }
 }
 

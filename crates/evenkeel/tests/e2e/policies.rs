@@ -51,7 +51,7 @@ fn passthrough() {
 
 #[test]
 fn lpns() {
-    serves("lpns", "variant = \"corrected\"", TENANTS);
+    serves("lpns", "variant = \"corrected\"\nlending = \"turns\"", TENANTS);
     serves("lpns", "", &with_limits());
 }
 

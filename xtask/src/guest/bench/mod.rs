@@ -5,9 +5,13 @@
 //! | `promise` | two guests on the host's daemon, one of them noisy |
 //! | `initiator` | a drive through the kernel and without it, in a guest that is their host |
 //! | `ublk` | block devices beside another server's, in a guest that is their host |
+//! | `hybrid` | a VM, a container and a process, in a guest that is their host |
+//! | `scarce` | tenants whose queues share few of a drive's |
 
+mod hybrid;
 mod initiator;
 mod promise;
+mod scarce;
 mod ublk;
 
 use std::path::PathBuf;
@@ -53,10 +57,12 @@ impl Bench {
 /// Measures something and prints it; returns its figures.
 type Part = fn(&Bench) -> Result<Value>;
 
-const PARTS: [(&str, Part); 3] = [
+const PARTS: [(&str, Part); 5] = [
     ("a promise beside a noisy guest", promise::measure),
     ("a drive with and without the kernel", initiator::measure),
     ("ublk devices", ublk::measure),
+    ("a VM, a container and a process", hybrid::measure),
+    ("scarce HWQs", scarce::measure),
 ];
 
 /// Measures each part.

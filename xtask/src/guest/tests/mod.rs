@@ -7,6 +7,7 @@ mod data;
 mod drives;
 mod ext4;
 mod hotplug;
+mod hybrid;
 mod namespaces;
 mod nvme_drive;
 mod online;
@@ -37,7 +38,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 37] = [
+pub const ALL: [Test; 38] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -64,6 +65,7 @@ pub const ALL: [Test; 37] = [
     test("programs-run-inside-a-guest", programs::run_inside),
     test("ublk-block-devices", ublk::block_devices),
     test("ublk-without-the-driver", ublk::no_driver),
+    test("vm-container-and-process", hybrid::three_at_once),
     test("virtio-queues-and-features", virtio::queues_and_features),
     test("virtio-read-only", virtio::read_only),
     test("virtio-fio-verify", virtio_data::verify),

@@ -27,6 +27,17 @@ pub enum Lending {
     Never,
 }
 
+impl Lending {
+    /// As files name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Backlog => "backlog",
+            Self::Turns => "turns",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// Settings of [`Lpns`](crate::Lpns). Start from a preset and change what differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LpnsConfig {
