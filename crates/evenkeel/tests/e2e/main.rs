@@ -26,6 +26,7 @@ mod events;
 mod format;
 mod growing;
 mod guest;
+mod handed_over;
 mod harness;
 mod hostile;
 mod missing_drives;
