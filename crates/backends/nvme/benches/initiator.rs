@@ -7,8 +7,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "real time is what is measured, and drives have threads of their own")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
@@ -36,37 +35,32 @@ trait Initiator {
     fn reap(&mut self);
 }
 
-/// Drives, on a CPU of their own.
-struct Drives(Arc<AtomicBool>);
+/// Drives, on a CPU of their own, which they leave alone between two turns: it may be a core's other thread.
+struct Drives {
+    turn: SyncSender<()>,
+    done: Receiver<()>,
+}
 
 impl Drives {
     fn start(fakes: [Fake; 2]) -> Self {
-        let works = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&works);
+        let ((turn, turns), (tell, done)) = (sync_channel(0), sync_channel(0));
         thread::spawn(move || {
             stay_on(DRIVES_CPU);
-            loop {
-                wait_for(&told, true);
+            while turns.recv().is_ok() {
                 for fake in &fakes {
                     fake.scan_doorbells();
                     fake.state().log.clear();
                 }
-                told.store(false, Ordering::Release);
+                tell.send(()).expect("somebody waits");
             }
         });
-        Self(works)
+        Self { turn, done }
     }
 
     /// Executes what was sent to them, and returns when it is done.
     fn work(&self) {
-        self.0.store(true, Ordering::Release);
-        wait_for(&self.0, false);
-    }
-}
-
-fn wait_for(flag: &AtomicBool, value: bool) {
-    while flag.load(Ordering::Acquire) != value {
-        std::hint::spin_loop();
+        self.turn.send(()).expect("the drives live");
+        self.done.recv().expect("the drives live");
     }
 }
 

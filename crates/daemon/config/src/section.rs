@@ -74,16 +74,20 @@ pub(crate) const DEVICE: &[&str] = &[
     "nsid",
     "command_timeout",
 ];
-/// Those of a device, and what one of several has beside.
-pub(crate) const DRIVE: &[&str] = &chained::<{ DEVICE.len() + DRIVE_ALONE.len() }>(DEVICE, DRIVE_ALONE);
-const DRIVE_ALONE: &[&str] = &["name", "nofail", "policy", "pollers"];
+/// Those of a device, and what one of several has beside. In this order they are exported.
+pub(crate) const DRIVE: &[&str] =
+    &joined::<{ DEVICE.len() + 4 }>(&[&["name"], DEVICE, &["nofail", "policy", "pollers"]]);
 
-const fn chained<const N: usize>(one: &[&'static str], other: &[&'static str]) -> [&'static str; N] {
+const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
-    let mut at = 0;
+    let (mut list, mut key, mut at) = (0, 0, 0);
     while at < N {
-        all[at] = if at < one.len() { one[at] } else { other[at - one.len()] };
-        at += 1;
+        if key == lists[list].len() {
+            (list, key) = (list + 1, 0);
+        } else {
+            all[at] = lists[list][key];
+            (key, at) = (key + 1, at + 1);
+        }
     }
     all
 }

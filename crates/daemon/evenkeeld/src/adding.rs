@@ -72,6 +72,10 @@ impl Owner {
             None => self.config_of_new(&new.name, &self.wanted(new)?.to_be)?,
         };
         let Backend::Nvme { address, .. } = &config.device.backend else { return Err(broken()) };
+        if new.address.as_ref() != Some(address) {
+            let title = format!("drive {:?} was at {address}, where the next start looks for it", new.name);
+            return Err(Problem::new(409, "other-address", title, "plug it in there again"));
+        }
         let Ok([container, group, device]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(no_descriptors("nvme")) };
         let address = address.parse().map_err(|_| broken())?;
         Ok((config, VfioDescriptors { address, container, group, device }))
@@ -361,7 +365,7 @@ fn not_usable(error: &anyhow::Error) -> Problem {
 }
 
 fn no_descriptors(backend: &str) -> Problem {
-    let title = format!("the descriptors that came are not those of a {backend} drive");
+    let title = format!("a {backend} drive comes with its descriptors, or with none: these are others");
     Problem::new(422, "no-descriptor", title, "use `evenkeel drive add`, which hands them over")
 }
 
