@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::agent::Output;
 use super::daemon::make_image;
@@ -190,6 +190,17 @@ impl Guest {
     /// As [`Guest::run`].
     pub fn ask_daemon(&mut self, command: &str) -> Result<String> {
         self.evenkeel(&format!("{command} --socket {API_SOCKET}"))
+    }
+
+    /// Has a tenant's disk written and read back, 4 MiB at random.
+    ///
+    /// # Errors
+    /// When anything of it is wrong, or as [`Guest::run`].
+    pub fn verify_tenant(&mut self, name: &str) -> Result<()> {
+        let load = format!("load /run/ek/{name} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
+        let told = self.evenkeel(&load)?;
+        ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{name}: {told}");
+        Ok(())
     }
 
     /// Writes a small text file.

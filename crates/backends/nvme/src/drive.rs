@@ -157,10 +157,8 @@ pub(crate) struct Shared {
     pub copied_bytes: AtomicU64,
     pub is_gone: AtomicBool,
     pub health: Mutex<Option<Health>>,
-    granted_queues: u16,
     max_depth: u32,
     is_weighted: bool,
-    serial: String,
 }
 
 /// An NVMe drive that pollers open queues on; copies are the same drive. Its controller is shut down when the last copy
@@ -202,10 +200,8 @@ impl NvmeDrive {
             copied_bytes: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
             health: Mutex::new(None),
-            granted_queues: controller.queues(),
             max_depth: u32::from(controller.max_entries()) - 1,
             is_weighted: controller.has_priorities(),
-            serial: text(&identity.sn),
             pins: controller.device().dma_space().map(Pins::new),
         });
         let (orders, received) = channel();
@@ -277,16 +273,6 @@ impl NvmeDrive {
         self.shared.abilities.discard
     }
 
-    /// I/O queue pairs that the controller grants in all.
-    pub fn granted_queues(&self) -> u16 {
-        self.shared.granted_queues
-    }
-
-    /// Serial number and namespace: the same wherever it is plugged in.
-    pub fn identity(&self) -> String {
-        format!("nvme-{}-{}", self.shared.serial, self.shared.abilities.nsid)
-    }
-
     /// Memory of others that the drive reaches, to be mapped by those who may wait. `None`: it reaches none, and
     /// everything is copied.
     pub fn pins(&self) -> Option<Pins> {
@@ -307,11 +293,4 @@ impl NvmeDrive {
     pub fn health(&self) -> Option<Health> {
         *self.shared.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What an identify field says, without what no path or log should contain.
-fn text(field: &[u8]) -> String {
-    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() || b"-_.".contains(byte) { char::from(*byte) } else { '_' };
-    let text: String = field.iter().take_while(|byte| **byte != 0).map(plain).collect();
-    text.trim_matches('_').to_owned()
 }

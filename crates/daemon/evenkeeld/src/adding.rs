@@ -7,7 +7,6 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Instant;
 
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::{Level, Sink};
@@ -23,7 +22,7 @@ use crate::disks::{DiskCommand, Reply};
 use crate::drive::{self, HandedIn};
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::opened::OpenedDrive;
-use crate::owner::{Owner, SERVERS_LIMIT};
+use crate::owner::{Owner, part_with};
 use crate::problems::{broken, drive_name_taken, in_words, invalid, no_such_drive, not_durable, not_writable};
 use crate::served_drive::{DriveId, ServedDrive};
 use crate::threads;
@@ -117,12 +116,16 @@ impl Owner {
         })?;
         let id = DriveId(self.next_drive);
         self.next_drive += 1;
+        Ok(self.serve_drive(id, opened, "added"))
+    }
+
+    fn serve_drive(&mut self, id: DriveId, opened: OpenedDrive, done: &str) -> Drive {
         let mut drive = ServedDrive::new(id, opened, self.common.clone());
-        self.tell(EventKind::DriveAdded, &new.name, "added");
+        self.tell(EventKind::DriveAdded, &drive.config.device.name, done);
         drive.serve_again();
         let described = drive.describe();
         self.drives.insert(id, drive);
-        Ok(described)
+        described
     }
 
     /// A drive that was given up is there again: its tenants are served as after a restart of the daemon.
@@ -132,15 +135,9 @@ impl Owner {
         if let Some(mut former) = self.drives.remove(&id) {
             let servers = former.begin_to_stop();
             former.pollers.join();
-            let deadline = Instant::now() + SERVERS_LIMIT;
-            servers.into_iter().for_each(|server| server.part_by(deadline));
+            part_with(servers);
         }
-        let mut drive = ServedDrive::new(id, opened, self.common.clone());
-        drive.serve_again();
-        let described = drive.describe();
-        self.tell(EventKind::DriveAdded, &described.name, "served again");
-        self.drives.insert(id, drive);
-        Ok(described)
+        Ok(self.serve_drive(id, opened, "served again"))
     }
 
     /// A drive that was Evenkeel's before may have disks whose names others have by now.
@@ -281,29 +278,20 @@ impl Owner {
 
     /// Opens what was handed over, with nobody on it.
     fn open(&self, config: Config, opened: HandedIn) -> Result<OpenedDrive, Problem> {
-        let file = match &opened {
-            HandedIn::File(file) => Some(file),
-            HandedIn::Nothing | HandedIn::Nvme(_) => None,
+        let (file, handed_over) = match (&config.device.backend, &opened) {
+            (Backend::File { .. } | Backend::Block { .. }, HandedIn::File(file)) => {
+                (Some(file), HandedOver::File(file))
+            }
+            (Backend::Nvme { .. }, HandedIn::Nvme(surveyed)) => (None, HandedOver::Nvme(&surveyed.survey)),
+            (Backend::Memory | Backend::Null | Backend::Model { .. }, HandedIn::Nothing) => (None, HandedOver::Nothing),
+            (backend, _) => return Err(no_descriptors(backend.name())),
         };
-        let is_complete = match &config.device.backend {
-            Backend::File { .. } | Backend::Block { .. } => file.is_some(),
-            Backend::Nvme { .. } => matches!(opened, HandedIn::Nvme(_)),
-            Backend::Memory | Backend::Null | Backend::Model { .. } => matches!(opened, HandedIn::Nothing),
-        };
-        if !is_complete {
-            return Err(no_descriptors(config.device.backend.name()));
-        }
         let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why));
         let profile = profile.map_err(|errors| invalid(&errors))?;
         let policy = planning::policy(&config, &profile);
         let lock = DeviceLock::over(file).map_err(|error| {
             Problem::new(409, "in-use", format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
         })?;
-        let handed_over = match &opened {
-            HandedIn::Nothing => HandedOver::Nothing,
-            HandedIn::File(file) => HandedOver::File(file),
-            HandedIn::Nvme(surveyed) => HandedOver::Nvme(&surveyed.survey),
-        };
         let found = Found::handed_over(config, handed_over).map_err(|errors| refused(&errors))?;
         let size_bytes = found.host.device.size_bytes;
         let drive =

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
+use crate::front_end::Reached;
 use crate::http::{ApiSocket, Asked};
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
@@ -22,7 +23,7 @@ use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
-pub(crate) const SERVERS_LIMIT: Duration = Duration::from_secs(1);
+const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Everything that lives. See [`Command`] for what changes it.
 pub struct Owner {
@@ -155,10 +156,13 @@ impl Owner {
         // All at once: one that does not answer holds up no other.
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
-        let deadline = Instant::now() + SERVERS_LIMIT;
-        for server in servers {
-            server.part_by(deadline);
-        }
+        part_with(servers);
         lost
     }
+}
+
+/// Waits for clients' threads, which were told to end.
+pub(crate) fn part_with(servers: Vec<Reached>) {
+    let deadline = Instant::now() + SERVERS_LIMIT;
+    servers.into_iter().for_each(|server| server.part_by(deadline));
 }

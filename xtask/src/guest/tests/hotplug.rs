@@ -42,7 +42,7 @@ fn unplug_and_plug(guest: &mut Guest, image: &Path) -> Result<()> {
     guest.ask_daemon(&add)?;
     guest.ask_daemon("disk create db --size 32MiB --drive fast --class guaranteed --latency-target 200ms")?;
     guest.ask_daemon("disk create vol --size 32MiB --drive fast --frontend ublk")?;
-    verify(guest, "db")?;
+    guest.verify_tenant("db")?;
     guest.wait_for("the block device", &format!("test -b {VOLUME}"))?;
     guest.run(&format!(
         "dd if=/dev/urandom of=/run/written bs=1M count=16 && dd if=/run/written of={VOLUME} bs=1M oflag=direct"
@@ -59,15 +59,15 @@ fn unplug_and_plug(guest: &mut Guest, image: &Path) -> Result<()> {
     let listed = guest.ask_daemon("drive list")?;
     ensure!(listed.contains("failed: it was unplugged"), "{listed}");
     guest.run(&format!("! dd if={VOLUME} of=/dev/null bs=4k count=1 iflag=direct"))?;
-    verify(guest, "other")?;
+    guest.verify_tenant("other")?;
 
     let address = plug(guest, &disk)?;
     guest.evenkeel(&format!("drive claim {address}"))?;
     guest.ask_daemon(&add)?;
     guest.wait_for("the block device", &format!("dd if={VOLUME} of=/dev/null bs=4k count=1 iflag=direct"))?;
     guest.run(&format!("dd if={VOLUME} bs=1M count=16 iflag=direct | cmp - /run/written"))?;
-    verify(guest, "db")?;
-    verify(guest, "other")?;
+    guest.verify_tenant("db")?;
+    guest.verify_tenant("other")?;
     let ended = guest.end_daemon("TERM")?;
     ensure!(ended.code == 0 && !ended.text.contains("panicked"), "{ended:?}");
     Ok(())
@@ -107,7 +107,7 @@ fn be_late_and_wrong(guest: &mut Guest, image: &Path) -> Result<()> {
     guest.monitor()?.throttle(ID, 0)?;
     let told = guest.attempt_evenkeel("load /run/ek/db --rw read --bs 64k --iodepth 1 --size 32m --json")?;
     ensure!(told.code != 0, "a bad sector is read: {told:?}");
-    verify(guest, "db")?;
+    guest.verify_tenant("db")?;
     let ended = guest.end_daemon("TERM")?;
     ensure!(ended.code == 0 && !ended.text.contains("aborted"), "{ended:?}");
 
@@ -116,7 +116,7 @@ fn be_late_and_wrong(guest: &mut Guest, image: &Path) -> Result<()> {
     let told = guest.attempt_evenkeel(few)?;
     ensure!(told.code != 0, "no command was too late: {told:?}");
     guest.monitor()?.throttle(ID, 0)?;
-    verify(guest, "db")?;
+    guest.verify_tenant("db")?;
     let ended = guest.end_daemon("TERM")?;
     ensure!(ended.code == 0 && ended.text.contains("did not end within 1s and is aborted"), "{ended:?}");
     Ok(())
@@ -133,11 +133,4 @@ fn plug_by(guest: &mut Guest, mut monitor: Qmp, disk: &Disk) -> Result<String> {
     guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
     let address = guest.run("basename $(readlink -f /sys/block/nvme0n1/device/device)")?;
     Ok(address.trim().to_owned())
-}
-
-fn verify(guest: &mut Guest, tenant: &str) -> Result<()> {
-    let load = format!("load /run/ek/{tenant} --rw randwrite --bs 4k --iodepth 8 --size 4m --verify --json");
-    let told = guest.evenkeel(&load)?;
-    ensure!(told.contains("\"total_ios\": 1024") && told.contains("\"bad_blocks\": 0"), "{tenant}: {told}");
-    Ok(())
 }
