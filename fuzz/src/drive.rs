@@ -25,7 +25,8 @@ const DATA_BYTES: u64 = 64 << 10;
 /// How often in a row CSTS is read before the controller is gone: what waits for it ends by that, not by its limit of
 /// seconds.
 const LOOKS: u32 = 2;
-const LIMIT: Duration = Duration::from_millis(100);
+/// What the fake answers it answers at once.
+const LIMIT: Duration = Duration::from_millis(2);
 const PAGE_BYTES: u64 = 4096;
 
 #[derive(Debug, Arbitrary)]
