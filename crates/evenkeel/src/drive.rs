@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use api::{Drive, DriveHealth, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
-use config::{in_use, mark_image};
+use config::{Assignments, in_use, mark_image};
 use io_model::units::{Size, UnitError};
 use nvme_driver::{PciAddress, VfioDescriptors};
 use rustix::fs::OFlags;
 
 use crate::disk::{DEFAULT_SOCKET, Daemon, print};
-use crate::{host, sanitize, table};
+use crate::{assign, host, sanitize, table};
 
 /// List, add and take away the drives of a running daemon; give the host's NVMe drives to user space and back.
 #[derive(Debug, clap::Args)]
@@ -53,6 +53,10 @@ enum Command {
     Release(host::Args),
     /// Give an NVMe drive virtual functions (SR-IOV), or take them away; each can be claimed like a drive.
     Vfs(host::FunctionsArgs),
+    /// Give an NVMe drive that nobody uses to a VM, as a whole (PCI passthrough), and say how the VM gets it.
+    Assign(assign::AssignArgs),
+    /// Take an assigned NVMe drive back from a VM that has ended, and wipe all of it.
+    Return(assign::ReturnArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -130,6 +134,8 @@ pub fn run(args: Args) -> Result<()> {
         Command::Claim(args) => host::claim(&args),
         Command::Release(args) => host::release(&args),
         Command::Vfs(args) => host::functions(&args),
+        Command::Assign(args) => assign::assign(&args),
+        Command::Return(args) => assign::take_back(&args),
     }
 }
 
@@ -219,6 +225,9 @@ fn run_add(add: Add) -> Result<()> {
 
 /// Opens a drive that was claimed.
 fn function(address: PciAddress) -> Result<VfioDescriptors> {
+    if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
+        return Err(Problem::new(409, "assigned", what, remedy).into());
+    }
     VfioDescriptors::open(address).map_err(|error| {
         Problem::new(409, "not-usable", error.to_string(), "see what it says (`evenkeel drive list`)").into()
     })

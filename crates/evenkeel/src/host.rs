@@ -16,11 +16,11 @@ use crate::table;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Its PCI address, such as 0000:03:00.0 (`evenkeel drive list` has them)
-    address: PciAddress,
+    pub(crate) address: PciAddress,
 
     /// Say what would be done, and do nothing
     #[arg(long)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 /// How many virtual functions.
@@ -93,7 +93,9 @@ fn state(device: &NvmeDevice, drives: &[String]) -> String {
         _ => {}
     }
     words.extend(device.disks.iter().flat_map(|disk| disk.uses.iter().cloned()));
-    if device.is_claimed() && words.is_empty() {
+    if device.is_assigned {
+        words.push("assigned to a VM".to_owned());
+    } else if device.is_claimed() && words.is_empty() {
         words.push("claimed".to_owned());
     }
     match &device.function {
@@ -166,7 +168,7 @@ pub(crate) fn functions(args: &FunctionsArgs) -> Result<()> {
     })
 }
 
-fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
+pub(crate) fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
     if outcome.steps.is_empty() {
         return format!("{done}; nothing is to be done\n");
     }
@@ -177,12 +179,12 @@ fn steps(args: &Args, outcome: &Outcome, done: &str) -> String {
     format!("{done}\n")
 }
 
-fn say(text: &str) -> Result<()> {
+pub(crate) fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-fn problem(refused: Refused) -> Problem {
+pub(crate) fn problem(refused: Refused) -> Problem {
     Problem::new(409, refused.code, refused.what, refused.remedy)
 }

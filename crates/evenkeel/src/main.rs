@@ -7,11 +7,13 @@
 #![allow(clippy::disallowed_methods, reason = "calibration measures")]
 
 mod apply;
+mod assign;
 mod calibrate;
 mod check;
 mod demo;
 mod disk;
 mod drive;
+mod erase;
 mod events;
 mod host;
 mod plan;

@@ -3,7 +3,7 @@
 //! The daemon may not, so this does, with the rights of whoever calls it. The daemon holds the drive meanwhile. Where
 //! this is ended in the middle, the same command goes on: what the drive does it tells in its Sanitize Status log.
 
-mod capabilities;
+pub(crate) mod capabilities;
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;

@@ -157,9 +157,22 @@ impl Admin<'_> {
         Ok(list.iter().copied().take_while(|&nsid| nsid != 0).collect())
     }
 
+    /// All namespaces of the NVM subsystem, whichever controllers they are attached to; the first 1024 of them. Only a
+    /// controller with Namespace Management tells.
+    pub fn allocated_namespaces(&mut self) -> Result<Vec<u32>, Error> {
+        let list: Box<[u32; IDENTIFY_BYTES / 4]> =
+            self.identify("Identify Allocated Namespace ID list", cns::ALLOCATED_NAMESPACES, 0)?;
+        Ok(list.iter().copied().take_while(|&nsid| nsid != 0).collect())
+    }
+
+    /// Identify Namespace.
+    pub fn namespace(&mut self, nsid: u32) -> Result<Box<IdentifyNamespace>, Error> {
+        self.identify("Identify Namespace", cns::NAMESPACE, nsid)
+    }
+
     /// Identify Namespace, reduced to its geometry.
     pub fn identify_namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
-        let ns: Box<IdentifyNamespace> = self.identify("Identify Namespace", cns::NAMESPACE, nsid)?;
+        let ns = self.namespace(nsid)?;
         let index = usize::from((ns.flbas & 0xf) | (ns.flbas >> 1 & 0x30));
         let format = ns.lbaf.get(index).ok_or(Error::Protocol("the LBA format in use does not exist"))?;
         if format.ms != 0 {

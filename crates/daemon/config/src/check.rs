@@ -209,8 +209,10 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
     let api_section = top.table(sink, "api", section::API_KEYS);
     marks.api = api_section.span.clone();
     let api = read_api(sink, &api_section);
-    let drives = drives::sections(sink, &top);
-    if drives.is_empty() && top.lacks("device") {
+    let (drives, assigned) = drives::sections(sink, &top);
+    if drives.is_empty() && !assigned.is_empty() {
+        sink.whole("no drive is served: all are assigned to VMs", "this file needs no daemon, or add a drive for one");
+    } else if drives.is_empty() && top.lacks("device") {
         sink.whole("there is no [device] section", "add one: [device] with backend = \"file\", path and size");
     }
     let drive_section = view.find(sink, &drives);
@@ -416,7 +418,7 @@ fn read_nvme(sink: &mut Sink<'_>, section: &Section<'_, '_>, word: BackendWord, 
 }
 
 /// A PCI function, in the kernel's words.
-fn pci_address(value: &DeValue<'_>) -> Result<String, Wrong> {
+pub(crate) fn pci_address(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
     let parsed: Result<PciAddress, _> = found.parse();
     parsed.map(|address| address.to_string()).map_err(|_| Wrong {

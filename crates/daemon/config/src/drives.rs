@@ -11,6 +11,7 @@ use layout::{Layout, LayoutFile};
 use toml::de::DeTable;
 
 use crate::added::{self, AddedDrives};
+use crate::assigned::{self, AssignedDrive};
 use crate::check::{self, Candidate, parse_document, tenant_sections};
 use crate::config::{Config, Pollers, Tenant, read_text};
 use crate::host::{HostReport, Survey};
@@ -113,8 +114,11 @@ fn name_of<'s>(drive: &'s Section<'_, '_>) -> Option<&'s str> {
     if drive.is_drive() { drive.peek("name").map(|(name, _)| name) } else { Some(DEVICE_NAME) }
 }
 
-/// The sections of all drives: `[device]`, then each `[[drive]]`.
-pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Vec<Section<'t, 'i>> {
+/// The sections of all drives that are served, `[device]` and then each `[[drive]]`; and of those that VMs have.
+pub(crate) fn sections<'t, 'i>(
+    sink: &mut Sink<'_>,
+    top: &Section<'t, 'i>,
+) -> (Vec<Section<'t, 'i>>, Vec<Section<'t, 'i>>) {
     let device = top.table(sink, "device", section::DEVICE);
     let words = Items {
         one: "drive",
@@ -130,7 +134,8 @@ pub(crate) fn sections<'t, 'i>(sink: &mut Sink<'_>, top: &Section<'t, 'i>) -> Ve
         drive.label = named.unwrap_or(drive.label);
         drive
     });
-    [device].into_iter().filter(|device| device.span.is_some()).chain(drives).collect()
+    let (assigned, served): (Vec<_>, Vec<_>) = drives.partition(AssignedDrive::is_meant);
+    ([device].into_iter().filter(|device| device.span.is_some()).chain(served).collect(), assigned)
 }
 
 /// `[policy]` or `[pollers]` of a drive: its own, or else the top's.
@@ -156,6 +161,8 @@ pub struct Drives {
     pub each: Vec<Config>,
     /// Those.
     pub unplaced: Unplaced,
+    /// Drives that VMs have as a whole.
+    pub assigned: Vec<AssignedDrive>,
 }
 
 /// What comes with a drive whose opener hands it over.
@@ -254,7 +261,7 @@ impl Drives {
         let only = View { base_bytes: source.text.len(), ..View::only(text.len()) };
         let document = parse_document(&source)?;
         let mut all = Findings::default();
-        let Overview { names, unplaced } = look_over(&mut all, &source, document.get_ref(), text.len());
+        let Overview { names, unplaced, assigned } = look_over(&mut all, &source, document.get_ref(), text.len());
         if names.is_empty() {
             // It says what else is wrong.
             all.take(check::check(source.clone(), only.clone()));
@@ -277,7 +284,7 @@ impl Drives {
         all.finish(file)?;
         share_cpus(&mut each);
         let candidates = candidates.into_iter().map(|of_drive| of_drive.into_iter().flatten().collect());
-        Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() } })
+        Ok(Self { each, unplaced: Unplaced { names: unplaced, candidates: candidates.collect() }, assigned })
     }
 
     /// # Errors
@@ -365,13 +372,15 @@ struct Overview {
     names: Vec<String>,
     /// Tenants that name no drive, where there are several.
     unplaced: Vec<String>,
+    assigned: Vec<AssignedDrive>,
 }
 
 fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared_bytes: usize) -> Overview {
     let mut sink = Sink::new(source);
     let top = check::top(document);
-    let drives = sections(&mut sink, &top);
+    let (drives, of_vms) = sections(&mut sink, &top);
     let names = drive_names(&mut sink, &drives, declared_bytes);
+    let assigned = assigned::read(&mut sink, &of_vms, &drives);
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let tenants = tenant_sections(&mut sink, &top);
     let namespaces = namespace::sections(&mut sink, &top);
@@ -380,19 +389,26 @@ fn look_over(all: &mut Findings, source: &Text, document: &DeTable<'_>, declared
     let of_namespaces = namespaces.iter().filter_map(|namespace| namespace.peek("name")).map(named("namespace"));
     rules::names(&mut sink, of_tenants.chain(of_namespaces));
     let mut unplaced = Vec::new();
-    for tenant in tenants.iter().filter(|tenant| names_none(&mut sink, tenant, &known)) {
+    let of_vms: Vec<&str> = assigned.iter().map(|drive| drive.name.as_str()).collect();
+    for tenant in tenants.iter().filter(|tenant| names_none(&mut sink, tenant, &known, &of_vms)) {
         unplaced.extend(tenant.peek("name").map(|(name, _)| name.to_owned()));
     }
     for namespace in &namespaces {
-        names_none(&mut sink, namespace, &known);
+        names_none(&mut sink, namespace, &known, &of_vms);
     }
     all.take(sink.finish());
-    Overview { names, unplaced }
+    Overview { names, unplaced, assigned }
 }
 
-/// Whether a disk could be on any of several drives. One that names a drive must name one that there is.
-fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str]) -> bool {
+/// Whether a disk could be on any of several drives. One that names a drive must name one that there is, and that is no
+/// VM's.
+fn names_none(sink: &mut Sink<'_>, disk: &Section<'_, '_>, known: &[&str], of_vms: &[&str]) -> bool {
     match disk.get(sink, "drive", section::text) {
+        Some(drive) if of_vms.contains(&drive.get_ref().as_str()) => {
+            let what = format!("drive {:?} is a VM's as a whole: nobody else has anything there", drive.get_ref());
+            sink.at(&drive.span(), what, "name another drive, or take passthrough from that one");
+            false
+        }
         Some(drive) if !known.contains(&drive.get_ref().as_str()) => {
             let remedy = match nearest(drive.get_ref(), known) {
                 Some(meant) => format!("did you mean {meant:?}?"),

@@ -17,6 +17,7 @@
 //! | `drives` | a file of several drives: what each has of it, and tenants that are to be placed on one |
 //! | `look`, `missing` | which drives are there; what is known of those that are not and need not be |
 //! | `added` | drives that were added while a daemon ran |
+//! | `assigned` | drives that a VM has as a whole |
 //! | `access` | users and groups: whose the daemon is, whom sockets are for |
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
@@ -35,6 +36,7 @@
 
 mod access;
 mod added;
+mod assigned;
 mod check;
 mod config;
 mod demand;
@@ -61,6 +63,7 @@ mod terms;
 
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
+pub use assigned::{AssignedDrive, Assignment, Assignments};
 pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
 pub use config::{
     Backend, Config, DEVICE_DIR, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text,
@@ -68,7 +71,7 @@ pub use config::{
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};
 pub use frontend::{Frontend, Mode, Serving, Threads, UblkOptions};
-pub use host::{DeviceLock, HostReport, Identity, Survey, drive_id, in_use, is_partition, mark_image};
+pub use host::{DeviceLock, HostReport, Identity, Survey, drive_id, in_use, is_partition, layout_of_nvme, mark_image};
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;
 pub use look::Looked;

@@ -66,7 +66,7 @@ impl Drives {
 
     /// The drives that are there, in the file's order, and those that are not and need not be.
     fn look(self, file: &Path) -> Result<(Vec<There>, Vec<Missing>, Unplaced), ConfigErrors> {
-        let Self { each, mut unplaced } = self;
+        let Self { each, mut unplaced, .. } = self;
         let mut all = Findings::default();
         let (mut there, mut missing): (Vec<There>, Vec<Missing>) = (Vec::new(), Vec::new());
         let mut each: Vec<_> = each.into_iter().zip(std::mem::take(&mut unplaced.candidates)).enumerate().collect();

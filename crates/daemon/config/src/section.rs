@@ -76,7 +76,7 @@ pub(crate) const DEVICE: &[&str] = &[
 ];
 /// Those of a device, and what one of several has beside. In this order they are exported.
 pub(crate) const DRIVE: &[&str] =
-    &joined::<{ DEVICE.len() + 4 }>(&[&["name"], DEVICE, &["nofail", "policy", "pollers"]]);
+    &joined::<{ DEVICE.len() + 5 }>(&[&["name"], DEVICE, &["passthrough", "nofail", "policy", "pollers"]]);
 
 const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];

@@ -217,7 +217,7 @@ impl Owner {
     /// are; namespaces of tenants that are no more are attached to the others. `profile`: what a drive is taken for.
     pub(crate) fn on_drives(
         &self,
-        Drives { mut each, mut unplaced }: Drives,
+        Drives { mut each, mut unplaced, .. }: Drives,
         profile: &dyn Fn(&ServedDrive, &Config) -> Profile,
     ) -> Result<BTreeMap<DriveId, Config>, ConfigErrors> {
         let served: Vec<Option<(DriveId, &ServedDrive)>> =

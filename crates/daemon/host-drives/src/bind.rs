@@ -55,7 +55,12 @@ impl Host {
     /// # Errors
     /// Somebody uses it, it can't be kept from the rest of the host, or the kernel did not do it; then it is as it was.
     pub fn claim(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
-        let before = self.drive(address)?;
+        self.refuse_assigned(address)?;
+        self.bind(self.drive(address)?, dry_run)
+    }
+
+    /// Binds a drive to vfio-pci.
+    pub(crate) fn bind(&self, before: NvmeDevice, dry_run: bool) -> Result<Outcome, Refused> {
         if before.driver.as_deref() == Some(VFIO) {
             return Ok(Outcome { steps: Vec::new(), before });
         }
@@ -77,6 +82,7 @@ impl Host {
     /// A process has it, or no driver took it.
     pub fn release(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
         let before = self.drive(address)?;
+        self.refuse_assigned(address)?;
         let preferred = text(&self.directory(address).join("driver_override")).unwrap_or_default();
         let is_claimed = before.driver.as_deref() == Some(VFIO) || preferred == VFIO;
         if !is_claimed {
@@ -90,6 +96,13 @@ impl Host {
         }
         drop(held);
         Ok(Outcome { steps, before })
+    }
+
+    pub(crate) fn refuse_assigned(&self, address: PciAddress) -> Result<(), Refused> {
+        match self.assignments.refusal(address) {
+            Some((what, remedy)) => Err(Refused::new("assigned", what, remedy)),
+            None => Ok(()),
+        }
     }
 
     /// Whether a drive can be taken from the kernel, by what was seen of it.

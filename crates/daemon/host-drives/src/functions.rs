@@ -34,6 +34,8 @@ impl Host {
                 format!("give it back first: evenkeel drive release {address}"),
             ));
         };
+        // Their namespaces would go on with what the VMs left there, and nobody would know.
+        functions.addresses.iter().try_for_each(|function| self.refuse_assigned(*function))?;
         // Nobody else opens one while they go.
         let held = self.unused(&functions.addresses)?;
         if dry_run {

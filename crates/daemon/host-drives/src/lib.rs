@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `look` | [`Host`]: every controller, its namespaces, and who uses them |
 //! | `bind` | [`Host::claim`] and [`Host::release`] |
+//! | `assign` | [`Host::assign`], and [`Host::take_back`] for wiping: whole drives of VMs |
 //! | `functions` | [`Host::set_functions`]: virtual functions come and go |
 //! | `resources` | the queues that virtual functions have, by Virtualization Management |
 //! | `refused` | [`Refused`]: what is wrong, and what to do |
@@ -14,12 +15,14 @@
 
 #![forbid(unsafe_code)]
 
+mod assign;
 mod bind;
 mod functions;
 mod look;
 mod refused;
 mod resources;
 
+pub use assign::TakenBack;
 pub use bind::{Outcome, Step};
 pub use look::{BlockDevice, Function, Functions, Holder, Host, Neighbour, NvmeDevice};
 pub use refused::Refused;

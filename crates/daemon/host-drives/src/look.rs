@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use config::Assignments;
 use config::in_use::{InUse, Kernel};
 use nvme_driver::PciAddress;
 use serde::Serialize;
@@ -22,6 +23,7 @@ pub struct Host {
     pub(crate) sys: PathBuf,
     pub(crate) proc: PathBuf,
     pub(crate) dev: PathBuf,
+    pub(crate) assignments: Assignments,
 }
 
 /// An NVMe controller.
@@ -46,6 +48,8 @@ pub struct NvmeDevice {
     pub neighbours: Vec<Neighbour>,
     /// Its namespaces that are disks of the kernel.
     pub disks: Vec<BlockDevice>,
+    /// Whether a VM has it as a whole, or had and it was not wiped.
+    pub is_assigned: bool,
     /// A process that has it through VFIO, as far as we may see.
     pub held_by: Option<Holder>,
     /// What it is among functions.
@@ -142,12 +146,13 @@ impl BlockDevice {
 impl Host {
     /// The machine that this runs on.
     pub fn this() -> Self {
-        Self { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+        Self::below(Path::new("/"))
     }
 
     /// One whose `sys`, `proc` and `dev` are below a folder.
     pub fn below(root: &Path) -> Self {
-        Self { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") }
+        let assignments = Assignments::below(root);
+        Self { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev"), assignments }
     }
 
     /// All NVMe controllers, by address.
@@ -199,6 +204,7 @@ impl Host {
             serial: of_controller("serial"),
             pci_id: format!("{}:{}", number("vendor"), number("device")),
             driver: self.driver(address),
+            is_assigned: self.assignments.find(address).is_some(),
             held_by: iommu_group.as_deref().and_then(|group| self.holder(group)),
             neighbours: self.neighbours(address),
             iommu_group,

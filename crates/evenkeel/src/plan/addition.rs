@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
+use config::{AssignedDrive, Config, ConfigErrors, Drives, Problem, RANGE_STEP_BYTES, Tenant, read_text};
 use promises::drive_profile;
 use promises::placing::{self, Site};
 use ssd_model::Profile;
@@ -31,14 +31,21 @@ struct Source {
     has_lines: bool,
 }
 
-/// Reads a configuration and what to add to it, for each of its drives or one. What is wrong with an addition is told
-/// with its own name and line.
+/// Reads a configuration and what to add to it, for each of its drives or one; and the drives that VMs have. What is
+/// wrong with an addition is told with its own name and line.
 ///
 /// # Errors
 /// Everything that is wrong with the file, or with the first addition that has problems; or there is no such drive.
-pub fn load(path: &Path, additions: &[String], drive: Option<&str>) -> Result<Vec<Enlarged>, ConfigErrors> {
+pub fn load(
+    path: &Path,
+    additions: &[String],
+    drive: Option<&str>,
+) -> Result<(Vec<Enlarged>, Vec<AssignedDrive>), ConfigErrors> {
     let mut text = read_text(path, "a configuration file")?;
-    let before = placed(Drives::parse(path, &text, "")?)?;
+    let mut of_file = Drives::parse(path, &text, "")?;
+    let mut assigned = std::mem::take(&mut of_file.assigned);
+    assigned.retain(|assigned| drive.is_none_or(|name| name == assigned.name));
+    let before = placed(of_file)?;
     let mut sources = vec![Source { name: path.to_owned(), first_line: 1, has_lines: true }];
     for addition in additions {
         let (name, more, has_lines) = match addition.contains('=') {
@@ -67,10 +74,10 @@ pub fn load(path: &Path, additions: &[String], drive: Option<&str>) -> Result<Ve
         Enlarged { config, present, sources: sources.clone(), elsewhere: elsewhere.clone() }
     };
     let each: Vec<Enlarged> = before.iter().zip(all).filter(|(_, config)| is_wanted(config)).map(enlarged).collect();
-    if each.is_empty() {
+    if each.is_empty() && assigned.is_empty() {
         Drives::load(path)?.one(drive)?;
     }
-    Ok(each)
+    Ok((each, assigned))
 }
 
 fn went_elsewhere(tenant: &Tenant, on: &str, asked: &str) -> String {
@@ -82,7 +89,7 @@ fn went_elsewhere(tenant: &Tenant, on: &str, asked: &str) -> String {
 
 /// Every tenant on a drive, as if nobody had been there before.
 fn placed(drives: Drives) -> Result<Vec<Config>, ConfigErrors> {
-    let Drives { mut each, unplaced } = drives;
+    let Drives { mut each, unplaced, .. } = drives;
     let load = |config: &Config| drive_profile::load(&config.device.profile, |why| config.no_profile(why));
     let profiles: Vec<Profile> = each.iter().map(load).collect::<Result<_, _>>()?;
     let sites = each.iter_mut().zip(&profiles).map(|(config, profile)| {

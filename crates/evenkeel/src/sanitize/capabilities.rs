@@ -29,7 +29,8 @@ pub enum Action {
 }
 
 impl Action {
-    const ALL: [Self; 5] =
+    /// All of them, in that order.
+    pub const ALL: [Self; 5] =
         [Self::CryptoErase, Self::BlockErase, Self::Overwrite, Self::FormatCryptoErase, Self::FormatUserData];
 
     /// Whether it goes on by itself once it has begun, and its Sanitize Status log says how far it is.
@@ -85,12 +86,15 @@ impl Capabilities {
         }
         let others: Vec<String> =
             self.namespaces.iter().filter(|nsid| **nsid != self.nsid).map(u32::to_string).collect();
-        // A Sanitize is of the whole NVM subsystem.
-        let is_of_all = action.is_sanitize() || fna & (fna::FORMAT_ALL | fna::ERASE_ALL) != 0;
-        if is_of_all && !others.is_empty() {
+        if self.is_of_all(action) && !others.is_empty() {
             return Err(format!("{action} would erase its namespaces {} too", others.join(", ")));
         }
         Ok(())
+    }
+
+    /// Whether it erases all namespaces: a Sanitize is of the whole NVM subsystem.
+    pub fn is_of_all(&self, action: Action) -> bool {
+        action.is_sanitize() || self.controller.fna & (fna::FORMAT_ALL | fna::ERASE_ALL) != 0
     }
 
     /// The best that the drive can do.

@@ -19,14 +19,14 @@ pub fn claimed_and_given_back(lab: &mut Lab) -> Result<()> {
 }
 
 /// The kernel's disk of a drive.
-fn disk_of(guest: &mut Guest, address: &str) -> Result<String> {
+pub(super) fn disk_of(guest: &mut Guest, address: &str) -> Result<String> {
     guest.wait_for("the drive", &format!("ls -d /sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1"))?;
     let name = guest.run(&format!("basename /sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1"))?;
     Ok(format!("/dev/{}", name.trim()))
 }
 
 /// `evenkeel drive COMMAND` is refused by these words.
-fn refused(guest: &mut Guest, command: &str, words: &[&str]) -> Result<()> {
+pub(super) fn refused(guest: &mut Guest, command: &str, words: &[&str]) -> Result<()> {
     let told = guest.attempt_evenkeel(&format!("drive {command}"))?;
     ensure!(told.code == 2, "drive {command}: {told:?}");
     words.iter().try_for_each(|words| {
@@ -36,13 +36,13 @@ fn refused(guest: &mut Guest, command: &str, words: &[&str]) -> Result<()> {
 }
 
 /// A process has the drive until [`end_reading`].
-fn start_reading(guest: &mut Guest, address: &str) -> Result<()> {
+pub(super) fn start_reading(guest: &mut Guest, address: &str) -> Result<()> {
     let load = format!("exec evenkeel load {address} --rw randread --bs 4k --size 4m --runtime 300s");
     guest.start_job("load", &load, PROGRAM_LIMIT)?;
     guest.wait_for("the load", "ls -l /proc/[0-9]*/fd | grep -q '/dev/vfio/[0-9]'")
 }
 
-fn end_reading(guest: &mut Guest) -> Result<()> {
+pub(super) fn end_reading(guest: &mut Guest) -> Result<()> {
     guest.run("kill -TERM $(pidof evenkeel)")?;
     guest.finish_job("load", PROGRAM_LIMIT).map(drop)
 }

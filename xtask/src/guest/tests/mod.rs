@@ -1,6 +1,7 @@
 //! The guest tests. Each asks the lab for the guests it needs; none relies on what another left on
 //! the drives.
 
+mod assigned;
 mod commands;
 mod crash;
 mod data;
@@ -38,7 +39,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 38] = [
+pub const ALL: [Test; 40] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -57,10 +58,12 @@ pub const ALL: [Test; 38] = [
     test("ext4-survives-restarts", ext4::survives_restarts),
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
+    test("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
     test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
+    test("a-drive-is-assigned-and-returned", assigned::assigned_and_returned),
     test("drives-have-virtual-functions", drives::virtual_functions),
     test("programs-run-inside-a-guest", programs::run_inside),
     test("ublk-block-devices", ublk::block_devices),

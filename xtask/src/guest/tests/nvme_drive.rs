@@ -16,6 +16,49 @@ pub fn served_without_the_kernel(lab: &mut Lab) -> Result<()> {
     serve(&mut guest).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
 }
 
+/// The second namespace of a drive, of 4 KiB blocks, is served; the first keeps what it had.
+pub fn second_namespace(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("namespaces").iommu().modules(&VFIO_MODULES).image("first", 64).image("second", DRIVE_MIB);
+    let guest = guest.qemu(&[
+        "-device",
+        "nvme,id=two,serial=two,addr=0x4",
+        "-device",
+        "nvme-ns,drive=first,bus=two,nsid=1",
+        "-device",
+        "nvme-ns,drive=second,bus=two,nsid=2,logical_block_size=4096,physical_block_size=4096",
+    ]);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    serve_second(&mut guest).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
+}
+
+fn serve_second(guest: &mut Guest) -> Result<()> {
+    guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
+    guest.run(
+        "dd if=/dev/urandom of=/run/first bs=1M count=64 && dd if=/run/first of=/dev/nvme0n1 bs=1M oflag=direct",
+    )?;
+    guest.evenkeel(&format!("drive claim {ADDRESS}"))?;
+    let configuration = |nsid: u32| {
+        format!(
+            "[device]\nbackend = \"nvme\"\naddress = \"{ADDRESS}\"\nnsid = {nsid}\n[policy]\nname = \"lpns\"\n\
+             [[tenant]]\nname = \"db\"\nsize = \"32MiB\"\nlba_size = 4096\n\
+             [[tenant]]\nname = \"vm\"\nsize = \"32MiB\"\nlba_size = 4096\nfrontend = \"vhost-user-blk\"\n"
+        )
+    };
+    guest.write_file("/run/third.toml", &configuration(3))?;
+    let told = guest.attempt_evenkeel("check /run/third.toml")?;
+    ensure!(told.code != 0 && told.text.contains("it has no namespace of that number"), "{told:?}");
+    guest.serve(&configuration(2))?;
+    for name in ["db", "vm"] {
+        guest.verify_tenant(name)?;
+    }
+    let ended = guest.end_daemon("TERM")?;
+    ensure!(ended.code == 0, "{ended:?}");
+    guest.evenkeel(&format!("drive release {ADDRESS}"))?;
+    guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
+    guest.run("cmp /run/first /dev/nvme0n1 && ! cmp -n 33554432 /dev/nvme0n2 /dev/zero")?;
+    Ok(())
+}
+
 /// Has another driver take the function.
 fn bind(guest: &mut Guest, driver: &str) -> Result<()> {
     let sys = format!("/sys/bus/pci/devices/{ADDRESS}");
@@ -62,6 +105,8 @@ fn serve(guest: &mut Guest) -> Result<()> {
 
     bind(guest, "nvme")?;
     guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
+    let told = guest.attempt_evenkeel(&format!("drive assign {ADDRESS}"))?;
+    ensure!(told.code == 2 && told.text.contains("has the daemon's disks"), "{told:?}");
     // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.
     guest.run("dd if=/dev/nvme0n1 bs=1M skip=32 count=16 iflag=direct of=/run/written && ! cmp -n 16777216 /run/written /dev/zero")?;
     guest.run(

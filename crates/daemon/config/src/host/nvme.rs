@@ -1,14 +1,17 @@
 //! A look at an NVMe drive that the kernel does not have: its controller is brought up, asked, and shut down again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use io_model::QueuePriority;
+use layout::LayoutFile;
 use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
 use policy::Settings;
 
-use super::{Found, ImageMarks};
+use super::{Found, ImageMarks, drive_id};
+use crate::assigned::Assignments;
+use crate::check::STATE_DIR;
 use crate::config::Config;
 use crate::problem::Sink;
 
@@ -40,13 +43,10 @@ impl Survey {
             return Err(Error::Unsuitable("it has no namespace of that number: `nsid` says which one is meant"));
         }
         let namespace = controller.admin().identify_namespace(nsid)?;
-        let sn = controller.identity().sn;
-        let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
-        let serial: String = sn.iter().take_while(|byte| **byte != 0).map(plain).collect();
         let count = (START_BYTES / u64::from(namespace.block_bytes)).clamp(1, namespace.blocks.max(1)) as u32;
         let holds_data = holds_data(controller, Blocks { nsid, lba: 0, count }, namespace.block_bytes)?;
         Ok(Self {
-            serial: serial.trim_matches('_').to_owned(),
+            serial: plain(&controller.identity().sn),
             nsid,
             size_bytes: namespace.size_bytes(),
             holds_data,
@@ -65,6 +65,10 @@ impl Config {
         nsid: u32,
     ) -> Option<Found> {
         let mark = self.marks.path.as_ref();
+        if let Some((what, remedy)) = address.parse().ok().and_then(|it| Assignments::of_this_host().refusal(it)) {
+            sink.maybe_at(mark, what, remedy);
+            return None;
+        }
         let survey = match look_at(address, nsid) {
             Ok(survey) => survey,
             Err(error) => {
@@ -96,12 +100,40 @@ impl Config {
         }
         Found {
             path: PathBuf::from(address),
-            marks: ImageMarks { id: Some(format!("nvme-{serial}-{nsid}")), start: None },
+            marks: ImageMarks { id: Some(format!("{}{nsid}", identity_of(serial))), start: None },
             len_bytes: *size_bytes,
             to_create: false,
             holds_data: *holds_data,
         }
     }
+}
+
+/// A serial number as drives are called after it.
+fn plain(serial: &[u8]) -> String {
+    let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
+    let serial: String = serial.iter().take_while(|byte| **byte != 0).map(plain).collect();
+    serial.trim_matches('_').to_owned()
+}
+
+/// What a layout calls such a drive, but for the namespace.
+fn identity_of(serial: &str) -> String {
+    format!("nvme-{serial}-")
+}
+
+/// The layout of the daemon's disks on a drive, if there are any: whichever of its namespaces they are on, and whoever
+/// had the drive then, the kernel with the block devices `disks` or the daemon itself.
+pub fn layout_of_nvme<'p>(serial: &str, disks: impl Iterator<Item = &'p Path>) -> Option<PathBuf> {
+    let by_kernel: Vec<String> =
+        disks.filter_map(|disk| drive_id(&disk.metadata().ok()?)).filter(|id| !id.is_empty()).collect();
+    let serial = plain(serial.as_bytes());
+    let itself = identity_of(&serial);
+    let is_it = |id: &String| !serial.is_empty() && id.starts_with(&itself) || by_kernel.contains(id);
+    let files = std::fs::read_dir(STATE_DIR).ok()?.flatten().map(|entry| entry.path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).find(|path| {
+        let Ok(file) = LayoutFile::open(Some(path.clone())) else { return false };
+        file.layout()
+            .is_some_and(|layout| layout.device().id.as_ref().is_some_and(is_it) && !layout.placements().is_empty())
+    })
 }
 
 fn look_at(address: &str, nsid: u32) -> Result<Survey, Error> {

@@ -1,0 +1,75 @@
+//! A whole drive that a VM has: bound, left alone by everybody else, and wiped before anybody has it again.
+
+use anyhow::{Context, Result, ensure};
+
+use super::drives::{disk_of, end_reading, refused, start_reading};
+use crate::guest::inside::{Inside, VFIO_MODULES};
+use crate::guest::lab::Lab;
+use crate::guest::qemu::Guest;
+
+const DRIVE: &str = "0000:00:04.0";
+const MIB: u64 = 64;
+
+/// A drive is assigned, refused to everybody else even after a restart of the host, and comes back without its data.
+pub fn assigned_and_returned(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("assigned").iommu().modules(&VFIO_MODULES).nvme("ek0", 4, MIB);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    let told = assign(&mut guest).and_then(|()| take_back(&mut guest));
+    told.with_context(|| guest.logs())
+}
+
+fn assign(guest: &mut Guest) -> Result<()> {
+    let disk = disk_of(guest, DRIVE)?;
+    guest.run(&format!("dd if=/dev/urandom of={disk} bs=1M count={MIB} oflag=direct"))?;
+    refused(guest, &format!("return {DRIVE} --yes"), &["is assigned to no VM"])?;
+    let told = guest.evenkeel(&format!("drive assign {DRIVE} --dry-run"))?;
+    ensure!(told.contains("would unbind it from nvme"), "{told}");
+    guest.run(&format!("test -b {disk}"))?;
+    let told = guest.evenkeel(&format!("drive assign {DRIVE}"))?;
+    let says = ["is assigned to a VM", "-device vfio-pci,host=0000:00:04.0", "slot='0x04'", "Nothing can be promised"];
+    ensure!(says.iter().all(|words| told.contains(words)), "{told}");
+    let told = guest.evenkeel(&format!("drive assign {DRIVE} --json"))?;
+    ensure!(told.contains("\"vfio-pci,host=0000:00:04.0\""), "{told}");
+    let listed = guest.evenkeel("drive list")?;
+    ensure!(listed.contains("assigned to a VM"), "{listed}");
+
+    let remedy = "evenkeel drive return 0000:00:04.0";
+    refused(guest, &format!("claim {DRIVE}"), &["is assigned to a VM", remedy])?;
+    refused(guest, &format!("release {DRIVE}"), &["is assigned to a VM", remedy])?;
+    refused(guest, &format!("return {DRIVE} --forget"), &["is there, with what the VM left on it"])?;
+    let section = format!("[[drive]]\nname = \"whole\"\nbackend = \"nvme\"\naddress = \"{DRIVE}\"\n");
+    guest.write_file("/run/served.toml", &section)?;
+    let told = guest.attempt_evenkeel("check /run/served.toml")?;
+    ensure!(told.code == 2 && told.text.contains(remedy), "{told:?}");
+    let beside = "[[drive]]\nname = \"memory\"\nbackend = \"memory\"\nsize = \"64MiB\"\n";
+    guest.write_file("/run/assigned.toml", &format!("{beside}{section}passthrough = \"vm\"\n"))?;
+    for command in ["check", "plan"] {
+        let told = guest.evenkeel(&format!("{command} /run/assigned.toml"))?;
+        ensure!(told.contains("is a VM's as a whole") && !told.contains("not assigned yet"), "{told}");
+    }
+    Ok(())
+}
+
+fn take_back(guest: &mut Guest) -> Result<()> {
+    // Whoever has the function stands for the VM.
+    start_reading(guest, DRIVE)?;
+    refused(guest, &format!("return {DRIVE} --yes"), &["is in use by evenkeel"])?;
+    end_reading(guest)?;
+    refused(guest, &format!("return {DRIVE}"), &["nothing is erased"])?;
+    // As a restart of the host leaves it.
+    let sys = format!("/sys/bus/pci/devices/{DRIVE}");
+    guest.run(&format!(
+        "echo >{sys}/driver_override && echo {DRIVE} >{sys}/driver/unbind && echo {DRIVE} >/sys/bus/pci/drivers_probe"
+    ))?;
+    let disk = disk_of(guest, DRIVE)?;
+    refused(guest, &format!("claim {DRIVE}"), &["is assigned to a VM"])?;
+    guest.run(&format!("! cmp -n 4096 {disk} /dev/zero"))?;
+    let told = guest.evenkeel(&format!("drive return {DRIVE} --yes"))?;
+    ensure!(told.contains("is wiped (namespace 1:") && told.contains("and claimed"), "{told}");
+    guest.evenkeel(&format!("drive release {DRIVE}"))?;
+    let disk = disk_of(guest, DRIVE)?;
+    guest.run(&format!("cmp -n {} {disk} /dev/zero", MIB << 20))?;
+    let listed = guest.evenkeel("drive list")?;
+    ensure!(!listed.contains("assigned"), "{listed}");
+    Ok(())
+}
