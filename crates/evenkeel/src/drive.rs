@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use api::{Drive, DriveHealth, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
+use api::{Drive, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
 use config::{Assignments, in_use, mark_image};
 use io_model::units::{Size, UnitError};
@@ -121,7 +121,9 @@ pub fn run(args: Args) -> Result<()> {
         Command::List(daemon) => list(&daemon),
         Command::Show { name, daemon } => {
             let found = find(&Rest::new(&daemon.socket), &name)?;
-            print(&daemon, &found, || drives(std::slice::from_ref(&found)) + &health(&found))
+            let shown =
+                found.health.as_ref().map(|health| format!("\n{}\n", table::health(health))).unwrap_or_default();
+            print(&daemon, &found, || drives(std::slice::from_ref(&found)) + &shown)
         }
         Command::Add(add) => run_add(*add),
         Command::Remove { name, force, daemon } => {
@@ -305,17 +307,6 @@ pub(crate) fn find(rest: &Rest, name: &str) -> Result<Drive> {
 
 fn no_such_drive(name: &str) -> Problem {
     Problem::new(404, "no-such-drive", format!("there is no drive {name:?}"), "`evenkeel drive list` has their names")
-}
-
-/// What a drive says of itself; nothing if it says nothing.
-fn health(drive: &Drive) -> String {
-    let Some(health) = &drive.health else { return String::new() };
-    let DriveHealth { temperature_celsius, available_spare_percent, used_percent, media_errors, warnings, .. } = health;
-    let warns = if warnings.is_empty() { "nothing".to_owned() } else { warnings.join("; ") };
-    format!(
-        "\n{temperature_celsius} °C, {available_spare_percent} % of its spare left, {used_percent} % of its life used, \
-         {media_errors} media errors; it warns of: {warns}\n"
-    )
 }
 
 pub(crate) fn drives(drives: &[Drive]) -> String {

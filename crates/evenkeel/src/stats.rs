@@ -49,6 +49,10 @@ pub fn run(args: &Args) -> Result<()> {
             };
             writeln!(out, "policy {policies}, over {} ms; latencies in µs", snapshot.span_ms)?;
             writeln!(out, "{}", table::stats(&snapshot))?;
+            for drive in &snapshot.drives {
+                let Some(health) = &drive.health else { continue };
+                writeln!(out, "drive {}: {}", drive.drive, table::health(health))?;
+            }
         }
         out.flush()?;
         if args.once {

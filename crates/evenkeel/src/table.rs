@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use api::{BoundRow, Snapshot, TenantRow};
+use api::{BoundRow, DriveHealth, Snapshot, TenantRow};
 
 /// Lays out rows under a heading: the first column to the left, numbers to the right.
 pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
@@ -52,6 +52,16 @@ pub fn count(n: f64) -> String {
         _ if n >= 999.5 => format!("{:.1}k", n / 1e3),
         _ => format!("{n:.0}"),
     }
+}
+
+/// What a drive says of itself.
+pub fn health(health: &DriveHealth) -> String {
+    let DriveHealth { temperature_celsius, available_spare_percent, used_percent, media_errors, warnings, .. } = health;
+    let warns = if warnings.is_empty() { "nothing".to_owned() } else { warnings.join("; ") };
+    format!(
+        "{temperature_celsius} °C, {available_spare_percent} % of its spare left, {used_percent} % of its life used, \
+         {media_errors} media errors; it warns of: {warns}"
+    )
 }
 
 /// What a tenant was promised, in few words.

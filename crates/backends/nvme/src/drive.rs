@@ -102,6 +102,21 @@ impl Abilities {
     }
 }
 
+/// What a drive said last of its health. It outlives the drive.
+#[derive(Debug, Clone, Default)]
+pub struct LastHealth(Arc<Mutex<Option<Health>>>);
+
+impl LastHealth {
+    /// A minute old at most. `None`: it has not said anything yet.
+    pub fn get(&self) -> Option<Health> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, health: Health) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(health);
+    }
+}
+
 /// How the drive is, by its SMART / Health log page (Base 5.16.1.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Health {
@@ -156,7 +171,7 @@ pub(crate) struct Shared {
     pub pins: Option<Pins>,
     pub copied_bytes: AtomicU64,
     pub is_gone: AtomicBool,
-    pub health: Mutex<Option<Health>>,
+    pub health: LastHealth,
     max_depth: u32,
     is_weighted: bool,
 }
@@ -199,7 +214,7 @@ impl NvmeDrive {
             patience: (options.command_timeout / 4).clamp(PATIENCE.0, PATIENCE.1),
             copied_bytes: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
-            health: Mutex::new(None),
+            health: LastHealth::default(),
             max_depth: u32::from(controller.max_entries()) - 1,
             is_weighted: controller.has_priorities(),
             pins: controller.device().dma_space().map(Pins::new),
@@ -289,8 +304,8 @@ impl NvmeDrive {
         self.shared.is_gone.load(Ordering::Relaxed)
     }
 
-    /// How it said that it is, a minute ago at most. `None`: it has not said anything yet.
-    pub fn health(&self) -> Option<Health> {
-        *self.shared.health.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How it says that it is.
+    pub fn health(&self) -> LastHealth {
+        self.shared.health.clone()
     }
 }

@@ -38,7 +38,7 @@ mod status;
 mod thread;
 mod zeroer;
 
-pub use drive::{Health, NvmeDrive, Options, StartError};
+pub use drive::{Health, LastHealth, NvmeDrive, Options, StartError};
 pub use pins::{Pin, Pins};
 pub use queues::NvmeQueues;
 pub use thread::{DriveThread, Notice};

@@ -1,9 +1,9 @@
 //! The drive's own thread: it alone has the controller.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use io_model::{QueuePriority, WrrWeights};
@@ -341,7 +341,7 @@ impl<D: PciDevice> DriveThread<D> {
         // To read the page also arms its event again.
         let Ok(log) = admin.log_page::<SmartLog>(lid::SMART) else { return };
         let health = Health::of(&log);
-        *self.drive.health.lock().unwrap_or_else(PoisonError::into_inner) = Some(health);
+        self.drive.health.set(health);
         if health.critical_warning & !self.warned_of != 0 {
             notify(Notice::Warning(format!("it warns: {}", health.warnings().join("; "))));
         } else if health.critical_warning == 0 && self.warned_of != 0 {

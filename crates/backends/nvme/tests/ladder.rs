@@ -282,7 +282,7 @@ fn statuses_are_told_apart() {
 #[test]
 fn what_the_drive_warns_of_is_told_at_its_event() {
     let mut bench = Bench::new();
-    bench.until(|bench| bench.drive.as_ref().expect("open").health().is_some());
+    bench.until(|bench| bench.drive.as_ref().expect("open").health().get().is_some());
     {
         let mut state = bench.fake.state();
         state.smart.critical_warning = 0b10;
@@ -290,7 +290,7 @@ fn what_the_drive_warns_of_is_told_at_its_event() {
     }
     assert!(bench.fake.tell_event(0x02_01_01), "a request for events waits");
     bench.until(|bench| bench.was_told("its temperature is out of range"));
-    let health = bench.drive.as_ref().expect("open").health().expect("known");
+    let health = bench.drive.as_ref().expect("open").health().get().expect("known");
     assert_eq!((health.temperature_celsius, health.critical_warning), (85, 2));
 }
 

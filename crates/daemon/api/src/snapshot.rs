@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::drives::DriveHealth;
+
 /// All tenants over one span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -35,6 +37,9 @@ pub struct DrivePolicy {
     pub drive: String,
     /// The policy.
     pub policy: String,
+    /// What the drive says of itself, a minute ago at most. Where the kernel has the drive, ask the kernel.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub health: Option<DriveHealth>,
 }
 
 /// One tenant over one span. Latencies run from the doorbell's first sight to the posted completion.

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 use api::EventKind;
+use backend_nvme::LastHealth;
 use client_socket::{Gate, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
 use confine::ThreadKind;
@@ -79,6 +80,8 @@ pub struct DriveView {
     pub board: Arc<Board>,
     /// What was said of them.
     pub foresight: Arc<Foresight>,
+    /// What it says of itself, where the kernel does not have it.
+    pub health: Option<LastHealth>,
 }
 
 /// Gives the owner commands, from any thread.

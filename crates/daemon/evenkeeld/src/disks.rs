@@ -7,10 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth, DriveRemoval,
-    EventKind, Exported, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, EventKind, Exported,
+    NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
-use backend_nvme::Health;
 use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
@@ -28,6 +27,7 @@ use crate::problems::{
     promise_not_kept, unjudged,
 };
 use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
+use crate::snapshot::health_of;
 
 /// Where an answer goes. Dropped: there is none.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -530,24 +530,13 @@ impl ServedDrive {
             id: layout.and_then(|layout| layout.device().id.clone()),
             sanitizing: self.is_held(),
             failed: self.pollers.is_drive_gone().then(|| GIVEN_UP.to_owned()),
-            health: self.pollers.drive_health().as_ref().map(health_in_words),
+            health: health_of(self.pollers.drive_health().as_ref()),
             ..without_room(&self.config)
         }
     }
 }
 
 const GIVEN_UP: &str = "it was unplugged or did not answer, and was given up; see the log";
-
-fn health_in_words(health: &Health) -> DriveHealth {
-    DriveHealth {
-        temperature_celsius: health.temperature_celsius,
-        available_spare_percent: health.available_spare_percent,
-        spare_threshold_percent: health.spare_threshold_percent,
-        used_percent: health.used_percent,
-        media_errors: health.media_errors,
-        warnings: health.warnings().into_iter().map(str::to_owned).collect(),
-    }
-}
 
 fn ceilings(limits: &Limits) -> Ceilings {
     let some = |limit: u64| (limit > 0).then_some(limit);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use backend_memory::{Memory, MemoryDrive, Model, ModelDrive, Null, NullDrive};
-use backend_nvme::{Health, Pins};
+use backend_nvme::{LastHealth, Pins};
 use backend_uring::{Kind, Uring, UringDrive};
 use config::Config;
 use io_model::{Backend, QueuePriority, WrrWeights};
@@ -74,7 +74,7 @@ pub trait Drive: Clone + Send + 'static {
     fn report_to(&self, _owner: Teller) {}
 
     /// What it says of itself. `None`: it says nothing, or the kernel is to be asked.
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<LastHealth> {
         None
     }
 
@@ -124,7 +124,7 @@ pub trait AnyDrive: Send {
     fn report_to(&self, owner: Teller);
 
     /// See [`Drive::health`].
-    fn health(&self) -> Option<Health>;
+    fn health(&self) -> Option<LastHealth>;
 
     /// See [`Drive::is_gone`].
     fn is_gone(&self) -> bool;
@@ -173,7 +173,7 @@ impl<D: Drive> AnyDrive for D {
         Drive::report_to(self, owner);
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<LastHealth> {
         Drive::health(self)
     }
 

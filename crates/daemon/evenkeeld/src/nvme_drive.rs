@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use backend_nvme::{DriveThread, Health, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins, StartError};
+use backend_nvme::{DriveThread, LastHealth, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins, StartError};
 use config::Survey;
 use confine::ThreadKind;
 use io_model::{Nanos, Outcome, QueuePriority, WrrWeights};
@@ -166,8 +166,8 @@ impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
         let _ = self.owner.set(owner);
     }
 
-    fn health(&self) -> Option<Health> {
-        self.drive.health()
+    fn health(&self) -> Option<LastHealth> {
+        Some(self.drive.health())
     }
 
     fn is_gone(&self) -> bool {

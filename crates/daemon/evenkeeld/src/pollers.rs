@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use backend_nvme::{Health, Pins};
+use backend_nvme::{LastHealth, Pins};
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::{Nanos, TenantId};
@@ -115,7 +115,7 @@ impl Pollers {
     }
 
     /// What the drive says of itself; see [`Drive::health`](crate::drive::Drive::health).
-    pub fn drive_health(&self) -> Option<Health> {
+    pub fn drive_health(&self) -> Option<LastHealth> {
         self.drive.health()
     }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use api::{BoundRow, DrivePolicy, PollerRow, Snapshot, TenantRow};
+use api::{BoundRow, DriveHealth, DrivePolicy, PollerRow, Snapshot, TenantRow};
+use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
@@ -12,6 +13,19 @@ use poller::{Board, Counters, Iterations, Percentiles, TenantProbes};
 use crate::cpu_waits::CpuWaits;
 use crate::daemon::DriveView;
 use crate::foresight::{Foresight, Observed};
+
+/// What a drive said last of its health, if it said anything.
+pub fn health_of(said: Option<&LastHealth>) -> Option<DriveHealth> {
+    let health = said?.get()?;
+    Some(DriveHealth {
+        temperature_celsius: health.temperature_celsius,
+        available_spare_percent: health.available_spare_percent,
+        spare_threshold_percent: health.spare_threshold_percent,
+        used_percent: health.used_percent,
+        media_errors: health.media_errors,
+        warnings: health.warnings().into_iter().map(str::to_owned).collect(),
+    })
+}
 
 /// A point in time to measure from.
 pub struct Mark {
@@ -68,7 +82,11 @@ impl Marks {
         let of = |drive: &DriveView| {
             let mark = self.of.get(&drive.name).unwrap_or(&nothing);
             (
-                DrivePolicy { drive: drive.name.to_string(), policy: drive.foresight.policy().to_owned() },
+                DrivePolicy {
+                    drive: drive.name.to_string(),
+                    policy: drive.foresight.policy().to_owned(),
+                    health: health_of(drive.health.as_ref()),
+                },
                 mark.until(now, drive),
             )
         };

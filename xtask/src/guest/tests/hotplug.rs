@@ -49,6 +49,8 @@ fn unplug_and_plug(guest: &mut Guest, image: &Path) -> Result<()> {
     ))?;
     let shown = guest.ask_daemon("drive show fast")?;
     ensure!(shown.contains("°C") && shown.contains("0 media errors"), "{shown}");
+    let shown = guest.evenkeel("stats --once --runtime-dir /run/ek")?;
+    ensure!(shown.contains("drive fast: ") && shown.contains("°C"), "{shown}");
 
     guest.start_job("load", "exec evenkeel load /run/ek/db --rw randread --bs 4k --runtime 300s", PROGRAM_LIMIT)?;
     let is_attached = "evenkeel disk show db --json --socket /run/ek/api.sock | grep -q '\"attached\": *true'";
