@@ -47,6 +47,7 @@ pub use clock::{Clock, VirtualClock};
 pub use estimate::Estimate;
 pub use fit::{Fit, Parameter, Source, fit};
 pub use judge::{Compared, judge};
-pub use rig::{DEPTH, Facts, Failure, HWQS, MAX_LEN_BYTES, Rig};
+pub use rig::{DEPTH, DEPTH_LEAST, Facts, Failure, HWQS, HWQS_LEAST, MAX_LEN_BYTES, NoMemory, Rig};
 pub use seen::{Basics, Beside, Cell, Channels, Point, Reads, Seen, Sustained, Units, Window, WriteTimes};
 pub use session::{Effort, Session, Stage};
+pub use window_stages::BACKLOG;

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
-use guest_memory::MapError;
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op};
 use ssd_model::{Drive, Kind, Profile, Request};
 
 use crate::clock::VirtualClock;
-use crate::rig::{DEPTH, Facts, HWQS, Rig};
+use crate::rig::{DEPTH, Facts, HWQS, NoMemory, Rig};
 use crate::seen::Seen;
 use crate::session::{Effort, Session};
 
@@ -81,7 +80,7 @@ pub(crate) fn session(
     facts: Facts,
     effort: Effort,
     seen: &Seen,
-) -> Result<Session<'static, Modelled, VirtualClock>, MapError> {
+) -> Result<Session<'static, Modelled, VirtualClock>, NoMemory> {
     let facts = Facts { own_ns: (0.0, 0.0), ..facts };
     let rig = Rig::new(Modelled::new(profile.clone(), facts.size_bytes), VirtualClock::default(), facts, &NEVER)?;
     Ok(Session::new(rig, effort, seen.clone()))

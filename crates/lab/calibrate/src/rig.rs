@@ -15,8 +15,14 @@ pub const MAX_LEN_BYTES: u64 = 64 << 20;
 /// HWQs that a rig wants: one to be measured on, and several to fill the drive with.
 pub const HWQS: u16 = 6;
 
+/// With fewer nothing fills the drive while another queue is measured on.
+pub const HWQS_LEAST: u16 = 2;
+
 /// Commands that each of them holds.
 pub const DEPTH: u32 = 1024;
+
+/// The most that a stage has on one queue.
+pub const DEPTH_LEAST: u32 = 256;
 
 /// Nobody else is there while a drive is measured.
 const WHOLE_DRIVE: Place = Place::whole_drive(TenantId(0));
@@ -48,6 +54,25 @@ pub enum Failure {
     /// Nothing comes back.
     #[error("the drive did not answer for 60 s")]
     Stuck,
+}
+
+/// Why measuring can't begin.
+#[derive(Debug, thiserror::Error)]
+pub enum NoMemory {
+    /// There is none.
+    #[error("no memory for the data that are measured with: {0}")]
+    None(#[from] MapError),
+    /// The drive may not reach it.
+    #[error(
+        "the drive can't be given {len_bytes} bytes of memory to move data to and from ({reason}): it takes that much \
+         locked memory and some, so raise the limit (ulimit -l unlimited)"
+    )]
+    OutOfReach {
+        /// How much.
+        len_bytes: u64,
+        /// The kernel's reason.
+        reason: std::io::Error,
+    },
 }
 
 /// The range that may be measured.
@@ -120,11 +145,12 @@ pub struct Rig<'s, B, C> {
 }
 
 impl<'s, B: Backend, C: Clock> Rig<'s, B, C> {
-    /// Measures on `backend`, which should have [`HWQS`] queues of [`DEPTH`] commands, until `stop` is set.
+    /// Measures on `backend`, which should have [`HWQS`] queues of [`DEPTH`] commands, and must have [`HWQS_LEAST`] of
+    /// [`DEPTH_LEAST`], until `stop` is set.
     ///
     /// # Errors
-    /// No memory for the data.
-    pub fn new(backend: B, clock: C, facts: Facts, stop: &'s AtomicBool) -> Result<Self, MapError> {
+    /// No memory for the data, or none that the drive reaches.
+    pub fn new(mut backend: B, clock: C, facts: Facts, stop: &'s AtomicBool) -> Result<Self, NoMemory> {
         let mut rng = Rng::with_seed(0x0e5e_4b1e);
         let len = MAX_LEN_BYTES.min(facts.size_bytes.next_multiple_of(4096).max(4096));
         let read_to = Mapping::anonymous(len as usize)?;
@@ -132,6 +158,13 @@ impl<'s, B: Backend, C: Clock> Rig<'s, B, C> {
         let write_from = Mapping::anonymous((1 << 20) as usize)?;
         for at in (0..1 << 20).step_by(8) {
             write_from.write_at(at, &rng.u64(..).to_ne_bytes());
+        }
+        // A drive behind an IOMMU has its data copied otherwise, which would be measured too.
+        for memory in [&read_to, &write_from] {
+            backend.map_memory(WHOLE_DRIVE.tenant, memory).map_err(|refused| NoMemory::OutOfReach {
+                len_bytes: memory.len_bytes(),
+                reason: std::io::Error::from_raw_os_error(refused.errno),
+            })?;
         }
         let capacity = u32::from(backend.hwqs()) * backend.depth();
         Ok(Self {
@@ -157,6 +190,11 @@ impl<'s, B: Backend, C: Clock> Rig<'s, B, C> {
     /// Commands that all queues but the first hold together, one less than they could.
     pub(crate) fn backlog_max(&self) -> usize {
         (usize::from(self.backend.hwqs()).saturating_sub(1) * self.backend.depth() as usize).saturating_sub(1)
+    }
+
+    /// Queues that can be measured on.
+    pub(crate) fn hwqs(&self) -> u16 {
+        self.backend.hwqs()
     }
 
     /// The queue for the `n`th command of a backlog, so that the first one stays free.

@@ -9,7 +9,7 @@ use crate::seen::Window;
 use crate::session::{BLOCK_BYTES, Session, median};
 
 /// Commands that the drive is filled with.
-const BACKLOG: usize = 4096;
+pub const BACKLOG: usize = 4096;
 
 /// Length of the commands that fill a drive whose units have no addresses.
 const FILL_BYTES: u64 = 32 << 10;
@@ -156,6 +156,10 @@ impl<B: Backend, C: Clock> Session<'_, B, C> {
         else {
             return Ok(None);
         };
+        // One that fills the drive, and two that take turns.
+        if self.rig.hwqs() < 3 {
+            return Ok(None);
+        }
         let full =
             self.seen.window.and_then(|window| window.commands).map_or(0, |commands| commands.value as usize + 8);
         let filler = full.min(self.rig.backlog_max() / 2);

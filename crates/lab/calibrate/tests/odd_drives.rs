@@ -8,7 +8,7 @@ use backend_memory::{MemoryDrive, Model, NullDrive};
 use backend_wrappers::{Delay, Fate, Fault, Faults, Faulty};
 use calibrate::{Clock, DEPTH, Effort, Facts, Failure, HWQS, Rig, Seen, Session, Stage, VirtualClock, fit, judge};
 use common::{NEVER, SIZE_BYTES, WRITABLE, drive, facts, session};
-use io_model::{Backend, DeviceError, Nanos, Op};
+use io_model::{Backend, DeviceError, Nanos, Op, Refused};
 use ssd_model::Profile;
 
 /// Virtual time of a host that is late: by a little always, by a lot now and then.
@@ -114,6 +114,27 @@ fn failing(op: Op, spared: u64) -> Faulty<Model> {
     let faults = Faults::default();
     faults.add(Fault { op: Some(op), spared, ..Fault::new(Fate::Fails(DeviceError::Medium)) });
     Faulty::new(drive(&Profile::p5800x()).open_queues(HWQS, DEPTH).expect("queues"), &faults)
+}
+
+#[test]
+fn a_drive_that_may_not_reach_the_memory_is_not_measured() {
+    let faults = Faults::default();
+    faults.refuse_memory(Some(Refused { errno: 12 }));
+    let backend = Faulty::new(drive(&Profile::p5800x()).open_queues(HWQS, DEPTH).expect("queues"), &faults);
+    let Err(error) = Rig::new(backend, VirtualClock::default(), facts(None), &NEVER) else { panic!("it is") };
+    assert!(error.to_string().contains("Cannot allocate memory") && error.to_string().contains("ulimit -l"), "{error}");
+}
+
+#[test]
+fn few_queues_do() {
+    for hwqs in [calibrate::HWQS_LEAST, 3] {
+        let backend = drive(&Profile::p5800x()).open_queues(hwqs, calibrate::DEPTH_LEAST).expect("queues");
+        let rig = Rig::new(backend, VirtualClock::default(), facts(WRITABLE), &NEVER).expect("memory");
+        let mut session = Session::new(rig, Effort::QUICK, Seen::default());
+        session.run_all().expect("measured");
+        let found = fit(&session.seen, facts(WRITABLE), "found", "").expect("seen").profile;
+        assert_eq!((found.units, found.read_ns), (6, 7_400), "{hwqs}");
+    }
 }
 
 #[test]
