@@ -65,7 +65,7 @@ impl AnyDisk {
 
     /// As [`AnyDisk::attach`], with a certain arbitration among the queues; virtio-blk has none.
     pub fn attach_with(path: &Path, frontend: Frontend, arbitration: Option<Arbitration>) -> Result<Self, Error> {
-        if let Some(address) = drive(path) {
+        if let Some(address) = PciAddress::named_by(path) {
             return Ok(Self::Drive(Box::new(NvmeDisk::start_with(VfioDevice::open(address)?, arbitration)?)));
         }
         let (socket, is_vhost) = frontend.socket(path);
@@ -78,11 +78,6 @@ impl AnyDisk {
             (false, _) => Self::Nvme(Box::new(NvmeDisk::start_with(VfioUserDevice::connect(&socket)?, arbitration)?)),
         })
     }
-}
-
-/// The drive that `path` stands for: it is a PCI address, and nothing has that name here.
-fn drive(path: &Path) -> Option<PciAddress> {
-    if path.exists() { None } else { path.to_str()?.parse().ok() }
 }
 
 impl Disk for AnyDisk {
@@ -196,7 +191,6 @@ impl DiskQueue for AnyQueue {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::path::Path;
 
     use super::Frontend::{self, Auto, VfioUser, VhostUserBlk};
 
@@ -217,13 +211,5 @@ mod tests {
             assert_eq!(found(Auto, tenant), (format!("{tenant}/{socket}"), socket == "vhost.sock"));
         }
         assert_eq!(found(VfioUser, "web"), ("web/cntrl".into(), false));
-    }
-
-    #[test]
-    fn a_pci_address_that_is_no_file_is_a_drive() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        assert!(super::drive(Path::new("0000:03:00.0")).is_some());
-        assert!(super::drive(&root.path().join("0000:03:00.0")).is_none());
-        assert!(super::drive(Path::new("db")).is_none());
     }
 }

@@ -13,9 +13,6 @@ use nvme_spec::{PAGE_BYTES, Sqe, Status};
 
 use super::{Cq, Sq, State};
 
-/// I/O queue pairs that the fake grants.
-const QUEUES: u32 = 8;
-
 impl State {
     pub(super) fn admin(&mut self, sqe: &Sqe) -> (Status, u32) {
         let qid = sqe.cdw10 as u16;
@@ -23,7 +20,8 @@ impl State {
         let status = match sqe.opc {
             admin::IDENTIFY => self.identify(sqe),
             admin::SET_FEATURES if sqe.cdw10 == u32::from(fid::NUMBER_OF_QUEUES) => {
-                return (Status::SUCCESS, (QUEUES - 1) | (QUEUES - 1) << 16);
+                let last = u32::from(self.queues) - 1;
+                return (Status::SUCCESS, last | last << 16);
             }
             admin::SET_FEATURES => {
                 self.features.insert(sqe.cdw10 as u8, sqe.cdw11);

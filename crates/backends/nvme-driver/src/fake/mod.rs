@@ -76,6 +76,8 @@ pub struct State {
     pub refuses: Refusals,
     /// Registers read as ones, and doorbells go nowhere.
     pub unplugged: bool,
+    /// I/O queue pairs that it grants.
+    pub queues: u16,
     /// What the SMART / Health log page says.
     pub smart: SmartLog,
     /// ONCS.
@@ -143,6 +145,7 @@ impl Fake {
             held: Vec::new(),
             refuses: Refusals::default(),
             unplugged: false,
+            queues: 8,
             smart: SmartLog::zeroed(),
             oncs: oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES,
             vwc: 0,

@@ -30,6 +30,13 @@ pub struct PciAddress {
 #[error("a PCI address is written as 0000:03:00.0 (`lspci -D` has them)")]
 pub struct NotAnAddress;
 
+impl PciAddress {
+    /// The function that `path` stands for: it is an address, and nothing has that name here.
+    pub fn named_by(path: &Path) -> Option<Self> {
+        if path.exists() { None } else { path.to_str()?.parse().ok() }
+    }
+}
+
 impl FromStr for PciAddress {
     type Err = NotAnAddress;
 
@@ -189,6 +196,15 @@ mod tests {
         for text in ["", "nvme0", "0000:03:00", "03:20.0", "03:00.8", "0:0:0:0.0", "+3:00.0", "03:00.00", "../x:00.0"] {
             assert_eq!(text.parse::<PciAddress>(), Err(NotAnAddress), "{text}");
         }
+    }
+
+    #[test]
+    fn a_path_that_is_an_address_and_no_file_names_a_function() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("0000:03:00.0");
+        assert!(PciAddress::named_by(Path::new("0000:03:00.0")).is_some());
+        assert!(PciAddress::named_by(&path).is_none());
+        assert!(PciAddress::named_by(Path::new("db")).is_none());
     }
 
     /// A host with one function.
