@@ -1,8 +1,10 @@
 //! `evenkeel calibrate`: learns a drive and writes its profile.
 //!
 //! The measuring is the crate `calibrate`'s; here is what stands around it: `target` finds the drive and refuses one
-//! that is in use, `state` keeps what was measured for when it is interrupted, `progress` and `report` talk.
+//! that is in use (`nvme`: one that was taken from the kernel), `state` keeps what was measured for when it is
+//! interrupted, `progress` and `report` talk.
 
+mod nvme;
 mod progress;
 mod report;
 mod state;
@@ -29,7 +31,8 @@ use target::Target;
 /// Measure a drive and write its profile, for `[device] profile`, `evenkeel plan` and admission.
 ///
 /// Only reads, unless --overwrite gives a range that may be destroyed: without it, what writes cost is assumed. Refuses
-/// a drive that is mounted or in use. If it is interrupted, the same command goes on where it was.
+/// a drive that is mounted or in use. One that was taken from the kernel (`evenkeel drive claim`) is measured on queues
+/// of its own. If it is interrupted, the same command goes on where it was.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A configuration: its drive is measured.
@@ -40,7 +43,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "path")]
     drive: Option<String>,
 
-    /// A file or block device to measure, in place of a configuration.
+    /// A file, a block device, or the PCI address of a claimed drive, whose first namespace is measured; in place of a
+    /// configuration.
     #[arg(long, visible_alias = "device", value_name = "PATH")]
     path: Option<PathBuf>,
 
@@ -110,7 +114,7 @@ pub fn run(args: &Args) -> Result<()> {
     let facts =
         Facts { size_bytes: target.size_bytes, block_bytes: target.block_bytes, overwrite, own_ns: own_ns(&stop)? };
     let job = Job { args, facts, effort, name, title: target.title(), stop: &stop };
-    target.with_queues(HWQS, DEPTH, MeasureOn { job, state })
+    target.with_queues(MeasureOn { job, state })
 }
 
 /// The measuring, for whichever back end it is.

@@ -5,6 +5,14 @@ use std::time::Instant;
 
 const WIDTH: usize = 24;
 
+/// Says something on a line of its own, over a bar that is there.
+pub fn say(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let clear = if err.is_terminal() { "\r\x1b[K" } else { "" };
+    // Who can't read it can't be told.
+    let _ = writeln!(err, "{clear}{text}");
+}
+
 /// Where a calibration stands.
 pub struct Progress {
     stages: usize,

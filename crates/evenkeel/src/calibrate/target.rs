@@ -3,17 +3,21 @@
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use backend_memory::{MemoryDrive, ModelDrive, NullDrive};
 use backend_uring::{Kind, UringDrive};
+use calibrate::{DEPTH, HWQS};
 use config::Drives;
 use config::in_use::{self, InUse, LockError};
 use io_model::Backend;
 use io_model::units::Size;
+use nvme_driver::PciAddress;
 use promises::drive_profile;
 
 use super::Refused;
+use super::nvme::{self, Nvme};
 
 /// Reads and writes go to places that hold at least this much.
 const LEAST_BYTES: u64 = 16 << 20;
@@ -23,6 +27,7 @@ const BLOCK_BYTES: u64 = 4096;
 
 enum Drive {
     Uring(UringDrive),
+    Nvme(Nvme),
     Model(ModelDrive),
     Memory(MemoryDrive),
     Null(NullDrive),
@@ -65,19 +70,13 @@ impl Target {
         let bytes = size_bytes.unwrap_or_default();
         let target = match &config.device.backend {
             config::Backend::File { path, .. } | config::Backend::Block { path } => {
-                let mut target = Self::of_path(path)?;
-                let found = target.size_bytes;
-                if size_bytes.is_some_and(|wanted| wanted > found) {
-                    let what = format!("{} has {}, less than size = \"{}\"", path.display(), Size(found), Size(bytes));
-                    return Err(Refused::new(what, format!("lower size in {}", config.device.section())).into());
-                }
-                target.size_bytes = size_bytes.unwrap_or(found);
-                target
+                Self::of_path(path)?.limited(size_bytes, &config.device.section())?
             }
-            config::Backend::Nvme { address, .. } => {
-                let what = format!("drive {address} is not known to the kernel, and only such drives are measured");
-                let remedy = "give it back to the kernel, and measure its block device";
-                return Err(Refused::new(what, remedy).into());
+            config::Backend::Nvme { address, nsid, command_timeout } => {
+                let at =
+                    address.parse().map_err(|error| Refused::new(format!("drive {address}: {error}"), "change it"))?;
+                let how = nvme::Use { nsid: Some(*nsid), command_timeout: Duration::from_nanos(command_timeout.0) };
+                Self::of_nvme(at, how)?.limited(size_bytes, &config.device.section())?
             }
             config::Backend::Model { .. } => {
                 let profile = drive_profile::load(&config.device.profile, |why| config.no_profile(why))?;
@@ -93,10 +92,39 @@ impl Target {
         target.checked()
     }
 
-    /// A file or block device.
+    /// A drive that was taken from the kernel.
+    fn of_nvme(address: PciAddress, how: nvme::Use) -> Result<Self> {
+        let nvme = Nvme::open(address, how)?;
+        Self {
+            identity: nvme.identity.clone(),
+            size_bytes: nvme.drive.size_bytes() / BLOCK_BYTES * BLOCK_BYTES,
+            block_bytes: nvme.drive.block_bytes().into(),
+            warnings: nvme.warnings(),
+            drive: Drive::Nvme(nvme),
+            // VFIO lends a drive to one process at a time.
+            _lock: None,
+        }
+        .checked()
+    }
+
+    /// No more of it than a configuration says.
+    fn limited(mut self, size_bytes: Option<u64>, section: &str) -> Result<Self> {
+        let (found, wanted) = (self.size_bytes, size_bytes.unwrap_or(self.size_bytes));
+        if wanted > found {
+            let what = format!("{} has {}, less than size = \"{}\"", self.title(), Size(found), Size(wanted));
+            return Err(Refused::new(what, format!("lower size in {section}")).into());
+        }
+        self.size_bytes = wanted;
+        Ok(self)
+    }
+
+    /// A file or block device, or the drive whose PCI address that is.
     pub fn of_path(path: &Path) -> Result<Self> {
+        if let Some(address) = PciAddress::named_by(path) {
+            return Self::of_nvme(address, nvme::Use::default());
+        }
         let metadata = path.metadata().map_err(|error| {
-            let remedy = "check the path; `lsblk -p` lists the drives";
+            let remedy = "check the path; `lsblk -p` and `evenkeel drive list` have the drives";
             Refused::new(format!("can't look at {}: {error}", path.display()), remedy)
         })?;
         let kind = match metadata.file_type() {
@@ -162,7 +190,7 @@ impl Target {
 
     /// Whether what is written there stays.
     pub fn is_persistent(&self) -> bool {
-        matches!(self.drive, Drive::Uring(_))
+        matches!(self.drive, Drive::Uring(_) | Drive::Nvme(_))
     }
 
     /// The range to write to: the one asked for, or all of a drive where nothing is kept.
@@ -186,12 +214,13 @@ impl Target {
     }
 
     /// Opens queues and measures on them.
-    pub fn with_queues(&self, hwqs: u16, depth: u32, measure: impl Use) -> Result<()> {
+    pub fn with_queues(&self, measure: impl Use) -> Result<()> {
         match &self.drive {
-            Drive::Uring(drive) => measure.on(drive.open_queues(hwqs, depth)?),
-            Drive::Model(drive) => measure.on(drive.open_queues(hwqs, depth)?),
-            Drive::Memory(drive) => measure.on(drive.open_queues(hwqs, depth)),
-            Drive::Null(drive) => measure.on(drive.open_queues(hwqs, depth)),
+            Drive::Uring(drive) => measure.on(drive.open_queues(HWQS, DEPTH)?),
+            Drive::Nvme(drive) => measure.on(drive.open_queues()?),
+            Drive::Model(drive) => measure.on(drive.open_queues(HWQS, DEPTH)?),
+            Drive::Memory(drive) => measure.on(drive.open_queues(HWQS, DEPTH)),
+            Drive::Null(drive) => measure.on(drive.open_queues(HWQS, DEPTH)),
         }
     }
 }

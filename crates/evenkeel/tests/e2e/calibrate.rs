@@ -98,10 +98,15 @@ fn what_it_can_not_or_should_not_do_is_refused_before_anything_happens() {
     let broken = home.path("broken.toml");
     let there = home.path("there.toml");
     let nowhere = home.path("nowhere/out.toml");
+    let claimed = home.configure(
+        "[device]\nbackend = \"nvme\"\naddress = \"0000:1f:1f.7\"\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\noffset = \"0\"\n",
+    );
     let before = home.listing();
     let cases: &[(&[&str], &str, &str)] = &[
         (&["--path", path, "--output", text(&there)], "there.toml exists", "choose another --output"),
         (&["--path", text(&missing)], "can't look at", "lsblk"),
+        (&["--path", "0000:1f:1f.7"], "there is no PCI device 0000:1f:1f.7", "evenkeel drive list"),
+        (&[text(&claimed)], "drive 0000:1f:1f.7 can't be measured", "evenkeel drive list"),
         (&["--path", text(&host)], "neither a file nor a block device", "lsblk"),
         (&["--path", text(&small)], "too little to measure", "16MiB"),
         (&["--path", path, "--overwrite", "16MiB:32MiB", "--yes"], "ends outside of", "make it shorter"),
