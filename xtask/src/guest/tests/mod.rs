@@ -39,7 +39,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 40] = [
+pub const ALL: [Test; 41] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -59,6 +59,7 @@ pub const ALL: [Test; 40] = [
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
     test("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
+    test("nvme-drive-calibrated", nvme_drive::calibrated),
     test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),
     test("nvme-drive-erases-itself", sanitize::erases_itself),

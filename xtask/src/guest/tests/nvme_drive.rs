@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::guest::inside::{Inside, VFIO_MODULES};
+use crate::guest::inside::{Inside, PROGRAM_LIMIT, VFIO_MODULES};
 use crate::guest::lab::Lab;
 use crate::guest::qemu::Guest;
 
@@ -56,6 +56,56 @@ fn serve_second(guest: &mut Guest) -> Result<()> {
     guest.evenkeel(&format!("drive release {ADDRESS}"))?;
     guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
     guest.run("cmp /run/first /dev/nvme0n1 && ! cmp -n 33554432 /dev/nvme0n2 /dev/zero")?;
+    Ok(())
+}
+
+/// A drive that was taken from the kernel is measured, where it may be overwritten alone; its profile is one.
+pub fn calibrated(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("nvme-calibrate").iommu().modules(&VFIO_MODULES).nvme("ek0", 4, DRIVE_MIB);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    calibrate(&mut guest).with_context(|| guest.logs())
+}
+
+fn calibrate(guest: &mut Guest) -> Result<()> {
+    const RANGE: &str = "--overwrite 64MiB:32MiB --yes";
+    let configuration = |rest: &str| {
+        format!(
+            "[device]\nbackend = \"nvme\"\naddress = \"{ADDRESS}\"\n{rest}[policy]\nname = \"lpns\"\n[[tenant]]\n\
+             name = \"db\"\nsize = \"32MiB\"\nclass = \"guaranteed\"\nlatency_target = \"900ms\"\n"
+        )
+    };
+    guest.write_file("/run/drive.toml", &configuration(""))?;
+    let command = format!("calibrate /run/drive.toml --quick {RANGE} --output /run/mine.toml");
+    let told = guest.attempt_evenkeel(&command)?;
+    ensure!(told.code == 2 && told.text.contains(&format!("evenkeel drive claim {ADDRESS}")), "{told:?}");
+    guest.evenkeel(&format!("drive claim {ADDRESS}"))?;
+
+    // Interrupted, it goes on; whoever else wants the drive meanwhile is told so.
+    guest.start_job("first", &format!("exec evenkeel {command}"), PROGRAM_LIMIT)?;
+    guest.wait_for("the first stage", "grep -q small_spacing /run/mine.toml.state")?;
+    let other = format!("calibrate --path {ADDRESS} --output /run/other.toml");
+    let told = guest.attempt_evenkeel(&other)?;
+    ensure!(told.code == 2 && told.text.contains("is in use") && told.text.contains("drive list"), "{told:?}");
+    guest.run("kill -INT $(pidof evenkeel)")?;
+    let ended = guest.finish_job("first", PROGRAM_LIMIT)?;
+    ensure!(ended.code == 1 && ended.text.contains("goes on from there"), "{ended:?}");
+    let told = guest.evenkeel(&format!("{command} 2>&1"))?;
+    ensure!(told.contains("serial number ek0, namespace 1") && told.contains("Goes on with"), "{told}");
+    ensure!(!told.contains("Warning: drive"), "{told}");
+
+    guest.write_file("/run/profiled.toml", &configuration("profile = \"/run/mine.toml\"\n"))?;
+    let told = guest.evenkeel("check /run/profiled.toml 2>&1")?;
+    ensure!(told.contains("mine"), "{told}");
+    bind(guest, "nvme")?;
+    guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
+    // Around the range, and in it.
+    for (skip_mib, is_zero) in [(63, true), (64, false), (95, false), (96, true)] {
+        let not = if is_zero { "" } else { "! " };
+        guest.run(&format!(
+            "dd if=/dev/nvme0n1 bs=1M skip={skip_mib} count=1 iflag=direct of=/run/read && \
+             {not}cmp -n 1048576 /run/read /dev/zero"
+        ))?;
+    }
     Ok(())
 }
 
