@@ -90,6 +90,11 @@ impl ModelDrive {
         self.model.set_weights(weights);
     }
 
+    /// Whether the drive fetches by weighted round robin.
+    pub fn is_weighted(&self) -> bool {
+        self.model.is_weighted()
+    }
+
     fn execute(&self, io: &Io) -> Outcome {
         match &self.content {
             Some(content) => content.execute(io),

@@ -86,6 +86,12 @@ impl SharedModel {
         state.drive.set_arbitration(Arbitration::WeightedRoundRobin { burst, weights });
     }
 
+    /// Whether the drive fetches by weighted round robin. Not for the polling path.
+    pub(crate) fn is_weighted(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(state.drive.arbitration(), Arbitration::WeightedRoundRobin { .. })
+    }
+
     /// Gives queues back. What is in flight there ends unseen, in its own time.
     pub(crate) fn release(&self, first: u16, hwqs: u16) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -161,7 +161,7 @@ fn rows() -> Vec<Row> {
 }
 
 fn build(config: &PolicyConfig) -> AnyPolicy {
-    config.build(&PollerShape { hwqs: 16, hwq_depth: 256, guaranteed_vqs: 0 }).expect("valid settings")
+    config.build(&PollerShape { hwqs: 16, hwq_depth: 256, guaranteed_vqs: 0, weighted: false }).expect("valid settings")
 }
 
 fn main() {

@@ -19,6 +19,11 @@
 //! A VQ has an HWQ, but sends over another one while that is full: the arbiter alone decides who goes, not the room
 //! that somebody else left somewhere.
 //!
+//! Where the drive itself has weighted round robin, `wrr` has it go on with the same order among what is with it: each
+//! class has HWQs of its own, of that class and with its weight. This takes an HWQ for each class, and each must hold
+//! the whole window, so that none is ever full and the arbiter decides alone, as before. `drr` does without: the drive
+//! would count commands.
+//!
 //! Each poller has an arbiter of its own: for one drive give it one poller. A tenant whose VQs have several classes has
 //! a flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
 
@@ -91,6 +96,11 @@ impl ArbitratedConfig {
         }
     }
 
+    /// The weights of `wrr` as a drive takes them.
+    pub(crate) fn weights(&self) -> WrrWeights {
+        WrrWeights { high: self.high_weight, medium: self.medium_weight, low: self.low_weight }
+    }
+
     fn validate(&self, kind: Kind) -> Result<(), ConfigError> {
         let (most, remedy) = match kind {
             Kind::Wrr => (256, "must be from 1 to 256 commands"),
@@ -109,10 +119,9 @@ impl ArbitratedConfig {
     fn arbitration(&self, kind: Kind) -> Arbitration {
         let Self { high_weight: high, medium_weight: medium, low_weight: low, .. } = *self;
         match kind {
-            Kind::Wrr => Arbitration::WeightedRoundRobin {
-                burst: self.arbitration_burst.into(),
-                weights: WrrWeights { high, medium, low },
-            },
+            Kind::Wrr => {
+                Arbitration::WeightedRoundRobin { burst: self.arbitration_burst.into(), weights: self.weights() }
+            }
             Kind::Drr => Arbitration::DeficitRoundRobin {
                 quanta: QuantaKib { high: high.into(), medium: medium.into(), low: low.into() },
             },
@@ -144,8 +153,24 @@ fn flow_of(tenant: TenantSlot, class: QueuePriority) -> u16 {
     tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place
 }
 
-fn class_of(flow: u16) -> QueuePriority {
-    CLASSES[usize::from(flow) % CLASSES.len()]
+/// The class of a flow; and of one of a poller's HWQs, where the drive goes on with the order. Both take the classes in
+/// turn.
+pub(crate) fn class_of(flow_or_hwq: u16) -> QueuePriority {
+    CLASSES[usize::from(flow_or_hwq) % CLASSES.len()]
+}
+
+/// Whether the drive goes on with the order of `wrr`.
+pub(crate) fn goes_on_in_drive(config: &ArbitratedConfig, shape: &PollerShape) -> bool {
+    // No command counts for less than one.
+    shape.weighted && usize::from(shape.hwqs) >= CLASSES.len() && shape.hwq_depth >= config.max_in_flight
+}
+
+/// A VQ's HWQ of its flow's class: VQs are spread over the class's HWQs by their slots.
+fn hwq_in_class(flow: u16, slot: u16, hwqs: u16) -> u16 {
+    let classes = CLASSES.len() as u16;
+    let first = flow % classes;
+    let count = (hwqs - first).div_ceil(classes);
+    first + classes * (slot % count)
 }
 
 /// The `wrr` or `drr` policy of one poller.
@@ -153,6 +178,9 @@ fn class_of(flow: u16) -> QueuePriority {
 pub struct Arbitrated {
     kind: Kind,
     max_in_flight: u64,
+    hwqs: u16,
+    /// What the drive's classes have, if it goes on with the order.
+    in_drive: Option<WrrWeights>,
     /// Cost of what is with the drive.
     in_flight: u64,
     cost: Cost,
@@ -194,6 +222,8 @@ impl Arbitrated {
         Ok(Self {
             kind,
             max_in_flight: u64::from(config.max_in_flight) * u64::from(COST_UNIT),
+            hwqs: shape.hwqs,
+            in_drive: (kind == Kind::Wrr && goes_on_in_drive(config, shape)).then(|| config.weights()),
             in_flight: 0,
             cost: Cost::default(),
             priorities: Vec::new(),
@@ -245,6 +275,16 @@ impl ByFlow for Arbitrated {
         self.priorities[at] = terms.priority;
     }
 
+    fn next_hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        let flow = self.flows.flow_of(slot)?;
+        let of_class = self.in_drive.map(|_| HwqId(hwq_in_class(flow, slot.0, self.hwqs)));
+        of_class.or_else(|| self.flows.hwq_of(slot))
+    }
+
+    fn weights(&self) -> Option<WrrWeights> {
+        self.in_drive
+    }
+
     #[inline]
     fn pick(&mut self, _: Nanos) -> Next {
         if !self.flows.any_backlog() {
@@ -254,9 +294,11 @@ impl ByFlow for Arbitrated {
         let spare = self.roomy.front().filter(|_| self.in_flight < self.max_in_flight);
         let send = spare.and_then(|spare| {
             let flow = self.flows.turns.0.pick()?;
-            self.flows.pick_at(flow, |flows, slot| {
-                let bound = flows.bound_to(slot);
-                if flows.has_room(bound) { bound } else { spare }
+            let (by_class, hwqs) = (self.in_drive.is_some(), self.hwqs);
+            self.flows.pick_at(flow, |flows, slot| match flows.bound_to(slot) {
+                _ if by_class => hwq_in_class(flow, slot, hwqs),
+                bound if flows.has_room(bound) => bound,
+                _ => spare,
             })
         });
         // Where nothing may go, commands are with the drive, and one will complete.

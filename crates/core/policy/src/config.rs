@@ -4,7 +4,7 @@ use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
     AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns,
-    LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, d2fq,
+    LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, arbitrated, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -34,6 +34,9 @@ pub struct PollerShape {
     pub hwq_depth: u32,
     /// VQs of guaranteed tenants that it is expected to serve.
     pub guaranteed_vqs: u16,
+    /// The drive fetches by weighted round robin, and gives the HWQs the classes that the policy
+    /// [wants](PolicyConfig::hwq_classes).
+    pub weighted: bool,
 }
 
 impl PollerShape {
@@ -95,10 +98,10 @@ impl PolicyConfig {
     /// A setting out of its range, or a shape without HWQs or depth.
     pub fn build(&self, shape: &PollerShape) -> Result<AnyPolicy, ConfigError> {
         shape.validate()?;
-        let PollerShape { hwqs, hwq_depth, guaranteed_vqs } = *shape;
+        let PollerShape { hwqs, hwq_depth, .. } = *shape;
         Ok(match self {
             Self::Passthrough => Passthrough::new(hwqs, hwq_depth).into(),
-            Self::Lpns(config) => Lpns::new(config.clone().with_hwqs(hwqs, guaranteed_vqs, hwq_depth))?.into(),
+            Self::Lpns(config) => Lpns::new(config.clone().at(shape))?.into(),
             Self::Fair(config) => FairNvme::new(config.clone(), hwqs, hwq_depth)?.into(),
             Self::K2(config) => K2::new(config, shape)?.into(),
             Self::Mqfq(config) => Mqfq::new(config, shape)?.into(),
@@ -109,19 +112,32 @@ impl PolicyConfig {
         })
     }
 
-    /// The arbitration class that each of a poller's `hwqs` HWQs must have, if the policy wants the drive's weighted
-    /// round robin. `None`: any arbitration will do.
-    pub fn hwq_classes(&self, hwqs: u16) -> Option<Vec<QueuePriority>> {
+    /// Whether it works on no drive but one with weighted round robin.
+    pub fn needs_weighted(&self) -> bool {
+        matches!(self, Self::D2fq(_))
+    }
+
+    /// The arbitration class that each of a poller's HWQs must have, if the policy uses the drive's weighted round
+    /// robin there. `None`: any arbitration will do.
+    pub fn hwq_classes(&self, shape: &PollerShape) -> Option<Vec<QueuePriority>> {
+        let each = |class_of: &dyn Fn(u16) -> QueuePriority| Some((0..shape.hwqs).map(class_of).collect());
         match self {
-            Self::D2fq(_) => Some((0..hwqs).map(d2fq::class_of).collect()),
+            Self::D2fq(_) => each(&d2fq::class_of),
+            Self::Lpns(config) if shape.weighted => {
+                let config = config.clone().at(shape);
+                each(&|hwq| config.class_of(hwq))
+            }
+            Self::Wrr(config) if arbitrated::goes_on_in_drive(config, shape) => each(&arbitrated::class_of),
             _ => None,
         }
     }
 
     /// The weights of those classes at the start; later ones are [`Policy::wrr_weights`](crate::Policy::wrr_weights).
-    pub fn wrr_weights(&self) -> Option<WrrWeights> {
+    pub fn wrr_weights(&self, shape: &PollerShape) -> Option<WrrWeights> {
         match self {
             Self::D2fq(config) => Some(d2fq::weights_of(config.ratio)),
+            Self::Lpns(config) => config.clone().at(shape).weights(),
+            Self::Wrr(config) => arbitrated::goes_on_in_drive(config, shape).then(|| config.weights()),
             _ => None,
         }
     }

@@ -389,7 +389,7 @@ mod tests {
     const T0: Nanos = Nanos(0);
 
     fn policy(config: &D2fqConfig, weights: &[u32]) -> D2fq {
-        let shape = PollerShape { hwqs: 3, hwq_depth: 64, guaranteed_vqs: 0 };
+        let shape = PollerShape { hwqs: 3, hwq_depth: 64, guaranteed_vqs: 0, weighted: false };
         let mut policy = D2fq::new(config, &shape).unwrap();
         for (slot, weight) in weights.iter().enumerate() {
             let vq = VqId { tenant: TenantId(slot as u32), index: 1 };
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn three_classes_need_three_queues() {
-        let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 0 };
+        let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 0, weighted: false };
         assert_eq!(D2fq::new(&D2fqConfig::default(), &shape).unwrap_err().field, "hwqs");
         let config = D2fqConfig { low_gap_commands: 2, ..D2fqConfig::default() };
         let shape = PollerShape { hwqs: 3, ..shape };

@@ -6,6 +6,10 @@
 //! on: while an exclusive queue still carries its last user's commands, its next user sends through a shared
 //! one (its backup), and moves over when the last of them has completed. Both complete into the same VQ, since a
 //! command carries its origin with it.
+//!
+//! Where the drive's arbitration prefers some exclusive queues ([`keeping`](HwqPool::keeping)), those are homes alone
+//! and never lent: a queue has its class from its creation on, and best effort would be served as if it were
+//! guaranteed. Such a poller lends the other exclusive queues only.
 
 use io_model::HwqId;
 
@@ -63,6 +67,8 @@ pub(crate) struct HwqPool {
     hwqs: Vec<Hwq>,
     bindings: Vec<Binding>,
     exclusive: u16,
+    /// Of these, the first so many are never lent.
+    kept: u16,
     depth: u32,
     /// Room in each shared queue that best effort leaves to guaranteed VQs on their backup.
     reserve: u32,
@@ -86,6 +92,7 @@ impl HwqPool {
             hwqs: vec![hwq; usize::from(total)],
             bindings: Vec::new(),
             exclusive,
+            kept: 0,
             depth,
             reserve,
             switches: 0,
@@ -98,6 +105,11 @@ impl HwqPool {
     /// With another way to lend exclusive queues.
     pub(crate) fn lending(self, lending: Lending) -> Self {
         Self { lending, ..self }
+    }
+
+    /// With the first so many exclusive queues for guaranteed VQs alone, which have them before others.
+    pub(crate) fn keeping(self, kept: u16) -> Self {
+        Self { kept: kept.min(self.exclusive), ..self }
     }
 
     pub(crate) fn len(&self) -> u16 {
@@ -118,7 +130,7 @@ impl HwqPool {
             self.find_home(slot);
             self.claim(slot, moved);
         } else if self.lending == Lending::Never
-            && let Some(free) = (0..self.exclusive).find(|hwq| self.is_free(*hwq))
+            && let Some(free) = (self.kept..self.exclusive).find(|hwq| self.is_free(*hwq))
         {
             self.hand_over(free, slot, moved);
         }
@@ -237,7 +249,7 @@ impl HwqPool {
             NONE => true,
             home_of => want(home_of) == Want::Idle,
         };
-        let places = (0..self.exclusive).filter(|hwq| lendable(self, *hwq)).count();
+        let places = (self.kept..self.exclusive).filter(|hwq| lendable(self, *hwq)).count();
         // Longest backlog first; of equals who has one already, so that nobody moves without need.
         let by_need = |a: &(u32, bool, u16), b: &(u32, bool, u16)| (b.0, b.1, a.2).cmp(&(a.0, a.1, b.2));
         if order.len() > places {
@@ -268,7 +280,7 @@ impl HwqPool {
 
     /// Gives one lendable exclusive queue to each of `winners`, and takes theirs from all others.
     fn lend(&mut self, winners: &[(u32, bool, u16)], lendable: impl Fn(&Self, u16) -> bool, moved: &mut Vec<Moved>) {
-        for hwq in 0..self.exclusive {
+        for hwq in self.kept..self.exclusive {
             let Hwq { owner, incoming, home_of, .. } = self.hwqs[usize::from(hwq)];
             let user = if incoming != NONE { incoming } else { owner };
             if user != NONE && user != home_of && !winners.iter().any(|winner| winner.2 == user) {
@@ -278,7 +290,7 @@ impl HwqPool {
         let mut winners = winners.iter().map(|winner| winner.2);
         // Queues that are nobody's home first: lending a home costs its VQ a moment on the backup later.
         for homes in [false, true] {
-            for hwq in 0..self.exclusive {
+            for hwq in self.kept..self.exclusive {
                 let Hwq { owner, incoming, home_of, .. } = self.hwqs[usize::from(hwq)];
                 let free = incoming == NONE && (owner == NONE || owner == home_of);
                 if (home_of != NONE) != homes || !free || !lendable(self, hwq) {
@@ -343,8 +355,8 @@ impl HwqPool {
 
     fn find_home(&mut self, slot: u16) {
         let free = |hwq: &u16| self.hwqs[usize::from(*hwq)].home_of == NONE;
-        let unused = |hwq: &u16| self.hwqs[usize::from(*hwq)].owner != NONE;
-        if let Some(home) = (0..self.exclusive).filter(free).min_by_key(unused) {
+        let last_choice = |hwq: &u16| (*hwq >= self.kept, self.hwqs[usize::from(*hwq)].owner != NONE);
+        if let Some(home) = (0..self.exclusive).filter(free).min_by_key(last_choice) {
             self.hwq(home).home_of = slot;
             self.binding(slot).home = home;
         }
@@ -501,6 +513,23 @@ mod tests {
         assert!(pool.at(3) < 2, "{:?}", places(&pool));
         pool.detach(3);
         assert_eq!((0..3).filter(|slot| pool.at(*slot) < 2).count(), 1, "the one that had to leave stays away");
+    }
+
+    #[test]
+    fn kept_queues_are_homes_before_others_and_lent_to_nobody() {
+        for lending in [Lending::Backlog, Lending::Turns, Lending::Never] {
+            let mut pool = HwqPool::new(3, 1, 8).lending(lending).keeping(2);
+            (0..4).for_each(|slot| pool.attach(slot, slot == 3, &mut Vec::new()));
+            let idle = |slot| if slot == 3 { Want::Idle } else { Want::Backlog(1 + u32::from(slot)) };
+            pool.schedule(idle, &mut Vec::new());
+            assert_eq!(pool.at(3), 0, "{lending:?}: an idle home is kept");
+            let mut lent: Vec<u16> = (0..3).map(|slot| pool.at(slot)).collect();
+            lent.sort_unstable();
+            assert_eq!(lent, [2, 3, 3], "{lending:?}: queue 1 is nobody's, and yet not lent");
+            // Two more guaranteed VQs than are kept: the last one has what is lent otherwise.
+            (4..6).for_each(|slot| pool.attach(slot, true, &mut Vec::new()));
+            assert_eq!((pool.at(4), pool.at(5)), (1, 2), "{lending:?}");
+        }
     }
 
     #[test]

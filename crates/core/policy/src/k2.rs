@@ -135,7 +135,7 @@ mod tests {
 
     /// VQ 0 is guaranteed, 1 and 2 are not.
     fn policy(max_in_flight: u32) -> K2 {
-        let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 1 };
+        let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 1, weighted: false };
         let mut policy = K2::new(&K2Config { max_in_flight }, &shape).unwrap();
         for slot in 0..3 {
             let terms = if slot == 0 { Terms::guaranteed(None) } else { Terms::best_effort(u32::from(slot) * 100) };
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn no_room_at_all_is_refused() {
-        let shape = PollerShape { hwqs: 1, hwq_depth: 1, guaranteed_vqs: 0 };
+        let shape = PollerShape { hwqs: 1, hwq_depth: 1, guaranteed_vqs: 0, weighted: false };
         assert_eq!(K2::new(&K2Config { max_in_flight: 0 }, &shape).unwrap_err().field, "max_in_flight");
         let shape = PollerShape { hwqs: 0, ..shape };
         assert_eq!(K2::new(&K2Config::default(), &shape).unwrap_err().field, "hwqs");

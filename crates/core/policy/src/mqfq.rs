@@ -244,7 +244,7 @@ mod tests {
     const T0: Nanos = Nanos(0);
 
     fn policy(config: &MqfqConfig, weights: &[u32]) -> Mqfq {
-        let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0 };
+        let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };
         let mut policy = Mqfq::new(config, &shape).unwrap();
         for (slot, weight) in weights.iter().enumerate() {
             let vq = VqId { tenant: TenantId(slot as u32), index: 1 };

@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn every_policy_runs_with_its_defaults() {
-        let shape = PollerShape { hwqs: 4, hwq_depth: 64, guaranteed_vqs: 1 };
+        let shape = PollerShape { hwqs: 4, hwq_depth: 64, guaranteed_vqs: 1, weighted: false };
         for kind in PolicyKind::ALL {
             let config = Settings::with_defaults(kind).on(&drive());
             assert_eq!((config.kind(), config.name()), (kind, kind.name()));

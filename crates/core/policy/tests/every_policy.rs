@@ -129,7 +129,8 @@ struct World {
 impl World {
     fn new(name: &str, seed: u64, guaranteed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
-        let shape = PollerShape { hwqs: random.u32(3..=7) as u16, hwq_depth: random.u32(1..=12), guaranteed_vqs: 2 };
+        let (hwqs, hwq_depth) = (random.u32(3..=7) as u16, random.u32(1..=12));
+        let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 2, weighted: random.bool() };
         let config = config(name, &mut random);
         let most_in_flight = match &config {
             PolicyConfig::K2(config) => config.max_in_flight as usize,
@@ -384,7 +385,7 @@ fn changing_tenants(name: &str, seed: u64) {
 fn served_after_change(name: &str, seed: u64, terms: [Terms; 2], settling: u64, measured: u64) -> [u64; 2] {
     let mut world = World::new(name, seed, 0);
     // Only the policy's own cap is in the way.
-    world.shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0 };
+    world.shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };
     world.policy = match config(name, &mut world.random) {
         PolicyConfig::Lpns(config) => {
             PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, saturation_factor: 4, ..config })
@@ -498,19 +499,27 @@ fn a_poller_without_queues_is_refused() {
     for name in PolicyKind::NAMES {
         let config = config(name, &mut Rng::with_seed(1));
         for (hwqs, hwq_depth, field) in [(0, 8, "hwqs"), (8, 0, "hwq_depth")] {
-            let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 1 };
+            let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 1, weighted: false };
             assert_eq!(config.build(&shape).map(|_| ()).unwrap_err().field, field, "{name}");
         }
     }
 }
 
 #[test]
-fn only_d2fq_wants_the_drives_weighted_round_robin() {
-    for name in PolicyKind::NAMES {
+fn who_uses_the_drives_weighted_round_robin_says_so_with_classes_and_weights() {
+    use QueuePriority::{High, Low, Medium, Urgent};
+    for (name, weighted) in PolicyKind::NAMES.into_iter().flat_map(|name| [(name, false), (name, true)]) {
         let config = config(name, &mut Rng::with_seed(2));
-        let policy = config.build(&PollerShape { hwqs: 4, hwq_depth: 8, guaranteed_vqs: 1 }).unwrap();
-        assert_eq!(config.wrr_weights(), policy.wrr_weights());
-        assert_eq!(config.hwq_classes(4).map(|classes| classes.len()), (name == "d2fq").then_some(4), "{name}");
-        assert_eq!(config.wrr_weights().is_some(), name == "d2fq");
+        let shape = PollerShape { hwqs: 5, hwq_depth: 1 << 20, guaranteed_vqs: 2, weighted };
+        let classes = match (name, weighted) {
+            ("d2fq", _) => Some(vec![High, Medium, Low, High, Medium]),
+            ("lpns", true) => Some(vec![High, High, Medium, Medium, Medium]),
+            ("wrr", true) => Some(vec![Urgent, High, Medium, Low, Urgent]),
+            _ => None,
+        };
+        assert_eq!(config.hwq_classes(&shape), classes, "{name}");
+        assert_eq!(config.wrr_weights(&shape).is_some(), classes.is_some(), "{name}");
+        assert_eq!(config.wrr_weights(&shape), config.build(&shape).unwrap().wrr_weights(), "{name}");
+        assert_eq!(config.needs_weighted(), name == "d2fq");
     }
 }

@@ -40,6 +40,8 @@ struct Model {
     /// Of 100 steps, how many complete a command: few fill the queues, many keep them empty.
     completions: u64,
     exclusive: u16,
+    /// Of these, those of the drive's class high.
+    high: u16,
     depth: u32,
     /// Nothing but full queues may stop a command.
     unthrottled: bool,
@@ -59,6 +61,7 @@ impl Model {
         let completions = 10 + random.u64(..30);
         let variant = if random.u64(..2) == 0 { Variant::Published } else { Variant::Corrected };
         let exclusive = if random.u64(..3) == 0 { 0 } else { EXCLUSIVE };
+        let hwqs_high = [None, Some(0), Some(1), Some(EXCLUSIVE)][random.u64(..4) as usize];
         // The published rule throttles nobody while no report names a guaranteed tenant.
         let unreported = random.u64(..2) == 0;
         let unthrottled = exclusive == 0 || (unreported && variant == Variant::Published);
@@ -68,6 +71,7 @@ impl Model {
             let config = LpnsConfig {
                 variant,
                 hwqs_exclusive: exclusive,
+                hwqs_high,
                 hwqs_shared: HWQS - exclusive,
                 hwq_depth: depth,
                 period: Nanos::from_millis(10),
@@ -100,6 +104,7 @@ impl Model {
             policy,
             completions,
             exclusive,
+            high: if exclusive == 0 { 0 } else { hwqs_high.unwrap_or(0) },
             depth,
             unthrottled,
             unreported,
@@ -185,6 +190,8 @@ impl Model {
             let own = |flight: &Flight| (flight.slot, flight.generation) == (slot, vq.generation);
             assert!(in_flight.clone().all(own), "an exclusive queue carries two VQs' commands");
         }
+        let guaranteed = self.reports[usize::from(vq.tenant.0)].class.is_guaranteed();
+        assert!(guaranteed || hwq.0 >= self.high, "best effort goes over {hwq:?}, which is of the class high");
         assert!((in_flight.count() as u32) < self.depth, "a full queue is used");
         match self.random.u64(..20) {
             0 => {

@@ -121,7 +121,9 @@ struct World {
 
 impl World {
     fn new(config: &PolicyConfig, seed: u64) -> Self {
-        let policy = config.build(&PollerShape { hwqs: HWQS, hwq_depth: 64, guaranteed_vqs: 2 }).expect("valid");
+        let policy = config
+            .build(&PollerShape { hwqs: HWQS, hwq_depth: 64, guaranteed_vqs: 2, weighted: false })
+            .expect("valid");
         let board = Arc::new(Board::default());
         let poller = Poller::new(Slow::default(), policy, Arc::clone(&board), Nanos(0));
         Self {

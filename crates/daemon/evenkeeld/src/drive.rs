@@ -30,6 +30,8 @@ pub struct Facts {
     pub write_cache: bool,
     /// Discard does something.
     pub discard: bool,
+    /// It fetches by weighted round robin.
+    pub weighted: bool,
 }
 
 /// A drive that pollers open queues on; copies are the same drive. A wrapper of a drive is one too.
@@ -193,7 +195,7 @@ impl<D: Drive> AnyDrive for D {
 
 /// A poller's queues, and what sets their weights where the policy relies on them.
 fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Result<(D::Queues, Option<SetWeights>)> {
-    let (Some(classes), Some(weights)) = (policy.hwq_classes(shape.hwqs), policy.wrr_weights()) else {
+    let (Some(classes), Some(weights)) = (policy.hwq_classes(shape), policy.wrr_weights(shape)) else {
         return Ok((drive.open_queues(shape.hwqs, shape.hwq_depth)?, None));
     };
     // The configuration was checked; this is for whoever adds a back end.
@@ -205,7 +207,7 @@ fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Resu
 /// Sets the weights of a drive's arbitration classes.
 pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
-const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true };
+const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true, weighted: false };
 
 impl Drive for NullDrive {
     type Queues = Null;
@@ -235,7 +237,7 @@ impl Drive for ModelDrive {
     type Queues = Model;
 
     fn facts(&self) -> Facts {
-        IN_MEMORY
+        Facts { weighted: self.is_weighted(), ..IN_MEMORY }
     }
 
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Model> {
@@ -262,7 +264,7 @@ impl Drive for UringDrive {
 
     fn facts(&self) -> Facts {
         let block_bytes = u32::try_from(self.block_bytes()).unwrap_or(u32::MAX);
-        Facts { block_bytes, write_cache: true, discard: self.can_discard() }
+        Facts { block_bytes, write_cache: true, discard: self.can_discard(), weighted: false }
     }
 
     fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {
@@ -357,10 +359,60 @@ impl<D: Drive, B: Backend + Send + 'static, W: Fn(D::Queues) -> B + Clone + Send
 
 #[cfg(test)]
 mod tests {
+    use backend_nvme::Options;
     use backend_wrappers::{Fate, Fault, Faults, Faulty};
     use io_model::{DeviceError, HwqId, Io, IoBuf, Nanos, Place, TenantId};
+    use nvme_driver::fake::Fake;
+    use nvme_spec::feature::fid;
+    use policy::{ArbitratedConfig, LpnsConfig};
 
     use super::*;
+    use crate::nvme_drive::ServedNvme;
+
+    /// What a controller hears when pollers for `guaranteed` VQs, with four HWQs each, open their queues: the QPRIO of
+    /// each queue, and the Arbitration feature.
+    fn heard(fake: &Fake, policy: &PolicyConfig, guaranteed: &[u16]) -> (Vec<u8>, Option<u32>) {
+        fake.state().features.insert(fid::ARBITRATION, 0x0707_0705);
+        let drive = ServedNvme::start("d", fake.device(), Options::default()).expect("a drive");
+        let weighted = Drive::facts(&drive).weighted;
+        let shape = |&guaranteed_vqs| PollerShape { hwqs: 4, hwq_depth: 64, guaranteed_vqs, weighted };
+        let opened = guaranteed.iter().map(shape).map(|shape| open(&drive, policy, &shape).expect("queues"));
+        let opened: Vec<_> = opened.collect();
+        assert!(opened.iter().all(|(_, set_weights)| set_weights.is_some() == weighted));
+        let state = fake.state();
+        (state.qprios.values().copied().collect(), state.features.get(&fid::ARBITRATION).copied())
+    }
+
+    const URGENT: u8 = 0;
+    const HIGH: u8 = 1;
+    const MEDIUM: u8 = 2;
+    const LOW: u8 = 3;
+
+    #[test]
+    fn under_lpns_homes_of_guaranteed_vqs_are_high_and_all_other_queues_medium() {
+        let lpns = PolicyConfig::Lpns(LpnsConfig::p5800x());
+        let (qprios, arbitration) = heard(&Fake::new(64).with_arbitration(), &lpns, &[2, 0]);
+        assert_eq!(qprios, [HIGH, HIGH, MEDIUM, MEDIUM, MEDIUM, MEDIUM, MEDIUM, MEDIUM]);
+        assert_eq!(arbitration, Some(0x0200_0005), "3 to 1, each less one, and the drive's own burst");
+    }
+
+    #[test]
+    fn under_wrr_each_priority_has_queues_of_its_class() {
+        let wrr = PolicyConfig::Wrr(ArbitratedConfig::wrr());
+        let (qprios, arbitration) = heard(&Fake::new(64).with_arbitration(), &wrr, &[0]);
+        assert_eq!(qprios, [URGENT, HIGH, MEDIUM, LOW]);
+        assert_eq!(arbitration, Some(0x1f0f_0705));
+    }
+
+    #[test]
+    fn a_drive_without_weights_hears_nothing_of_them() {
+        let [lpns, wrr] = [PolicyConfig::Lpns(LpnsConfig::p5800x()), PolicyConfig::Wrr(ArbitratedConfig::wrr())];
+        for policy in [lpns, wrr] {
+            let (qprios, arbitration) = heard(&Fake::new(64), &policy, &[2]);
+            assert!(qprios.iter().all(|qprio| *qprio == qprios[0]), "{}: {qprios:?}", policy.name());
+            assert_eq!(arbitration, Some(0x0707_0705), "{}", policy.name());
+        }
+    }
 
     #[test]
     fn a_wrapped_drive_is_a_drive_that_fails_on_demand() {

@@ -199,7 +199,7 @@ impl Pollers {
         (mode, cpu): (Mode, Option<u32>),
     ) -> Result<PollerId> {
         let id = PollerId(self.threads.next.fetch_add(1, Ordering::Relaxed));
-        let shape = queues::shape(config, all, serves);
+        let shape = queues::shape(config, all, serves, self.drive.facts().weighted);
         // Those of other drives.
         let others = self.threads.running() - self.open.len();
         let (sender, thread) = self.drive.start_poller(Opening {
@@ -230,8 +230,14 @@ impl Pollers {
     /// # Errors
     /// Why, in words.
     pub fn can_change(&self, from: &PolicyConfig, to: &PolicyConfig) -> Result<(), String> {
-        if from.hwq_classes(1).is_some() != to.hwq_classes(1).is_some() {
+        if from.needs_weighted() != to.needs_weighted() {
             return Err("d2fq has the drive's queues opened with classes".to_owned());
+        }
+        let classes_stay = |open: &Open| from.hwq_classes(&open.shape) == to.hwq_classes(&open.shape);
+        if !self.open.values().all(classes_stay) {
+            return Err(
+                "the drive's queues have other classes under it, which they get when they are opened".to_owned()
+            );
         }
         let built = self.open.values().try_for_each(|open| to.build(&open.shape).map(drop));
         built.map_err(|error| error.to_string())

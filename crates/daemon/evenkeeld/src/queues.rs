@@ -11,8 +11,9 @@ const NVME_VQS: u16 = 5;
 /// Most HWQs of a poller, and those of the one that everyone else shares. Each is looked at in every iteration.
 const SHARED_HWQS: u16 = 8;
 
-/// What one of `pollers` pollers has that is to serve these queues of these tenants.
-pub fn shape(config: &Config, pollers: usize, serves: &[(&Tenant, Range<u16>)]) -> PollerShape {
+/// What one of `pollers` pollers has that is to serve these queues of these tenants, on a drive whose queues may have
+/// weights.
+pub fn shape(config: &Config, pollers: usize, serves: &[(&Tenant, Range<u16>)], weighted: bool) -> PollerShape {
     let own = |tenant: &Tenant| tenant.is_guaranteed() || tenant.frontend.threads() != Threads::Shared;
     let vqs = |(tenant, queues): &(&Tenant, Range<u16>)| match tenant.frontend {
         Frontend::VfioUser => NVME_VQS,
@@ -32,5 +33,6 @@ pub fn shape(config: &Config, pollers: usize, serves: &[(&Tenant, Range<u16>)]) 
         hwqs: share.unwrap_or(wanted).max(2),
         hwq_depth: u32::from(config.device.queue_depth),
         guaranteed_vqs: guaranteed.map(vqs).fold(0, u16::saturating_add),
+        weighted,
     }
 }

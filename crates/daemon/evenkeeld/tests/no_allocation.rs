@@ -247,7 +247,7 @@ fn lpns_allocates_nothing() {
 
 #[test]
 fn the_other_policies_allocate_nothing() {
-    let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5 };
+    let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5, weighted: false };
     let policies = [
         PolicyConfig::Fair(FairConfig::p5800x()),
         PolicyConfig::Fair(FairConfig { variant: Variant::Published, ..FairConfig::p5800x() }),

@@ -3,7 +3,7 @@
 use io_model::{TenantId, VqId};
 
 use super::*;
-use crate::Policy;
+use crate::{Policy, PolicyConfig};
 
 const T0: Nanos = Nanos(0);
 const WAIT: Next = Next::WaitUntil(Nanos::MAX);
@@ -18,7 +18,7 @@ const MEDIUM: TenantPriority = TenantPriority::Fixed(QueuePriority::Medium);
 const LOW: TenantPriority = TenantPriority::Fixed(QueuePriority::Low);
 
 fn shape() -> PollerShape {
-    PollerShape { hwqs: 4, hwq_depth: 256, guaranteed_vqs: 0 }
+    PollerShape { hwqs: 4, hwq_depth: 256, guaranteed_vqs: 0, weighted: false }
 }
 
 /// A policy whose tenants have one VQ each, with more commands than they will ever send.
@@ -212,7 +212,7 @@ fn nothing_waits_where_something_may_go() {
         let config = ArbitratedConfig { max_in_flight: window as u32, ..ArbitratedConfig::drr() };
         let priorities = [HIGH, LOW, fixed(QueuePriority::Urgent), TenantPriority::OfQueue, MEDIUM];
         let kind = if seed % 2 == 0 { Kind::Wrr } else { Kind::Drr };
-        let shape = PollerShape { hwqs: 3, hwq_depth: depth, guaranteed_vqs: 0 };
+        let shape = PollerShape { hwqs: 3, hwq_depth: depth, guaranteed_vqs: 0, weighted: false };
         let config = ArbitratedConfig { high_weight: 100, ..config };
         let mut policy = Arbitrated::new(kind, &config, &shape).unwrap();
         (0..8).for_each(|slot| {
@@ -253,4 +253,59 @@ fn settings_out_of_range_are_named() {
     assert_eq!(refused(Kind::Drr, ArbitratedConfig { medium_weight: 1_025, ..drr.clone() }), "medium_weight");
     assert_eq!(refused(Kind::Wrr, ArbitratedConfig { arbitration_burst: 0, ..wrr }), "arbitration_burst");
     assert_eq!(refused(Kind::Drr, ArbitratedConfig { max_in_flight: 0, ..drr }), "max_in_flight");
+}
+
+/// Sends until nothing may go; what went where.
+fn fill(policy: &mut Arbitrated) -> Vec<(u16, HwqId)> {
+    let send = || {
+        let Next::Send { vq, hwq } = policy.next(T0) else { return None };
+        policy.sent(vq, hwq, Op::Read, 4 * KIB, T0);
+        Some((vq.0, hwq))
+    };
+    std::iter::from_fn(send).collect()
+}
+
+#[test]
+fn a_drive_with_weights_gets_each_class_over_hwqs_of_it_in_the_same_order() {
+    let priorities = [fixed(QueuePriority::Urgent), HIGH, MEDIUM, LOW, TenantPriority::OfQueue];
+    let filled = |weighted| {
+        let shape = PollerShape { hwqs: 7, hwq_depth: 200, guaranteed_vqs: 0, weighted };
+        let config = ArbitratedConfig { max_in_flight: 200, ..ArbitratedConfig::wrr() };
+        let mut policy = Arbitrated::wrr(&config, &shape).unwrap();
+        for (tenant, priority) in (0..).zip(priorities) {
+            add(&mut policy, tenant, tenant, priority, Some(QueuePriority::Low));
+        }
+        policy.arrived(VqSlot(0), 7, T0);
+        (fill(&mut policy), policy)
+    };
+    let (went, mut policy) = filled(true);
+    let order = |went: &[(u16, HwqId)]| went.iter().map(|one| one.0).collect::<Vec<_>>();
+    assert_eq!(order(&went), order(&filled(false).0));
+    assert_eq!(went.len(), 200);
+    let classes = PolicyConfig::Wrr(ArbitratedConfig::wrr());
+    let shape = PollerShape { hwqs: 7, hwq_depth: 200, guaranteed_vqs: 0, weighted: true };
+    let classes = classes.hwq_classes(&shape).expect("the drive has weights");
+    let expected = [QueuePriority::Urgent, QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+    for (vq, HwqId(hwq)) in went {
+        assert_eq!(classes[usize::from(hwq)], expected[usize::from(vq).min(3)], "VQ {vq} over HWQ {hwq}");
+    }
+    assert_eq!(policy.hwq_of(VqSlot(1)), Some(HwqId(5)), "high has HWQs 1 and 5, and VQs go over them by their slots");
+    let terms = Terms { priority: LOW, ..Terms::default() };
+    policy.change_terms(TenantSlot(1), &terms, T0);
+    assert_eq!(policy.hwq_of(VqSlot(1)), Some(HwqId(3)), "another class, other HWQs");
+    let weights = WrrWeights { high: 32, medium: 16, low: 8 };
+    assert_eq!(policy.wrr_weights(), Some(weights));
+}
+
+#[test]
+fn a_drives_weights_are_left_alone_where_classes_have_no_hwqs_of_their_own() {
+    let wrr = ArbitratedConfig::wrr();
+    let of = |hwqs, hwq_depth, weighted| PollerShape { hwqs, hwq_depth, guaranteed_vqs: 0, weighted };
+    let used = |shape: PollerShape| Arbitrated::wrr(&wrr, &shape).unwrap().wrr_weights().is_some();
+    assert!(used(of(4, wrr.max_in_flight, true)));
+    assert!(!used(of(3, wrr.max_in_flight, true)), "one for each class");
+    assert!(!used(of(4, wrr.max_in_flight - 1, true)), "one could be full");
+    assert!(!used(of(4, wrr.max_in_flight, false)));
+    let drr = Arbitrated::drr(&ArbitratedConfig::drr(), &of(4, 1024, true)).unwrap();
+    assert_eq!(drr.wrr_weights(), None);
 }

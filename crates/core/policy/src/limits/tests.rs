@@ -16,7 +16,7 @@ fn attach(policy: &mut AnyPolicy, slot: u16, tenant: u16, limits: Limits, backlo
 }
 
 fn policy(limits: &[Limits]) -> AnyPolicy {
-    let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0 };
+    let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };
     let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
     for (tenant, limits) in (0..).zip(limits) {
         attach(&mut policy, tenant, tenant, *limits, u32::MAX);
@@ -102,7 +102,7 @@ fn a_held_tenant_stops_nobody_and_rest_earns_one_slice() {
 
 #[test]
 fn room_that_a_held_tenant_was_woken_for_goes_to_others() {
-    let shape = PollerShape { hwqs: 2, hwq_depth: 1, guaranteed_vqs: 0 };
+    let shape = PollerShape { hwqs: 2, hwq_depth: 1, guaranteed_vqs: 0, weighted: false };
     let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
     let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
     let send = |policy: &mut AnyPolicy| {
@@ -129,7 +129,7 @@ fn room_that_a_held_tenant_was_woken_for_goes_to_others() {
 
 #[test]
 fn vqs_of_a_held_tenant_take_turns_at_full_hwqs() {
-    let shape = PollerShape { hwqs: 1, hwq_depth: 2, guaranteed_vqs: 0 };
+    let shape = PollerShape { hwqs: 1, hwq_depth: 2, guaranteed_vqs: 0, weighted: false };
     let limits = [Limits { rw_ios_per_sec: 3_000, ..Limits::default() }, Limits::default()];
     let mut policy = AnyPolicy::from(Caps::new(&shape).unwrap());
     for slot in 0..5 {
@@ -270,7 +270,7 @@ fn limits_that_go_while_their_tenant_is_held_leave_nothing_behind() {
 
 #[test]
 fn queues_of_several_classes_share_a_held_tenants_quota() {
-    let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0 };
+    let shape = PollerShape { hwqs: 2, hwq_depth: 1024, guaranteed_vqs: 0, weighted: false };
     let mut policy = AnyPolicy::from(Arbitrated::drr(&ArbitratedConfig::drr(), &shape).unwrap());
     let limits = Limits { rw_ios_per_sec: 1_000, ..Limits::default() };
     let limited = Terms { limits, priority: TenantPriority::OfQueue, ..Terms::default() };
@@ -299,7 +299,7 @@ fn queues_of_several_classes_share_a_held_tenants_quota() {
 
 #[test]
 fn a_guaranteed_tenant_has_limits_too_and_its_neighbours_go_on() {
-    let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 1 };
+    let shape = PollerShape { hwqs: 4, hwq_depth: 1024, guaranteed_vqs: 1, weighted: false };
     let mut policy = AnyPolicy::from(Lpns::new(LpnsConfig::p5800x().with_hwqs(4, 1, shape.hwq_depth)).unwrap());
     let limits = Limits { rw_ios_per_sec: 3_000, ..Limits::default() };
     for (slot, terms) in [(0, Terms::guaranteed(Some(Nanos::from_micros(50)))), (1, Terms::best_effort(1))] {

@@ -15,7 +15,7 @@ pub struct Bound {
     /// d·Ω/R + L_h (LPNS Eq. 5) with Ω and d as configured. Nothing enforces the burst that it assumes.
     pub published: Nanos,
     /// b/R + L_h, where b is everything that may be in flight. `None`: nothing enforces a burst (the published
-    /// variant), or commands may reach the drive faster than it serves them.
+    /// variant), commands may reach the drive faster than it serves them, or it serves others' first.
     pub corrected: Option<Nanos>,
     /// The one that the policy vouches for: `published` under the published variant, else `corrected`.
     pub vouched: Option<Nanos>,

@@ -1,10 +1,10 @@
 //! What an operator sets, with the drives that the figures are known for.
 
-use io_model::Nanos;
+use io_model::{Nanos, QueuePriority, WrrWeights};
 
 use crate::cost::{Cost, Curve};
 use crate::netcalc::ServiceCurve;
-use crate::{ConfigError, Variant};
+use crate::{ConfigError, PollerShape, Variant};
 
 /// How a poller's HWQs are shared out, as far as an operator says so; `None`: by need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +60,9 @@ pub struct LpnsConfig {
     pub lending: Lending,
     /// 1-1 HWQs: the back end's queues `0..hwqs_exclusive`. At least one per guaranteed VQ of this poller.
     pub hwqs_exclusive: u16,
+    /// Of the 1-1 HWQs, those of the drive's class high: the first so many, for guaranteed VQs alone. `None`: the drive
+    /// has no weighted round robin, or is not asked for it.
+    pub hwqs_high: Option<u16>,
     /// 1-N HWQs: the queues that follow. 1 or more.
     pub hwqs_shared: u16,
     /// Commands that one HWQ holds.
@@ -95,6 +98,7 @@ impl LpnsConfig {
             split: HwqSplit::default(),
             lending: Lending::default(),
             hwqs_exclusive: 4,
+            hwqs_high: None,
             hwqs_shared: 4,
             hwq_depth: 1024,
             interval: Nanos::from_millis(10),
@@ -127,6 +131,28 @@ impl LpnsConfig {
         self.hwqs_shared = self.split.shared.map_or(rest, |shared| shared.min(rest).max(1));
         self.hwq_depth = hwq_depth;
         self
+    }
+
+    /// The same at a poller. On a drive with weighted round robin the homes of guaranteed VQs are of the class high.
+    pub fn at(self, shape: &PollerShape) -> Self {
+        let PollerShape { hwqs, hwq_depth, guaranteed_vqs, weighted } = *shape;
+        let config = self.with_hwqs(hwqs, guaranteed_vqs, hwq_depth);
+        let hwqs_high = weighted.then(|| guaranteed_vqs.min(config.hwqs_exclusive));
+        Self { hwqs_high, ..config }
+    }
+
+    /// The class of one of a poller's HWQs. None is urgent: that class goes first without limit, and best effort is
+    /// promised a share.
+    pub(crate) fn class_of(&self, hwq: u16) -> QueuePriority {
+        if self.hwqs_high.is_some_and(|high| hwq < high) { QueuePriority::High } else { QueuePriority::Medium }
+    }
+
+    /// What the drive's arbitration gives each class, if it is used: best effort no less than the throttle leaves it at
+    /// least. In the smallest numbers, so that a guaranteed command finds one of medium in front of it, not a burst.
+    pub(crate) fn weights(&self) -> Option<WrrWeights> {
+        let floor = self.floor_rate_permille.clamp(1, 1000);
+        let high = ((1000 - floor) / floor).clamp(1, 256) as u16;
+        self.hwqs_high.map(|_| WrrWeights { high, medium: 1, low: 1 })
     }
 
     /// β of the drive.
@@ -174,6 +200,31 @@ mod tests {
         assert_eq!(config.validate().unwrap_err().field, "r_iops");
         let config = LpnsConfig { period: Nanos::from_millis(5), ..LpnsConfig::p5800x() };
         assert_eq!(config.validate().unwrap_err().to_string(), "period must be at least one interval");
+    }
+
+    #[test]
+    fn homes_of_guaranteed_vqs_are_high_where_the_drive_has_weights() {
+        let high = |hwqs, guaranteed_vqs, weighted| {
+            let shape = PollerShape { hwqs, hwq_depth: 64, guaranteed_vqs, weighted };
+            let config = LpnsConfig::p5800x().at(&shape);
+            (0..hwqs).filter(|hwq| config.class_of(*hwq) == QueuePriority::High).collect::<Vec<_>>()
+        };
+        assert_eq!(high(8, 3, true), [0, 1, 2], "not the two that are there to be lent");
+        assert_eq!(high(4, 64, true), [0, 1, 2], "the last one is shared");
+        assert_eq!(high(8, 0, true), [0; 0]);
+        assert_eq!(high(8, 3, false), [0; 0]);
+    }
+
+    #[test]
+    fn weights_leave_best_effort_what_the_throttle_does() {
+        let high = |floor_rate_permille| {
+            let config = LpnsConfig { hwqs_high: Some(0), floor_rate_permille, ..LpnsConfig::p5800x() };
+            config.weights().map(|weights| (weights.high, weights.medium))
+        };
+        assert_eq!(high(250), Some((3, 1)));
+        assert_eq!(high(1000), Some((1, 1)), "a class has at least one command");
+        assert_eq!(high(1), Some((256, 1)), "a weight is a byte");
+        assert_eq!(LpnsConfig::p5800x().weights(), None);
     }
 
     #[test]

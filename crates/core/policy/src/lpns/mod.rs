@@ -25,6 +25,11 @@
 //! flight are limited to three quarters of what its own target allows (but never below the drive's
 //! parallelism), and after [`GUARANTEED_RUN`] of them in a row a waiting best-effort command has its turn.
 
+//!
+//! On a drive with weighted round robin the homes of guaranteed VQs are of the class high and all other HWQs medium,
+//! with weights that leave best effort the share that the throttle does. A home is not lent there: what a queue is
+//! worth is fixed when the drive makes it. A guaranteed VQ without such a home sends as medium.
+
 mod bound;
 mod bucket;
 mod config;
@@ -33,7 +38,7 @@ mod queues;
 pub mod rule;
 mod throttle;
 
-use io_model::{HwqId, Nanos, Op, TenantId, VqId};
+use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
 
 pub use self::bound::{Bound, RestsOn};
 pub use self::config::{HwqSplit, Lending, LpnsConfig};
@@ -68,6 +73,8 @@ pub struct Lpns {
     told_cap: f64,
     /// Guaranteed commands since the last best-effort one.
     run: u32,
+    /// At the last interval's end a guaranteed VQ here had no HWQ of the drive's class high.
+    some_not_high: bool,
     /// Highest cost of a best-effort command: it may overdraw the cap by that.
     largest_cost: u32,
 }
@@ -79,7 +86,8 @@ impl Lpns {
     /// A setting out of its range.
     pub fn new(config: LpnsConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth).lending(config.lending);
+        let pool = HwqPool::new(config.hwqs_exclusive, config.hwqs_shared, config.hwq_depth);
+        let pool = pool.lending(config.lending).keeping(config.hwqs_high.unwrap_or(0));
         Ok(Self {
             queues: Queues::new(pool, config.variant == Variant::Corrected),
             throttle: Throttle::new(&config),
@@ -89,6 +97,7 @@ impl Lpns {
             caps: [None; 2],
             told_cap: 0.0,
             run: 0,
+            some_not_high: true,
             largest_cost: COST_UNIT,
             config,
         })
@@ -139,7 +148,14 @@ impl Lpns {
         } else {
             throttle.engaged = false;
         }
-        bound::bound(&self.config, &throttle, windowed, self.observed.as_ref(), depth, overdraft)
+        let bound = bound::bound(&self.config, &throttle, windowed, self.observed.as_ref(), depth, overdraft);
+        if self.is_overtaken(tenant) { Bound { corrected: None, vouched: None, ..bound } } else { bound }
+    }
+
+    /// Whether the drive may serve any number of others' later commands before a tenant's: those of a higher class. It
+    /// makes what is in flight no measure of a wait.
+    fn is_overtaken(&self, tenant: TenantId) -> bool {
+        self.config.hwqs_high.is_some() && (self.some_not_high || !self.queues.is_guaranteed(tenant))
     }
 
     fn next_guaranteed(&mut self) -> Option<Next> {
@@ -278,6 +294,7 @@ impl Policy for Lpns {
             self.last_period = Some(now);
             queues.schedule();
         }
+        self.some_not_high = self.config.hwqs_high.is_some_and(|high| self.queues.any_guaranteed_from(high));
         self.observed = Some(observed);
         self.told_cap = reports.iter().filter_map(|report| report.best_effort_cap).fold(0.0, f64::max);
         let state = self.throttle_state();
@@ -290,5 +307,9 @@ impl Policy for Lpns {
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {
         Some(self.bound_of(tenant))
+    }
+
+    fn wrr_weights(&self) -> Option<WrrWeights> {
+        self.config.weights()
     }
 }

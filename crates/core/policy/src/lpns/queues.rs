@@ -293,6 +293,12 @@ impl Queues {
         self.tenants.get(usize::from(self.roster.slot_of(tenant))).is_some_and(|tenant| tenant.guaranteed)
     }
 
+    /// Whether a guaranteed VQ has an HWQ from this one on.
+    pub(super) fn any_guaranteed_from(&self, hwq: u16) -> bool {
+        let is_there = |slot| self.is_attached(slot) && self.promise(slot).is_some() && self.pool.at(slot) >= hwq;
+        (0..self.vqs.len() as u16).any(is_there)
+    }
+
     pub(super) fn front_guaranteed(&self) -> Option<u16> {
         self.guaranteed.front()
     }

@@ -12,7 +12,7 @@ use policy::Settings;
 use super::{Found, ImageMarks, drive_id};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
-use crate::config::Config;
+use crate::config::{Config, Device};
 use crate::problem::Sink;
 
 /// A daemon that was killed lets go of its drive a little after it is gone.
@@ -76,13 +76,9 @@ impl Config {
                 return None;
             }
         };
-        let Survey { queues, .. } = survey;
-        let arbitration = if survey.is_weighted { "weighted round robin with urgent class" } else { "round robin" };
-        warnings.maybe_at(
-            mark,
-            format!("{address} fetches from its {queues} I/O queues by {arbitration}"),
-            "nothing is to be done about it",
-        );
+        let Survey { queues, is_weighted, .. } = survey;
+        let (arbitration, remedy) = arbitration(&self.policy, &self.device, is_weighted);
+        warnings.maybe_at(mark, format!("{address} fetches from its {queues} I/O queues by {arbitration}"), remedy);
         Some(self.found_nvme(sink, address, &survey))
     }
 
@@ -136,6 +132,37 @@ pub fn layout_of_nvme<'p>(serial: &str, disks: impl Iterator<Item = &'p Path>) -
     })
 }
 
+/// How a drive picks among a policy's queues, and what would have it do otherwise.
+fn arbitration(policy: &Settings, device: &Device, is_weighted: bool) -> (String, String) {
+    let depth = device.queue_depth;
+    let mut remedy = "nothing is to be done about it".to_owned();
+    if !is_weighted {
+        return ("round robin: it has no weights".to_owned(), remedy);
+    }
+    let use_of_it = match policy {
+        Settings::D2fq(_) => ": d2fq has queues of the classes high, medium and low".to_owned(),
+        Settings::Lpns(_) => ": the 1-1 queues of guaranteed tenants are high, all others medium".to_owned(),
+        // Its one poller has all of them; 8 unless the file says otherwise.
+        Settings::Wrr(_) if device.queues.is_some_and(|queues| queues < 4) => {
+            "write queues = 4 or more".clone_into(&mut remedy);
+            ", which wrr leaves alone: it would need a queue for each of the 4 priorities".to_owned()
+        }
+        Settings::Wrr(wrr) => match wrr.max_in_flight {
+            Some(window) if window > u32::from(depth) => {
+                remedy = format!("write max_in_flight = {depth} or less");
+                format!(", which wrr leaves alone: max_in_flight = {window} is more than queue_depth = {depth}")
+            }
+            Some(_) => ": each priority of wrr has queues of its class".to_owned(),
+            None => format!(
+                ": each priority of wrr has queues of its class, if the profile's max_in_flight is within queue_depth \
+                 = {depth}"
+            ),
+        },
+        other => format!(", which {} leaves alone: all queues are medium", other.name()),
+    };
+    (format!("weighted round robin with urgent class{use_of_it}"), remedy)
+}
+
 fn look_at(address: &str, nsid: u32) -> Result<Survey, Error> {
     let address = address.parse().map_err(|_| Error::Invalid("that is no PCI address"))?;
     let mut tries_left = BUSY_TRIES;
@@ -181,4 +208,61 @@ fn holds_data<D: PciDevice>(controller: &mut Controller<D>, blocks: Blocks, bloc
     controller.delete_queue_pair(queue)?;
     controller.release_dma(memory)?;
     Ok(start.iter().any(|byte| *byte != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What is said under a policy, with more lines under `[device]`.
+    fn told(policy: &str, device: &str, is_weighted: bool) -> (String, String) {
+        let text = format!(
+            "[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n{device}\n[policy]\nname = {policy}\n\
+             [[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n"
+        );
+        let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
+        arbitration(&config.policy, &config.device, is_weighted)
+    }
+
+    #[test]
+    fn what_a_policy_makes_of_a_drives_arbitration_is_said() {
+        let nothing = "nothing is to be done about it";
+        for (policy, device, said, remedy) in [
+            ("\"lpns\"", "", ": the 1-1 queues of guaranteed tenants are high, all others medium", nothing),
+            ("\"mqfq\"", "", ", which mqfq leaves alone: all queues are medium", nothing),
+            ("\"drr\"", "", ", which drr leaves alone: all queues are medium", nothing),
+            (
+                "\"wrr\"",
+                "",
+                ": each priority of wrr has queues of its class, if the profile's max_in_flight is within queue_depth \
+                 = 1024",
+                nothing,
+            ),
+            (
+                "\"wrr\"\nmax_in_flight = 32",
+                "queue_depth = 32",
+                ": each priority of wrr has queues of its class",
+                nothing,
+            ),
+            (
+                "\"wrr\"\nmax_in_flight = 33",
+                "queue_depth = 32",
+                ", which wrr leaves alone: max_in_flight = 33 is more than queue_depth = 32",
+                "write max_in_flight = 32 or less",
+            ),
+            (
+                "\"wrr\"",
+                "queues = 3",
+                ", which wrr leaves alone: it would need a queue for each of the 4 priorities",
+                "write queues = 4 or more",
+            ),
+        ] {
+            let expected = (format!("weighted round robin with urgent class{said}"), remedy.to_owned());
+            assert_eq!(told(policy, device, true), expected, "{policy}");
+            let plain = ("round robin: it has no weights".to_owned(), nothing.to_owned());
+            assert_eq!(told(policy, device, false), plain, "{policy}");
+        }
+    }
 }

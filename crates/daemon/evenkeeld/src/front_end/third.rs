@@ -125,7 +125,7 @@ front_ends! {
 fn a_third_front_end_reads_what_it_wrote() {
     let clock = Clock::start();
     let drive = backend_wrappers::Checked::new(MemoryDrive::new(1 << 20).unwrap().open_queues(2, 64));
-    let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 0 };
+    let shape = PollerShape { hwqs: 2, hwq_depth: 64, guaranteed_vqs: 0, weighted: false };
     let policy = PolicyConfig::Passthrough.build(&shape).unwrap();
     let behaviour = Behaviour {
         mode: config::Mode::Adaptive,

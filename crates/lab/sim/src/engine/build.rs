@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arbitration::Arbitration;
 use io_model::{Extents, Nanos, Place, TenantId};
 use policy::{Policy, PollerShape};
 use poller::{Poller, Probe};
@@ -66,10 +67,11 @@ impl<P: Policy> Engine<'_, P> {
             let guaranteed = guaranteed.filter(|tenant| tenant.terms.class.is_guaranteed());
             let per_queue = scenario.layout == Layout::PerQueue;
             let guaranteed_vqs = guaranteed.map(|tenant| if per_queue { 1 } else { tenant.vqs }).sum();
-            let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs };
+            let weighted = matches!(scenario.profile.arbitration, Arbitration::WeightedRoundRobin { .. });
+            let shape = PollerShape { hwqs: hwqs[number], hwq_depth: scenario.hwq_depth, guaranteed_vqs, weighted };
             let policy = build(&shape)?;
             let weights = policy.wrr_weights();
-            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(hwqs[number]), weights) {
+            if let (Some(classes), Some(weights)) = (scenario.policy.hwq_classes(&shape), weights) {
                 self.drive.borrow_mut().set_classes(first_hwq, &classes, weights);
             }
             self.drive.borrow_mut().add_poller(first_hwq);
