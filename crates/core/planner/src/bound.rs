@@ -13,6 +13,7 @@
 mod drive;
 mod turns;
 
+use arbitration::Arbitration;
 use policy::{Class, PolicyConfig};
 
 use crate::{Host, Load, Site, Tenant};
@@ -32,6 +33,9 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
     let host = &site.host;
     let tenant = &tenants[at];
     let Load::Closed { depth } = tenant.load else { return None };
+    if is_overtaken(site, policy, tenant) {
+        return None;
+    }
     let kinds = Kinds::of(&site.profile, tenants);
     let alone = own_poller(policy, tenant);
     let sharing = || tenants.iter().filter(|other| alone == own_poller(policy, other));
@@ -53,6 +57,19 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
         Ahead::Unlimited => return None,
     };
     Some(guest_ns(host, tenant, depth) + 3.0 * pass_ns + host.delay_ns + turn_ns + slot_ns)
+}
+
+/// Whether the drive's weighted round robin may serve any number of others' later commands before this tenant's: what is
+/// in flight is no measure of its wait then.
+fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
+    let homes = site.host.hwqs_own.saturating_sub(1);
+    let is_highest = match policy {
+        PolicyConfig::Wrr(_) => false,
+        // One HWQ for each VQ, and one to share.
+        PolicyConfig::Lpns(_) => own_poller(policy, tenant) && tenant.vcpus <= homes,
+        _ => true,
+    };
+    matches!(site.profile.arbitration, Arbitration::WeightedRoundRobin { .. }) && !is_highest
 }
 
 /// Whether a poller serves this tenant alone.
@@ -78,4 +95,40 @@ fn guest_ns(host: &Host, tenant: &Tenant, depth: u32) -> f64 {
     let submit = host.guest_submit_ns + host.guest_write_ns;
     let busy = varies * host.guest_app_ns + submit;
     submit + busy + each * (varies * host.guest_complete_ns) + 2.0 * host.guest_irq_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use io_model::{Nanos, QueuePriority, WrrWeights};
+    use policy::{ArbitratedConfig, LpnsConfig};
+    use ssd_model::Profile;
+
+    use super::*;
+    use crate::Size;
+
+    #[test]
+    fn nothing_is_certain_for_who_may_be_overtaken_in_a_drive_with_weights() {
+        let weights = WrrWeights { high: 4, medium: 2, low: 1 };
+        let weighted = Arbitration::WeightedRoundRobin { burst: 1, weights };
+        let is_bounded = |policy: PolicyConfig, vcpus, arbitration: Option<Arbitration>| {
+            let mut profile = Profile::p5800x();
+            profile.arbitration = arbitration.unwrap_or(profile.arbitration);
+            let tenant = Tenant {
+                name: "a".to_owned(),
+                class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(100)) },
+                priority: QueuePriority::High,
+                load: Load::Closed { depth: 1 },
+                read_share: 1.0,
+                sizes: vec![Size { len_bytes: 4096, part: 1.0 }],
+                vcpus,
+            };
+            bounds_ns(&Site { profile, host: Host::default() }, &policy, &[tenant])[0].is_some()
+        };
+        let (lpns, wrr) = (PolicyConfig::Lpns(LpnsConfig::p5800x()), PolicyConfig::Wrr(ArbitratedConfig::wrr()));
+        let homes = Host::default().hwqs_own - 1;
+        for (policy, vcpus, with_weights) in [(&lpns, homes, true), (&lpns, homes + 1, false), (&wrr, 1, false)] {
+            assert!(is_bounded(policy.clone(), vcpus, None), "{} {vcpus}", policy.name());
+            assert_eq!(is_bounded(policy.clone(), vcpus, Some(weighted)), with_weights, "{} {vcpus}", policy.name());
+        }
+    }
 }
