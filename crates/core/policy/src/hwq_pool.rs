@@ -355,8 +355,9 @@ impl HwqPool {
 
     fn find_home(&mut self, slot: u16) {
         let free = |hwq: &u16| self.hwqs[usize::from(*hwq)].home_of == NONE;
-        let last_choice = |hwq: &u16| (*hwq >= self.kept, self.hwqs[usize::from(*hwq)].owner != NONE);
-        if let Some(home) = (0..self.exclusive).filter(free).min_by_key(last_choice) {
+        // Kept ones come first: without a home of a VQ's they have no owner.
+        let unused = |hwq: &u16| self.hwqs[usize::from(*hwq)].owner != NONE;
+        if let Some(home) = (0..self.exclusive).filter(free).min_by_key(unused) {
             self.hwq(home).home_of = slot;
             self.binding(slot).home = home;
         }

@@ -234,6 +234,18 @@ fn bounds_say_what_they_rest_on() {
 }
 
 #[test]
+fn no_bound_is_given_to_who_may_be_overtaken_in_a_drive_with_weights() {
+    let vouched = |hwqs_high| {
+        let config = LpnsConfig { hwqs_high, ..LpnsConfig::p5800x() };
+        let world = measure(vec![Lpns::new(config).unwrap()], &[Workload::guaranteed(50), noisy()]);
+        [0, 1].map(|tenant| world.policies[0].bound_of(TenantId(tenant)).vouched.is_some())
+    };
+    assert_eq!(vouched(None), [true, true], "the drive takes turns");
+    assert_eq!(vouched(Some(1)), [true, false], "the guaranteed one goes first");
+    assert_eq!(vouched(Some(0)), [false, false], "it has no queue of the class high");
+}
+
+#[test]
 fn no_bound_is_given_where_commands_outrun_the_drive() {
     let config = LpnsConfig { r_iops: 300_000.0, ..LpnsConfig::p5800x() };
     let deep = Workload { vqs: 2, depth: 16, ..Workload::guaranteed(500) };
