@@ -21,7 +21,7 @@ pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(30);
 const EAGER_POLLS: u32 = 1_000;
 /// How often a controller that does not answer is asked whether it is still there: its queues, which lie in our
 /// memory, would never say so.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The admin queues and a page for their data.
 pub(crate) struct AdminQueue {

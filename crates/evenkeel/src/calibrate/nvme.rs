@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use backend_nvme::{Notice, NvmeDrive, NvmeQueues, Options, StartError};
 use calibrate::{BACKLOG, DEPTH, DEPTH_LEAST, HWQS, HWQS_LEAST};
+use config::Assignments;
 use nvme_driver::{Controller, Error, PciAddress, PciDevice, VfioDevice, VfioError};
 
 use super::{Refused, progress};
@@ -55,6 +56,9 @@ impl Nvme {
     /// # Errors
     /// It can't be had or driven; what the operator can do about it is said.
     pub fn open(address: PciAddress, how: Use) -> Result<Self> {
+        if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
+            return Err(Refused::new(what, remedy).into());
+        }
         let device = VfioDevice::open(address).map_err(|error| {
             let remedy = match &error {
                 Error::Vfio(VfioError::Busy { .. }) => "`evenkeel drive list`, as root, names who has it: stop that",

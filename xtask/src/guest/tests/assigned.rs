@@ -36,6 +36,8 @@ fn assign(guest: &mut Guest) -> Result<()> {
     let remedy = "evenkeel drive return 0000:00:04.0";
     refused(guest, &format!("claim {DRIVE}"), &["is assigned to a VM", remedy])?;
     refused(guest, &format!("release {DRIVE}"), &["is assigned to a VM", remedy])?;
+    let told = guest.attempt_evenkeel(&format!("calibrate --path {DRIVE} --output /run/not.toml"))?;
+    ensure!(told.code == 2 && told.text.contains(remedy), "{told:?}");
     refused(guest, &format!("return {DRIVE} --forget"), &["is there, with what the VM left on it"])?;
     let section = format!("[[drive]]\nname = \"whole\"\nbackend = \"nvme\"\naddress = \"{DRIVE}\"\n");
     guest.write_file("/run/served.toml", &section)?;
