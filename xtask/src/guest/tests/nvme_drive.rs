@@ -141,6 +141,9 @@ fn serve(guest: &mut Guest) -> Result<()> {
     for name in ["db", "batch", "vm"] {
         guest.verify_tenant(name)?;
     }
+    guest.write_file("/run/again.toml", &format!("runtime_dir = \"/run/other\"\nstate_dir = \"/run/state\"\n{}", configuration(ADDRESS)))?;
+    let told = guest.evenkeel("check /run/again.toml 2>&1")?;
+    ensure!(told.contains(&format!("{ADDRESS} is in use by another process")) && told.contains("batch"), "{told}");
     // Pieces of other sizes, and larger than one command.
     let told = guest.evenkeel("load /run/ek/batch --rw write --bs 1m --iodepth 4 --size 16m --verify --json")?;
     ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
@@ -155,6 +158,8 @@ fn serve(guest: &mut Guest) -> Result<()> {
 
     bind(guest, "nvme")?;
     guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
+    // It looks where layouts are by default.
+    guest.run("mkdir -p /var/lib && ln -s /run/state /var/lib/evenkeel")?;
     let told = guest.attempt_evenkeel(&format!("drive assign {ADDRESS}"))?;
     ensure!(told.code == 2 && told.text.contains("has the daemon's disks"), "{told:?}");
     // What was written by 1 MiB is no zeros at the tenant's place, and the rest of the drive is.

@@ -9,6 +9,7 @@ use layout::LayoutFile;
 use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
 use policy::Settings;
 
+use super::in_use::InUse;
 use super::{Found, ImageMarks, drive_id};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
@@ -71,6 +72,11 @@ impl Config {
         }
         let survey = match look_at(address, nsid) {
             Ok(survey) => survey,
+            // As of a drive that the kernel has, what a running daemon serves can be checked beside it.
+            Err(Error::Vfio(VfioError::Busy { .. })) if let Some(found) = self.recorded(address, nsid) => {
+                warnings.maybe_at(mark, InUse::Locked.what(Path::new(address)), InUse::Locked.remedy());
+                return Some(found);
+            }
             Err(error) => {
                 sink.maybe_at(mark, format!("drive {address} can't be used: {error}"), "see what it says");
                 return None;
@@ -80,6 +86,23 @@ impl Config {
         let (arbitration, remedy) = arbitration(&self.policy, &self.device, is_weighted);
         warnings.maybe_at(mark, format!("{address} fetches from its {queues} I/O queues by {arbitration}"), remedy);
         Some(self.found_nvme(sink, address, &survey))
+    }
+
+    /// A drive that somebody has, as its layout knows it; `None`: it was never served from here.
+    fn recorded(&self, address: &str, nsid: u32) -> Option<Found> {
+        let namespace = format!("-{nsid}");
+        let is_it = |id: &Option<String>| id.as_ref().is_some_and(|id| id.ends_with(&namespace));
+        let named = self.device.layout_file.clone().and_then(|path| LayoutFile::open(Some(path)).ok());
+        let layouts = named.into_iter().chain(layouts_in(&self.state_dir));
+        let mut devices = layouts.filter_map(|file| Some(file.layout()?.device().clone()));
+        let device = devices.find(|device| device.path == address && is_it(&device.id))?;
+        Some(Found {
+            path: PathBuf::from(address),
+            marks: ImageMarks { id: device.id, start: None },
+            len_bytes: device.size_bytes,
+            to_create: false,
+            holds_data: true,
+        })
     }
 
     /// What the policy and the file want of such a drive, it must have.
@@ -124,12 +147,17 @@ pub fn layout_of_nvme<'p>(serial: &str, disks: impl Iterator<Item = &'p Path>) -
     let serial = plain(serial.as_bytes());
     let itself = identity_of(&serial);
     let is_it = |id: &String| !serial.is_empty() && id.starts_with(&itself) || by_kernel.contains(id);
-    let files = std::fs::read_dir(STATE_DIR).ok()?.flatten().map(|entry| entry.path());
-    files.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).find(|path| {
-        let Ok(file) = LayoutFile::open(Some(path.clone())) else { return false };
-        file.layout()
-            .is_some_and(|layout| layout.device().id.as_ref().is_some_and(is_it) && !layout.placements().is_empty())
-    })
+    let is_there = |file: &LayoutFile| {
+        file.layout().is_some_and(|its| its.device().id.as_ref().is_some_and(is_it) && !its.placements().is_empty())
+    };
+    layouts_in(Path::new(STATE_DIR)).find(is_there)?.path().map(Path::to_owned)
+}
+
+/// The layouts in a state directory, as far as they can be read.
+fn layouts_in(state_dir: &Path) -> impl Iterator<Item = LayoutFile> {
+    let files = std::fs::read_dir(state_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    files.filter_map(|path| LayoutFile::open(Some(path)).ok())
 }
 
 /// How a drive picks among a policy's queues, and what would have it do otherwise.
