@@ -74,7 +74,9 @@ impl Lies {
         }
     }
 
-    /// Writes into memory that it was given, mostly something like a completion.
+    /// Writes into memory that it was given, mostly something like a completion: of a queue pair's memory into its
+    /// completion queue, the second page. The initiator reads nothing back of submission queues and PRP lists, and
+    /// changing those would lead the fake astray.
     fn scribble(&mut self) {
         let (which, place) = (usize::from(self.byte()), self.number());
         if self.memory.is_empty() {
@@ -88,8 +90,8 @@ impl Lies {
             (entry[12], entry[13]) = (entry[12] % ENTRIES as u8, 0);
             (entry[14], entry[15]) = (entry[14] & 3, 0);
         }
-        let entries = self.memory[at].len_bytes() / 16;
-        self.memory[at].write(place % entries * 16, &entry).expect("it is inside");
+        let first = if self.memory[at].len_bytes() > PAGE_BYTES { PAGE_BYTES } else { 0 };
+        self.memory[at].write(first + place % (PAGE_BYTES / 16) * 16, &entry).expect("it is inside");
     }
 }
 

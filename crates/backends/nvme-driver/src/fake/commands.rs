@@ -157,13 +157,8 @@ impl State {
         let ranges = self.take(sqe, (u64::from(sqe.cdw10 & 0xff) + 1) * size_of::<DsmRange>() as u64);
         for range in ranges.chunks_exact(size_of::<DsmRange>()) {
             let range: DsmRange = bytemuck::pod_read_unaligned(range);
-            let start = range.slba.saturating_mul(self.block_bytes);
-            let end = start.saturating_add(u64::from(range.nlb) * self.block_bytes);
-            // The list lies in memory that others may write to.
-            let Some(content) = self.disk.get_mut(start as usize..end as usize) else {
-                return Status::LBA_OUT_OF_RANGE.dnr();
-            };
-            content.fill(0);
+            let start = (range.slba * self.block_bytes) as usize;
+            self.disk[start..start + (u64::from(range.nlb) * self.block_bytes) as usize].fill(0);
         }
         Status::SUCCESS
     }
