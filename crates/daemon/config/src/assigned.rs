@@ -96,6 +96,11 @@ fn only(word: &'static str) -> impl Fn(&toml::de::DeValue<'_>) -> Result<(), sec
     }
 }
 
+/// What to do before an assigned drive can be used.
+pub(crate) fn remedy(address: PciAddress) -> String {
+    format!("take it back, which wipes it: evenkeel drive return {address}")
+}
+
 /// Those of a file. Neither name nor address may be another drive's; `served` are the others.
 pub(crate) fn read(sink: &mut Sink<'_>, of_vms: &[Section<'_, '_>], served: &[Section<'_, '_>]) -> Vec<AssignedDrive> {
     let mut seen: BTreeSet<String> = BTreeSet::new();
@@ -150,8 +155,7 @@ impl Assignments {
     /// Why nothing but a VM may use the drive at an address, and what to do; `None`: it is not assigned.
     pub fn refusal(&self, address: PciAddress) -> Option<(String, String)> {
         self.find(address)?;
-        let what = format!("{address} is assigned to a VM");
-        Some((what, format!("take it back, which wipes it: evenkeel drive return {address}")))
+        Some((format!("{address} is assigned to a VM"), remedy(address)))
     }
 
     /// Keeps that a drive is assigned, durably.

@@ -39,14 +39,23 @@ impl Host {
         if dry_run {
             return self.bind(before, true);
         }
-        let unwritten = |error| Refused::new("not-recorded", format!("can't record it: {error}"), "run this as root");
-        self.assignments.record(address, &Assignment { serial }).map_err(unwritten)?;
-        self.bind(before, false).map_err(|mut why| {
+        self.record(address, &serial)?;
+        let bound = self.bind(before, false).map_err(|mut why| {
             if let Err(error) = self.assignments.forget(address) {
                 why.what += &format!("; and its record could not be removed: {error}");
             }
             why
-        })
+        })?;
+        if serial.is_empty() {
+            // A virtual function that no driver had.
+            self.record(address, &Claimed::ask(address)?.serial)?;
+        }
+        Ok(bound)
+    }
+
+    fn record(&self, address: PciAddress, serial: &str) -> Result<(), Refused> {
+        let unwritten = |error| Refused::new("not-recorded", format!("can't record it: {error}"), "run this as root");
+        self.assignments.record(address, &Assignment { serial: serial.to_owned() }).map_err(unwritten)
     }
 
     /// Takes an assigned drive back from a VM that has ended, for wiping. It stays assigned until [`Host::forget`].

@@ -66,6 +66,9 @@ fn take_back(guest: &mut Guest) -> Result<()> {
     let disk = disk_of(guest, DRIVE)?;
     refused(guest, &format!("claim {DRIVE}"), &["is assigned to a VM"])?;
     guest.run(&format!("! cmp -n 4096 {disk} /dev/zero"))?;
+    guest.write_file("/run/block.toml", &format!("[device]\nbackend = \"block\"\npath = \"{disk}\"\n"))?;
+    let told = guest.attempt_evenkeel("check /run/block.toml")?;
+    ensure!(told.code == 2 && told.text.contains("which is assigned to a VM"), "{told:?}");
     let told = guest.evenkeel(&format!("drive return {DRIVE} --yes"))?;
     ensure!(told.contains("is wiped (namespace 1:") && told.contains("and claimed"), "{told}");
     guest.evenkeel(&format!("drive release {DRIVE}"))?;

@@ -141,7 +141,10 @@ fn serve(guest: &mut Guest) -> Result<()> {
     for name in ["db", "batch", "vm"] {
         guest.verify_tenant(name)?;
     }
-    guest.write_file("/run/again.toml", &format!("runtime_dir = \"/run/other\"\nstate_dir = \"/run/state\"\n{}", configuration(ADDRESS)))?;
+    guest.write_file(
+        "/run/again.toml",
+        &format!("runtime_dir = \"/run/other\"\nstate_dir = \"/run/state\"\n{}", configuration(ADDRESS)),
+    )?;
     let told = guest.evenkeel("check /run/again.toml 2>&1")?;
     ensure!(told.contains(&format!("{ADDRESS} is in use by another process")) && told.contains("batch"), "{told}");
     // Pieces of other sizes, and larger than one command.

@@ -6,7 +6,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nvme_driver::PciAddress;
 use rustix::fs::{OFlags, major, minor};
+
+use crate::assigned::{self, Assignments};
 
 /// One use of a drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,11 @@ pub enum InUse {
     Loop {
         /// Such as `/dev/loop0`.
         device: PathBuf,
+    },
+    /// A VM has its NVMe drive as a whole.
+    Assigned {
+        /// The drive.
+        address: PciAddress,
     },
     /// Another process has locked it.
     Locked,
@@ -73,6 +81,9 @@ impl InUse {
             }
             Self::Swap { part, .. } => format!("{} is used as swap", shown(part)),
             Self::Loop { device } => format!("{} is what {} is made of", path.display(), device.display()),
+            Self::Assigned { address } => {
+                format!("{} is on {address}, which is assigned to a VM", path.display())
+            }
             Self::Locked => format!("{} is in use by another process", path.display()),
         }
     }
@@ -88,6 +99,7 @@ impl InUse {
                 format!("choose another drive, or stop using it: swapoff {}", device.display())
             }
             Self::Loop { device } => format!("choose another one, or detach it: losetup -d {}", device.display()),
+            Self::Assigned { address } => assigned::remedy(*address),
             Self::Locked => {
                 "stop the other daemon or calibration (`fuser -v` names it), or choose another drive".to_owned()
             }
@@ -115,7 +127,14 @@ pub fn uses(path: &Path) -> Vec<InUse> {
     let kernel = Kernel { proc: "/proc".into(), sys: "/sys".into() };
     let Ok(metadata) = path.metadata() else { return Vec::new() };
     let mut found = match metadata.file_type() {
-        kind if kind.is_block_device() => kernel.uses_of_block(&number_of(&metadata)),
+        kind if kind.is_block_device() => {
+            let number = number_of(&metadata);
+            // After a restart of the host the kernel has what VMs had.
+            let controllers = kernel.controllers_of(&number).into_iter();
+            let assigned = controllers.filter(|address| Assignments::of_this_host().find(*address).is_some());
+            let assigned = assigned.map(|address| InUse::Assigned { address });
+            kernel.uses_of_block(&number).into_iter().chain(assigned).collect()
+        }
         kind if kind.is_file() => path.canonicalize().map(|path| kernel.uses_of_file(&path)).unwrap_or_default(),
         _ => Vec::new(),
     };
@@ -151,6 +170,18 @@ impl Kernel {
             }
         }
         found
+    }
+
+    /// The PCI functions behind a block device, by its number: of an NVMe disk with several paths, all.
+    fn controllers_of(&self, number: &str) -> Vec<PciAddress> {
+        let Ok(device) = self.sys.join("dev/block").join(number).canonicalize() else { return Vec::new() };
+        let function = |path: &Path| path.iter().rev().find_map(|part| part.to_str()?.parse().ok());
+        let subsystem = device.ancestors().find(|at| {
+            at.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("nvme-subsys"))
+        });
+        let Some(subsystem) = subsystem else { return function(&device).into_iter().collect() };
+        let paths = fs::read_dir(subsystem).into_iter().flatten().flatten();
+        paths.filter_map(|entry| function(&entry.path().canonicalize().ok()?)).collect()
     }
 
     /// `path` is without links.
@@ -247,6 +278,34 @@ mod tests {
             symlink(kernel.sys.join(device), kernel.sys.join("dev/block").join(number)).expect("link");
         }
         (dir, kernel)
+    }
+
+    #[test]
+    fn a_disks_controllers_are_found_whichever_way_the_kernel_shows_it() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let kernel = Kernel { proc: dir.path().join("proc"), sys: dir.path().join("sys") };
+        let link = |at: &str, to: &str| {
+            let (at, to) = (kernel.sys.join(at), kernel.sys.join(to));
+            fs::create_dir_all(at.parent().expect("a parent")).expect("directory");
+            fs::create_dir_all(&to).expect("directory");
+            symlink(to, at).expect("linked");
+        };
+        let (one, other) = ("devices/pci0000:00/0000:00:1c.0/0000:03:00.0", "devices/pci0000:00/0000:04:00.0");
+        link("dev/block/259:0", &format!("{one}/nvme/nvme0/nvme0n1"));
+        link("dev/block/259:1", &format!("{one}/nvme/nvme0/nvme0n1/nvme0n1p1"));
+        link("dev/block/259:2", "devices/virtual/nvme-subsystem/nvme-subsys1/nvme1n1");
+        link("devices/virtual/nvme-subsystem/nvme-subsys1/nvme1", &format!("{one}/nvme/nvme1"));
+        link("devices/virtual/nvme-subsystem/nvme-subsys1/nvme2", &format!("{other}/nvme/nvme2"));
+        link("dev/block/7:0", "devices/virtual/block/loop0");
+        let of = |number: &str| {
+            let mut found: Vec<String> = kernel.controllers_of(number).iter().map(ToString::to_string).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(of("259:0"), ["0000:03:00.0"]);
+        assert_eq!(of("259:1"), ["0000:03:00.0"]);
+        assert_eq!(of("259:2"), ["0000:03:00.0", "0000:04:00.0"]);
+        assert_eq!(of("7:0"), [""; 0]);
     }
 
     #[test]
