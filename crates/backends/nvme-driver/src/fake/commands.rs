@@ -16,7 +16,7 @@ use super::{Cq, Sq, State};
 impl State {
     pub(super) fn admin(&mut self, sqe: &Sqe) -> (Status, u32) {
         let qid = sqe.cdw10 as u16;
-        let entries = (sqe.cdw10 >> 16) as u16 + 1;
+        let entries = ((sqe.cdw10 >> 16) as u16).saturating_add(1);
         let status = match sqe.opc {
             admin::IDENTIFY => self.identify(sqe),
             admin::SET_FEATURES if sqe.cdw10 == u32::from(fid::NUMBER_OF_QUEUES) => {
