@@ -147,7 +147,8 @@ fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
         .arg("load")
         .arg(socket)
         .args(["--rw", "randread", "--bs", "4k", "--size", &size])
-        .args(["--ramp-time", "500ms", "--runtime", &format!("{seconds}s"), "--json"])
+        // It has the core to itself, as peers' clients have theirs: they never yield either.
+        .args(["--ramp-time", "500ms", "--runtime", &format!("{seconds}s"), "--yield", "never", "--json"])
         .args(options)
         .output()
         .context("can't start the load generator")?;
@@ -171,7 +172,7 @@ pub fn load_and_cost(socket: &Path, pid: u32, (queues, depth): (u32, u32), secon
     const MARGIN: Duration = Duration::from_millis(800);
     let (queues, depth) = (queues.to_string(), depth.to_string());
     std::thread::scope(|scope| {
-        let options = ["--iodepth", &depth, "--numjobs", &queues, "--yield", "never"];
+        let options = ["--iodepth", &depth, "--numjobs", &queues];
         let run = scope.spawn(move || load_with(socket, seconds, &options));
         std::thread::sleep(MARGIN);
         let (before, start) = (cpu_seconds(pid)?, Instant::now());
