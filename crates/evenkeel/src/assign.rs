@@ -3,7 +3,7 @@
 use anyhow::Result;
 use api::Problem;
 use host_drives::{Function, Host};
-use nvme_driver::{Controller, PciAddress, VfioDevice};
+use nvme_driver::PciAddress;
 use serde::Serialize;
 
 use crate::disk::{Progress, is_typed};
@@ -50,8 +50,10 @@ struct Assigned {
 impl Assigned {
     fn new(address: PciAddress, iommu_group: Option<String>) -> Self {
         let text = address.to_string();
-        let part = |range: std::ops::Range<usize>| text.get(range).unwrap_or_default().to_owned();
-        let (domain, bus, slot, function) = (part(0..4), part(5..7), part(8..10), part(11..12));
+        // Domains of more than four digits are there, too (VMD).
+        let mut parts = text.split([':', '.']);
+        let mut next = || parts.next().unwrap_or_default();
+        let (domain, bus, slot, function) = (next(), next(), next(), next());
         Self {
             qemu: vec!["-device".to_owned(), format!("vfio-pci,host={text}")],
             libvirt: format!(
@@ -98,7 +100,7 @@ pub(crate) fn take_back(args: &ReturnArgs) -> Result<()> {
         host.forget_gone(address).map_err(problem)?;
         return say(&format!("{address} is assigned no more; it was not wiped\n"));
     }
-    let taken = host.take_back(address).map_err(problem)?;
+    let mut taken = host.take_back(address).map_err(problem)?;
     let serial = taken.drive.serial.as_deref().unwrap_or("unknown");
     let question = format!("Erase all of {address} (serial number {serial}) for ever? Type its address: ");
     if !yes && !is_typed(&address.to_string(), &question)? {
@@ -107,16 +109,14 @@ pub(crate) fn take_back(args: &ReturnArgs) -> Result<()> {
     }
     let is_function = matches!(taken.drive.function, Function::Virtual { .. });
     let mut progress = Progress::new();
-    let erased = VfioDevice::open(address)
-        .and_then(Controller::start)
-        .and_then(|mut controller| Eraser::new(&mut controller, is_function)?.run(&mut progress));
+    let erased = Eraser::new(&mut taken.controller, is_function).and_then(|eraser| eraser.run(&mut progress));
     progress.end();
     let how = erased.map_err(|error| {
         let title = format!("{address} is not wiped: {error}");
         let remedy = "it stays assigned; look at `dmesg` and run this again, or take the drive out";
         Problem::new(500, "not-wiped", title, remedy)
     })?;
-    host.forget(address).map_err(problem)?;
+    host.forget(&taken).map_err(problem)?;
     say(&format!(
         "{address} is wiped ({how}) and claimed: serve it (backend = \"nvme\"), or evenkeel drive release {address}\n"
     ))

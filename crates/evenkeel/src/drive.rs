@@ -227,12 +227,14 @@ fn run_add(add: Add) -> Result<()> {
 
 /// Opens a drive that was claimed.
 fn function(address: PciAddress) -> Result<VfioDescriptors> {
+    let opened = VfioDescriptors::open(address).map_err(|error| {
+        Problem::new(409, "not-usable", error.to_string(), "see what it says (`evenkeel drive list`)")
+    })?;
+    // Looked at while nobody else can have it.
     if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
         return Err(Problem::new(409, "assigned", what, remedy).into());
     }
-    VfioDescriptors::open(address).map_err(|error| {
-        Problem::new(409, "not-usable", error.to_string(), "see what it says (`evenkeel drive list`)").into()
-    })
+    Ok(opened)
 }
 
 /// The daemon itself has it open, under whatever path.

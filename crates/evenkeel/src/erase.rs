@@ -37,11 +37,17 @@ impl<'a, D: PciDevice> Eraser<'a, D> {
         let is_shared = is_function || identity.cmic & CMIC_CONTROLLERS != 0;
         let is_managed = identity.oacs & oacs::NAMESPACE_MANAGEMENT != 0;
         let namespaces = controller.admin().active_namespaces()?;
-        // Of a shared subsystem others have others.
-        if is_managed && !is_shared {
-            let all = controller.admin().allocated_namespaces()?;
-            if all.iter().any(|nsid| !namespaces.contains(nsid)) {
-                return Err(Error::Unsuitable("it has namespaces that are not attached: attach or delete them"));
+        let all = if is_managed { controller.admin().allocated_namespaces()? } else { Vec::new() };
+        for nsid in all.into_iter().filter(|nsid| !namespaces.contains(nsid)) {
+            // What is attached elsewhere is others'; what is attached nowhere the VM may have left.
+            let is_others = match controller.admin().controllers_of(nsid) {
+                Ok(controllers) => !controllers.is_empty(),
+                Err(Error::Command { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            if !is_others {
+                let why = "it has namespaces that are not attached (`nvme list-ns --all`): attach or delete them";
+                return Err(Error::Unsuitable(why));
             }
         }
         Ok(Self { controller, is_shared, namespaces })

@@ -23,6 +23,9 @@ const EAGER_POLLS: u32 = 1_000;
 /// memory, would never say so.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// More than any drive has; a list without an end is a lie.
+const MOST_NAMESPACES: usize = 65_536;
+
 /// The admin queues and a page for their data.
 pub(crate) struct AdminQueue {
     pub queue: QueuePair,
@@ -150,19 +153,59 @@ impl Admin<'_> {
         self.identify("Identify Controller", cns::CONTROLLER, 0).map(|identity| *identity)
     }
 
-    /// Active namespaces, lowest first; the first 1024 of them.
+    /// Active namespaces, lowest first.
     pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
-        let list: Box<[u32; IDENTIFY_BYTES / 4]> =
-            self.identify("Identify Active Namespace ID list", cns::ACTIVE_NAMESPACES, 0)?;
-        Ok(list.iter().copied().take_while(|&nsid| nsid != 0).collect())
+        self.namespaces("Identify Active Namespace ID list", cns::ACTIVE_NAMESPACES)
     }
 
-    /// All namespaces of the NVM subsystem, whichever controllers they are attached to; the first 1024 of them. Only a
-    /// controller with Namespace Management tells.
+    /// All namespaces of the NVM subsystem, whichever controllers they are attached to. Only a controller with Namespace
+    /// Management tells.
     pub fn allocated_namespaces(&mut self) -> Result<Vec<u32>, Error> {
-        let list: Box<[u32; IDENTIFY_BYTES / 4]> =
-            self.identify("Identify Allocated Namespace ID list", cns::ALLOCATED_NAMESPACES, 0)?;
-        Ok(list.iter().copied().take_while(|&nsid| nsid != 0).collect())
+        self.namespaces("Identify Allocated Namespace ID list", cns::ALLOCATED_NAMESPACES)
+    }
+
+    /// A list that goes on after its last entry where it is full (Base 5.17.2.2).
+    fn namespaces(&mut self, name: &'static str, cns: u8) -> Result<Vec<u32>, Error> {
+        const ENTRIES: usize = IDENTIFY_BYTES / 4;
+        let mut all: Vec<u32> = Vec::new();
+        loop {
+            let after = all.last().copied().unwrap_or(0);
+            let list: Box<[u32; ENTRIES]> = self.identify(name, cns, after)?;
+            let found: Vec<u32> = list.iter().copied().take_while(|&nsid| nsid != 0).collect();
+            if found.iter().try_fold(after, |last, &nsid| (nsid > last).then_some(nsid)).is_none() {
+                return Err(Error::Protocol("its list of namespaces is not in order"));
+            }
+            let is_full = found.len() == ENTRIES && all.len() < MOST_NAMESPACES;
+            all.extend(found);
+            if !is_full {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The controllers that a namespace is attached to. Not every controller tells.
+    pub fn controllers_of(&mut self, nsid: u32) -> Result<Vec<u16>, Error> {
+        let list: Box<[u16; IDENTIFY_BYTES / 2]> =
+            self.identify("Identify Controller list", cns::CONTROLLERS_OF_NAMESPACE, nsid)?;
+        let count = usize::from(list[0]);
+        Ok(list.iter().copied().skip(1).take(count).collect())
+    }
+
+    /// The UUID of a namespace, if it has one (Base 5.17.2.3).
+    pub fn namespace_uuid(&mut self, nsid: u32) -> Result<Option<[u8; 16]>, Error> {
+        const UUID: u8 = 3;
+        let list: Box<[u8; IDENTIFY_BYTES]> =
+            self.identify("Identify Namespace descriptors", cns::NAMESPACE_DESCRIPTORS, nsid)?;
+        let mut rest = &list[..];
+        while let [kind, len, _, _, tail @ ..] = rest {
+            // Nothing follows one without a kind.
+            let Some((id, after)) = tail.split_at_checked(usize::from(*len)).filter(|_| *kind > 0) else { break };
+            if *kind == UUID {
+                return Ok(id.try_into().ok());
+            }
+            rest = after;
+        }
+        Ok(None)
     }
 
     /// Identify Namespace.

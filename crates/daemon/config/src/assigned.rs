@@ -1,6 +1,7 @@
 //! NVMe drives that a VM has as a whole: those that a file names so, and the host's own record of them.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use nvme_driver::PciAddress;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{self, pci_address};
+use crate::drives::DEVICE_NAME;
+use crate::host::plain;
 use crate::problem::Sink;
 use crate::section::{self, DRIVE, Section};
 
@@ -39,14 +42,29 @@ pub struct AssignedDrive {
 /// What is kept of an assigned drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Its serial number, by which another drive at its address is known.
+    /// Where it was.
+    pub address: String,
+    /// Its serial number; empty: not known yet.
     pub serial: String,
+    /// It is a virtual function: others have the same serial number.
+    pub is_function: bool,
 }
 
-/// Which drives of this host are assigned: a file for each. They are the host's, whatever daemons run there.
+/// A drive, as far as it is known without asking it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Its serial number, which the kernel's driver tells.
+    pub serial: Option<String>,
+    /// It is a virtual function.
+    pub is_function: bool,
+}
+
+/// Which drives of a host are assigned: a file for each. They are the host's, whatever daemons run there.
 #[derive(Debug, Clone)]
 pub struct Assignments {
-    directory: PathBuf,
+    root: PathBuf,
 }
 
 impl AssignedDrive {
@@ -80,7 +98,7 @@ impl AssignedDrive {
     /// What is to be done before a VM can have it, if anything is.
     pub fn remedy(&self) -> Option<String> {
         let address: PciAddress = self.address.parse().ok()?;
-        let is_assigned = Assignments::of_this_host().find(address).is_some();
+        let is_assigned = Assignments::of_this_host().find_at(address).is_some();
         (!is_assigned).then(|| format!("It is not assigned yet: evenkeel drive assign {address}"))
     }
 }
@@ -103,15 +121,20 @@ pub(crate) fn remedy(address: PciAddress) -> String {
 
 /// Those of a file. Neither name nor address may be another drive's; `served` are the others.
 pub(crate) fn read(sink: &mut Sink<'_>, of_vms: &[Section<'_, '_>], served: &[Section<'_, '_>]) -> Vec<AssignedDrive> {
-    let mut seen: BTreeSet<String> = BTreeSet::new();
+    // An address can be written in several ways.
+    let parsed = |key: &str, value: &str| match value.parse::<PciAddress>() {
+        Ok(address) if key == "address" => address.to_string(),
+        _ => value.to_owned(),
+    };
+    let mut seen = BTreeSet::from([DEVICE_NAME.to_owned()]);
     for (key, drive) in UNIQUE.iter().flat_map(|key| served.iter().map(move |drive| (key, drive))) {
-        seen.extend(drive.peek(key).map(|(value, _)| value.to_owned()));
+        seen.extend(drive.peek(key).map(|(value, _)| parsed(key, value)));
     }
     let mut assigned = Vec::new();
     for section in of_vms {
         assigned.extend(AssignedDrive::read(sink, section));
-        for (value, span) in UNIQUE.iter().filter_map(|key| section.peek(key)) {
-            if !seen.insert(value.to_owned()) {
+        for (key, (value, span)) in UNIQUE.iter().filter_map(|key| Some((key, section.peek(key)?))) {
+            if !seen.insert(parsed(key, value)) {
                 sink.at(&span, format!("{value:?} is another drive of this file too"), "remove one of the two");
             }
         }
@@ -119,10 +142,35 @@ pub(crate) fn read(sink: &mut Sink<'_>, of_vms: &[Section<'_, '_>], served: &[Se
     assigned
 }
 
+impl Seen {
+    /// The drive at an address of this host.
+    pub fn at(address: PciAddress) -> Self {
+        Self::below(Path::new("/"), address)
+    }
+
+    /// The same of a host whose files are below `root`.
+    pub fn below(root: &Path, address: PciAddress) -> Self {
+        let function = root.join("sys/bus/pci/devices").join(address.to_string());
+        let controllers = std::fs::read_dir(function.join("nvme")).into_iter().flatten().flatten();
+        let serials = controllers.filter_map(|entry| std::fs::read_to_string(entry.path().join("serial")).ok());
+        let serial = serials.map(|serial| serial.trim().to_owned()).find(|serial| !serial.is_empty());
+        Self { address, serial, is_function: function.join("physfn").exists() }
+    }
+}
+
 impl Assignment {
-    /// Whether it is of the drive with that serial number, as far as is known.
-    pub fn is_of(&self, serial: &str) -> bool {
-        self.serial.is_empty() || self.serial == serial
+    /// Whether it is of the drive with that serial number; `None`: one of the two is not known.
+    pub fn is_of(&self, serial: Option<&str>) -> Option<bool> {
+        let serial = serial.filter(|_| !self.serial.is_empty())?;
+        Some(plain(self.serial.as_bytes()) == plain(serial.as_bytes()))
+    }
+
+    /// A drive counts as assigned at its place unless it is known to be another one, and elsewhere if it is known to be
+    /// the same. A physical function is none of its virtual ones: what a VM has is attached to that one alone.
+    fn covers(&self, drive: &Seen) -> bool {
+        let is_same = self.is_of(drive.serial.as_deref());
+        let is_here = self.address == drive.address.to_string();
+        if is_here { is_same != Some(false) } else { is_same == Some(true) && !self.is_function && !drive.is_function }
     }
 }
 
@@ -134,50 +182,73 @@ impl Assignments {
 
     /// Of a host whose files are below `root`.
     pub fn below(root: &Path) -> Self {
-        Self { directory: root.join(DIRECTORY) }
+        Self { root: root.to_owned() }
     }
 
-    fn path(&self, address: PciAddress) -> PathBuf {
-        self.directory.join(format!("{address}.toml"))
+    fn path(&self, address: &str) -> PathBuf {
+        self.root.join(DIRECTORY).join(format!("{address}.toml"))
     }
 
-    /// What is known of the assigned drive at an address; `None`: none is assigned there. A record that can't be read
-    /// is one of no known drive.
-    pub fn find(&self, address: PciAddress) -> Option<Assignment> {
-        let path = self.path(address);
-        if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            return None;
-        }
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        Some(toml::from_str(&text).unwrap_or(Assignment { serial: String::new() }))
+    /// All of them. One that can't be read is of whichever drive is at its address.
+    pub fn all(&self) -> Vec<Assignment> {
+        let entries = std::fs::read_dir(self.root.join(DIRECTORY)).into_iter().flatten().flatten();
+        let read = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().into_string().ok()?;
+            let address: PciAddress = name.strip_suffix(".toml")?.parse().ok()?;
+            // A pipe would have us wait for whoever writes to it.
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let text = if is_file { std::fs::read_to_string(entry.path()).unwrap_or_default() } else { String::new() };
+            let unknown = Assignment { address: address.to_string(), serial: String::new(), is_function: false };
+            Some(toml::from_str(&text).unwrap_or(unknown))
+        };
+        entries.filter_map(read).collect()
+    }
+
+    /// The one that a drive has; `None`: it is not assigned.
+    pub fn find(&self, drive: &Seen) -> Option<Assignment> {
+        self.all().into_iter().find(|assignment| assignment.covers(drive))
+    }
+
+    /// The one of the drive at an address, as far as the kernel shows that.
+    pub fn find_at(&self, address: PciAddress) -> Option<Assignment> {
+        self.find(&Seen::below(&self.root, address))
     }
 
     /// Why nothing but a VM may use the drive at an address, and what to do; `None`: it is not assigned.
     pub fn refusal(&self, address: PciAddress) -> Option<(String, String)> {
-        self.find(address)?;
-        Some((format!("{address} is assigned to a VM"), remedy(address)))
+        let found = self.find_at(address)?;
+        let was = if found.address == address.to_string() { String::new() } else { format!(" (as {})", found.address) };
+        Some((format!("{address} is assigned to a VM{was}"), remedy(address)))
+    }
+
+    /// Keeps everybody else from changing who has which drive, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if somebody is at it, or the system's.
+    pub fn lock(&self) -> io::Result<File> {
+        let directory = self.root.join(DIRECTORY);
+        std::fs::create_dir_all(&directory)?;
+        std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
+        let file = File::options().create(true).truncate(false).write(true).open(directory.join("lock"))?;
+        file.try_lock().map_err(io::Error::from)?;
+        Ok(file)
     }
 
     /// Keeps that a drive is assigned, durably.
     ///
     /// # Errors
     /// The system's.
-    pub fn record(&self, address: PciAddress, assignment: &Assignment) -> io::Result<()> {
-        std::fs::create_dir_all(&self.directory)?;
-        std::fs::set_permissions(&self.directory, PermissionsExt::from_mode(0o755))?;
+    pub fn record(&self, assignment: &Assignment) -> io::Result<()> {
         let text = toml::to_string(assignment).map_err(io::Error::other)?;
-        layout::replace_file(&self.path(address), &format!("{HEAD}{text}"))
+        layout::replace_file(&self.path(&assignment.address), &format!("{HEAD}{text}"))
     }
 
     /// Forgets an assigned drive.
     ///
     /// # Errors
     /// The system's; it is assigned still.
-    pub fn forget(&self, address: PciAddress) -> io::Result<()> {
-        match std::fs::remove_file(self.path(address)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+    pub fn forget(&self, assignment: &Assignment) -> io::Result<()> {
+        std::fs::remove_file(self.path(&assignment.address))
     }
 }
 
@@ -185,20 +256,53 @@ impl Assignments {
 mod tests {
     use super::*;
 
+    fn assignment(address: &str, serial: &str) -> Assignment {
+        Assignment { address: address.into(), serial: serial.into(), is_function: false }
+    }
+
+    fn seen(address: &str, serial: Option<&str>) -> Seen {
+        Seen { address: address.parse().expect("an address"), serial: serial.map(str::to_owned), is_function: false }
+    }
+
+    const ONE: &str = "0000:03:00.0";
+    const OTHER: &str = "0000:04:00.0";
+
     #[test]
     fn what_is_recorded_is_found_until_it_is_forgotten() {
         let root = tempfile::tempdir().expect("a folder");
         let all = Assignments::below(root.path());
-        let (one, other) = ("0000:03:00.0".parse().expect("one"), "0000:04:00.0".parse().expect("one"));
-        assert_eq!(all.find(one), None);
-        let assignment = Assignment { serial: "S1 \"x\"".into() };
-        all.record(one, &assignment).expect("recorded");
-        assert_eq!((all.find(one), all.find(other)), (Some(assignment), None));
-        std::fs::write(all.path(one), "not TOML").expect("written");
-        assert_eq!(all.find(one), Some(Assignment { serial: String::new() }), "still assigned");
-        assert!(all.refusal(one).is_some() && all.refusal(other).is_none());
-        all.forget(one).expect("forgotten");
-        all.forget(one).expect("forgotten once more");
-        assert_eq!(all.find(one), None);
+        let locked = all.lock().expect("locked");
+        assert_eq!(all.lock().expect_err("it is").kind(), io::ErrorKind::WouldBlock);
+        drop(locked);
+        assert_eq!(all.find(&seen(ONE, None)), None);
+        let recorded = assignment(ONE, "S1 \"x\"");
+        all.record(&recorded).expect("recorded");
+        assert_eq!((all.find(&seen(ONE, None)), all.find(&seen(OTHER, None))), (Some(recorded.clone()), None));
+        std::fs::write(all.path(ONE), "not TOML").expect("written");
+        assert_eq!(all.find(&seen(ONE, Some("any"))), Some(assignment(ONE, "")), "still assigned");
+        all.forget(&recorded).expect("forgotten");
+        assert_eq!(all.find(&seen(ONE, None)), None);
+        std::fs::create_dir(all.path(ONE)).expect("made");
+        assert!(all.find(&seen(ONE, None)).is_some(), "whatever lies there");
+    }
+
+    #[test]
+    fn a_drive_is_known_by_its_serial_number_wherever_it_is() {
+        let recorded = assignment(ONE, "S1");
+        for (address, serial, is_assigned) in [
+            (ONE, Some("S1 "), true),
+            (ONE, None, true),
+            (ONE, Some("S2"), false),
+            (OTHER, Some("S1"), true),
+            (OTHER, None, false),
+            (OTHER, Some("S2"), false),
+        ] {
+            assert_eq!(recorded.covers(&seen(address, serial)), is_assigned, "{address} {serial:?}");
+        }
+        let function = |drive| Seen { is_function: true, ..drive };
+        assert!(!recorded.covers(&function(seen(OTHER, Some("S1")))), "a function of another drive of that number");
+        let of_function = Assignment { is_function: true, ..recorded };
+        assert!(!of_function.covers(&seen(OTHER, Some("S1"))), "the physical function goes on");
+        assert!(of_function.covers(&function(seen(ONE, None))));
     }
 }

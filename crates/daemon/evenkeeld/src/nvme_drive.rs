@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use backend_nvme::{DriveThread, LastHealth, Notice, NvmeDrive, NvmeQueues, NvmeZeroer, Options, Pins, StartError};
+use config::Assignments;
 use config::Survey;
 use confine::ThreadKind;
 use io_model::{Nanos, Outcome, QueuePriority, WrrWeights};
@@ -42,6 +43,10 @@ impl<D: PciDevice> Clone for ServedNvme<D> {
 pub fn open(name: &str, address: &str, nsid: u32, command_timeout: Nanos) -> Result<ServedNvme<VfioDevice>> {
     let at = address.parse().map_err(|_| anyhow!("{address} is no PCI address"))?;
     let device = VfioDevice::open(at).with_context(|| format!("drive {address} can't be had"))?;
+    // It was looked at before; now nobody else can have it.
+    if let Some((what, remedy)) = Assignments::of_this_host().refusal(at) {
+        return Err(anyhow!("{what}; {remedy}"));
+    }
     ServedNvme::start(name, device, options(nsid, command_timeout))
         .with_context(|| format!("drive {address} can't be used"))
 }

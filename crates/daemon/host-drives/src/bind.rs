@@ -55,6 +55,7 @@ impl Host {
     /// # Errors
     /// Somebody uses it, it can't be kept from the rest of the host, or the kernel did not do it; then it is as it was.
     pub fn claim(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
+        let _lock = self.lock(dry_run)?;
         self.refuse_assigned(address)?;
         self.bind(self.drive(address)?, dry_run)
     }
@@ -81,6 +82,7 @@ impl Host {
     /// # Errors
     /// A process has it, or no driver took it.
     pub fn release(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
+        let _lock = self.lock(dry_run)?;
         let before = self.drive(address)?;
         self.refuse_assigned(address)?;
         let preferred = text(&self.directory(address).join("driver_override")).unwrap_or_default();
@@ -96,6 +98,20 @@ impl Host {
         }
         drop(held);
         Ok(Outcome { steps, before })
+    }
+
+    /// One at a time changes who has which drive; a dry run changes nothing.
+    pub(crate) fn lock(&self, dry_run: bool) -> Result<Option<File>, Refused> {
+        if dry_run {
+            return Ok(None);
+        }
+        self.assignments.lock().map(Some).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => {
+                let what = "another `evenkeel drive` changes who has which drive";
+                Refused::new("busy", what, "wait for it, or answer what it asks")
+            }
+            _ => Refused::new("not-locked", format!("can't lock the drives' records: {error}"), "run this as root"),
+        })
     }
 
     pub(crate) fn refuse_assigned(&self, address: PciAddress) -> Result<(), Refused> {
@@ -214,7 +230,7 @@ impl Host {
     }
 
     /// Brings a drive back to the driver that it had; what was wrong, and what of that did not work.
-    fn undo(&self, before: &NvmeDevice, mut why: Refused) -> Refused {
+    pub(crate) fn undo(&self, before: &NvmeDevice, mut why: Refused) -> Refused {
         let address = before.address;
         let has = self.driver(address);
         let mut back = vec![Step::Prefer((before.driver.as_deref() == Some(VFIO)).then_some(VFIO))];

@@ -17,6 +17,7 @@ impl Host {
     /// # Errors
     /// It can't have so many, one of those that it has is in use, or it did not do it; then it has none.
     pub fn set_functions(&self, address: PciAddress, count: u16, dry_run: bool) -> Result<Functions, Refused> {
+        let _lock = self.lock(dry_run)?;
         let drive = self.drive(address)?;
         let functions = functions_of(&drive)?.clone();
         if functions.addresses.len() == usize::from(count) {

@@ -204,7 +204,7 @@ impl Host {
             serial: of_controller("serial"),
             pci_id: format!("{}:{}", number("vendor"), number("device")),
             driver: self.driver(address),
-            is_assigned: self.assignments.find(address).is_some(),
+            is_assigned: self.assignments.find_at(address).is_some(),
             held_by: iommu_group.as_deref().and_then(|group| self.holder(group)),
             neighbours: self.neighbours(address),
             iommu_group,

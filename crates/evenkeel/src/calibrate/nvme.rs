@@ -56,9 +56,6 @@ impl Nvme {
     /// # Errors
     /// It can't be had or driven; what the operator can do about it is said.
     pub fn open(address: PciAddress, how: Use) -> Result<Self> {
-        if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
-            return Err(Refused::new(what, remedy).into());
-        }
         let device = VfioDevice::open(address).map_err(|error| {
             let remedy = match &error {
                 Error::Vfio(VfioError::Busy { .. }) => "`evenkeel drive list`, as root, names who has it: stop that",
@@ -66,6 +63,10 @@ impl Nvme {
             };
             Refused::new(not_measured(address, &error), remedy)
         })?;
+        // Looked at while nobody else can have it.
+        if let Some((what, remedy)) = Assignments::of_this_host().refusal(address) {
+            return Err(Refused::new(what, remedy).into());
+        }
         Self::start(device, address, how)
     }
 

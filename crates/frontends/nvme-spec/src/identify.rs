@@ -27,6 +27,8 @@ pub mod cns {
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
     /// Allocated namespace ID list, of the whole NVM subsystem.
     pub const ALLOCATED_NAMESPACES: u8 = 0x10;
+    /// Controllers that a namespace is attached to.
+    pub const CONTROLLERS_OF_NAMESPACE: u8 = 0x12;
     /// Primary controller's capabilities.
     pub const PRIMARY_CAPABILITIES: u8 = 0x14;
     /// Secondary controllers.

@@ -78,3 +78,63 @@ fn take_back(guest: &mut Guest) -> Result<()> {
     ensure!(!listed.contains("assigned"), "{listed}");
     Ok(())
 }
+
+/// A drive of a daemon's, two assignments at a time, and a namespace that would stay behind.
+pub fn what_others_have(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("assigned-others").iommu().modules(&VFIO_MODULES).nvme("ek1", 5, MIB);
+    let guest = guest.image("seen", 16).image("unseen", 16).qemu(&[
+        "-device",
+        "nvme-subsys,id=subsystem",
+        "-device",
+        "nvme,id=two,serial=two,addr=0x4,subsys=subsystem",
+        "-device",
+        "nvme-ns,drive=seen,bus=two,nsid=1,shared=on",
+        "-device",
+        "nvme-ns,drive=unseen,bus=two,nsid=2,shared=on,detached=on",
+    ]);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    let told = daemons_disks(&mut guest).and_then(|()| at_once(&mut guest)).and_then(|()| left_behind(&mut guest));
+    told.with_context(|| guest.logs())
+}
+
+/// The second drive.
+const OTHER: &str = "0000:00:05.0";
+
+/// The layout that the daemon made when the kernel had the drive is known of a claimed one too.
+fn daemons_disks(guest: &mut Guest) -> Result<()> {
+    let disk = disk_of(guest, OTHER)?;
+    guest.run("mkdir -p /var/lib && ln -s /run/state /var/lib/evenkeel")?;
+    guest.serve(&format!(
+        "[device]\nbackend = \"block\"\npath = \"{disk}\"\n[[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n"
+    ))?;
+    guest.end_daemon("TERM")?;
+    let assign = format!("assign {OTHER}");
+    refused(guest, &assign, &["has the daemon's disks"])?;
+    ensure!(disk_of(guest, OTHER).is_ok(), "the kernel has it again");
+    guest.evenkeel(&format!("drive claim {OTHER}"))?;
+    refused(guest, &assign, &["has the daemon's disks"])?;
+    guest.evenkeel(&format!("drive release {OTHER}"))?;
+    guest.run("rm /run/state/layout*.toml")?;
+    Ok(())
+}
+
+/// Whoever of two comes second takes nothing from the first.
+fn at_once(guest: &mut Guest) -> Result<()> {
+    disk_of(guest, OTHER)?;
+    let assign = format!("evenkeel drive assign {OTHER}");
+    guest.run(&format!(
+        "{assign} >/run/one 2>&1 & {assign} >/run/two 2>&1 & wait; grep -q 'is assigned' /run/one /run/two"
+    ))?;
+    refused(guest, &format!("claim {OTHER}"), &["is assigned to a VM"])?;
+    guest.evenkeel(&format!("drive return {OTHER} --yes"))?;
+    guest.evenkeel(&format!("drive release {OTHER}"))?;
+    Ok(())
+}
+
+/// What a VM detached can't be reached to be wiped, and the drive stays assigned.
+fn left_behind(guest: &mut Guest) -> Result<()> {
+    guest.evenkeel(&format!("drive assign {DRIVE}"))?;
+    let told = guest.attempt_evenkeel(&format!("drive return {DRIVE} --yes"))?;
+    ensure!(told.code == 1 && told.text.contains("namespaces that are not attached"), "{told:?}");
+    refused(guest, &format!("release {DRIVE}"), &["is assigned to a VM"])
+}

@@ -141,6 +141,7 @@ fn make_and_use(guest: &mut Guest) -> Result<()> {
 
     let told = guest.evenkeel(&format!("drive claim {function}"))?;
     ensure!(told.contains("Its namespaces may be those of"), "{told}");
+    refused(guest, &format!("assign {function}"), &["is also that of controller", "nvme detach-ns"])?;
     let load = format!("load {function} --rw randwrite --bs 4k --iodepth 4 --size 4m --verify --json");
     let told = guest.evenkeel(&load)?;
     ensure!(told.contains("\"bad_blocks\": 0"), "{told}");

@@ -39,7 +39,7 @@ const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
-pub const ALL: [Test; 41] = [
+pub const ALL: [Test; 42] = [
     test("two-guests-four-queues", pair::four_queues),
     test("two-guests-keep-apart", pair::keep_apart),
     test("fio-verify-libaio", data::verify_libaio),
@@ -65,6 +65,7 @@ pub const ALL: [Test; 41] = [
     test("nvme-drive-erases-itself", sanitize::erases_itself),
     test("drives-are-claimed-and-given-back", drives::claimed_and_given_back),
     test("a-drive-is-assigned-and-returned", assigned::assigned_and_returned),
+    test("a-drive-that-others-have-is-not-assigned", assigned::what_others_have),
     test("drives-have-virtual-functions", drives::virtual_functions),
     test("programs-run-inside-a-guest", programs::run_inside),
     test("ublk-block-devices", ublk::block_devices),

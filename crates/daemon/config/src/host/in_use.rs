@@ -49,6 +49,9 @@ pub enum InUse {
     Locked,
 }
 
+/// Devices made of devices made of devices: deeper is nobody's.
+const DEEPEST_STACK: u32 = 8;
+
 /// Why a drive can't be locked.
 #[derive(Debug)]
 pub enum LockError {
@@ -131,7 +134,7 @@ pub fn uses(path: &Path) -> Vec<InUse> {
             let number = number_of(&metadata);
             // After a restart of the host the kernel has what VMs had.
             let controllers = kernel.controllers_of(&number).into_iter();
-            let assigned = controllers.filter(|address| Assignments::of_this_host().find(*address).is_some());
+            let assigned = controllers.filter(|address| Assignments::of_this_host().find_at(*address).is_some());
             let assigned = assigned.map(|address| InUse::Assigned { address });
             kernel.uses_of_block(&number).into_iter().chain(assigned).collect()
         }
@@ -172,16 +175,11 @@ impl Kernel {
         found
     }
 
-    /// The PCI functions behind a block device, by its number: of an NVMe disk with several paths, all.
+    /// The PCI functions behind a block device, by its number: of an NVMe disk with several paths, all; of a device made
+    /// of others (device mapper, RAID), those of all of them.
     fn controllers_of(&self, number: &str) -> Vec<PciAddress> {
         let Ok(device) = self.sys.join("dev/block").join(number).canonicalize() else { return Vec::new() };
-        let function = |path: &Path| path.iter().rev().find_map(|part| part.to_str()?.parse().ok());
-        let subsystem = device.ancestors().find(|at| {
-            at.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("nvme-subsys"))
-        });
-        let Some(subsystem) = subsystem else { return function(&device).into_iter().collect() };
-        let paths = fs::read_dir(subsystem).into_iter().flatten().flatten();
-        paths.filter_map(|entry| function(&entry.path().canonicalize().ok()?)).collect()
+        functions_behind(&device, DEEPEST_STACK)
     }
 
     /// `path` is without links.
@@ -211,6 +209,26 @@ impl Kernel {
             .skip(1)
             .filter_map(named)
             .any(|name| Path::new(&name) == path || is_same_file(Path::new(&name), path))
+    }
+}
+
+/// See [`Kernel::controllers_of`]; `device` is a directory of sysfs without links.
+fn functions_behind(device: &Path, levels: u32) -> Vec<PciAddress> {
+    let function = |path: &Path| path.iter().rev().find_map(|part| part.to_str()?.parse().ok());
+    let linked = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.path().canonicalize().ok()).collect::<Vec<PathBuf>>()
+    };
+    let is_subsystem =
+        |at: &&Path| at.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvme-subsys"));
+    match device.ancestors().find(is_subsystem) {
+        Some(subsystem) => linked(subsystem).iter().filter_map(|path| function(path)).collect(),
+        None if levels == 0 => Vec::new(),
+        None => {
+            let below = linked(&device.join("slaves"));
+            let below = below.iter().flat_map(|device| functions_behind(device, levels - 1));
+            function(device).into_iter().chain(below).collect()
+        }
     }
 }
 
@@ -297,6 +315,9 @@ mod tests {
         link("devices/virtual/nvme-subsystem/nvme-subsys1/nvme1", &format!("{one}/nvme/nvme1"));
         link("devices/virtual/nvme-subsystem/nvme-subsys1/nvme2", &format!("{other}/nvme/nvme2"));
         link("dev/block/7:0", "devices/virtual/block/loop0");
+        link("dev/block/253:0", "devices/virtual/block/dm-0");
+        link("devices/virtual/block/dm-0/slaves/md1", "devices/virtual/block/md1");
+        link("devices/virtual/block/md1/slaves/nvme0n1", &format!("{one}/nvme/nvme0/nvme0n1"));
         let of = |number: &str| {
             let mut found: Vec<String> = kernel.controllers_of(number).iter().map(ToString::to_string).collect();
             found.sort_unstable();
@@ -306,6 +327,7 @@ mod tests {
         assert_eq!(of("259:1"), ["0000:03:00.0"]);
         assert_eq!(of("259:2"), ["0000:03:00.0", "0000:04:00.0"]);
         assert_eq!(of("7:0"), [""; 0]);
+        assert_eq!(of("253:0"), ["0000:03:00.0"], "by what it is made of");
     }
 
     #[test]

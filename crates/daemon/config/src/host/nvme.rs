@@ -10,7 +10,7 @@ use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioEr
 use policy::Settings;
 
 use super::in_use::InUse;
-use super::{Found, ImageMarks, drive_id};
+use super::{Found, ImageMarks};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
 use crate::config::{Config, Device};
@@ -128,7 +128,7 @@ impl Config {
 }
 
 /// A serial number as drives are called after it.
-fn plain(serial: &[u8]) -> String {
+pub(crate) fn plain(serial: &[u8]) -> String {
     let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '_' };
     let serial: String = serial.iter().take_while(|byte| **byte != 0).map(plain).collect();
     serial.trim_matches('_').to_owned()
@@ -139,14 +139,13 @@ fn identity_of(serial: &str) -> String {
     format!("nvme-{serial}-")
 }
 
-/// The layout of the daemon's disks on a drive, if there are any: whichever of its namespaces they are on, and whoever
-/// had the drive then, the kernel with the block devices `disks` or the daemon itself.
-pub fn layout_of_nvme<'p>(serial: &str, disks: impl Iterator<Item = &'p Path>) -> Option<PathBuf> {
-    let by_kernel: Vec<String> =
-        disks.filter_map(|disk| drive_id(&disk.metadata().ok()?)).filter(|id| !id.is_empty()).collect();
+/// The layout of the daemon's disks on a drive, if there are any: on whichever of its namespaces, and whoever had the
+/// drive then, the daemon itself or the kernel, which calls the namespaces `names`.
+pub fn layout_of_nvme(serial: &str, names: &[String]) -> Option<PathBuf> {
     let serial = plain(serial.as_bytes());
     let itself = identity_of(&serial);
-    let is_it = |id: &String| !serial.is_empty() && id.starts_with(&itself) || by_kernel.contains(id);
+    let by_kernel = |id: &String| names.iter().any(|name| id == name || id.starts_with(&format!("{name}-part")));
+    let is_it = |id: &String| !serial.is_empty() && id.starts_with(&itself) || by_kernel(id);
     let is_there = |file: &LayoutFile| {
         file.layout().is_some_and(|its| its.device().id.as_ref().is_some_and(is_it) && !its.placements().is_empty())
     };
