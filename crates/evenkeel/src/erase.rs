@@ -187,6 +187,7 @@ fn write_zeros(
 #[cfg(test)]
 mod tests {
     use nvme_driver::fake::Fake;
+    use nvme_spec::identify::{fna, sanicap};
 
     use super::*;
 
@@ -200,6 +201,55 @@ mod tests {
         let how = eraser.run(&mut Progress::new()).expect("erased");
         assert_eq!(how, "namespace 1: overwritten with zeros");
         assert!(fake.state().disk.iter().all(|byte| *byte == 0));
+    }
+
+    /// What is done to a drive with data, if it is made such by `prepare`.
+    fn erased(is_function: bool, prepare: impl Fn(&mut nvme_driver::fake::State)) -> String {
+        let fake = Fake::new(4096);
+        fake.state().disk.fill(0xa5);
+        prepare(&mut fake.state());
+        let mut controller = Controller::start(fake.device()).expect("started");
+        let eraser = Eraser::new(&mut controller, is_function).expect("looked at");
+        let how = eraser.run(&mut Progress::new()).expect("erased");
+        assert!(fake.state().disk.iter().all(|byte| *byte == 0), "{how}");
+        how
+    }
+
+    #[test]
+    fn a_drive_erases_itself_as_far_as_it_is_its_own() {
+        let sanitize = "Sanitize by block erase";
+        let format = "namespace 1: Format with user data erase";
+        let zeros = "namespace 1: overwritten with zeros";
+        for (is_shared, fna, means) in [
+            (false, 0, [sanitize, format]),
+            (true, 0, [format, format]),
+            (false, fna::ERASE_ALL, [sanitize, format]),
+            (true, fna::FORMAT_ALL, [zeros, zeros]),
+        ] {
+            let drive = |state: &mut nvme_driver::fake::State| {
+                (state.oacs, state.fna) = (oacs::FORMAT, fna);
+            };
+            let with_sanitize = |state: &mut nvme_driver::fake::State| {
+                drive(state);
+                state.sanicap = sanicap::BLOCK_ERASE;
+            };
+            assert_eq!([erased(is_shared, with_sanitize), erased(is_shared, drive)], means, "{is_shared} {fna}");
+            // Two ports are as good as two functions.
+            let two_ports = |state: &mut nvme_driver::fake::State| {
+                with_sanitize(state);
+                state.cmic = CMIC_CONTROLLERS;
+            };
+            assert!(!erased(false, two_ports).contains("Sanitize"), "the other port's data are on it");
+        }
+    }
+
+    #[test]
+    fn a_sanitize_that_goes_on_is_waited_for() {
+        let how = erased(false, |state| {
+            state.sanicap = sanicap::BLOCK_ERASE;
+            state.sanitizing = Some(3);
+        });
+        assert_eq!(how, "Sanitize by block erase");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use nvme_spec::data::DsmRange;
 use nvme_spec::data::{SglDescriptor, psdt, sgl_type};
 use nvme_spec::feature::fid;
 use nvme_spec::identify::{IDENTIFY_BYTES, IdentifyController, cns, oacs, oncs};
-use nvme_spec::log::lid;
+use nvme_spec::log::{SanitizeLog, lid, sstat};
 use nvme_spec::namespace::{IdentifyNamespace, LbaFormat};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::vendor::SIGNATURE;
@@ -53,6 +53,18 @@ impl State {
                 self.shadow = Some((sqe.dptr[0], sqe.dptr[1]));
                 Status::SUCCESS
             }
+            admin::FORMAT_NVM if self.oacs & oacs::FORMAT != 0 && sqe.nsid == 1 => {
+                self.disk.fill(0);
+                Status::SUCCESS
+            }
+            admin::SANITIZE if self.sanicap != 0 => {
+                self.sanitizing = Some(2);
+                Status::SUCCESS
+            }
+            admin::GET_LOG_PAGE if sqe.cdw10 as u8 == lid::SANITIZE_STATUS => {
+                let log = self.sanitize_log();
+                self.put(sqe, bytes_of(&log))
+            }
             admin::GET_LOG_PAGE if sqe.cdw10 as u8 == lid::SMART => {
                 let smart = self.smart;
                 self.put(sqe, bytes_of(&smart))
@@ -64,6 +76,23 @@ impl State {
             _ => Status::INVALID_OPCODE.dnr(),
         };
         (status, 0)
+    }
+
+    /// Its last reading ends a Sanitize.
+    fn sanitize_log(&mut self) -> SanitizeLog {
+        let mut log = SanitizeLog::zeroed();
+        log.sstat = match self.sanitizing {
+            None => 0,
+            Some(0) => sstat::COMPLETED,
+            Some(left) => {
+                self.sanitizing = Some(left - 1);
+                if left == 1 {
+                    self.disk.fill(0);
+                }
+                sstat::IN_PROGRESS
+            }
+        };
+        log
     }
 
     /// Aborts a command that is held; whether there was one.
@@ -86,7 +115,8 @@ impl State {
                 if self.offers_arbitration {
                     identity.vendor[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
                 }
-                identity.oacs = if self.offers_shadow { oacs::DOORBELL_BUFFER } else { 0 };
+                identity.oacs = self.oacs | if self.offers_shadow { oacs::DOORBELL_BUFFER } else { 0 };
+                (identity.sanicap, identity.fna, identity.cmic) = (self.sanicap, self.fna, self.cmic);
                 self.put(sqe, bytes_of(&identity))
             }
             cns::ACTIVE_NAMESPACES => {

@@ -86,6 +86,16 @@ pub struct State {
     pub vwc: u8,
     /// SGLS.
     pub sgls: u32,
+    /// SANICAP.
+    pub sanicap: u32,
+    /// Bits of OACS beside those that it has anyway.
+    pub oacs: u16,
+    /// FNA.
+    pub fna: u8,
+    /// CMIC.
+    pub cmic: u8,
+    /// How often its Sanitize Status log is yet read before a Sanitize is over; `None`: there was none.
+    pub sanitizing: Option<u32>,
     /// MDTS.
     pub mdts: u8,
     /// Resets so far: of the controller, of the function.
@@ -150,6 +160,11 @@ impl Fake {
             oncs: oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES,
             vwc: 0,
             sgls: 0,
+            sanicap: 0,
+            oacs: 0,
+            fna: 0,
+            cmic: 0,
+            sanitizing: None,
             mdts: 8,
             resets: (0, 0),
             block_bytes: BLOCK_BYTES,
