@@ -37,6 +37,9 @@ impl State {
             }
             admin::CREATE_SQ => {
                 let cqid = (sqe.cdw11 >> 16) as u16;
+                if !self.cqs.contains_key(&cqid) {
+                    return (Status::COMPLETION_QUEUE_INVALID.dnr(), 0);
+                }
                 self.qprios.insert(qid, (sqe.cdw11 >> create::QPRIO_SHIFT) as u8 & 3);
                 self.sqs.insert(qid, Sq { base: sqe.dptr[0], entries, cqid, head: 0, tail: 0 });
                 Status::SUCCESS
@@ -47,6 +50,7 @@ impl State {
                 self.held.retain(|(of, _)| *of != qid);
                 Status::SUCCESS
             }
+            admin::DELETE_CQ if self.sqs.values().any(|sq| sq.cqid == qid) => Status::INVALID_QUEUE_DELETION.dnr(),
             admin::DELETE_CQ if self.cqs.remove(&qid).is_some() => Status::SUCCESS,
             admin::DELETE_SQ | admin::DELETE_CQ => Status::INVALID_QUEUE_ID,
             admin::DOORBELL_BUFFER_CONFIG => {
