@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use api::{Drive, DriveRemoval, NewDrive, NoDaemon, Problem, Rest};
 use clap::Subcommand;
-use config::{Assignments, in_use, mark_image};
+use config::{Assignments, drive_id, in_use, mark_image};
 use io_model::units::{Size, UnitError};
 use nvme_driver::{PciAddress, VfioDescriptors};
 use rustix::fs::OFlags;
@@ -248,11 +248,13 @@ fn refuse_served(path: &Path, drives: &[Drive]) -> Result<(), Problem> {
     Err(Problem::new(409, "in-use", title, "give the path of another drive"))
 }
 
-/// Whether two paths lead to one file or block device.
+/// Whether two paths lead to one file or block device, be it by two ways to the drive (multipath). The daemon is not let
+/// near what the kernel knows of block devices.
 fn is_same(one: &Path, other: &Path) -> bool {
     let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
     let are_devices = one.file_type().is_block_device() && other.file_type().is_block_device();
-    (one.dev(), one.ino()) == (other.dev(), other.ino()) || are_devices && one.rdev() == other.rdev()
+    let is_one_drive = || one.rdev() == other.rdev() || drive_id(&one).is_some_and(|id| drive_id(&other) == Some(id));
+    (one.dev(), one.ino()) == (other.dev(), other.ino()) || are_devices && is_one_drive()
 }
 
 /// A drive to be handed over.

@@ -25,6 +25,7 @@
 //! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
+//! | `same_drive` | one drive that is found twice |
 //! | `place` | each tenant's range on the drive, by the crate `layout` |
 //! | `sections` | a file taken apart and put together again; what differs between two |
 //! | `prepare`, `summary` | all steps in order; what was decided, for people and JSON |
@@ -56,6 +57,7 @@ mod problem;
 mod profile;
 mod rules;
 mod rw;
+mod same_drive;
 mod section;
 mod sections;
 mod summary;
@@ -82,6 +84,7 @@ pub use prepare::Prepared;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
+pub use same_drive::{is_same_drive_as, same_drive};
 pub use sections::{
     DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, front_end_differs,
     is_of_front_end, made_changes,

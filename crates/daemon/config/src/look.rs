@@ -6,6 +6,7 @@ use crate::config::Tenant;
 use crate::drives::{DEVICE_NAME, Drives, Findings, Found, Unplaced, refuse_made};
 use crate::missing::{Absent, Missing};
 use crate::problem::{ConfigErrors, Sink};
+use crate::same_drive::{is_same_drive_as, same_drive};
 
 /// All drives of a file, as they are now.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Drives {
     ///
     /// # Errors
     /// What [`Config::check_host`](crate::Config::check_host) and `LayoutFile::open` report, of all drives that must be
-    /// there; one device that is two of them; one name on two of them.
+    /// there; one device that is two of them, whatever its paths; one name on two of them.
     pub fn find(self) -> Result<Looked, ConfigErrors> {
         let file = self.each.first().map(|config| config.file().to_owned()).unwrap_or_default();
         let (there, drives, mut unplaced) = self.look(&file)?;
@@ -118,6 +119,16 @@ fn refuse_one_drive_twice(there: &[There], missing: &[Missing], drive: &Found) -
             false => "name another path, or remove one of the two".to_owned(),
         };
         sink.maybe_at(config.marks.path.as_ref(), format!("{path} is drive {other:?} already"), remedy);
+        return sink.finish();
+    }
+    let found = there.iter().map(|other| (&other.drive.config, &other.drive.host.device));
+    let recorded = missing.iter().filter_map(|other| Some((&other.config, other.layout()?.device())));
+    if let Some(other) = same_drive(config, &host.device, found.chain(recorded)) {
+        let (what, mut remedy) = is_same_drive_as(config, &host.device, other);
+        if config.is_added() {
+            remedy += &format!("; `evenkeel drive remove {}` removes the one that was added", config.device.name);
+        }
+        sink.maybe_at(config.marks.path.as_ref().or(config.marks.device.as_ref()), what, remedy);
     }
     sink.finish()
 }
@@ -138,4 +149,35 @@ fn refuse_one_name_twice(there: &[There], drive: &Found) -> Result<(), ConfigErr
         sink.maybe_at(mark, what, remedy);
     }
     sink.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use layout::{DeviceIdentity, LayoutFile};
+
+    use super::*;
+    use crate::host::HostReport;
+
+    #[test]
+    fn one_namespace_behind_two_controllers_is_one_drive() {
+        let text = "[[drive]]\nname = \"a\"\nbackend = \"nvme\"\naddress = \"0000:03:00.1\"\n\
+                    [[drive]]\nname = \"b\"\nbackend = \"nvme\"\naddress = \"0000:03:00.2\"\n\
+                    [policy]\nname = \"passthrough\"\n";
+        let drives = Drives::parse(Path::new("ek.toml"), text, "").unwrap_or_else(|e| panic!("{e}"));
+        let found = |at: usize, id: &str| {
+            let config = drives.each[at].clone();
+            let path = config.device.backend.place().unwrap_or_default().display().to_string();
+            let device = DeviceIdentity { path, id: Some(id.to_owned()), size_bytes: 1 << 30, ..Default::default() };
+            let host = HostReport { device, to_create: false, holds_data: false, warnings: Vec::new() };
+            Found { config, host, file: LayoutFile::open(None).expect("no layout") }
+        };
+        let there = [There { at: 0, drive: found(0, "nvme-S1-1"), candidates: Vec::new() }];
+        let told = |id: &str| refuse_one_drive_twice(&there, &[], &found(1, id)).map_err(|errors| errors.to_string());
+        assert_eq!(told("nvme-S1-2"), Ok(()));
+        let refused = told("nvme-S1-1").expect_err("refused");
+        for part in ["ek.toml:8", "\"a\" (0000:03:00.1)", "\"b\" (0000:03:00.2)", "nvme-S1-1", "remove one of the two"]
+        {
+            assert!(refused.contains(part), "{part}: {refused}");
+        }
+    }
 }

@@ -21,7 +21,7 @@ pub struct Missing {
     pub config: Config,
     /// Why it is not.
     pub errors: ConfigErrors,
-    /// Its path without links, as far as there is one.
+    /// Its path without links, or its PCI address, as far as there is one.
     at: Option<PathBuf>,
     file: Result<LayoutFile, LayoutError>,
 }
@@ -33,7 +33,7 @@ impl Missing {
             // It stands in no line of the configuration.
             errors.problems.iter_mut().for_each(|problem| problem.place = None);
         }
-        let at = config.device.backend.path().map(without_links);
+        let at = config.device.backend.place().map(|place| without_links(&place));
         let file = find_layout(&config, at.as_deref());
         Self { config, errors, at, file }
     }
@@ -182,10 +182,46 @@ fn find_layout(config: &Config, at: Option<&Path>) -> Result<LayoutFile, LayoutE
     // A device that is away can't say who it is, and its layout is named after that.
     let is_its = |found: &LayoutFile| {
         let path = found.layout().map(|layout| Path::new(&layout.device().path));
-        path.is_some_and(|path| path == at || config.device.backend.path() == Some(path))
+        path.is_some_and(|path| path == at || config.device.backend.place().as_deref() == Some(path))
     };
     let entries = std::fs::read_dir(&config.state_dir).into_iter().flatten().flatten();
     let is_layout = |name: &str| name.starts_with("layout-") && !name.starts_with("layout-of-");
     let layouts = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_layout));
     Ok(layouts.filter_map(|entry| LayoutFile::open(Some(entry.path())).ok()).find(is_its).unwrap_or(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use layout::Wanted;
+
+    use super::*;
+
+    #[test]
+    fn the_disks_of_a_missing_drive_without_the_kernel_are_known() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let text = format!(
+            "state_dir = {:?}\n[device]\nbackend = \"nvme\"\naddress = \"0000:03:00.1\"\n\
+             [policy]\nname = \"passthrough\"\n",
+            dir.path()
+        );
+        let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
+        let missing = || {
+            let errors = ConfigErrors::one(config.file(), "away", "plug it in");
+            Missing::new(config.clone(), errors)
+        };
+        assert!(missing().unread().is_some(), "nobody knows what is on it");
+        let device = DeviceIdentity {
+            path: "0000:03:00.1".to_owned(),
+            id: Some("nvme-S1-1".to_owned()),
+            size_bytes: 1 << 30,
+            ..Default::default()
+        };
+        let mut file = LayoutFile::open(Some(LayoutFile::in_directory(dir.path(), &device))).expect("no layout yet");
+        let wanted = Wanted { name: "db", size: "4MiB".parse().expect("a size"), offset: None, lba_bytes: 512 };
+        let (layout, _) = Layout::plan(&[wanted], &device, None).expect("room");
+        file.save(layout).expect("saved");
+        let missing = missing();
+        assert_eq!((missing.disks(), missing.unread()), (["db"].into(), None));
+        assert!(missing.is_at(Path::new("0000:03:00.1")));
+    }
 }

@@ -10,7 +10,10 @@ use std::thread;
 
 use api::{Drive, EventKind, NewDrive, Problem};
 use client_socket::{Level, Sink};
-use config::{AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile};
+use config::{
+    AddedDrives, Backend, Config, ConfigErrors, DeviceLock, Drives, Found, HandedOver, Missing, Profile,
+    is_same_drive_as, same_drive,
+};
 use confine::ThreadKind;
 use io_model::units::Size;
 use layout::{Layout, LayoutFile};
@@ -138,6 +141,19 @@ impl Owner {
             part_with(servers);
         }
         Ok(self.serve_drive(id, opened, "served again"))
+    }
+
+    /// By another path or another controller it may be a drive that is there, or one that is missing: its own layout
+    /// would give away what the other one's tenants have.
+    fn refuse_twice(&self, Found { config, host, .. }: &Found) -> Result<(), Problem> {
+        let served = self.drives.values().map(|it| (&it.config, it.layout.layout()));
+        let absent = self.absent.drives.iter().map(|it| (&it.config, it.layout()));
+        let recorded = served.chain(absent).filter_map(|(other, layout)| Some((other, layout?.device())));
+        // One that is served once more is itself.
+        let others = recorded.filter(|(other, _)| other.device.name != config.device.name);
+        let Some(other) = same_drive(config, &host.device, others) else { return Ok(()) };
+        let (title, remedy) = is_same_drive_as(config, &host.device, other);
+        Err(Problem::new(409, "in-use", title, remedy))
     }
 
     /// A drive that was Evenkeel's before may have disks whose names others have by now.
@@ -293,6 +309,7 @@ impl Owner {
             Problem::new(409, "in-use", format!("the drive can't be locked: {error}"), "see who uses it: `fuser -v`")
         })?;
         let found = Found::handed_over(config, handed_over).map_err(|errors| refused(&errors))?;
+        self.refuse_twice(&found)?;
         let size_bytes = found.host.device.size_bytes;
         let drive =
             drive::open_over(&found.config, &profile, size_bytes, opened).map_err(|error| not_usable(&error))?;
