@@ -23,6 +23,8 @@ const ADMIN_ENTRIES: u16 = 32;
 const TIMEOUT_UNIT: Duration = Duration::from_millis(500);
 /// A controller that does not say how long a shutdown takes gets this long.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+/// No controller gets more, whatever it says: RTD3E may say 71 minutes, and whoever stops the daemon waits that long.
+const LONGEST_SHUTDOWN: Duration = Duration::from_mins(1);
 /// I/O queues that are asked for.
 const WANTED_QUEUES: u16 = 64;
 
@@ -222,7 +224,10 @@ impl<D: PciDevice> Controller<D> {
     pub fn max_transfer_bytes(&self) -> u64 {
         match self.identity.mdts {
             0 => MAX_TRANSFER_BYTES,
-            mdts => PAGE_BYTES.checked_shl(mdts.into()).unwrap_or(u64::MAX).min(MAX_TRANSFER_BYTES),
+            mdts => {
+                let pages = 1_u64.checked_shl(mdts.into()).unwrap_or(u64::MAX);
+                pages.saturating_mul(PAGE_BYTES).min(MAX_TRANSFER_BYTES)
+            }
         }
     }
 
@@ -339,7 +344,7 @@ impl<D: PciDevice> Controller<D> {
 
     /// Tells the controller that we go (Base 3.6.1), and waits until it is done.
     fn shut_down(&mut self) -> Result<(), Error> {
-        let limit = Duration::from_micros(self.identity.rtd3e.into()).max(SHUTDOWN_LIMIT);
+        let limit = shutdown_limit(self.identity.rtd3e);
         self.device.write_u32(Reg::Cc.offset(), self.cc.with_shn(Cc::SHN_NORMAL).0)?;
         wait_for(&mut self.device, limit, "a shutdown", |csts| csts.shst() == Csts::SHST_DONE)
     }
@@ -353,6 +358,11 @@ impl<D: PciDevice> Drop for Controller<D> {
         // Nobody is left who could act on a failure; a controller that is gone needs no shutdown.
         let _ = self.shut_down();
     }
+}
+
+/// What a controller gets that says how many microseconds it takes; 0: it does not say (RTD3E).
+fn shutdown_limit(rtd3e_us: u32) -> Duration {
+    Duration::from_micros(rtd3e_us.into()).clamp(SHUTDOWN_LIMIT, LONGEST_SHUTDOWN)
 }
 
 /// See [`Controller::check`].
@@ -437,4 +447,16 @@ fn wait_while(
         thread::sleep(Duration::from_micros(200));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shutdown_is_waited_for_as_long_as_the_drive_says_within_reason() {
+        assert_eq!(shutdown_limit(0), SHUTDOWN_LIMIT);
+        assert_eq!(shutdown_limit(8_000_000), Duration::from_secs(8));
+        assert_eq!(shutdown_limit(u32::MAX), LONGEST_SHUTDOWN);
+    }
 }

@@ -3,8 +3,8 @@
 use io_model::{QueuePriority, WrrWeights};
 use nvme_driver::fake::{BLOCK_BYTES, Fake};
 use nvme_driver::{
-    Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, PciDevice, QueuePair, Status, SubmitError,
-    priority_of_this_thread,
+    Arbitration, Blocks, Completion, Controller, Data, DmaMemory, Error, MAX_TRANSFER_BYTES, PciDevice, QueuePair,
+    Status, SubmitError, priority_of_this_thread,
 };
 use nvme_spec::data::DsmRange;
 use nvme_spec::feature::{ArbitrationValue, fid};
@@ -55,6 +55,17 @@ fn brings_the_controller_up_and_shuts_it_down() {
     drop(controller);
     // A second user finds the controller enabled and shut down, and resets it first.
     start(&fake).check().unwrap();
+}
+
+#[test]
+fn whatever_the_largest_transfer_is_said_to_be_data_can_be_moved() {
+    for mdts in 0..=u8::MAX {
+        let fake = Fake::new(64);
+        fake.state().mdts = mdts;
+        let most = start(&fake).max_transfer_bytes();
+        let expected = if (1..9).contains(&mdts) { 4096 << mdts } else { MAX_TRANSFER_BYTES };
+        assert_eq!(most, expected, "MDTS {mdts}");
+    }
 }
 
 #[test]
