@@ -107,13 +107,17 @@ impl Abilities {
 pub struct LastHealth(Arc<Mutex<Option<Health>>>);
 
 impl LastHealth {
-    /// A minute old at most. `None`: it has not said anything yet.
+    /// A minute old at most. `None`: it has not said anything yet, or does not any more.
     pub fn get(&self) -> Option<Health> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set(&self, health: Health) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(health);
+    }
+
+    pub(crate) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -23,6 +23,8 @@ const TICK: Duration = Duration::from_secs(1);
 const POKE: Duration = Duration::from_millis(1);
 /// How often the health is asked for without an event.
 const HEALTH: Duration = Duration::from_mins(1);
+/// The pause doubles so often while the drive does not tell it, to an hour about: each time others wait.
+const HEALTH_DOUBLINGS: u32 = 6;
 /// Critical warnings that are to be told as events, all of them.
 const ALL_WARNINGS: u32 = 0xff;
 /// How long an admin command may take while others wait.
@@ -150,6 +152,8 @@ pub struct DriveThread<D: PciDevice> {
     removal: Option<OwnedFd>,
     warned_of: u8,
     next_health: Instant,
+    /// How often in a row it was not told.
+    health_failures: u32,
 }
 
 impl<D: PciDevice> DriveThread<D> {
@@ -165,6 +169,7 @@ impl<D: PciDevice> DriveThread<D> {
             removal: None,
             warned_of: 0,
             next_health: Instant::now(),
+            health_failures: 0,
         }
     }
 
@@ -328,7 +333,8 @@ impl<D: PciDevice> DriveThread<D> {
         let mut admin = controller.admin().within(ADMIN_LIMIT);
         let mut is_due = Instant::now() >= self.next_health;
         while let Ok(Some(event)) = admin.take_event() {
-            is_due = true;
+            // One that tells of events and not of its health is not to keep the thread with them.
+            is_due |= self.health_failures == 0;
             if event as u8 & 0b111 == event_type::ERROR {
                 notify(Notice::Warning(format!("it reports an error event ({event:#x})")));
             }
@@ -337,9 +343,24 @@ impl<D: PciDevice> DriveThread<D> {
         if !is_due {
             return;
         }
-        self.next_health = Instant::now() + HEALTH;
         // To read the page also arms its event again.
-        let Ok(log) = admin.log_page::<SmartLog>(lid::SMART) else { return };
+        let told = admin.log_page::<SmartLog>(lid::SMART);
+        if told.is_ok() && self.health_failures > 0 {
+            notify(Notice::Info("it tells its health again".into()));
+        }
+        self.health_failures = if told.is_ok() { 0 } else { self.health_failures.saturating_add(1) };
+        self.next_health = Instant::now() + HEALTH * (1 << self.health_failures.min(HEALTH_DOUBLINGS));
+        let log = match told {
+            Ok(log) => log,
+            Err(error) => {
+                self.drive.health.forget();
+                if self.health_failures == 1 {
+                    let what = format!("it does not tell its health, and is asked less and less often: {error}");
+                    notify(Notice::Warning(what));
+                }
+                return;
+            }
+        };
         let health = Health::of(&log);
         self.drive.health.set(health);
         if health.critical_warning & !self.warned_of != 0 {
@@ -382,4 +403,44 @@ pub(crate) fn create_all<D: PciDevice>(
         }
     }
     Ok((pairs, vector))
+}
+
+#[cfg(test)]
+mod tests {
+    use nvme_driver::fake::Fake;
+
+    use super::*;
+    use crate::drive::{NvmeDrive, Options};
+
+    #[test]
+    fn what_a_drive_said_of_its_health_is_forgotten_when_it_says_no_more() {
+        let fake = Fake::new(64);
+        let (drive, mut thread) = NvmeDrive::start(fake.device(), Options::default()).expect("a drive");
+        let mut told = Vec::new();
+        thread.look_at_health(&mut |notice| told.push(notice));
+        assert!(drive.health().get().is_some() && told.is_empty(), "{told:?}");
+
+        fake.state().refuses.health = true;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            thread.next_health = Instant::now();
+            thread.look_at_health(&mut |notice| told.push(notice));
+            assert_eq!(drive.health().get(), None);
+            let pause = thread.next_health.saturating_duration_since(Instant::now());
+            pauses.push(pause.as_secs().div_ceil(60));
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 64, 64, 64]);
+        let [Notice::Warning(warning)] = &told[..] else { panic!("{told:?}") };
+        assert!(warning.contains("does not tell its health"), "{warning}");
+
+        fake.state().refuses.health = false;
+        thread.next_health = Instant::now();
+        thread.look_at_health(&mut |notice| told.push(notice));
+        assert!(drive.health().get().is_some());
+        assert_eq!(told[1..], [Notice::Info("it tells its health again".into())]);
+        fake.state().refuses.health = true;
+        thread.next_health = Instant::now();
+        thread.look_at_health(&mut |notice| told.push(notice));
+        assert_eq!(told.len(), 3, "told once more: {told:?}");
+    }
 }

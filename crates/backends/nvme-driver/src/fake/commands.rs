@@ -69,6 +69,7 @@ impl State {
                 let log = self.sanitize_log();
                 self.put(sqe, bytes_of(&log))
             }
+            admin::GET_LOG_PAGE if sqe.cdw10 as u8 == lid::SMART && self.refuses.health => Status::INTERNAL_ERROR,
             admin::GET_LOG_PAGE if sqe.cdw10 as u8 == lid::SMART => {
                 let smart = self.smart;
                 self.put(sqe, bytes_of(&smart))

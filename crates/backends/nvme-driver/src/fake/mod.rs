@@ -56,6 +56,8 @@ pub struct Refusals {
     pub controller_reset: bool,
     /// The function is not reset.
     pub function_reset: bool,
+    /// The SMART / Health log page is not told.
+    pub health: bool,
 }
 
 /// What a test can see and steer.
