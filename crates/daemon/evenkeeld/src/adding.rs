@@ -73,11 +73,8 @@ impl Owner {
             Some(_) => return Err(drive_name_taken(&new.name)),
             None => self.config_of_new(&new.name, &self.wanted(new)?.to_be)?,
         };
+        refuse_other_than(&config, new)?;
         let Backend::Nvme { address, .. } = &config.device.backend else { return Err(broken()) };
-        if new.address.as_ref() != Some(address) {
-            let title = format!("drive {:?} was at {address}, where the next start looks for it", new.name);
-            return Err(Problem::new(409, "other-address", title, "plug it in there again"));
-        }
         let Ok([container, group, device]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(no_descriptors("nvme")) };
         let address = address.parse().map_err(|_| broken())?;
         Ok((config, VfioDescriptors { address, container, group, device }))
@@ -95,6 +92,8 @@ impl Owner {
         let Wanted { layout_file, section, to_be } = self.wanted(new)?;
         if let Some((id, there)) = self.drive_named(&new.name) {
             if let (true, HandedIn::Nvme(opened)) = (there.pollers.is_drive_gone(), opened) {
+                // Another one of that name may have come and gone while this one was brought up.
+                refuse_other_than(&there.config, new)?;
                 return self.serve_once_more(id, opened);
             }
             let is_same = there.config.is_added() && self.added.sections().contains(&section);
@@ -365,6 +364,21 @@ fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Proble
     surveyed.map(|surveyed| HandedIn::Nvme(Box::new(surveyed))).map_err(|error| not_usable(&error))
 }
 
+/// A drive that comes back must be what it was: the next start opens what is recorded of it.
+fn refuse_other_than(former: &Config, new: &NewDrive) -> Result<(), Problem> {
+    let Backend::Nvme { address, nsid, .. } = &former.device.backend else { return Err(drive_name_taken(&new.name)) };
+    let name = &new.name;
+    if new.address.as_ref() != Some(address) {
+        let title = format!("drive {name:?} was at {address}, where the next start looks for it");
+        return Err(Problem::new(409, "other-address", title, "plug it in there again, and give that address"));
+    }
+    if let Some(other) = new.nsid.filter(|other| u32::from(*other) != *nsid) {
+        let title = format!("drive {name:?} was namespace {nsid}, which the next start looks for, and not {other}");
+        return Err(Problem::new(409, "other-namespace", title, format!("leave nsid out, or give {nsid}")));
+    }
+    Ok(())
+}
+
 fn not_usable(error: &anyhow::Error) -> Problem {
     Problem::new(409, "not-usable", format!("{error:#}"), "choose another drive")
 }
@@ -400,4 +414,31 @@ fn is_empty(layout: &Layout) -> bool {
 fn refused(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(409, "not-usable", title, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_comes_back_as_what_it_was() {
+        let text = "[[drive]]\nname = \"fast\"\nbackend = \"nvme\"\naddress = \"0000:03:00.1\"\nnsid = 2\n\
+                    [[drive]]\nname = \"calm\"\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+                    [policy]\nname = \"passthrough\"\n";
+        let drives = Drives::parse(Path::new("ek.toml"), text, "").expect("drives");
+        let told = |former: usize, address: &str, nsid: Option<u16>| {
+            let former = &drives.each[former];
+            let name = former.device.name.clone();
+            let backend = "nvme".to_owned();
+            let new = NewDrive { name, backend, address: Some(address.to_owned()), nsid, ..NewDrive::default() };
+            refuse_other_than(former, &new).map_err(|problem| (problem.code, problem.title))
+        };
+        assert_eq!(told(0, "0000:03:00.1", None), Ok(()));
+        assert_eq!(told(0, "0000:03:00.1", Some(2)), Ok(()));
+        let (code, title) = told(0, "0000:03:00.2", None).expect_err("refused");
+        assert!(code == "other-address" && title.contains("was at 0000:03:00.1"), "{code}: {title}");
+        let (code, title) = told(0, "0000:03:00.1", Some(1)).expect_err("refused");
+        assert!(code == "other-namespace" && title.contains("was namespace 2"), "{code}: {title}");
+        assert!(told(1, "0000:03:00.1", None).is_err(), "another back end");
+    }
 }
