@@ -301,8 +301,12 @@ impl Drives {
         let file = self.each.first().map(|config| config.file().to_owned()).unwrap_or_default();
         let names: Vec<String> = self.each.iter().map(|config| config.device.name.clone()).collect();
         let is_it = |config: &Config| name.map_or(names.len() == 1, |name| name == config.device.name);
+        let is_of_vm = |name: &str| self.assigned.iter().any(|drive| drive.name == name);
         self.each.into_iter().find(is_it).ok_or_else(|| {
             let what = match name {
+                Some(name) if is_of_vm(name) => {
+                    format!("drive {name:?} is a VM's as a whole (passthrough): nobody else uses it")
+                }
                 Some(name) => format!("has no drive {:?}", section::clip(name)),
                 None => format!("has {} drives", names.len()),
             };
@@ -534,5 +538,24 @@ impl Findings {
         let mut problems = std::mem::take(&mut self.problems);
         problems.sort_by_key(|problem| problem.place.as_ref().map(|place| (place.line, place.column)));
         if problems.is_empty() { Ok(()) } else { Err(ConfigErrors { file: file.to_owned(), problems }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_names_a_drive_that_a_vm_has_is_told_so() {
+        let text = "[[drive]]\nname = \"fast\"\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+                    [[drive]]\nname = \"whole\"\nbackend = \"nvme\"\naddress = \"0000:03:00.0\"\npassthrough = \"vm\"\n\
+                    [policy]\nname = \"passthrough\"\n";
+        let told = |name: &str| {
+            let drives = Drives::parse(Path::new("ek.toml"), text, "").unwrap_or_else(|e| panic!("{e}"));
+            drives.one(Some(name)).expect_err("refused").to_string()
+        };
+        let of_vm = told("whole");
+        assert!(of_vm.contains("drive \"whole\" is a VM's as a whole") && of_vm.contains("fast"), "{of_vm}");
+        assert!(told("none").contains("has no drive \"none\""));
     }
 }
