@@ -48,10 +48,7 @@ pub enum StartError {
         active: Vec<u32>,
     },
     /// More queues are wanted than the drive has left.
-    #[error(
-        "{wanted} more queues are wanted, and {left} of the drive's {granted} are left: write a lower queues, or fewer \
-         pollers"
-    )]
+    #[error("{wanted} more I/O queues are wanted, and {left} of the drive's {granted} are left: {}", fewer(*granted))]
     FewQueues {
         /// Asked for.
         wanted: usize,
@@ -63,6 +60,15 @@ pub enum StartError {
     /// It was given up.
     #[error("the drive is gone: it was unplugged, or given up after resets that did not help; see the log")]
     Gone,
+}
+
+/// How a drive with so few queues can be served.
+fn fewer(granted: u16) -> String {
+    // Each poller takes two, and to zero new disks takes one meanwhile.
+    match granted.saturating_sub(1) {
+        0 | 1 => "let the kernel have it, and write backend = \"block\"".to_owned(),
+        most => format!("write queues = {most} or less, and have {} pollers at most", most / 2),
+    }
 }
 
 /// What the drive can do.
@@ -311,5 +317,19 @@ impl NvmeDrive {
     /// How it says that it is.
     pub fn health(&self) -> LastHealth {
         self.shared.health.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_too_few_queues_can_be_done() {
+        let told = |granted: u16| StartError::FewQueues { wanted: 2, left: 1, granted }.to_string();
+        assert!(told(1).contains("backend = \"block\"") && told(2).contains("backend = \"block\""), "{}", told(1));
+        let many = "2 more I/O queues are wanted, and 1 of the drive's 9 are left: write queues = 8 or less, and have 4 \
+                    pollers at most";
+        assert_eq!(told(9), many);
     }
 }

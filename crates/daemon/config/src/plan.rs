@@ -8,6 +8,15 @@ use crate::config::{Config, PollerLayout, Pollers, Tenant};
 use crate::frontend::{Frontend, Mode, Threads};
 use crate::isolation::Isolation;
 
+/// VQs of an NVMe tenant: a guest has about as many I/O queues as vCPUs; four and the admin queue is the usual case.
+const NVME_VQS: u16 = 5;
+
+/// Most HWQs of a poller, and those of the one that everyone else shares. Each is looked at in every iteration.
+const SHARED_HWQS: u16 = 8;
+
+/// HWQs that each poller needs: an exclusive one, and one to share.
+pub(crate) const LEAST_HWQS: u16 = 2;
+
 /// One poller that will run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poller {
@@ -52,6 +61,16 @@ impl<'a> From<&'a Tenant> for Load<'a> {
     fn from(tenant: &'a Tenant) -> Self {
         let alone = tenant.isolation == Isolation::OwnPoller;
         Self { guaranteed: tenant.is_guaranteed(), alone, frontend: &tenant.frontend, queues: tenant.queues }
+    }
+}
+
+impl Tenant {
+    /// VQs that these of its queues are taken for.
+    pub fn vqs(&self, queues: &Range<u16>) -> u16 {
+        match self.frontend {
+            Frontend::VfioUser => NVME_VQS,
+            Frontend::VhostUserBlk(_) | Frontend::Ublk(..) => queues.len() as u16,
+        }
     }
 }
 
@@ -103,6 +122,30 @@ impl Config {
     /// again from the first; [`Pollers::cpus`] are for pollers that no tenant has to itself by its `threads`.
     pub fn poller_plan(&self) -> Vec<Poller> {
         plan(Some(&self.policy), &self.pollers, &self.tenants.iter().map(Load::from).collect::<Vec<_>>())
+    }
+
+    /// HWQs of one of `pollers` pollers that is to serve these queues of these tenants.
+    pub fn hwqs(&self, pollers: usize, serves: &[(&Tenant, Range<u16>)]) -> u16 {
+        let own = |tenant: &Tenant| tenant.is_guaranteed() || tenant.frontend.threads() != Threads::Shared;
+        // One for each VQ, and one to share.
+        let all_vqs = serves.iter().map(|(tenant, queues)| tenant.vqs(queues)).fold(0, u16::saturating_add);
+        let wanted = if serves.iter().all(|(tenant, _)| own(tenant)) {
+            all_vqs.saturating_add(1).min(SHARED_HWQS)
+        } else {
+            SHARED_HWQS
+        };
+        let share = self.device.queues.map(|all| (usize::from(all) / pollers.max(1)).min(1024) as u16);
+        share.unwrap_or(wanted).max(LEAST_HWQS)
+    }
+
+    /// HWQs of all pollers that will run.
+    pub(crate) fn planned_hwqs(&self) -> usize {
+        let plan = self.poller_plan();
+        let hwqs = |poller: &Poller| {
+            let serves = poller.serves.iter().map(|of| (&self.tenants[of.tenant], of.queues.clone()));
+            usize::from(self.hwqs(plan.len(), &serves.collect::<Vec<_>>()))
+        };
+        plan.iter().map(hwqs).sum()
     }
 
     /// Which pollers serve a tenant of this configuration, or one that would be.

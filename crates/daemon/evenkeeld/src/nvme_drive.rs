@@ -99,6 +99,11 @@ impl<D: PciDevice + 'static> ServedNvme<D> {
         Self { drive, name: name.into(), idle: Arc::new(Mutex::new(Some(thread))), owner: Arc::default() }
     }
 
+    /// Which one, for errors.
+    fn in_words(&self) -> String {
+        format!("drive {:?}", self.name)
+    }
+
     /// The drive, with its thread running.
     fn running(&self) -> Result<&NvmeDrive> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -137,7 +142,7 @@ impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
     }
 
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<NvmeQueues> {
-        Ok(self.running()?.open_queues(hwqs, depth)?)
+        self.running()?.open_queues(hwqs, depth).with_context(|| self.in_words())
     }
 
     fn open_weighted_queues(
@@ -147,7 +152,10 @@ impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
         depth: u32,
     ) -> Option<Result<NvmeQueues>> {
         match self.running() {
-            Ok(drive) => Some(drive.open_weighted_queues(classes, weights, depth)?.map_err(Into::into)),
+            Ok(drive) => {
+                let opened = drive.open_weighted_queues(classes, weights, depth)?;
+                Some(opened.with_context(|| self.in_words()))
+            }
             Err(error) => Some(Err(error)),
         }
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use io_model::QueuePriority;
-use layout::LayoutFile;
+use layout::{DeviceIdentity, LayoutFile};
 use nvme_driver::{Blocks, Controller, Data, Error, PciDevice, VfioDevice, VfioError};
 use policy::Settings;
 
@@ -14,6 +14,7 @@ use super::{Found, ImageMarks};
 use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
 use crate::config::{Config, Device};
+use crate::plan::LEAST_HWQS;
 use crate::problem::Sink;
 
 /// A daemon that was killed lets go of its drive a little after it is gone.
@@ -113,17 +114,57 @@ impl Config {
             let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
             sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
         }
-        if let Some(wanted) = self.device.queues.filter(|wanted| wanted > queues) {
+        let id = Some(format!("{}{nsid}", identity_of(serial)));
+        let has_new = self.has_new_disks(address, id.clone());
+        let wanted = self.device.queues.filter(|wanted| wanted > queues).map(usize::from);
+        let needed = self.planned_hwqs().max(LEAST_HWQS.into()) + usize::from(has_new);
+        if let Some(wanted) = wanted {
             let what = format!("queues = {wanted} is more than the {queues} I/O queues that {address} grants");
-            sink.maybe_at(mark, what, format!("write queues = {queues} or less"));
+            sink.maybe_at(mark, what, self.fewer_queues(*queues, has_new));
+        } else if needed > usize::from(*queues) {
+            let zeroing = if has_new { ", one of them to zero new disks" } else { "" };
+            let what = format!(
+                "drive {:?} needs {needed} I/O queues{zeroing}, and {address} grants {queues}",
+                self.device.name
+            );
+            sink.maybe_at(mark, what, self.fewer_queues(*queues, has_new));
         }
         Found {
             path: PathBuf::from(address),
-            marks: ImageMarks { id: Some(format!("{}{nsid}", identity_of(serial))), start: None },
+            marks: ImageMarks { id, start: None },
             len_bytes: *size_bytes,
             to_create: false,
             holds_data: *holds_data,
         }
+    }
+}
+
+impl Config {
+    /// Whether disks will be zeroed at the start, which takes a queue meanwhile.
+    fn has_new_disks(&self, address: &str, id: Option<String>) -> bool {
+        let device = DeviceIdentity { path: address.to_owned(), id, ..Default::default() };
+        let file = LayoutFile::open(self.layout_path(&device)).ok();
+        let recorded = file.as_ref().and_then(LayoutFile::layout);
+        let is_new = |name: &str| recorded.is_none_or(|layout| layout.find(name).is_none());
+        self.disks().any(|(name, ..)| is_new(name))
+    }
+
+    /// How its pollers do with the queues that a drive grants.
+    fn fewer_queues(&self, granted: u16, has_new: bool) -> String {
+        let for_pollers = granted.saturating_sub(has_new.into());
+        let (most, pollers) = (usize::from(for_pollers / LEAST_HWQS), self.poller_plan().len().max(1));
+        if most == 0 {
+            return "such a drive can be served through the kernel alone: give it back by `evenkeel drive release`, and \
+                    write backend = \"block\""
+                .to_owned();
+        }
+        if most < pollers {
+            let least = LEAST_HWQS;
+            return format!(
+                "each of its {pollers} pollers takes {least}: have {most} at most (tenants can share them)"
+            );
+        }
+        format!("write queues = {for_pollers} or less")
     }
 }
 
@@ -290,6 +331,51 @@ mod tests {
             assert_eq!(told(policy, device, true), expected, "{policy}");
             let plain = ("round robin: it has no weights".to_owned(), nothing.to_owned());
             assert_eq!(told(policy, device, false), plain, "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_drive_with_too_few_queues_is_refused_with_what_can_be_done() {
+        let state = tempfile::tempdir().expect("a folder");
+        let told = |granted: u16, queues: &str, tenants: &str| {
+            let text = format!(
+                "state_dir = {:?}\n[device]\nbackend = \"nvme\"\naddress = \"0000:03:00.0\"\n{queues}\n\
+                 [policy]\nname = \"passthrough\"\n{tenants}",
+                state.path()
+            );
+            let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
+            let serial = "S1".to_owned();
+            let (size_bytes, holds_data, is_weighted) = (1 << 30, false, false);
+            let survey = Survey { serial, nsid: 1, size_bytes, holds_data, is_weighted, queues: granted };
+            let mut sink = Sink::new(&config.text);
+            config.found_nvme(&mut sink, "0000:03:00.0", &survey);
+            sink.finish().map_err(|errors| errors.to_string())
+        };
+        let one = "[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n";
+        let own = |name: &str| {
+            let threads = "frontend = \"vhost-user-blk\"\nthreads = \"dedicated\"";
+            format!("[[tenant]]\nname = \"{name}\"\nsize = \"4MiB\"\n{threads}\n")
+        };
+        let two = own("a") + &own("b");
+        for (granted, queues, tenants, parts) in [
+            (
+                1,
+                "queues = 1",
+                one,
+                &["\"device\" needs 3 I/O queues, one of them to zero", "grants 1", "\"block\""][..],
+            ),
+            (1, "queues = 1", "", &["needs 2 I/O queues, and", "\"block\""]),
+            (2, "queues = 2", one, &["needs 3 I/O queues", "\"block\""]),
+            (1, "queues = 3", one, &["queues = 3 is more than the 1", "\"block\""]),
+            (4, "", one, &["needs 9 I/O queues", "write queues = 3 or less"]),
+            (4, "queues = 9", one, &["queues = 9 is more than the 4", "write queues = 3 or less"]),
+            (4, "queues = 4", &two, &["needs 5 I/O queues", "each of its 2 pollers takes 2: have 1 at most"]),
+        ] {
+            let refused = told(granted, queues, tenants).expect_err(queues);
+            assert!(parts.iter().all(|part| refused.contains(part)), "{granted}, {queues}: {refused}");
+        }
+        for (granted, queues, tenants) in [(3, "queues = 1", one), (9, "", one), (5, "queues = 4", &two), (2, "", "")] {
+            assert_eq!(told(granted, queues, tenants), Ok(()), "{granted}, {queues}");
         }
     }
 }
