@@ -59,6 +59,7 @@ pub const ALL: [Test; 42] = [
     test("nvme-namespaces-come-grow-and-go", namespaces::come_grow_and_go),
     test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
     test("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
+    test("nvme-drive-behind-two-controllers", nvme_drive::two_controllers),
     test("nvme-drive-calibrated", nvme_drive::calibrated),
     test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),

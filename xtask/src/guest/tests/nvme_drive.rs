@@ -59,6 +59,48 @@ fn serve_second(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
+/// The same namespace behind a second controller is no second drive, neither in a file nor while the daemon runs.
+pub fn two_controllers(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("twins").iommu().modules(&VFIO_MODULES).image("shared", DRIVE_MIB);
+    let guest = guest.qemu(&[
+        "-device",
+        "nvme-subsys,id=both",
+        "-device",
+        "nvme,id=one,serial=twin,subsys=both,addr=0x4",
+        "-device",
+        "nvme,id=other,serial=twin,subsys=both,addr=0x6",
+        "-device",
+        "nvme-ns,drive=shared,bus=one,nsid=1,shared=on",
+    ]);
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    refuse_twin(&mut guest).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
+}
+
+fn refuse_twin(guest: &mut Guest) -> Result<()> {
+    const TWIN: &str = "0000:00:06.0";
+    let drive =
+        |name: &str, at: &str| format!("[[drive]]\nname = \"{name}\"\nbackend = \"nvme\"\naddress = \"{at}\"\n");
+    let rest = "[[tenant]]\nname = \"db\"\nsize = \"32MiB\"\ndrive = \"one\"\n";
+    for address in [ADDRESS, TWIN] {
+        guest.evenkeel(&format!("drive claim {address}"))?;
+    }
+    guest.write_file("/run/both.toml", &(drive("one", ADDRESS) + &drive("twin", TWIN) + rest))?;
+    let is_told = format!("({TWIN}) is drive \"one\" ({ADDRESS}) already: both are nvme-twin-1");
+    for command in ["check", "serve"] {
+        let told = guest.attempt_evenkeel(&format!("{command} /run/both.toml"))?;
+        ensure!(told.code == 2 && told.text.contains(&is_told), "{command}: {told:?}");
+    }
+    guest.serve(&(drive("one", ADDRESS) + rest))?;
+    let add = format!("drive add twin --backend nvme --address {TWIN} --socket /run/ek/api.sock");
+    let told = guest.attempt_evenkeel(&add)?;
+    ensure!(told.code == 2 && told.text.contains(&is_told), "{told:?}");
+    guest.run("! test -e /run/state/layout-of-twin.toml && ! grep -q twin /run/state/drives.toml")?;
+    guest.verify_tenant("db")?;
+    let ended = guest.end_daemon("TERM")?;
+    ensure!(ended.code == 0, "{ended:?}");
+    Ok(())
+}
+
 /// A drive that was taken from the kernel is measured, where it may be overwritten alone; its profile is one.
 pub fn calibrated(lab: &mut Lab) -> Result<()> {
     let guest = Inside::new("nvme-calibrate").iommu().modules(&VFIO_MODULES).nvme("ek0", 4, DRIVE_MIB);
