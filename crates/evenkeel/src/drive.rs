@@ -248,8 +248,8 @@ fn refuse_served(path: &Path, drives: &[Drive]) -> Result<(), Problem> {
     Err(Problem::new(409, "in-use", title, "give the path of another drive"))
 }
 
-/// Whether two paths lead to one file or block device, be it by two ways to the drive (multipath). The daemon is not let
-/// near what the kernel knows of block devices.
+/// Whether two paths lead to one file or block device, be it by two ways to the drive (multipath). The daemon is not
+/// let near what the kernel knows of block devices.
 fn is_same(one: &Path, other: &Path) -> bool {
     let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
     let are_devices = one.file_type().is_block_device() && other.file_type().is_block_device();

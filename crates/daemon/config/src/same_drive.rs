@@ -1,5 +1,5 @@
-//! One drive that is found twice: by a second path of a block device, or as the same namespace of a second controller (a
-//! virtual function). Each of the two would have a layout of its own, and tenants would overwrite each other.
+//! One drive that is found twice: by a second path of a block device, or as the same namespace of a second controller
+//! (a virtual function). Each of the two would have a layout of its own, and tenants would overwrite each other.
 
 use layout::DeviceIdentity;
 
