@@ -158,8 +158,8 @@ impl Admin<'_> {
         self.namespaces("Identify Active Namespace ID list", cns::ACTIVE_NAMESPACES)
     }
 
-    /// All namespaces of the NVM subsystem, whichever controllers they are attached to. Only a controller with Namespace
-    /// Management tells.
+    /// All namespaces of the NVM subsystem, whichever controllers they are attached to. Only a controller with
+    /// Namespace Management tells.
     pub fn allocated_namespaces(&mut self) -> Result<Vec<u32>, Error> {
         self.namespaces("Identify Allocated Namespace ID list", cns::ALLOCATED_NAMESPACES)
     }

@@ -59,8 +59,8 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
     Some(guest_ns(host, tenant, depth) + 3.0 * pass_ns + host.delay_ns + turn_ns + slot_ns)
 }
 
-/// Whether the drive's weighted round robin may serve any number of others' later commands before this tenant's: what is
-/// in flight is no measure of its wait then.
+/// Whether the drive's weighted round robin may serve any number of others' later commands before this tenant's: what
+/// is in flight is no measure of its wait then.
 fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
     let homes = site.host.hwqs_own.saturating_sub(1);
     let is_highest = match policy {

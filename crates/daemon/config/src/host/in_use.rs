@@ -175,8 +175,8 @@ impl Kernel {
         found
     }
 
-    /// The PCI functions behind a block device, by its number: of an NVMe disk with several paths, all; of a device made
-    /// of others (device mapper, RAID), those of all of them.
+    /// The PCI functions behind a block device, by its number: of an NVMe disk with several paths, all; of a device
+    /// made of others (device mapper, RAID), those of all of them.
     fn controllers_of(&self, number: &str) -> Vec<PciAddress> {
         let Ok(device) = self.sys.join("dev/block").join(number).canonicalize() else { return Vec::new() };
         functions_behind(&device, DEEPEST_STACK)
