@@ -311,7 +311,8 @@ impl State {
 
     /// Executes queue `qid` up to `tail`.
     fn advance(&mut self, qid: u16, tail: u16) {
-        let Some(sq) = self.sqs.get_mut(&qid) else { return };
+        // What lies outside of the queue is no tail (Invalid Doorbell Write Value).
+        let Some(sq) = self.sqs.get_mut(&qid).filter(|sq| tail < sq.entries) else { return };
         sq.tail = tail;
         while self.sqs.get(&qid).is_some_and(|sq| sq.head != sq.tail) {
             if self.stalled && qid > 0 {
