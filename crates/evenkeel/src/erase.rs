@@ -2,16 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use nvme_driver::{Blocks, Controller, Data, DmaMemory, Error, MAX_TRANSFER_BYTES, PciDevice, QueuePair};
+use nvme_driver::{Blocks, Controller, Data, DmaMemory, Error, PciDevice, QueuePair};
 use nvme_spec::identify::oacs;
 use nvme_spec::log::{SanitizeLog, lid};
 use nvme_spec::{NSID_ALL, Sqe};
 
 use crate::disk::Progress;
 use crate::sanitize::capabilities::{Action, Capabilities, Status};
+use crate::sanitize::{self, Ended};
 
-/// How often a drive is asked how far it is.
-const PERIOD: Duration = Duration::from_millis(500);
 /// A drive that completes nothing for so long hangs.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
 /// Entries of the queue that zeros are written over.
@@ -97,14 +96,10 @@ impl<'a, D: PciDevice> Eraser<'a, D> {
         if !matches!(self.status()?, Status::Going(_)) {
             self.send(with, action)?;
         }
-        loop {
-            match self.status()? {
-                Status::Going(done) => progress.show(&format!("{action}: {} %", u32::from(done) * 100 / 65536)),
-                Status::Completed => return Ok(()),
-                Status::Failed => return Err(Error::Protocol("it failed to sanitize itself")),
-                Status::Idle => return Err(Error::Protocol("its log knows of no sanitize")),
-            }
-            std::thread::sleep(PERIOD);
+        match sanitize::wait(|| self.status(), &action.to_string(), progress)? {
+            Ended::Completed => Ok(()),
+            Ended::Failed => Err(Error::Protocol("it failed to sanitize itself")),
+            Ended::Unknown => Err(Error::Protocol("its log knows of no sanitize")),
         }
     }
 
@@ -130,8 +125,7 @@ impl<'a, D: PciDevice> Eraser<'a, D> {
     fn overwrite(&mut self, nsid: u32, progress: &mut Progress) -> Result<(), Error> {
         let namespace = self.controller.admin().identify_namespace(nsid)?;
         let block_bytes = u64::from(namespace.block_bytes);
-        let step_bytes = self.controller.max_transfer_bytes().min(MAX_TRANSFER_BYTES) / block_bytes * block_bytes;
-        let step = (step_bytes / block_bytes).clamp(1, 1 << 16);
+        let step = (self.controller.max_transfer_bytes() / block_bytes).clamp(1, 1 << 16);
         let zeros = self.controller.allocate_dma((step * block_bytes) as usize)?;
         let mut queue = self.controller.create_queue_pair(QUEUE_ENTRIES, None)?;
         let written = write_zeros(&mut queue, &zeros, (nsid, namespace.blocks, block_bytes), step, progress);

@@ -224,12 +224,33 @@ fn erase(device: &File, capabilities: &Capabilities, action: Action, progress: &
     if !goes_on && !action.is_sanitize() {
         return Ok(());
     }
+    match wait(|| status(device), "sanitizing", progress).map_err(lost)? {
+        Ended::Completed => Ok(()),
+        Ended::Failed => Err(Failure::Failed),
+        Ended::Unknown => Err(Failure::Lost("its log knows of no sanitize".to_owned())),
+    }
+}
+
+/// What became of a Sanitize.
+pub(crate) enum Ended {
+    Completed,
+    Failed,
+    /// The drive's log knows of none.
+    Unknown,
+}
+
+/// Asks a drive that sanitizes itself until it is done; `what` it does is shown.
+pub(crate) fn wait<E>(
+    mut status: impl FnMut() -> Result<Status, E>,
+    what: &str,
+    progress: &mut Progress,
+) -> Result<Ended, E> {
     loop {
-        match status(device).map_err(lost)? {
-            Status::Going(done) => progress.show(&format!("sanitizing: {} %", u32::from(done) * 100 / 65536)),
-            Status::Completed => return Ok(()),
-            Status::Failed => return Err(Failure::Failed),
-            Status::Idle => return Err(Failure::Lost("its log knows of no sanitize".to_owned())),
+        match status()? {
+            Status::Going(done) => progress.show(&format!("{what}: {} %", u32::from(done) * 100 / 65536)),
+            Status::Completed => return Ok(Ended::Completed),
+            Status::Failed => return Ok(Ended::Failed),
+            Status::Idle => return Ok(Ended::Unknown),
         }
         std::thread::sleep(PERIOD);
     }

@@ -51,14 +51,11 @@ pub struct Assignment {
 }
 
 /// A drive, as far as it is known without asking it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Where it is.
-    pub address: PciAddress,
-    /// Its serial number, which the kernel's driver tells.
-    pub serial: Option<String>,
-    /// It is a virtual function.
-    pub is_function: bool,
+struct Seen {
+    address: PciAddress,
+    /// The kernel's driver tells it.
+    serial: Option<String>,
+    is_function: bool,
 }
 
 /// Which drives of a host are assigned: a file for each. They are the host's, whatever daemons run there.
@@ -143,13 +140,8 @@ pub(crate) fn read(sink: &mut Sink<'_>, of_vms: &[Section<'_, '_>], served: &[Se
 }
 
 impl Seen {
-    /// The drive at an address of this host.
-    pub fn at(address: PciAddress) -> Self {
-        Self::below(Path::new("/"), address)
-    }
-
-    /// The same of a host whose files are below `root`.
-    pub fn below(root: &Path, address: PciAddress) -> Self {
+    /// The drive at an address of a host whose files are below `root`.
+    fn below(root: &Path, address: PciAddress) -> Self {
         let function = root.join("sys/bus/pci/devices").join(address.to_string());
         let controllers = std::fs::read_dir(function.join("nvme")).into_iter().flatten().flatten();
         let serials = controllers.filter_map(|entry| std::fs::read_to_string(entry.path().join("serial")).ok());
@@ -205,11 +197,11 @@ impl Assignments {
     }
 
     /// The one that a drive has; `None`: it is not assigned.
-    pub fn find(&self, drive: &Seen) -> Option<Assignment> {
+    fn find(&self, drive: &Seen) -> Option<Assignment> {
         self.all().into_iter().find(|assignment| assignment.covers(drive))
     }
 
-    /// The one of the drive at an address, as far as the kernel shows that.
+    /// The one of the drive at an address, as far as the kernel shows which that is; `None`: it is not assigned.
     pub fn find_at(&self, address: PciAddress) -> Option<Assignment> {
         self.find(&Seen::below(&self.root, address))
     }

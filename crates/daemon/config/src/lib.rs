@@ -65,7 +65,7 @@ mod terms;
 
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
-pub use assigned::{AssignedDrive, Assignment, Assignments, Seen};
+pub use assigned::{AssignedDrive, Assignment, Assignments};
 pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
 pub use config::{
     Backend, Config, DEVICE_DIR, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text,

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use config::{Assignment, Seen};
+use config::Assignment;
 use nvme_driver::{Controller, Error, PciAddress, VfioDevice};
 use nvme_spec::namespace::nmic;
 
@@ -29,9 +29,9 @@ impl Host {
     /// # Errors
     /// As for [`Host::claim`]; or others have something on it, or the record can't be written. Then it is as it was.
     pub fn assign(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
-        let _lock = self.lock(dry_run)?;
+        let _lock = self.lock_unless(dry_run)?;
         let before = self.drive(address)?;
-        let known = self.assignments.find(&seen(&before));
+        let known = self.assignments.find_at(address);
         if let Some(moved) = known.as_ref().filter(|known| known.address != address.to_string()) {
             let what = format!("{address} was assigned as {}, and holds what a VM left there", moved.address);
             return Err(Refused::new("assigned", what, format!("wipe it first: evenkeel drive return {address}")));
@@ -82,11 +82,9 @@ impl Host {
     /// # Errors
     /// It is not assigned, another drive is at its address, or somebody else has it or something on it.
     pub fn take_back(&self, address: PciAddress) -> Result<TakenBack, Refused> {
-        let lock = self.lock(false)?.ok_or_else(nobody_waits)?;
-        let before = self.drive(address);
-        let drive = before.as_ref().map_or(Seen { address, serial: None, is_function: false }, seen);
-        let Some(assignment) = self.assignments.find(&drive) else { return Err(not_assigned(address)) };
-        let before = before.map_err(|mut gone| {
+        let lock = self.lock()?;
+        let Some(assignment) = self.assignments.find_at(address) else { return Err(not_assigned(address)) };
+        let before = self.drive(address).map_err(|mut gone| {
             gone.remedy = format!("put it in again; if it is gone for good: evenkeel drive return {address} --forget");
             gone
         })?;
@@ -125,7 +123,7 @@ impl Host {
     /// # Errors
     /// It is not assigned, or still there, at whichever address.
     pub fn forget_gone(&self, address: PciAddress) -> Result<(), Refused> {
-        let _lock = self.lock(false)?;
+        let _lock = self.lock()?;
         let is_its = |assignment: &Assignment| assignment.address == address.to_string();
         let Some(assignment) = self.assignments.all().into_iter().find(is_its) else {
             return Err(not_assigned(address));
@@ -202,18 +200,8 @@ impl Host {
     }
 }
 
-/// A drive as records know it.
-fn seen(drive: &NvmeDevice) -> Seen {
-    let is_function = matches!(drive.function, Function::Virtual { .. });
-    Seen { address: drive.address, serial: drive.serial.clone(), is_function }
-}
-
 fn not_assigned(address: PciAddress) -> Refused {
     Refused::new("not-assigned", format!("{address} is assigned to no VM"), "nothing is to be done")
-}
-
-fn nobody_waits() -> Refused {
-    Refused::new("not-locked", "the drives' records are not locked", "try again")
 }
 
 fn another(address: PciAddress, serial: &str, assignment: &Assignment) -> Refused {
@@ -320,10 +308,7 @@ mod tests {
     fn functions_that_vms_have_stay() {
         let made = Made::new();
         made.drive(DRIVE);
-        let directory = "sys/bus/pci/devices";
-        made.write(&format!("{directory}/{DRIVE}/sriov_totalvfs"), "4\n");
-        made.function("0000:03:00.1", "0x010802", None, Some("8"));
-        made.link(&format!("{directory}/{DRIVE}/virtfn0"), &format!("{directory}/0000:03:00.1"));
+        made.virtual_function("0000:03:00.1", DRIVE);
         made.host().assignments.record(&assignment("0000:03:00.1", "ek0")).expect("recorded");
         assert_eq!(made.host().set_functions(address(DRIVE), 0, false).expect_err("a VM's").code, "assigned");
     }

@@ -55,7 +55,7 @@ impl Host {
     /// # Errors
     /// Somebody uses it, it can't be kept from the rest of the host, or the kernel did not do it; then it is as it was.
     pub fn claim(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
-        let _lock = self.lock(dry_run)?;
+        let _lock = self.lock_unless(dry_run)?;
         self.refuse_assigned(address)?;
         self.bind(self.drive(address)?, dry_run)
     }
@@ -82,7 +82,7 @@ impl Host {
     /// # Errors
     /// A process has it, or no driver took it.
     pub fn release(&self, address: PciAddress, dry_run: bool) -> Result<Outcome, Refused> {
-        let _lock = self.lock(dry_run)?;
+        let _lock = self.lock_unless(dry_run)?;
         let before = self.drive(address)?;
         self.refuse_assigned(address)?;
         let preferred = text(&self.directory(address).join("driver_override")).unwrap_or_default();
@@ -100,12 +100,14 @@ impl Host {
         Ok(Outcome { steps, before })
     }
 
-    /// One at a time changes who has which drive; a dry run changes nothing.
-    pub(crate) fn lock(&self, dry_run: bool) -> Result<Option<File>, Refused> {
-        if dry_run {
-            return Ok(None);
-        }
-        self.assignments.lock().map(Some).map_err(|error| match error.kind() {
+    /// A dry run changes nothing, and waits for nobody.
+    pub(crate) fn lock_unless(&self, dry_run: bool) -> Result<Option<File>, Refused> {
+        (!dry_run).then(|| self.lock()).transpose()
+    }
+
+    /// One at a time changes who has which drive.
+    pub(crate) fn lock(&self) -> Result<File, Refused> {
+        self.assignments.lock().map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => {
                 let what = "another `evenkeel drive` changes who has which drive";
                 Refused::new("busy", what, "wait for it, or answer what it asks")
@@ -385,9 +387,7 @@ mod tests {
     fn a_drive_with_virtual_functions_stays_with_the_kernel() {
         let made = Made::new();
         made.drive(DRIVE);
-        made.write(&format!("sys/bus/pci/devices/{DRIVE}/sriov_totalvfs"), "4\n");
-        made.function("0000:03:00.1", "0x010802", None, Some("8"));
-        made.link(&format!("sys/bus/pci/devices/{DRIVE}/virtfn0"), "sys/bus/pci/devices/0000:03:00.1");
+        made.virtual_function("0000:03:00.1", DRIVE);
         let told = refusal(&made);
         assert!(told.what.contains("1 virtual function") && told.remedy.contains("--count 0"), "{told}");
     }

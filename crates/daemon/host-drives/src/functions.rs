@@ -17,7 +17,7 @@ impl Host {
     /// # Errors
     /// It can't have so many, one of those that it has is in use, or it did not do it; then it has none.
     pub fn set_functions(&self, address: PciAddress, count: u16, dry_run: bool) -> Result<Functions, Refused> {
-        let _lock = self.lock(dry_run)?;
+        let _lock = self.lock_unless(dry_run)?;
         let drive = self.drive(address)?;
         let functions = functions_of(&drive)?.clone();
         if functions.addresses.len() == usize::from(count) {
@@ -142,11 +142,8 @@ mod tests {
     fn functions_in_use_stay() {
         let made = Made::new();
         made.drive(DRIVE);
-        let directory = "sys/bus/pci/devices";
-        made.write(&format!("{directory}/{DRIVE}/sriov_totalvfs"), "4\n");
-        made.function("0000:03:00.1", "0x010802", None, Some("8"));
-        made.link(&format!("{directory}/{DRIVE}/virtfn0"), &format!("{directory}/0000:03:00.1"));
-        made.write(&format!("{directory}/0000:03:00.1/nvme/nvme0/nvme0n1/size"), "");
+        made.virtual_function("0000:03:00.1", DRIVE);
+        made.write("sys/bus/pci/devices/0000:03:00.1/nvme/nvme0/nvme0n1/size", "");
         let locked = config::in_use::lock(&made.host().dev.join("nvme0n1")).expect("locked");
         let told = made.host().set_functions(address(DRIVE), 0, false).expect_err("in use");
         assert_eq!(told.code, "in-use");

@@ -371,6 +371,14 @@ pub(crate) mod tests {
             }
         }
 
+        /// The first of up to four virtual functions of a drive, which no driver has.
+        pub(crate) fn virtual_function(&self, address: &str, of: &str) {
+            let directory = "sys/bus/pci/devices";
+            self.write(&format!("{directory}/{of}/sriov_totalvfs"), "4\n");
+            self.function(address, NVME_CLASS, None, Some("8"));
+            self.link(&format!("{directory}/{of}/virtfn0"), &format!("{directory}/{address}"));
+        }
+
         /// A drive that the kernel has as `nvme0`, with the disk `nvme0n1` of 1 GiB.
         pub(crate) fn drive(&self, address: &str) {
             self.function(address, NVME_CLASS, Some("nvme"), Some("7"));
