@@ -209,7 +209,7 @@ fn try_run(input: &mut Unstructured<'_>) -> Result<()> {
     let steps: usize = input.int_in_range(0..=MAX_STEPS)?;
     let script_bytes = input.len() / 2;
     let script = input.bytes(script_bytes)?.to_vec();
-    let fake = Fake::new(BLOCKS).with_arbitration();
+    let fake = Fake::new(BLOCKS).with_arbitration().with_deceived_driver();
     let fake = if script.first().is_some_and(|byte| byte % 2 == 1) { fake.with_shadow_doorbells() } else { fake };
     let lies = Lies { script, at: 0, memory: Vec::new(), looks: 0, is_gone: false };
     let liar = Liar(Arc::new(Mutex::new(lies)));

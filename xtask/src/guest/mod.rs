@@ -169,7 +169,7 @@ impl Drop for BusyLoops {
 /// Runs the tests and returns how many failed.
 fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
     let start = Instant::now();
-    let (mut passed, mut failed) = (0, 0);
+    let mut failures: Vec<(&str, String)> = Vec::new();
     for test in chosen {
         let test_start = Instant::now();
         let result = (test.run)(lab).and_then(|()| lab.check_quiet());
@@ -177,19 +177,22 @@ fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
         match result {
             Ok(()) => {
                 println!("guest test {} ... ok ({seconds:.1} s)", test.name);
-                passed += 1;
             }
             Err(error) => {
                 println!("guest test {} ... FAILED ({seconds:.1} s)", test.name);
                 println!("{error:#}\n{}\n--- end of logs ---", lab.logs());
                 lab.discard();
-                failed += 1;
+                failures.push((test.name, format!("{error:#}")));
             }
         }
     }
     println!("All guest tests took {:.0} s.", start.elapsed().as_secs_f64());
-    println!("{passed} passed, {failed} failed, 0 skipped");
-    failed
+    // Again: the logs of a failure fill screens, and a log that is cut keeps its end.
+    for (name, error) in &failures {
+        println!("FAILED {name}: {error}");
+    }
+    println!("{} passed, {} failed, 0 skipped", chosen.len() - failures.len(), failures.len());
+    failures.len()
 }
 
 /// Whether a skip counts as a failure.

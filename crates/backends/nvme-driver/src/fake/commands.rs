@@ -169,15 +169,18 @@ impl State {
                 data[0] ^= std::mem::take(&mut self.corrupt_next_read);
                 self.put(sqe, &data)
             }
-            nvm::WRITE => {
-                let data = self.take(sqe, len);
-                self.disk[place].copy_from_slice(&data);
-                Status::SUCCESS
-            }
-            nvm::COMPARE => {
-                let equal = self.take(sqe, len) == self.disk[place];
-                if equal { Status::SUCCESS } else { Status::COMPARE_FAILURE }
-            }
+            nvm::WRITE => match self.take(sqe, len) {
+                Ok(data) => {
+                    self.disk[place].copy_from_slice(&data);
+                    Status::SUCCESS
+                }
+                Err(status) => status,
+            },
+            nvm::COMPARE => match self.take(sqe, len) {
+                Ok(data) if data == self.disk[place] => Status::SUCCESS,
+                Ok(_) => Status::COMPARE_FAILURE,
+                Err(status) => status,
+            },
             nvm::WRITE_ZEROES => {
                 self.disk[place].fill(0);
                 Status::SUCCESS
@@ -189,11 +192,18 @@ impl State {
     }
 
     fn deallocate(&mut self, sqe: &Sqe) -> Status {
-        let ranges = self.take(sqe, (u64::from(sqe.cdw10 & 0xff) + 1) * size_of::<DsmRange>() as u64);
+        let ranges = match self.take(sqe, (u64::from(sqe.cdw10 & 0xff) + 1) * size_of::<DsmRange>() as u64) {
+            Ok(ranges) => ranges,
+            Err(status) => return status,
+        };
         for range in ranges.chunks_exact(size_of::<DsmRange>()) {
             let range: DsmRange = bytemuck::pod_read_unaligned(range);
-            let start = (range.slba * self.block_bytes) as usize;
-            self.disk[start..start + (u64::from(range.nlb) * self.block_bytes) as usize].fill(0);
+            let start = range.slba.saturating_mul(self.block_bytes);
+            let end = start.saturating_add(u64::from(range.nlb) * self.block_bytes);
+            if end > self.disk.len() as u64 {
+                return Status::LBA_OUT_OF_RANGE.dnr();
+            }
+            self.disk[start as usize..end as usize].fill(0);
         }
         Status::SUCCESS
     }
@@ -209,30 +219,33 @@ impl State {
     }
 
     /// The same of an SGL: one data block, or a last segment of them.
-    fn sgl_pieces(&mut self, sqe: &Sqe) -> Vec<(u64, u64)> {
-        assert_ne!(self.sgls, 0, "no SGLs were offered");
+    fn sgl_pieces(&mut self, sqe: &Sqe) -> Result<Vec<(u64, u64)>, Status> {
+        self.expect(self.sgls != 0, "no SGLs were offered")?;
         let first: SglDescriptor = bytemuck::cast(sqe.dptr);
-        assert_eq!(first.sub_type(), 0, "addresses only");
+        self.expect(first.sub_type() == 0, "addresses only")?;
         if first.sgl_type() == sgl_type::DATA_BLOCK {
-            return vec![(first.address, first.length.into())];
+            return Ok(vec![(first.address, first.length.into())]);
         }
-        assert_eq!(first.sgl_type(), sgl_type::LAST_SEGMENT);
+        self.expect(first.sgl_type() == sgl_type::LAST_SEGMENT, "one segment")?;
         let mut segment = vec![0; first.length as usize];
-        assert!(self.read_host(first.address, &mut segment), "the segment is mapped");
-        let blocks = segment.chunks_exact(size_of::<SglDescriptor>()).map(bytemuck::pod_read_unaligned);
-        let piece = |block: SglDescriptor| {
-            assert_eq!((block.sgl_type(), block.sub_type()), (sgl_type::DATA_BLOCK, 0));
-            (block.address, u64::from(block.length))
-        };
-        blocks.map(piece).collect()
+        let is_mapped = self.read_host(first.address, &mut segment);
+        self.expect(is_mapped, "the segment is mapped")?;
+        let mut pieces = Vec::new();
+        for block in segment.chunks_exact(size_of::<SglDescriptor>()) {
+            let block: SglDescriptor = bytemuck::pod_read_unaligned(block);
+            self.expect((block.sgl_type(), block.sub_type()) == (sgl_type::DATA_BLOCK, 0), "data blocks")?;
+            pieces.push((block.address, u64::from(block.length)));
+        }
+        Ok(pieces)
     }
 
     /// Pieces of host memory that a command's PRPs describe, in order.
-    fn pieces(&mut self, sqe: &Sqe, len: u64) -> Vec<(u64, u64)> {
+    fn pieces(&mut self, sqe: &Sqe, len: u64) -> Result<Vec<(u64, u64)>, Status> {
         if sqe.psdt() == psdt::SGL {
-            let pieces = self.sgl_pieces(sqe);
-            assert_eq!(pieces.iter().map(|(_, len)| len).sum::<u64>(), len, "an SGL describes all data and no more");
-            return pieces;
+            let pieces = self.sgl_pieces(sqe)?;
+            let described = pieces.iter().map(|(_, len)| len).sum::<u64>();
+            self.expect(described == len, "an SGL describes all data and no more")?;
+            return Ok(pieces);
         }
         let mut pieces = Vec::new();
         let mut left = len;
@@ -245,21 +258,26 @@ impl State {
                 sqe.dptr[1]
             } else {
                 let mut entry = [0; 8];
-                self.memory.read(list, &mut entry).expect("the PRP list is mapped");
+                let is_mapped = self.memory.read(list, &mut entry).is_ok();
+                self.expect(is_mapped, "the PRP list is mapped")?;
                 list += 8;
                 u64::from_le_bytes(entry)
             };
-            assert_eq!(page % PAGE_BYTES, 0, "PRP entries after the first have no offset");
+            self.expect(page.is_multiple_of(PAGE_BYTES), "PRP entries after the first have no offset")?;
             pieces.push((page, left.min(PAGE_BYTES)));
             left -= left.min(PAGE_BYTES);
         }
-        pieces
+        Ok(pieces)
     }
 
     /// Data from the device to the host.
     fn put(&mut self, sqe: &Sqe, data: &[u8]) -> Status {
+        let pieces = match self.pieces(sqe, data.len() as u64) {
+            Ok(pieces) => pieces,
+            Err(status) => return status,
+        };
         let mut rest = data;
-        for (iova, len) in self.pieces(sqe, data.len() as u64) {
+        for (iova, len) in pieces {
             let (head, tail) = rest.split_at(len as usize);
             if !self.write_host(iova, head) {
                 return Status::DATA_TRANSFER_ERROR;
@@ -270,14 +288,15 @@ impl State {
     }
 
     /// Data from the host to the device.
-    fn take(&mut self, sqe: &Sqe, len: u64) -> Vec<u8> {
+    fn take(&mut self, sqe: &Sqe, len: u64) -> Result<Vec<u8>, Status> {
         let mut data = vec![0; len as usize];
         let mut at = 0;
-        for (iova, len) in self.pieces(sqe, len) {
+        for (iova, len) in self.pieces(sqe, len)? {
             let end = at + len as usize;
-            assert!(self.read_host(iova, &mut data[at..end]), "the data is mapped");
+            let is_mapped = self.read_host(iova, &mut data[at..end]);
+            self.expect(is_mapped, "the data is mapped")?;
             at = end;
         }
-        data
+        Ok(data)
     }
 }

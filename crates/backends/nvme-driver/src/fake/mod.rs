@@ -116,6 +116,8 @@ pub struct State {
     pub qprios: BTreeMap<u16, u8>,
     /// Features as they were set.
     pub features: BTreeMap<u8, u32>,
+    /// Somebody between the driver and the fake lies to the driver, who may then do what else were its error.
+    driver_is_deceived: bool,
     block_bytes: u64,
     offers_shadow: bool,
     offers_arbitration: bool,
@@ -169,6 +171,7 @@ impl Fake {
             sanitizing: None,
             mdts: 8,
             resets: (0, 0),
+            driver_is_deceived: false,
             block_bytes: BLOCK_BYTES,
             has_interrupts: false,
             vectors: BTreeMap::new(),
@@ -219,6 +222,13 @@ impl Fake {
     /// Has blocks of so many bytes, a power of two.
     pub fn with_blocks_of(self, block_bytes: u64) -> Self {
         self.state().block_bytes = block_bytes;
+        self
+    }
+
+    /// Ends a command that no driver in its senses would give with an error, instead of failing the test: somebody
+    /// lies to the driver.
+    pub fn with_deceived_driver(self) -> Self {
+        self.state().driver_is_deceived = true;
         self
     }
 
@@ -283,6 +293,15 @@ impl State {
         Cc(self.cc).ams()
     }
 
+    /// What a driver keeps to that nobody deceives; a command that doesn't ends with an error.
+    ///
+    /// # Panics
+    /// When it isn't so and nobody deceives the driver.
+    fn expect(&self, is_so: bool, what: &str) -> Result<(), Status> {
+        assert!(is_so || self.driver_is_deceived, "not so: {what}");
+        if is_so { Ok(()) } else { Err(Status::DATA_TRANSFER_ERROR) }
+    }
+
     fn cell(&self, offset: u64) -> Option<MappedU32> {
         MappedU32::new(&self.doorbell_page, offset)
     }
@@ -323,7 +342,10 @@ impl State {
             sq.head = (sq.head + 1) % sq.entries;
             let (sqhd, cqid) = (sq.head, sq.cqid);
             let mut sqe = Sqe::zeroed();
-            self.memory.read(at, bytes_of_mut(&mut sqe)).expect("the queue is mapped");
+            let is_mapped = self.memory.read(at, bytes_of_mut(&mut sqe)).is_ok();
+            if self.expect(is_mapped, "the queue is mapped").is_err() {
+                return;
+            }
             if qid == 0 && sqe.opc == admin::ASYNC_EVENT_REQUEST {
                 self.event_request = Some(sqe.cid);
                 continue;
@@ -343,13 +365,15 @@ impl State {
     fn want_doorbell(&mut self, qid: u16, tail: u16) {
         if let Some((_, event_indexes)) = self.shadow.filter(|_| qid > 0 && !self.awake) {
             let at = event_indexes + u64::from(qid) * 8;
-            self.memory.write(at, &u32::from(tail).to_le_bytes()).expect("the event indexes are mapped");
+            let is_mapped = self.memory.write(at, &u32::from(tail).to_le_bytes()).is_ok();
+            let _ = self.expect(is_mapped, "the event indexes are mapped");
         }
     }
 
     fn load(&mut self, iova: u64) -> u32 {
         let mut value = [0; 4];
-        self.memory.read(iova, &mut value).expect("the shadow doorbells are mapped");
+        let is_mapped = self.memory.read(iova, &mut value).is_ok();
+        let _ = self.expect(is_mapped, "the shadow doorbells are mapped");
         u32::from_le_bytes(value)
     }
 
@@ -369,7 +393,8 @@ impl State {
             cq.tail = 0;
             cq.phase = !cq.phase;
         }
-        self.memory.write(at, bytes_of(&cqe)).expect("the queue is mapped");
+        let is_mapped = self.memory.write(at, bytes_of(&cqe)).is_ok();
+        let _ = self.expect(is_mapped, "the completion queue is mapped");
         if let Some(mut event) = self.cqs[&cqid].vector.and_then(|vector| self.vectors.get(&vector)) {
             event.write_all(&1_u64.to_ne_bytes()).expect("an eventfd that is read now and then");
         }
