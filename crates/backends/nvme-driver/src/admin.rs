@@ -34,22 +34,31 @@ pub(crate) struct AdminQueue {
     pub event_request: Option<u16>,
     /// Dword 0 of those that ended and that nobody has looked at.
     pub events: Vec<u32>,
+    /// Pages of commands that nobody waits for any more: the controller may still write there.
+    pub strays: Vec<(u16, DmaMemory)>,
 }
 
 impl AdminQueue {
+    /// Queues of a controller that is enabled.
+    pub fn new(queue: QueuePair, page: DmaMemory) -> Self {
+        Self { queue, page, event_request: None, events: Vec::new(), strays: Vec::new() }
+    }
+
     /// For commands to `device`, whose queues these are.
     pub fn on<'a>(&'a mut self, device: &'a mut dyn PciDevice) -> Admin<'a> {
-        let Self { queue, page, event_request, events } = self;
-        Admin { queue, page, event_request, events, device, limit: COMMAND_LIMIT }
+        Admin { own: self, device, limit: COMMAND_LIMIT }
+    }
+
+    /// What to release once the controller is reset.
+    pub fn into_memory(self) -> impl Iterator<Item = DmaMemory> {
+        let strays = self.strays.into_iter().map(|(_, page)| page);
+        [self.queue.into_memory(), self.page].into_iter().chain(strays)
     }
 }
 
 /// Admin commands of a controller.
 pub struct Admin<'a> {
-    queue: &'a mut QueuePair,
-    page: &'a DmaMemory,
-    event_request: &'a mut Option<u16>,
-    events: &'a mut Vec<u32>,
+    own: &'a mut AdminQueue,
     device: &'a mut dyn PciDevice,
     limit: Duration,
 }
@@ -65,8 +74,9 @@ impl Admin<'_> {
     /// Runs one command and waits for it, as long as the limit says, and only while the controller is there. `name` is
     /// for the error.
     pub fn run(&mut self, name: &'static str, sqe: Sqe, data: Option<Data>) -> Result<u32, Error> {
-        let cid = self.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
-        self.queue.ring()?;
+        let cid =
+            self.own.queue.submit(sqe, data).map_err(|_| Error::Invalid("an earlier admin command still runs"))?;
+        self.own.queue.ring()?;
         let done = self.wait(name, cid)?;
         if done.status.is_success() {
             Ok(done.result)
@@ -83,6 +93,7 @@ impl Admin<'_> {
                 return Ok(done);
             }
             if start.elapsed() > self.limit {
+                self.leave_page_to(cid)?;
                 return Err(Error::NoAnswer { peer: "the controller".into(), what, limit: self.limit });
             }
             if start.elapsed() > next_look {
@@ -96,27 +107,37 @@ impl Admin<'_> {
 
     /// Looks at the completion queue once: for the command `wanted`, and for events.
     fn poll(&mut self, wanted: Option<u16>) -> Result<Option<Completion>, Error> {
-        let Self { queue, event_request, events, .. } = self;
-        let mut found = None;
+        let AdminQueue { queue, event_request, events, strays, .. } = &mut *self.own;
+        let (mut found, mut written) = (None, Vec::new());
         queue.poll(&mut |done| {
             if Some(done.cid) == wanted {
                 found = Some(done);
-            } else if Some(done.cid) == **event_request {
-                **event_request = None;
+            } else if Some(done.cid) == *event_request {
+                *event_request = None;
                 // A controller that refuses the request has no events, and is not asked again.
                 events.extend(done.status.is_success().then_some(done.result));
+            } else {
+                written.extend(strays.extract_if(.., |(cid, _)| *cid == done.cid).map(|(_, page)| page));
             }
         })?;
+        written.into_iter().try_for_each(|page| self.device.release_dma(page))?;
         Ok(found)
+    }
+
+    /// Gives up waiting for a command: the page for its data is its own until it ends, and others get a new one.
+    fn leave_page_to(&mut self, cid: u16) -> Result<(), Error> {
+        let fresh = self.device.allocate_dma(PAGE_BYTES as usize)?;
+        self.own.strays.push((cid, std::mem::replace(&mut self.own.page, fresh)));
+        Ok(())
     }
 
     /// Asks to be told of the next asynchronous event (Base 5.2), unless that was done already.
     pub fn request_event(&mut self) -> Result<(), Error> {
-        if self.event_request.is_none() {
+        if self.own.event_request.is_none() {
             let sqe = Sqe { opc: admin::ASYNC_EVENT_REQUEST, ..Sqe::default() };
-            let cid = self.queue.submit(sqe, None).map_err(|_| Error::Invalid("the admin queue is full"))?;
-            *self.event_request = Some(cid);
-            self.queue.ring()?;
+            let cid = self.own.queue.submit(sqe, None).map_err(|_| Error::Invalid("the admin queue is full"))?;
+            self.own.event_request = Some(cid);
+            self.own.queue.ring()?;
         }
         Ok(())
     }
@@ -125,7 +146,7 @@ impl Admin<'_> {
     /// nothing.
     pub fn take_event(&mut self) -> Result<Option<u32>, Error> {
         self.poll(None)?;
-        Ok(self.events.pop())
+        Ok(self.own.events.pop())
     }
 
     /// Asks the controller to abort a command (Base 5.1). That it answers doesn't mean that it will.
@@ -136,10 +157,11 @@ impl Admin<'_> {
 
     /// Runs a command that returns one structure in our page.
     fn fetch<T: Pod>(&mut self, name: &'static str, sqe: Sqe) -> Result<Box<T>, Error> {
-        let data = Data { iova: self.page.iova(), len_bytes: size_of::<T>() as u64 };
+        let data = Data { iova: self.own.page.iova(), len_bytes: size_of::<T>() as u64 };
         self.run(name, sqe, Some(data))?;
         let mut value: Box<T> = Box::new(T::zeroed());
-        self.page.read(0, bytemuck::bytes_of_mut(&mut *value)).ok_or(Error::Invalid("more than a page asked for"))?;
+        let page = &self.own.page;
+        page.read(0, bytemuck::bytes_of_mut(&mut *value)).ok_or(Error::Invalid("more than a page asked for"))?;
         Ok(value)
     }
 

@@ -136,7 +136,7 @@ impl<D: PciDevice> Controller<D> {
         let (admin, identity, queues) = enable(&mut self.device, self.cap, self.cc)?;
         let former = std::mem::replace(&mut self.admin, admin);
         let shadow = self.shadow.take();
-        for memory in [former.queue.into_memory(), former.page] {
+        for memory in former.into_memory() {
             self.device.release_dma(memory)?;
         }
         if let Some(ShadowPages { whole, .. }) = shadow {
@@ -391,7 +391,7 @@ fn enable(device: &mut impl PciDevice, cap: Cap, cc: Cc) -> Result<(AdminQueue, 
     device.write_u32(Reg::Cc.offset(), cc.0)?;
     wait_for(device, ready_limit(cap), "CSTS.RDY = 1", |csts| csts.rdy())?;
     let page = device.allocate_dma(PAGE_BYTES as usize)?;
-    let mut admin = AdminQueue { queue, page, event_request: None, events: Vec::new() };
+    let mut admin = AdminQueue::new(queue, page);
     let identity = admin.on(device).identify_controller()?;
     let queues = admin.on(device).set_number_of_queues(WANTED_QUEUES)?;
     Ok((admin, identity, queues))

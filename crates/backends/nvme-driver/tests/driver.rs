@@ -1,5 +1,7 @@
 //! The driver against a controller in memory.
 
+use std::time::Duration;
+
 use io_model::{QueuePriority, WrrWeights};
 use nvme_driver::fake::{BLOCK_BYTES, Fake};
 use nvme_driver::{
@@ -351,4 +353,25 @@ fn weights_are_set_at_the_start_and_later() {
     for bad in [Quanta { low_kib: 0, ..quanta }, Quanta { high_kib: 1025, ..quanta }] {
         assert!(matches!(controller.set_quanta(bad), Err(Error::Invalid(_))));
     }
+}
+
+#[test]
+fn an_admin_command_that_is_given_up_keeps_its_page_until_it_ends() {
+    let fake = Fake::new(64);
+    let mut controller = Controller::start(fake.device()).unwrap();
+    let limit = Duration::from_millis(1);
+    fake.state().holds_admin = true;
+    for _ in 0..2 {
+        let error = controller.admin().within(limit).identify_controller().unwrap_err();
+        assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
+    }
+    let pages: Vec<u64> = fake.state().held.iter().map(|(_, sqe)| sqe.dptr[0]).collect();
+    assert_ne!(pages[0], pages[1]);
+
+    fake.state().holds_admin = false;
+    fake.execute_held();
+    let is_mapped = |iova| fake.state().reaches(iova);
+    assert!(pages.iter().all(|&page| is_mapped(page)));
+    assert_eq!(controller.admin().identify_controller().unwrap().sn[..4], *b"FAKE");
+    assert!(!pages.iter().any(|&page| is_mapped(page)), "late answers give their pages back");
 }

@@ -23,4 +23,4 @@ pub use filters::{arm, enter, is_armed};
 pub use keeper::keep_running;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;
-pub use privileges::{Identity, drop_privileges, hide_memory};
+pub use privileges::{Identity, drop_privileges, hide_memory, keep_what_block_devices_take};

@@ -25,14 +25,9 @@ pub struct Identity<'a> {
 /// # Errors
 /// There are other threads, which would stay as they are; or the kernel refused.
 pub fn drop_privileges(identity: Option<Identity<'_>>) -> io::Result<()> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("there are threads already, which would keep their privileges"));
-    }
+    refuse_threads()?;
     if let Some(Identity { uid, gid, groups }) = identity {
-        for capability in CapabilitySet::all().iter() {
-            // Fails for those that this kernel does not have.
-            let _ = remove_capability_from_bounding_set(capability);
-        }
+        bound(CapabilitySet::empty());
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         set_thread_groups(&groups.iter().map(|group| Gid::from_raw(*group)).collect::<Vec<_>>())?;
         set_thread_res_gid(gid, gid, gid)?;
@@ -44,6 +39,36 @@ pub fn drop_privileges(identity: Option<Identity<'_>>) -> io::Result<()> {
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     }
     Ok(set_no_new_privs(true)?)
+}
+
+/// Stays root, with no more than what making block devices takes (CAP_SYS_ADMIN) and seeing whoever has one open, of any
+/// user (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
+///
+/// # Errors
+/// There are other threads, which would stay as they are; or the kernel refused.
+pub fn keep_what_block_devices_take() -> io::Result<()> {
+    refuse_threads()?;
+    let kept = CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH;
+    bound(kept);
+    clear_ambient_capability_set()?;
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() })?;
+    Ok(set_no_new_privs(true)?)
+}
+
+/// A capability belongs to a thread.
+fn refuse_threads() -> io::Result<()> {
+    match std::fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        _ => Err(io::Error::other("there are threads already, which would keep their privileges")),
+    }
+}
+
+/// No program that is executed gets more.
+fn bound(kept: CapabilitySet) {
+    for capability in CapabilitySet::all().difference(kept).iter() {
+        // Fails for those that this kernel does not have.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
 }
 
 /// Keeps other processes of the same user from reading this one's memory, and the kernel from dumping it.

@@ -68,12 +68,15 @@ impl Owner {
 
     /// What was handed over of a drive without the kernel, and what is to be known of it to bring it up.
     fn to_be_brought_up(&self, new: &NewDrive, fds: Vec<OwnedFd>) -> Result<(Config, VfioDescriptors), Problem> {
+        let Wanted { section, to_be, .. } = self.wanted(new)?;
         let config = match self.drive_named(&new.name) {
-            Some((_, there)) if there.pollers.is_drive_gone() => there.config.clone(),
+            Some((_, there)) if there.pollers.is_drive_gone() => {
+                refuse_other_than(&there.config, new, self.is_as_added(&there.config, &section))?;
+                there.config.clone()
+            }
             Some(_) => return Err(drive_name_taken(&new.name)),
-            None => self.config_of_new(&new.name, &self.wanted(new)?.to_be)?,
+            None => self.config_of_new(&new.name, &to_be)?,
         };
-        refuse_other_than(&config, new)?;
         let Backend::Nvme { address, .. } = &config.device.backend else { return Err(broken()) };
         let Ok([container, group, device]) = <[OwnedFd; 3]>::try_from(fds) else { return Err(no_descriptors("nvme")) };
         let address = address.parse().map_err(|_| broken())?;
@@ -93,11 +96,14 @@ impl Owner {
         if let Some((id, there)) = self.drive_named(&new.name) {
             if let (true, HandedIn::Nvme(opened)) = (there.pollers.is_drive_gone(), opened) {
                 // Another one of that name may have come and gone while this one was brought up.
-                refuse_other_than(&there.config, new)?;
+                refuse_other_than(&there.config, new, self.is_as_added(&there.config, &section))?;
                 return self.serve_once_more(id, opened);
             }
-            let is_same = there.config.is_added() && self.added.sections().contains(&section);
-            return if is_same { Ok(there.describe()) } else { Err(drive_name_taken(&new.name)) };
+            return if self.is_as_added(&there.config, &section) {
+                Ok(there.describe())
+            } else {
+                Err(drive_name_taken(&new.name))
+            };
         }
         self.refuse_missing(new)?;
         let state_dir = self.added.directory();
@@ -119,6 +125,10 @@ impl Owner {
         let id = DriveId(self.next_drive);
         self.next_drive += 1;
         Ok(self.serve_drive(id, opened, "added"))
+    }
+
+    fn is_as_added(&self, there: &Config, section: &str) -> bool {
+        there.is_added() && self.added.sections().contains(section)
     }
 
     fn serve_drive(&mut self, id: DriveId, opened: OpenedDrive, done: &str) -> Drive {
@@ -364,8 +374,9 @@ fn bring_up(config: &Config, opened: VfioDescriptors) -> Result<HandedIn, Proble
     surveyed.map(|surveyed| HandedIn::Nvme(Box::new(surveyed))).map_err(|error| not_usable(&error))
 }
 
-/// A drive that comes back must be what it was: the next start opens what is recorded of it.
-fn refuse_other_than(former: &Config, new: &NewDrive) -> Result<(), Problem> {
+/// A drive that comes back must be what it was: the next start opens what is recorded of it. `is_as_added`: it is added
+/// by the same words as before.
+fn refuse_other_than(former: &Config, new: &NewDrive, is_as_added: bool) -> Result<(), Problem> {
     let Backend::Nvme { address, nsid, .. } = &former.device.backend else { return Err(drive_name_taken(&new.name)) };
     let name = &new.name;
     if new.address.as_ref() != Some(address) {
@@ -375,6 +386,13 @@ fn refuse_other_than(former: &Config, new: &NewDrive) -> Result<(), Problem> {
     if let Some(other) = new.nsid.filter(|other| u32::from(*other) != *nsid) {
         let title = format!("drive {name:?} was namespace {nsid}, which the next start looks for, and not {other}");
         return Err(Problem::new(409, "other-namespace", title, format!("leave nsid out, or give {nsid}")));
+    }
+    let NewDrive { command_timeout, size, profile, queues, policy, wipe, .. } = new;
+    let says_more = queues.is_some() || [command_timeout, size, profile, policy, wipe].iter().any(|it| it.is_some());
+    if says_more && !is_as_added {
+        let title = format!("drive {name:?} comes back with other settings than it had");
+        let remedy = "leave out all but its backend and its address, or remove the drive and add it anew";
+        return Err(Problem::new(409, "other-settings", title, remedy));
     }
     Ok(())
 }
@@ -426,19 +444,29 @@ mod tests {
                     [[drive]]\nname = \"calm\"\nbackend = \"memory\"\nsize = \"16MiB\"\n\
                     [policy]\nname = \"passthrough\"\n";
         let drives = Drives::parse(Path::new("ek.toml"), text, "").expect("drives");
-        let told = |former: usize, address: &str, nsid: Option<u16>| {
-            let former = &drives.each[former];
-            let name = former.device.name.clone();
-            let backend = "nvme".to_owned();
-            let new = NewDrive { name, backend, address: Some(address.to_owned()), nsid, ..NewDrive::default() };
-            refuse_other_than(former, &new).map_err(|problem| (problem.code, problem.title))
+        let new = |former: usize, address: &str, nsid: Option<u16>| {
+            let name = drives.each[former].device.name.clone();
+            NewDrive {
+                name,
+                backend: "nvme".to_owned(),
+                address: Some(address.to_owned()),
+                nsid,
+                ..NewDrive::default()
+            }
         };
-        assert_eq!(told(0, "0000:03:00.1", None), Ok(()));
-        assert_eq!(told(0, "0000:03:00.1", Some(2)), Ok(()));
-        let (code, title) = told(0, "0000:03:00.2", None).expect_err("refused");
+        let told = |former: usize, new: &NewDrive, is_as_added| {
+            let refused = refuse_other_than(&drives.each[former], new, is_as_added);
+            refused.map_err(|problem| (problem.code, problem.title))
+        };
+        assert_eq!(told(0, &new(0, "0000:03:00.1", None), false), Ok(()));
+        assert_eq!(told(0, &new(0, "0000:03:00.1", Some(2)), false), Ok(()));
+        let (code, title) = told(0, &new(0, "0000:03:00.2", None), false).expect_err("refused");
         assert!(code == "other-address" && title.contains("was at 0000:03:00.1"), "{code}: {title}");
-        let (code, title) = told(0, "0000:03:00.1", Some(1)).expect_err("refused");
+        let (code, title) = told(0, &new(0, "0000:03:00.1", Some(1)), false).expect_err("refused");
         assert!(code == "other-namespace" && title.contains("was namespace 2"), "{code}: {title}");
-        assert!(told(1, "0000:03:00.1", None).is_err(), "another back end");
+        assert!(told(1, &new(1, "0000:03:00.1", None), false).is_err(), "another back end");
+        let slower = NewDrive { command_timeout: Some("60s".to_owned()), ..new(0, "0000:03:00.1", None) };
+        assert_eq!(told(0, &slower, true), Ok(()), "the same words again");
+        assert_eq!(told(0, &slower, false).expect_err("refused").0, "other-settings");
     }
 }

@@ -164,6 +164,7 @@ fn start_ublk_helper(args: &Args) -> Result<Option<Arc<Helper>>> {
 /// Makes block devices for the daemon that started this process, until that ends.
 pub fn as_ublk_helper(confined: bool) -> ExitCode {
     let walls = || -> Result<()> {
+        confine::keep_what_block_devices_take()?;
         confine::hide_memory()?;
         // The C library installs a handler with the first thread, which the filter forbids.
         std::thread::Builder::new().spawn(|| {})?.join().ok();

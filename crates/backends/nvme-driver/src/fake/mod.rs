@@ -72,6 +72,8 @@ pub struct State {
     pub stalled: bool,
     /// While set, I/O commands are fetched and not executed, until [`Fake::execute_held`].
     pub holds: bool,
+    /// The same of admin commands.
+    pub holds_admin: bool,
     /// Those, with their queue.
     pub held: Vec<(u16, Sqe)>,
     /// What it does not do.
@@ -156,6 +158,7 @@ impl Fake {
             corrupt_next_read: 0,
             stalled: false,
             holds: false,
+            holds_admin: false,
             held: Vec::new(),
             refuses: Refusals::default(),
             unplugged: false,
@@ -263,7 +266,7 @@ impl Fake {
     pub fn execute_held(&self) {
         let mut state = self.state();
         for (qid, sqe) in std::mem::take(&mut state.held) {
-            let (status, dw0) = state.io(&sqe);
+            let (status, dw0) = if qid == 0 { state.admin(&sqe) } else { state.io(&sqe) };
             state.answer(qid, sqe.cid, status, dw0);
         }
     }
@@ -300,6 +303,11 @@ impl State {
     fn expect(&self, is_so: bool, what: &str) -> Result<(), Status> {
         assert!(is_so || self.driver_is_deceived, "not so: {what}");
         if is_so { Ok(()) } else { Err(Status::DATA_TRANSFER_ERROR) }
+    }
+
+    /// Whether it may write to a byte of the host's memory.
+    pub fn reaches(&mut self, iova: u64) -> bool {
+        self.memory.read(iova, &mut [0]).is_ok()
     }
 
     fn cell(&self, offset: u64) -> Option<MappedU32> {
@@ -350,7 +358,8 @@ impl State {
                 self.event_request = Some(sqe.cid);
                 continue;
             }
-            if qid > 0 && self.holds {
+            let is_held = if qid == 0 { self.holds_admin } else { self.holds };
+            if is_held {
                 self.held.push((qid, sqe));
                 continue;
             }
