@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Home, errors, run};
+use crate::harness::{Home, errors, evenkeel, run};
 
 const TENANTS: &str = "[[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
                        [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\nweight = 3\n";
@@ -110,6 +110,42 @@ fn d2fq_is_refused_where_no_drive_weighs_queues() {
         let errors = errors(&output);
         assert!(errors.contains("d2fq needs a drive with weighted round robin"), "{errors}");
     }
+}
+
+/// A drive's queues have their arbitration classes from their creation on.
+#[test]
+fn no_policy_takes_over_queues_of_other_classes() {
+    let home = Home::new();
+    let profile = include_str!("../../../core/ssd-model/profiles/p5800x.toml");
+    let profile = profile.replacen("arbitration = \"rr\"", "arbitration = \"wrr\"", 1);
+    let profile = format!("{profile}\n[weights]\nhigh = 4\nmedium = 2\nlow = 1\n");
+    home.write_config("weighs.toml", &profile);
+    let config = |policy: &str| {
+        let text = model(policy, TENANTS).replace("\"p5800x\"", "\"./weighs.toml\"\nqueues = 8\nqueue_depth = 64");
+        home.configure(&text)
+    };
+    config("name = \"wrr\"");
+    let daemon = home.serve();
+    let apply = |policy: &str| {
+        let file = config(policy);
+        let socket = home.runtime_dir().join("api.sock");
+        let output = evenkeel().args(["apply", "--yes", "--json"]).arg(file).env("EVENKEEL_SOCKET", socket).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        let applied: Value = serde_json::from_slice(&output.stdout).unwrap();
+        applied["steps"][0].clone()
+    };
+    for policy in ["lpns", "passthrough", "fair"] {
+        let put_off = apply(&format!("name = \"{policy}\""));
+        let key = &put_off["keys"][0];
+        assert_eq!((&put_off["action"], &key["new"]), (&"later".into(), &policy.into()), "{put_off}");
+        let remedy = key["remedy"].as_str().unwrap();
+        assert!(remedy.contains("the drive's queues have other classes under it"), "{remedy}");
+        assert_eq!(stats(&home)["drives"][0]["policy"], "wrr");
+    }
+    assert_eq!(apply("name = \"wrr\"\nhigh_weight = 9")["action"], "change");
+    home.load("db", "--rw randread --bs 4k --size 1m").expect_clean();
+    daemon.stop();
 }
 
 #[test]
