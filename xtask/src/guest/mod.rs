@@ -182,7 +182,8 @@ fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
                 println!("guest test {} ... FAILED ({seconds:.1} s)", test.name);
                 println!("{error:#}\n{}\n--- end of logs ---", lab.logs());
                 lab.discard();
-                failures.push((test.name, format!("{error:#}")));
+                // What is around the cause are logs.
+                failures.push((test.name, error.root_cause().to_string()));
             }
         }
     }

@@ -103,7 +103,7 @@ pub struct NewDisk {
     /// name, a size, an `nsid`, a `lba_size` and `read_only`; promised and held to something are tenants.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attach: Option<String>,
-    /// The namespace's identifier on every controller, 2 to 32: that of `/dev/nvme0n2` is 2. The lowest that is free
+    /// The namespace's identifier on every controller, 2 to 32. The lowest that is free
     /// on that controller, if left out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u32>,

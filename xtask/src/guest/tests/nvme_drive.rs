@@ -32,10 +32,10 @@ pub fn second_namespace(lab: &mut Lab) -> Result<()> {
 }
 
 fn serve_second(guest: &mut Guest) -> Result<()> {
-    guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
-    guest.run(
-        "dd if=/dev/urandom of=/run/first bs=1M count=64 && dd if=/run/first of=/dev/nvme0n1 bs=1M oflag=direct",
-    )?;
+    let [first, _] = kernels_disks(guest)?;
+    guest.run(&format!(
+        "dd if=/dev/urandom of=/run/first bs=1M count=64 && dd if=/run/first of={first} bs=1M oflag=direct"
+    ))?;
     guest.evenkeel(&format!("drive claim {ADDRESS}"))?;
     let configuration = |nsid: u32| {
         format!(
@@ -54,9 +54,20 @@ fn serve_second(guest: &mut Guest) -> Result<()> {
     let ended = guest.end_daemon("TERM")?;
     ensure!(ended.code == 0, "{ended:?}");
     guest.evenkeel(&format!("drive release {ADDRESS}"))?;
-    guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
-    guest.run("cmp /run/first /dev/nvme0n1 && ! cmp -n 33554432 /dev/nvme0n2 /dev/zero")?;
+    let [first, second] = kernels_disks(guest)?;
+    guest.run(&format!("cmp /run/first {first} && ! cmp -n 33554432 {second} /dev/zero"))?;
     Ok(())
+}
+
+/// Namespaces 1 and 2. The kernel looks at several at a time, and numbers its disks as it finds them.
+fn kernels_disks(guest: &mut Guest) -> Result<[String; 2]> {
+    guest.wait_for("the kernel's disks", "test -b /dev/nvme0n1 && test -b /dev/nvme0n2")?;
+    let mut disk_of = |nsid: u32| -> Result<String> {
+        let found = guest.run(&format!("grep -lx {nsid} /sys/block/nvme0n*/nsid"))?;
+        let name = found.trim().split('/').nth(3).with_context(|| format!("namespace {nsid}: {found}"))?;
+        Ok(format!("/dev/{name}"))
+    };
+    Ok([disk_of(1)?, disk_of(2)?])
 }
 
 /// The same namespace behind a second controller is no second drive, neither in a file nor while the daemon runs.
