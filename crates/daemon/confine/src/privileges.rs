@@ -41,8 +41,8 @@ pub fn drop_privileges(identity: Option<Identity<'_>>) -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Stays root, with no more than what making block devices takes (CAP_SYS_ADMIN) and seeing whoever has one open, of any
-/// user (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
+/// Stays root, with no more than what making block devices takes (CAP_SYS_ADMIN) and seeing whoever has one open, of
+/// any user (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH).
 ///
 /// # Errors
 /// There are other threads, which would stay as they are; or the kernel refused.
