@@ -25,6 +25,7 @@ mod shell;
 mod sim;
 mod stats;
 mod table;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ enum Command {
     Reproduce(reproduce::Args),
     Sim(sim::Args),
     Stats(stats::Args),
+    Top(top::Args),
 }
 
 /// A problem with what the operator gave us; anything else exits with 1.
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Top(args) => top::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

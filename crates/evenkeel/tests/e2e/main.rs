@@ -44,5 +44,6 @@ mod several_drives;
 mod shutdown;
 mod sim;
 mod stats;
+mod top;
 mod unread;
 mod zeroing;

@@ -1,0 +1,116 @@
+//! `evenkeel top`: who gets what now, and who keeps whom from it, in a terminal.
+
+mod app;
+mod draw;
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use api::{Client, Snapshot};
+use app::{App, Does};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+/// How long a key may wait to be seen, and an answer to be shown.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Between two tries to reach a daemon that went away.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Watch what each tenant of a running daemon gets: broken promises first, and whose fault they are.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Keys: q ends, ↑ ↓ choose a tenant, Enter shows or hides what is known of it, s sorts otherwise, \
+                        space holds the screen."
+)]
+pub struct Args {
+    /// Where the daemon keeps its sockets (`runtime_dir` of its configuration).
+    #[arg(long, value_name = "DIR", default_value = "/run/evenkeel")]
+    runtime_dir: PathBuf,
+
+    /// Seconds to measure over, 1 to 60.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+
+    /// Tenants of this drive only.
+    #[arg(long, value_name = "NAME")]
+    drive: Option<String>,
+}
+
+/// What the thread that asks the daemon tells.
+enum Told {
+    Snapshot(Box<Snapshot>),
+    Lost(String),
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<()> {
+    let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    ensure!(has_terminal, "top needs a terminal; `evenkeel stats` prints the same, and --json for programs");
+    let path = api::control_path(&args.runtime_dir);
+    // Before the screen is taken: that there is no daemon is for the shell.
+    let client = Client::connect(&path)?;
+    let told = ask(client, &path, args.interval * 1000)?;
+    let mut terminal = ratatui::try_init()?;
+    let ended = show(&mut terminal, &told, App::new(args.drive.clone()));
+    ratatui::try_restore()?;
+    ended
+}
+
+/// Asks on a thread of its own, which ends with this process: an answer takes as long as its span.
+fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
+    let (sender, told) = sync_channel(1);
+    let path = path.to_owned();
+    let mut client = Some(client);
+    let work = move || {
+        loop {
+            let answer = match &mut client {
+                Some(client) => client.stats(span_ms),
+                None => Client::connect(&path).and_then(|new| client.insert(new).stats(span_ms)),
+            };
+            let is_lost = answer.is_err();
+            let news = match answer {
+                Ok(snapshot) => Told::Snapshot(Box::new(snapshot)),
+                Err(error) => Told::Lost(format!("{error:#}")),
+            };
+            if sender.send(news).is_err() {
+                return;
+            }
+            if is_lost {
+                client = None;
+                thread::sleep(RETRY);
+            }
+        }
+    };
+    thread::Builder::new().name("stats".into()).spawn(work)?;
+    Ok(told)
+}
+
+fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App) -> Result<()> {
+    let mut is_stale = true;
+    loop {
+        for news in told.try_iter() {
+            is_stale |= match news {
+                Told::Snapshot(snapshot) => app.take(*snapshot),
+                Told::Lost(why) => app.lost(why),
+            };
+        }
+        if is_stale {
+            terminal.draw(|frame| draw::draw(frame, &mut app))?;
+        }
+        is_stale = event::poll(LOOK)?;
+        if !is_stale {
+            continue;
+        }
+        if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+            && app.key(key) == Does::End
+        {
+            return Ok(());
+        }
+    }
+}
