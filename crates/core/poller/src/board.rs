@@ -129,9 +129,9 @@ impl TenantProbes {
         self.0.iter().find_map(|probe| probe.figure(figure))
     }
 
-    /// Its queues, and the HWQ that the next command of each goes to, numbered within the queue's poller.
-    pub fn hwqs(&self) -> impl Iterator<Item = (u16, u16)> {
-        self.0.iter().flat_map(|probe| probe.hwqs())
+    /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the poller.
+    pub fn hwqs(&self) -> impl Iterator<Item = (usize, u16, u16)> {
+        self.0.iter().flat_map(|probe| probe.hwqs().map(|(queue, hwq)| (probe.poller(), queue, hwq)))
     }
 
     /// The HWQs used in the last interval, one bit each (the 64th stands for all above). Each poller numbers its own.

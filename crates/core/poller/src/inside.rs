@@ -22,7 +22,8 @@ pub struct Inside {
 }
 
 impl Inside {
-    pub(crate) fn new(hwqs: u16, depth: u32) -> Self {
+    /// Nothing in flight on so many HWQs that hold `depth` commands each.
+    pub fn new(hwqs: u16, depth: u32) -> Self {
         let lines = usize::from(hwqs).div_ceil(PER_LINE);
         let in_flight = (0..lines).map(|_| Line::default()).collect();
         Self { hwqs, depth, in_flight, figures: Figures::default() }

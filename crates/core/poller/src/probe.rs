@@ -192,6 +192,7 @@ pub struct Probe {
     best_effort_cap: AtomicU64,
     hwqs_in_use: AtomicU64,
     /// What follows is for operators alone, and once per period.
+    poller: Count,
     waiting: Count,
     figures: Figures<{ TenantFigure::COUNT }>,
     /// By queue.
@@ -230,6 +231,7 @@ impl Probe {
             bound: Mutex::new(None),
             best_effort_cap: AtomicU64::new(NO_CAP),
             hwqs_in_use: AtomicU64::new(0),
+            poller: Count::default(),
             waiting: Count::default(),
             figures: Figures::default(),
             hwq_of: (0..QUEUES).map(|_| AtomicU16::new(NO_HWQ)).collect(),
@@ -375,6 +377,16 @@ impl Probe {
         let cap = bound.filter(|_| !guaranteed).and_then(|bound| bound.rests_on.best_effort_cap);
         self.best_effort_cap.store(cap.map_or(NO_CAP, f64::to_bits), Ordering::Relaxed);
         self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
+    }
+
+    /// The poller of that number serves the tenant here.
+    pub fn served_by(&self, poller: usize) {
+        self.poller.set(poller as u64);
+    }
+
+    /// That number.
+    pub fn poller(&self) -> usize {
+        self.poller.get() as usize
     }
 
     /// Publishes how many commands wait in the tenant's queues, and what the policy tells of the tenant.
