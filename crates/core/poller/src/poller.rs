@@ -8,7 +8,6 @@ use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
 use policy::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 use crate::flights::{Flight, Flights};
-use crate::probe::QUEUES;
 use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
@@ -45,6 +44,8 @@ struct Tenant<S> {
     terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
+    /// VQs that operators were told of.
+    told: u128,
     /// The policy's slot of each VQ.
     slots: Vec<VqSlot>,
     /// Commands with the device.
@@ -184,6 +185,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             probe,
             terms: *terms,
             live: 0,
+            told: 0,
             slots: vec![VqSlot(0); 128],
             inflight: 0,
             touched: false,
@@ -544,9 +546,12 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         *intervals = (*intervals + 1) % INTERVALS_PER_PERIOD;
         inside.publish(|tell| policy.figures(tell));
         for at in (*intervals..tenants.len()).step_by(INTERVALS_PER_PERIOD) {
-            let Some(tenant) = &tenants[at] else { continue };
-            let mut waiting = 0;
-            for index in 0..QUEUES {
+            let Some(tenant) = &mut tenants[at] else { continue };
+            let (mut waiting, mut rest) = (0, tenant.live | tenant.told);
+            tenant.told = tenant.live;
+            while rest != 0 {
+                let index = rest.trailing_zeros() as u16;
+                rest &= rest - 1;
                 let slot = (tenant.live & (1 << index) != 0).then(|| tenant.slots[usize::from(index)]);
                 tenant.probe.publish_hwq(index, slot.and_then(|slot| policy.hwq_of(slot)));
                 waiting += slot.map_or(0, |slot| u64::from(vqs[usize::from(slot.0)].backlog));

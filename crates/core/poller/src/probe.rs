@@ -200,7 +200,7 @@ pub struct Probe {
 }
 
 /// VQs that a tenant has at most.
-pub(crate) const QUEUES: u16 = 128;
+const QUEUES: usize = 128;
 
 /// A queue that sends over no HWQ that its policy would name.
 const NO_HWQ: u16 = u16::MAX;

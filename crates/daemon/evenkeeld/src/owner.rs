@@ -56,6 +56,9 @@ impl Owner {
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
         let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
+        if let Some(port) = &port {
+            (common.around.sink)(Level::Info, &port.to_string());
+        }
         let metrics = Metrics::start(common.handle.clone(), clock, state_dir)?;
         let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events), metrics);
         let next_drive = drives.len() as u32;

@@ -6,6 +6,7 @@
 //! socket is kept waiting for those here.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,6 +71,13 @@ impl OpenedPort {
         };
         let remedy = format!("send `Authorization: Bearer TOKEN`; the token is in {}", path.display());
         Ok(Some(Self { listener, token: Token { secret: secret.into(), remedy: remedy.into() } }))
+    }
+}
+
+impl fmt::Display for OpenedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(address) = self.listener.local_addr() else { return Ok(()) };
+        write!(f, "metrics are at http://{address}/metrics too: {}", self.token.remedy)
     }
 }
 
