@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::harness::{Home, wait_for};
-use crate::metrics::{TWO, body, on_port, own_address, scrape, with_port};
+use crate::metrics::{TWO, body, exchange, on_port, own_address, scrape, with_port};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus");
 
@@ -111,7 +111,10 @@ fn a_real_prometheus_scrapes_a_real_daemon() {
         .spawn()
         .unwrap();
     let _prometheus = Prometheus(child, log);
-    wait_for("Prometheus", || std::net::TcpStream::connect(own).ok());
+    wait_for("Prometheus", || {
+        let stream = std::net::TcpStream::connect(own).ok()?;
+        exchange(stream, "GET /-/ready", "").starts_with("HTTP/1.1 200 ").then_some(())
+    });
     let ask = |path: &str| -> Value {
         let answer = on_port(own, &format!("GET {path}"), "");
         let text = body(&answer).to_owned();
