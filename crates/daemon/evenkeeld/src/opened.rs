@@ -125,7 +125,20 @@ impl Opened {
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
         let helper = None;
-        Ok(Self { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, helper, identity })
+        Ok(Self {
+            drives,
+            added,
+            absent,
+            control,
+            api,
+            port,
+            state_dir,
+            own_file,
+            roles,
+            doorbell_scan,
+            helper,
+            identity,
+        })
     }
 
     /// The same where these drives can't be had either.

@@ -50,7 +50,8 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } = opened;
+        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
+            opened;
         let helper = opened.helper;
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());

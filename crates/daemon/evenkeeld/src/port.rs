@@ -157,7 +157,8 @@ mod tests {
             token.is_in(&HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
         };
         assert!(shows("Bearer 0123456789abcdef") && shows("bearer  0123456789abcdef"));
-        for value in ["", "Bearer", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0"] {
+        for value in ["", "Bearer", "Bearer ", "0123456789abcdef", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0"]
+        {
             assert!(!shows(value), "{value}");
         }
         assert!(!shows("Basic  0123456789abcdef") && !shows("Bearer 0123456789ABCDEF"));

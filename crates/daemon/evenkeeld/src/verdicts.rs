@@ -43,7 +43,8 @@ impl Verdicts {
     pub fn start(daemon: Handle, clock: Clock) -> Result<Self> {
         let judged = Arc::<Mutex<Judged>>::default();
         let (wake, woken) = sync_channel(1);
-        let judge = Judge { daemon, clock, marks: HashMap::new(), at: Nanos(0), rounds: 0, judged: Arc::clone(&judged) };
+        let judge =
+            Judge { daemon, clock, marks: HashMap::new(), at: Nanos(0), rounds: 0, judged: Arc::clone(&judged) };
         let run = move || {
             threads::enter(ThreadKind::Metrics);
             panics::drill();

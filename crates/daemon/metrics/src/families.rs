@@ -11,14 +11,14 @@ use crate::reading::{BOUNDS_NS, DriveReading, PollerReading, Reading, TenantRead
 pub type Label<'a> = (&'static str, &'a str);
 
 /// What a metric of something is: its name without prefix and `_total`, what it says, and where the value is.
-struct Of<T: ?Sized> {
-    name: &'static str,
-    help: &'static str,
-    kind: MetricType,
-    value: fn(&T) -> Option<f64>,
+pub struct Of<T> {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: MetricType,
+    pub value: fn(&T) -> Option<f64>,
 }
 
-const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Of<T> {
+pub const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> Option<f64>) -> Of<T> {
     Of { name, help, kind: MetricType::Gauge, value }
 }
 
@@ -134,9 +134,11 @@ const TENANT: [Of<TenantReading>; 15] = [
     gauge("tenant_predicted_p99_latency_seconds", "99th percentile that the model says", |it| {
         Some(seconds_of_us(it.verdict.as_ref()?.predicted.as_ref()?.p99_us))
     }),
-    gauge("tenant_alone_p99_latency_seconds", "What 99 of 100 commands take one at a time with nobody else there", |it| {
-        Some(seconds_of_us(it.verdict.as_ref()?.predicted.as_ref()?.alone_us))
-    }),
+    gauge(
+        "tenant_alone_p99_latency_seconds",
+        "What 99 of 100 commands take one at a time with nobody else there",
+        |it| Some(seconds_of_us(it.verdict.as_ref()?.predicted.as_ref()?.alone_us)),
+    ),
     gauge("tenant_slowdown_ratio", "tenant_p99_latency_seconds over tenant_alone_p99_latency_seconds", |it| {
         let verdict = it.verdict.as_ref()?;
         let alone_us = verdict.predicted.as_ref().map(|said| said.alone_us).filter(|alone_us| *alone_us > 0.0)?;

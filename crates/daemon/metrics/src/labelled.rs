@@ -1,9 +1,10 @@
 //! Metrics with more labels than whose they are.
 
+use api::Operation;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::families::{Label, each_poller, each_tenant, one, sample};
+use crate::families::{Of, each_poller, each_tenant, gauge, one, sample};
 use crate::reading::{FileSystem, Moved, Reading};
 
 /// What is counted by direction: a metric's name, what it says, and which number it is.
@@ -24,9 +25,7 @@ pub fn encode(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fm
 
 fn tenants(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
     one(encoder, "tenant", "The tenant's class", MetricType::Info, |metric| {
-        each_tenant(reading, |[drive, tenant], it| {
-            metric.encode_info(&[*drive, *tenant, ("class", it.class.as_str())])
-        })
+        each_tenant(reading, |[drive, tenant], it| metric.encode_info(&[*drive, *tenant, ("class", it.class.as_str())]))
     })?;
     for (name, help, number) in BY_DIRECTION {
         let help = format!("{help}, by direction: read, write, or other for what moves no data");
@@ -93,37 +92,39 @@ fn drives(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::R
     })
 }
 
+const OPERATION: [Of<Operation>; 3] = [
+    gauge("operation_done_bytes", "Bytes that a wipe or zeroing has behind it, over all passes", |it| {
+        Some(it.done_bytes as f64)
+    }),
+    gauge("operation_size_bytes", "Bytes that a wipe or zeroing has to do in all", |it| Some(it.total_bytes as f64)),
+    gauge("operation_left_seconds", "What is left of a wipe or zeroing, at its rate until now", |it| {
+        Some(it.seconds_left? as f64)
+    }),
+];
+
 fn operations(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-    let figures: [(&str, &str, fn(&api::Operation) -> Option<u64>); 3] = [
-        ("operation_done_bytes", "Bytes that a wipe or zeroing has behind it, over all passes", |it| {
-            Some(it.done_bytes)
-        }),
-        ("operation_size_bytes", "Bytes that a wipe or zeroing has to do in all", |it| Some(it.total_bytes)),
-        ("operation_left_seconds", "What is left of a wipe or zeroing, at its rate until now", |it| it.seconds_left),
-    ];
-    for (name, help, figure) in figures {
-        one(encoder, name, help, MetricType::Gauge, |metric| {
+    OPERATION.iter().try_for_each(|of| {
+        one(encoder, of.name, of.help, of.kind, |metric| {
             reading.operations.iter().try_for_each(|it| {
                 let labels = [("kind", it.kind.as_str()), ("disk", &it.disk), ("state", it.state.name())];
-                sample(metric, MetricType::Gauge, &labels, figure(it).map(|value| value as f64))
+                sample(metric, of.kind, &labels, (of.value)(it))
             })
-        })?;
-    }
-    Ok(())
+        })
+    })
 }
 
+const FILE_SYSTEM: [Of<FileSystem>; 2] = [
+    gauge("file_system_size_bytes", "Size of a file system that the daemon writes to", |it| Some(it.size_bytes as f64)),
+    gauge("file_system_free_bytes", "What is left there for the daemon", |it| Some(it.free_bytes as f64)),
+];
+
 fn file_systems(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-    let figures: [(&str, &str, fn(&FileSystem) -> u64); 2] = [
-        ("file_system_size_bytes", "Size of a file system that the daemon writes to", |it| it.size_bytes),
-        ("file_system_free_bytes", "What is left there for the daemon", |it| it.free_bytes),
-    ];
-    for (name, help, figure) in figures {
-        one(encoder, name, help, MetricType::Gauge, |metric| {
+    FILE_SYSTEM.iter().try_for_each(|of| {
+        one(encoder, of.name, of.help, of.kind, |metric| {
             reading.file_systems.iter().try_for_each(|it| {
-                let labels: [Label<'_>; 2] = [("holds", &it.holds), ("path", &it.path)];
-                sample(metric, MetricType::Gauge, &labels, Some(figure(it) as f64))
+                let labels = [("holds", it.holds.as_str()), ("path", &it.path)];
+                sample(metric, of.kind, &labels, (of.value)(it))
             })
-        })?;
-    }
-    Ok(())
+        })
+    })
 }

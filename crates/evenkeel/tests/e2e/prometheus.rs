@@ -126,7 +126,8 @@ fn a_real_prometheus_scrapes_a_real_daemon() {
         let answer = ask(&format!("/api/v1/query?query={query}"));
         answer["data"]["result"][0]["value"][1].as_str().map(|value| value.parse().unwrap())
     };
-    let reads = wait_for("a scrape", || value("evenkeel_tenant_completions_total{tenant=%22db%22,direction=%22read%22}"));
+    let reads =
+        wait_for("a scrape", || value("evenkeel_tenant_completions_total{tenant=%22db%22,direction=%22read%22}"));
     assert!(reads >= 512.0, "{reads}");
     assert_eq!(value("up{job=%22evenkeel%22}"), Some(1.0));
     let quantile = "histogram_quantile(0.99,evenkeel_tenant_latency_seconds_bucket{tenant=%22db%22})";

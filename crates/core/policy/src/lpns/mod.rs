@@ -318,7 +318,8 @@ impl Policy for Lpns {
         tell(PolicyFigure::LpnsEngaged, f64::from(u8::from(engaged)));
         tell(PolicyFigure::LpnsOmega, omega);
         tell(PolicyFigure::LpnsSwitches, self.switches() as f64);
-        let told = [(PolicyFigure::LpnsTheta, theta), (PolicyFigure::LpnsCap, cap), (PolicyFigure::LpnsRate, rate_iops)];
+        let told =
+            [(PolicyFigure::LpnsTheta, theta), (PolicyFigure::LpnsCap, cap), (PolicyFigure::LpnsRate, rate_iops)];
         told.into_iter().filter_map(|(figure, value)| Some((figure, value?))).for_each(|(figure, value)| {
             tell(figure, value);
         });

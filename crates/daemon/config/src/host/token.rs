@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn what_is_no_secret_is_refused_with_what_to_do() {
         let long = [b'a'; LONGEST + 1];
-        let lines = [&b""[..], b"short\n", b"0123456789abcdef\n0123456789abcdef\n", b"0123456789 abcdef", &long, b"\xff"];
+        let lines =
+            [&b""[..], b"short\n", b"0123456789abcdef\n0123456789abcdef\n", b"0123456789 abcdef", &long, b"\xff"];
         for text in lines {
             let (what, remedy) = with(0o600, text).expect_err("it is no token");
             assert!(what.contains("holds no line") && remedy.contains("openssl rand"), "{what}; {remedy}");

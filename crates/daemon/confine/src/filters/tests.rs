@@ -34,7 +34,10 @@ const FORBIDDEN: [Trial; 12] = [
 
 /// What only some may do, and who.
 const FOR_SOME: [(Trial, &[ThreadKind]); 7] = [
-    (("see how full a file system is", || raw(libc::SYS_fstatfs, [-1, 0, 0])), &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Metrics]),
+    (
+        ("see how full a file system is", || raw(libc::SYS_fstatfs, [-1, 0, 0])),
+        &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Metrics],
+    ),
     (("read a drive's mark", || raw(libc::SYS_fgetxattr, [-1, 0, 0])), &[ThreadKind::Owner]),
     (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner]),
     (
