@@ -16,8 +16,11 @@ const SIZE_GOAL_MB: f64 = 10.0;
 /// No iteration of a poller may take so much longer because of a scrape.
 const ITERATION_GOAL_US: f64 = 50.0;
 
-/// For so long the daemon gives the same answer again.
-const FRESH: Duration = Duration::from_secs(1);
+/// Before each scrape: for a second the daemon gives the same answer again.
+const PAUSE: Duration = Duration::from_millis(1_100);
+
+/// Single spans differ by what else the host does.
+const ROUNDS_MIN: u32 = 9;
 
 /// 1,000 tenants that have all read something are scraped: while nobody does anything, and beside one that reads.
 pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
@@ -32,7 +35,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     let mut scrapes = |rounds: u32| -> Result<Vec<f64>> {
         let mut took_ms = Vec::new();
         for _ in 0..rounds {
-            std::thread::sleep(FRESH + FRESH / 10);
+            std::thread::sleep(PAUSE);
             let begun = Instant::now();
             let text = scrape(&server)?;
             took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
@@ -42,51 +45,77 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         }
         Ok(took_ms)
     };
-    let rounds = options.rounds.max(5);
     // The first one finds nothing judged.
     scrapes(1)?;
-    let calm_ms = scrapes(rounds)?;
+    let rounds = options.rounds.max(ROUNDS_MIN);
+    let alone_ms = scrapes(rounds)?;
     let mut neighbour = Client::attach(&server.socket("t0"))?;
-    let span = (FRESH + FRESH / 10) * rounds;
-    let (alone_ns, alone) = long_iterations(&server, || {
-        let begun = Instant::now();
-        neighbour.read_until(|| begun.elapsed() >= span)
-    })?;
-    let is_over = AtomicBool::new(false);
-    let (beside, scraped) = long_iterations(&server, || {
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| neighbour.read_until(|| is_over.load(Ordering::Relaxed)));
-            let took_ms = scrapes(rounds);
-            is_over.store(true, Ordering::Relaxed);
-            (took_ms, reader.join())
-        })
-    })?;
-    let (beside_ms, read_ns) = (beside.0?, beside.1.map_err(|_| anyhow::anyhow!("the neighbour's thread failed"))??);
+    let (mut calm, mut scraped, mut beside_ms) = (Noticed::default(), Noticed::default(), Vec::new());
+    for _ in 0..rounds {
+        let (read_ns, long) = long_iterations(&server, || {
+            let begun = Instant::now();
+            neighbour.read_until(|| begun.elapsed() >= PAUSE)
+        })?;
+        calm.add(&read_ns?, &long);
+        let is_over = AtomicBool::new(false);
+        let ((took_ms, read_ns), long) = long_iterations(&server, || {
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| neighbour.read_until(|| is_over.load(Ordering::Relaxed)));
+                let took_ms = scrapes(1);
+                is_over.store(true, Ordering::Relaxed);
+                (took_ms, reader.join())
+            })
+        })?;
+        beside_ms.extend(took_ms?);
+        scraped.add(&read_ns.map_err(|_| anyhow::anyhow!("the neighbour's thread failed"))??, &long);
+    }
     notes.push(
         "each of the 1,000 tenants has read something, so that each has a histogram; the scraper, the metrics' thread, \
          the poller and the client that reads share two CPUs. Each 10 ms one iteration goes through all tenants, whoever \
-         scrapes"
+         scrapes; spans without and with a scrape take turns"
             .to_owned(),
     );
     let at_most = |goal| Some(Goal::AtMost(goal));
-    let goal = at_most(SCRAPE_GOAL_MS);
+    let scrape = format!("a scrape of {TENANTS} tenants");
+    let more_us = calm.longest_us.iter().zip(&scraped.longest_us).map(|(calm, scraped)| scraped - calm).collect();
     let mut figures = vec![
-        Figure::of(format!("a scrape of {TENANTS} tenants"), calm_ms, "ms", goal)?,
-        Figure::of(format!("a scrape of {TENANTS} tenants, one reads at QD1"), beside_ms, "ms", None)?,
-        single(format!("a scrape of {TENANTS} tenants: size"), size_mb, "MB", at_most(SIZE_GOAL_MB)),
+        Figure::of(scrape.clone(), alone_ms, "ms", at_most(SCRAPE_GOAL_MS))?,
+        Figure::of(format!("{scrape}, one reads at QD1"), beside_ms, "ms", None)?,
+        single(format!("{scrape}: size"), size_mb, "MB", at_most(SIZE_GOAL_MB)),
+        Figure::of(
+            "the poller's longest iteration of a second: more with a scrape",
+            more_us,
+            "µs",
+            at_most(ITERATION_GOAL_US),
+        )?,
     ];
-    for (when, Long { count, longest_us, span_ms }, ns) in
-        [("while nobody scrapes", &alone, &alone_ns?), ("beside scrapes", &scraped, &read_ns)]
-    {
-        let per_second = *count as f64 * 1e3 / (*span_ms).max(1) as f64;
-        figures.push(single(format!("the poller's longest iteration {when}, one reads"), *longest_us, "µs", None));
-        figures.push(single(format!("its iterations of 50 µs and more {when}, one reads"), per_second, "/s", None));
-        figures.push(single(format!("a neighbour's p99 read at QD1 {when}"), percentile_us(ns, 99.0), "µs", None));
-    }
-    let more_us = scraped.longest_us - alone.longest_us;
-    let name = "the poller's longest iteration, one reads: more beside scrapes";
-    figures.push(single(name, more_us, "µs", at_most(ITERATION_GOAL_US)));
+    figures.extend(calm.figures("without a scrape")?);
+    figures.extend(scraped.figures("with a scrape")?);
     Ok(figures)
+}
+
+/// What the poller and a tenant that reads at QD1 notice, a span each.
+#[derive(Default)]
+struct Noticed {
+    longest_us: Vec<f64>,
+    long_per_s: Vec<f64>,
+    p99_us: Vec<f64>,
+}
+
+impl Noticed {
+    fn add(&mut self, read_ns: &[u64], Long { count, longest_us, span_ms }: &Long) {
+        self.longest_us.push(*longest_us);
+        self.long_per_s.push(*count as f64 * 1e3 / (*span_ms).max(1) as f64);
+        self.p99_us.push(percentile_us(read_ns, 99.0));
+    }
+
+    fn figures(self, when: &str) -> Result<[Figure; 3]> {
+        Ok([
+            Figure::of(format!("the poller's longest iteration of a second {when}"), self.longest_us, "µs", None)?,
+            Figure::of(format!("its iterations of 50 µs and more {when}"), self.long_per_s, "/s", None)?,
+            Figure::of(format!("a neighbour's p99 read at QD1 {when}"), self.p99_us, "µs", None)?,
+        ])
+    }
 }
 
 /// One scrape on the API's socket.

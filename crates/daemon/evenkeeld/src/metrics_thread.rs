@@ -71,7 +71,7 @@ impl Metrics {
 /// What the daemon says of its drives, pollers and tenants, for Prometheus: in its text format, or as OpenMetrics if
 /// `Accept` asks for it. docs/METRICS.md says what each metric is.
 #[utoipa::path(
-    get, path = "/metrics",
+    get, path = "/metrics", tag = "http", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = Problem))
 )]
 pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Result<Response, Refused> {
