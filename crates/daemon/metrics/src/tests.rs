@@ -190,7 +190,7 @@ fn both_forms_tell_the_same_names_and_the_right_one_is_chosen() {
     assert!(text.ends_with("# EOF\n"));
     has(&text, "# TYPE evenkeel_tenant_bytes counter");
     has(&text, r#"evenkeel_tenant_bytes_total{drive="fast",tenant="db",direction="write"} 12288.0"#);
-    has(&text, r#"evenkeel_tenant_latency_seconds_bucket{drive="fast",tenant="db",le="+Inf"} 10"#);
+    has(&text, r#"evenkeel_tenant_latency_seconds_bucket{le="+Inf",drive="fast",tenant="db"} 10"#);
     let samples = |text: &str| {
         let names = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(['{', ' ']).next());
         names.map(|name| name.unwrap().to_owned()).collect::<BTreeSet<_>>()
