@@ -129,7 +129,8 @@ impl TenantProbes {
         self.0.iter().find_map(|probe| probe.figure(figure))
     }
 
-    /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the poller.
+    /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the
+    /// poller.
     pub fn hwqs(&self) -> impl Iterator<Item = (usize, u16, u16)> {
         self.0.iter().flat_map(|probe| probe.hwqs().map(|(queue, hwq)| (probe.poller(), queue, hwq)))
     }

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_model::Nanos;
 
-/// The process's pollers: the daemon's numbers by the kernel's. Of all its threads, of which each tenant has one, to find them by
-/// their names would take tens of milliseconds.
+/// The process's pollers: the daemon's numbers by the kernel's. Of all its threads, of which each tenant has one, to
+/// find them by their names would take tens of milliseconds.
 static POLLERS: Mutex<BTreeMap<i32, usize>> = Mutex::new(BTreeMap::new());
 
 fn pollers() -> MutexGuard<'static, BTreeMap<i32, usize>> {

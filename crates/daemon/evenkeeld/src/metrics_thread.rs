@@ -1,5 +1,5 @@
-//! What `GET /metrics` answers: read from the probes when somebody asks, on a thread of its own. No poller does anything
-//! for it, and who asks of the API waits for nobody who asks for this.
+//! What `GET /metrics` answers: read from the probes when somebody asks, on a thread of its own. No poller does
+//! anything for it, and who asks of the API waits for nobody who asks for this.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

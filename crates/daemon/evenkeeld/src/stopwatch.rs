@@ -13,8 +13,8 @@ const LOOK_PERIOD: Nanos = Nanos::from_millis(200);
 const AWAY: Nanos = Nanos(5_000);
 
 /// Measures one poller's iterations, from one reading of its clock to the next: two counts and a comparison for those
-/// that are not long. Of a long one, the time counts in which the thread was on its CPU. The kernel says that for longer
-/// spans alone: a wait for the CPU shortly before counts as if it had been in the long iteration.
+/// that are not long. Of a long one, the time counts in which the thread was on its CPU. The kernel says that for
+/// longer spans alone: a wait for the CPU shortly before counts as if it had been in the long iteration.
 pub struct Stopwatch {
     iterations: Arc<Iterations>,
     board: Arc<Board>,

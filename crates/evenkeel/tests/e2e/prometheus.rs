@@ -1,5 +1,6 @@
-//! Prometheus' own word on what we tell it: `promtool` on the metrics and the alerts, and a real Prometheus that scrapes
-//! a real daemon. Both are Debian's package `prometheus`; without it these are skipped, but not where CI is set.
+//! Prometheus' own word on what we tell it: `promtool` on the metrics and the alerts, and a real Prometheus that
+//! scrapes a real daemon. Both are in Debian's package `prometheus`; without it these are skipped, but not where CI is
+//! set.
 
 use std::fs::{self, File};
 use std::io::Write;
