@@ -9,6 +9,7 @@ mod idle;
 mod initiator;
 mod online;
 mod pairs;
+mod scrape;
 pub mod server;
 mod storage_daemon;
 mod syscalls;
@@ -113,7 +114,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 12] = [
+    let parts: [(&str, Part); 13] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
@@ -126,6 +127,7 @@ pub fn run(options: &Options) -> Result<()> {
         ("online changes among 1,000 tenants", online::measure),
         ("four drives with 1,000 tenants", four_drives::measure),
         ("wiping beside a promise", online::wiping),
+        ("metrics of 1,000 tenants", scrape::measure),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

@@ -39,7 +39,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Connects, brings the controller up, makes a queue.
-    fn attach(socket: &Path) -> Result<Self> {
+    pub(super) fn attach(socket: &Path) -> Result<Self> {
         let mut controller = Controller::start(VfioUserDevice::connect(socket)?)?;
         let queue = controller.create_queue_pair(32, None)?;
         let namespace = controller.first_namespace()?;
@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// Reads one block after another until `stop`; what each took, in ns, in order of size.
-    fn read_until(&mut self, stop: impl Fn() -> bool) -> Result<Vec<u64>> {
+    pub(super) fn read_until(&mut self, stop: impl Fn() -> bool) -> Result<Vec<u64>> {
         let mut took_ns = Vec::new();
         while !stop() {
             let begun = Instant::now();
@@ -69,13 +69,13 @@ impl Client {
     }
 }
 
-fn percentile_us(sorted_ns: &[u64], percent: f64) -> f64 {
+pub(super) fn percentile_us(sorted_ns: &[u64], percent: f64) -> f64 {
     let at = (sorted_ns.len() as f64 * percent / 100.0) as usize;
     sorted_ns[at.min(sorted_ns.len() - 1)] as f64 / 1e3
 }
 
 /// One figure that is not of rounds.
-fn single(name: impl Into<String>, value: f64, unit: &'static str, goal: Option<Goal>) -> Figure {
+pub(super) fn single(name: impl Into<String>, value: f64, unit: &'static str, goal: Option<Goal>) -> Figure {
     Figure { name: name.into(), median: value, range: (value, value), unit, goal }
 }
 
@@ -198,15 +198,15 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
 
 /// Iterations of a daemon's pollers of 50 µs and more.
 #[derive(Default)]
-struct Long {
-    count: u64,
-    longest_us: f64,
+pub(super) struct Long {
+    pub(super) count: u64,
+    pub(super) longest_us: f64,
     /// Over so long.
-    span_ms: u64,
+    pub(super) span_ms: u64,
 }
 
 /// Does something, and says which long iterations there were meanwhile.
-fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> Result<(T, Long)> {
+pub(super) fn long_iterations<T>(server: &Server, what: impl FnOnce() -> T) -> Result<(T, Long)> {
     let is_over = AtomicBool::new(false);
     let (begun, has_begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -5,8 +5,8 @@ use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 use crate::by_flow::ByFlow;
 use crate::limits::Limiter;
 use crate::{
-    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, TenantReport,
-    TenantSlot, Terms, ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
+    TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
 };
 
 #[derive(Debug)]
@@ -247,5 +247,16 @@ impl Policy for AnyPolicy {
 
     fn wrr_weights(&self) -> Option<WrrWeights> {
         each!(&self.chosen, policy => policy.wrr_weights())
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        each!(&self.chosen, policy => policy.figures(tell));
+    }
+
+    fn tenant_figures(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
+        each!(&self.chosen, policy => policy.tenant_figures(tenant, tell));
+        if let Some(held) = self.limiter.holds(tenant) {
+            tell(TenantFigure::Held, f64::from(u8::from(held)));
+        }
     }
 }

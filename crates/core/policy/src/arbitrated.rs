@@ -34,7 +34,7 @@ use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot};
 
 /// Bytes of a reference command, which costs [`COST_UNIT`].
 const REFERENCE_BYTES: u64 = 4096;
@@ -337,6 +337,10 @@ impl ByFlow for Arbitrated {
 
     fn forget_flows(&mut self, tenant: TenantSlot) {
         CLASSES.into_iter().for_each(|class| self.flows.turns.forget(flow_of(tenant, class)));
+    }
+
+    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        tell(PolicyFigure::Window, self.max_in_flight as f64 / f64::from(COST_UNIT));
     }
 }
 

@@ -4,7 +4,7 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, VqId, WrrWeights};
 
 use crate::flows::{Flows, Turns};
-use crate::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A policy over [`Flows`].
 pub(crate) trait ByFlow {
@@ -58,6 +58,15 @@ pub(crate) trait ByFlow {
 
     /// See [`Policy::wrr_weights`].
     fn weights(&self) -> Option<WrrWeights> {
+        None
+    }
+
+    /// See [`Policy::figures`].
+    fn inside(&self, _tell: &mut dyn FnMut(PolicyFigure, f64)) {}
+
+    /// How far a tenant is ahead of the slowest, in commands at weight 1, where the policy knows; see
+    /// [`TenantFigure::Lead`].
+    fn lead_of(&self, _tenant: TenantSlot) -> Option<f64> {
         None
     }
 }
@@ -137,5 +146,15 @@ impl<P: ByFlow> Policy for P {
 
     fn wrr_weights(&self) -> Option<WrrWeights> {
         self.weights()
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        self.inside(tell);
+    }
+
+    fn tenant_figures(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
+        if let Some(lead) = self.lead_of(tenant) {
+            tell(TenantFigure::Lead, lead);
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::cost::Cost;
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List, NONE};
-use crate::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// A tenant without commands for so long is not active any more, and starts anew without credit or debt.
 const GRACE: Nanos = Nanos::from_millis(200);
@@ -376,6 +376,16 @@ impl ByFlow for D2fq {
 
     fn weights(&self) -> Option<WrrWeights> {
         Some(weights_of(self.ratio))
+    }
+
+    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        tell(PolicyFigure::D2fqRatio, self.ratio.into());
+    }
+
+    fn lead_of(&self, tenant: TenantSlot) -> Option<f64> {
+        let Tenants { tenants, lowest, .. } = &self.flows.turns;
+        let ticks = tenants.get(usize::from(tenant.0))?.virtual_time.saturating_sub(*lowest);
+        Some(ticks as f64 / TICKS_PER_COMMAND as f64)
     }
 }
 

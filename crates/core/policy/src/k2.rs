@@ -13,7 +13,7 @@ use io_model::{HwqId, Nanos, QueuePriority};
 use crate::by_flow::ByFlow;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PollerShape, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// Settings of [`K2`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,10 @@ impl ByFlow for K2 {
             let (list, links) = self.flows.turns.list(flow);
             list.rotate(links, flow);
         }
+    }
+
+    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        tell(PolicyFigure::Window, self.max_in_flight.into());
     }
 }
 

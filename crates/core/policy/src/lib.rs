@@ -21,6 +21,7 @@
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
+//! | `figures` | what policies have inside that operators see |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
 //! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and
@@ -44,6 +45,7 @@ mod cost;
 mod d2fq;
 mod fair;
 mod fairnvme;
+mod figures;
 mod flows;
 mod hwq_pool;
 mod k2;
@@ -64,6 +66,7 @@ pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
+pub use figures::{FigureKind, PolicyFigure, TenantFigure};
 pub use k2::{K2, K2Config};
 pub use lpns::{Bound, HwqSplit, Lending, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
@@ -203,4 +206,10 @@ pub trait Policy {
     fn wrr_weights(&self) -> Option<WrrWeights> {
         None
     }
+
+    /// Tells what the policy has inside, for operators; what it has no such thing of is left out. O(1).
+    fn figures(&self, _tell: &mut dyn FnMut(PolicyFigure, f64)) {}
+
+    /// The same of one tenant that has VQs here. O(1).
+    fn tenant_figures(&self, _tenant: TenantSlot, _tell: &mut dyn FnMut(TenantFigure, f64)) {}
 }

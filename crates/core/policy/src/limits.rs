@@ -232,6 +232,12 @@ impl Limiter {
         self.limited += u32::from(tenant.is_limited);
     }
 
+    /// Whether a tenant waits for its limits; `None`: it has none.
+    pub(crate) fn holds(&self, tenant: TenantSlot) -> Option<bool> {
+        let tenant = self.tenants.get(usize::from(tenant.0)).filter(|tenant| tenant.is_limited)?;
+        Some(tenant.held_until.is_some())
+    }
+
     pub(crate) fn forget(&mut self, tenant: TenantSlot) {
         if let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) {
             self.limited -= u32::from(tenant.is_limited);

@@ -19,7 +19,7 @@ use crate::cost::{COST_UNIT, Cost};
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PollerShape, Terms};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms};
 
 /// Settings of [`Mqfq`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,6 +232,16 @@ impl ByFlow for Mqfq {
             self.flows.turns.charge(flow, COST_UNIT);
         }
     }
+
+    fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        tell(PolicyFigure::Window, self.max_in_flight.into());
+    }
+
+    fn lead_of(&self, tenant: TenantSlot) -> Option<f64> {
+        let VirtualTime { flows, now, .. } = &self.flows.turns;
+        let ticks = flows.get(usize::from(tenant.0))?.start.saturating_sub(*now);
+        Some(ticks as f64 / TICKS_PER_COMMAND as f64)
+    }
 }
 
 #[cfg(test)]
@@ -239,7 +249,7 @@ mod tests {
     use io_model::{HwqId, TenantId, VqId};
 
     use super::*;
-    use crate::{Policy, TenantSlot, VqSlot};
+    use crate::{Policy, VqSlot};
 
     const T0: Nanos = Nanos(0);
 

@@ -282,8 +282,25 @@ impl World {
             let mut reports = self.reports.clone();
             reports.sort_by_key(|report| report.tenant);
             self.policy.interval(&reports, self.now);
+            self.look_inside();
             self.next_interval += INTERVAL;
         }
+    }
+
+    /// What operators are told are numbers, each once.
+    fn look_inside(&self) {
+        let mut told = Vec::new();
+        self.policy.figures(&mut |figure, value| told.push((figure.name(), value)));
+        for tenant in 0..TENANTS as u16 {
+            let mut of_tenant = Vec::new();
+            self.policy.tenant_figures(TenantSlot(tenant), &mut |figure, value| of_tenant.push((figure.name(), value)));
+            assert!(of_tenant.iter().all(|(_, value)| value.is_finite()), "{of_tenant:?}");
+            let names: BTreeMap<&str, f64> = of_tenant.iter().copied().collect();
+            assert_eq!(names.len(), of_tenant.len(), "{of_tenant:?}");
+        }
+        assert!(told.iter().all(|(_, value)| value.is_finite() && *value >= 0.0), "{told:?}");
+        let names: BTreeMap<&str, f64> = told.iter().copied().collect();
+        assert_eq!(names.len(), told.len(), "{told:?}");
     }
 
     fn step(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use io_model::{Nanos, TenantId};
-use policy::{Bound, Class, TenantReport};
+use policy::{Bound, Class, TenantFigure, TenantReport};
 
 use crate::probe::Recent;
 use crate::{Counters, Iterations, Probe};
@@ -117,6 +117,22 @@ impl TenantProbes {
         // A poller that vouches for nothing is the loosest.
         let looseness = |bound: &Bound| bound.vouched.unwrap_or(Nanos::MAX);
         self.0.iter().filter_map(|probe| probe.bound()).max_by_key(looseness)
+    }
+
+    /// Commands that waited in its queues; see [`Probe::waiting`].
+    pub fn waiting(&self) -> u64 {
+        self.0.iter().map(|probe| probe.waiting()).sum()
+    }
+
+    /// A figure of the policy's about it. Policies that have such things have all of a tenant's queues at one poller.
+    pub fn figure(&self, figure: TenantFigure) -> Option<f64> {
+        self.0.iter().find_map(|probe| probe.figure(figure))
+    }
+
+    /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the
+    /// poller.
+    pub fn hwqs(&self) -> impl Iterator<Item = (usize, u16, u16)> {
+        self.0.iter().flat_map(|probe| probe.hwqs().map(|(queue, hwq)| (probe.poller(), queue, hwq)))
     }
 
     /// The HWQs used in the last interval, one bit each (the 64th stands for all above). Each poller numbers its own.

@@ -88,6 +88,19 @@ fn values_at<const N: usize>(shares: [f64; N], buckets: usize, count: impl Fn(us
     values
 }
 
+/// How many of what was counted in `counts` are at most as long as each of these (rising) for sure: a value that may be
+/// longer than one, within 1.6 %, counts as longer.
+pub fn at_most(counts: &[u64], bounds_ns: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let (mut bucket, mut seen) = (0, 0);
+    bounds_ns.into_iter().map(move |bound_ns| {
+        while bucket < counts.len() && upper_ns(bucket) <= bound_ns {
+            seen += counts[bucket];
+            bucket += 1;
+        }
+        seen
+    })
+}
+
 /// Percentiles of a set of counts, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Percentiles {
@@ -128,6 +141,16 @@ mod tests {
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
         assert_eq!(bucket_of((1 << TOP_BITS) - 1), BUCKETS - 1);
+    }
+
+    #[test]
+    fn what_may_be_longer_than_a_bound_is_not_counted_below_it() {
+        let histogram = Histogram::default();
+        [1, 63, 64, 10_000, 10_240, 1 << 50].into_iter().for_each(|value_ns| histogram.record(value_ns));
+        let below: Vec<u64> = at_most(&histogram.counts(), [0, 63, 64, 10_000, 10_400, 1 << 45]).collect();
+        // The bucket of 10,000 goes on to 10,111; what is longer than 18 minutes counts as that.
+        assert_eq!(below, [0, 2, 3, 3, 5, 6]);
+        assert_eq!(at_most(&[], [5, 10]).collect::<Vec<_>>(), [0, 0]);
     }
 
     #[test]

@@ -1,23 +1,59 @@
-//! How long a poller's iterations took.
+//! What a poller does with its time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_model::Nanos;
 
-use crate::{Histogram, Percentiles};
+use crate::count::Count;
+use crate::{Histogram, Inside, Percentiles};
 
-/// The long iterations of one poller. It writes, anyone reads.
+/// The iterations and sleeps of one poller, aligned so that no other poller writes the same cache line. It writes,
+/// anyone reads.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Iterations {
     poller: usize,
+    count: Count,
+    busy_ns: Count,
+    sleeps: Count,
+    slept_ns: Count,
+    is_asleep: AtomicBool,
     long: Histogram,
+    inside: Arc<Inside>,
+}
+
+/// What a poller has done since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// Iterations that ended.
+    pub iterations: u64,
+    /// Time in iterations in which a command moved, in ns.
+    pub busy_ns: u64,
+    /// Times that it slept, or gave its CPU away for a moment.
+    pub sleeps: u64,
+    /// How long in all, in ns; a sleep counts once it is over.
+    pub slept_ns: u64,
+    /// It sleeps at this moment.
+    pub is_asleep: bool,
 }
 
 impl Iterations {
-    /// Those that take less are not counted: most take a few hundred nanoseconds.
+    /// Those that take less are not counted as long: most take a few hundred nanoseconds.
     pub const LONG: Nanos = Nanos(50_000);
 
-    /// None yet.
-    pub fn new(poller: usize) -> Self {
-        Self { poller, long: Histogram::default() }
+    /// None yet, of the poller of that number with that inside.
+    pub fn new(poller: usize, inside: Arc<Inside>) -> Self {
+        Self {
+            poller,
+            count: Count::default(),
+            busy_ns: Count::default(),
+            sleeps: Count::default(),
+            slept_ns: Count::default(),
+            is_asleep: AtomicBool::new(false),
+            long: Histogram::default(),
+            inside,
+        }
     }
 
     /// The number of the poller, which is given once.
@@ -25,17 +61,54 @@ impl Iterations {
         self.poller
     }
 
-    /// One took so long, at least [`Iterations::LONG`]. For the poller alone.
+    /// The poller's HWQs and its policy's figures.
+    pub fn inside(&self) -> &Inside {
+        &self.inside
+    }
+
+    /// One ended that took so long; `moved`: commands moved in it. For the poller alone, as all that follows.
+    #[inline]
+    pub fn ended(&self, time: Nanos, moved: bool) {
+        self.count.add(1);
+        if moved {
+            self.busy_ns.add(time.0);
+        }
+    }
+
+    /// One took so long, at least [`Iterations::LONG`].
     pub fn took(&self, time: Nanos) {
         self.long.record(time.0);
     }
 
-    /// Counts of those since the start; see [`Histogram::counts`].
+    /// It goes to sleep.
+    pub fn falls_asleep(&self) {
+        self.is_asleep.store(true, Ordering::Relaxed);
+    }
+
+    /// It is awake again, after so long.
+    pub fn woke(&self, slept: Nanos) {
+        self.is_asleep.store(false, Ordering::Relaxed);
+        self.sleeps.add(1);
+        self.slept_ns.add(slept.0);
+    }
+
+    /// Since the start.
+    pub fn spent(&self) -> Spent {
+        Spent {
+            iterations: self.count.get(),
+            busy_ns: self.busy_ns.get(),
+            sleeps: self.sleeps.get(),
+            slept_ns: self.slept_ns.get(),
+            is_asleep: self.is_asleep.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts of long ones since the start; see [`Histogram::counts`].
     pub fn counts(&self) -> Vec<u64> {
         self.long.counts()
     }
 
-    /// How many there were since `old` was read (empty: since the start), and how long the longest took.
+    /// How many long ones there were since `old` was read (empty: since the start), and how long the longest took.
     pub fn since(&self, old: &[u64]) -> (u64, Nanos) {
         let new = self.counts();
         let all = |counts: &[u64]| counts.iter().sum::<u64>();
@@ -47,9 +120,13 @@ impl Iterations {
 mod tests {
     use super::*;
 
+    fn iterations() -> Iterations {
+        Iterations::new(3, Arc::new(Inside::new(1, 1)))
+    }
+
     #[test]
     fn long_ones_are_counted_over_a_span() {
-        let iterations = Iterations::new(3);
+        let iterations = iterations();
         iterations.took(Nanos(900_000));
         let before = iterations.counts();
         assert_eq!(iterations.since(&before), (0, Nanos(0)));
@@ -58,5 +135,17 @@ mod tests {
         assert_eq!(count, 2);
         assert!((70_000..71_200).contains(&longest.0), "within a 64th: {longest}");
         assert_eq!(iterations.since(&[]).0, 3);
+    }
+
+    #[test]
+    fn time_is_busy_asleep_or_spent_looking() {
+        let iterations = iterations();
+        iterations.ended(Nanos(300), false);
+        iterations.ended(Nanos(500), true);
+        iterations.falls_asleep();
+        assert!(iterations.spent().is_asleep);
+        iterations.woke(Nanos(7_000));
+        let spent = Spent { iterations: 2, busy_ns: 500, sleeps: 1, slept_ns: 7_000, is_asleep: false };
+        assert_eq!(iterations.spent(), spent);
     }
 }

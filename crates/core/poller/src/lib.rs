@@ -9,22 +9,26 @@
 //! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
 //! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
 //!   up;
-//! - [`Iterations`]: the long iterations of one poller (`iterations.rs`).
+//! - [`Iterations`]: what one poller does with its time (`iterations.rs`);
+//! - [`Inside`]: its HWQs and its policy's figures, for operators (`inside.rs`).
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
 #![forbid(unsafe_code)]
 
 mod board;
+mod count;
 mod flights;
 mod histogram;
+mod inside;
 mod iterations;
 mod poller;
 mod probe;
 
 pub use board::{Board, TenantProbes};
-pub use histogram::{Histogram, Percentiles};
-pub use iterations::Iterations;
+pub use histogram::{Histogram, Percentiles, at_most};
+pub use inside::Inside;
+pub use iterations::{Iterations, Spent};
 pub use policy::TenantSlot;
 pub use poller::{Poller, Progress, TenantMemory};
 pub use probe::{Counters, Probe};

@@ -8,7 +8,7 @@ use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
 use policy::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 use crate::flights::{Flight, Flights};
-use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Probe};
+use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
@@ -44,6 +44,8 @@ struct Tenant<S> {
     terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
+    /// VQs that operators were told of.
+    told: u128,
     /// The policy's slot of each VQ.
     slots: Vec<VqSlot>,
     /// Commands with the device.
@@ -118,12 +120,15 @@ pub struct Poller<S, B, P> {
     /// Takes over once nothing is in flight.
     next_policy: Option<P>,
     board: Arc<Board>,
+    inside: Arc<Inside>,
     tenants: Vec<Option<Tenant<S>>>,
     vqs: Vec<Vq>,
     free_vqs: Vec<VqSlot>,
     flights: Flights,
     reports: Vec<TenantReport>,
     next_interval: Nanos,
+    /// Intervals that ended.
+    intervals: usize,
     last_progress: Nanos,
     wait_until: Nanos,
     unknown_completions: u64,
@@ -133,17 +138,20 @@ pub struct Poller<S, B, P> {
 impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// A poller without tenants.
     pub fn new(backend: B, policy: P, board: Arc<Board>, now: Nanos) -> Self {
+        let inside = Arc::new(Inside::new(backend.hwqs(), backend.depth()));
         Self {
             backend,
             policy,
             next_policy: None,
             board,
+            inside,
             tenants: Vec::new(),
             vqs: Vec::new(),
             free_vqs: Vec::new(),
             flights: Flights::default(),
             reports: Vec::new(),
             next_interval: now + INTERVAL,
+            intervals: 0,
             last_progress: now,
             wait_until: Nanos::MAX,
             unknown_completions: 0,
@@ -177,6 +185,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             probe,
             terms: *terms,
             live: 0,
+            told: 0,
             slots: vec![VqSlot(0); 128],
             inflight: 0,
             touched: false,
@@ -273,6 +282,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         &self.board
     }
 
+    /// Its HWQs and its policy's figures.
+    pub fn inside(&self) -> &Arc<Inside> {
+        &self.inside
+    }
+
     /// The policy, for bounds and statistics.
     pub fn policy(&self) -> &P {
         &self.policy
@@ -360,7 +374,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn reap(&mut self, now: Nanos) -> u32 {
-        let Self { backend, policy, tenants, flights, unknown_completions, .. } = self;
+        let Self { backend, policy, tenants, flights, inside, unknown_completions, .. } = self;
         let mut completed = 0;
         backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
             let Some(flight) = flights.remove(tag) else {
@@ -370,6 +384,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             let Flight { token, tenant: tenant_slot, slot, hwq, op, len_bytes, arrived, fetched } = flight;
             // A tenant with commands in flight is never removed, so it is there.
             let Some(Some(tenant)) = tenants.get_mut(usize::from(tenant_slot.0)) else { return };
+            inside.completed(hwq);
             tenant.inflight -= 1;
             tenant.touched = true;
             tenant.probe.completed(op, len_bytes, outcome, fetched - arrived, now - fetched);
@@ -478,6 +493,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 let tag = self.flights.insert(flight);
                 self.backend.submit(hwq, Io { tag, command, buf }, now);
                 self.policy.sent(slot, hwq, op, len_bytes, now);
+                self.inside.submitted(hwq);
                 tenant.inflight += 1;
                 tenant.hwqs_used |= 1 << hwq.0.min(63);
                 tenant.probe.submitted();
@@ -515,10 +531,32 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             tenant.probe.publish(self.policy.bound(tenant.probe.tenant()), tenant.hwqs_used);
             tenant.hwqs_used = 0;
         }
+        self.tell_inside();
         self.next_interval += INTERVAL;
         if self.next_interval <= now {
             // We slept through some intervals; they were idle.
             self.next_interval = now + INTERVAL;
+        }
+    }
+
+    /// Publishes what operators may want to see: each tenant's once per period, some at each interval, so that no
+    /// iteration takes the time for a thousand of them.
+    fn tell_inside(&mut self) {
+        let Self { inside, policy, tenants, vqs, intervals, .. } = self;
+        *intervals = (*intervals + 1) % INTERVALS_PER_PERIOD;
+        inside.publish(|tell| policy.figures(tell));
+        for at in (*intervals..tenants.len()).step_by(INTERVALS_PER_PERIOD) {
+            let Some(tenant) = &mut tenants[at] else { continue };
+            let (mut waiting, mut rest) = (0, tenant.live | tenant.told);
+            tenant.told = tenant.live;
+            while rest != 0 {
+                let index = rest.trailing_zeros() as u16;
+                rest &= rest - 1;
+                let slot = (tenant.live & (1 << index) != 0).then(|| tenant.slots[usize::from(index)]);
+                tenant.probe.publish_hwq(index, slot.and_then(|slot| policy.hwq_of(slot)));
+                waiting += slot.map_or(0, |slot| u64::from(vqs[usize::from(slot.0)].backlog));
+            }
+            tenant.probe.publish_inside(waiting, |tell| policy.tenant_figures(TenantSlot(at as u16), tell));
         }
     }
 }

@@ -6,32 +6,14 @@
 //! poller records into one, readers have the finished one (LPNS §4.5's two-phase array).
 
 use std::ops::AddAssign;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use io_model::{Nanos, Op, Outcome, TenantId};
-use policy::{Bound, Class, TenantReport};
+use io_model::{HwqId, Nanos, Op, Outcome, TenantId};
+use policy::{Bound, Class, TenantFigure, TenantReport};
 
+use crate::count::{Count, Figures};
 use crate::{Histogram, INTERVALS_PER_PERIOD};
-
-/// A counter that one thread writes: no locked instruction.
-#[derive(Debug, Default)]
-struct Count(AtomicU64);
-
-impl Count {
-    #[inline]
-    fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-    }
-
-    fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 #[derive(Debug, Default)]
 struct Interval {
@@ -65,6 +47,10 @@ pub struct Counters {
     pub write_bytes: u64,
     /// Commands that the device failed.
     pub errors: u64,
+    /// Of these, reads.
+    pub read_errors: u64,
+    /// Of these, writes.
+    pub write_errors: u64,
     /// Completions later than the latency target then in force (doorbell seen to completion posted).
     pub violations: u64,
     /// Sum of all latencies, for a mean.
@@ -82,6 +68,8 @@ impl AddAssign for Counters {
         self.read_bytes += other.read_bytes;
         self.write_bytes += other.write_bytes;
         self.errors += other.errors;
+        self.read_errors += other.read_errors;
+        self.write_errors += other.write_errors;
         self.violations += other.violations;
         self.latency_sum_ns += other.latency_sum_ns;
         self.served_sum_ns += other.served_sum_ns;
@@ -187,6 +175,8 @@ pub struct Probe {
     read_bytes: Count,
     write_bytes: Count,
     errors: Count,
+    read_errors: Count,
+    write_errors: Count,
     violations: Count,
     latency_sum_ns: Count,
     /// Of all intervals before the current one: summed once per interval, not per command.
@@ -201,7 +191,19 @@ pub struct Probe {
     /// pollers must not lock.
     best_effort_cap: AtomicU64,
     hwqs_in_use: AtomicU64,
+    /// What follows is for operators alone, and once per period.
+    poller: Count,
+    waiting: Count,
+    figures: Figures<{ TenantFigure::COUNT }>,
+    /// By queue.
+    hwq_of: Box<[AtomicU16]>,
 }
+
+/// VQs that a tenant has at most.
+const QUEUES: usize = 128;
+
+/// A queue that sends over no HWQ that its policy would name.
+const NO_HWQ: u16 = u16::MAX;
 
 impl Probe {
     /// A probe with nothing recorded.
@@ -218,6 +220,8 @@ impl Probe {
             read_bytes: Count::default(),
             write_bytes: Count::default(),
             errors: Count::default(),
+            read_errors: Count::default(),
+            write_errors: Count::default(),
             violations: Count::default(),
             latency_sum_ns: Count::default(),
             served_sum_ns: Count::default(),
@@ -227,6 +231,10 @@ impl Probe {
             bound: Mutex::new(None),
             best_effort_cap: AtomicU64::new(NO_CAP),
             hwqs_in_use: AtomicU64::new(0),
+            poller: Count::default(),
+            waiting: Count::default(),
+            figures: Figures::default(),
+            hwq_of: (0..QUEUES).map(|_| AtomicU16::new(NO_HWQ)).collect(),
         }
     }
 
@@ -274,7 +282,7 @@ impl Probe {
             Op::Flush | Op::WriteZeroes | Op::Discard => {}
         }
         if outcome.is_err() {
-            self.errors.add(1);
+            self.failed(op);
         }
         self.latency_sum_ns.add(latency_ns);
         self.histogram.record(latency_ns);
@@ -286,6 +294,16 @@ impl Probe {
         cell.sum_ns.add(served.0);
         if served.0 > cell.max_ns.get() {
             cell.max_ns.set(served.0);
+        }
+    }
+
+    #[cold]
+    fn failed(&self, op: Op) {
+        self.errors.add(1);
+        match op {
+            Op::Read => self.read_errors.add(1),
+            Op::Write => self.write_errors.add(1),
+            Op::Flush | Op::WriteZeroes | Op::Discard => {}
         }
     }
 
@@ -337,6 +355,8 @@ impl Probe {
             read_bytes: self.read_bytes.get(),
             write_bytes: self.write_bytes.get(),
             errors: self.errors.get(),
+            read_errors: self.read_errors.get(),
+            write_errors: self.write_errors.get(),
             violations: self.violations.get(),
             latency_sum_ns: self.latency_sum_ns.get(),
             served_sum_ns: self.served_sum_ns.get() + self.cell(current).sum_ns.get(),
@@ -357,6 +377,47 @@ impl Probe {
         let cap = bound.filter(|_| !guaranteed).and_then(|bound| bound.rests_on.best_effort_cap);
         self.best_effort_cap.store(cap.map_or(NO_CAP, f64::to_bits), Ordering::Relaxed);
         self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
+    }
+
+    /// The poller of that number serves the tenant here.
+    pub fn served_by(&self, poller: usize) {
+        self.poller.set(poller as u64);
+    }
+
+    /// That number.
+    pub fn poller(&self) -> usize {
+        self.poller.get() as usize
+    }
+
+    /// Publishes how many commands wait in the tenant's queues, and what the policy tells of the tenant.
+    pub(crate) fn publish_inside(&self, waiting: u64, tell_all: impl FnOnce(&mut dyn FnMut(TenantFigure, f64))) {
+        self.waiting.set(waiting);
+        let mut told = [None; TenantFigure::COUNT];
+        tell_all(&mut |figure, value| told[figure as usize] = Some(value));
+        self.figures.set(told);
+    }
+
+    /// Publishes the HWQ that a queue's next command goes to; `None`: nobody knows, or there is no such queue.
+    pub(crate) fn publish_hwq(&self, queue: u16, hwq: Option<HwqId>) {
+        if let Some(place) = self.hwq_of.get(usize::from(queue)) {
+            place.store(hwq.map_or(NO_HWQ, |hwq| hwq.0), Ordering::Relaxed);
+        }
+    }
+
+    /// Commands that waited in the tenant's queues at this poller, as of the last period in which that was awake.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.get()
+    }
+
+    /// A figure of the policy's about the tenant, as of that period; `None`: the policy in force has no such thing.
+    pub fn figure(&self, figure: TenantFigure) -> Option<f64> {
+        self.figures.get(figure as usize)
+    }
+
+    /// Queues, and the HWQ that the next command of each goes to, as of that period.
+    pub fn hwqs(&self) -> impl Iterator<Item = (u16, u16)> {
+        let told = (0..).zip(self.hwq_of.iter().map(|hwq| hwq.load(Ordering::Relaxed)));
+        told.filter(|(_, hwq)| *hwq != NO_HWQ)
     }
 
     /// The policy's latency bound with what it rests on, if it gives one.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use backend_memory::{Null, NullDrive};
 use backend_wrappers::{Checked, Delay, Fate, Fault, Faults, Faulty};
 use io_model::{Command, DeviceError, Fetch, HwqId, IoBuf, Nanos, Op, Outcome, Place, Source, TenantId, Token, VqId};
-use policy::{Class, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
-use poller::{Board, Poller, Probe};
+use policy::{Class, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
+use poller::{Board, INTERVAL, INTERVALS_PER_PERIOD, Poller, Probe};
 
 /// What happened, in order.
 type Log = Rc<RefCell<Vec<String>>>;
@@ -150,6 +150,18 @@ impl Policy for InOrder {
     fn interval(&mut self, reports: &[TenantReport], _now: Nanos) {
         self.intervals.push(reports.len());
     }
+
+    fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
+        self.backlog.get(usize::from(slot.0)).map(|_| HwqId(0))
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        tell(PolicyFigure::Window, 4.0);
+    }
+
+    fn tenant_figures(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
+        tell(TenantFigure::Lead, tenant.0.into());
+    }
 }
 
 struct Bench {
@@ -227,6 +239,31 @@ fn latency_counts_from_the_first_sight_of_the_doorbell() {
     assert_eq!(bench.poller.step(Nanos(100)).sent, 1);
     assert_eq!(bench.poller.step(Nanos(200)).completed, 1);
     assert_eq!(probe.counters().latency_sum_ns, 4 * 100 + 200);
+}
+
+#[test]
+fn what_operators_want_to_see_is_published_within_a_period() {
+    let mut bench = Bench::new();
+    let (slot, probe) = bench.add(1, 1..=400);
+    let (_, other) = bench.add(2, []);
+    bench.poller.step(Nanos(0));
+    assert_eq!(bench.poller.inside().in_flight()[0], 4);
+    assert_eq!((probe.waiting(), probe.figure(TenantFigure::Lead), probe.hwqs().count()), (0, None, 0));
+    for interval in 1..=INTERVALS_PER_PERIOD as u64 {
+        bench.poller.step(Nanos(INTERVAL.0 * interval));
+    }
+    // Four go at each step.
+    assert_eq!((probe.waiting(), other.waiting()), (400 - 4 * (INTERVALS_PER_PERIOD as u64 + 1), 0));
+    assert_eq!(bench.poller.inside().figure(PolicyFigure::Window), Some(4.0));
+    assert_eq!(bench.poller.inside().figure(PolicyFigure::LpnsOmega), None);
+    assert_eq!([&probe, &other].map(|probe| probe.figure(TenantFigure::Lead)), [Some(0.0), Some(1.0)]);
+    assert_eq!(probe.hwqs().collect::<Vec<_>>(), [(1, 0)]);
+    // A queue that goes is told no more.
+    bench.poller.source_mut(slot).unwrap().live = 0;
+    for interval in 1..=INTERVALS_PER_PERIOD as u64 {
+        bench.poller.step(Nanos(INTERVAL.0 * (interval + INTERVALS_PER_PERIOD as u64)));
+    }
+    assert_eq!((probe.hwqs().count(), bench.poller.inside().in_flight()[0]), (0, 0));
 }
 
 #[test]

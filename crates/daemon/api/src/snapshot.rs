@@ -139,6 +139,9 @@ pub struct Predicted {
     pub mean_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
+    /// What 99 of 100 of its commands take one at a time with nobody else on the drive.
+    #[serde(default)]
+    pub alone_us: f64,
     /// `declared`, or `measured`: nobody declared what it asks for, so this is for what it asked in the span.
     pub demand: String,
 }

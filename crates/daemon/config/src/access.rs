@@ -1,8 +1,12 @@
-//! Users and groups of the file: whose the daemon is once it serves, and whom each tenant's socket is for.
+//! Users and groups of the file: whose the daemon is once it serves, and whom its sockets are for; and its port.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::check::absolute;
 use crate::problem::Sink;
 use crate::section::{Section, Wrong, boolean, clip, or, text};
 
@@ -33,6 +37,10 @@ pub struct ApiSection {
     pub viewers: Option<Account>,
     /// The user of a tenant's socket may look at that tenant.
     pub tenants: bool,
+    /// Whoever has the token may look here by TCP too: an address of this host alone.
+    pub listen: Option<SocketAddr>,
+    /// The token, in a file of the operator's; else the daemon makes one. Absolute.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Who may use a tenant's socket, besides root and the daemon's own user.
@@ -94,7 +102,27 @@ pub(crate) fn read_api(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> ApiSec
     let viewers = section.get(sink, "viewers", account).map(Spanned::into_inner);
     // What can't be read is a problem of the file already.
     let tenants = or(sink, section, "tenants", false, boolean).unwrap_or_default();
-    ApiSection { operators, viewers, tenants }
+    let listen = section.get(sink, "listen", loopback).map(Spanned::into_inner);
+    let token_file = section.get(sink, "token_file", absolute).map(Spanned::into_inner);
+    if section.lacks("listen") {
+        let remedy = "add listen = \"127.0.0.1:9560\", or remove it";
+        section.forbid(sink, "token_file", "nobody who asks on the sockets needs a token", remedy);
+    }
+    ApiSection { operators, viewers, tenants, listen, token_file }
+}
+
+/// An address that other hosts can't reach: what goes over it is not encrypted.
+fn loopback(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
+    let found = text(value)?;
+    let remedy = "write an address of this host alone with a port, \"127.0.0.1:9560\" or \"[::1]:9560\"; for other \
+                  hosts, put a proxy with TLS before it";
+    let wrong = |why: &str| Wrong { what: format!("is {:?}, {why}", clip(&found)), remedy: remedy.into() };
+    let address: SocketAddr = found.parse().map_err(|_| wrong("which is no address with a port"))?;
+    match address {
+        _ if !address.ip().is_loopback() => Err(wrong("which other hosts may reach")),
+        _ if address.port() == 0 => Err(wrong("which nobody could find")),
+        _ => Ok(address),
+    }
 }
 
 /// The keys of a tenant that say whom its socket is for. `None`: the mode can't be used.

@@ -251,7 +251,7 @@ pub(crate) fn top<'t, 'i>(document: &'t DeTable<'i>) -> Section<'t, 'i> {
     Section::new(DAEMON, section::THE_TOP, section::TOP, None, Some(document))
 }
 
-fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
+pub(crate) fn absolute(value: &DeValue<'_>) -> Result<PathBuf, Wrong> {
     let found = text(value)?;
     if found.contains('\0') {
         return Err(Wrong { what: "has a NUL character in it".into(), remedy: "remove it".into() });

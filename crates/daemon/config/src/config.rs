@@ -336,6 +336,11 @@ impl Config {
     pub fn api_path(&self) -> PathBuf {
         self.runtime_dir.join("api.sock")
     }
+
+    /// The token of the API's port, where the daemon makes it.
+    pub fn made_token_path(&self) -> PathBuf {
+        self.runtime_dir.join("token")
+    }
 }
 
 impl Device {

@@ -58,7 +58,7 @@ pub(crate) const TOP: &[&str] = &[
     "namespace",
 ];
 pub(crate) const DAEMON_KEYS: &[&str] = &["user", "group"];
-pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants"];
+pub(crate) const API_KEYS: &[&str] = &["operators", "viewers", "tenants", "listen", "token_file"];
 pub(crate) const DEVICE: &[&str] = &[
     "backend",
     "path",

@@ -21,6 +21,8 @@ pub enum ThreadKind {
     Control,
     /// Answers who asks over HTTP.
     Api,
+    /// Reads the probes for whoever asks for metrics, and judges how tenants fare.
+    Metrics,
     /// Looks at mapped doorbells.
     Doorbells,
     /// Writes the log.
@@ -207,6 +209,9 @@ const OWNER: &[Call] = &[
 /// Of clients that are waited for together.
 const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];
 
+/// How full the daemon's file systems are.
+const METRICS: &[Call] = &[any(SYS_statfs), any(SYS_fstatfs)];
+
 const CONTROL: &[Call] = &[
     any(SYS_accept4),
     any(SYS_getsockopt),
@@ -289,13 +294,14 @@ const UBLK: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
         Self::Client,
         Self::Control,
         Self::Api,
+        Self::Metrics,
         Self::Doorbells,
         Self::Log,
         Self::Announce,
@@ -320,6 +326,7 @@ impl ThreadKind {
             Self::Drive => &[RUNTIME, PINS, DRIVE],
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
+            Self::Metrics => &[RUNTIME, FILES, METRICS],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile => &[RUNTIME, FILES],
@@ -338,6 +345,7 @@ impl ThreadKind {
             Self::Client => "client",
             Self::Control => "control",
             Self::Api => "api",
+            Self::Metrics => "metrics",
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",

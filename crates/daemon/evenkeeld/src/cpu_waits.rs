@@ -1,15 +1,15 @@
 //! How long pollers wait for their CPUs: a host that has too few looks like a slow drive.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_model::Nanos;
 
-/// The process's pollers, by the kernel's numbers. Of all its threads, of which each tenant has one, to find them by
-/// their names would take tens of milliseconds.
-static POLLERS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// The process's pollers: the daemon's numbers by the kernel's. Of all its threads, of which each tenant has one, to
+/// find them by their names would take tens of milliseconds.
+static POLLERS: Mutex<BTreeMap<i32, usize>> = Mutex::new(BTreeMap::new());
 
-fn pollers() -> MutexGuard<'static, BTreeSet<i32>> {
+fn pollers() -> MutexGuard<'static, BTreeMap<i32, usize>> {
     POLLERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -17,10 +17,10 @@ fn pollers() -> MutexGuard<'static, BTreeSet<i32>> {
 pub struct CountedPoller(i32);
 
 impl CountedPoller {
-    /// The calling thread.
-    pub fn this_thread() -> Self {
+    /// The calling thread, as the poller of that number.
+    pub fn this_thread(poller: usize) -> Self {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        pollers().insert(thread);
+        pollers().insert(thread, poller);
         Self(thread)
     }
 }
@@ -42,7 +42,7 @@ impl CpuWaits {
     /// Until now. Nothing where the kernel does not say: it counts unless built without.
     pub fn now() -> Self {
         let threads = pollers().clone();
-        let waits = threads.into_iter().filter_map(waited_ns);
+        let waits = threads.into_keys().filter_map(waited_ns);
         waits.fold(Self::default(), |sum, waited_ns| Self {
             pollers: sum.pollers + 1,
             waited_ns: sum.waited_ns.saturating_add(waited_ns),
@@ -54,6 +54,12 @@ impl CpuWaits {
         let all_ns = f64::from(self.pollers) * span.0 as f64;
         if all_ns > 0.0 { self.waited_ns.saturating_sub(then.waited_ns) as f64 / all_ns } else { 0.0 }
     }
+}
+
+/// What each poller waited since it started, in ns, by its number; what the kernel does not tell is left out.
+pub fn waits_by_poller() -> BTreeMap<usize, u64> {
+    let threads = pollers().clone();
+    threads.into_iter().filter_map(|(thread, poller)| Some((poller, waited_ns(thread)?))).collect()
 }
 
 /// A thread's wait; `None`: it ended.
@@ -78,11 +84,12 @@ mod tests {
     #[test]
     fn pollers_alone_are_counted_while_they_run() {
         let this = rustix::thread::gettid().as_raw_nonzero().get();
-        assert!(!pollers().contains(&this));
-        let counted = CountedPoller::this_thread();
-        assert!(waited_ns(this).is_some() && pollers().contains(&this));
+        assert!(!pollers().contains_key(&this));
+        let counted = CountedPoller::this_thread(4242);
+        assert!(waited_ns(this).is_some() && pollers().contains_key(&this));
+        assert!(waits_by_poller().contains_key(&4242));
         assert!(CpuWaits::now().pollers > 0);
         drop(counted);
-        assert!(!pollers().contains(&this), "other tests may have pollers, this one has none");
+        assert!(!pollers().contains_key(&this), "other tests may have pollers, this one has none");
     }
 }

@@ -85,6 +85,11 @@ impl Foresight {
         self.policy.name()
     }
 
+    /// What a tenant is called. `None`: it left.
+    pub fn name(&self, id: TenantId) -> Option<&str> {
+        self.tenants.get(&id).map(|said| said.name.as_str())
+    }
+
     /// Fills in what was said of a tenant. `false`: it left.
     pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
         let Some(said) = self.tenants.get(&id) else { return false };
@@ -119,6 +124,7 @@ impl Foresight {
                 iops: own.iops,
                 mean_us: own.mean.as_micros_f64(),
                 p99_us: own.p99.as_micros_f64(),
+                alone_us: own.alone.as_micros_f64(),
                 demand: demand.to_owned(),
             });
         }

@@ -1,12 +1,9 @@
-//! The API: HTTP and JSON over a Unix socket, on a thread of its own with the daemon's only asynchronous runtime. It
-//! asks the owner like everybody else.
+//! The API: what can be asked over HTTP, on its sockets (`api_socket`), and who may ask it. It asks the owner like
+//! everybody else.
 
-use std::future::poll_fn;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use api::{
     Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth,
     DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
@@ -19,51 +16,26 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use client_socket::{Gate, Listener};
-use confine::ThreadKind;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::Pid;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
-use crate::client_stream::{ClientStream, HandedOver};
+use crate::api_socket::MAX_CLIENTS;
+use crate::client_stream::HandedOver;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::events::{EventLog, Happened};
-use crate::places::Places;
+use crate::metrics_thread::{self, Metrics};
+use crate::port::{self, Token};
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
-use crate::roles::{Role, Roles};
-use crate::{panics, threads};
-
-/// Connections at a time.
-const MAX_CLIENTS: usize = 64;
-
-/// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
-const BACKLOG: i32 = 128;
-
-/// Connections of processes that have as many places as they may, which wait for one; more of them end.
-const MAX_QUEUED: usize = 128;
-
-/// How many of the places may be others' than operators', who always find one.
-const MAX_OTHERS: usize = MAX_CLIENTS / 2;
+use crate::roles::Role;
 
 /// How many clients may wait for something to happen: the others are for who has something to say.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
 
-/// How long a client may take to say what it wants, header by header.
-const HEADER_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long one request may take in all, and how long a connection may stay.
+/// How long one request may take in all.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
-const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
-
-/// After an accept that failed.
-const RETRY: Duration = Duration::from_millis(10);
 
 /// A disk takes a few hundred bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -77,7 +49,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
-        apply, export, events
+        apply, export, events, metrics_thread::answer
     ),
     components(schemas(
         Event,
@@ -139,93 +111,6 @@ fn meaning(status: &str) -> &'static str {
     }
 }
 
-/// The socket; its file goes when this is dropped.
-pub struct ApiSocket {
-    listener: Arc<Listener>,
-    closed: Arc<Notify>,
-}
-
-impl ApiSocket {
-    /// Serves the API, on a thread of its own.
-    ///
-    /// # Errors
-    /// The kernel refused a thread or the socket.
-    pub fn serve(listener: Listener, roles: Roles, asked: Asked, gate: Option<Arc<Gate>>) -> Result<Self> {
-        let listener = Arc::new(listener);
-        listener.listen_for(gate, BACKLOG)?;
-        let closed = Arc::new(Notify::new());
-        let (served, is_closed) = (Arc::clone(&listener), Arc::clone(&closed));
-        let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
-            threads::enter(ThreadKind::Api);
-            panics::drill();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            // Without it nobody is answered: a client sees its connection end.
-            if let Ok(runtime) = runtime {
-                runtime.block_on(async {
-                    tokio::select! {
-                        biased;
-                        () = is_closed.notified() => {}
-                        _ = accept(served, roles, router(asked)) => {}
-                    }
-                });
-            }
-        });
-        thread.context("can't start the API's thread")?;
-        Ok(Self { listener, closed })
-    }
-}
-
-impl Drop for ApiSocket {
-    fn drop(&mut self) {
-        // No accept would tell: a socket that was taken off its place has nobody now and later.
-        self.closed.notify_one();
-        self.listener.close();
-    }
-}
-
-async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result<()> {
-    let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
-    let places = Places::new(MAX_CLIENTS);
-    let queue = Arc::new(Semaphore::new(MAX_QUEUED));
-    let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
-    loop {
-        // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
-        let stream = match poll_fn(|context| waited.poll_accept(context)).await {
-            Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
-            // It changed its mind, or there is no descriptor left for a moment.
-            Err(_) => {
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-        };
-        let role = listener.admit(&stream).ok().and_then(|()| roles.of(&stream).ok());
-        let Some((role, process)) = role.zip(process_of(&stream)) else { continue };
-        let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
-        let Ok(other) = other.transpose() else { continue };
-        let handed_over = HandedOver::default();
-        let for_operator = (role == Role::Operator).then(|| handed_over.clone());
-        let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
-        let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
-        let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
-        let places = Arc::clone(&places);
-        tokio::spawn(async move {
-            let Ok(place) = tokio::time::timeout(CONNECTION_LIMIT, places.take(process)).await else { return };
-            drop(queued);
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            // What became of it, its client knows.
-            let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
-            drop((place, other));
-        });
-    }
-}
-
-/// The process that connected.
-fn process_of(client: impl AsFd) -> Option<Pid> {
-    socket_peercred(client).ok().map(|peer| peer.pid)
-}
-
 /// What requests are answered from.
 #[derive(Clone)]
 pub struct Asked {
@@ -233,12 +118,13 @@ pub struct Asked {
     events: Arc<EventLog>,
     /// Places for those who wait for events.
     waits: Arc<Semaphore>,
+    metrics: Metrics,
 }
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)) }
+    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics }
     }
 }
 
@@ -248,7 +134,14 @@ impl FromRef<Asked> for Handle {
     }
 }
 
-fn router(asked: Asked) -> Router {
+impl FromRef<Asked> for Metrics {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.metrics.clone()
+    }
+}
+
+/// All of it, for the socket.
+pub fn router(asked: Asked) -> Router {
     Router::new()
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
@@ -261,15 +154,34 @@ fn router(asked: Asked) -> Router {
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
+        .route("/metrics", get(metrics_thread::answer))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
-        .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
-        .method_not_allowed_fallback(|| async {
-            Refused(Problem::new(405, "no-such-method", "this can't be done with it", SEE_DOCUMENT))
-        })
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(if_allowed))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(asked)
+}
+
+/// What can be looked at on the port, and nothing that changes anything.
+pub fn router_of_port(asked: Asked, token: Token) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_thread::answer))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
+        .layer(axum::middleware::from_fn(in_time))
+        .layer(DefaultBodyLimit::max(0))
+        .with_state(asked)
+}
+
+async fn nothing_here() -> Refused {
+    Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT))
+}
+
+async fn no_such_method() -> Refused {
+    Refused(Problem::new(405, "no-such-method", "this can't be done with it", SEE_DOCUMENT))
 }
 
 /// What a tenant's own user may look at, beside each of its disks.

@@ -9,12 +9,12 @@
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, who may ask it for what, what it has the owner do, and what it says where that can't be done |
+//! | `http`, `api_socket`, `port`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, its socket and its port, who may ask it for what, what it has the owner do, and what it says where that can't be done |
 //! | `namespaces` | disks without a socket, and which controllers have them |
 //! | `adding` | drives that come and go |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
-//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch` | what is told of the tenants |
+//! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
@@ -24,6 +24,7 @@
 
 mod adding;
 mod adopting;
+mod api_socket;
 mod applying;
 mod client_stream;
 mod clock;
@@ -40,6 +41,7 @@ mod growing;
 mod http;
 mod leaving;
 mod log;
+mod metrics_thread;
 mod namespace_changes;
 mod namespaces;
 mod next_start;
@@ -53,6 +55,7 @@ mod places;
 mod poller_thread;
 mod poller_waker;
 mod pollers;
+mod port;
 mod problems;
 mod promises_watch;
 mod queues;
@@ -65,5 +68,6 @@ mod snapshot;
 pub mod stderr;
 mod stopwatch;
 mod threads;
+mod verdicts;
 mod wiping;
 mod zeroing;

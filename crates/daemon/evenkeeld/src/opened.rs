@@ -23,6 +23,7 @@ use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
 use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
+use crate::port::OpenedPort;
 use crate::roles::Roles;
 
 /// Everything that is opened once.
@@ -33,6 +34,9 @@ pub struct Opened {
     pub(crate) absent: Absent,
     pub(crate) control: Listener,
     pub(crate) api: Listener,
+    pub(crate) port: Option<OpenedPort>,
+    /// Where the daemon keeps what must outlive it.
+    pub(crate) state_dir: PathBuf,
     pub(crate) own_file: Option<OwnFile>,
     pub(crate) roles: Roles,
     /// The shortest that a drive's pollers ask for.
@@ -115,10 +119,26 @@ impl Opened {
         // Who asks is told what it may not.
         let mode = if roles.let_others_in() { 0o666 } else { 0o600 };
         let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
+        let port = OpenedPort::open(config, identity.as_ref())?;
+        let state_dir = config.state_dir.clone();
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
-        Ok(Self { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper: None, identity })
+        let helper = None;
+        Ok(Self {
+            drives,
+            added,
+            absent,
+            control,
+            api,
+            port,
+            state_dir,
+            own_file,
+            roles,
+            doorbell_scan,
+            helper,
+            identity,
+        })
     }
 
     /// The same where these drives can't be had either.

@@ -11,12 +11,14 @@ use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
 use io_model::TenantId;
 
+use crate::api_socket::ApiSocket;
 use crate::clock::Clock;
 use crate::control::{ControlSocket, View};
 use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
-use crate::http::{ApiSocket, Asked};
+use crate::http::Asked;
+use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
@@ -48,12 +50,18 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper, .. } = opened;
+        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
+            opened;
+        let helper = opened.helper;
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
         let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
-        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events));
+        if let Some(port) = &port {
+            (common.around.sink)(Level::Info, &port.to_string());
+        }
+        let metrics = Metrics::start(common.handle.clone(), clock, state_dir)?;
+        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events), metrics);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -65,7 +73,7 @@ impl Owner {
             own_file,
             told_pollers: 0,
             _control: ControlSocket::serve(control, View { daemon: common.handle.clone(), clock }, control_gate)?,
-            _api: ApiSocket::serve(api, roles, asked, api_gate)?,
+            _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
             common,
         };
         let started = owner.drives.values_mut().try_for_each(ServedDrive::start_tenants);

@@ -207,7 +207,7 @@ struct Runner<S: FrontEnd, B> {
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
     fn run(mut self, cpu: Option<u32>) -> u32 {
         threads::enter(ThreadKind::Poller);
-        let _counted = CountedPoller::this_thread();
+        let _counted = CountedPoller::this_thread(self.number);
         if let Some(cpu) = cpu {
             pin(cpu);
         }
@@ -215,14 +215,16 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.watch_drive();
-        let mut stopwatch = Stopwatch::start(self.number, self.poller.board(), self.clock.now());
+        let mut stopwatch = Stopwatch::start(self.number, self.poller.board(), self.poller.inside(), self.clock.now());
+        let mut moved = false;
         loop {
             if self.waker.take_messages() && self.read_messages() {
                 return self.drain();
             }
             let now = self.clock.now();
-            stopwatch.lap(now);
+            stopwatch.lap(now, moved);
             let progress = self.poller.step(now);
+            moved = progress.any();
             if !self.unsettled.is_empty() {
                 self.settle(now);
             }
@@ -232,7 +234,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                 self.next_weights = now + INTERVAL;
                 self.follow_weights();
             }
-            if !progress.any() {
+            if !moved {
                 self.rest(now, &mut stopwatch);
             }
         }
@@ -291,6 +293,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
 
     fn add(&mut self, addition: Addition<S>, done: &Sender<TenantSlot>) {
         let Addition { front_end, id, probe, terms } = addition;
+        probe.served_by(self.number);
         // Who gets no answer finds that there was no place.
         let Ok(slot) = self.poller.add(front_end, probe, &terms) else { return };
         self.tenants.insert(id, slot);
@@ -345,7 +348,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         if self.may_sleep(now) {
             self.sleep(stopwatch);
         } else if self.behaviour.naps && now - self.poller.last_progress().max(self.napped) > LOOKS_IN_VAIN {
-            stopwatch.lap(self.clock.now());
+            stopwatch.pause(self.clock.now());
             self.waker.sleep(Some(NAP));
             self.napped = self.clock.now();
             stopwatch.resume(self.napped);
@@ -408,7 +411,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             let health = if self.unchecked { self.next_health } else { Nanos::MAX };
             let next = self.poller.next_timer().min(health).min(self.next_look(now));
             let timer = Duration::from_nanos((next - now).0);
-            stopwatch.lap(self.clock.now());
+            stopwatch.pause(self.clock.now());
             self.unchecked |= self.waker.sleep(Some(timer.min(LONGEST_SLEEP)));
             stopwatch.resume(self.clock.now());
             if scanned {

@@ -89,8 +89,8 @@ fn fails(row: &TenantRow, why: &str) -> String {
     )
 }
 
-/// `None` where too little was asked to tell.
-fn is_kept(row: &TenantRow, span: Duration) -> Option<bool> {
+/// Whether a promise was kept over a span; `None` where too little was asked to tell.
+pub fn is_kept(row: &TenantRow, span: Duration) -> Option<bool> {
     row.kept.filter(|_| row.iops * span.as_secs_f64() >= COMMANDS_MIN)
 }
 

@@ -78,7 +78,7 @@ impl Marks {
 
     /// What happened from then until `now`, drive by drive. Of one that came since, everything.
     pub fn until(&self, now: Nanos, views: &[DriveView]) -> Snapshot {
-        let nothing = Mark { at: self.at, ..Mark::start() };
+        let nothing = Mark::of_nobody(self.at);
         let of = |drive: &DriveView| {
             let mark = self.of.get(&drive.name).unwrap_or(&nothing);
             (
@@ -128,9 +128,9 @@ impl Mark {
         *self = Self { at, waits: CpuWaits::now(), tenants };
     }
 
-    /// The start of everything, when nobody was there yet.
-    pub fn start() -> Self {
-        Self { at: Nanos(0), waits: CpuWaits::default(), tenants: BTreeMap::new() }
+    /// A time when nobody was there yet.
+    pub fn of_nobody(at: Nanos) -> Self {
+        Self { at, waits: CpuWaits::default(), tenants: BTreeMap::new() }
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.

@@ -1,9 +1,9 @@
-//! Finds a poller's long iterations.
+//! What a poller does with its time, and its long iterations.
 
 use std::sync::Arc;
 
 use io_model::Nanos;
-use poller::{Board, Iterations};
+use poller::{Board, Inside, Iterations};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How old the last look at the CPU time may get while a poller runs. Each is a system call.
@@ -12,9 +12,9 @@ const LOOK_PERIOD: Nanos = Nanos::from_millis(200);
 /// Who gave the CPU away for less had it back at once, and saves the system call.
 const AWAY: Nanos = Nanos(5_000);
 
-/// Measures one poller's iterations, from one reading of its clock to the next: nothing but a comparison for those that
-/// are not long. Of a long one, the time counts in which the thread was on its CPU. The kernel says that for longer
-/// spans alone: a wait for the CPU shortly before counts as if it had been in the long iteration.
+/// Measures one poller's iterations, from one reading of its clock to the next: two counts and a comparison for those
+/// that are not long. Of a long one, the time counts in which the thread was on its CPU. The kernel says that for
+/// longer spans alone: a wait for the CPU shortly before counts as if it had been in the long iteration.
 pub struct Stopwatch {
     iterations: Arc<Iterations>,
     board: Arc<Board>,
@@ -27,15 +27,16 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     /// Of the poller of that number, in whose thread this is called.
-    pub fn start(poller: usize, board: &Arc<Board>, now: Nanos) -> Self {
-        let iterations = Arc::new(Iterations::new(poller));
+    pub fn start(poller: usize, board: &Arc<Board>, inside: &Arc<Inside>, now: Nanos) -> Self {
+        let iterations = Arc::new(Iterations::new(poller, Arc::clone(inside)));
         board.add_poller(Arc::clone(&iterations));
         Self { iterations, board: Arc::clone(board), begun: now, looked: now, used: cpu_time() }
     }
 
-    /// An iteration has ended, and the next one begins.
+    /// An iteration has ended, in which commands moved or not, and the next one begins.
     #[inline]
-    pub fn lap(&mut self, now: Nanos) {
+    pub fn lap(&mut self, now: Nanos, moved: bool) {
+        self.iterations.ended(now - self.begun, moved);
         if now - self.begun >= Iterations::LONG {
             self.was_long(now);
         } else if now - self.looked >= LOOK_PERIOD {
@@ -44,8 +45,15 @@ impl Stopwatch {
         self.begun = now;
     }
 
-    /// The thread is back from a sleep, or from giving its CPU away, for which it left at the last lap.
+    /// The same, in which nothing moved; the thread goes to sleep now, or gives its CPU away.
+    pub fn pause(&mut self, now: Nanos) {
+        self.lap(now, false);
+        self.iterations.falls_asleep();
+    }
+
+    /// It is back.
     pub fn resume(&mut self, now: Nanos) {
+        self.iterations.woke(now - self.begun);
         if now - self.begun >= AWAY {
             (self.looked, self.used) = (now, cpu_time());
         }
@@ -93,20 +101,22 @@ mod tests {
     #[test]
     fn time_on_the_cpu_counts_and_time_away_from_it_does_not() {
         let (board, clock) = (Arc::new(Board::default()), Clock::start());
-        let mut stopwatch = Stopwatch::start(7, &board, clock.now());
+        let inside = Arc::new(Inside::new(1, 1));
+        let mut stopwatch = Stopwatch::start(7, &board, &inside, clock.now());
         let [iterations] = &board.pollers()[..] else { panic!("one poller") };
         assert_eq!(iterations.poller(), 7);
 
         std::thread::sleep(Duration::from_millis(20));
-        stopwatch.lap(clock.now());
+        stopwatch.lap(clock.now(), false);
         let (_, longest) = iterations.since(&[]);
         assert!(longest < Nanos::from_millis(10), "it slept: {longest}");
 
+        stopwatch.pause(clock.now());
         std::thread::sleep(Duration::from_millis(1));
         stopwatch.resume(clock.now());
         let until = cpu_time() + Nanos::from_millis(2);
         while cpu_time() < until {}
-        stopwatch.lap(clock.now());
+        stopwatch.lap(clock.now(), true);
         let (count, longest) = iterations.since(&[]);
         assert!(count > 0 && longest >= Nanos(1_900_000), "{longest}");
 

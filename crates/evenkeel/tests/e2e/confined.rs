@@ -39,6 +39,8 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("vfio-db", "client"),
         ("vhost-web", "client"),
         ("control", "control"),
+        ("metrics", "metrics"),
+        ("verdicts", "metrics"),
         ("doorbells", "doorbells"),
         ("log", "log"),
         ("announce", "announce"),
@@ -91,7 +93,9 @@ fn every_thread_is_filtered_unless_asked_not_to() {
     let home = Home::new();
     let threads = filtered(&home, &[]);
     assert!(threads.iter().all(|(_, is_filtered)| *is_filtered), "{threads:?}");
-    for begins in ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "doorbells", "log"] {
+    for begins in
+        ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "metrics", "verdicts", "doorbells", "log"]
+    {
         assert!(threads.iter().any(|(name, _)| name.starts_with(begins)), "{begins}: {threads:?}");
     }
     assert!(!fs::read_to_string(home.path("log")).unwrap().contains("--unconfined"));

@@ -44,7 +44,9 @@ pub use self::config::FairConfig;
 use self::account::Account;
 use self::queues::{Queues, weight_of};
 use crate::ready::NONE;
-use crate::{COST_UNIT, ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot};
+use crate::{
+    COST_UNIT, ConfigError, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+};
 
 /// The FairNVMe policy of one poller.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub struct FairNvme {
     epoch_end: Nanos,
     /// Published: i of Algorithm 1.
     cursor: u16,
+    /// What all tenants here claimed of an epoch as of the last interval's end, for figures.
+    claims: f64,
 }
 
 impl FairNvme {
@@ -85,6 +89,7 @@ impl FairNvme {
             rivals_elsewhere: false,
             epoch_end: Nanos(0),
             cursor: 0,
+            claims: 0.0,
             config,
         })
     }
@@ -97,10 +102,17 @@ impl FairNvme {
     /// A tenant's state, weight and budget. `None`: it has no VQ here.
     pub fn state(&self, tenant: TenantId) -> Option<FairState> {
         let slot = self.queues.slot_of(tenant);
+        let others = (0..).zip(&self.accounts).filter(|(tenant, _)| self.queues.serves(*tenant));
+        self.state_at(slot, others.map(|(_, account)| account.claim()).sum())
+    }
+
+    /// The same where all tenants together claim so much.
+    fn state_at(&self, slot: u16, claims: f64) -> Option<FairState> {
         let account = self.accounts.get(usize::from(slot)).filter(|_| self.queues.serves(slot))?;
+        let share_ns = || self.config.total_budget_ns() as f64 * account.claim() / claims.max(f64::MIN_POSITIVE);
         let budget_ns = match self.config.variant {
             Variant::Published => account.budget_ns,
-            Variant::Corrected => account.budget_ns + self.share_ns(account) - account.spent_ns,
+            Variant::Corrected => account.budget_ns + share_ns() - account.spent_ns,
         };
         Some(FairState {
             state: account.state,
@@ -109,13 +121,6 @@ impl FairNvme {
             budget_ns,
             in_flight: account.in_flight,
         })
-    }
-
-    /// A tenant's part of an epoch's total budget.
-    fn share_ns(&self, account: &Account) -> f64 {
-        let others = (0..).zip(&self.accounts).filter(|(tenant, _)| self.queues.serves(*tenant));
-        let claims: f64 = others.map(|(_, account)| account.claim()).sum();
-        self.config.total_budget_ns() as f64 * account.claim() / claims.max(f64::MIN_POSITIVE)
     }
 
     /// Nothing can be sent now.
@@ -321,11 +326,14 @@ impl Policy for FairNvme {
 
     fn interval(&mut self, reports: &[TenantReport], _: Nanos) {
         let (mut own, mut elsewhere) = (0.0, 0.0);
+        self.claims = 0.0;
         for report in reports {
             let busy = report.mean_latency > Nanos(0) || report.submitted > report.completed;
             let weight = f64::from(weight_of(report.class));
-            if self.queues.serves(self.queues.slot_of(report.tenant)) {
+            let slot = self.queues.slot_of(report.tenant);
+            if self.queues.serves(slot) {
                 own += weight;
+                self.claims += self.accounts[usize::from(slot)].claim();
             } else if busy {
                 elsewhere += weight;
             }
@@ -338,5 +346,27 @@ impl Policy for FairNvme {
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.queues.hwq_of(slot)
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        if self.config.variant == Variant::Corrected {
+            tell(PolicyFigure::Window, self.window_ticks as f64 / f64::from(COST_UNIT));
+        }
+    }
+
+    fn tenant_figures(&self, TenantSlot(tenant): TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
+        let Some(FairState { state, thresh_cur, weight, budget_ns, .. }) = self.state_at(tenant, self.claims) else {
+            return;
+        };
+        let state = match state {
+            TenantState::Idle => 0.0,
+            TenantState::Balanced => 1.0,
+            TenantState::Unbalanced => 2.0,
+            TenantState::Saturated => 3.0,
+        };
+        tell(TenantFigure::FairState, state);
+        tell(TenantFigure::FairThreshold, thresh_cur.0 as f64 / 1e9);
+        tell(TenantFigure::FairWeight, weight);
+        tell(TenantFigure::FairBudget, budget_ns / 1e9);
     }
 }

@@ -49,7 +49,7 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{ConfigError, Next, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot};
+use crate::{ConfigError, Next, Policy, PolicyFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot};
 
 /// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
 /// throttle lets it go.
@@ -311,5 +311,17 @@ impl Policy for Lpns {
 
     fn wrr_weights(&self) -> Option<WrrWeights> {
         self.config.weights()
+    }
+
+    fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
+        let ThrottleState { engaged, omega, theta, cap, rate_iops } = self.throttle_state();
+        tell(PolicyFigure::LpnsEngaged, f64::from(u8::from(engaged)));
+        tell(PolicyFigure::LpnsOmega, omega);
+        tell(PolicyFigure::LpnsSwitches, self.switches() as f64);
+        let told =
+            [(PolicyFigure::LpnsTheta, theta), (PolicyFigure::LpnsCap, cap), (PolicyFigure::LpnsRate, rate_iops)];
+        told.into_iter().filter_map(|(figure, value)| Some((figure, value?))).for_each(|(figure, value)| {
+            tell(figure, value);
+        });
     }
 }

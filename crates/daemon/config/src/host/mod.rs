@@ -6,6 +6,7 @@ mod image_id;
 pub mod in_use;
 mod nvme;
 mod sockets;
+mod token;
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};

@@ -1,0 +1,145 @@
+//! The sockets that the API is asked on, a thread with the daemon's only asynchronous runtime, and how many may ask.
+
+use std::future::poll_fn;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::{Extension, Router};
+use client_socket::{Gate, Listener};
+use confine::ThreadKind;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, Semaphore};
+
+use crate::client_stream::{ClientStream, HandedOver};
+use crate::http::{Asked, router, router_of_port};
+use crate::places::Places;
+use crate::port::{self, OpenedPort};
+use crate::roles::{Role, Roles};
+use crate::{panics, threads};
+
+/// Connections at a time.
+pub const MAX_CLIENTS: usize = 64;
+
+/// Clients that may wait for a place, beyond which connecting fails or waits itself (listen(2)).
+const BACKLOG: i32 = 128;
+
+/// Connections of processes that have as many places as they may, which wait for one; more of them end.
+const MAX_QUEUED: usize = 128;
+
+/// How many of the places may be others' than operators', who always find one.
+const MAX_OTHERS: usize = MAX_CLIENTS / 2;
+
+/// How long a client may take to say what it wants, header by header.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a connection may stay.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
+
+/// After an accept that failed.
+pub const RETRY: Duration = Duration::from_millis(10);
+
+/// The socket; its file goes when this is dropped.
+pub struct ApiSocket {
+    listener: Arc<Listener>,
+    closed: Arc<Notify>,
+}
+
+impl ApiSocket {
+    /// Serves the API, on a thread of its own; and what can be looked at by TCP, if it has a port.
+    ///
+    /// # Errors
+    /// The kernel refused a thread or the socket.
+    pub fn serve(
+        listener: Listener,
+        port: Option<OpenedPort>,
+        roles: Roles,
+        asked: Asked,
+        gate: Option<Arc<Gate>>,
+    ) -> Result<Self> {
+        let listener = Arc::new(listener);
+        listener.listen_for(gate, BACKLOG)?;
+        let closed = Arc::new(Notify::new());
+        let (served, is_closed) = (Arc::clone(&listener), Arc::clone(&closed));
+        let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
+            threads::enter(ThreadKind::Api);
+            panics::drill();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            // Without it nobody is answered: a client sees its connection end.
+            if let Ok(runtime) = runtime {
+                runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        () = is_closed.notified() => {}
+                        _ = accept(served, roles, router(asked.clone())) => {}
+                        _ = port::accept(port, |token| router_of_port(asked, token)) => {}
+                    }
+                });
+            }
+        });
+        thread.context("can't start the API's thread")?;
+        Ok(Self { listener, closed })
+    }
+}
+
+impl Drop for ApiSocket {
+    fn drop(&mut self) {
+        // No accept would tell: a socket that was taken off its place has nobody now and later.
+        self.closed.notify_one();
+        self.listener.close();
+    }
+}
+
+async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result<()> {
+    let waited = tokio::net::UnixListener::from_std(listener.as_fd().try_clone_to_owned()?.into())?;
+    let places = Places::new(MAX_CLIENTS);
+    let queue = Arc::new(Semaphore::new(MAX_QUEUED));
+    let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
+    loop {
+        // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
+        let stream = match poll_fn(|context| waited.poll_accept(context)).await {
+            Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
+            // It changed its mind, or there is no descriptor left for a moment.
+            Err(_) => {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        let role = listener.admit(&stream).ok().and_then(|()| roles.of(&stream).ok());
+        let Some((role, process)) = role.zip(process_of(&stream)) else { continue };
+        let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
+        let Ok(other) = other.transpose() else { continue };
+        let handed_over = HandedOver::default();
+        let for_operator = (role == Role::Operator).then(|| handed_over.clone());
+        let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
+        let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
+        let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
+        let places = Arc::clone(&places);
+        tokio::spawn(async move {
+            let Ok(place) = tokio::time::timeout(CONNECTION_LIMIT, places.take(process)).await else { return };
+            drop(queued);
+            serve_connection(stream, service).await;
+            drop((place, other));
+        });
+    }
+}
+
+/// Answers what a client asks on one connection, as long as it may stay.
+pub async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, service: TowerToHyperService<Router>) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    // What became of it, its client knows.
+    let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+}
+
+/// The process that connected.
+fn process_of(client: impl AsFd) -> Option<Pid> {
+    socket_peercred(client).ok().map(|peer| peer.pid)
+}

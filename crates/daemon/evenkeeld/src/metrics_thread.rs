@@ -1,0 +1,321 @@
+//! What `GET /metrics` answers: read from the probes when somebody asks, on a thread of its own. No poller does
+//! anything for it, and who asks of the API waits for nobody who asks for this.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow};
+use api::{Drive, Operation, Problem};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use confine::ThreadKind;
+use metrics::{
+    BOUNDS_NS, DriveReading, FileSystem, Format, Moved, PollerReading, QueueReading, Reading, TenantReading,
+};
+use policy::{Class, PolicyFigure, TenantFigure};
+use poller::{Board, Iterations, Spent, TenantProbes, at_most};
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::cpu_waits::waits_by_poller;
+use crate::daemon::{Command, DriveView, Handle};
+use crate::disks::{DiskCommand, Reply};
+use crate::foresight::Foresight;
+use crate::refused::Refused;
+use crate::verdicts::Verdicts;
+use crate::{panics, threads};
+
+/// For so long an answer is given again: ten thousand who ask cost as much as one.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Answers that clients have not read yet take no more than this and one: beyond it, all get the newest again.
+const MAX_UNREAD_BYTES: usize = 64 << 20;
+
+/// Asks the thread.
+#[derive(Clone)]
+pub struct Metrics {
+    requests: Sender<Request>,
+}
+
+struct Request {
+    format: Format,
+    answer: oneshot::Sender<Arc<String>>,
+}
+
+impl Metrics {
+    /// Starts the thread, and the one that judges how tenants fare.
+    ///
+    /// # Errors
+    /// The kernel refused a thread.
+    pub fn start(daemon: Handle, clock: Clock, state_dir: PathBuf) -> Result<Self> {
+        let (requests, asked) = channel();
+        let verdicts = Verdicts::start(daemon.clone(), clock)?;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_at_s = since_1970.as_secs_f64() - clock.now().0 as f64 / 1e9;
+        let reader = Reader { daemon, verdicts, state_dir, started_at_s };
+        let run = move || {
+            threads::enter(ThreadKind::Metrics);
+            panics::drill();
+            answer_all(&reader, &asked);
+        };
+        std::thread::Builder::new().name("metrics".into()).spawn(run).context("can't start the metrics' thread")?;
+        Ok(Self { requests })
+    }
+}
+
+/// What the daemon says of its drives, pollers and tenants, for Prometheus: in its text format, or as OpenMetrics if
+/// `Accept` asks for it. docs/METRICS.md says what each metric is.
+#[utoipa::path(
+    get, path = "/metrics", tag = "http", operation_id = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 503, body = Problem))
+)]
+pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Result<Response, Refused> {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept);
+    let (answer, answered) = oneshot::channel();
+    // If nobody hears it, nobody answers.
+    let _ = metrics.requests.send(Request { format, answer });
+    let ending = || Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"));
+    let text = answered.await.map_err(|_| ending())?;
+    let body = Body::from(Bytes::from_owner(Text(text)));
+    Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
+}
+
+/// An answer that several clients may be reading.
+struct Text(Arc<String>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// Answers until nobody can ask any more.
+fn answer_all(reader: &Reader, asked: &Receiver<Request>) {
+    let mut answers = Answers::default();
+    loop {
+        let next = match answers.reading {
+            Some(_) => asked.recv_timeout(FRESH),
+            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match next {
+            Ok(Request { format, answer }) => {
+                let Ok(text) = answers.get(reader, format) else { return };
+                // Who asked may have gone.
+                let _ = answer.send(text);
+            }
+            Err(RecvTimeoutError::Timeout) => answers.forget(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// The newest reading and its texts, and those before that somebody has still to read.
+#[derive(Default)]
+struct Answers {
+    reading: Option<(Instant, Arc<Reading>)>,
+    texts: Vec<(Format, Arc<String>)>,
+    unread: Vec<Weak<String>>,
+}
+
+impl Answers {
+    /// # Errors
+    /// The daemon is ending.
+    fn get(&mut self, reader: &Reader, format: Format) -> Result<Arc<String>> {
+        let is_too_much = self.is_too_much();
+        let reading = match &self.reading {
+            Some((at, reading)) if at.elapsed() < FRESH || is_too_much => Arc::clone(reading),
+            _ => {
+                let reading = Arc::new(reader.read()?);
+                self.texts.clear();
+                self.reading = Some((Instant::now(), Arc::clone(&reading)));
+                reader.verdicts.wanted();
+                reading
+            }
+        };
+        if let Some((_, text)) = self.texts.iter().find(|(of, _)| *of == format) {
+            return Ok(Arc::clone(text));
+        }
+        let text = Arc::new(metrics::render(&reading, format));
+        self.unread.push(Arc::downgrade(&text));
+        self.texts.push((format, Arc::clone(&text)));
+        Ok(text)
+    }
+
+    /// Whether what clients have still to read is as much as it may be.
+    fn is_too_much(&mut self) -> bool {
+        let newest = |text: &Arc<String>| self.texts.iter().any(|(_, other)| Arc::ptr_eq(text, other));
+        let mut bytes = 0;
+        self.unread.retain(|text| match text.upgrade() {
+            Some(text) => {
+                bytes += if newest(&text) { 0 } else { text.len() };
+                true
+            }
+            None => false,
+        });
+        bytes >= MAX_UNREAD_BYTES
+    }
+
+    /// Nobody asked for a while. What somebody reads still is kept by who reads it.
+    fn forget(&mut self) {
+        if !self.is_too_much() {
+            self.reading = None;
+            self.texts.clear();
+        }
+    }
+}
+
+/// Where everything is read.
+struct Reader {
+    daemon: Handle,
+    verdicts: Verdicts,
+    state_dir: PathBuf,
+    started_at_s: f64,
+}
+
+impl Reader {
+    fn read(&self) -> Result<Reading> {
+        let views = self.daemon.describe()?;
+        let drives = self.ask(DiskCommand::Drives)?;
+        let operations: Vec<Operation> = self.ask(DiskCommand::Operations)?;
+        let file_systems = self.file_systems(&drives);
+        let cpu_waits = waits_by_poller();
+        let verdicts = self.verdicts.now();
+        let read = |drive: Drive| {
+            let view = views.iter().find(|view| *view.name == drive.name);
+            let pollers = view.map(|view| pollers(&view.board, &cpu_waits)).unwrap_or_default();
+            let tenants = view.map(|view| tenants(view, &verdicts)).unwrap_or_default();
+            DriveReading { drive, pollers, tenants }
+        };
+        Ok(Reading {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_s: self.started_at_s,
+            drives: drives.into_iter().map(read).collect(),
+            operations,
+            file_systems,
+        })
+    }
+
+    fn ask<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
+        let (answer, answered) = channel();
+        self.daemon.tell(Command::Disk(command(Box::new(move |it| {
+            // Nobody gives up waiting.
+            let _ = answer.send(it);
+        }))));
+        answered.recv().map_err(|_| anyhow!("the daemon is ending"))
+    }
+
+    /// Those of the state directory and of drives that are files.
+    fn file_systems(&self, drives: &[Drive]) -> Vec<FileSystem> {
+        let state = ("state".to_owned(), self.state_dir.clone());
+        let images = drives.iter().filter(|drive| drive.backend == "file");
+        let images = images.filter_map(|drive| Some((drive.name.clone(), PathBuf::from(drive.path.as_ref()?))));
+        let look = |(holds, path): (String, PathBuf)| {
+            // One that is not there, or that the daemon's user can't reach, is left out.
+            let found = rustix::fs::statvfs(&path).ok()?;
+            let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+            let (size_bytes, free_bytes) = (bytes(found.f_blocks), bytes(found.f_bavail));
+            Some(FileSystem { path: path.display().to_string(), holds, size_bytes, free_bytes })
+        };
+        std::iter::once(state).chain(images).filter_map(look).collect()
+    }
+}
+
+fn pollers(board: &Board, cpu_waits: &BTreeMap<usize, u64>) -> Vec<PollerReading> {
+    let read = |iterations: &Arc<Iterations>| {
+        let Spent { iterations: count, busy_ns, sleeps, slept_ns, is_asleep } = iterations.spent();
+        let (long_iterations, longest) = iterations.since(&[]);
+        let inside = iterations.inside();
+        let mut figures = [None; PolicyFigure::COUNT];
+        PolicyFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = inside.figure(*figure));
+        PollerReading {
+            poller: iterations.poller(),
+            iterations: count,
+            busy_ns,
+            sleeps,
+            slept_ns,
+            is_asleep,
+            cpu_waited_ns: cpu_waits.get(&iterations.poller()).copied(),
+            long_iterations,
+            longest_ns: longest.0,
+            hwq_depth: inside.hwq_depth(),
+            hwqs_in_flight: inside.in_flight(),
+            figures,
+        }
+    };
+    board.pollers().iter().map(read).collect()
+}
+
+fn tenants(view: &DriveView, verdicts: &BTreeMap<io_model::TenantId, metrics::Verdict>) -> Vec<TenantReading> {
+    let read = |probes: TenantProbes| {
+        let verdict = verdicts.get(&probes.tenant()).cloned();
+        Some(TenantReading { verdict, ..tenant(&probes, &view.foresight)? })
+    };
+    view.board.tenants().into_iter().filter_map(read).collect()
+}
+
+/// `None`: it left.
+fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading> {
+    let name = foresight.name(probes.tenant())?.to_owned();
+    let counts = probes.counters();
+    let (class, weight, target) = match probes.class() {
+        Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
+        Class::BestEffort { weight } => ("best-effort", Some(weight), None),
+    };
+    let moved = |completions, bytes, errors| Moved { completions, bytes, errors };
+    // Read one after another, while the poller counts on.
+    let others = counts.completed.saturating_sub(counts.reads + counts.writes);
+    let other_errors = counts.errors.saturating_sub(counts.read_errors + counts.write_errors);
+    let mut figures = [None; TenantFigure::COUNT];
+    TenantFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = probes.figure(*figure));
+    // The counts of a thousand idle tenants are 18 MB.
+    let latencies = if counts.completed == 0 { Vec::new() } else { probes.latency_counts() };
+    Some(TenantReading {
+        name,
+        class: class.to_owned(),
+        weight,
+        target_ns: target.map(|target| target.0),
+        bound_ns: probes.bound().and_then(|bound| bound.vouched).map(|bound| bound.0),
+        reads: moved(counts.reads, counts.read_bytes, counts.read_errors),
+        writes: moved(counts.writes, counts.write_bytes, counts.write_errors),
+        others: moved(others, 0, other_errors),
+        late: counts.violations,
+        at_most: at_most(&latencies, BOUNDS_NS).collect(),
+        latency_ns: counts.latency_sum_ns,
+        served_ns: counts.served_sum_ns,
+        in_flight: counts.submitted.saturating_sub(counts.completed),
+        waiting: probes.waiting(),
+        figures,
+        queues: probes.hwqs().map(|(poller, queue, hwq)| QueueReading { queue, poller, hwq }).collect(),
+        verdict: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_reads_takes_a_bounded_room() {
+        let mut answers = Answers::default();
+        let text = |len| Arc::new(" ".repeat(len));
+        let (unread, newest) = (text(MAX_UNREAD_BYTES), text(8));
+        answers.unread.push(Arc::downgrade(&unread));
+        answers.unread.push(Arc::downgrade(&newest));
+        answers.texts.push((Format::Text, Arc::clone(&newest)));
+        answers.reading = Some((Instant::now(), Arc::default()));
+        assert!(answers.is_too_much());
+        answers.forget();
+        assert!(answers.reading.is_some(), "it is given again");
+        drop(unread);
+        assert!(!answers.is_too_much());
+        assert_eq!(answers.unread.len(), 1);
+        answers.forget();
+        assert!(answers.reading.is_none() && answers.texts.is_empty());
+    }
+}

@@ -1,0 +1,130 @@
+//! What `GET /metrics` of 1,000 tenants takes, and what a poller notices of it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::online::{Client, Long, TENANTS, long_iterations, percentile_us, single};
+use super::server::Server;
+use super::{Figure, Goal, Options};
+
+const SCRAPE_GOAL_MS: f64 = 100.0;
+const SIZE_GOAL_MB: f64 = 10.0;
+/// No iteration of a poller may take so much longer because of a scrape.
+const ITERATION_GOAL_US: f64 = 50.0;
+
+/// Before each scrape: for a second the daemon gives the same answer again.
+const PAUSE: Duration = Duration::from_millis(1_100);
+
+/// Single spans differ by what else the host does.
+const ROUNDS_MIN: u32 = 9;
+
+/// 1,000 tenants that have all read something are scraped: while nobody does anything, and beside one that reads.
+pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let tenants: String = (0..TENANTS).map(|n| format!("[[tenant]]\nname = \"t{n}\"\nsize = \"4MiB\"\n")).collect();
+    let server = Server::start_with("memory", "lpns", "shared", &tenants)?;
+    for n in 0..TENANTS {
+        let reads = std::cell::Cell::new(0);
+        let twice = || reads.replace(reads.get() + 1) >= 2;
+        Client::attach(&server.socket(&format!("t{n}")))?.read_until(twice)?;
+    }
+    let mut size_mb = 0.0;
+    let mut scrapes = |rounds: u32| -> Result<Vec<f64>> {
+        let mut took_ms = Vec::new();
+        for _ in 0..rounds {
+            std::thread::sleep(PAUSE);
+            let begun = Instant::now();
+            let text = scrape(&server)?;
+            took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+            let seen = text.matches("evenkeel_tenant_latency_seconds_count").count();
+            ensure!(seen == TENANTS, "the scrape tells of {seen} tenants");
+            size_mb = text.len() as f64 / 1e6;
+        }
+        Ok(took_ms)
+    };
+    // The first one finds nothing judged.
+    scrapes(1)?;
+    let rounds = options.rounds.max(ROUNDS_MIN);
+    let alone_ms = scrapes(rounds)?;
+    let mut neighbour = Client::attach(&server.socket("t0"))?;
+    let (mut calm, mut scraped, mut beside_ms) = (Noticed::default(), Noticed::default(), Vec::new());
+    for _ in 0..rounds {
+        let (read_ns, long) = long_iterations(&server, || {
+            let begun = Instant::now();
+            neighbour.read_until(|| begun.elapsed() >= PAUSE)
+        })?;
+        calm.add(&read_ns?, &long);
+        let is_over = AtomicBool::new(false);
+        let ((took_ms, read_ns), long) = long_iterations(&server, || {
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| neighbour.read_until(|| is_over.load(Ordering::Relaxed)));
+                let took_ms = scrapes(1);
+                is_over.store(true, Ordering::Relaxed);
+                (took_ms, reader.join())
+            })
+        })?;
+        beside_ms.extend(took_ms?);
+        scraped.add(&read_ns.map_err(|_| anyhow::anyhow!("the neighbour's thread failed"))??, &long);
+    }
+    notes.push(
+        "each of the 1,000 tenants has read something, so that each has a histogram; the scraper, the metrics' thread, \
+         the poller and the client that reads share two CPUs. Each 10 ms one iteration goes through all tenants, whoever \
+         scrapes; spans without and with a scrape take turns"
+            .to_owned(),
+    );
+    let at_most = |goal| Some(Goal::AtMost(goal));
+    let scrape = format!("a scrape of {TENANTS} tenants");
+    let more_us = calm.longest_us.iter().zip(&scraped.longest_us).map(|(calm, scraped)| scraped - calm).collect();
+    let mut figures = vec![
+        Figure::of(scrape.clone(), alone_ms, "ms", at_most(SCRAPE_GOAL_MS))?,
+        Figure::of(format!("{scrape}, one reads at QD1"), beside_ms, "ms", None)?,
+        single(format!("{scrape}: size"), size_mb, "MB", at_most(SIZE_GOAL_MB)),
+        Figure::of(
+            "the poller's longest iteration of a second: more with a scrape",
+            more_us,
+            "µs",
+            at_most(ITERATION_GOAL_US),
+        )?,
+    ];
+    figures.extend(calm.figures("without a scrape")?);
+    figures.extend(scraped.figures("with a scrape")?);
+    Ok(figures)
+}
+
+/// What the poller and a tenant that reads at QD1 notice, a span each.
+#[derive(Default)]
+struct Noticed {
+    longest_us: Vec<f64>,
+    long_per_s: Vec<f64>,
+    p99_us: Vec<f64>,
+}
+
+impl Noticed {
+    fn add(&mut self, read_ns: &[u64], Long { count, longest_us, span_ms }: &Long) {
+        self.longest_us.push(*longest_us);
+        self.long_per_s.push(*count as f64 * 1e3 / (*span_ms).max(1) as f64);
+        self.p99_us.push(percentile_us(read_ns, 99.0));
+    }
+
+    fn figures(self, when: &str) -> Result<[Figure; 3]> {
+        Ok([
+            Figure::of(format!("the poller's longest iteration of a second {when}"), self.longest_us, "µs", None)?,
+            Figure::of(format!("its iterations of 50 µs and more {when}"), self.long_per_s, "/s", None)?,
+            Figure::of(format!("a neighbour's p99 read at QD1 {when}"), self.p99_us, "µs", None)?,
+        ])
+    }
+}
+
+/// One scrape on the API's socket.
+fn scrape(server: &Server) -> Result<String> {
+    let mut stream = UnixStream::connect(server.socket("api.sock")).context("the API's socket")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, text) = answer.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    Ok(text.to_owned())
+}
