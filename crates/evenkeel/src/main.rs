@@ -25,6 +25,7 @@ mod shell;
 mod sim;
 mod stats;
 mod table;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ enum Command {
     Reproduce(reproduce::Args),
     Sim(sim::Args),
     Stats(stats::Args),
+    Why(why::Args),
 }
 
 /// A problem with what the operator gave us; anything else exits with 1.
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Why(args) => why::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
 fn is_bad_input(error: &anyhow::Error) -> bool {
     error.is::<config::ConfigErrors>()
         || error.is::<trace::TraceError>()
+        || error.is::<why::BadTime>()
         || error.is::<::sim::ScenarioError>()
         || error.is::<api::NoDaemon>()
         || error.downcast_ref::<api::Problem>().is_some_and(|problem| problem.status < 500)

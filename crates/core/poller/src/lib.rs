@@ -9,7 +9,8 @@
 //! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
 //! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
 //!   up;
-//! - [`Iterations`]: the long iterations of one poller (`iterations.rs`).
+//! - [`Iterations`]: the long iterations of one poller (`iterations.rs`);
+//! - [`Recorder`]: every command of one tenant, while somebody records it (`recorder.rs`).
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
@@ -21,6 +22,7 @@ mod histogram;
 mod iterations;
 mod poller;
 mod probe;
+mod recorder;
 
 pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles};
@@ -28,6 +30,7 @@ pub use iterations::Iterations;
 pub use policy::TenantSlot;
 pub use poller::{Poller, Progress, TenantMemory};
 pub use probe::{Counters, Probe};
+pub use recorder::{Recorded, Recorder, Recording, recorder};
 
 /// Length of one monitoring interval of the probe (LPNS §4.1: 10 ms).
 pub const INTERVAL: io_model::Nanos = io_model::Nanos::from_millis(10);

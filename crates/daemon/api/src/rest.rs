@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, NewDisk,
-    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Wipe,
+    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -177,6 +177,16 @@ impl Rest {
     pub fn events(&self, after: EventsAfter) -> Result<Events> {
         let EventsAfter { since, wait_s } = after;
         self.ask(Method::GET, &format!("/v1/events?since={since}&wait_s={wait_s}"), None::<&()>)
+    }
+
+    /// Why a tenant was slow at some time.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn why(&self, tenant: &str, asked: WhyAsked) -> Result<Why> {
+        let WhyAsked { from_unix_ms, to_unix_ms } = asked;
+        let at = format!("{}?from_unix_ms={from_unix_ms}&to_unix_ms={to_unix_ms}", named("why", tenant)?);
+        self.ask(Method::GET, &at, None::<&()>)
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {

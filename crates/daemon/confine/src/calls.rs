@@ -37,6 +37,10 @@ pub enum ThreadKind {
     Zeroing,
     /// Reads the configuration file again.
     OwnFile,
+    /// Keeps summaries of what tenants got, in files.
+    History,
+    /// Reads them, for who asks why.
+    Why,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
     /// Any thread of the process that makes block devices.
@@ -286,10 +290,22 @@ const UBLK: &[Call] = &[
     any(SYS_unlink),
 ];
 
+/// A ring of files: their directory, a lock, and making room.
+const HISTORY: &[Call] = &[
+    any(SYS_mkdirat),
+    any(SYS_flock),
+    any(SYS_ftruncate),
+    any(SYS_unlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_mkdir),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_unlink),
+];
+
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -304,6 +320,8 @@ impl ThreadKind {
         Self::Drive,
         Self::Zeroing,
         Self::OwnFile,
+        Self::History,
+        Self::Why,
         Self::Gate,
         Self::Ublk,
     ];
@@ -322,7 +340,8 @@ impl ThreadKind {
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
-            Self::OwnFile => &[RUNTIME, FILES],
+            Self::OwnFile | Self::Why => &[RUNTIME, FILES],
+            Self::History => &[RUNTIME, FILES, HISTORY],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
             Self::Ublk => &[RUNTIME, SPAWN, RINGS, FILES, UBLK],
             Self::Closing => &[RUNTIME, UNLISTEN],
@@ -346,6 +365,8 @@ impl ThreadKind {
             Self::Drive => "drive",
             Self::Zeroing => "zeroing",
             Self::OwnFile => "own-file",
+            Self::History => "history",
+            Self::Why => "why",
             Self::Gate => "gate",
             Self::Ublk => "ublk",
         }

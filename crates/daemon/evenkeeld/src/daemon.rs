@@ -82,6 +82,8 @@ pub struct DriveView {
     pub foresight: Arc<Foresight>,
     /// What it says of itself, where the kernel does not have it.
     pub health: Option<LastHealth>,
+    /// What overwrites deleted disks, while it is there: nothing is said of it.
+    pub wiper: Option<TenantId>,
 }
 
 /// Gives the owner commands, from any thread.

@@ -85,6 +85,26 @@ impl Foresight {
         self.policy.name()
     }
 
+    /// A tenant's name. `None`: it left, or nothing is said of it.
+    pub fn name(&self, id: TenantId) -> Option<&str> {
+        self.tenants.get(&id).map(|said| said.name.as_str())
+    }
+
+    /// What the tenant of that name is taken to ask for, and whether nobody declared it.
+    pub fn asks(&self, name: &str) -> Option<(&planner::Tenant, bool)> {
+        self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
+    }
+
+    /// What the tenant of that name may do at most, in words.
+    pub fn limits(&self, name: &str) -> Option<&str> {
+        self.tenants.values().find(|said| said.name == name)?.limits.as_deref()
+    }
+
+    /// The drive and host of the model, with the policy in force; `None` where the model could only mislead.
+    pub fn model(&self) -> Option<(&Site, &PolicyConfig)> {
+        self.named.then_some((&self.site, &self.policy))
+    }
+
     /// Fills in what was said of a tenant. `false`: it left.
     pub fn describe(&self, id: TenantId, row: &mut TenantRow) -> bool {
         let Some(said) = self.tenants.get(&id) else { return false };

@@ -38,7 +38,8 @@ use crate::places::Places;
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::{Role, Roles};
-use crate::{panics, threads};
+use crate::why::Asker;
+use crate::{http_why, panics, threads};
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 64;
@@ -77,7 +78,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
-        apply, export, events
+        apply, export, events, http_why::why
     ),
     components(schemas(
         Event,
@@ -233,12 +234,19 @@ pub struct Asked {
     events: Arc<EventLog>,
     /// Places for those who wait for events.
     waits: Arc<Semaphore>,
+    asker: Asker,
 }
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)) }
+    pub fn new(daemon: Handle, events: Arc<EventLog>, asker: Asker) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), asker }
+    }
+}
+
+impl FromRef<Asked> for Asker {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.asker.clone()
     }
 }
 
@@ -261,6 +269,7 @@ fn router(asked: Asked) -> Router {
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
+        .route("/v1/why/{tenant}", get(http_why::why))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(|| async { Refused(Problem::new(404, "no-such-thing", "there is nothing here", SEE_DOCUMENT)) })
         .method_not_allowed_fallback(|| async {

@@ -35,6 +35,8 @@ pub struct Opened {
     pub(crate) api: Listener,
     pub(crate) own_file: Option<OwnFile>,
     pub(crate) roles: Roles,
+    /// Where summaries of the last day belong.
+    pub(crate) history: PathBuf,
     /// The shortest that a drive's pollers ask for.
     pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
@@ -108,7 +110,7 @@ impl Opened {
             // Before that is recorded, the next start finds the same.
             added.save().context("can't write the list of added drives")?;
         }
-        let roles = Roles::new(config);
+        let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
         let operators = config.api.operators.as_ref();
         let mode = if operators.is_some() { 0o660 } else { 0o600 };
         let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
@@ -118,7 +120,8 @@ impl Opened {
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
-        Ok(Self { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper: None, identity })
+        let helper = None;
+        Ok(Self { drives, added, absent, control, api, own_file, roles, history, doorbell_scan, helper, identity })
     }
 
     /// The same where these drives can't be had either.

@@ -21,6 +21,8 @@ use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::summaries::{Around, Summaries};
+use crate::why::Asker;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -38,6 +40,7 @@ pub struct Owner {
     pub(crate) absent: Absent,
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
+    summaries: Summaries,
     _control: ControlSocket,
     _api: ApiSocket,
 }
@@ -48,12 +51,17 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper, .. } = opened;
+        let Opened { drives, added, absent, control, api, own_file, roles, doorbell_scan, helper, history, .. } =
+            opened;
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
         let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
-        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events));
+        let daemon = || common.handle.clone();
+        let (events, sink) = (Arc::clone(&common.events), Arc::clone(&common.around.sink));
+        let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events, sink })?;
+        let asker = Asker::start(daemon(), summaries.clone(), Arc::clone(&common.events))?;
+        let asked = Asked::new(daemon(), Arc::clone(&common.events), asker);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -64,7 +72,8 @@ impl Owner {
             absent,
             own_file,
             told_pollers: 0,
-            _control: ControlSocket::serve(control, View { daemon: common.handle.clone(), clock }, control_gate)?,
+            summaries,
+            _control: ControlSocket::serve(control, View { daemon: daemon(), clock }, control_gate)?,
             _api: ApiSocket::serve(api, roles, asked, api_gate)?,
             common,
         };
@@ -153,6 +162,8 @@ impl Owner {
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.
     pub fn stop(&mut self) -> u32 {
+        // While the probes are there.
+        self.summaries.stop();
         // All at once: one that does not answer holds up no other.
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);

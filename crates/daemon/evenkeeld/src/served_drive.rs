@@ -162,8 +162,8 @@ impl ServedDrive {
     /// For whoever looks at what its tenants get.
     pub fn view(&self) -> DriveView {
         let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
-        let health = self.pollers.drive_health();
-        DriveView { name: self.config.device.name.as_str().into(), board, foresight, health }
+        let (health, wiper) = (self.pollers.drive_health(), self.wipes.wiper());
+        DriveView { name: self.config.device.name.as_str().into(), board, foresight, health, wiper }
     }
 
     /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.
