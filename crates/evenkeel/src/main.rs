@@ -17,6 +17,7 @@ mod erase;
 mod events;
 mod host;
 mod plan;
+mod record;
 mod reproduce;
 mod sanitize;
 mod serve;
@@ -61,6 +62,7 @@ enum Command {
     Reproduce(reproduce::Args),
     Sim(sim::Args),
     Stats(stats::Args),
+    Trace(record::Args),
     Why(why::Args),
 }
 
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Trace(args) => record::run(&args),
         Command::Why(args) => why::run(&args),
     };
     match result {

@@ -122,3 +122,43 @@ pub struct Remedy {
     /// The tenant's 99th percentile with it, in microseconds, by the model. None: no model was asked.
     pub predicted_p99_us: Option<f64>,
 }
+
+/// The longest trace, in seconds: a day.
+pub const MAX_TRACE_S: u32 = 86_400;
+
+/// How long a tenant's commands are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct TraceAsked {
+    /// In seconds, 1 to 86,400.
+    pub seconds: u32,
+}
+
+/// What a trace's last line begins with. A trace without it was cut off.
+const TRACE_END: &str = "# end: ";
+
+/// A trace's last line.
+pub fn trace_end(commands: u64, lost: u64) -> String {
+    format!("{TRACE_END}{commands} commands, {lost} lost\n")
+}
+
+/// What a trace's last line says: commands in it, and those that were lost since who recorded them could not keep up.
+/// `None`: it is another line.
+pub fn trace_ended(line: &str) -> Option<(u64, u64)> {
+    let (commands, lost) = line.trim_end().strip_prefix(TRACE_END)?.split_once(" commands, ")?;
+    Some((commands.parse().ok()?, lost.strip_suffix(" lost")?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traces_end_is_known_again() {
+        assert_eq!(trace_ended(&trace_end(12, 3)), Some((12, 3)));
+        for other in ["", "# end", "# end: x commands, 0 lost\n", "0,0,read,8,4096,1,2,ok\n"] {
+            assert_eq!(trace_ended(other), None, "{other}");
+        }
+    }
+}

@@ -41,6 +41,8 @@ pub enum ThreadKind {
     History,
     /// Reads them, for who asks why.
     Why,
+    /// Makes text of the commands of a tenant.
+    Trace,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
     /// Any thread of the process that makes block devices.
@@ -305,7 +307,7 @@ const HISTORY: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -322,6 +324,7 @@ impl ThreadKind {
         Self::OwnFile,
         Self::History,
         Self::Why,
+        Self::Trace,
         Self::Gate,
         Self::Ublk,
     ];
@@ -338,7 +341,7 @@ impl ThreadKind {
             Self::Drive => &[RUNTIME, PINS, DRIVE],
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
-            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
+            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile | Self::Why => &[RUNTIME, FILES],
             Self::History => &[RUNTIME, FILES, HISTORY],
@@ -367,6 +370,7 @@ impl ThreadKind {
             Self::OwnFile => "own-file",
             Self::History => "history",
             Self::Why => "why",
+            Self::Trace => "trace",
             Self::Gate => "gate",
             Self::Ublk => "ublk",
         }

@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ use crate::places::Places;
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::{Role, Roles};
+use crate::traces::{Stay, Traces};
 use crate::why::Asker;
 use crate::{http_why, panics, threads};
 
@@ -78,7 +80,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
-        apply, export, events, http_why::why
+        apply, export, events, http_why::why, http_why::trace
     ),
     components(schemas(
         Event,
@@ -206,7 +208,9 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
         let handed_over = HandedOver::default();
         let for_operator = (role == Role::Operator).then(|| handed_over.clone());
         let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
-        let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
+        let stay = Stay::default();
+        let asked = router.clone().layer(Extension(role)).layer(Extension(handed_over)).layer(Extension(stay.clone()));
+        let service = TowerToHyperService::new(asked);
         let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
         let places = Arc::clone(&places);
         tokio::spawn(async move {
@@ -214,9 +218,9 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
             drop(queued);
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
+            let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
             // What became of it, its client knows.
-            let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+            while tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()).await.is_err() && stay.is_wanted() {}
             drop((place, other));
         });
     }
@@ -234,19 +238,14 @@ pub struct Asked {
     events: Arc<EventLog>,
     /// Places for those who wait for events.
     waits: Arc<Semaphore>,
-    asker: Asker,
+    pub(crate) asker: Asker,
+    pub(crate) traces: Traces,
 }
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>, asker: Asker) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), asker }
-    }
-}
-
-impl FromRef<Asked> for Asker {
-    fn from_ref(asked: &Asked) -> Self {
-        asked.asker.clone()
+    pub fn new(daemon: Handle, events: Arc<EventLog>, asker: Asker, traces: Traces) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), asker, traces }
     }
 }
 
@@ -261,6 +260,7 @@ fn router(asked: Asked) -> Router {
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
         .route("/v1/disks/{name}/attachments", post(attach))
+        .route("/v1/disks/{name}/trace", post(http_why::trace))
         .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))

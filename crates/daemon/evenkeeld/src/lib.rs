@@ -15,6 +15,7 @@
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
 //! | `summaries`, `why` | what tenants got over the last day, kept in files; why one of them was slow then |
+//! | `recording`, `traces` | every command of a tenant, while somebody asks for it |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -58,6 +59,7 @@ mod pollers;
 mod problems;
 mod promises_watch;
 mod queues;
+mod recording;
 mod refused;
 mod roles;
 mod sanitizing;
@@ -68,6 +70,7 @@ pub mod stderr;
 mod stopwatch;
 mod summaries;
 mod threads;
+mod traces;
 mod why;
 mod wiping;
 mod zeroing;

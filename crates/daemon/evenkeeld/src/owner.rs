@@ -22,6 +22,7 @@ use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 use crate::summaries::{Around, Summaries};
+use crate::traces::Traces;
 use crate::why::Asker;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
@@ -61,7 +62,7 @@ impl Owner {
         let (events, sink) = (Arc::clone(&common.events), Arc::clone(&common.around.sink));
         let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events, sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), Arc::clone(&common.events))?;
-        let asked = Asked::new(daemon(), Arc::clone(&common.events), asker);
+        let asked = Asked::new(daemon(), Arc::clone(&common.events), asker, Traces::start(daemon())?);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -148,6 +149,8 @@ impl Owner {
                     drive.happened(happening);
                 }
             }
+            Command::Record(name, reply) => reply(self.record(&name)),
+            Command::StopRecording(tenant) => self.stop_recording(tenant),
             Command::WhenServed(done) => self.when_served.push(done),
             Command::Describe(done) => answer(&done, self.drives.values().map(ServedDrive::view).collect()),
             // Ends the loop around this.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use api::EventKind;
 use client_socket::{Level, Listener, Surroundings};
 use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
-use io_model::TenantId;
+use io_model::{Nanos, TenantId};
 use layout::{Layout, LayoutFile};
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, PolicyConfig, Terms};
@@ -157,6 +157,11 @@ impl ServedDrive {
             config,
             pollers,
         }
+    }
+
+    /// By the pollers' clock.
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
     }
 
     /// For whoever looks at what its tenants get.

@@ -201,7 +201,7 @@ impl Comparison {
         let is_then = |it: &Interval| then.iter().any(|one| std::ptr::eq(*one, it));
         // What comes after the window says nothing of what was usual before.
         let before = own.iter().copied().filter(|it| it.at_unix_ms < window.end && !is_then(it));
-        let usual: Vec<&Interval> = before.filter(|it| !is_slow(*it)).collect();
+        let usual: Vec<&Interval> = before.filter(|it| !is_slow(it)).collect();
         let has_target = of(last, tenant).is_some_and(|own| matches!(own.promise, Promise::Target(_)));
         let (Some(first), Some(newest)) = (then.first(), then.last()) else { return Err(NoComparison::Idle) };
         let spell = Spell {
