@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match ended {
         Some((commands, lost)) => {
-            writeln!(out, "{tenant}: {commands} commands in {seconds} s, in {file} ({})", Size(kept.bytes))?;
+            writeln!(out, "{tenant}: {commands} commands in {seconds} s, in {file} ({} bytes)", kept.bytes)?;
             if lost > 0 {
                 writeln!(out, "{lost} more are missing: the host was too busy to keep up")?;
             }

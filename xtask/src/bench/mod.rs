@@ -5,6 +5,7 @@
 //! medians; the range of all rounds stands beside them.
 
 mod four_drives;
+mod history;
 mod idle;
 mod initiator;
 mod online;
@@ -113,7 +114,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 12] = [
+    let parts: [(&str, Part); 15] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
@@ -126,6 +127,9 @@ pub fn run(options: &Options) -> Result<()> {
         ("online changes among 1,000 tenants", online::measure),
         ("four drives with 1,000 tenants", four_drives::measure),
         ("wiping beside a promise", online::wiping),
+        ("summaries of 1,000 tenants", history::summaries),
+        ("tracing a tenant", history::tracing),
+        ("a trace replayed", history::replay),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

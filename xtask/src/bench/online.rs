@@ -39,7 +39,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Connects, brings the controller up, makes a queue.
-    fn attach(socket: &Path) -> Result<Self> {
+    pub(super) fn attach(socket: &Path) -> Result<Self> {
         let mut controller = Controller::start(VfioUserDevice::connect(socket)?)?;
         let queue = controller.create_queue_pair(32, None)?;
         let namespace = controller.first_namespace()?;
@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// Reads one block after another until `stop`; what each took, in ns, in order of size.
-    fn read_until(&mut self, stop: impl Fn() -> bool) -> Result<Vec<u64>> {
+    pub(super) fn read_until(&mut self, stop: impl Fn() -> bool) -> Result<Vec<u64>> {
         let mut took_ns = Vec::new();
         while !stop() {
             let begun = Instant::now();

@@ -175,7 +175,8 @@ impl Job {
     /// `false`: it is over.
     fn turn(&mut self, now: Instant, daemon: &Handle) -> bool {
         let stop = |tenant: TenantId| daemon.tell(Command::StopRecording(tenant));
-        if self.pass_on().is_err() {
+        // A tenant that does nothing gives nothing to send.
+        if self.chunks.is_closed() || self.pass_on().is_err() {
             // Who asked has gone.
             stop(self.recorded.tenant);
             return false;
@@ -214,7 +215,7 @@ impl Job {
             if self.waiting.is_some() {
                 return Ok(());
             }
-            self.fill();
+            self.fill(CHUNK_BYTES);
             if self.text.is_empty() {
                 return Ok(());
             }
@@ -234,14 +235,14 @@ impl Job {
         }
     }
 
-    /// Takes a chunk's worth of lines from the rings, if there is so much.
-    fn fill(&mut self) {
+    /// Takes lines from the rings until the text is so long, if there is so much.
+    fn fill(&mut self, most_bytes: usize) {
         let Self { recorded: Recorded { rings, start, .. }, text, lines, state, .. } = self;
         if matches!(state, State::Ending(_)) {
             return;
         }
         for ring in rings {
-            while text.len() < CHUNK_BYTES
+            while text.len() < most_bytes
                 && let Some(command) = ring.take()
             {
                 line(&command, *start, text);
@@ -250,8 +251,14 @@ impl Job {
         }
     }
 
+    /// Has the last commands and the last line in the text. What its reader leaves no room for counts as lost.
     fn end(&mut self) {
-        let lost: u64 = self.recorded.rings.iter().map(poller::Recording::lost).sum();
+        if self.waiting.is_none() {
+            self.fill(usize::MAX);
+        }
+        let rings = &mut self.recorded.rings;
+        let left: usize = rings.iter_mut().map(|ring| std::iter::from_fn(|| ring.take()).count()).sum();
+        let lost = left as u64 + rings.iter().map(poller::Recording::lost).sum::<u64>();
         self.text.extend(api::trace_end(self.lines, lost).bytes());
         if self.waiting.is_none() {
             // Whoever is gone doesn't miss it.

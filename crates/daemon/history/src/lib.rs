@@ -17,6 +17,9 @@
 //! zero bytes, and the time of its first interval (u64, ms since 1970). Then come frames: kind (u32), length (u32), the
 //! CRC-32 (ISO 3309) of kind, length and payload (u32), the payload.
 //!
+//! There is one ring for all tenants, and not one for each: what a thousand tenants got is one system call, and who was
+//! beside whom lies together.
+//!
 //! A file is only ever appended to, by one daemon at a time, which holds a lock on `<directory>/lock`. Within a file
 //! time does not go back: a clock that was set back begins another one.
 //!

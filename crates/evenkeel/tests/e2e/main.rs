@@ -44,5 +44,7 @@ mod several_drives;
 mod shutdown;
 mod sim;
 mod stats;
+mod traces;
 mod unread;
+mod why;
 mod zeroing;

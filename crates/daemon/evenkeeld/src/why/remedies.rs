@@ -124,7 +124,7 @@ fn promise(tenant: &str, comparison: &Comparison, goal: Option<Nanos>, scene: Op
         0 => Tenant { class: Class::Guaranteed { latency_target: Some(goal) }, ..asks },
         _ => asks,
     };
-    let target = Nanos(goal.0.next_multiple_of(1_000));
+    let target = Nanos::from_micros(two_digits(goal.0 as f64 / 1e3));
     let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, promised).filter(|p99| *p99 <= goal);
     let is_promised = matches!(comparison.promise, Promise::Target(_));
     if !is_promised && let Some(p99) = kept(scene.policy()) {
