@@ -100,18 +100,7 @@ struct Found {
 /// The directory can't be read.
 pub fn read(directory: &Path, span: Range<u64>, now_unix_ms: u64, written: Option<Written>) -> io::Result<Past> {
     let mut past = Past::default();
-    let mut found = Vec::new();
-    for number in files::numbers(directory)? {
-        match header(directory, number) {
-            Ok(Header::Ours { at_unix_ms }) => found.push(Found { number, at_unix_ms }),
-            Ok(Header::Version(version)) => past.flaws.push(Flaw::Version { file: name(number), version }),
-            Ok(Header::Foreign) => past.flaws.push(Flaw::Foreign { file: name(number) }),
-            Ok(Header::Cut) => past.flaws.push(Flaw::Damaged { file: name(number), good_bytes: 0 }),
-            // The writer took it away meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => past.flaws.push(Flaw::Unreadable { file: name(number), why: error.to_string() }),
-        }
-    }
+    let found = files_of_ours(directory, &mut past.flaws)?;
     let (mut future, mut set_back) = (0, 0);
     for (at, file) in found.iter().enumerate() {
         let later = &found[at + 1..];
@@ -151,6 +140,23 @@ pub fn read(directory: &Path, span: Range<u64>, now_unix_ms: u64, written: Optio
     past.intervals.sort_by_key(|it| it.at_unix_ms);
     past.events.sort_by_key(|it| it.at_unix_ms);
     Ok(past)
+}
+
+/// Those that this version can read, in order.
+fn files_of_ours(directory: &Path, flaws: &mut Vec<Flaw>) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for number in files::numbers(directory)? {
+        match header(directory, number) {
+            Ok(Header::Ours { at_unix_ms }) => found.push(Found { number, at_unix_ms }),
+            Ok(Header::Version(version)) => flaws.push(Flaw::Version { file: name(number), version }),
+            Ok(Header::Foreign) => flaws.push(Flaw::Foreign { file: name(number) }),
+            Ok(Header::Cut) => flaws.push(Flaw::Damaged { file: name(number), good_bytes: 0 }),
+            // The writer took it away meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => flaws.push(Flaw::Unreadable { file: name(number), why: error.to_string() }),
+        }
+    }
+    Ok(found)
 }
 
 fn overlaps(interval: &Interval, span: &Range<u64>) -> bool {

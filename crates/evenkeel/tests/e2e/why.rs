@@ -112,16 +112,16 @@ fn the_neighbour_that_made_a_tenant_slow_is_named_and_still_after_a_restart() {
     // What it says then comes from files alone. They may be in bad company.
     let written = fs::read_dir(history(&home)).unwrap().map(|entry| entry.unwrap().path());
     let newest = written.filter(|path| path.extension().is_some_and(|it| it == "summaries")).max().unwrap();
-    let mut other = fs::read(&newest).unwrap();
-    other[8] = 99;
-    fs::write(history(&home).join("00000050.summaries"), &other).unwrap();
-    fs::write(history(&home).join("00000051.summaries"), "not ours").unwrap();
     let mut ahead = fs::read(&newest).unwrap();
-    // An hour ahead, and with a frame that is cut off.
+    // An hour ahead, and cut off amid its first frame.
     let at = u64::from_le_bytes(ahead[16..24].try_into().unwrap());
     ahead[16..24].copy_from_slice(&(at + 3_600_000).to_le_bytes());
-    ahead.truncate(40);
-    fs::write(history(&home).join("00000052.summaries"), &ahead).unwrap();
+    fs::write(history(&home).join("00000050.summaries"), &ahead[..40]).unwrap();
+    let mut other = fs::read(&newest).unwrap();
+    other[8] = 99;
+    fs::write(history(&home).join("00000051.summaries"), &other).unwrap();
+    // Not the last: that one the daemon would go on with.
+    fs::write(history(&home).join("00000052.summaries"), "not ours").unwrap();
 
     let daemon = home.serve();
     let told = why(&home, "db").unwrap();
