@@ -62,11 +62,21 @@ impl<'a> Scene<'a> {
         outcome.forecast.tenants.first().map(|own| own.mean)
     }
 
-    /// The tenant's 99th percentile if `policy` had been in force and each had asked for what `asks` says, given its
-    /// index and what it asked for.
-    pub fn p99_if(&self, policy: &PolicyConfig, asks: impl Fn(usize, Tenant) -> Tenant) -> Option<Nanos> {
-        let all = self.then.iter().zip(&self.tenants).enumerate();
-        let asked = all.filter_map(|(at, (then, tenant))| Some(asks(at, then.as_demand(tenant)?)));
+    /// The tenant's 99th percentile if `policy` had been in force, the neighbour at index `culprit` had asked for what
+    /// it did, and all others for what they usually do: who waits has more outstanding, which is no wish of its own.
+    /// `asks` changes what each asks for, given its index; the tenant itself is the first.
+    pub fn p99_if(
+        &self,
+        policy: &PolicyConfig,
+        culprit: usize,
+        asks: impl Fn(usize, Tenant) -> Tenant,
+    ) -> Option<Nanos> {
+        let all = self.then.iter().zip(&self.usual).zip(&self.tenants).enumerate();
+        let asked = all.filter_map(|(at, ((then, usual), tenant))| {
+            let usual = usual.as_ref().filter(|usual| at > 0 || !usual.is_idle());
+            let did = if at == culprit + 1 { then } else { usual.unwrap_or(then) };
+            Some(asks(at, did.as_demand(tenant)?))
+        });
         self.own_p99(policy, asked.collect())
     }
 

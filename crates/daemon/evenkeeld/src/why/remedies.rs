@@ -44,7 +44,7 @@ pub fn of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Sc
             let Some(neighbour) = comparison.neighbours.get(at) else { return Vec::new() };
             let goal = goal(comparison, scene);
             let limit = limit(at, neighbour, goal, scene);
-            let promised = promise(tenant, comparison, goal, scene);
+            let promised = promise(tenant, at, comparison, goal, scene);
             limit.into_iter().chain(promised).collect()
         }
         Fault::Own => {
@@ -108,7 +108,7 @@ fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&S
             _ if index == at + 1 => Tenant { load: Load::Open { rate_iops: iops.max(1.0) }, ..asks },
             _ => asks,
         };
-        scene.p99_if(scene.policy(), held)
+        scene.p99_if(scene.policy(), at, held)
     };
     let mut tried = tried.filter(|iops| *iops >= 1.0).filter_map(|iops| Some((iops, with(iops)?)));
     match tried.find(|(_, p99)| *p99 <= goal) {
@@ -117,15 +117,21 @@ fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&S
     }
 }
 
-/// A promise to the tenant, under the policy in force or under one that keeps promises.
-fn promise(tenant: &str, comparison: &Comparison, goal: Option<Nanos>, scene: Option<&Scene<'_>>) -> Option<Remedy> {
+/// A promise to the tenant beside the neighbour at index `at`, under the policy in force or one that keeps promises.
+fn promise(
+    tenant: &str,
+    at: usize,
+    comparison: &Comparison,
+    goal: Option<Nanos>,
+    scene: Option<&Scene<'_>>,
+) -> Option<Remedy> {
     let (scene, goal) = (scene?, goal?);
     let promised = |index: usize, asks: Tenant| match index {
         0 => Tenant { class: Class::Guaranteed { latency_target: Some(goal) }, ..asks },
         _ => asks,
     };
     let target = Nanos::from_micros(two_digits(goal.0 as f64 / 1e3));
-    let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, promised).filter(|p99| *p99 <= goal);
+    let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, at, promised).filter(|p99| *p99 <= goal);
     let is_promised = matches!(comparison.promise, Promise::Target(_));
     if !is_promised && let Some(p99) = kept(scene.policy()) {
         return Some(Remedy {
