@@ -131,7 +131,7 @@ fn the_neighbour_that_made_a_tenant_slow_is_named_and_still_after_a_restart() {
     check(&told);
     let notes = notes(&told);
     for part in
-        ["00000050.summaries is of version 99", "00000051.summaries holds no summaries", "00000052.summaries is cut"]
+        ["50.summaries is cut off or damaged", "51.summaries is of version 99", "52.summaries holds no summaries"]
     {
         assert!(notes.contains(part), "{part}: {notes}");
     }
