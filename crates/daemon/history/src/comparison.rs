@@ -173,7 +173,8 @@ pub struct Comparison {
 
 impl Comparison {
     /// What became of `tenant` in `window` (ms since 1970); `intervals` are in order, and those before the window say
-    /// what is usual. If part of the window is slow, it is about the part in which it lost most, and what is not slow counts as usual.
+    /// what is usual. If part of the window is slow, it is about the part in which it lost most, and what is not slow
+    /// counts as usual.
     ///
     /// # Errors
     /// There is nothing to compare.

@@ -12,10 +12,10 @@
 //!
 //! # The files
 //!
-//! `<directory>/<number, 8 hexadecimal digits>.summaries`, of [`INTERVALS_PER_FILE`] intervals each; [`FILES`] are kept,
-//! and numbers only grow. All integers are little-endian. A file begins with 8 bytes `EKHISTRY`, the version (u32), 4
-//! zero bytes, and the time of its first interval (u64, ms since 1970). Then come frames: kind (u32), length (u32), the
-//! CRC-32 (ISO 3309) of kind, length and payload (u32), the payload.
+//! `<directory>/<number, 8 hexadecimal digits>.summaries`, of [`INTERVALS_PER_FILE`] intervals each; [`FILES`] are
+//! kept, and numbers only grow. All integers are little-endian. A file begins with 8 bytes `EKHISTRY`, the version
+//! (u32), 4 zero bytes, and the time of its first interval (u64, ms since 1970). Then come frames: kind (u32), length
+//! (u32), the CRC-32 (ISO 3309) of kind, length and payload (u32), the payload.
 //!
 //! There is one ring for all tenants, and not one for each: what a thousand tenants got is one system call, and who was
 //! beside whom lies together.

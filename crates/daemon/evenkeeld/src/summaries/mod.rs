@@ -213,8 +213,8 @@ impl Keeper {
     }
 }
 
-/// When the next interval is to end: at a whole ten seconds of the wall clock, so that summaries of several hosts can be
-/// laid beside each other.
+/// When the next interval is to end: at a whole ten seconds of the wall clock, so that summaries of several hosts can
+/// be laid beside each other.
 fn next() -> Instant {
     let left_ms = INTERVAL_MS - unix_ms() % INTERVAL_MS;
     let left_ms = if left_ms < SHORTEST_MS { left_ms + INTERVAL_MS } else { left_ms };
