@@ -17,6 +17,7 @@ mod erase;
 mod events;
 mod host;
 mod plan;
+mod record;
 mod reproduce;
 mod sanitize;
 mod serve;
@@ -26,6 +27,7 @@ mod sim;
 mod stats;
 mod table;
 mod top;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,6 +64,8 @@ enum Command {
     Sim(sim::Args),
     Stats(stats::Args),
     Top(top::Args),
+    Trace(record::Args),
+    Why(why::Args),
 }
 
 /// A problem with what the operator gave us; anything else exits with 1.
@@ -93,6 +97,8 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Trace(args) => record::run(&args),
+        Command::Why(args) => why::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -108,6 +114,7 @@ fn main() -> ExitCode {
 fn is_bad_input(error: &anyhow::Error) -> bool {
     error.is::<config::ConfigErrors>()
         || error.is::<trace::TraceError>()
+        || error.is::<why::BadTime>()
         || error.is::<::sim::ScenarioError>()
         || error.is::<api::NoDaemon>()
         || error.downcast_ref::<api::Problem>().is_some_and(|problem| problem.status < 500)

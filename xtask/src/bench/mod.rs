@@ -5,6 +5,7 @@
 //! medians; the range of all rounds stands beside them.
 
 mod four_drives;
+mod history;
 mod idle;
 mod initiator;
 mod online;
@@ -114,7 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 13] = [
+    let parts: [(&str, Part); 16] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
@@ -128,6 +129,9 @@ pub fn run(options: &Options) -> Result<()> {
         ("four drives with 1,000 tenants", four_drives::measure),
         ("wiping beside a promise", online::wiping),
         ("metrics of 1,000 tenants", scrape::measure),
+        ("summaries of 1,000 tenants", history::summaries),
+        ("tracing a tenant", history::tracing),
+        ("a trace replayed", history::replay),
     ];
     let mut failures = Vec::new();
     for (number, (title, part)) in parts.iter().enumerate() {

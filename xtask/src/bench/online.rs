@@ -49,7 +49,7 @@ impl Client {
     }
 
     /// Reads one block after another until `stop`; what each took, in ns, in order of size.
-    pub(super) fn read_until(&mut self, stop: impl Fn() -> bool) -> Result<Vec<u64>> {
+    pub(super) fn read_until(&mut self, mut stop: impl FnMut() -> bool) -> Result<Vec<u64>> {
         let mut took_ns = Vec::new();
         while !stop() {
             let begun = Instant::now();

@@ -12,6 +12,9 @@ pub(crate) struct Flight {
     pub hwq: HwqId,
     pub op: Op,
     pub len_bytes: u64,
+    /// Where, in which of the tenant's disks.
+    pub offset_bytes: u64,
+    pub disk: u16,
     /// When the poller first saw the doorbell that announced it.
     pub arrived: Nanos,
     /// When it was fetched and submitted.

@@ -10,7 +10,8 @@
 //! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
 //!   up;
 //! - [`Iterations`]: what one poller does with its time (`iterations.rs`);
-//! - [`Inside`]: its HWQs and its policy's figures, for operators (`inside.rs`).
+//! - [`Inside`]: its HWQs and its policy's figures, for operators (`inside.rs`);
+//! - [`Recorder`]: every command of one tenant, while somebody records it (`recorder.rs`).
 //!
 //! Not here: threads, sleeping and waking (the daemon's), the clock, the policies.
 
@@ -24,6 +25,7 @@ mod inside;
 mod iterations;
 mod poller;
 mod probe;
+mod recorder;
 
 pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles, at_most};
@@ -32,6 +34,7 @@ pub use iterations::{Iterations, Spent};
 pub use policy::TenantSlot;
 pub use poller::{Poller, Progress, TenantMemory};
 pub use probe::{Counters, Probe};
+pub use recorder::{Recorded, Recorder, Recording, recorder};
 
 /// Length of one monitoring interval of the probe (LPNS §4.1: 10 ms).
 pub const INTERVAL: io_model::Nanos = io_model::Nanos::from_millis(10);

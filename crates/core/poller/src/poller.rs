@@ -8,7 +8,7 @@ use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
 use policy::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 use crate::flights::{Flight, Flights};
-use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe};
+use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe, Recorded, Recorder};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
@@ -55,6 +55,8 @@ struct Tenant<S> {
     hwqs_used: u64,
     /// See [`WORK_PER_LOOK`].
     work: u32,
+    /// While somebody records its commands.
+    recorder: Option<Recorder>,
 }
 
 /// A VQ that the policy knows.
@@ -191,6 +193,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             touched: false,
             hwqs_used: 0,
             work: 0,
+            recorder: None,
         });
         Ok(TenantSlot(at as u16))
     }
@@ -203,6 +206,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         tenant.terms = *terms;
         tenant.probe.set_class(terms.class);
         self.policy.change_terms(slot, terms, now);
+        true
+    }
+
+    /// Has a tenant's commands recorded as they end, or no more. `false`: no such tenant.
+    pub fn record(&mut self, slot: TenantSlot, recorder: Option<Recorder>) -> bool {
+        let Some(Some(tenant)) = self.tenants.get_mut(usize::from(slot.0)) else { return false };
+        tenant.recorder = recorder;
         true
     }
 
@@ -381,14 +391,20 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 *unknown_completions += 1;
                 return;
             };
-            let Flight { token, tenant: tenant_slot, slot, hwq, op, len_bytes, arrived, fetched } = flight;
+            let Flight { token, tenant: tenant_slot, slot, hwq, op, len_bytes, arrived, fetched, .. } = flight;
             // A tenant with commands in flight is never removed, so it is there.
             let Some(Some(tenant)) = tenants.get_mut(usize::from(tenant_slot.0)) else { return };
             inside.completed(hwq);
             tenant.inflight -= 1;
             tenant.touched = true;
-            tenant.probe.completed(op, len_bytes, outcome, fetched - arrived, now - fetched);
-            policy.completed(slot, hwq, tenant_slot, op, len_bytes, now - fetched, now);
+            let (waited, served) = (fetched - arrived, now - fetched);
+            tenant.probe.completed(op, len_bytes, outcome, waited, served);
+            if let Some(recorder) = &mut tenant.recorder {
+                let Flight { offset_bytes, disk, .. } = flight;
+                let failed = outcome.is_err();
+                recorder.record(Recorded { arrived, op, disk, failed, offset_bytes, len_bytes, waited, served });
+            }
+            policy.completed(slot, hwq, tenant_slot, op, len_bytes, served, now);
             tenant.source.complete(token, outcome, buf);
             completed += 1;
         });
@@ -489,8 +505,18 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 let arrived = vq.took(now);
                 let (op, len_bytes) = (command.op, command.len_bytes);
                 debug_assert_eq!(command.tenant, tenant.probe.tenant(), "a front end made for another tenant");
-                let flight = Flight { token, tenant: vq.tenant, slot, hwq, op, len_bytes, arrived, fetched: now };
-                let tag = self.flights.insert(flight);
+                let tag = self.flights.insert(Flight {
+                    token,
+                    tenant: vq.tenant,
+                    slot,
+                    hwq,
+                    op,
+                    len_bytes,
+                    offset_bytes: command.tenant_offset_bytes,
+                    disk: command.disk,
+                    arrived,
+                    fetched: now,
+                });
                 self.backend.submit(hwq, Io { tag, command, buf }, now);
                 self.policy.sent(slot, hwq, op, len_bytes, now);
                 self.inside.submitted(hwq);

@@ -13,6 +13,7 @@ mod events;
 mod namespaces;
 mod rest;
 mod snapshot;
+mod why;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,7 @@ pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
 pub use snapshot::{BlameRow, BoundRow, DrivePolicy, PollerRow, Predicted, Snapshot, TenantRow};
+pub use why::{Did, MAX_TRACE_S, MAX_WHY_MS, NeighbourThen, Remedy, TraceAsked, Why, WhyAsked, trace_end, trace_ended};
 
 /// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.
 pub const MAX_SPAN_MS: u64 = 60_000;

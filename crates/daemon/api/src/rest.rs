@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, NewDisk,
-    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, Wipe,
+    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -179,6 +179,50 @@ impl Rest {
         self.ask(Method::GET, &format!("/v1/events?since={since}&wait_s={wait_s}"), None::<&()>)
     }
 
+    /// Why a tenant was slow at some time.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn why(&self, tenant: &str, asked: WhyAsked) -> Result<Why> {
+        let WhyAsked { from_unix_ms, to_unix_ms } = asked;
+        let at = format!("{}?from_unix_ms={from_unix_ms}&to_unix_ms={to_unix_ms}", named("why", tenant)?);
+        self.ask(Method::GET, &at, None::<&()>)
+    }
+
+    /// Has every command of a tenant recorded, and gives the trace to `take`, piece by piece, until it is over or
+    /// `take` says `false`.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`], and those of `take`.
+    pub fn trace(&self, tenant: &str, asked: TraceAsked, take: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
+        let TraceAsked { seconds } = asked;
+        let stream = self.connect(&[])?;
+        let uri = format!("{}/trace?seconds={seconds}", at(tenant)?);
+        let request = Request::builder().method(Method::POST).uri(uri).header(header::HOST, "localhost");
+        let answer = pass_on(stream, request.body(Full::default())?, take);
+        match self.wait(answer, ANSWER_LIMIT + Duration::from_secs(seconds.into()))? {
+            None => Ok(()),
+            Some((status, answer)) => Err(refused(status, &answer)),
+        }
+    }
+
+    fn connect(&self, fds: &[BorrowedFd<'_>]) -> Result<UnixStream> {
+        let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
+        if !fds.is_empty() {
+            hand_over(&stream, fds).with_context(|| format!("the daemon at {}", self.socket.display()))?;
+        }
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    }
+
+    fn wait<T>(&self, answer: impl Future<Output = Result<T>>, limit: Duration) -> Result<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let answered = runtime.block_on(async { tokio::time::timeout(limit, answer).await });
+        let late = |_| anyhow!("it did not answer in {limit:?}: it is stopped or stuck");
+        let answer = answered.map_err(late).and_then(|answer| answer);
+        answer.with_context(|| format!("the daemon at {}", self.socket.display()))
+    }
+
     fn ask<T: DeserializeOwned>(&self, method: Method, at: &str, body: Option<&impl Serialize>) -> Result<T> {
         self.ask_with(&[], method, at, body)
     }
@@ -190,11 +234,7 @@ impl Rest {
         at: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
-        let stream = UnixStream::connect(&self.socket).with_context(|| NoDaemon(self.socket.clone()))?;
-        if !fds.is_empty() {
-            hand_over(&stream, fds).with_context(|| format!("the daemon at {}", self.socket.display()))?;
-        }
-        stream.set_nonblocking(true)?;
+        let stream = self.connect(fds)?;
         let request = Request::builder().method(method).uri(at).header(header::HOST, "localhost");
         let request = match body {
             Some(body) => request
@@ -202,18 +242,18 @@ impl Rest {
                 .body(Full::new(Bytes::from(serde_json::to_vec(body)?))),
             None => request.body(Full::default()),
         }?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let answered = runtime.block_on(async { tokio::time::timeout(ANSWER_LIMIT, send(stream, request)).await });
-        let late = |_| anyhow!("it did not answer in {ANSWER_LIMIT:?}: it is stopped or stuck");
-        let answer = answered.map_err(late).and_then(|answer| answer);
-        let (status, answer) = answer.with_context(|| format!("the daemon at {}", self.socket.display()))?;
+        let (status, answer) = self.wait(send(stream, request), ANSWER_LIMIT)?;
         if status.is_success() {
             return serde_json::from_slice(&answer).context("the daemon's answer is not understood");
         }
-        match serde_json::from_slice::<Problem>(&answer) {
-            Ok(problem) => Err(problem.into()),
-            Err(_) => bail!("the daemon refused: {status}"),
-        }
+        Err(refused(status, &answer))
+    }
+}
+
+fn refused(status: StatusCode, answer: &[u8]) -> anyhow::Error {
+    match serde_json::from_slice::<Problem>(answer) {
+        Ok(problem) => problem.into(),
+        Err(_) => anyhow!("the daemon refused: {status}"),
     }
 }
 
@@ -245,12 +285,48 @@ fn named(kind: &str, name: &str) -> Result<String> {
 async fn send(stream: UnixStream, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes)> {
     let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    let answer = async { whole(sender.send_request(request).await?).await };
+    drive(connection, answer).await
+}
+
+/// `None`: all of it was taken. Otherwise what the daemon says to its refusal.
+async fn pass_on(
+    stream: UnixStream,
+    request: Request<Full<Bytes>>,
+    mut take: impl FnMut(&[u8]) -> Result<bool>,
+) -> Result<Option<(StatusCode, Bytes)>> {
+    let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
     let answer = async {
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-        Ok::<_, anyhow::Error>((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
+        let mut answer = sender.send_request(request).await?;
+        if !answer.status().is_success() {
+            return whole(answer).await.map(Some);
+        }
+        while let Some(frame) = answer.frame().await {
+            // A daemon that goes away ends it too: the caller sees that its last line is missing.
+            let Ok(frame) = frame else { break };
+            if let Some(data) = frame.data_ref()
+                && !take(data)?
+            {
+                break;
+            }
+        }
+        Ok(None)
     };
+    drive(connection, answer).await
+}
+
+async fn whole(answer: hyper::Response<hyper::body::Incoming>) -> Result<(StatusCode, Bytes)> {
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    Ok((status, body.map_err(|error| anyhow!(error))?.to_bytes()))
+}
+
+/// Waits for an answer, and has its connection go on meanwhile.
+async fn drive<T>(
+    connection: impl Future<Output = hyper::Result<()>>,
+    answer: impl Future<Output = Result<T>>,
+) -> Result<T> {
     tokio::pin!(connection);
     tokio::pin!(answer);
     tokio::select! {

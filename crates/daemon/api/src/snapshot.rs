@@ -1,6 +1,7 @@
 //! What a daemon says of its tenants over a span of time.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::drives::DriveHealth;
 
@@ -147,7 +148,7 @@ pub struct Predicted {
 }
 
 /// Whose fault it is that a promise failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlameRow {
     /// `own`, `neighbour`, `drive` or `host`.
     pub culprit: String,

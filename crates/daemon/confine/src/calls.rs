@@ -39,6 +39,12 @@ pub enum ThreadKind {
     Zeroing,
     /// Reads the configuration file again.
     OwnFile,
+    /// Keeps summaries of what tenants got, in files.
+    History,
+    /// Reads them, for who asks why.
+    Why,
+    /// Makes text of the commands of a tenant.
+    Trace,
     /// Any thread of the process that takes clients' descriptors.
     Gate,
     /// Any thread of the process that makes block devices.
@@ -291,10 +297,22 @@ const UBLK: &[Call] = &[
     any(SYS_unlink),
 ];
 
+/// A ring of files: their directory, a lock, and making room.
+const HISTORY: &[Call] = &[
+    any(SYS_mkdirat),
+    any(SYS_flock),
+    any(SYS_ftruncate),
+    any(SYS_unlinkat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_mkdir),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_unlink),
+];
+
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -310,6 +328,9 @@ impl ThreadKind {
         Self::Drive,
         Self::Zeroing,
         Self::OwnFile,
+        Self::History,
+        Self::Why,
+        Self::Trace,
         Self::Gate,
         Self::Ublk,
     ];
@@ -327,9 +348,10 @@ impl ThreadKind {
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Metrics => &[RUNTIME, FILES, METRICS],
-            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
+            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
-            Self::OwnFile => &[RUNTIME, FILES],
+            Self::OwnFile | Self::Why => &[RUNTIME, FILES],
+            Self::History => &[RUNTIME, FILES, HISTORY],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
             Self::Ublk => &[RUNTIME, SPAWN, RINGS, FILES, UBLK],
             Self::Closing => &[RUNTIME, UNLISTEN],
@@ -354,6 +376,9 @@ impl ThreadKind {
             Self::Drive => "drive",
             Self::Zeroing => "zeroing",
             Self::OwnFile => "own-file",
+            Self::History => "history",
+            Self::Why => "why",
+            Self::Trace => "trace",
             Self::Gate => "gate",
             Self::Ublk => "ublk",
         }

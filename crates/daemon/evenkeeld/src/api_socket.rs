@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::http::{Asked, router, router_of_port};
 use crate::places::Places;
 use crate::port::{self, OpenedPort};
 use crate::roles::{Role, Roles};
+use crate::traces::Stay;
 use crate::{panics, threads};
 
 /// Connections at a time.
@@ -118,25 +120,31 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
         let handed_over = HandedOver::default();
         let for_operator = (role == Role::Operator).then(|| handed_over.clone());
         let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
-        let service = TowerToHyperService::new(router.clone().layer(Extension(role)).layer(Extension(handed_over)));
+        let stay = Stay::default();
+        let asked = router.clone().layer(Extension(role)).layer(Extension(handed_over)).layer(Extension(stay.clone()));
+        let service = TowerToHyperService::new(asked);
         let Ok(queued) = Arc::clone(&queue).try_acquire_owned() else { continue };
         let places = Arc::clone(&places);
         tokio::spawn(async move {
             let Ok(place) = tokio::time::timeout(CONNECTION_LIMIT, places.take(process)).await else { return };
             drop(queued);
-            serve_connection(stream, service).await;
+            serve_connection(stream, service, &stay).await;
             drop((place, other));
         });
     }
 }
 
 /// Answers what a client asks on one connection, as long as it may stay.
-pub async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin, service: TowerToHyperService<Router>) {
+pub async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: TowerToHyperService<Router>,
+    stay: &Stay,
+) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_LIMIT);
-    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     // What became of it, its client knows.
-    let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+    while tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()).await.is_err() && stay.is_wanted() {}
 }
 
 /// The process that connected.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
-use api::EventKind;
+use api::{EventKind, Problem};
 use backend_nvme::LastHealth;
 use client_socket::{Gate, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
@@ -16,13 +16,14 @@ use policy::{PolicyConfig, Terms};
 use poller::Board;
 use ssd_model::Profile;
 
-use crate::disks::DiskCommand;
+use crate::disks::{DiskCommand, Reply};
 use crate::drive::{self, AnyDrive};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::WipeStep;
 use crate::opened::Opened;
 use crate::owner::Owner;
+use crate::recording::Recorded;
 use crate::served_drive::DriveId;
 use crate::zeroing::Zeroed;
 use crate::{panics, threads};
@@ -45,6 +46,10 @@ pub enum Command {
     ClientLeft(String),
     /// Something happened on a drive.
     Happened(DriveId, Happening),
+    /// Have every command of the tenant of that name recorded.
+    Record(String, Reply<Result<Recorded, Problem>>),
+    /// No more.
+    StopRecording(TenantId),
     /// Answered once no tenant waits for its range to be zeroed.
     WhenServed(Sender<()>),
     /// What is said of the tenants that are there now, of each drive.
@@ -82,6 +87,8 @@ pub struct DriveView {
     pub foresight: Arc<Foresight>,
     /// What it says of itself, where the kernel does not have it.
     pub health: Option<LastHealth>,
+    /// What overwrites deleted disks, while it is there: nothing is said of it.
+    pub wiper: Option<TenantId>,
 }
 
 /// Gives the owner commands, from any thread.

@@ -85,9 +85,24 @@ impl Foresight {
         self.policy.name()
     }
 
-    /// What a tenant is called. `None`: it left.
+    /// What a tenant is called. `None`: it left, or nothing is said of it.
     pub fn name(&self, id: TenantId) -> Option<&str> {
         self.tenants.get(&id).map(|said| said.name.as_str())
+    }
+
+    /// What the tenant of that name is taken to ask for, and whether nobody declared it.
+    pub fn asks(&self, name: &str) -> Option<(&planner::Tenant, bool)> {
+        self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
+    }
+
+    /// What the tenant of that name may do at most, in words.
+    pub fn limits(&self, name: &str) -> Option<&str> {
+        self.tenants.values().find(|said| said.name == name)?.limits.as_deref()
+    }
+
+    /// The drive and host of the model, with the policy in force; `None` where the model could only mislead.
+    pub fn model(&self) -> Option<(&Site, &PolicyConfig)> {
+        self.named.then_some((&self.site, &self.policy))
     }
 
     /// Fills in what was said of a tenant. `false`: it left.

@@ -25,11 +25,14 @@ use crate::client_stream::HandedOver;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::events::{EventLog, Happened};
+use crate::http_why;
 use crate::metrics_thread::{self, Metrics};
 use crate::port::{self, Token};
 use crate::problems::no_such_disk;
 use crate::refused::{Refused, SEE_DOCUMENT};
 use crate::roles::Role;
+use crate::traces::Traces;
+use crate::why::Asker;
 
 /// How many clients may wait for something to happen: the others are for who has something to say.
 const MAX_WAITING: usize = MAX_CLIENTS / 2;
@@ -49,7 +52,7 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
-        apply, export, events, metrics_thread::answer
+        apply, export, events, metrics_thread::answer, http_why::why, http_why::trace
     ),
     components(schemas(
         Event,
@@ -119,12 +122,14 @@ pub struct Asked {
     /// Places for those who wait for events.
     waits: Arc<Semaphore>,
     metrics: Metrics,
+    pub(crate) asker: Asker,
+    pub(crate) traces: Traces,
 }
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics }
+    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics, asker: Asker, traces: Traces) -> Self {
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces }
     }
 }
 
@@ -146,6 +151,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/disks", get(list).post(create))
         .route("/v1/disks/{name}", get(show).patch(change).delete(delete))
         .route("/v1/disks/{name}/attachments", post(attach))
+        .route("/v1/disks/{name}/trace", post(http_why::trace))
         .route("/v1/disks/{name}/attachments/{tenant}", axum::routing::delete(detach))
         .route("/v1/operations", get(operations))
         .route("/v1/drives", get(drives).post(add_drive))
@@ -155,6 +161,7 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
         .route("/metrics", get(metrics_thread::answer))
+        .route("/v1/why/{tenant}", get(http_why::why))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)

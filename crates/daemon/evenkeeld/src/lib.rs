@@ -9,11 +9,13 @@
 //! | `front_end` | what a tenant sees: its queues at pollers, its client's thread |
 //! | `drive` | the back ends that a configuration can name |
 //! | `poller_thread`, `poller_waker`, `doorbell_scanner`, `queues` | the threads around pollers: how they sleep and wake |
-//! | `http`, `api_socket`, `port`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, its socket and its port, who may ask it for what, what it has the owner do, and what it says where that can't be done |
+//! | `http`, `api_socket`, `port`, `http_why`, `roles`, `disks`, `namespace_changes`, `problems`, `refused` | the API, its socket and its port, who may ask it for what, what it has the owner do, and what it says where that can't be done |
 //! | `namespaces` | disks without a socket, and which controllers have them |
 //! | `adding` | drives that come and go |
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
+//! | `summaries`, `why` | what tenants got over the last day, kept in files; why one of them was slow then |
+//! | `recording`, `traces` | every command of a tenant, while somebody asks for it |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
@@ -39,6 +41,7 @@ pub mod foresight;
 mod front_end;
 mod growing;
 mod http;
+mod http_why;
 mod leaving;
 mod log;
 mod metrics_thread;
@@ -59,6 +62,7 @@ mod port;
 mod problems;
 mod promises_watch;
 mod queues;
+mod recording;
 mod refused;
 mod roles;
 mod sanitizing;
@@ -67,7 +71,10 @@ mod served_drive;
 mod snapshot;
 pub mod stderr;
 mod stopwatch;
+mod summaries;
 mod threads;
+mod traces;
 mod verdicts;
+mod why;
 mod wiping;
 mod zeroing;

@@ -39,6 +39,8 @@ pub struct Opened {
     pub(crate) state_dir: PathBuf,
     pub(crate) own_file: Option<OwnFile>,
     pub(crate) roles: Roles,
+    /// Where summaries of the last day belong.
+    pub(crate) history: PathBuf,
     /// The shortest that a drive's pollers ask for.
     pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
@@ -112,7 +114,7 @@ impl Opened {
             // Before that is recorded, the next start finds the same.
             added.save().context("can't write the list of added drives")?;
         }
-        let roles = Roles::new(config);
+        let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
         let operators = config.api.operators.as_ref();
         let mode = if operators.is_some() { 0o660 } else { 0o600 };
         let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
@@ -135,6 +137,7 @@ impl Opened {
             state_dir,
             own_file,
             roles,
+            history,
             doorbell_scan,
             helper,
             identity,

@@ -23,6 +23,9 @@ use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::summaries::{Around, Summaries};
+use crate::traces::Traces;
+use crate::why::Asker;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -40,6 +43,7 @@ pub struct Owner {
     pub(crate) absent: Absent,
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
+    summaries: Summaries,
     _control: ControlSocket,
     _api: ApiSocket,
 }
@@ -52,7 +56,7 @@ impl Owner {
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
         let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
             opened;
-        let helper = opened.helper;
+        let (helper, history) = (opened.helper, opened.history);
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
@@ -60,8 +64,13 @@ impl Owner {
         if let Some(port) = &port {
             (common.around.sink)(Level::Info, &port.to_string());
         }
-        let metrics = Metrics::start(common.handle.clone(), clock, state_dir)?;
-        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events), metrics);
+        let daemon = || common.handle.clone();
+        let metrics = Metrics::start(daemon(), clock, state_dir)?;
+        let (events, sink) = (Arc::clone(&common.events), Arc::clone(&common.around.sink));
+        let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events, sink })?;
+        let asker = Asker::start(daemon(), summaries.clone(), Arc::clone(&common.events))?;
+        let events = Arc::clone(&common.events);
+        let asked = Asked::new(daemon(), events, metrics, asker, Traces::start(daemon())?);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -72,7 +81,8 @@ impl Owner {
             absent,
             own_file,
             told_pollers: 0,
-            _control: ControlSocket::serve(control, View { daemon: common.handle.clone(), clock }, control_gate)?,
+            summaries,
+            _control: ControlSocket::serve(control, View { daemon: daemon(), clock }, control_gate)?,
             _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
             common,
         };
@@ -147,6 +157,8 @@ impl Owner {
                     drive.happened(happening);
                 }
             }
+            Command::Record(name, reply) => reply(self.record(&name)),
+            Command::StopRecording(tenant) => self.stop_recording(tenant),
             Command::WhenServed(done) => self.when_served.push(done),
             Command::Describe(done) => answer(&done, self.drives.values().map(ServedDrive::view).collect()),
             // Ends the loop around this.
@@ -161,6 +173,8 @@ impl Owner {
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.
     pub fn stop(&mut self) -> u32 {
+        // While the probes are there.
+        self.summaries.stop();
         // All at once: one that does not answer holds up no other.
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);

@@ -12,7 +12,7 @@ use config::Mode;
 use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
-use poller::{INTERVAL, Poller, Probe, Progress, TenantSlot};
+use poller::{INTERVAL, Poller, Probe, Progress, Recorder, TenantSlot};
 use rustix::thread::CpuSet;
 
 use crate::clock::Clock;
@@ -51,6 +51,8 @@ pub enum Message<S: FrontEnd> {
     Order(TenantAt, S::Order),
     /// A tenant has other terms.
     ChangeTerms(TenantAt, Terms),
+    /// Every command of a tenant is recorded from now on, or no more.
+    Record(TenantAt, Option<Box<Recorder>>),
     /// Another policy decides.
     ChangePolicy(Box<AnyPolicy>),
     /// Let a tenant go as soon as nothing of it is in flight, and say so.
@@ -269,6 +271,11 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                 Message::ChangeTerms(tenant, terms) => {
                     if let Some(slot) = self.place_of(tenant) {
                         self.poller.change_terms(slot, &terms, self.clock.now());
+                    }
+                }
+                Message::Record(tenant, recorder) => {
+                    if let Some(slot) = self.place_of(tenant) {
+                        self.poller.record(slot, recorder.map(|it| *it));
                     }
                 }
                 Message::ChangePolicy(policy) => self.poller.change_policy(*policy),

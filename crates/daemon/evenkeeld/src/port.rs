@@ -26,6 +26,7 @@ use tokio::task::AbortHandle;
 
 use crate::api_socket::{RETRY, serve_connection};
 use crate::refused::Refused;
+use crate::traces::Stay;
 
 /// Connections at a time.
 const MAX_CLIENTS: usize = 32;
@@ -123,7 +124,8 @@ pub async fn accept(port: Option<OpenedPort>, router: impl FnOnce(Token) -> Rout
         }
         let proof = Proof::default();
         let service = TowerToHyperService::new(router.clone().layer(Extension(proof.clone())));
-        let task = tokio::spawn(serve_connection(stream, service));
+        // Nothing is offered here that takes longer.
+        let task = tokio::spawn(async move { serve_connection(stream, service, &Stay::default()).await });
         clients.0.push_back((task.abort_handle(), proof));
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use api::EventKind;
 use client_socket::{Level, Listener, Surroundings};
 use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
-use io_model::TenantId;
+use io_model::{Nanos, TenantId};
 use layout::{Layout, LayoutFile};
 use nvme_controller::{FormatRecord, FormatStep};
 use policy::{Class, PolicyConfig, Terms};
@@ -159,11 +159,16 @@ impl ServedDrive {
         }
     }
 
+    /// By the pollers' clock.
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
     /// For whoever looks at what its tenants get.
     pub fn view(&self) -> DriveView {
         let (board, foresight) = (Arc::clone(self.pollers.board()), Arc::clone(&self.foresight));
-        let health = self.pollers.drive_health();
-        DriveView { name: self.config.device.name.as_str().into(), board, foresight, health }
+        let (health, wiper) = (self.pollers.drive_health(), self.wipes.wiper());
+        DriveView { name: self.config.device.name.as_str().into(), board, foresight, health, wiper }
     }
 
     /// All tenants of the configuration at once: nobody waits for a poller to take them on one by one.

@@ -68,6 +68,15 @@ impl Wipes {
         self.failed.contains_key(&offset_bytes)
     }
 
+    /// The wiper, while it is there.
+    pub fn wiper(&self) -> Option<TenantId> {
+        match self.state {
+            State::Away => None,
+            State::Busy(_, at, ..) => Some(at.id),
+            State::Leaving(id) => Some(id),
+        }
+    }
+
     /// Bytes per second since it was begun.
     fn rate(&self, range: &Wiping) -> Option<u64> {
         let State::Busy(.., offset_bytes, begun) = &self.state else { return None };

@@ -297,6 +297,7 @@ impl Traces {
             file::TraceFormat::CloudPhysics => trace::Format::CloudPhysics,
             file::TraceFormat::Fio => trace::Format::FioIolog,
             file::TraceFormat::Blkparse => trace::Format::Blkparse,
+            file::TraceFormat::Evenkeel => trace::Format::Evenkeel,
         });
         let key = (replay.path.clone(), format, disk_bytes);
         if let Some(trace) = self.0.get(&key) {

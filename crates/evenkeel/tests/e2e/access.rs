@@ -139,7 +139,13 @@ fn the_api_is_for_whom_the_configuration_says() {
     assert!(ask(&api, ALICE, &[], "GET /v1/disks/own").starts_with("HTTP/1.1 404"));
     let told = ask(&api, ALICE, &[], "GET /v1/events");
     assert!(told.starts_with("HTTP/1.1 200") && !told.contains("started"), "{told}");
-    for request in ["GET /v1/export", "GET /v1/drives", "GET /v1/operations", "DELETE /v1/disks/alice", patch] {
+    let why = "GET /v1/why/alice?from_unix_ms=1&to_unix_ms=2";
+    let trace = "POST /v1/disks/alice/trace?seconds=1";
+    assert!(ask(&api, MALLORY, &[VIEWERS], trace).starts_with("HTTP/1.1 403"));
+    assert!(ask(&api, MALLORY, &[VIEWERS], why).starts_with("HTTP/1.1 404"), "nothing was kept then");
+    let refused =
+        ["GET /v1/export", "GET /v1/drives", "GET /v1/operations", "DELETE /v1/disks/alice", patch, why, trace];
+    for request in refused {
         let told = ask(&api, ALICE, &[], request);
         assert!(told.starts_with("HTTP/1.1 403") && told.contains("at its own disks"), "{request}: {told}");
     }

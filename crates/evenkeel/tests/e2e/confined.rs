@@ -44,6 +44,9 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("doorbells", "doorbells"),
         ("log", "log"),
         ("announce", "announce"),
+        ("history", "history"),
+        ("why", "why"),
+        ("trace", "trace"),
     ] {
         let words = last_words("EVENKEELD_FORBIDDEN_IN", thread);
         let told = words.lines().find(|line| line.contains("forbids")).unwrap_or_else(|| panic!("{thread}: {words}"));
@@ -93,9 +96,21 @@ fn every_thread_is_filtered_unless_asked_not_to() {
     let home = Home::new();
     let threads = filtered(&home, &[]);
     assert!(threads.iter().all(|(_, is_filtered)| *is_filtered), "{threads:?}");
-    for begins in
-        ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "metrics", "verdicts", "doorbells", "log"]
-    {
+    for begins in [
+        "evenkeeld",
+        "owner",
+        "poller-0",
+        "vfio-db",
+        "vhost-web",
+        "control",
+        "metrics",
+        "verdicts",
+        "doorbells",
+        "log",
+        "history",
+        "why",
+        "trace",
+    ] {
         assert!(threads.iter().any(|(name, _)| name.starts_with(begins)), "{begins}: {threads:?}");
     }
     assert!(!fs::read_to_string(home.path("log")).unwrap().contains("--unconfined"));

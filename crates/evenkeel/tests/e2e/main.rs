@@ -47,5 +47,7 @@ mod shutdown;
 mod sim;
 mod stats;
 mod top;
+mod traces;
 mod unread;
+mod why;
 mod zeroing;

@@ -133,6 +133,8 @@ pub enum TraceFormat {
     Fio,
     /// `blkparse`'s text.
     Blkparse,
+    /// What `evenkeel trace` writes.
+    Evenkeel,
 }
 
 /// Which of Filebench's personalities.
@@ -265,6 +267,7 @@ fn read_trace(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<TraceRep
         ("cloudphysics", Some(TraceFormat::CloudPhysics)),
         ("fio", Some(TraceFormat::Fio)),
         ("blkparse", Some(TraceFormat::Blkparse)),
+        ("evenkeel", Some(TraceFormat::Evenkeel)),
     ];
     let format = or(sink, section, "format", None, choice(&words, &[]));
     let speed = or(sink, section, "speed", 1.0, fraction(0.000_001..=1_000_000.0));

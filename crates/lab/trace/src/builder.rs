@@ -24,7 +24,9 @@ pub(crate) enum Rejected {
 /// Entries so far.
 pub(crate) struct Builder {
     limits: Limits,
-    pub entries: Vec<Entry>,
+    /// Requests come in any order, and are sorted at the end.
+    is_unsorted: bool,
+    entries: Vec<Entry>,
     pub counts: Counts,
     clock: Clock,
     /// The first request's; further ones are compared with it.
@@ -32,14 +34,26 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, entries: Vec::new(), counts: Counts::default(), clock: Clock::default(), device: None }
+    pub(crate) fn new(limits: Limits, is_unsorted: bool) -> Self {
+        let (entries, counts, clock) = (Vec::new(), Counts::default(), Clock::default());
+        Self { limits, is_unsorted, entries, counts, clock, device: None }
+    }
+
+    /// All entries in order, and what was applied to them.
+    pub(crate) fn finish(mut self) -> (Vec<Entry>, Counts) {
+        if self.is_unsorted {
+            self.entries.sort_by_key(|entry| entry.time_ns);
+            let origin_ns = self.entries.first().map_or(0, |first| first.time_ns);
+            self.entries.iter_mut().for_each(|entry| entry.time_ns -= origin_ns);
+        }
+        self.entries.shrink_to_fit();
+        (self.entries, self.counts)
     }
 
     /// Forgets all entries, which came from `lines` lines: these count as skipped now.
     pub(crate) fn start_over(&mut self, lines: u64) {
         let Counts { lines: all, blank, comments, skipped, malformed, .. } = self.counts;
-        *self = Self::new(self.limits);
+        *self = Self::new(self.limits, self.is_unsorted);
         self.counts = Counts { lines: all, blank, comments, skipped: skipped + lines, malformed, ..Counts::default() };
     }
 
@@ -53,7 +67,10 @@ impl Builder {
         }
 
         self.note_device(request.device);
-        let time_ns = self.clock.place(request.time_ns, self.limits.reorder_ns, &mut self.counts);
+        let time_ns = match self.is_unsorted {
+            true => request.time_ns,
+            false => self.clock.place(request.time_ns, self.limits.reorder_ns, &mut self.counts),
+        };
         if request.flush_first {
             self.entries.push(Entry { time_ns, offset_bytes: 0, len_bytes: 0, op: Op::Flush });
         }

@@ -19,6 +19,8 @@ pub enum Format {
     FioIolog,
     /// What `blkparse` prints unless told otherwise.
     Blkparse,
+    /// What `evenkeel trace` writes.
+    Evenkeel,
 }
 
 /// A name that is none of [`Format::NAMES`].
@@ -28,10 +30,11 @@ pub struct UnknownFormat(pub String);
 
 impl Format {
     /// Each format, in the order in which they are tried.
-    pub const ALL: [Self; 5] = [Self::FioIolog, Self::CloudPhysics, Self::Msr, Self::Blkparse, Self::Fiu];
+    pub const ALL: [Self; 6] =
+        [Self::Evenkeel, Self::FioIolog, Self::CloudPhysics, Self::Msr, Self::Blkparse, Self::Fiu];
 
     /// Their names, in the same order.
-    pub const NAMES: [&str; 5] = ["fio", "cloudphysics", "msr", "blkparse", "fiu"];
+    pub const NAMES: [&str; 6] = ["evenkeel", "fio", "cloudphysics", "msr", "blkparse", "fiu"];
 
     /// The format's name.
     pub fn name(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Format {
             Self::CloudPhysics => "cloudphysics",
             Self::Msr => "msr",
             Self::Blkparse => "blkparse",
+            Self::Evenkeel => "evenkeel",
             Self::Fiu => "fiu",
         }
     }
@@ -47,11 +51,16 @@ impl Format {
     /// The unit of its timestamps, in nanoseconds.
     pub fn tick_ns(self) -> u64 {
         match self {
-            Self::Fiu | Self::Blkparse => 1,
+            Self::Fiu | Self::Blkparse | Self::Evenkeel => 1,
             Self::Msr => 100,
             Self::FioIolog => 1_000,
             Self::CloudPhysics => 1_000_000_000,
         }
+    }
+
+    /// Whether its lines are in the order in which requests ended, and not in that in which they were sent.
+    pub(crate) fn is_by_end(self) -> bool {
+        self == Self::Evenkeel
     }
 
     /// The format that the first line that fits any of them fits.

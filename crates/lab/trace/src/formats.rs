@@ -2,6 +2,7 @@
 
 mod blkparse;
 mod cloudphysics;
+mod evenkeel;
 mod fio;
 mod fiu;
 mod msr;
@@ -51,6 +52,7 @@ pub(crate) enum Parser {
     CloudPhysics,
     FioIolog(fio::State),
     Blkparse,
+    Evenkeel,
 }
 
 impl Parser {
@@ -61,6 +63,7 @@ impl Parser {
             Format::CloudPhysics => Self::CloudPhysics,
             Format::FioIolog => Self::FioIolog(fio::State::default()),
             Format::Blkparse => Self::Blkparse,
+            Format::Evenkeel => Self::Evenkeel,
         }
     }
 
@@ -72,6 +75,7 @@ impl Parser {
             Self::CloudPhysics => cloudphysics::line(line),
             Self::FioIolog(state) => state.line(line),
             Self::Blkparse => blkparse::line(line),
+            Self::Evenkeel => evenkeel::line(line),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Readers of block traces: five text forms in, one compact list of requests out.
+//! Readers of block traces: six text forms in, one compact list of requests out.
 //!
 //! ```
 //! let text = "version,time,op,size,lbn\n1,100,28,4096,8\n1,101,2a,512,9\n";
@@ -17,6 +17,7 @@
 //! | `CloudPhysics` (CSV) | **1 s**, see [`Trace::spread_ticks`] | 512-byte blocks | bytes |
 //! | `FioIolog` (versions 2 and 3) | µs | bytes | bytes |
 //! | `Blkparse` (default text output) | ns | 512-byte sectors | 512-byte sectors |
+//! | `Evenkeel` (`evenkeel trace`) | ns | 512-byte blocks | bytes |
 //!
 //! # Imperfect input
 //!
@@ -27,6 +28,7 @@
 //! - **A timestamp before the latest one**: by up to [`Limits::reorder_ns`] it is taken as two requests logged in
 //!   the wrong order, and the entry gets the latest time. By more, it is a jump back (a clock set back, two
 //!   files in one): the entry gets the latest time and time runs on from there.
+//! - **Lines in the order in which requests ended** (`Evenkeel`): all are sorted by time; there it does not jump.
 //! - **A range that is not made of whole 512-byte blocks** is rounded out to the blocks it touches; **a length of
 //!   zero** becomes one block, so that the number of requests stays.
 //! - **A read or write longer than [`Limits::max_len_bytes`]** is split into consecutive entries at the same

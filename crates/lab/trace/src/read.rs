@@ -88,7 +88,8 @@ fn unknown_format(name: &str, head: &[u8]) -> TraceError {
 }
 
 fn read_as(source: impl BufRead, name: &str, format: Format, limits: Limits) -> Result<Trace, TraceError> {
-    let mut reading = Reading { parser: Parser::new(format), builder: Builder::new(limits), station: Station::None };
+    let builder = Builder::new(limits, format.is_by_end());
+    let mut reading = Reading { parser: Parser::new(format), builder, station: Station::None };
     let mut lines = Lines::new(source, limits.max_line_bytes);
     loop {
         let next = lines.advance().map_err(|source| TraceError::Io {
@@ -118,8 +119,7 @@ fn read_as(source: impl BufRead, name: &str, format: Format, limits: Limits) -> 
             }
         }
     }
-    let Builder { mut entries, counts, .. } = reading.builder;
-    entries.shrink_to_fit();
+    let (entries, counts) = reading.builder.finish();
     if entries.is_empty() {
         return Err(TraceError::NoEntries { file: name.to_owned(), lines: counts.lines, format });
     }

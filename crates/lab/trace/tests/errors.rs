@@ -124,6 +124,21 @@ fn fio() {
 }
 
 #[test]
+fn evenkeels_own() {
+    let good = "0,0,read,8,4096,1200,85000,ok";
+    for (bad, expected, found) in [
+        ("x,0,read,8,4096,1,2,ok", "a time in nanoseconds", "\"x\""),
+        ("0,0,trim,8,4096,1,2,ok", "read, write, flush, zeroes or discard", "\"trim\""),
+        ("0,0,read,-8,4096,1,2,ok", "a block of 512 bytes", "\"-8\""),
+        ("0,0,read,8,4096,1", "a time served in nanoseconds", "nothing"),
+        ("0,0,read,8,4096,1,2,maybe", "ok or failed", "\"maybe\""),
+        ("0,0,read,8,4096,1,2,ok,9", "8 fields", "\"9\""),
+    ] {
+        assert_malformed(good, bad, Format::Evenkeel, expected, found);
+    }
+}
+
+#[test]
 fn blkparse() {
     let good = "8,0 0 1 1.000000000 7 Q R 8 + 8 [a]";
     for (bad, expected, found) in [
@@ -206,7 +221,7 @@ fn no_entries() {
 
 #[test]
 fn unknown_format() {
-    let names = "a.trace: expected a block trace (fio, cloudphysics, msr, blkparse, fiu), found ";
+    let names = "a.trace: expected a block trace (evenkeel, fio, cloudphysics, msr, blkparse, fiu), found ";
     let name_it = "name the format to see what is wrong with its lines";
     for (text, found, remedy) in [
         (&b""[..], "no line to tell by", name_it),

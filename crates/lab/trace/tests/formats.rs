@@ -9,6 +9,7 @@ const CLOUDPHYSICS: &str = include_str!("samples/cloudphysics.csv");
 const FIO_V2: &str = include_str!("samples/fio-v2.log");
 const FIO_V3: &str = include_str!("samples/fio-v3.log");
 const BLKPARSE: &str = include_str!("samples/blkparse.txt");
+const EVENKEEL: &str = include_str!("samples/evenkeel.csv");
 const BLKPARSE_ISSUED: &str = include_str!("samples/blkparse-issued.txt");
 
 fn read(text: &str) -> Trace {
@@ -29,6 +30,7 @@ fn each_sample_is_recognized() {
         (FIO_V3, Format::FioIolog),
         (BLKPARSE, Format::Blkparse),
         (BLKPARSE_ISSUED, Format::Blkparse),
+        (EVENKEEL, Format::Evenkeel),
     ];
     for (text, format) in samples {
         let found = read(text);
@@ -45,6 +47,23 @@ fn data_lines_are_recognized_without_their_heading() {
         assert_eq!(read(data).format(), format);
         assert_eq!(read(data).entries(), read(text).entries());
     }
+}
+
+#[test]
+fn evenkeels_own_is_sorted_by_arrival() {
+    let trace = read(EVENKEEL);
+    assert_eq!(
+        trace.entries(),
+        [
+            entry(0, Op::Write, 2048 * 512, 8192),
+            entry(2_500, Op::Read, 8 * 512, 4096),
+            entry(2_700, Op::Read, 16 * 512, 512),
+            entry(2_000_000_100, Op::Discard, 4096 * 512, 1 << 20),
+            entry(2_000_000_500, Op::Flush, 0, 0),
+        ]
+    );
+    let counts = trace.counts();
+    assert_eq!((counts.out_of_order, counts.jumps_back, counts.other_devices, counts.comments), (0, 0, 1, 4));
 }
 
 #[test]
@@ -206,7 +225,7 @@ fn formats_have_names() {
     let error = "blktrace".parse::<Format>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "expected a trace format (fio, cloudphysics, msr, blkparse, fiu), found \"blktrace\""
+        "expected a trace format (evenkeel, fio, cloudphysics, msr, blkparse, fiu), found \"blktrace\""
     );
 }
 

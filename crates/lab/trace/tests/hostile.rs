@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use trace::{Format, Limits, Trace, TraceError};
 
-const SAMPLES: [&str; 7] = [
+const SAMPLES: [&str; 8] = [
     include_str!("samples/fiu.txt"),
     include_str!("samples/msr.csv"),
     include_str!("samples/cloudphysics.csv"),
@@ -16,6 +16,7 @@ const SAMPLES: [&str; 7] = [
     include_str!("samples/fio-v3.log"),
     include_str!("samples/blkparse.txt"),
     include_str!("samples/blkparse-issued.txt"),
+    include_str!("samples/evenkeel.csv"),
 ];
 
 const LIMITS: Limits =

@@ -39,10 +39,18 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 7] = [
         &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Metrics],
     ),
     (("read a drive's mark", || raw(libc::SYS_fgetxattr, [-1, 0, 0])), &[ThreadKind::Owner]),
-    (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner]),
+    (("lock a drive", || raw(libc::SYS_flock, [-1, libc::LOCK_EX as _, 0])), &[ThreadKind::Owner, ThreadKind::History]),
     (
         ("open a file", || drop(std::fs::File::open("/proc/self/stat"))),
-        &[ThreadKind::Owner, ThreadKind::Control, ThreadKind::Metrics, ThreadKind::OwnFile, ThreadKind::Ublk],
+        &[
+            ThreadKind::Owner,
+            ThreadKind::Control,
+            ThreadKind::Metrics,
+            ThreadKind::OwnFile,
+            ThreadKind::History,
+            ThreadKind::Why,
+            ThreadKind::Ublk,
+        ],
     ),
     (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner, ThreadKind::Ublk]),
     (

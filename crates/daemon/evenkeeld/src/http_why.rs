@@ -1,0 +1,115 @@
+//! Of the HTTP API: why a tenant was slow, and what it asks for.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use api::{MAX_TRACE_S, Problem, TraceAsked, Why, WhyAsked};
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRef, Path, Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use hyper::body::{Bytes, Frame};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::daemon::{Command, Handle};
+use crate::http::Asked;
+use crate::recording::Recorded;
+use crate::refused::Refused;
+use crate::traces::{Stay, Traces};
+use crate::why::Asker;
+
+impl FromRef<Asked> for Asker {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.asker.clone()
+    }
+}
+
+impl FromRef<Asked> for Traces {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.traces.clone()
+    }
+}
+
+fn ending<T>(_: T) -> Problem {
+    Problem::new(503, "ending", "the daemon is ending", "try again once it runs")
+}
+
+/// What a tenant got at some time, beside what it gets usually; whose fault it was if it was slow, and what would have
+/// helped.
+#[utoipa::path(
+    get, path = "/v1/why/{tenant}", params(("tenant" = String, Path), WhyAsked),
+    responses(
+        (status = 200, body = Why),
+        (status = 404, description = "There is no such disk, or nothing is kept of that time", body = Problem),
+        (status = 422, body = Problem), (status = 503, body = Problem)
+    )
+)]
+pub(crate) async fn why(
+    State(asker): State<Asker>,
+    Path(tenant): Path<String>,
+    asked: Result<Query<WhyAsked>, QueryRejection>,
+) -> Result<Json<Why>, Refused> {
+    let Query(asked) = asked?;
+    let (answer, answered) = oneshot::channel();
+    let reply = move |it| {
+        // Who asked may have gone.
+        let _ = answer.send(it);
+    };
+    asker.ask(tenant, asked, reply)?;
+    Ok(Json(answered.await.map_err(ending)??))
+}
+
+/// Records every command of a tenant for so long. The answer is the trace, as it comes: lines of CSV, and a last one
+/// that says how many there are and how many were lost. Operators alone may have it: it shows what a tenant does where.
+#[utoipa::path(
+    post, path = "/v1/disks/{name}/trace", params(("name" = String, Path), TraceAsked),
+    responses(
+        (status = 200, description = "The trace", body = String, content_type = "text/csv"),
+        (status = 404, body = Problem), (status = 409, body = Problem), (status = 422, body = Problem),
+        (status = 503, body = Problem)
+    )
+)]
+pub(crate) async fn trace(
+    State(daemon): State<Handle>,
+    State(traces): State<Traces>,
+    Extension(stay): Extension<Stay>,
+    Path(name): Path<String>,
+    asked: Result<Query<TraceAsked>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(TraceAsked { seconds }) = asked?;
+    if seconds == 0 || seconds > MAX_TRACE_S {
+        let remedy = format!("ask for 1 to {MAX_TRACE_S} seconds");
+        return Err(Problem::new(422, "invalid", format!("seconds is {seconds}"), remedy).into());
+    }
+    let claim = traces.claim(&name)?;
+    let (answer, answered) = oneshot::channel();
+    let owner = daemon.clone();
+    let reply = Box::new(move |it| {
+        if let Err(Ok(unwanted)) = answer.send(it) {
+            // Who asked has gone.
+            let Recorded { tenant, .. } = unwanted;
+            owner.tell(Command::StopRecording(tenant));
+        }
+    });
+    daemon.tell(Command::Record(name, reply));
+    let recorded = answered.await.map_err(ending)??;
+    let body = Lines(traces.begin(claim, recorded, seconds, &stay));
+    Ok(([(header::CONTENT_TYPE, "text/csv")], Body::new(body)).into_response())
+}
+
+/// A trace on its way.
+struct Lines(mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Lines {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}

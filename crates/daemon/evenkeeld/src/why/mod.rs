@@ -1,0 +1,179 @@
+//! Why a tenant was slow at some time: answered from the summaries that are kept, on a thread of its own.
+
+mod model;
+mod remedies;
+mod story;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use anyhow::{Context, Result};
+use api::{Event, EventKind, MAX_WHY_MS, Problem, Why, WhyAsked};
+use confine::ThreadKind;
+use history::{Comparison, NoComparison, Past};
+
+use crate::daemon::{DriveView, Handle};
+use crate::events::{EventLog, Happened};
+use crate::problems::no_such_disk;
+use crate::summaries::{Summaries, unix_ms};
+use crate::{panics, threads};
+
+/// Who asks more at a time is told to come later.
+const MOST_QUESTIONS: usize = 16;
+
+/// How far back the time before says what is usual.
+const USUAL_MS: u64 = 30 * 60_000;
+
+/// How far back an event may have to do with it.
+const EVENTS_MS: u64 = 60_000;
+
+/// Events in an answer, the last ones.
+const MOST_EVENTS: usize = 50;
+
+/// What is asked, and what hears the answer.
+struct Question {
+    tenant: String,
+    asked: WhyAsked,
+    reply: Box<dyn FnOnce(Result<Why, Problem>) + Send>,
+}
+
+/// The others' end of the thread. It ends when nobody can ask any more.
+#[derive(Clone)]
+pub struct Asker {
+    questions: SyncSender<Question>,
+}
+
+impl Asker {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn start(daemon: Handle, summaries: Summaries, events: Arc<EventLog>) -> Result<Self> {
+        let (questions, asked) = sync_channel(MOST_QUESTIONS);
+        let run = move || run(&asked, &daemon, &Kept { summaries, events });
+        let thread = std::thread::Builder::new().name("why".into()).spawn(run);
+        thread.context("can't start the thread that answers why")?;
+        Ok(Self { questions })
+    }
+
+    /// Asks. `reply` hears the answer, or is dropped if the daemon ends.
+    ///
+    /// # Errors
+    /// The question makes no sense, or too many others wait.
+    pub fn ask(
+        &self,
+        tenant: String,
+        asked: WhyAsked,
+        reply: impl FnOnce(Result<Why, Problem>) + Send + 'static,
+    ) -> Result<(), Problem> {
+        let WhyAsked { from_unix_ms, to_unix_ms } = asked;
+        let invalid = |title: String, remedy: &str| Err(Problem::new(422, "invalid", title, remedy));
+        if to_unix_ms <= from_unix_ms {
+            return invalid("to_unix_ms is not after from_unix_ms".to_owned(), "ask for a time that has a length");
+        }
+        if to_unix_ms - from_unix_ms > MAX_WHY_MS {
+            let title = format!("{} s are too long a time", (to_unix_ms - from_unix_ms) / 1000);
+            return invalid(title, "ask for an hour at most");
+        }
+        self.questions.try_send(Question { tenant, asked, reply: Box::new(reply) }).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                let title = format!("{MOST_QUESTIONS} others ask already");
+                Problem::new(503, "too-many-ask", title, "ask again in a moment")
+            }
+            TrySendError::Disconnected(_) => Problem::new(503, "ending", "the daemon is ending", "try again later"),
+        })
+    }
+}
+
+/// What is known of the past.
+struct Kept {
+    summaries: Summaries,
+    events: Arc<EventLog>,
+}
+
+fn run(questions: &Receiver<Question>, daemon: &Handle, kept: &Kept) {
+    threads::enter(ThreadKind::Why);
+    panics::drill();
+    for Question { tenant, asked, reply } in questions {
+        let Ok(views) = daemon.describe() else { return };
+        reply(answer(&tenant, asked, &views, kept));
+    }
+}
+
+fn answer(tenant: &str, asked: WhyAsked, views: &[DriveView], kept: &Kept) -> Result<Why, Problem> {
+    let Kept { summaries, events } = kept;
+    let now = unix_ms();
+    let window = asked.from_unix_ms..asked.to_unix_ms.min(now.saturating_add(1));
+    if window.is_empty() {
+        let remedy = "ask for a time that has been";
+        return Err(Problem::new(422, "invalid", "that time has not come yet", remedy));
+    }
+    let mut notes = Vec::new();
+    let current = summaries.current();
+    let written = current.as_ref().and_then(|it| it.written);
+    let span = window.start.saturating_sub(USUAL_MS)..window.end;
+    let mut past = history::read(summaries.directory(), span, now, written).unwrap_or_else(|error| {
+        notes.push(format!("{} can't be read: {error}", summaries.directory().display()));
+        Past::default()
+    });
+    if let Some(current) = current {
+        past.intervals.extend(current.intervals);
+        notes.extend(current.trouble.map(|why| format!("no summaries are written now: {why}")));
+    }
+    notes.extend(past.flaws.iter().map(ToString::to_string));
+    let compared = Comparison::of(&past.intervals, tenant, window.clone());
+    let comparison = compared.map_err(|none| nothing(none, tenant, views, &notes))?;
+    let events = all_events(&past, events);
+    if comparison.spell.others > 0 {
+        let others = comparison.spell.others;
+        notes.push(format!("{others} more slow spells in that time, which cost less: ask for a shorter time"));
+    }
+    notes.extend(former(tenant, &comparison, &events));
+    let view = views.iter().find(|view| *view.name == *comparison.drive);
+    let story = story::tell(tenant, &comparison, view.map(|view| &*view.foresight), &mut notes);
+    let since = comparison.spell.from_unix_ms.saturating_sub(EVENTS_MS);
+    let mut told: Vec<Event> =
+        events.into_iter().filter(|it| (since..=comparison.spell.to_unix_ms).contains(&it.at_unix_ms)).collect();
+    told.drain(..told.len().saturating_sub(MOST_EVENTS));
+    Ok(Why { events: told, notes, ..story })
+}
+
+/// Those in the files, and those that are still told, in order.
+fn all_events(past: &Past, log: &EventLog) -> Vec<Event> {
+    let kept = past.events.iter().filter_map(|it| serde_json::from_slice::<Event>(&it.what).ok());
+    let mut all: BTreeMap<u64, Event> = kept.map(|it| (it.number, it)).collect();
+    let mut told = log.all(Happened::in_full);
+    while !told.events.is_empty() {
+        all.extend(told.events.into_iter().map(|it| (it.number, it)));
+        told = log.after(told.next, Happened::in_full);
+    }
+    all.into_values().collect()
+}
+
+/// A disk that was deleted after it was slow, while there is another one of that name.
+fn former(tenant: &str, comparison: &Comparison, events: &[Event]) -> Option<String> {
+    let is_deletion = |it: &&Event| it.kind == EventKind::Deleted && it.tenant.as_deref() == Some(tenant);
+    let deleted = events.iter().filter(is_deletion).find(|it| it.at_unix_ms >= comparison.spell.from_unix_ms)?;
+    let after = deleted.at_unix_ms.saturating_sub(comparison.spell.to_unix_ms) / 1000;
+    Some(format!("this is about a former disk of that name, which was deleted {after} s later"))
+}
+
+fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[String]) -> Problem {
+    let is_there = views.iter().any(|view| view.foresight.asks(tenant).is_some());
+    let because = |remedy: &str| match notes {
+        [] => remedy.to_owned(),
+        notes => format!("{remedy}; {}", notes.join("; ")),
+    };
+    match none {
+        NoComparison::Idle if !is_there => no_such_disk(tenant),
+        NoComparison::Idle => {
+            let title = format!("{tenant:?}: {none}");
+            Problem::new(404, "idle", title, because("ask for a time at which its guest used it"))
+        }
+        NoComparison::NoSummaries => {
+            let remedy = "ask for a time in the last day at which the daemon ran";
+            Problem::new(404, "no-summaries", none.to_string(), because(remedy))
+        }
+    }
+}

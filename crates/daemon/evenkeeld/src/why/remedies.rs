@@ -1,0 +1,208 @@
+//! What would have helped: tried out on the model where there is one, and said not to be where there is none.
+
+use api::Remedy;
+use history::{Comparison, Did, Neighbour, Promise};
+use io_model::Nanos;
+use io_model::units::{Bandwidth, Rate};
+use planner::{Load, Tenant};
+use policy::{Class, PolicyKind};
+
+use super::model::Scene;
+
+/// Whose fault it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The tenant's own load.
+    Own,
+    /// The tenant's own limits.
+    Limits,
+    /// A neighbour, by its index.
+    Neighbour(usize),
+    /// The drive.
+    Drive,
+    /// The host.
+    Host,
+}
+
+/// Parts of what a neighbour did that are tried as its limit, the largest first.
+const PARTS: [f64; 6] = [0.5, 0.25, 0.1, 0.05, 0.02, 0.01];
+
+/// A limit leaves a neighbour this much more than it usually does.
+const ROOM: f64 = 1.2;
+
+/// Commands of this size and more are limited by their bytes.
+const LARGE_BYTES: f64 = 32_768.0;
+
+/// What may be above what is usual, for a tenant without a target.
+const GOAL: f64 = 1.25;
+
+/// What would have helped, the most specific first.
+pub fn of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Scene<'_>>) -> Vec<Remedy> {
+    let plain = |what: String, command: Option<String>| Remedy { what, command, predicted_p99_us: None };
+    match fault {
+        Fault::Neighbour(at) => {
+            let Some(neighbour) = comparison.neighbours.get(at) else { return Vec::new() };
+            let goal = goal(comparison, scene);
+            let limit = limit(at, neighbour, goal, scene);
+            let promised = promise(tenant, at, comparison, goal, scene);
+            limit.into_iter().chain(promised).collect()
+        }
+        Fault::Own => {
+            let what = "it asked for more than its latency bears: let it keep fewer commands outstanding, or allow it a \
+                        higher latency";
+            vec![plain(what.to_owned(), None)]
+        }
+        Fault::Limits => {
+            let what = format!("a higher limit for {tenant:?}, which is held by its own");
+            vec![plain(what, Some(format!("evenkeel disk set {tenant} --rw-iops …")))]
+        }
+        Fault::Drive => {
+            let drive = &comparison.drive;
+            let what = format!(
+                "see what drive {drive:?} says of its health; if it is well, its profile may be another drive's: \
+                 `evenkeel calibrate` measures it"
+            );
+            vec![plain(what, Some("evenkeel drive list".to_owned()))]
+        }
+        Fault::Host => {
+            let what = "CPUs that the pollers have to themselves: [pollers] cpus in the configuration, or fewer pollers \
+                        (layout = \"shared\")";
+            vec![plain(what.to_owned(), None)]
+        }
+    }
+}
+
+/// What the tenant's 99th percentile should be: its target, or what the model says of the usual time.
+fn goal(comparison: &Comparison, scene: Option<&Scene<'_>>) -> Option<Nanos> {
+    if let Promise::Target(target_ns) = comparison.promise {
+        return Some(Nanos(target_ns));
+    }
+    let usual = scene.and_then(Scene::usual_p99)?;
+    Some(Nanos((usual.0 as f64 * GOAL) as u64))
+}
+
+/// A limit for the neighbour: what it usually does and a little more, or a part of what it did.
+fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&Scene<'_>>) -> Option<Remedy> {
+    if neighbour.promise != Promise::None || neighbour.name.starts_with('(') {
+        // Nobody holds a promised tenant to less than it needs, nor the wiper.
+        return None;
+    }
+    let name = &neighbour.name;
+    let usual = neighbour.usual.map_or(0.0, |usual| usual.iops * ROOM);
+    let usual = (usual > 1.0 && usual < neighbour.then.iops).then_some(usual);
+    let remedy = |iops: f64, why: &str, predicted: Option<Nanos>| {
+        let (key, value) = in_words(iops, &neighbour.then);
+        let option = key.replace('_', "-");
+        Remedy {
+            what: format!("hold {name:?} to {key} = {value:?}{why}"),
+            command: Some(format!("evenkeel disk set {name} --{option} {value}")),
+            predicted_p99_us: predicted.map(Nanos::as_micros_f64),
+        }
+    };
+    let unchecked = || usual.map(|usual| remedy(usual, ", a little more than it usually does", None));
+    let (Some(scene), Some(goal)) = (scene, goal) else { return unchecked() };
+    let tried = usual.into_iter().chain(PARTS.map(|part| neighbour.then.iops * part));
+    let with = |iops: f64| {
+        let held = |index: usize, asks: Tenant| match index {
+            // The tenant itself is the first.
+            _ if index == at + 1 => Tenant { load: Load::Open { rate_iops: iops.max(1.0) }, ..asks },
+            _ => asks,
+        };
+        scene.p99_if(scene.policy(), at, held)
+    };
+    let mut tried = tried.filter(|iops| *iops >= 1.0).filter_map(|iops| Some((iops, with(iops)?)));
+    match tried.find(|(_, p99)| *p99 <= goal) {
+        Some((iops, p99)) => Some(remedy(iops, "", Some(p99))),
+        None => unchecked(),
+    }
+}
+
+/// A promise to the tenant beside the neighbour at index `at`, under the policy in force or one that keeps promises.
+fn promise(
+    tenant: &str,
+    at: usize,
+    comparison: &Comparison,
+    goal: Option<Nanos>,
+    scene: Option<&Scene<'_>>,
+) -> Option<Remedy> {
+    let (scene, goal) = (scene?, goal?);
+    let promised = |index: usize, asks: Tenant| match index {
+        0 => Tenant { class: Class::Guaranteed { latency_target: Some(goal) }, ..asks },
+        _ => asks,
+    };
+    let target = Nanos::from_micros(two_digits(goal.0 as f64 / 1e3));
+    let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, at, promised).filter(|p99| *p99 <= goal);
+    let is_promised = matches!(comparison.promise, Promise::Target(_));
+    if !is_promised && let Some(p99) = kept(scene.policy()) {
+        return Some(Remedy {
+            what: format!("promise {tenant:?} a latency: class = \"guaranteed\", latency_target = \"{target}\""),
+            command: Some(format!("evenkeel disk set {tenant} --class guaranteed --latency-target {target}")),
+            predicted_p99_us: Some(p99.as_micros_f64()),
+        });
+    }
+    let keeps_none = !scene.policy().kind().keeps_targets();
+    let lpns = keeps_none.then(|| scene.other_policy(PolicyKind::Lpns))?;
+    let p99 = kept(&lpns)?;
+    let also = if is_promised { String::new() } else { format!(", and latency_target = \"{target}\" for {tenant:?}") };
+    Some(Remedy {
+        what: format!(
+            "a policy that keeps promises, which {} does not: under [policy] write name = \"lpns\"{also}",
+            scene.policy().name()
+        ),
+        command: None,
+        predicted_p99_us: Some(p99.as_micros_f64()),
+    })
+}
+
+/// A limit of so many commands a second as a configuration has it: in bytes for large ones, to two digits.
+fn in_words(iops: f64, then: &Did) -> (&'static str, String) {
+    if then.mean_len_bytes() < LARGE_BYTES {
+        return ("rw_iops", Rate(two_digits(iops)).to_string());
+    }
+    let mib_s = two_digits(iops * then.mean_len_bytes() / f64::from(1 << 20)).max(1);
+    ("rw_bandwidth", Bandwidth(mib_s << 20).to_string())
+}
+
+/// Rounded up.
+fn two_digits(value: f64) -> u64 {
+    let value = (value.ceil() as u64).max(1);
+    let unit = 10_u64.pow(value.ilog10().saturating_sub(1));
+    value.div_ceil(unit) * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn did(iops: f64, len_bytes: f64) -> Did {
+        Did { iops, bytes_s: iops * len_bytes, mean_ns: 1e6, served_ns: 9e5, ..Did::default() }
+    }
+
+    fn neighbour(then: Did, usual: Option<Did>) -> Neighbour {
+        Neighbour { name: "batch".into(), promise: Promise::None, then, usual }
+    }
+
+    #[test]
+    fn limits_are_round_and_in_what_the_commands_are_large_in() {
+        assert_eq!(in_words(12_345.0, &did(1.0, 4096.0)), ("rw_iops", "13k".into()));
+        assert_eq!(in_words(0.3, &did(1.0, 4096.0)), ("rw_iops", "1".into()));
+        let (key, value) = in_words(800.0, &did(1.0, 131_072.0));
+        assert_eq!(
+            (key, value.parse::<Bandwidth>().expect("as a file has it")),
+            ("rw_bandwidth", Bandwidth(100 << 20))
+        );
+    }
+
+    #[test]
+    fn without_a_model_a_neighbour_is_held_to_what_it_usually_does() {
+        let grown = neighbour(did(4_000.0, 4096.0), Some(did(100.0, 4096.0)));
+        let remedy = limit(0, &grown, None, None).expect("one");
+        assert_eq!(remedy.command.as_deref(), Some("evenkeel disk set batch --rw-iops 120"));
+        assert_eq!(remedy.predicted_p99_us, None);
+        // One that usually does nothing can't be held to that.
+        assert_eq!(limit(0, &neighbour(did(4_000.0, 4096.0), None), None, None), None);
+        let promised = Neighbour { promise: Promise::Target(1), ..grown.clone() };
+        assert_eq!(limit(0, &promised, None, None), None);
+        assert_eq!(limit(0, &Neighbour { name: "(wiper)".into(), ..grown }, None, None), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! From a comparison to an answer: whose fault it was, in words.
+
+use api::{BlameRow, NeighbourThen, Why};
+use history::{Change, Comparison, Did, Promise};
+use io_model::Nanos;
+use io_model::units::Size;
+use planner::Culprit;
+
+use super::model::Scene;
+use super::remedies::{self, Fault};
+use crate::foresight::Foresight;
+
+/// All but the events. `foresight`: of the drive, if that is there still.
+pub fn tell(tenant: &str, comparison: &Comparison, foresight: Option<&Foresight>, notes: &mut Vec<String>) -> Why {
+    let scene = foresight.and_then(|foresight| Scene::of(tenant, comparison, foresight));
+    if scene.is_none() {
+        notes.push(no_model(comparison, foresight));
+    }
+    let limits = foresight.and_then(|foresight| foresight.limits(tenant));
+    let found = (comparison.spell.is_slow == Some(true)).then(|| find(comparison, scene.as_ref(), limits)).flatten();
+    let fault = found.as_ref().map(|(fault, _)| *fault);
+    let remedies = fault.map(|fault| remedies::of(tenant, fault, comparison, scene.as_ref())).unwrap_or_default();
+    let target = |promise| match promise {
+        Promise::Target(target_ns) => Some(Nanos(target_ns).as_micros_f64()),
+        Promise::Unnamed | Promise::None => None,
+    };
+    let neighbours = comparison.neighbours.iter().map(|it| NeighbourThen {
+        name: it.name.clone(),
+        latency_target_us: target(it.promise),
+        then: row(&it.then),
+        usual: it.usual.as_ref().map(row),
+        grew: it.is_grown(),
+    });
+    let spell = &comparison.spell;
+    Why {
+        tenant: tenant.to_owned(),
+        drive: comparison.drive.clone(),
+        policy: comparison.policy.clone(),
+        latency_target_us: target(comparison.promise),
+        weight: (comparison.promise == Promise::None).then_some(comparison.weight),
+        from_unix_ms: spell.from_unix_ms,
+        to_unix_ms: spell.to_unix_ms,
+        slow: spell.is_slow,
+        summaries: spell.intervals as u64,
+        summaries_asked: spell.of as u64,
+        summaries_usual: spell.usual as u64,
+        then: row(&comparison.then),
+        usual: comparison.usual.as_ref().map(row),
+        alone_mean_us: scene.as_ref().and_then(Scene::alone).map(Nanos::as_micros_f64),
+        cpu_wait_percent: comparison.starved * 100.0,
+        cpu_wait_usual_percent: comparison.usual_starved.map(|starved| starved * 100.0),
+        neighbours: neighbours.collect(),
+        blame: found.map(|(fault, why)| blame_row(fault, why, comparison)),
+        remedies,
+        events: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
+    let why = match foresight.and_then(Foresight::model) {
+        None if foresight.is_none() => format!("drive {:?} is not served now", comparison.drive),
+        None => "the configuration does not name the drive's profile".to_owned(),
+        Some((_, now)) => format!("the policy was {}, and is {} now", comparison.policy, now.name()),
+    };
+    format!("no model was asked: {why}")
+}
+
+/// Whose fault, and what shows it. Load that grew comes first: what else there is may follow from it. Then what the
+/// model says of a promise; then what no load explains.
+fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>) -> Option<(Fault, String)> {
+    match comparison.grown() {
+        Some(Change::Neighbour(at)) => {
+            let neighbour = comparison.neighbours.get(at)?;
+            let usual = neighbour.usual.as_ref().map(load).unwrap_or_default();
+            return Some((Fault::Neighbour(at), format!("it did {}, usually {usual}", load(&neighbour.then))));
+        }
+        Some(Change::Own) => {
+            let usual = comparison.usual.as_ref().map(load).unwrap_or_default();
+            return Some((Fault::Own, format!("it did {} itself, usually {usual}", load(&comparison.then))));
+        }
+        _ => {}
+    }
+    if let Some(blame) = scene.and_then(Scene::blame) {
+        let fault = match blame.culprit {
+            Culprit::Own => Fault::Own,
+            // The tenant itself is the first.
+            Culprit::Neighbour(at) => Fault::Neighbour(at.checked_sub(1)?),
+            Culprit::Drive => Fault::Drive,
+            Culprit::Host => Fault::Host,
+        };
+        return Some((fault, blame.why));
+    }
+    let (then, usual) = (&comparison.then, comparison.usual.as_ref()?);
+    match comparison.change() {
+        Some(Change::Host) => {
+            let [now, before] = [comparison.starved, comparison.usual_starved.unwrap_or(0.0)].map(|part| part * 100.0);
+            let why = format!("pollers waited {now:.1} % of the time for a CPU, usually {before:.1} %");
+            Some((Fault::Host, format!("{why}, and nobody did more than usual")))
+        }
+        Some(Change::Drive) => {
+            let [now, before] = [then.served_ns, usual.served_ns].map(time);
+            let why = format!("it took {now} for a command, usually {before}");
+            Some((Fault::Drive, format!("{why}, and nobody did more than usual")))
+        }
+        _ if then.waited_ns() > then.served_ns => {
+            let limits = limits?;
+            let waited = time(then.waited_ns());
+            Some((Fault::Limits, format!("its commands waited {waited} in its queue, and it is held to {limits}")))
+        }
+        _ => None,
+    }
+}
+
+fn blame_row(fault: Fault, why: String, comparison: &Comparison) -> BlameRow {
+    let (culprit, neighbour) = match fault {
+        Fault::Own | Fault::Limits => ("own", None),
+        Fault::Neighbour(at) => ("neighbour", comparison.neighbours.get(at).map(|it| it.name.clone())),
+        Fault::Drive => ("drive", None),
+        Fault::Host => ("host", None),
+    };
+    BlameRow { culprit: culprit.to_owned(), neighbour, why }
+}
+
+/// `410 MB/s in commands of 128KiB`, or so many commands a second where they are small.
+pub fn load(did: &Did) -> String {
+    if did.is_idle() {
+        return "nothing".to_owned();
+    }
+    let len = Size(((did.mean_len_bytes() / 512.0).round() * 512.0) as u64);
+    format!("{:.0} commands a second of {len} ({:.1} MB/s)", did.iops, did.bytes_s / 1e6)
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        _ if ns >= 1e7 => format!("{:.0} ms", ns / 1e6),
+        _ => format!("{:.0} µs", ns / 1e3),
+    }
+}
+
+fn row(did: &Did) -> api::Did {
+    api::Did {
+        iops: did.iops,
+        bw_bytes: did.bytes_s,
+        read_percent: did.read_share * 100.0,
+        mean_len_bytes: did.mean_len_bytes(),
+        outstanding: did.outstanding(),
+        mean_us: did.mean_ns / 1e3,
+        waited_us: did.waited_ns() / 1e3,
+        served_us: did.served_ns / 1e3,
+        p99_us: Nanos(did.p99_ns).as_micros_f64(),
+        max_us: Nanos(did.max_ns).as_micros_f64(),
+        late: did.late,
+        errors: did.errors,
+    }
+}

@@ -1,0 +1,139 @@
+use super::*;
+
+/// `reads` of 4 KiB over ten seconds, each of `mean_us`, of which it was with the drive for `served_us`.
+fn tenant(name: &str, reads: u32, mean_us: u64, served_us: u64) -> Summary {
+    Summary {
+        name: name.to_owned(),
+        reads,
+        read_bytes: u64::from(reads) * 4096,
+        latency_sum_ns: u64::from(reads) * mean_us * 1_000,
+        served_sum_ns: u64::from(reads) * served_us * 1_000,
+        p99_ns: 3 * mean_us * 1_000,
+        max_ns: 9 * mean_us * 1_000,
+        ..Summary::default()
+    }
+}
+
+/// One with commands of 128 KiB instead.
+fn large(name: &str, reads: u32) -> Summary {
+    Summary { read_bytes: u64::from(reads) << 17, ..tenant(name, reads, 1_000, 900) }
+}
+
+/// Intervals one after the other from 0 on.
+fn intervals(each: impl IntoIterator<Item = Vec<Summary>>) -> Vec<Interval> {
+    let interval = |(at, tenants): (u64, _)| Interval {
+        at_unix_ms: at * 10_000,
+        span_ms: 10_000,
+        drive: "fast".into(),
+        policy: "passthrough".into(),
+        tenants,
+        ..Interval::default()
+    };
+    (0..).zip(each).map(interval).collect()
+}
+
+/// Calm for a minute, then `what` for twenty seconds, and calm again.
+fn incident(what: &[Summary]) -> Vec<Interval> {
+    let calm = || vec![tenant("db", 10_000, 100, 90), large("steady", 5_000), tenant("web", 2_000, 100, 90)];
+    intervals((0..9).map(|at| if (6..8).contains(&at) { what.to_vec() } else { calm() }))
+}
+
+fn compare(intervals: &[Interval], window: Range<u64>) -> Comparison {
+    Comparison::of(intervals, "db", window).expect("something to compare")
+}
+
+#[test]
+fn the_neighbour_that_does_more_than_before_is_the_change() {
+    // The heaviest one does what it always did.
+    let past = incident(&[
+        tenant("db", 4_000, 400, 380),
+        large("steady", 5_000),
+        large("batch", 4_000),
+        tenant("web", 2_000, 400, 390),
+    ]);
+    let found = compare(&past, 0..90_000);
+    let Spell { from_unix_ms, to_unix_ms, intervals, of, is_slow, usual, .. } = found.spell;
+    assert_eq!((from_unix_ms, to_unix_ms, intervals, of, is_slow, usual), (60_000, 80_000, 2, 9, Some(true), 7));
+    assert_eq!(found.change(), Some(Change::Neighbour(0)));
+    let names: Vec<&str> = found.neighbours.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names[0], "batch");
+    assert_eq!(found.neighbours.iter().map(Neighbour::is_grown).collect::<Vec<_>>(), [true, false, false]);
+    let usual = found.usual.expect("known");
+    assert_eq!((found.then.iops, usual.iops), (400.0, 1_000.0));
+    assert_eq!((found.then.mean_ns, found.then.waited_ns(), usual.mean_ns), (400_000.0, 20_000.0, 100_000.0));
+    // Asked for the incident alone, the time before is what is usual; what came after is not.
+    let found = compare(&past, 60_000..80_000);
+    assert_eq!((found.spell.intervals, found.spell.of, found.spell.usual), (2, 2, 6));
+    assert_eq!(found.change(), Some(Change::Neighbour(0)));
+}
+
+#[test]
+fn who_asks_for_more_itself_is_the_change() {
+    let past = incident(&[tenant("db", 90_000, 400, 380), large("steady", 5_000), tenant("web", 3_100, 100, 90)]);
+    assert_eq!(compare(&past, 60_000..80_000).change(), Some(Change::Own));
+}
+
+#[test]
+fn without_more_load_it_is_the_host_or_the_drive() {
+    let slow = [tenant("db", 4_000, 400, 390), large("steady", 5_000), tenant("web", 2_000, 400, 390)];
+    let mut past = incident(&slow);
+    assert_eq!(compare(&past, 0..90_000).change(), Some(Change::Drive));
+    past.iter_mut().filter(|it| (60_000..80_000).contains(&it.at_unix_ms)).for_each(|it| it.starved_ppm = 300_000);
+    let found = compare(&past, 0..90_000);
+    assert_eq!(found.change(), Some(Change::Host));
+    assert_eq!((found.starved, found.usual_starved), (0.3, Some(0.0)));
+    // It waits, and nobody does more: its own limits may hold it, which does not show here.
+    let held = [tenant("db", 4_000, 400, 90), large("steady", 5_000), tenant("web", 2_000, 100, 90)];
+    assert_eq!(compare(&incident(&held), 0..90_000).change(), None);
+}
+
+#[test]
+fn a_time_like_any_other_is_not_slow() {
+    let past = incident(&[tenant("db", 10_000, 110, 90), large("steady", 5_000)]);
+    let found = compare(&past, 60_000..80_000);
+    assert_eq!((found.spell.is_slow, found.spell.intervals, found.spell.usual), (Some(false), 2, 6));
+    // The first interval of all has nothing beside it.
+    assert_eq!(compare(&past[..1], 0..10_000).spell.is_slow, None);
+}
+
+#[test]
+fn a_target_that_is_missed_is_slow_however_usual_that_is() {
+    let mut past = incident(&[tenant("db", 10_000, 110, 90)]);
+    for own in past.iter_mut().flat_map(|it| &mut it.tenants).filter(|it| it.name == "db") {
+        own.promise = Promise::Target(200_000);
+    }
+    let found = compare(&past, 60_000..80_000);
+    assert_eq!((found.spell.is_slow, found.usual, found.change()), (Some(true), None, None));
+    assert_eq!(found.promise, Promise::Target(200_000));
+}
+
+#[test]
+fn there_may_be_nothing_to_compare() {
+    let past = incident(&[large("steady", 5_000)]);
+    let of = |name, window| Comparison::of(&past, name, window).expect_err("nothing");
+    assert_eq!(of("db", 900_000..910_000), NoComparison::NoSummaries);
+    assert_eq!(of("db", 60_000..70_000), NoComparison::Idle);
+    assert_eq!(of("nobody", 0..90_000), NoComparison::Idle);
+}
+
+#[test]
+fn tenants_of_other_drives_are_no_neighbours() {
+    let mut past = incident(&[tenant("db", 4_000, 400, 390)]);
+    let elsewhere =
+        past.clone().into_iter().map(|it| Interval { drive: "slow".into(), tenants: vec![large("far", 9)], ..it });
+    past.extend(elsewhere);
+    past.sort_by_key(|it| it.at_unix_ms);
+    assert!(compare(&past, 0..90_000).neighbours.is_empty());
+}
+
+#[test]
+fn of_several_slow_spells_it_is_the_one_that_cost_most() {
+    let slow = [tenant("db", 4_000, 400, 390), large("steady", 5_000), large("batch", 4_000)];
+    let mut past = incident(&slow);
+    // A slow moment in which little was asked for, and nobody else did more.
+    past[2].tenants = vec![tenant("db", 50, 2_000, 1_900), large("steady", 5_000)];
+    let found = compare(&past, 0..90_000);
+    let Spell { from_unix_ms, to_unix_ms, usual, others, .. } = found.spell;
+    assert_eq!((from_unix_ms, to_unix_ms, usual, others), (60_000, 80_000, 6, 1));
+    assert_eq!(found.change(), Some(Change::Neighbour(0)));
+}

@@ -1,0 +1,56 @@
+//! `evenkeel why`: why a tenant was slow at some time in the last day.
+
+mod text;
+mod when;
+
+use std::io::Write;
+
+use anyhow::Result;
+use api::{Rest, WhyAsked};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+pub use self::when::BadTime;
+use crate::disk::Daemon;
+
+/// Say why a tenant was slow at some time in the last day: what it got beside what it gets usually, what its neighbours
+/// did differently, whose fault it was, and what would have helped. Without --at and --last: in the last ten minutes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The tenant.
+    tenant: String,
+
+    /// The minute from then on: 03:12 (the last time that it was), 03:12:30 or 2026-11-24T03:12, in this host's time
+    /// zone, or with another offset (2026-11-24T03:12Z)
+    #[arg(long, value_name = "TIME", conflicts_with = "last")]
+    at: Option<String>,
+
+    /// The last so many minutes or hours, such as 10m; 1h at most
+    #[arg(long, value_name = "SPAN")]
+    last: Option<String>,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A time that is none, no daemon, or nothing that it has kept of that time.
+pub fn run(args: &Args) -> Result<()> {
+    let (now, zone) = (Timestamp::now(), TimeZone::system());
+    let (from, to) = match &args.at {
+        Some(at) => when::minute(at, now, &zone)?,
+        None => when::last(args.last.as_deref().unwrap_or("10m"), now)?,
+    };
+    let unix_ms = |time: Timestamp| u64::try_from(time.as_millisecond()).unwrap_or(0);
+    let asked = WhyAsked { from_unix_ms: unix_ms(from), to_unix_ms: unix_ms(to) };
+    let why = Rest::new(&args.daemon.socket).why(&args.tenant, asked)?;
+    let mut out = std::io::stdout().lock();
+    if args.daemon.json {
+        writeln!(out, "{}", serde_json::to_string(&why)?)?;
+    } else {
+        write!(out, "{}", text::why(&why, &zone))?;
+    }
+    Ok(out.flush()?)
+}
