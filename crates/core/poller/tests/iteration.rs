@@ -372,3 +372,23 @@ fn a_policy_takes_over_when_nothing_is_in_flight_and_knows_what_waits() {
     poller.step(Nanos(500));
     assert_eq!((poller.policy().completed, poller.policy().told.len()), (0, 1));
 }
+
+#[test]
+fn a_tenants_commands_are_recorded_as_they_end_and_no_others() {
+    let mut bench = Bench::new();
+    let (slot, _) = bench.add(1, [7, 13]);
+    bench.add(2, [21]);
+    let (recorder, mut recording) = poller::recorder(8);
+    assert!(bench.poller.record(slot, Some(recorder)));
+    assert!(!bench.poller.record(TenantSlot(9), None), "nobody is there");
+    [0, 100, 200].into_iter().for_each(|now| {
+        bench.poller.step(Nanos(now));
+    });
+    let recorded: Vec<_> = std::iter::from_fn(|| recording.take()).collect();
+    let told: Vec<_> = recorded.iter().map(|it| (it.op, it.offset_bytes, it.len_bytes, it.failed)).collect();
+    assert_eq!(told, [(Op::Discard, 7 * 512, 512, false), (Op::Discard, 13 * 512, 512, true)]);
+    assert!(recorded.iter().all(|it| (it.arrived, it.waited, it.served) == (Nanos(0), Nanos(0), Nanos(100))));
+    assert!(!recording.is_over());
+    bench.poller.record(slot, None);
+    assert!(recording.is_over());
+}
