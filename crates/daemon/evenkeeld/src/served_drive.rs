@@ -357,10 +357,10 @@ impl ServedDrive {
         })
     }
 
-    /// What the drive is to whoever finds block devices of its disks after us.
+    /// What the drive is to whoever finds block devices of its disks after us. Not what it calls itself: of one that
+    /// was handed over while the daemon ran, only the next start reads that, and those devices must still be its.
     fn drive_mark(&self) -> String {
-        let id = self.layout.layout().and_then(|layout| layout.device().id.clone());
-        id.unwrap_or_else(|| format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name))
+        format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name)
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
