@@ -27,6 +27,8 @@ pub enum ThreadKind {
     Log,
     /// Prints what is served.
     Announce,
+    /// Tells the service manager.
+    Manager,
     /// Waits for a client's thread to end.
     Closing,
     /// Interrupts writes that last too long.
@@ -289,7 +291,7 @@ const UBLK: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -299,6 +301,7 @@ impl ThreadKind {
         Self::Doorbells,
         Self::Log,
         Self::Announce,
+        Self::Manager,
         Self::Closing,
         Self::Watchdog,
         Self::Drive,
@@ -320,7 +323,7 @@ impl ThreadKind {
             Self::Drive => &[RUNTIME, PINS, DRIVE],
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
-            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog => &[RUNTIME],
+            Self::Doorbells | Self::Log | Self::Announce | Self::Manager | Self::Watchdog => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile => &[RUNTIME, FILES],
             Self::Gate => &[RUNTIME, SPAWN, GATE],
@@ -341,6 +344,7 @@ impl ThreadKind {
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",
+            Self::Manager => "manager",
             Self::Closing => "closing",
             Self::Watchdog => "watchdog",
             Self::Drive => "drive",

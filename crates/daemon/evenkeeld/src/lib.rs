@@ -15,6 +15,7 @@
 //! | `applying`, `own_file` | a configuration file that is applied while the daemon runs |
 //! | `events` | what happened lately |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch` | what is told of the tenants |
+//! | `manager`, `status`, `pulse` | what the service manager is told, and whether pollers make progress |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
@@ -40,6 +41,7 @@ mod growing;
 mod http;
 mod leaving;
 mod log;
+mod manager;
 mod namespace_changes;
 mod namespaces;
 mod next_start;
@@ -55,6 +57,7 @@ mod poller_waker;
 mod pollers;
 mod problems;
 mod promises_watch;
+mod pulse;
 mod queues;
 mod refused;
 mod roles;
@@ -62,6 +65,7 @@ mod sanitizing;
 pub mod serve;
 mod served_drive;
 mod snapshot;
+mod status;
 pub mod stderr;
 mod stopwatch;
 mod threads;
