@@ -1,10 +1,6 @@
 #!/bin/sh
 # The guest's first process: mounts what programs expect, then serves commands from the host.
-#
-# Host to guest, a line:  ID LIMIT_S COMMAND
-# Guest to host:          "EVK ID EXIT_CODE SIZE_BYTES", a newline, then the output's bytes.
-# "EVK hello" is sent once per boot. The kernel's console is another device, so its messages
-# never mix with this.
+# Where the kernel's command line has `evenkeel.system`, that is left to the system on a drive.
 
 /bin/busybox --install -s /bin
 export PATH=/usr/sbin:/usr/bin:/bin HOME=/tmp
@@ -12,24 +8,8 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
-. /lib/wait-for.sh
+if grep -qw evenkeel.system /proc/cmdline; then
+    exec boot-system
+fi
 load-modules virtio_blk
-
-# The host gives up on a boot before this does.
-PORT_LIMIT_S=900
-find_port() {
-    name=$(grep -lx evenkeel.agent /sys/class/virtio-ports/*/name)
-    port=/dev/$(basename "$(dirname "$name")")
-    test -c "$port"
-}
-wait_for "the virtio port evenkeel.agent" $PORT_LIMIT_S find_port
-
-exec 3<>"$port"
-printf 'EVK hello\n' >&3
-while :; do
-    read -r id limit_s command <&3 || { sleep 0.1; continue; }
-    timeout -s KILL "$limit_s" sh -c "$command" >/run/output 2>&1 </dev/null 3<&-
-    code=$?
-    printf 'EVK %s %s %s\n' "$id" "$code" "$(wc -c </run/output)" >&3
-    cat /run/output >&3
-done
+. /lib/agent.sh

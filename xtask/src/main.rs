@@ -10,6 +10,7 @@ mod client;
 mod fuzz;
 mod guest;
 mod order;
+mod package;
 mod soak;
 mod sweep;
 mod trial;
@@ -49,6 +50,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Order the policies by a guaranteed tenant's p99, in the daemon and in the simulator.
     Order(order::Options),
+    /// Make a Debian package: both programs, unit, manual pages, completions, configuration. Takes cargo-deb.
+    Package(package::Options),
     /// Attack the daemon, kill it and its clients for a long time, beside clients that verify their data.
     Soak(soak::Options),
     /// Simulate whole scenarios drawn from seeds and check them.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Order(options) => order::run(&options),
+        Command::Package(options) => package::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Sweep(options) => sweep::run(&options),
     };
@@ -103,6 +107,7 @@ mod tests {
             "fuzz --seconds 300 --target registers",
             "fuzz --seconds 1800 --jobs 2 --minimise",
             "order --rounds 3 --seconds 2 --drive pm1735 --json",
+            "package --out DIR --deb-version 0.2.0-1",
             "soak --minutes 30 --seed 7 --json FILE",
             "sweep --seeds 10000 --seed 7 --jobs 2 --canaries",
         ] {

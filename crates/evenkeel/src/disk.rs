@@ -1,18 +1,18 @@
 //! `evenkeel disk`: disks that come and change while the daemon runs.
 
+mod listing;
+
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::{
-    Attach, Attachment, Deletion, Disk, DiskChange, DiskState, Drive, NewDisk, Operation, OperationState, Problem,
-    Rest, Wipe,
-};
+use api::{Attach, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
 use clap::Subcommand;
 use io_model::units::Size;
 use serde::Serialize;
 
+use self::listing::disks;
 use crate::table;
 
 /// How often something that takes its time is looked at.
@@ -44,8 +44,8 @@ pub struct Args {
 enum Command {
     /// Make a disk; once this returns a VMM can attach it, or it is being zeroed.
     Create(Box<Create>),
-    /// List all disks.
-    List(Daemon),
+    /// List all disks, or some.
+    List(listing::Args),
     /// Show one disk.
     Show {
         /// Its name.
@@ -356,11 +356,7 @@ pub fn run(args: Args) -> Result<()> {
             warn(&disk);
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
-        Command::List(daemon) => {
-            let daemon_at = Rest::new(&daemon.socket);
-            let all = daemon_at.disks()?;
-            print(&daemon, &all, || format!("{}{}", disks(&all), not_served(&daemon_at)))
-        }
+        Command::List(args) => listing::run(&args),
         Command::Show { name, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
@@ -532,46 +528,4 @@ pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce(
         write!(out, "{}", table())?;
     }
     Ok(out.flush()?)
-}
-
-fn disks(disks: &[Disk]) -> String {
-    let row = |disk: &Disk| {
-        let promise = match (disk.latency_target_us, disk.weight) {
-            (Some(target), _) => format!("p99 ≤ {}", table::span(target)),
-            (None, Some(weight)) => format!("weight {weight}"),
-            (None, None) => disk.class.clone().unwrap_or_else(|| "its tenants'".to_owned()),
-        };
-        let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
-        let state = if disk.attached { "attached" } else { disk.state.name() };
-        let made_by = if disk.declared { "file" } else { "api" };
-        let grows_to = disk.grows_to_bytes.map(|bytes| format!(", soon {}", Size(bytes))).unwrap_or_default();
-        let size = format!("{}{grows_to}", Size(disk.size_bytes));
-        let nsid = disk.nsid.map(|nsid| format!(" {nsid}")).unwrap_or_default();
-        let frontend = format!("{}{nsid}", disk.frontend);
-        let socket = disk.socket.clone().unwrap_or_else(|| tenants(&disk.attachments));
-        let words = [&disk.name, &disk.drive, &size, &promise, state, made_by, &frontend, &socket];
-        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, device, or tenants"];
-    table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
-}
-
-/// The disks of drives that are missing, a line for each drive. Who may not see drives gets none.
-fn not_served(daemon: &Rest) -> String {
-    let drives = daemon.drives().unwrap_or_default();
-    let missing = drives.iter().filter(|drive| !drive.disks_not_served.is_empty());
-    let line = |drive: &Drive| {
-        let (disks, why) = (drive.disks_not_served.join(", "), drive.failed.as_deref().unwrap_or("it failed"));
-        format!("not served: {disks}, since drive {} is missing: {why}\n", drive.name)
-    };
-    missing.map(line).collect()
-}
-
-/// Who has a namespace.
-fn tenants(attachments: &[Attachment]) -> String {
-    let word = |it: &Attachment| if it.read_only { format!("{} (read-only)", it.tenant) } else { it.tenant.clone() };
-    match attachments {
-        [] => "nobody's".to_owned(),
-        attachments => attachments.iter().map(word).collect::<Vec<_>>().join(", "),
-    }
 }

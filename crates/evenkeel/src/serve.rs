@@ -29,6 +29,11 @@ pub struct Args {
     /// Log what matters at least so much: error, warn, info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+
+    /// How log lines look: text, with fields where standard error is the journal, or json, one object a line
+    /// [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
 }
 
 /// Runs the command. Returns only if the daemon can't be started.
@@ -40,6 +45,7 @@ pub fn run(args: &Args) -> Result<Infallible> {
     daemon.args(args.json.then_some("--json"));
     daemon.args(args.unconfined.then_some("--unconfined"));
     args.log_level.iter().for_each(|level| _ = daemon.args(["--log-level", level]));
+    args.log_format.iter().for_each(|format| _ = daemon.args(["--log-format", format]));
     daemon.arg(&args.config);
     let error = daemon.exec();
     let program = daemon.get_program().to_string_lossy().into_owned();

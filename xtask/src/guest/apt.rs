@@ -44,19 +44,24 @@ impl PrivateApt {
     /// # Errors
     /// When a package is unknown, cannot be fetched or cannot be unpacked.
     pub fn unpack(&self, suite: &str, packages: &[&str], root: &Path) -> Result<()> {
+        for archive in self.fetch(suite, packages)? {
+            extract(&archive, root)?;
+            fs::remove_file(&archive)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches `packages` with all that they depend on, and returns where they are.
+    ///
+    /// # Errors
+    /// When a package is unknown or cannot be fetched.
+    pub fn fetch(&self, suite: &str, packages: &[&str]) -> Result<Vec<PathBuf>> {
         let mut arguments = vec!["install", "--yes", "--download-only", "-t", suite];
         arguments.extend_from_slice(packages);
         self.run(&arguments).with_context(|| format!("fetching {}", packages.join(", ")))?;
-
-        fs::create_dir_all(root)?;
-        for entry in fs::read_dir(self.dir.join("cache/archives"))? {
-            let archive = entry?.path();
-            if archive.extension().is_some_and(|extension| extension == "deb") {
-                quietly(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(root))?;
-                fs::remove_file(&archive)?;
-            }
-        }
-        Ok(())
+        let files = fs::read_dir(self.dir.join("cache/archives"))?.map(|entry| Ok(entry?.path()));
+        let files: Vec<PathBuf> = files.collect::<Result<_>>()?;
+        Ok(files.into_iter().filter(|file| file.extension().is_some_and(|extension| extension == "deb")).collect())
     }
 
     fn run(&self, arguments: &[&str]) -> Result<()> {
@@ -95,8 +100,20 @@ Debug::NoLocking "true";
     Ok(text)
 }
 
+/// Unpacks a package into `root`. None of its scripts run.
+///
+/// # Errors
+/// When it can't be unpacked.
+pub fn extract(archive: &Path, root: &Path) -> Result<()> {
+    fs::create_dir_all(root)?;
+    quietly(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(root))
+}
+
 /// Runs a command, showing its output only when it fails.
-fn quietly(command: &mut Command) -> Result<()> {
+///
+/// # Errors
+/// When it does.
+pub fn quietly(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("{program} cannot be run"))?;
     if !output.status.success() {

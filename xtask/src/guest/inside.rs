@@ -29,6 +29,7 @@ pub struct Inside {
     name: &'static str,
     modules: Vec<&'static str>,
     iommu: bool,
+    kernel_arguments: Vec<&'static str>,
     qemu_arguments: Vec<String>,
     images: Vec<(String, u64)>,
     programs: Vec<(String, PathBuf)>,
@@ -41,6 +42,7 @@ impl Inside {
             name,
             modules: Vec::new(),
             iommu: false,
+            kernel_arguments: Vec::new(),
             qemu_arguments: Vec::new(),
             images: Vec::new(),
             programs: Vec::new(),
@@ -56,6 +58,12 @@ impl Inside {
     /// Loads kernel modules of `initramfs`, in this order.
     pub fn modules(mut self, names: &[&'static str]) -> Self {
         self.modules.extend(names);
+        self
+    }
+
+    /// More words for the kernel's command line.
+    pub fn kernel(mut self, words: &[&'static str]) -> Self {
+        self.kernel_arguments.extend(words);
         self
     }
 
@@ -88,10 +96,20 @@ impl Inside {
     ///
     /// # Errors
     /// When the guest does not boot or lacks a module; the error holds its console.
-    pub fn boot(self, lab: &Lab) -> Result<Option<Guest>> {
+    pub fn boot(mut self, lab: &Lab) -> Result<Option<Guest>> {
         let Some(binary) = lab.binary() else { return Ok(None) };
-        let machine = lab.machine().with_programs(self.name, &[programs(&binary)?, self.programs].concat())?;
+        self.programs.extend(programs(&binary)?);
+        self.boot_without_programs(lab).map(Some)
+    }
+
+    /// Boots it as it is.
+    ///
+    /// # Errors
+    /// As [`Inside::boot`].
+    pub fn boot_without_programs(self, lab: &Lab) -> Result<Guest> {
+        let machine = lab.machine().with_programs(self.name, &self.programs)?;
         let mut extras = Extras::default();
+        extras.kernel_arguments.extend(self.kernel_arguments.iter().map(|&word| word.to_owned()));
         if self.iommu {
             // Before the devices that it translates for.
             extras.qemu_arguments.extend(["-device", "intel-iommu,intremap=on"].map(str::to_owned));
@@ -110,12 +128,12 @@ impl Inside {
         }
         extras.qemu_arguments.extend(self.qemu_arguments.iter().map(|argument| argument.replace("{dir}", &dir)));
         let mut guest = Guest::spawn_with(&machine, lab.accel(), self.name, Qemu::Newest, &[], extras)?;
-        let ready = guest.wait_ready().and_then(|()| {
-            let modules = self.modules.join(" ");
-            guest.run(&format!("load-modules {modules}")).map(drop)
+        let ready = guest.wait_ready().and_then(|()| match self.modules[..] {
+            [] => Ok(()),
+            _ => guest.run(&format!("load-modules {}", self.modules.join(" "))).map(drop),
         });
         ready.with_context(|| guest.logs())?;
-        Ok(Some(guest))
+        Ok(guest)
     }
 }
 

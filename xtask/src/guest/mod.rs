@@ -5,6 +5,7 @@
 //! | `mirror`, `apt`, `initramfs`, `prepare` | making QEMU, kernel and userland, once, without root |
 //! | `qemu`, `qmp`, `agent`, `load` | a guest: process, console, monitor, command channel, what runs in its background |
 //! | `inside` | guests that run Evenkeel themselves |
+//! | `system_image`, `system` | a guest that is a whole Debian, in which it is installed |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
 //! | `tests` | the tests |
@@ -30,6 +31,8 @@ mod prepare;
 mod qemu;
 mod qmp;
 mod stand_in;
+mod system;
+mod system_image;
 mod tests;
 
 use std::path::PathBuf;
@@ -197,7 +200,7 @@ fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
 }
 
 /// Whether a skip counts as a failure.
-fn required() -> bool {
+pub fn required() -> bool {
     ["CI", "EVENKEEL_REQUIRE_GUESTS"]
         .iter()
         .any(|name| std::env::var(name).is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false")))

@@ -11,13 +11,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::PrivateApt;
 use super::initramfs::{self, LIBRARIES};
-use super::mirror;
+use super::{mirror, system_image};
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
 const RECIPE: u32 = 3;
 
 /// Debian's release that the guest's kernel and programs come from.
-const RELEASE: &str = "trixie";
+pub const RELEASE: &str = "trixie";
 /// vfio-user-pci came with QEMU 10.1; the release itself has 10.0.
 const BACKPORTS: &str = "trixie-backports";
 /// The release before it, whose QEMU is the oldest that the tests attach.
@@ -68,6 +68,15 @@ pub struct Images {
 }
 
 impl Images {
+    /// A whole Debian on a drive, which the first one to ask for it makes.
+    ///
+    /// # Errors
+    /// When this machine cannot make it; the message says why.
+    pub fn system(&self) -> Result<PathBuf> {
+        let cache = self.dir.parent().context("the guests' cache has no place")?;
+        system_image::find_or_make(cache)
+    }
+
     /// The guest's kernel.
     pub fn kernel(&self) -> PathBuf {
         self.dir.join("vmlinuz")

@@ -29,7 +29,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 10] = [
+const GUEST_FILES: [(&str, &str); 13] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
     ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
@@ -37,6 +37,9 @@ const GUEST_FILES: [(&str, &str); 10] = [
     ("usr/sbin/load-modules", include_str!("../../guest/load-modules.sh")),
     ("usr/sbin/container", include_str!("../../guest/container.sh")),
     ("lib/wait-for.sh", include_str!("../../guest/wait-for.sh")),
+    ("lib/agent.sh", include_str!("../../guest/agent.sh")),
+    ("usr/sbin/boot-system", include_str!("../../guest/boot-system.sh")),
+    ("usr/sbin/write-and-compare", include_str!("../../guest/write-and-compare.sh")),
     ("usr/sbin/kill-load", include_str!("../../guest/kill-load.sh")),
     ("etc/verify.fio", include_str!("../../guest/verify.fio")),
     ("etc/kill.fio", include_str!("../../guest/kill.fio")),
@@ -111,6 +114,9 @@ impl Machine {
         fs::copy(&self.initrd, &initrd).context("copying the guest's file system")?;
         let mut archive = Archive::new(fs::File::options().append(true).open(&initrd)?);
         for (place, program) in programs {
+            if let Some((folder, _)) = place.rsplit_once('/') {
+                archive.folder(folder)?;
+            }
             archive.file(place, &fs::read(program).with_context(|| program.display().to_string())?)?;
         }
         archive.finish()?;

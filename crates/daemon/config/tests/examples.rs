@@ -77,3 +77,15 @@ fn classes() {
     assert!(config.device.profile_named && !config.overcommit);
     assert_eq!(config.poller_plan().len(), 1, "the policy sees all of them");
 }
+
+/// A fresh installation serves nobody's drive.
+#[test]
+fn as_installed_by_the_package() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/config.toml");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let config = Config::parse(&path, &text).unwrap_or_else(|e| panic!("{e}"));
+    let image = PathBuf::from("/var/lib/evenkeel/drive.img");
+    assert_eq!(config.device.backend, Backend::File { path: image, create: true });
+    assert_eq!((config.tenants.len(), config.namespaces.len(), config.warnings.len()), (0, 0, 0));
+    assert_eq!(config.daemon.user.expect("not root").name, "evenkeel");
+}

@@ -29,6 +29,8 @@ pub enum ThreadKind {
     Log,
     /// Prints what is served.
     Announce,
+    /// Tells the service manager.
+    Manager,
     /// Waits for a client's thread to end.
     Closing,
     /// Interrupts writes that last too long.
@@ -312,7 +314,7 @@ const HISTORY: &[Call] = &[
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -323,6 +325,7 @@ impl ThreadKind {
         Self::Doorbells,
         Self::Log,
         Self::Announce,
+        Self::Manager,
         Self::Closing,
         Self::Watchdog,
         Self::Drive,
@@ -348,7 +351,7 @@ impl ThreadKind {
             Self::Control => &[RUNTIME, CONTROL, UNLISTEN, FILES],
             Self::Api => &[RUNTIME, EVENTS, CONTROL, API, UNLISTEN],
             Self::Metrics => &[RUNTIME, FILES, METRICS],
-            Self::Doorbells | Self::Log | Self::Announce | Self::Watchdog | Self::Trace => &[RUNTIME],
+            Self::Doorbells | Self::Log | Self::Announce | Self::Manager | Self::Watchdog | Self::Trace => &[RUNTIME],
             Self::Zeroing => &[RUNTIME, ZEROING],
             Self::OwnFile | Self::Why => &[RUNTIME, FILES],
             Self::History => &[RUNTIME, FILES, HISTORY],
@@ -371,6 +374,7 @@ impl ThreadKind {
             Self::Doorbells => "doorbells",
             Self::Log => "log",
             Self::Announce => "announce",
+            Self::Manager => "manager",
             Self::Closing => "closing",
             Self::Watchdog => "watchdog",
             Self::Drive => "drive",

@@ -229,12 +229,12 @@ impl Owner {
         if wiping_bytes > 0 {
             let line =
                 format!("drive {name}: {} of deleted disks' data are on it and were not wiped", Size(wiping_bytes));
-            (self.common.around.sink)(Level::Warn, &line);
+            (self.common.around.sink)(Level::Warn.of_drive(name), &line);
         }
         if let Some(mut drive) = self.drives.remove(&id) {
             // What it says of free ranges is not to be believed of what somebody writes there meanwhile.
             if let Err(error) = drive.layout.remove() {
-                (self.common.around.sink)(Level::Warn, &format!("{name}: {error}"));
+                (self.common.around.sink)(Level::Warn.of_drive(name), &format!("{name}: {error}"));
             }
             drive.begin_to_stop();
             drive.pollers.join();
@@ -255,12 +255,18 @@ impl Owner {
         }
         self.keep(self.added.without(name))?;
         if !may_be_empty {
-            (self.common.around.sink)(Level::Warn, &format!("drive {name}: with it {lost} is forgotten"));
+            (self.common.around.sink)(
+                Level::Warn.of_drive(name),
+                &format!("drive {name}: with it {lost} is forgotten"),
+            );
         }
         if let Some(at) = self.absent.drives.iter().position(|missing| missing.name() == name) {
             let missing = self.absent.drives.remove(at);
             if let Err(error) = missing.forget() {
-                (self.common.around.sink)(Level::Warn, &format!("{name}: its layout file can't be removed: {error}"));
+                (self.common.around.sink)(
+                    Level::Warn.of_drive(name),
+                    &format!("{name}: its layout file can't be removed: {error}"),
+                );
             }
         }
         self.tell(EventKind::DriveRemoved, name, "removed");
@@ -278,7 +284,7 @@ impl Owner {
     }
 
     fn tell(&self, kind: EventKind, name: &str, done: &str) {
-        (self.common.around.sink)(Level::Info, &format!("drive {name}: {done}"));
+        (self.common.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {done}"));
         self.common.events.tell(kind, None, Some(name.to_owned()));
     }
 
@@ -345,7 +351,10 @@ impl ServedDrive {
     /// The disks that were made on it before are served, and what deleted ones left is wiped.
     fn serve_again(&mut self) {
         let warn = |sink: &Sink, name: &str, error: &anyhow::Error| {
-            sink(Level::Warn, &format!("{name}: it is not served before the daemon starts again: {error:#}"));
+            sink(
+                Level::Warn.of_tenant(name),
+                &format!("{name}: it is not served before the daemon starts again: {error:#}"),
+            );
         };
         for tenant in self.config.tenants.clone() {
             let name = tenant.name.clone();

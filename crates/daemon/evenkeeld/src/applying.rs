@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use api::{Action, Applied, Apply, Key, Problem, Step};
-use client_socket::Level;
+use client_socket::{About, Level};
 use config::{
     Config, ConfigErrors, DiskKind, Drives, KeyChange, Sections, disk_changes, disk_keys, disk_meanwhile,
     is_of_front_end,
@@ -66,19 +66,20 @@ impl Owner {
         let refuse = |why: String| format!("{}: not applied: {why}", file.display());
         let text = match text {
             Ok(text) => text,
-            Err(why) => return sink(Level::Warn, &refuse(why)),
+            Err(why) => return sink(Level::Warn.of_daemon(), &refuse(why)),
         };
         let plan = self.plan_to_apply(&file, &text, Missing::Stays);
         let done = plan.and_then(|plan| self.carry_out(&plan, Missing::Stays).map(|()| plan));
         match done {
             Ok(plan) if plan.steps.is_empty() => {
-                sink(Level::Info, &format!("{}: nothing in it has changed", file.display()));
+                sink(Level::Info.of_daemon(), &format!("{}: nothing in it has changed", file.display()));
             }
             Ok(plan) => {
                 for step in plan.steps.iter().filter(|step| step.action == Action::Later) {
                     let of = step.tenant.as_deref().unwrap_or("the daemon");
+                    let about = About { tenant: step.tenant.as_deref(), ..Level::Warn.of_daemon() };
                     for key in &step.keys {
-                        sink(Level::Warn, &format!("{of}: {} has {key}: not done while it runs", file.display()));
+                        sink(about, &format!("{of}: {} has {key}: not done while it runs", file.display()));
                     }
                 }
                 for step in plan.steps.iter().filter(|step| step.action == Action::Delete) {
@@ -89,11 +90,11 @@ impl Owner {
                         file.display(),
                         file.display()
                     );
-                    sink(Level::Warn, &line);
+                    sink(Level::Warn.of_tenant(name), &line);
                 }
             }
-            Err(problem) if problem.details.is_empty() => sink(Level::Warn, &refuse(problem.to_string())),
-            Err(problem) => problem.details.iter().for_each(|why| sink(Level::Warn, &refuse(why.clone()))),
+            Err(problem) if problem.details.is_empty() => sink(Level::Warn.of_daemon(), &refuse(problem.to_string())),
+            Err(problem) => problem.details.iter().for_each(|why| sink(Level::Warn.of_daemon(), &refuse(why.clone()))),
         }
     }
 
@@ -293,7 +294,8 @@ impl Owner {
                 failed = Some((step, problem));
                 break;
             }
-            (self.common.around.sink)(Level::Info, &format!("applied: {step}"));
+            let about = About { tenant: step.tenant.as_deref(), ..Level::Info.of_daemon() };
+            (self.common.around.sink)(about, &format!("applied: {step}"));
             told.push(format!("done: {step}"));
         }
         let Some((step, mut problem)) = failed else {

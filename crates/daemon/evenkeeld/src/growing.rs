@@ -74,7 +74,7 @@ impl ServedDrive {
         let name = &live.tenant.name;
         let Some(placement) = self.layout.layout().and_then(|layout| layout.find(name)) else { return };
         let (size_bytes, extents) = (placement.size_bytes(), placement.to_look_up());
-        (self.around.sink)(Level::Info, &format!("{name}: it has {} now", Size(size_bytes)));
+        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it has {} now", Size(size_bytes)));
         let growth = Arc::new(Growth { size_bytes, extents });
         for (poller, slot) in &live.places {
             let order = front_end::grown(&live.tenant.frontend, Arc::clone(&growth));
@@ -95,14 +95,14 @@ impl ServedDrive {
             (Ok(()), Some((zeroed, all))) => {
                 let line =
                     format!("{name}: {} of {} zeroed; its guest sees them once all are", Size(zeroed), Size(all));
-                (self.around.sink)(Level::Info, &line);
+                (self.around.sink)(Level::Info.of_tenant(&name), &line);
             }
             (recorded, _) if self.waiting.contains_key(&id) => self.serve_zeroed(id, &name, recorded),
             (Ok(()), None) => self.is_zeroed_whole(id),
             (Err(error), _) => {
                 let line =
                     format!("{name}: it does not grow before the next start, what is new can't be zeroed: {error:#}");
-                (self.around.sink)(Level::Warn, &line);
+                (self.around.sink)(Level::Warn.of_tenant(&name), &line);
             }
         }
     }
@@ -113,7 +113,7 @@ impl ServedDrive {
         let served = zeroed.and_then(|()| self.put_on_socket(id, ready));
         if let Err(error) = &served {
             let line = format!("{name}: it is not served, its new range can't be zeroed: {error:#}");
-            (self.around.sink)(Level::Warn, &line);
+            (self.around.sink)(Level::Warn.of_tenant(name), &line);
             self.events.tell(EventKind::DriveFailing, Some(name), Some(format!("can't be zeroed: {error:#}")));
         }
         if let Some(done) = done {

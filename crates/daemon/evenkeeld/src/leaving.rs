@@ -84,7 +84,7 @@ impl ServedDrive {
             return;
         }
         let Some(Live { tenant, leaving, .. }) = self.forget(id) else { return };
-        (self.around.sink)(Level::Info, &format!("{}: is served no more", tenant.name));
+        (self.around.sink)(Level::Info.of_tenant(&tenant.name), &format!("{}: is served no more", tenant.name));
         self.remove_directory_of(&tenant);
         self.wipe_if_let_go_of(id);
         if let Some(Leaving { done, .. }) = leaving {
@@ -180,7 +180,7 @@ impl ServedDrive {
             }
             Err(again) => {
                 let why = format!("{name:?} is served no more: {error:#}; nor as before: {again:#}");
-                (self.around.sink)(Level::Warn, &why);
+                (self.around.sink)(Level::Warn.of_tenant(&name), &why);
                 failed(why)
             }
         })
@@ -204,10 +204,11 @@ impl ServedDrive {
 
     fn follow(&mut self, id: TenantId, config: &Config) {
         let Some(tenant) = self.tenants.get(&id).map(|live| live.tenant.clone()) else { return };
+        let name = tenant.name.clone();
         let line = match self.remake(id, tenant, config) {
             Ok(_) => return,
             Err(problem) => format!("its pollers stay as they are: {problem}"),
         };
-        (self.around.sink)(Level::Warn, &line);
+        (self.around.sink)(Level::Warn.of_tenant(&name), &line);
     }
 }

@@ -17,6 +17,7 @@
 //! | `summaries`, `why` | what tenants got over the last day, kept in files; why one of them was slow then |
 //! | `recording`, `traces` | every command of a tenant, while somebody asks for it |
 //! | `control`, `snapshot`, `foresight`, `promises_watch`, `cpu_waits`, `stopwatch`, `metrics_thread`, `verdicts` | what is told of the tenants |
+//! | `manager`, `status`, `pulse` | what the service manager is told, and whether pollers make progress |
 //! | `log`, `stderr`, `panics`, `threads`, `clock` | log lines; last words; what a panic does; what a thread does first; the time |
 //!
 //! Not here: what a person types (`evenkeel`), and everything of the laboratory.
@@ -44,6 +45,7 @@ mod http;
 mod http_why;
 mod leaving;
 mod log;
+mod manager;
 mod metrics_thread;
 mod namespace_changes;
 mod namespaces;
@@ -61,6 +63,7 @@ mod pollers;
 mod port;
 mod problems;
 mod promises_watch;
+mod pulse;
 mod queues;
 mod recording;
 mod refused;
@@ -69,6 +72,7 @@ mod sanitizing;
 pub mod serve;
 mod served_drive;
 mod snapshot;
+mod status;
 pub mod stderr;
 mod stopwatch;
 mod summaries;

@@ -60,6 +60,11 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.live.len()
+    }
+
     pub(crate) fn get(&self, id: TenantId) -> Option<&LiveNamespace> {
         self.live.get(&id)
     }
@@ -259,7 +264,7 @@ impl ServedDrive {
         if live.state == State::Zeroing {
             live.state = State::Served;
             let line = format!("{}: its range is zeroed", live.namespace.name);
-            (self.around.sink)(Level::Info, &line);
+            (self.around.sink)(Level::Info.of_tenant(&live.namespace.name), &line);
             return self.settle_namespaces();
         }
         self.show_namespace_growth(id);
@@ -270,7 +275,10 @@ impl ServedDrive {
         let Some(live) = self.namespaces.get(id) else { return };
         let name = &live.namespace.name;
         let Some(placement) = self.layout.layout().and_then(|layout| layout.find(name)) else { return };
-        (self.around.sink)(Level::Info, &format!("{name}: it has {} now", Size(placement.size_bytes())));
+        (self.around.sink)(
+            Level::Info.of_tenant(name),
+            &format!("{name}: it has {} now", Size(placement.size_bytes())),
+        );
         let its = self.namespaces.there.iter().filter(|(_, there)| there.id == id && !there.is_leaving);
         for ((controller, nsid), _) in its {
             self.order(*controller, NvmeOrder::Grow(*nsid, placement.size_bytes(), placement.to_look_up()));

@@ -122,9 +122,9 @@ impl<D: PciDevice + 'static> ServedNvme<D> {
 
 fn tell(drive: &str, notice: Notice, owner: Option<&Teller>) {
     match notice {
-        Notice::Info(text) => tracing::info!("drive {drive}: {text}"),
+        Notice::Info(text) => tracing::info!(drive, "drive {drive}: {text}"),
         Notice::Warning(text) => {
-            tracing::warn!("drive {drive}: {text}");
+            tracing::warn!(drive, "drive {drive}: {text}");
             if let Some(owner) = owner {
                 owner.tell(Happening::DriveFailing(text));
             }

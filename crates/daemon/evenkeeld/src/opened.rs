@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{Access, Level, Listener, Sink};
+use client_socket::{About, Access, Level, Listener, Sink};
 use config::{
     Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
 };
@@ -21,6 +21,7 @@ use ublk::Helper;
 
 use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
+use crate::manager::Manager;
 use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
 use crate::port::OpenedPort;
@@ -45,6 +46,8 @@ pub struct Opened {
     pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
     pub(crate) helper: Option<Arc<Helper>>,
+    /// Who is told that the daemon serves; none where nobody asked for it.
+    pub(crate) manager: Option<Manager>,
     identity: Option<Identity>,
 }
 
@@ -72,7 +75,7 @@ impl OpenedDrive {
         let is_new = prepared.host.to_create;
         let (config, mut layout, lock) = prepared.commit()?;
         if let (PolicyConfig::Lpns(lpns), None) = (&policy, config.device.profile.figures()) {
-            sink(Level::Info, &drive_profile::assumed(&profile.name, lpns));
+            sink(Level::Info.of_drive(&config.device.name), &drive_profile::assumed(&profile.name, lpns));
         }
         let size_bytes = layout.layout().map_or(0, |layout| layout.device().size_bytes);
         let drive = open(&config, &profile, size_bytes)?;
@@ -126,7 +129,6 @@ impl Opened {
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
-        let helper = None;
         Ok(Self {
             drives,
             added,
@@ -139,7 +141,8 @@ impl Opened {
             roles,
             history,
             doorbell_scan,
-            helper,
+            helper: None,
+            manager: None,
             identity,
         })
     }
@@ -154,6 +157,12 @@ impl Opened {
     /// The same where block devices can be made.
     pub(crate) fn with_helper(mut self, helper: Option<Arc<Helper>>) -> Self {
         self.helper = helper;
+        self
+    }
+
+    /// The same for a service manager that waits to be told.
+    pub(crate) fn with_manager(mut self, manager: Option<Manager>) -> Self {
+        self.manager = manager;
         self
     }
 
@@ -223,7 +232,7 @@ fn open_all(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<(Vec<Ope
         // Somebody must be served.
         return Err(first.errors.clone().into());
     }
-    missing.iter().for_each(|it| sink(Level::Warn, &it.warning().in_file(it.config.file())));
+    missing.iter().for_each(|it| sink(Level::Warn.of_drive(it.name()), &it.warning().in_file(it.config.file())));
     Ok((opened, missing))
 }
 
@@ -277,7 +286,10 @@ fn fit_blocks(
             );
         }
         layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
-        sink(Level::Info, &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"));
+        sink(
+            About { drive: Some(&config.device.name), ..Level::Info.of_tenant(name) },
+            &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"),
+        );
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use api::EventKind;
 use client_socket::{Level, Surroundings};
 use config::{Absent, AddedDrives};
@@ -18,11 +18,13 @@ use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
 use crate::http::Asked;
+use crate::manager::Notices;
 use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::status;
 use crate::summaries::{Around, Summaries};
 use crate::traces::Traces;
 use crate::why::Asker;
@@ -41,6 +43,9 @@ pub struct Owner {
     pub(crate) next_drive: u32,
     /// Drives that could not be had at the start.
     pub(crate) absent: Absent,
+    notices: Notices,
+    /// What the service manager was last told of what is served.
+    told_status: String,
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
     summaries: Summaries,
@@ -56,13 +61,15 @@ impl Owner {
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
         let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
             opened;
-        let (helper, history) = (opened.helper, opened.history);
+        let (helper, history, manager) = (opened.helper, opened.history, opened.manager);
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
+        let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
+        let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
         let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
         if let Some(port) = &port {
-            (common.around.sink)(Level::Info, &port.to_string());
+            (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }
         let daemon = || common.handle.clone();
         let metrics = Metrics::start(daemon(), clock, state_dir)?;
@@ -80,6 +87,8 @@ impl Owner {
             added,
             absent,
             own_file,
+            notices,
+            told_status: String::new(),
             told_pollers: 0,
             summaries,
             _control: ControlSocket::serve(control, View { daemon: daemon(), clock }, control_gate)?,
@@ -99,6 +108,7 @@ impl Owner {
         owner.drives.values().for_each(ServedDrive::tell_if_held);
         owner.drives.values_mut().for_each(ServedDrive::wipe_next);
         owner.look_around();
+        owner.notices.ready();
         Ok(owner)
     }
 
@@ -124,6 +134,13 @@ impl Owner {
             self.told_pollers = running;
             self.drives.values().for_each(|drive| drive.pollers.tell_behaviour(&drive.config));
         }
+        if self.notices.are_wanted() {
+            let status = status::in_words(self);
+            if status != self.told_status {
+                self.notices.status(status.clone());
+                self.told_status = status;
+            }
+        }
     }
 
     /// Applies a command, whole or not at all.
@@ -147,10 +164,14 @@ impl Owner {
                 Some(file) => file.read_again(self.common.handle.clone()),
                 None => {
                     let line = "the directory of the configuration file could not be kept open";
-                    (self.common.around.sink)(Level::Warn, line);
+                    (self.common.around.sink)(Level::Warn.of_daemon(), line);
                 }
             },
-            Command::OwnFile(text) => self.apply_own_file(text),
+            Command::OwnFile(text) => {
+                self.notices.reloading();
+                self.apply_own_file(text);
+                self.notices.ready();
+            }
             Command::ClientLeft(name) => self.drives.values_mut().for_each(|drive| drive.client_left(&name)),
             Command::Happened(id, happening) => {
                 if let Some(drive) = self.drives.get_mut(&id) {
@@ -173,6 +194,7 @@ impl Owner {
 
     /// Completes what is in flight, and lets go of everything. Returns the commands that drives never answered.
     pub fn stop(&mut self) -> u32 {
+        self.notices.stopping();
         // While the probes are there.
         self.summaries.stop();
         // All at once: one that does not answer holds up no other.

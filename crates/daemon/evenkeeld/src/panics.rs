@@ -33,6 +33,19 @@ fn last_words(info: &PanicHookInfo<'_>) -> String {
     format!("evenkeeld: thread {name} panicked{place}: {what}; the daemon ends here, please report it{trace}\n")
 }
 
+/// For the test of the watchdog: in debug builds, threads whose name begins with what EVENKEELD_HANG_IN says get no
+/// further than here.
+pub fn hang_drill() {
+    #[cfg(debug_assertions)]
+    if let Ok(wanted) = std::env::var("EVENKEELD_HANG_IN")
+        && std::thread::current().name().is_some_and(|name| name.starts_with(&wanted))
+    {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+}
+
 /// For the test of the above: in debug builds, panics in threads whose name begins with what EVENKEELD_PANIC_IN says.
 #[track_caller]
 pub fn drill() {

@@ -21,6 +21,7 @@ use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
+use crate::pulse::Pulse;
 use crate::stopwatch::Stopwatch;
 use crate::{panics, threads};
 
@@ -142,6 +143,8 @@ pub struct Start<S, B> {
     pub clock: Clock,
     /// Looks at mapped doorbells while it sleeps.
     pub scanner: DoorbellScanner,
+    /// Says that it gets on.
+    pub pulse: Arc<Pulse>,
 }
 
 /// Starts the thread.
@@ -154,7 +157,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
-    let Start { number, poller, set_weights, behaviour, cpu, clock, scanner } = start;
+    let Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulse } = start;
     let runner = Runner {
         number,
         poller,
@@ -175,7 +178,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
         next_weights: Nanos(0),
     };
     let thread = std::thread::Builder::new().name(format!("poller-{number}"));
-    Ok((handle, thread.spawn(move || runner.run(cpu))?))
+    Ok((handle, thread.spawn(move || runner.run(cpu, pulse))?))
 }
 
 struct Runner<S: FrontEnd, B> {
@@ -207,7 +210,7 @@ struct Runner<S: FrontEnd, B> {
 }
 
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
-    fn run(mut self, cpu: Option<u32>) -> u32 {
+    fn run(mut self, cpu: Option<u32>, pulse: Arc<Pulse>) -> u32 {
         threads::enter(ThreadKind::Poller);
         let _counted = CountedPoller::this_thread(self.number);
         if let Some(cpu) = cpu {
@@ -217,10 +220,12 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         // A timer may be a modelled drive's: 50 µs late, as the kernel likes it, would be as long as the drive takes.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.watch_drive();
-        let mut stopwatch = Stopwatch::start(self.number, self.poller.board(), self.poller.inside(), self.clock.now());
+        let (board, inside) = (self.poller.board(), self.poller.inside());
+        let mut stopwatch = Stopwatch::start(self.number, board, inside, pulse, self.clock.now());
         let mut moved = false;
         loop {
             if self.waker.take_messages() && self.read_messages() {
+                stopwatch.pause(self.clock.now());
                 return self.drain();
             }
             let now = self.clock.now();
@@ -262,6 +267,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             match message {
                 Message::Add(addition, done) => self.add(*addition, &done),
                 Message::Order(tenant, order) => {
+                    panics::hang_drill();
                     let Some(slot) = self.place_of(tenant) else { continue };
                     if let Some((front_end, mut memory)) = self.poller.source_and_memory(slot) {
                         front_end.order(order, &mut memory);

@@ -20,6 +20,7 @@ use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
+use crate::pulse::Pulses;
 use crate::{queues, stopwatch, threads};
 
 /// A poller; given once.
@@ -55,6 +56,7 @@ pub struct PollerThreads {
     /// CPUs that this process may use; `None`: the kernel does not tell.
     cpus: Option<CpuSet>,
     scanner: DoorbellScanner,
+    pulses: Pulses,
 }
 
 impl PollerThreads {
@@ -70,12 +72,17 @@ impl PollerThreads {
         let scanner = scanner.context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = sched_getaffinity(None).ok();
-        Ok(Self { next: Arc::default(), running: Arc::default(), cores, cpus, scanner })
+        Ok(Self { next: Arc::default(), running: Arc::default(), cores, cpus, scanner, pulses: Pulses::default() })
     }
 
     /// How many run.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether they make progress.
+    pub fn pulses(&self) -> Pulses {
+        self.pulses.clone()
     }
 
     fn may_use(&self, cpu: u32) -> bool {
@@ -211,6 +218,7 @@ impl Pollers {
             cpu,
             clock: self.clock,
             scanner: self.threads.scanner.clone(),
+            pulse: self.threads.pulses.add(id.0),
         })?;
         self.threads.running.fetch_add(1, Ordering::Relaxed);
         self.open.insert(id, Open { sender, thread, is_shared, mode, shape, serves: BTreeSet::new() });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{EventKind, TenantRow};
-use client_socket::{Level, Sink};
+use client_socket::{About, Level, Sink};
 use io_model::{Nanos, TenantId};
 use poller::Board;
 
@@ -40,6 +40,11 @@ impl PromiseWatch {
         Self { mark: Mark::now(board, now), next: now + period(), told: HashMap::new(), sink, events }
     }
 
+    /// Whose promises fail.
+    pub fn broken(&self) -> impl Iterator<Item = TenantId> {
+        self.told.iter().filter(|(_, told)| told.fails).map(|(id, _)| *id)
+    }
+
     /// How long from `now` until it is to look again.
     pub fn patience(&self, now: Nanos) -> Duration {
         Duration::from_nanos((self.next - now).0)
@@ -61,11 +66,14 @@ impl PromiseWatch {
                 Some(Turn::Fails) => {
                     let blame = foresight.blame(&observed, self.mark.starved(now), tenant.id);
                     let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
-                    (self.sink)(Level::Warn, &fails(&tenant.row, &why));
+                    let about = Level::Warn.of_tenant(&tenant.row.name);
+                    (self.sink)(About { promise: Some("broken"), ..about }, &fails(&tenant.row, &why));
                     self.events.tell(EventKind::PromiseBroken, Some(&tenant.row.name), Some(why));
                 }
                 Some(Turn::IsKept) => {
-                    (self.sink)(Level::Info, &format!("{}: its promise is kept again", tenant.row.name));
+                    let about = Level::Info.of_tenant(&tenant.row.name);
+                    let line = format!("{}: its promise is kept again", tenant.row.name);
+                    (self.sink)(About { promise: Some("kept"), ..about }, &line);
                     self.events.tell(EventKind::PromiseKept, Some(&tenant.row.name), None);
                 }
                 None => {}

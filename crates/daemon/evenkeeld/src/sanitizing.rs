@@ -56,7 +56,7 @@ impl ServedDrive {
                 "drive {name:?} is being sanitized, and has no disks until then: `evenkeel drive sanitize {name}` goes \
                  on with it"
             );
-            (self.around.sink)(Level::Warn, &line);
+            (self.around.sink)(Level::Warn.of_drive(name), &line);
         }
     }
 
@@ -124,7 +124,7 @@ impl ServedDrive {
 
     fn tell_of(&self, kind: EventKind, what: &str) {
         let name = &self.config.device.name;
-        (self.around.sink)(Level::Info, &format!("drive {name}: {what}"));
+        (self.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {what}"));
         self.events.tell(kind, None, Some(name.clone()));
     }
 }

@@ -19,6 +19,7 @@ use ublk::Helper;
 
 use crate::daemon::{Command, Daemon};
 use crate::log;
+use crate::manager::Manager;
 use crate::opened::Opened;
 use crate::{open_files, panics, threads};
 
@@ -40,6 +41,11 @@ pub struct Args {
     /// Log what matters at least so much: error, warn, info.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
+
+    /// How log lines look: text is for people, and carries fields where standard error is the journal; json is one
+    /// object a line.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = log::Format::Text)]
+    log_format: log::Format,
 }
 
 /// What `--json` prints once every socket accepts clients.
@@ -70,11 +76,14 @@ pub fn run(args: &Args) -> Result<()> {
     let (ready, absent) = ready::prepare(Drives::load(&args.config)?)?;
     let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;
-    let (log, log_writer) = log::start(args.log_level);
+    let (log, log_writer) = log::start(args.log_level, args.log_format);
     let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
     let opened = Daemon::open(to_open, &log::sink())?.without(absent);
     drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
     let opened = opened.with_helper(start_ublk_helper(args)?);
+    let manager =
+        Manager::find().context("can't reach the service manager at NOTIFY_SOCKET; unset it to do without")?;
+    let opened = opened.with_manager(manager);
     opened.drop_privileges()?;
     // As who the daemon is now, and while it may still start programs.
     let gate = Gate::start(if args.unconfined { &["--unconfined"] } else { &[] });

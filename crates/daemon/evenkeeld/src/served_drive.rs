@@ -25,6 +25,7 @@ use crate::events::EventLog;
 use crate::foresight::Foresight;
 use crate::front_end::{self, Fitted, Making, Reached, ServedAt, fit};
 use crate::leaving::Leaving;
+use crate::log;
 use crate::namespaces::Namespaces;
 use crate::opened::{self, OpenedDrive};
 use crate::poller_thread::{Addition, Message, TenantAt};
@@ -131,10 +132,12 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, around, events, helper } = common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper } = common;
+        around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller { drive: id, handle };
         drive.report_to(teller.clone());
         let pollers = Pollers::new(drive, threads, clock);
+        let promises = PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events));
         Self {
             tenants: BTreeMap::new(),
             namespaces: Namespaces::default(),
@@ -146,7 +149,7 @@ impl ServedDrive {
             wipes: Wipes::default(),
             foresight: Arc::new(Foresight::new(&config, &profile, policy.clone())),
             policy,
-            promises: PromiseWatch::new(pollers.board(), clock.now(), Arc::clone(&around.sink), Arc::clone(&events)),
+            promises,
             clock,
             teller,
             around,
@@ -195,6 +198,12 @@ impl ServedDrive {
     /// Holds what tenants got against their targets, if it is time to.
     pub fn look_at_promises(&mut self) {
         self.promises.look(self.clock.now(), self.pollers.board(), &self.foresight);
+    }
+
+    /// Tenants whose promises fail.
+    pub(crate) fn broken_promises(&self) -> impl Iterator<Item = &str> {
+        let names = self.promises.broken().filter_map(|id| self.tenants.get(&id));
+        names.map(|live| live.tenant.name.as_str())
     }
 
     /// Something happened here.
@@ -246,7 +255,7 @@ impl ServedDrive {
             && is_new
             && let Err(error) = self.layout.withdraw(&name)
         {
-            (self.around.sink)(Level::Warn, &format!("{name}: its range stays reserved: {error}"));
+            (self.around.sink)(Level::Warn.of_tenant(&name), &format!("{name}: its range stays reserved: {error}"));
         }
         added
     }
@@ -343,7 +352,7 @@ impl ServedDrive {
             let name = &tenant.name;
             let line =
                 format!("{name}: a Format was cut short; reads and writes fail until its guest formats it again");
-            (self.around.sink)(Level::Warn, &line);
+            (self.around.sink)(Level::Warn.of_tenant(name), &line);
         }
         let teller = self.teller.clone();
         fit(Making {
@@ -362,10 +371,10 @@ impl ServedDrive {
         })
     }
 
-    /// What the drive is to whoever finds block devices of its disks after us.
+    /// What the drive is to whoever finds block devices of its disks after us. Not what it calls itself: of one that
+    /// was handed over while the daemon ran, only the next start reads that, and those devices must still be its.
     fn drive_mark(&self) -> String {
-        let id = self.layout.layout().and_then(|layout| layout.device().id.clone());
-        id.unwrap_or_else(|| format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name))
+        format!("{}:{}", self.config.runtime_dir.display(), self.config.device.name)
     }
 
     /// Waits for the places of a tenant's queues, and lets clients connect, or has its range zeroed before.
@@ -462,7 +471,7 @@ impl ServedDrive {
             foresight.set(*id, &live.tenant, self.config.overcommits(&live.tenant));
         }
         let name = &self.config.device.name;
-        (self.around.sink)(Level::Info, &format!("drive {name}: {} decides now", policy.name()));
+        (self.around.sink)(Level::Info.of_drive(name), &format!("drive {name}: {} decides now", policy.name()));
         self.events.tell(EventKind::PolicyChanged, None, Some(format!("{name}: {}", policy.name())));
         self.policy = policy;
     }
@@ -486,9 +495,14 @@ impl ServedDrive {
         match (&recorded, record.step) {
             (Ok(()), FormatStep::Begins) => {}
             (Ok(()), FormatStep::Ends) => {
-                (self.around.sink)(Level::Info, &format!("{name}: formatted with LBAs of {lba_bytes} bytes"));
+                (self.around.sink)(
+                    Level::Info.of_tenant(name),
+                    &format!("{name}: formatted with LBAs of {lba_bytes} bytes"),
+                );
             }
-            (Err(error), _) => (self.around.sink)(Level::Warn, &format!("{name}: its Format fails: {error}")),
+            (Err(error), _) => {
+                (self.around.sink)(Level::Warn.of_tenant(name), &format!("{name}: its Format fails: {error}"));
+            }
         }
         for (poller, slot) in places {
             let order = front_end::recorded(record, recorded.is_ok());

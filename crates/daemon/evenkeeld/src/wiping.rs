@@ -121,7 +121,7 @@ impl ServedDrive {
     ) -> Result<(), LayoutError> {
         let extents = self.layout.layout().and_then(|layout| layout.find(name)).map(|it| it.extents.clone());
         self.layout.release(name, method, &self.detached_settings(|tenant| tenant != name))?;
-        (self.around.sink)(Level::Info, &format!("{name}: deleted; what it leaves is being wiped"));
+        (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: deleted; what it leaves is being wiped"));
         self.events.tell(EventKind::Deleted, Some(name), None);
         match self.find_disk(name) {
             Some(id) => {
@@ -160,7 +160,7 @@ impl ServedDrive {
         if let Err(error) = self.start_wiper(range) {
             let line =
                 format!("what deleted disks left can't be wiped, and stays reserved until the next start: {error:#}");
-            (self.around.sink)(Level::Warn, &line);
+            (self.around.sink)(Level::Warn.of_drive(&self.config.device.name), &line);
         }
     }
 
@@ -208,7 +208,7 @@ impl ServedDrive {
              deleted disks leave is overwritten",
             self.config.device.name
         );
-        (self.around.sink)(Level::Warn, &line);
+        (self.around.sink)(Level::Warn.of_drive(&self.config.device.name), &line);
         self.wipe(poller, at, range.clone());
         true
     }
@@ -282,7 +282,10 @@ impl ServedDrive {
         match ended {
             Ok(_) => {
                 self.events.tell(EventKind::Wiped, Some(former), Some(size.to_string()));
-                (self.around.sink)(Level::Info, &format!("{former}: {size} that it left are wiped, and free"));
+                (self.around.sink)(
+                    Level::Info.of_tenant(former),
+                    &format!("{former}: {size} that it left are wiped, and free"),
+                );
             }
             Err(why) if is_drives_fault && self.overwrites_instead(&range, &why) => return,
             Err(why) => {
@@ -291,7 +294,7 @@ impl ServedDrive {
                 let line = format!(
                     "{former}: {size} that it left can't be wiped, and stay reserved until the next start: {why}"
                 );
-                (self.around.sink)(Level::Warn, &line);
+                (self.around.sink)(Level::Warn.of_tenant(former), &line);
             }
         }
         self.end_range();

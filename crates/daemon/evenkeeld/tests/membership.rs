@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use client_socket::Sink;
 use config::{Config, Prepared, Tenant};
 use evenkeeld::daemon::{Daemon, Handle};
 use io_model::{Nanos, QueuePriority, TenantId};
@@ -230,7 +231,7 @@ fn play(policy: &str, seed: u64, changes: u32) {
     let profile = Profile::by_name("p5800x").unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
     let lines = Arc::clone(&log);
-    let sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
+    let sink: Sink = Arc::new(move |_, line: &str| lines.lock().unwrap().push(line.to_owned()));
     let daemon = Daemon::start(vec![(prepared, profile)], sink).unwrap();
     let handle = daemon.handle();
     let (stop, verified) = (never(), AtomicU64::new(0));

@@ -390,3 +390,32 @@ fn what_left_the_configuration_is_deleted_by_its_name() {
     done(&home, "create db --size 4MiB");
     daemon.stop();
 }
+
+#[test]
+fn a_script_asks_which_disks_clients_have() {
+    let home = Home::new();
+    home.configure(
+        "[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\nname = \"passthrough\"\n\
+         [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\n[[tenant]]\nname = \"idle\"\nsize = \"8MiB\"\n\
+         [[tenant]]\nname = \"web\"\nsize = \"8MiB\"\nfrontend = \"vhost-user-blk\"\n",
+    );
+    let daemon = home.serve();
+    let names = |arguments: &str| {
+        let mut list = evenkeel();
+        list.args(["disk", "list"]).args(arguments.split_whitespace());
+        let output = list.env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock")).output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(names("--names"), "db\nidle\nweb\n");
+    assert_eq!(names("--names --attached"), "");
+    let guest = home.attach("db");
+    assert_eq!(names("--names --attached"), "db\n");
+    assert_eq!(names("--names --attached --frontend vhost-user-blk"), "");
+    assert_eq!(names("--names --frontend vhost-user-blk"), "web\n");
+    assert!(names("--attached").lines().nth(1).unwrap().starts_with("db "), "{}", names("--attached"));
+    drop(guest);
+    let refused = evenkeel().args(["disk", "list", "--frontend", "vfio"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "what there is not is no empty list: {}", errors(&refused));
+    daemon.stop();
+}

@@ -29,6 +29,8 @@ mod guest;
 mod handed_over;
 mod harness;
 mod hostile;
+mod logs;
+mod manager;
 mod metrics;
 mod missing_drives;
 mod namespace_crashes;

@@ -20,7 +20,7 @@
 //! `docs/decisions/0012-a-control-thread-per-device.md`.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_methods, reason = "it counts lines per time")]
+#![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]
 
 mod connection;
 pub mod gate;
@@ -34,7 +34,7 @@ mod waker;
 pub use connection::{Closed, Connection, Protocol, Replies};
 pub use gate::Gate;
 pub use listener::{Accepted, Access, BindError, Listener};
-pub use log::{Level, Log, Sink};
+pub use log::{About, Level, Log, Sink};
 pub use message::{MAX_FDS, Received, receive, receive_plain, send};
 pub use server::{Place, Server, Surroundings};
 pub use session::Session;

@@ -1,7 +1,8 @@
-//! Log lines, few enough that no client can fill a disk with them.
+//! Log lines, and what each is about.
+//!
+//! Whoever takes them keeps a client from filling a disk with them: it knows all devices, and how much is too much.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// How much a log line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,66 +13,58 @@ pub enum Level {
     Warn,
 }
 
+/// How much a log line matters, and whom it concerns: for whoever sorts lines. The line itself says it in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct About<'a> {
+    /// How much it matters.
+    pub level: Level,
+    /// The disk or its device, by name.
+    pub tenant: Option<&'a str>,
+    /// The drive, by name.
+    pub drive: Option<&'a str>,
+    /// What has become of a promise: `broken` or `kept`.
+    pub promise: Option<&'static str>,
+}
+
+impl Level {
+    /// A line about the daemon as a whole.
+    pub fn of_daemon(self) -> About<'static> {
+        About { level: self, tenant: None, drive: None, promise: None }
+    }
+
+    /// A line about a disk.
+    pub fn of_tenant(self, name: &str) -> About<'_> {
+        About { tenant: Some(name), ..self.of_daemon() }
+    }
+
+    /// A line about a drive.
+    pub fn of_drive(self, name: &str) -> About<'_> {
+        About { drive: Some(name), ..self.of_daemon() }
+    }
+}
+
 /// Where log lines go. Called on the thread that serves the client.
-pub type Sink = Arc<dyn Fn(Level, &str) + Send + Sync>;
+pub type Sink = Arc<dyn Fn(About<'_>, &str) + Send + Sync>;
 
-/// Lines per device and period; a client that reconnects in a loop would write without end.
-const LINES: u32 = 30;
-const PERIOD: Duration = Duration::from_secs(10);
-
-/// One device's log: at most 30 lines in 10 s.
+/// One device's log.
 pub struct Log {
     sink: Sink,
-    period_start: Instant,
-    lines: u32,
+    device: String,
 }
 
 impl Log {
-    /// A log that writes to `sink`.
-    pub fn new(sink: Sink) -> Self {
-        Self { sink, period_start: Instant::now(), lines: 0 }
+    /// A log of the device of that name, which writes to `sink`.
+    pub fn new(sink: Sink, device: &str) -> Self {
+        Self { sink, device: device.to_owned() }
     }
 
     /// Something happened as it should.
-    pub fn info(&mut self, line: &str) {
-        self.write(Level::Info, line);
+    pub fn info(&self, line: &str) {
+        (self.sink)(Level::Info.of_tenant(&self.device), line);
     }
 
     /// Somebody did something wrong.
-    pub fn warn(&mut self, line: &str) {
-        self.write(Level::Warn, line);
-    }
-
-    fn write(&mut self, level: Level, line: &str) {
-        if self.period_start.elapsed() >= PERIOD {
-            self.period_start = Instant::now();
-            self.lines = 0;
-        }
-        self.lines = self.lines.saturating_add(1);
-        match self.lines {
-            ..LINES => (self.sink)(level, line),
-            LINES => (self.sink)(level, &format!("{line} (more such lines are left out for {PERIOD:?})")),
-            _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-
-    #[test]
-    fn a_flood_is_cut_off() {
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&lines);
-        let mut log = Log::new(Arc::new(move |_, line: &str| kept.lock().unwrap().push(line.to_owned())));
-        (0..1000).for_each(|line| log.warn(&line.to_string()));
-        let lines = lines.lock().unwrap();
-        // More than one period's lines only if a thousand lines took longer than a period.
-        assert!((30..=60).contains(&lines.len()), "{} lines", lines.len());
-        assert_eq!(lines[0], "0");
-        assert!(lines[29].contains("left out"));
+    pub fn warn(&self, line: &str) {
+        (self.sink)(Level::Warn.of_tenant(&self.device), line);
     }
 }

@@ -103,7 +103,7 @@ impl Server {
             has_ended: Mutex::new(false),
             ended: Condvar::new(),
         });
-        let mut log = Log::new(Arc::clone(&sink));
+        let log = Log::new(Arc::clone(&sink), name);
         log.info(&at);
         let gate = gate.map(|gate| (gate.device(), gate));
         let name_of_it = name.to_owned();
@@ -146,7 +146,7 @@ impl Server {
         } else {
             let line =
                 format!("{}: its device is still busy with what the client asked for, and is left so", self.name);
-            (self.sink)(Level::Warn, &line);
+            (self.sink)(Level::Warn.of_tenant(&self.name), &line);
         }
         has_ended
     }

@@ -62,7 +62,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use client_socket::{Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
+pub use client_socket::{About, Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
 pub use connection::{ClientState, Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
 pub use request::{IrqChange, Reply, Request, SetIrqs};

@@ -51,7 +51,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-pub use client_socket::{Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
+pub use client_socket::{About, Access, BindError, Closed, Level, Listener, Server, Session, Sink, Surroundings};
 pub use connection::{Connection, ProtocolError};
 pub use device::{Device, DeviceSpec, RingSetup};
 pub use front_end::FrontEnd;

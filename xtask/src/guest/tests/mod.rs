@@ -12,6 +12,7 @@ mod hybrid;
 mod namespaces;
 mod nvme_drive;
 mod online;
+mod package;
 mod pair;
 mod priorities;
 mod programs;
@@ -83,4 +84,5 @@ pub const ALL: &[Test] = &[
     test("virtio-priorities-by-ionice", priorities::by_ionice),
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
+    test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
 ];

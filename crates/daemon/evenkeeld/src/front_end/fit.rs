@@ -78,12 +78,13 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 
 fn nvme(making: Making<'_>) -> Result<Fitted> {
     let (around, pins) = (making.around.clone(), making.pins.clone());
+    let log = Log::new(Arc::clone(&around.sink), &making.tenant.name);
     let (device, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
         let Some((queues, poller, tenant)) = places.into_iter().next() else {
             bail!("{}: no poller serves it", spec.name)
         };
-        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells, pins);
+        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells, pins, log);
         Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
@@ -100,13 +101,14 @@ fn virtio(making: Making<'_>) -> Result<Fitted> {
     let part = |queues: &Range<u16>| {
         let queues =
             Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
-        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink))).into()
+        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink), &name)).into()
     };
     let parts = queues.iter().map(part).collect();
     let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
-        let client = VirtioClient::new(name, disk, ports, (budget, pins), Log::new(Arc::clone(&around.sink)));
+        let log = Log::new(Arc::clone(&around.sink), &name);
+        let client = VirtioClient::new(name, disk, ports, (budget, pins), log);
         Ok(Reached::Socket(vhost_user::serve(client.spec(), listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts, serve: Box::new(serve) })
@@ -126,14 +128,14 @@ fn block_device(making: Making<'_>) -> Result<Fitted> {
     let part = |queues: &Range<u16>| {
         let queues = Queues::new(shape, Place::whole_drive(id), queues.clone());
         let placed = Placed::new(queues, vec![placement.to_look_up()]);
-        UblkQueues::new(Arc::clone(&name), placed, Log::new(Arc::clone(&around.sink))).into()
+        UblkQueues::new(Arc::clone(&name), placed, Log::new(Arc::clone(&around.sink), &name)).into()
     };
     let parts = queues.iter().map(part).collect();
     let mark = ublk::mark(drive_mark, &name);
     let serve = move |places: Vec<ServedAt>| {
         let ports: Vec<_> =
             places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
-        let log = Log::new(Arc::clone(&around.sink));
+        let log = Log::new(Arc::clone(&around.sink), &name);
         Ok(Reached::Device(BlockDevice::start(name, mark, shape, &ports, helper, log)?))
     };
     Ok(Fitted { parts, serve: Box::new(serve) })

@@ -135,7 +135,7 @@ const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>, Listener)> {
     let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
     let listener = listener.context("it has no socket")?;
-    let log = Log::new(around.sink);
+    let log = Log::new(around.sink, &tenant.name);
     // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
     let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
     let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use backend_nvme::{Pin, Pins};
+use client_socket::Log;
 use guest_memory::{MappedU32, Mapping};
 use vfio_user::{Device, Errno, Reply, Request, Session};
 
@@ -23,6 +24,7 @@ pub struct NvmeClient {
     /// What the guest has mapped, by its place. The last to hold it: memory that its client has left is freed when it
     /// goes, which takes the kernel seconds, and those are this thread's and no poller's.
     maps: Vec<Mapped>,
+    log: Log,
 }
 
 /// What a guest has mapped.
@@ -36,8 +38,8 @@ struct Mapped {
 
 impl NvmeClient {
     /// The controller at `port`, whose doorbells these are.
-    pub fn new(port: Port<Order>, doorbells: Arc<Mapping>, pins: Option<Pins>) -> Self {
-        Self { port, doorbells, pins, maps: Vec::new() }
+    pub fn new(port: Port<Order>, doorbells: Arc<Mapping>, pins: Option<Pins>, log: Log) -> Self {
+        Self { port, doorbells, pins, maps: Vec::new(), log }
     }
 
     /// Stores a trapped doorbell where the poller looks for mapped ones. `None`: not a doorbell.
@@ -66,7 +68,7 @@ impl Device for NvmeClient {
         let (request, change) = match Change::of(request, self.pins.as_ref()) {
             Ok(ready) => ready,
             Err(error) => {
-                tracing::warn!("memory of a guest can't be pinned for the drive: {error}");
+                self.log.warn(&format!("memory of a guest can't be pinned for the drive: {error}"));
                 return Reply::Failed(Errno::NOMEM);
             }
         };

@@ -15,6 +15,7 @@ use super::{FrontEnd, MappedU32, Port, nvme, virtio};
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::poller_thread::{self, Addition, Behaviour, Message, Start, TenantAt};
+use crate::pulse::Pulses;
 
 /// Bytes of each of its commands.
 const BLOCK_BYTES: u64 = 4096;
@@ -141,6 +142,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         cpu: None,
         clock,
         scanner: DoorbellScanner::start(std::time::Duration::from_millis(1)).unwrap(),
+        pulse: Pulses::default().add(0),
     })
     .unwrap();
 

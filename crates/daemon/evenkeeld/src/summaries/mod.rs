@@ -186,10 +186,10 @@ impl Keeper {
                     "no summaries of the last day are kept in {directory}: {why}; everything else goes on, and so do \
                      they once they can be written"
                 );
-                (self.around.sink)(level, &line);
+                (self.around.sink)(level.of_daemon(), &line);
             }
             (Some(_), None) => {
-                (self.around.sink)(Level::Info, &format!("summaries are kept again in {directory}"));
+                (self.around.sink)(Level::Info.of_daemon(), &format!("summaries are kept again in {directory}"));
             }
             _ => {}
         }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use guest_memory::{Budget, GuestMemory, Mapping};
 use vfio_user::{
-    Access, BindError, DeviceSpec, Errno, IrqChange, IrqSpec, Listener, MmapSpec, RegionSpec, Reply, Request, Server,
-    Session, Sink, Surroundings,
+    About, Access, BindError, DeviceSpec, Errno, IrqChange, IrqSpec, Listener, MmapSpec, RegionSpec, Reply, Request,
+    Server, Session, Sink, Surroundings,
 };
 
 pub const BAR0_BYTES: u64 = 0x4000;
@@ -173,7 +173,7 @@ impl Running {
     pub fn start() -> Self {
         let (seen_by, seen) = channel();
         let log = Mutex::new(seen_by.clone());
-        let sink = Arc::new(move |_, line: &str| drop(log.lock().unwrap().send(Seen::Log(line.into()))));
+        let sink = Arc::new(move |_: About<'_>, line: &str| drop(log.lock().unwrap().send(Seen::Log(line.into()))));
         let (late, late_replies) = channel::<(Reply, Sender<Reply>)>();
         std::thread::spawn(move || late_replies.iter().for_each(|(reply, to)| to.send(reply).unwrap()));
         let directory = tempfile::tempdir().unwrap();

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use guest_memory::Budget;
 use rustix::event::{EventfdFlags, eventfd};
-use vhost_user::{Access, BindError, Device, DeviceSpec, Listener, Memory, RingSetup, Server, Session, Surroundings};
+use vhost_user::{
+    About, Access, BindError, Device, DeviceSpec, Listener, Memory, RingSetup, Server, Session, Surroundings,
+};
 
 pub const QUEUES: u16 = 4;
 pub const MAX_SIZE: u16 = 256;
@@ -156,7 +158,7 @@ impl Running {
         let (device, held, seen) = Recorder::new();
         let (lines, log) = channel();
         let lines = Mutex::new(lines);
-        let sink = Arc::new(move |_, line: &str| drop(lines.lock().unwrap().send(line.to_owned())));
+        let sink = Arc::new(move |_: About<'_>, line: &str| drop(lines.lock().unwrap().send(line.to_owned())));
         let server =
             vhost_user::serve(spec(name), listen_at(&socket).unwrap(), Box::new(device), Surroundings::plain(sink))
                 .unwrap();

@@ -63,7 +63,7 @@ impl Guest {
             session: None,
             waiting: Vec::new(),
             name: "a".into(),
-            log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned()))),
+            log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a"),
             on_format: Box::new(move |record| told.send(record).unwrap()),
         };
         let (ram, fd) = Mapping::memfd("ram", RAM_BYTES as usize).unwrap();

@@ -1,0 +1,86 @@
+//! `evenkeel disk list`: which disks there are, as a table or as names.
+
+use anyhow::Result;
+use api::{Attachment, Disk, Drive, Rest};
+use io_model::units::Size;
+
+use super::{Daemon, print};
+use crate::table;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only those that a client has attached now
+    #[arg(long)]
+    attached: bool,
+
+    /// Only those of one front end, or namespaces beside NVMe tenants' own disks
+    #[arg(long, value_parser = ["vfio-user", "vhost-user-blk", "ublk", "namespace"])]
+    frontend: Option<String>,
+
+    /// Print names alone, one a line, for scripts
+    #[arg(long, conflicts_with = "json")]
+    names: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Lists them.
+///
+/// # Errors
+/// There is no daemon, or it refused.
+pub fn run(args: &Args) -> Result<()> {
+    let daemon = Rest::new(&args.daemon.socket);
+    let mut all = daemon.disks()?;
+    all.retain(|disk| disk.attached || !args.attached);
+    all.retain(|disk| args.frontend.as_ref().is_none_or(|frontend| disk.frontend == *frontend));
+    print(&args.daemon, &all, || {
+        if args.names {
+            return all.iter().map(|disk| format!("{}\n", disk.name)).collect();
+        }
+        let is_part = args.attached || args.frontend.is_some();
+        format!("{}{}", disks(&all), if is_part { String::new() } else { not_served(&daemon) })
+    })
+}
+
+pub(super) fn disks(disks: &[Disk]) -> String {
+    let row = |disk: &Disk| {
+        let promise = match (disk.latency_target_us, disk.weight) {
+            (Some(target), _) => format!("p99 ≤ {}", table::span(target)),
+            (None, Some(weight)) => format!("weight {weight}"),
+            (None, None) => disk.class.clone().unwrap_or_else(|| "its tenants'".to_owned()),
+        };
+        let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
+        let state = if disk.attached { "attached" } else { disk.state.name() };
+        let made_by = if disk.declared { "file" } else { "api" };
+        let grows_to = disk.grows_to_bytes.map(|bytes| format!(", soon {}", Size(bytes))).unwrap_or_default();
+        let size = format!("{}{grows_to}", Size(disk.size_bytes));
+        let nsid = disk.nsid.map(|nsid| format!(" {nsid}")).unwrap_or_default();
+        let frontend = format!("{}{nsid}", disk.frontend);
+        let socket = disk.socket.clone().unwrap_or_else(|| tenants(&disk.attachments));
+        let words = [&disk.name, &disk.drive, &size, &promise, state, made_by, &frontend, &socket];
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let heading = ["disk", "drive", "size", "promise", "state", "made by", "front end", "socket, device, or tenants"];
+    table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
+}
+
+/// The disks of drives that are missing, a line for each drive. Who may not see drives gets none.
+fn not_served(daemon: &Rest) -> String {
+    let drives = daemon.drives().unwrap_or_default();
+    let missing = drives.iter().filter(|drive| !drive.disks_not_served.is_empty());
+    let line = |drive: &Drive| {
+        let (disks, why) = (drive.disks_not_served.join(", "), drive.failed.as_deref().unwrap_or("it failed"));
+        format!("not served: {disks}, since drive {} is missing: {why}\n", drive.name)
+    };
+    missing.map(line).collect()
+}
+
+/// Who has a namespace.
+fn tenants(attachments: &[Attachment]) -> String {
+    let word = |it: &Attachment| if it.read_only { format!("{} (read-only)", it.tenant) } else { it.tenant.clone() };
+    match attachments {
+        [] => "nobody's".to_owned(),
+        attachments => attachments.iter().map(word).collect::<Vec<_>>().join(", "),
+    }
+}
