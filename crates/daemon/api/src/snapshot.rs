@@ -1,6 +1,7 @@
 //! What a daemon says of its tenants over a span of time.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::drives::DriveHealth;
 
@@ -104,7 +105,7 @@ pub struct TenantRow {
 }
 
 /// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BoundRow {
     /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
     pub published_us: f64,
@@ -147,7 +148,7 @@ pub struct Predicted {
 }
 
 /// Whose fault it is that a promise failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BlameRow {
     /// `own`, `neighbour`, `drive` or `host`.
     pub culprit: String,

@@ -16,7 +16,7 @@ use policy::{PolicyConfig, Terms};
 use poller::Board;
 use ssd_model::Profile;
 
-use crate::disks::DiskCommand;
+use crate::disks::{DiskCommand, Reply};
 use crate::drive::{self, AnyDrive};
 use crate::events::EventLog;
 use crate::foresight::Foresight;
@@ -123,6 +123,19 @@ impl Handle {
     /// The daemon has ended.
     pub fn describe(&self) -> Result<Vec<DriveView>> {
         self.ask(Command::Describe)
+    }
+
+    /// What the API asks for, and the answer.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn ask_disks<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
+        self.ask(|done| {
+            Command::Disk(command(Box::new(move |it| {
+                // Nobody gives up waiting.
+                let _ = done.send(it);
+            })))
+        })
     }
 
     /// Waits until no tenant waits for its range of the drive to be zeroed.

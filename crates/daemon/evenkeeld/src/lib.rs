@@ -24,6 +24,7 @@
 
 mod adding;
 mod adopting;
+mod answers;
 mod api_socket;
 mod applying;
 mod client_stream;
@@ -40,6 +41,7 @@ mod front_end;
 mod growing;
 mod http;
 mod leaving;
+mod live_thread;
 mod log;
 mod metrics_thread;
 mod namespace_changes;

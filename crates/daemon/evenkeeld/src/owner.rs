@@ -18,11 +18,13 @@ use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
 use crate::http::Asked;
+use crate::live_thread::{LiveReader, LiveView};
 use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
 use crate::own_file::OwnFile;
 use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
+use crate::verdicts::Verdicts;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -60,8 +62,11 @@ impl Owner {
         if let Some(port) = &port {
             (common.around.sink)(Level::Info, &port.to_string());
         }
-        let metrics = Metrics::start(common.handle.clone(), clock, state_dir)?;
-        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events), metrics);
+        let verdicts = Arc::new(Verdicts::start(common.handle.clone(), clock)?);
+        let metrics = Metrics::start(common.handle.clone(), Arc::clone(&verdicts), clock, state_dir)?;
+        let (daemon, events) = (common.handle.clone(), Arc::clone(&common.events));
+        let live = LiveView::start(LiveReader { daemon, verdicts, events, clock })?;
+        let asked = Asked::new(common.handle.clone(), Arc::clone(&common.events), metrics, live);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {

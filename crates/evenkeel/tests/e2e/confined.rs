@@ -41,6 +41,7 @@ fn a_forbidden_call_in_any_thread_ends_the_daemon() {
         ("control", "control"),
         ("metrics", "metrics"),
         ("verdicts", "metrics"),
+        ("live", "metrics"),
         ("doorbells", "doorbells"),
         ("log", "log"),
         ("announce", "announce"),
@@ -94,7 +95,7 @@ fn every_thread_is_filtered_unless_asked_not_to() {
     let threads = filtered(&home, &[]);
     assert!(threads.iter().all(|(_, is_filtered)| *is_filtered), "{threads:?}");
     for begins in
-        ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "metrics", "verdicts", "doorbells", "log"]
+        ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "metrics", "verdicts", "live", "doorbells", "log"]
     {
         assert!(threads.iter().any(|(name, _)| name.starts_with(begins)), "{begins}: {threads:?}");
     }
