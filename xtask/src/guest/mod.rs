@@ -43,6 +43,8 @@ use anyhow::{Result, ensure};
 
 use lab::{Lab, Server};
 use prepare::Images;
+
+pub use prepare::default_cache;
 use qemu::{Accel, Machine};
 
 #[derive(Debug, clap::Args)]
@@ -197,7 +199,7 @@ fn run_tests(lab: &mut Lab, chosen: &[&tests::Test]) -> usize {
 }
 
 /// Whether a skip counts as a failure.
-fn required() -> bool {
+pub fn required() -> bool {
     ["CI", "EVENKEEL_REQUIRE_GUESTS"]
         .iter()
         .any(|name| std::env::var(name).is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false")))

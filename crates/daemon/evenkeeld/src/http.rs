@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth,
-    DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation,
-    OperationState, Problem, Sanitize, SanitizeStep, Step, Wipe,
+    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
+    Drive, DriveHealth, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, Live, LiveDetail, LiveDisk,
+    LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation, OperationState, Problem,
+    Sanitize, SanitizeStep, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};

@@ -82,7 +82,9 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_of_others_nor_taken_for_html() {
-        for word in ["http:", "//cdn", "@import", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+        for word in
+            ["http:", "//cdn", "@import", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+        {
             assert!(!html().contains(word), "{word}");
         }
         assert!(!FRAME.contains("style=") && !FRAME.contains(" on"), "the policy would forbid it");

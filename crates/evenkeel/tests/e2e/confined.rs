@@ -94,9 +94,19 @@ fn every_thread_is_filtered_unless_asked_not_to() {
     let home = Home::new();
     let threads = filtered(&home, &[]);
     assert!(threads.iter().all(|(_, is_filtered)| *is_filtered), "{threads:?}");
-    for begins in
-        ["evenkeeld", "owner", "poller-0", "vfio-db", "vhost-web", "control", "metrics", "verdicts", "live", "doorbells", "log"]
-    {
+    for begins in [
+        "evenkeeld",
+        "owner",
+        "poller-0",
+        "vfio-db",
+        "vhost-web",
+        "control",
+        "metrics",
+        "verdicts",
+        "live",
+        "doorbells",
+        "log",
+    ] {
         assert!(threads.iter().any(|(name, _)| name.starts_with(begins)), "{begins}: {threads:?}");
     }
     assert!(!fs::read_to_string(home.path("log")).unwrap().contains("--unconfined"));
