@@ -247,7 +247,7 @@ fn tenant(row: &TenantRow, verdict: Option<&Verdict>, is_measured: bool) -> Live
     }
 }
 
-/// Upper bounds of a picture's latencies: eight for each power of two, from 1 µs to 17 s. Each is one of the probes' own.
+/// Upper bounds of a picture's latencies: eight for each power of two, from 1 µs to 17 s. Each is one of the probes'.
 fn upper_bounds_ns() -> impl Iterator<Item = u64> {
     (10..34).flat_map(|exponent| (0..8_u64).map(move |eighth| ((8 + eighth) << (exponent - 3)) - 1))
 }

@@ -94,9 +94,11 @@ function drawHeat(targetNs) {
   drawScale(context, colour, low, high, tall, targetNs);
   const newest = columns.at(-1);
   const seen = upper.filter((_, at) => newest[at] > 0);
-  const range = seen.length ? `the last second's are from ${latency(seen[0])} to ${latency(seen.at(-1))}`
+  const range = seen.length
+    ? `the last second's are from ${latency(seen[0])} to ${latency(seen.at(-1))}`
     : "none completed in the last second";
-  setText(element("heat-words"), `A column a second, the newest at the right; the longer a command took, the higher; ${range}.`);
+  const how = "A column a second, the newest at the right; the longer a command took, the higher";
+  setText(element("heat-words"), `${how}; ${range}.`);
 }
 
 /// Latencies at the left, and the target across.
@@ -126,13 +128,14 @@ function drawScale(context, colour, low, high, tall, targetNs) {
 function showFacts(detail) {
   const { tenant } = detail;
   const { latency: took, moved } = tenant;
+  const parts = took && `${latency(took.waited_ns)} waited, ${latency(took.served_ns)} with the drive`;
   const facts = [
     ["Drive", tenant.drive],
     ["Class", tenant.weight === null ? tenant.class : `${tenant.class}, weight ${tenant.weight}`],
     ["Target", latency(tenant.target_ns)],
     ["Predicted p99", latency(tenant.predicted_p99_ns)],
     ["p50, p99, p99.9", took ? [took.p50_ns, took.p99_ns, took.p999_ns].map(latency).join(", ") : "–"],
-    ["Mean", took ? `${latency(took.mean_ns)}: ${latency(took.waited_ns)} waited, ${latency(took.served_ns)} with the drive` : "–"],
+    ["Mean", took ? `${latency(took.mean_ns)}: ${parts}` : "–"],
     ["Does", moved ? `${count(moved.iops)} commands/s, ${(moved.bytes_per_second / 1e6).toFixed(1)} MB/s` : "–"],
     ["Late, failed", moved ? `${count(moved.late)}, ${count(moved.errors)}` : "–"],
     ["Limits", detail.limits ?? "none"],

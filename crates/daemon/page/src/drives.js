@@ -23,7 +23,8 @@ function healthOf(drive) {
   const health = drive.health;
   if (!health) return ["", false];
   if (health.warnings.length) return [`warns: ${health.warnings.join(", ")}`, true];
-  return [`${health.temperature_celsius} °C, ${health.used_percent} % used, ${health.media_errors} media errors`, false];
+  const { temperature_celsius: celsius, used_percent: used, media_errors: errors } = health;
+  return [`${celsius} °C, ${used} % of its life used, ${errors} media errors`, false];
 }
 
 function driveNode(drive) {

@@ -61,8 +61,8 @@ function endSilence() {
 
 function askForToken(remedy) {
   const had = sessionStorage.getItem(TOKEN_KEY) !== null;
-  const why = had ? "The token is not this daemon's: each start has a new one." : "This port takes a token.";
-  setText(element("token-why"), `${why} ${remedy.split("; ").at(-1)}.`);
+  const why = had ? "The token is not this daemon's (each start has a new one)" : "This port takes a token";
+  setText(element("token-why"), `${why}; ${remedy.split("; ").at(-1)}.`);
   if (!element("token-form").hidden) return;
   element("token-form").hidden = false;
   element("detail").close();

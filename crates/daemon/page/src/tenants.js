@@ -62,7 +62,8 @@ function sortTenants(live, hurts) {
   if (key === orderKey && (orderAge < ORDER_READINGS || isInUse)) return;
   [orderKey, orderAge] = [key, 0];
   order = live.tenants
-    .toSorted((one, other) => rank(one) - rank(other) || moved(other) - moved(one) || one.name.localeCompare(other.name))
+    .toSorted((one, other) =>
+      rank(one) - rank(other) || moved(other) - moved(one) || one.name.localeCompare(other.name))
     .map(keyOf);
 }
 
