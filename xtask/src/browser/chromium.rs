@@ -1,6 +1,7 @@
 //! A headless Chromium that is told what to do over its DevTools protocol: lines of JSON that end with a zero byte, on
 //! descriptors 3 and 4 (`--remote-debugging-pipe`), so that no library and no port stands between.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::guest::apt::PrivateApt;
+use crate::guest::mirror;
 use crate::wait;
 
 /// How long anything may take, on a machine that does much else.
@@ -29,8 +32,46 @@ const OPTIONS: [&str; 8] = [
     "--hide-scrollbars",
 ];
 
-/// The first Chromium that is installed.
-pub fn find() -> Option<PathBuf> {
+/// A Chromium that can be run.
+#[derive(Debug, Clone)]
+pub struct Program {
+    path: PathBuf,
+    /// Where it was unpacked, if it is not installed.
+    root: Option<PathBuf>,
+}
+
+impl Program {
+    /// The one that is installed; else Debian's, which is fetched into the cache once.
+    ///
+    /// # Errors
+    /// When there is none and none can be had.
+    pub fn find(cache: &Path) -> Result<Self> {
+        if let Some(path) = installed() {
+            return Ok(Self { path, root: None });
+        }
+        // Of this machine's own release: it runs on this machine's C library.
+        let release = fs::read_to_string("/etc/os-release")?;
+        let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+        let suite = suite.context("this is no release of Debian (/etc/os-release names none)")?;
+        let root = cache.join(format!("chromium-{suite}"));
+        let path = root.join("usr/lib/chromium/chromium");
+        if !path.exists() {
+            let apt = tempfile::tempdir()?;
+            PrivateApt::new(apt.path(), &mirror::find()?, &[suite])?.unpack(suite, &["chromium"], &root)?;
+        }
+        Ok(Self { path, root: Some(root) })
+    }
+
+    /// Tells the program where its libraries and fonts are.
+    fn prepare(&self, command: &mut Command) {
+        let Some(root) = &self.root else { return };
+        let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
+        let search: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        command.env("LD_LIBRARY_PATH", search.join(":")).env("FONTCONFIG_SYSROOT", root);
+    }
+}
+
+fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut folders = std::env::split_paths(&path);
     folders.find_map(|folder| {
@@ -60,18 +101,18 @@ impl Chromium {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(program: &Path, dir: &Path) -> Result<Self> {
+    pub fn start(program: &Program, dir: &Path) -> Result<Self> {
         let log = dir.join("chromium.log");
-        let mut child = Command::new("sh")
-            .args(["-c", PIPES, "sh"])
-            .arg(program)
-            .args(OPTIONS)
+        let mut command = Command::new("sh");
+        command.args(["-c", PIPES, "sh"]).arg(&program.path).args(OPTIONS);
+        program.prepare(&mut command);
+        let mut child = command
             .arg(format!("--user-data-dir={}", dir.join("profile").display()))
             .env("CHROMIUM_LOG", &log)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("starting {}", program.display()))?;
+            .with_context(|| format!("starting {}", program.path.display()))?;
         let commands = child.stdin.take().context("no pipe to Chromium")?;
         let mut told = BufReader::new(child.stdout.take().context("no pipe from Chromium")?);
         let (sender, answers) = channel();
@@ -91,7 +132,7 @@ impl Chromium {
 
     /// What it wrote to its standard error.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// What pages threw or were forbidden since this was last asked.

@@ -17,6 +17,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use chromium::{Chromium, Program};
+
 use crate::guest::daemon;
 
 #[derive(Debug, clap::Args)]
@@ -50,7 +52,7 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let binary = daemon::binary()?;
     let dir = tempfile::Builder::new().prefix("evenkeel-browser-").tempdir()?;
-    let chromium = chromium::Chromium::start(&program, dir.path())?;
+    let chromium = Chromium::start(&program, dir.path())?;
     let mut bench = checks::Bench { chromium, axe, binary, dir: dir.path().to_path_buf() };
     for (name, check) in checks::ALL {
         if options.filter.as_ref().is_some_and(|part| !name.contains(part.as_str())) {
@@ -65,8 +67,8 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// The browser, and axe's script.
-fn tools(options: &Options) -> Result<(PathBuf, String)> {
-    let program = chromium::find().context("Chromium is not installed: apt-get install chromium")?;
+fn tools(options: &Options) -> Result<(Program, String)> {
     let cache = options.cache.clone().map_or_else(crate::guest::default_cache, Ok)?;
+    let program = Program::find(&cache).context("there is no Chromium (apt-get install chromium)")?;
     Ok((program, axe::script(&cache)?))
 }

@@ -16,7 +16,7 @@
 //! built in; it is unbound and bound instead. Guests run emulated where `/dev/kvm` cannot run them.
 
 mod agent;
-mod apt;
+pub mod apt;
 pub mod bench;
 pub mod daemon;
 mod hybrid;
@@ -25,7 +25,7 @@ mod inside;
 pub mod kill;
 mod lab;
 mod load;
-mod mirror;
+pub mod mirror;
 mod prepare;
 mod qemu;
 mod qmp;

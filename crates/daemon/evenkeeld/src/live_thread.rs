@@ -82,9 +82,13 @@ fn ending() -> Refused {
     Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"))
 }
 
-/// Who holds what of which drive, what each tenant gets beside what it was promised, and who hurts whom: over about the
-/// last second. What the page at `GET /` shows.
-#[utoipa::path(get, path = "/live", responses((status = 200, body = Live), (status = 503, body = Problem)))]
+/// Who holds what, what each tenant gets beside its promise, and who hurts whom: over about the last second.
+///
+/// It is what the page at `GET /` shows.
+#[utoipa::path(
+    get, path = "/live", tag = "http", operation_id = "live",
+    responses((status = 200, body = Live), (status = 503, body = Problem))
+)]
 pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
     let (answer, answered) = oneshot::channel();
     // If nobody hears it, nobody answers.
@@ -93,10 +97,11 @@ pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
     Ok((JSON, answers::body(text)).into_response())
 }
 
-/// All that is known of one tenant, with how its latencies since the start are spread: for a picture over time,
-/// subtract what was told before.
+/// All that is known of one tenant, with how its latencies since the start are spread.
+///
+/// For a picture over time, subtract what was told before.
 #[utoipa::path(
-    get, path = "/live/{name}", params(("name" = String, Path)),
+    get, path = "/live/{name}", tag = "http", operation_id = "live_tenant", params(("name" = String, Path)),
     responses((status = 200, body = LiveDetail), (status = 404, body = Problem), (status = 503, body = Problem))
 )]
 pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {

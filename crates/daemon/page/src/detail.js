@@ -65,6 +65,8 @@ function spanOf(targetNs) {
 
 function drawHeat(targetNs) {
   const canvas = element("heat");
+  // Its letters are as large as the page's, however narrow that is.
+  if (canvas.clientWidth && canvas.width !== canvas.clientWidth) canvas.width = canvas.clientWidth;
   const style = getComputedStyle(document.body);
   const colour = (name) => style.getPropertyValue(name).trim();
   const context = canvas.getContext("2d");

@@ -18,8 +18,9 @@ function headline(live) {
   }
   if (!promised.length) return ["none", "Nobody was promised a latency.", ""];
   const idle = promised.filter((tenant) => tenant.kept === null).length;
-  if (idle === promised.length) return ["idle", `${idle} promises, and nobody asks for anything.`, ""];
-  return ["kept", `✓ All ${promised.length} promises kept`, idle ? `${idle} of them idle` : ""];
+  if (idle === promised.length) return ["idle", "Nobody who was promised a latency asks for anything.", ""];
+  const kept = promised.length === 1 ? "The one promise is kept" : `All ${promised.length} promises kept`;
+  return ["kept", `✓ ${kept}`, idle ? `${idle} of them idle` : ""];
 }
 
 function showHeadline(live) {
