@@ -201,10 +201,10 @@ fn looks() -> Router<Asked> {
 pub fn router_of_port(asked: Asked, token: Token) -> Router {
     looks()
         .fallback(nothing_here)
+        .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
         // Nothing in it is anybody's secret, and a browser has no token before it has the page.
-        .route("/", get(the_page))
-        .method_not_allowed_fallback(no_such_method)
+        .route("/", get(the_page).fallback(no_such_method))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(0))
         .with_state(asked)
