@@ -70,7 +70,7 @@ fn who_hurts_whom(bench: &mut Bench, pictures: bool) -> Result<()> {
     }
     let order = "[...document.querySelectorAll('#tenants .name')].map((it) => it.textContent).join()";
     ensure!(bench.chromium.evaluate(&page, order)? == "db,batch,web", "the broken first, then who hurts");
-    looks_well(bench, &page, pictures.then_some("page"))?;
+    looks_well(bench, &page, pictures)?;
     the_histogram_fills(bench, &page, pictures)?;
     drop((db, batch));
     it_goes_on_with_the_next_daemon(bench, &mut site, &[&page, &other])?;
@@ -110,7 +110,7 @@ fn figures_change(bench: &mut Bench, page: &Page) -> Result<()> {
 }
 
 /// No violation in either colour and either width, nor anything wider than the window.
-fn looks_well(bench: &mut Bench, page: &Page, picture: Option<&str>) -> Result<()> {
+fn looks_well(bench: &mut Bench, page: &Page, pictures: bool) -> Result<()> {
     for (colours, width, height) in [("light", 1280, 800), ("dark", 1280, 800), ("light", 360, 720), ("dark", 360, 720)]
     {
         bench.chromium.prefer(page, colours)?;
@@ -118,9 +118,10 @@ fn looks_well(bench: &mut Bench, page: &Page, picture: Option<&str>) -> Result<(
         is_accessible(bench, page).with_context(|| format!("{colours}, {width} pixels wide"))?;
         let fits = "document.documentElement.scrollWidth <= window.innerWidth";
         ensure!(bench.chromium.evaluate(page, fits)? == true, "it is wider than {width} pixels");
-        if let Some(name) = picture {
-            let size = if width == 360 { "narrow" } else { "wide" };
-            save(bench, page, &format!("{name}-{size}-{colours}"))?;
+        match (colours, width) {
+            ("light", 1280) if pictures => save(bench, page, "page-wide-light")?,
+            ("dark", 360) if pictures => save(bench, page, "page-narrow-dark")?,
+            _ => {}
         }
     }
     bench.chromium.prefer(page, "light")?;

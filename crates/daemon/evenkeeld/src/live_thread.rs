@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, Problem, TenantRow};
 use axum::extract::{Path, State};
-use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
 use io_model::Nanos;
@@ -75,8 +74,7 @@ impl LiveView {
     }
 }
 
-const JSON: [(header::HeaderName, &str); 2] =
-    [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
 
 fn ending() -> Refused {
     Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"))
