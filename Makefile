@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo check fuzz-check test fuzz-seeds guest-test bench fuzz clean
+.PHONY: build demo check fuzz-check test fuzz-seeds guest-test browser-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld
@@ -22,6 +22,7 @@ test: check
 	$(CARGO) test --workspace --quiet
 	$(MAKE) fuzz-seeds
 	$(MAKE) guest-test
+	$(MAKE) browser-test
 
 # Runs a command in fuzz/, on the stable toolchain. libFuzzer, which it links, needs a C++ compiler.
 in_fuzz = if command -v c++ >/dev/null; then cd fuzz && $(1); \
@@ -37,6 +38,10 @@ fuzz-seeds:
 
 guest-test: build
 	$(CARGO) xtask guest-test
+
+# The page in a headless Chromium; skipped, in words, where there is none.
+browser-test: build
+	$(CARGO) xtask browser-test
 
 # Both sides of each comparison in one run; writes a table and JSON. SPDK_DIR=… adds SPDK as a peer.
 bench: build

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tools measure, and wait for processes")]
 
 mod bench;
+mod browser;
 mod changes;
 mod check;
 mod client;
@@ -30,6 +31,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Watch the page in a headless browser, on real daemons.
+    BrowserTest(browser::Options),
     /// Change disks, namespaces, drives and policies at random beside verified load, and kill the daemon amid changes.
     Changes(changes::Options),
     /// Hold the sources to the repository's own rules: file sizes, where `unsafe` may be, forbidden words.
@@ -61,6 +64,7 @@ enum Command {
 /// Ends with 1 where the command failed, with 2 where there is no such command or option.
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::BrowserTest(options) => browser::run(&options),
         Command::Changes(options) => changes::run(&options),
         Command::Check => check::run(),
         Command::Client(options) => client::run(&options),
@@ -95,6 +99,7 @@ mod tests {
     #[test]
     fn what_the_documentation_tells_to_type_is_accepted() {
         for line in [
+            "browser-test --screenshots --filter thousand --cache DIR",
             "changes --changes 2000 --kills 200 --seed 7 --json FILE",
             "changes --changes 100 --kills 40 --self-check",
             "check",

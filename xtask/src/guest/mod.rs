@@ -17,7 +17,7 @@
 //! built in; it is unbound and bound instead. Guests run emulated where `/dev/kvm` cannot run them.
 
 mod agent;
-mod apt;
+pub mod apt;
 pub mod bench;
 pub mod daemon;
 mod hybrid;
@@ -26,7 +26,7 @@ mod inside;
 pub mod kill;
 mod lab;
 mod load;
-mod mirror;
+pub mod mirror;
 mod prepare;
 mod qemu;
 mod qmp;
@@ -46,6 +46,8 @@ use anyhow::{Result, ensure};
 
 use lab::{Lab, Server};
 use prepare::Images;
+
+pub use prepare::default_cache;
 use qemu::{Accel, Machine};
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! What a running daemon can be asked, and its answers. The answering end is the daemon's.
 //!
 //! * Over HTTP on `api.sock`: disks and drives. [`NewDisk`] and the others are the bodies, [`Rest`] is the asking end.
+//!   [`Live`] is what a page shows that somebody watches.
 //! * Over the control socket: what tenants get. [`Ask`] and [`Answer`] are lines of JSON, [`Client`] is the asking end.
 
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@ mod client;
 mod disks;
 mod drives;
 mod events;
+mod live;
 mod namespaces;
 mod rest;
 mod snapshot;
@@ -22,6 +24,7 @@ pub use client::{Client, NoDaemon};
 pub use disks::{Ceilings, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
+pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved};
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};

@@ -105,7 +105,7 @@ pub struct TenantRow {
 }
 
 /// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BoundRow {
     /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
     pub published_us: f64,

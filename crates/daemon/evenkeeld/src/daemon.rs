@@ -132,6 +132,19 @@ impl Handle {
         self.ask(Command::Describe)
     }
 
+    /// What the API asks for, and the answer.
+    ///
+    /// # Errors
+    /// The daemon has ended.
+    pub fn ask_disks<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
+        self.ask(|done| {
+            Command::Disk(command(Box::new(move |it| {
+                // Nobody gives up waiting.
+                let _ = done.send(it);
+            })))
+        })
+    }
+
     /// Waits until no tenant waits for its range of the drive to be zeroed.
     ///
     /// # Errors

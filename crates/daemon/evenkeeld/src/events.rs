@@ -140,6 +140,13 @@ impl EventLog {
         Events { events: events.into_iter().filter_map(seen).collect(), lost, next }
     }
 
+    /// The last ones, the oldest first, but for clients that came and went: one of those alone could push out the rest.
+    pub fn last(&self, most: usize) -> Vec<Event> {
+        let rings = self.rings();
+        let from = rings.others.len().saturating_sub(most);
+        rings.others.iter().skip(from).map(|it| it.event.clone()).collect()
+    }
+
     /// The same for a reader that has no number yet: what was lost before is not its concern.
     pub fn all(&self, seen: impl Fn(Happened) -> Option<Event>) -> Events {
         let origin = self.rings().origin;
@@ -187,6 +194,7 @@ mod tests {
         assert_eq!((told.events[0].kind, told.lost, told.events.len()), (EventKind::Created, true, TOLD));
         let told = log.after(told.next, Happened::in_full);
         assert_eq!((told.lost, told.next), (false, 10_001));
+        assert_eq!(log.last(50).iter().map(|event| event.number).collect::<Vec<_>>(), [1]);
         for _ in 0..OTHERS {
             log.tell(EventKind::Changed, None, None);
         }

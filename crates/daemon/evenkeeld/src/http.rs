@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    Action, Applied, Apply, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveHealth,
-    DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, MAX_EVENT_WAIT_S, NewDisk, NewDrive, Operation,
-    OperationState, Problem, Sanitize, SanitizeStep, Step, Wipe,
+    Action, Applied, Apply, Attach, Attachment, BlameRow, BoundRow, Ceilings, Deletion, Disk, DiskChange, DiskState,
+    Drive, DriveHealth, DriveRemoval, Event, EventKind, Events, EventsAfter, Exported, Key, Live, LiveDetail, LiveDisk,
+    LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation, OperationState, Problem,
+    Sanitize, SanitizeStep, Step, Wipe,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
@@ -26,6 +27,7 @@ use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::events::{EventLog, Happened};
 use crate::http_why;
+use crate::live_thread::{self, LiveView};
 use crate::metrics_thread::{self, Metrics};
 use crate::port::{self, Token};
 use crate::problems::no_such_disk;
@@ -52,7 +54,8 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
     info(title = "Evenkeel", description = "Disks of a host's drives, while they run.", license(name = "Apache-2.0")),
     paths(
         list, create, show, change, delete, attach, detach, operations, drives, add_drive, remove_drive, sanitize_drive,
-        apply, export, events, metrics_thread::answer, http_why::why, http_why::trace
+        apply, export, events, metrics_thread::answer, http_why::why, http_why::trace, live_thread::all,
+        live_thread::one
     ),
     components(schemas(
         Event,
@@ -66,12 +69,21 @@ const MAX_FILE_BODY_BYTES: usize = 8 << 20;
         Exported,
         Key,
         Step,
+        BlameRow,
+        BoundRow,
         Ceilings,
         Disk,
         DiskState,
         DiskChange,
         Drive,
         DriveHealth,
+        Live,
+        LiveDetail,
+        LiveDisk,
+        LiveDrive,
+        LiveLatency,
+        LiveTenant,
+        Moved,
         NewDisk,
         NewDrive,
         Operation,
@@ -124,12 +136,14 @@ pub struct Asked {
     metrics: Metrics,
     pub(crate) asker: Asker,
     pub(crate) traces: Traces,
+    live: LiveView,
 }
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics, asker: Asker, traces: Traces) -> Self {
-        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces }
+    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics, live: LiveView, past: (Asker, Traces)) -> Self {
+        let (asker, traces) = past;
+        Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live }
     }
 }
 
@@ -143,6 +157,17 @@ impl FromRef<Asked> for Metrics {
     fn from_ref(asked: &Asked) -> Self {
         asked.metrics.clone()
     }
+}
+
+impl FromRef<Asked> for LiveView {
+    fn from_ref(asked: &Asked) -> Self {
+        asked.live.clone()
+    }
+}
+
+/// The page, which asks for the rest itself.
+async fn the_page() -> impl IntoResponse {
+    (page::headers(), page::html())
 }
 
 /// All of it, for the socket.
@@ -160,8 +185,9 @@ pub fn router(asked: Asked) -> Router {
         .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MAX_FILE_BODY_BYTES)))
         .route("/v1/export", get(export))
         .route("/v1/events", get(events))
-        .route("/metrics", get(metrics_thread::answer))
         .route("/v1/why/{tenant}", get(http_why::why))
+        .merge(looks())
+        .route("/", get(the_page))
         .route("/openapi.json", get(|| async { Json(Document::openapi()) }))
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
@@ -171,13 +197,22 @@ pub fn router(asked: Asked) -> Router {
         .with_state(asked)
 }
 
-/// What can be looked at on the port, and nothing that changes anything.
-pub fn router_of_port(asked: Asked, token: Token) -> Router {
+/// What shows figures, once a second at most.
+fn looks() -> Router<Asked> {
     Router::new()
         .route("/metrics", get(metrics_thread::answer))
+        .route("/live", get(live_thread::all))
+        .route("/live/{name}", get(live_thread::one))
+}
+
+/// What can be looked at on the port, and nothing that changes anything.
+pub fn router_of_port(asked: Asked, token: Token) -> Router {
+    looks()
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
+        // Nothing in it is anybody's secret, and a browser has no token before it has the page.
+        .route("/", get(the_page).fallback(no_such_method))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(0))
         .with_state(asked)

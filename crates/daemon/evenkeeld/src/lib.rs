@@ -27,6 +27,7 @@
 
 mod adding;
 mod adopting;
+mod answers;
 mod api_socket;
 mod applying;
 mod client_stream;
@@ -44,6 +45,7 @@ mod growing;
 mod http;
 mod http_why;
 mod leaving;
+mod live_thread;
 mod log;
 mod manager;
 mod metrics_thread;

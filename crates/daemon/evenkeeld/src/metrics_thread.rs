@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use api::{Drive, Operation, Problem};
-use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -21,20 +19,15 @@ use policy::{Class, PolicyFigure, TenantFigure};
 use poller::{Board, Iterations, Spent, TenantProbes, at_most};
 use tokio::sync::oneshot;
 
+use crate::answers::{self, Answers, FRESH};
 use crate::clock::Clock;
 use crate::cpu_waits::waits_by_poller;
-use crate::daemon::{Command, DriveView, Handle};
-use crate::disks::{DiskCommand, Reply};
+use crate::daemon::{DriveView, Handle};
+use crate::disks::DiskCommand;
 use crate::foresight::Foresight;
 use crate::refused::Refused;
 use crate::verdicts::Verdicts;
 use crate::{panics, threads};
-
-/// For so long an answer is given again: ten thousand who ask cost as much as one.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// Answers that clients have not read yet take no more than this and one: beyond it, all get the newest again.
-const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// Asks the thread.
 #[derive(Clone)]
@@ -48,15 +41,13 @@ struct Request {
 }
 
 impl Metrics {
-    /// Starts the thread, and the one that judges how tenants fare.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The kernel refused a thread.
-    pub fn start(daemon: Handle, clock: Clock, state_dir: PathBuf) -> Result<Self> {
+    pub fn start(daemon: Handle, verdicts: Arc<Verdicts>, clock: Clock, state_dir: PathBuf) -> Result<Self> {
         let (requests, asked) = channel();
-        let verdicts = Verdicts::start(daemon.clone(), clock)?;
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let started_at_s = since_1970.as_secs_f64() - clock.now().0 as f64 / 1e9;
+        let started_at_s = clock.started_at_unix().as_secs_f64();
         let reader = Reader { daemon, verdicts, state_dir, started_at_s };
         let run = move || {
             threads::enter(ThreadKind::Metrics);
@@ -82,30 +73,21 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let _ = metrics.requests.send(Request { format, answer });
     let ending = || Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"));
     let text = answered.await.map_err(|_| ending())?;
-    let body = Body::from(Bytes::from_owner(Text(text)));
-    Ok(([(header::CONTENT_TYPE, format.content_type())], body).into_response())
-}
-
-/// An answer that several clients may be reading.
-struct Text(Arc<String>);
-
-impl AsRef<[u8]> for Text {
-    fn as_ref(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
+    Ok(([(header::CONTENT_TYPE, format.content_type())], answers::body(text)).into_response())
 }
 
 /// Answers until nobody can ask any more.
 fn answer_all(reader: &Reader, asked: &Receiver<Request>) {
     let mut answers = Answers::default();
     loop {
-        let next = match answers.reading {
-            Some(_) => asked.recv_timeout(FRESH),
-            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        let next = match answers.is_fresh() {
+            true => asked.recv_timeout(FRESH),
+            false => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
             Ok(Request { format, answer }) => {
-                let Ok(text) = answers.get(reader, format) else { return };
+                let Ok(reading) = answers.reading(|| reader.read()) else { return };
+                let text = answers.text(format, || metrics::render(&reading, format));
                 // Who asked may have gone.
                 let _ = answer.send(text);
             }
@@ -115,74 +97,20 @@ fn answer_all(reader: &Reader, asked: &Receiver<Request>) {
     }
 }
 
-/// The newest reading and its texts, and those before that somebody has still to read.
-#[derive(Default)]
-struct Answers {
-    reading: Option<(Instant, Arc<Reading>)>,
-    texts: Vec<(Format, Arc<String>)>,
-    unread: Vec<Weak<String>>,
-}
-
-impl Answers {
-    /// # Errors
-    /// The daemon is ending.
-    fn get(&mut self, reader: &Reader, format: Format) -> Result<Arc<String>> {
-        let is_too_much = self.is_too_much();
-        let reading = match &self.reading {
-            Some((at, reading)) if at.elapsed() < FRESH || is_too_much => Arc::clone(reading),
-            _ => {
-                let reading = Arc::new(reader.read()?);
-                self.texts.clear();
-                self.reading = Some((Instant::now(), Arc::clone(&reading)));
-                reader.verdicts.wanted();
-                reading
-            }
-        };
-        if let Some((_, text)) = self.texts.iter().find(|(of, _)| *of == format) {
-            return Ok(Arc::clone(text));
-        }
-        let text = Arc::new(metrics::render(&reading, format));
-        self.unread.push(Arc::downgrade(&text));
-        self.texts.push((format, Arc::clone(&text)));
-        Ok(text)
-    }
-
-    /// Whether what clients have still to read is as much as it may be.
-    fn is_too_much(&mut self) -> bool {
-        let newest = |text: &Arc<String>| self.texts.iter().any(|(_, other)| Arc::ptr_eq(text, other));
-        let mut bytes = 0;
-        self.unread.retain(|text| match text.upgrade() {
-            Some(text) => {
-                bytes += if newest(&text) { 0 } else { text.len() };
-                true
-            }
-            None => false,
-        });
-        bytes >= MAX_UNREAD_BYTES
-    }
-
-    /// Nobody asked for a while. What somebody reads still is kept by who reads it.
-    fn forget(&mut self) {
-        if !self.is_too_much() {
-            self.reading = None;
-            self.texts.clear();
-        }
-    }
-}
-
 /// Where everything is read.
 struct Reader {
     daemon: Handle,
-    verdicts: Verdicts,
+    verdicts: Arc<Verdicts>,
     state_dir: PathBuf,
     started_at_s: f64,
 }
 
 impl Reader {
     fn read(&self) -> Result<Reading> {
+        self.verdicts.wanted();
         let views = self.daemon.describe()?;
-        let drives = self.ask(DiskCommand::Drives)?;
-        let operations: Vec<Operation> = self.ask(DiskCommand::Operations)?;
+        let drives = self.daemon.ask_disks(DiskCommand::Drives)?;
+        let operations: Vec<Operation> = self.daemon.ask_disks(DiskCommand::Operations)?;
         let file_systems = self.file_systems(&drives);
         let cpu_waits = waits_by_poller();
         let verdicts = self.verdicts.now();
@@ -199,15 +127,6 @@ impl Reader {
             operations,
             file_systems,
         })
-    }
-
-    fn ask<T: Send + 'static>(&self, command: impl FnOnce(Reply<T>) -> DiskCommand) -> Result<T> {
-        let (answer, answered) = channel();
-        self.daemon.tell(Command::Disk(command(Box::new(move |it| {
-            // Nobody gives up waiting.
-            let _ = answer.send(it);
-        }))));
-        answered.recv().map_err(|_| anyhow!("the daemon is ending"))
     }
 
     /// Those of the state directory and of drives that are files.
@@ -294,28 +213,4 @@ fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading>
         queues: probes.hwqs().map(|(poller, queue, hwq)| QueueReading { queue, poller, hwq }).collect(),
         verdict: None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_nobody_reads_takes_a_bounded_room() {
-        let mut answers = Answers::default();
-        let text = |len| Arc::new(" ".repeat(len));
-        let (unread, newest) = (text(MAX_UNREAD_BYTES), text(8));
-        answers.unread.push(Arc::downgrade(&unread));
-        answers.unread.push(Arc::downgrade(&newest));
-        answers.texts.push((Format::Text, Arc::clone(&newest)));
-        answers.reading = Some((Instant::now(), Arc::default()));
-        assert!(answers.is_too_much());
-        answers.forget();
-        assert!(answers.reading.is_some(), "it is given again");
-        drop(unread);
-        assert!(!answers.is_too_much());
-        assert_eq!(answers.unread.len(), 1);
-        answers.forget();
-        assert!(answers.reading.is_none() && answers.texts.is_empty());
-    }
 }

@@ -18,6 +18,7 @@ use crate::daemon::{Command, Handle};
 use crate::events::EventLog;
 use crate::front_end::Reached;
 use crate::http::Asked;
+use crate::live_thread::{LiveReader, LiveView};
 use crate::manager::Notices;
 use crate::metrics_thread::Metrics;
 use crate::opened::Opened;
@@ -28,6 +29,7 @@ use crate::status;
 use crate::summaries::{Around, Summaries};
 use crate::traces::Traces;
 use crate::why::Asker;
+use crate::verdicts::Verdicts;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
@@ -72,12 +74,14 @@ impl Owner {
             (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }
         let daemon = || common.handle.clone();
-        let metrics = Metrics::start(daemon(), clock, state_dir)?;
-        let (events, sink) = (Arc::clone(&common.events), Arc::clone(&common.around.sink));
-        let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events, sink })?;
-        let asker = Asker::start(daemon(), summaries.clone(), Arc::clone(&common.events))?;
-        let events = Arc::clone(&common.events);
-        let asked = Asked::new(daemon(), events, metrics, asker, Traces::start(daemon())?);
+        let events = || Arc::clone(&common.events);
+        let verdicts = Arc::new(Verdicts::start(daemon(), clock)?);
+        let metrics = Metrics::start(daemon(), Arc::clone(&verdicts), clock, state_dir)?;
+        let live = LiveView::start(LiveReader { daemon: daemon(), verdicts, events: events(), clock })?;
+        let sink = Arc::clone(&common.around.sink);
+        let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
+        let asker = Asker::start(daemon(), summaries.clone(), events())?;
+        let asked = Asked::new(daemon(), events(), metrics, live, (asker, Traces::start(daemon())?));
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {

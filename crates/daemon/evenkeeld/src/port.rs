@@ -1,5 +1,5 @@
-//! The API's port: what can be looked at by TCP, from this host alone, by whoever shows the token. For Prometheus,
-//! which speaks to no Unix socket.
+//! The API's port: what can be looked at by TCP, from this host alone, by whoever shows the token. For Prometheus and
+//! browsers, which speak to no Unix socket.
 //!
 //! Any process of the host can connect here, and nothing says which it is. So who has not shown the token has no claim
 //! to its place: where all are taken, the one that has had its place longest without doing so goes. Nobody on the
@@ -78,7 +78,7 @@ impl OpenedPort {
 impl fmt::Display for OpenedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(address) = self.listener.local_addr() else { return Ok(()) };
-        write!(f, "metrics are at http://{address}/metrics too: {}", self.token.remedy)
+        write!(f, "http://{address}/ shows who hurts whom, and has /metrics: {}", self.token.remedy)
     }
 }
 

@@ -36,6 +36,7 @@ mod missing_drives;
 mod namespace_crashes;
 mod namespaces;
 mod options;
+mod page;
 mod panics;
 mod plan;
 mod policies;

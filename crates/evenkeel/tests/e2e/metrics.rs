@@ -30,7 +30,7 @@ pub fn exchange(mut stream: impl Read + Write, request: &str, headers: &str) -> 
     answer
 }
 
-fn on_socket(home: &Home, request: &str, headers: &str) -> String {
+pub fn on_socket(home: &Home, request: &str, headers: &str) -> String {
     let stream = UnixStream::connect(home.runtime_dir().join("api.sock")).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
     exchange(stream, request, headers)
@@ -204,7 +204,7 @@ pub fn with_port(home: &Home, api: &str) -> (Daemon, SocketAddr) {
     (home.serve(), address)
 }
 
-fn bearer(token: &str) -> String {
+pub fn bearer(token: &str) -> String {
     format!("authorization: Bearer {}\r\n", token.trim())
 }
 

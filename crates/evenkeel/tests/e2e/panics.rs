@@ -33,7 +33,9 @@ fn last_words(thread: &str) -> String {
 
 #[test]
 fn a_panic_in_any_thread_ends_the_daemon() {
-    for thread in ["poller-", "owner", "control", "vfio-db", "vhost-web", "metrics", "verdicts", "doorbells", "log"] {
+    for thread in
+        ["poller-", "owner", "control", "vfio-db", "vhost-web", "metrics", "verdicts", "live", "doorbells", "log"]
+    {
         let words = last_words(thread);
         let told = words.lines().find(|line| line.contains("panicked")).unwrap_or_else(|| panic!("{thread}: {words}"));
         assert!(told.starts_with(&format!("evenkeeld: thread {thread}")), "{told}");

@@ -1,0 +1,307 @@
+//! What `GET /live` answers, for pages that somebody watches: read from the probes while somebody asks, on a thread of
+//! its own. No poller does anything for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved, Problem, TenantRow};
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use confine::ThreadKind;
+use io_model::Nanos;
+use metrics::Verdict;
+use poller::{TenantProbes, at_most};
+use tokio::sync::oneshot;
+
+use crate::answers::{self, Answers, FRESH};
+use crate::clock::Clock;
+use crate::daemon::{DriveView, Handle};
+use crate::disks::DiskCommand;
+use crate::events::EventLog;
+use crate::problems::no_such_disk;
+use crate::refused::Refused;
+use crate::snapshot::Mark;
+use crate::verdicts::Verdicts;
+use crate::{panics, threads};
+
+/// A longer span is none: it would not tell what is now.
+const SPAN_MAX: Duration = Duration::from_secs(10);
+
+/// How many events are told.
+const EVENTS: usize = 50;
+
+/// Asks the thread.
+#[derive(Clone)]
+pub struct LiveView {
+    requests: Sender<Request>,
+}
+
+enum Request {
+    All(oneshot::Sender<Arc<String>>),
+    One(String, oneshot::Sender<Result<String, Problem>>),
+}
+
+/// What is read, beside whom to ask.
+pub struct LiveReader {
+    /// Knows the drives and what is on them.
+    pub daemon: Handle,
+    /// Judge how tenants fare.
+    pub verdicts: Arc<Verdicts>,
+    /// What happened.
+    pub events: Arc<EventLog>,
+    /// The daemon's.
+    pub clock: Clock,
+}
+
+impl LiveView {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The kernel refused it.
+    pub fn start(reader: LiveReader) -> Result<Self> {
+        let (requests, asked) = channel();
+        let run = move || {
+            threads::enter(ThreadKind::Metrics);
+            panics::drill();
+            let started_at_unix_ms = reader.clock.started_at_unix().as_millis() as u64;
+            Watch { reader, started_at_unix_ms, marks: HashMap::new(), at: None }.answer_all(&asked);
+        };
+        std::thread::Builder::new().name("live".into()).spawn(run).context("can't start the page's thread")?;
+        Ok(Self { requests })
+    }
+}
+
+const JSON: [(&str, &str); 2] = [("content-type", "application/json"), ("cache-control", "no-store")];
+
+fn ending() -> Refused {
+    Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"))
+}
+
+/// Who holds what, what each tenant gets beside its promise, and who hurts whom: over about the last second.
+///
+/// It is what the page at `GET /` shows.
+#[utoipa::path(
+    get, path = "/live", tag = "http", operation_id = "live",
+    responses((status = 200, body = Live), (status = 503, body = Problem))
+)]
+pub async fn all(State(live): State<LiveView>) -> Result<Response, Refused> {
+    let (answer, answered) = oneshot::channel();
+    // If nobody hears it, nobody answers.
+    let _ = live.requests.send(Request::All(answer));
+    let text = answered.await.map_err(|_| ending())?;
+    Ok((JSON, answers::body(text)).into_response())
+}
+
+/// All that is known of one tenant, with how its latencies since the start are spread.
+///
+/// For a picture over time, subtract what was told before.
+#[utoipa::path(
+    get, path = "/live/{name}", tag = "http", operation_id = "live_tenant", params(("name" = String, Path)),
+    responses((status = 200, body = LiveDetail), (status = 404, body = Problem), (status = 503, body = Problem))
+)]
+pub async fn one(State(live): State<LiveView>, Path(name): Path<String>) -> Result<Response, Refused> {
+    let (answer, answered) = oneshot::channel();
+    let _ = live.requests.send(Request::One(name, answer));
+    let text = answered.await.map_err(|_| ending())??;
+    Ok((JSON, text).into_response())
+}
+
+/// What was read at once.
+struct Reading {
+    live: Live,
+    /// In the order of `live.tenants`.
+    tenants: Vec<(TenantRow, TenantProbes)>,
+}
+
+/// The thread: where everything is read, and what was counted the last time.
+struct Watch {
+    reader: LiveReader,
+    started_at_unix_ms: u64,
+    /// By drive.
+    marks: HashMap<Arc<str>, Mark>,
+    at: Option<Nanos>,
+}
+
+impl Watch {
+    /// Answers until nobody can ask any more.
+    fn answer_all(mut self, asked: &Receiver<Request>) {
+        let mut answers = Answers::<Reading, ()>::default();
+        loop {
+            let next = match (answers.is_fresh(), self.at) {
+                (true, _) => asked.recv_timeout(FRESH),
+                (false, Some(_)) => asked.recv_timeout(SPAN_MAX),
+                (false, None) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let request = match next {
+                Ok(request) => request,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !answers.is_fresh() {
+                        (self.at, self.marks) = (None, HashMap::new());
+                    }
+                    answers.forget();
+                    continue;
+                }
+            };
+            let Ok(reading) = answers.reading(|| self.read()) else { return };
+            // Who asked may have gone.
+            match request {
+                Request::All(answer) => {
+                    let text = answers.text((), || to_json(&reading.live));
+                    let _ = answer.send(text);
+                }
+                Request::One(name, answer) => {
+                    let _ = answer.send(reading.detail(&name).map(|detail| to_json(&detail)));
+                }
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Reading> {
+        let LiveReader { daemon, verdicts, clock, .. } = &self.reader;
+        verdicts.wanted();
+        let views = daemon.describe()?;
+        let drives = daemon.ask_disks(DiskCommand::Drives)?;
+        let disks = daemon.ask_disks(|reply| DiskCommand::List(None, reply))?;
+        let (operations, judged, now) = (daemon.ask_disks(DiskCommand::Operations)?, verdicts.now(), clock.now());
+        let since = self.at.filter(|at| now.0.saturating_sub(at.0) <= SPAN_MAX.as_nanos() as u64);
+        let (mut told, mut tenants) = (Vec::new(), Vec::new());
+        for view in &views {
+            let nothing = Mark::of_nobody(since.unwrap_or(now));
+            let mark = self.marks.get(&view.name).unwrap_or(&nothing);
+            let probes: HashMap<_, _> = view.board.tenants().into_iter().map(|it| (it.tenant(), it)).collect();
+            for observed in mark.measure(now, &view.board, &view.foresight) {
+                let Some(probes) = probes.get(&observed.id) else { continue };
+                let row = TenantRow { drive: view.name.to_string(), ..observed.row };
+                told.push(tenant(&row, judged.get(&observed.id), since.is_some()));
+                tenants.push((row, probes.clone()));
+            }
+        }
+        self.move_on(&views, now);
+        let live = Live {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at_unix_ms: self.started_at_unix_ms,
+            at_unix_ms: unix_ms(),
+            span_ms: since.map(|at| (now - at).0.div_ceil(1_000_000)),
+            drives: drives.into_iter().map(|drive| holdings(drive, &disks)).collect(),
+            tenants: told,
+            operations,
+            events: self.reader.events.last(EVENTS),
+        };
+        Ok(Reading { live, tenants })
+    }
+
+    /// The next span begins.
+    fn move_on(&mut self, views: &[DriveView], now: Nanos) {
+        self.marks.retain(|name, _| views.iter().any(|view| view.name == *name));
+        for view in views {
+            let mark = self.marks.entry(Arc::clone(&view.name)).or_insert_with(|| Mark::of_nobody(now));
+            mark.move_on(&view.board, now);
+        }
+        self.at = Some(now);
+    }
+}
+
+fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {
+    let own = disks.iter().filter(|disk| disk.drive == drive.name);
+    LiveDrive {
+        disks: own.map(|disk| LiveDisk { name: disk.name.clone(), size_bytes: disk.size_bytes }).collect(),
+        name: drive.name,
+        policy: drive.policy,
+        size_bytes: drive.size_bytes,
+        free_bytes: drive.free_bytes,
+        wiping_bytes: drive.wiping_bytes,
+        sanitizing: drive.sanitizing,
+        failed: drive.failed,
+        health: drive.health,
+    }
+}
+
+fn tenant(row: &TenantRow, verdict: Option<&Verdict>, is_measured: bool) -> LiveTenant {
+    let moved = is_measured.then(|| Moved {
+        iops: (row.iops * 10.0).round() / 10.0,
+        bytes_per_second: row.bw_bytes.round() as u64,
+        late: row.violations,
+        errors: row.errors,
+    });
+    let latency = moved.filter(|_| row.iops > 0.0).map(|_| LiveLatency {
+        mean_ns: ns(row.mean_us),
+        waited_ns: ns(row.waited_us),
+        served_ns: ns(row.served_us),
+        p50_ns: ns(row.p50_us),
+        p99_ns: ns(row.p99_us),
+        p999_ns: ns(row.p999_us),
+    });
+    let predicted = verdict.and_then(|verdict| verdict.predicted.as_ref());
+    LiveTenant {
+        name: row.name.clone(),
+        drive: row.drive.clone(),
+        class: row.class.clone(),
+        weight: row.weight,
+        target_ns: row.latency_target_us.map(ns),
+        predicted_p99_ns: predicted.map(|predicted| ns(predicted.p99_us)),
+        moved,
+        latency,
+        kept: verdict.and_then(|verdict| verdict.kept),
+        blame: verdict.and_then(|verdict| verdict.blame.clone()),
+    }
+}
+
+/// Upper bounds of a picture's latencies: eight for each power of two, from 1 µs to 17 s. Each is one of the probes'.
+fn upper_bounds_ns() -> impl Iterator<Item = u64> {
+    (10..34).flat_map(|exponent| (0..8_u64).map(move |eighth| ((8 + eighth) << (exponent - 3)) - 1))
+}
+
+impl Reading {
+    fn detail(&self, name: &str) -> Result<LiveDetail, Problem> {
+        let at = self.live.tenants.iter().position(|tenant| tenant.name == name);
+        let at = at.ok_or_else(|| no_such_disk(name))?;
+        let (row, probes) = &self.tenants[at];
+        let latencies = probes.latency_counts();
+        let mut counts: Vec<u64> = at_most(&latencies, upper_bounds_ns().chain([u64::MAX])).collect();
+        (1..counts.len()).rev().for_each(|at| counts[at] -= counts[at - 1]);
+        Ok(LiveDetail {
+            started_at_unix_ms: self.live.started_at_unix_ms,
+            at_unix_ms: unix_ms(),
+            tenant: self.live.tenants[at].clone(),
+            limits: row.limits.clone(),
+            priority: row.priority.clone(),
+            overcommit: row.overcommit,
+            demand: row.demand.clone(),
+            assumed: row.assumed,
+            hwqs: row.hwqs.clone(),
+            bound_ns: row.bound_us.map(ns),
+            bound: row.bound.clone(),
+            upper_ns: upper_bounds_ns().collect(),
+            counts,
+        })
+    }
+}
+
+fn to_json(it: &impl serde::Serialize) -> String {
+    // Numbers, texts and lists alone: nothing of it can fail.
+    serde_json::to_string(it).unwrap_or_default()
+}
+
+fn ns(us: f64) -> u64 {
+    (us * 1e3).round() as u64
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pictures_bounds_rise_by_an_eighth_at_most() {
+        let bounds: Vec<u64> = upper_bounds_ns().collect();
+        assert_eq!((bounds[0], bounds.last().copied()), (1023, Some((15 << 30) - 1)));
+        assert!(bounds.windows(2).all(|pair| pair[0] < pair[1] && (pair[1] - pair[0]) * 8 <= pair[0] + 1));
+    }
+}

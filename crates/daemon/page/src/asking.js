@@ -1,0 +1,39 @@
+// Asks the daemon. Over its socket nothing is to be shown; the port takes a token, which comes in the address's
+// fragment, because browsers send that to nobody.
+
+const TOKEN_KEY = "evenkeel-token";
+
+/// Nothing that works takes this long; a daemon that hangs is told as one that is gone.
+const LIMIT_MS = 5000;
+
+class WrongToken extends Error {}
+class NotThere extends Error {}
+
+/// Takes a token off the address bar, where it would be seen and kept among the visited pages.
+function takeToken() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token === null) return false;
+  history.replaceState(null, "", location.pathname);
+  keepToken(token);
+  return true;
+}
+
+/// For this tab alone, until it is closed.
+function keepToken(token) {
+  sessionStorage.setItem(TOKEN_KEY, token.trim());
+}
+
+function askOnce(path) {
+  const token = sessionStorage.getItem(TOKEN_KEY);
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  return fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(LIMIT_MS) });
+}
+
+/// What the daemon answers. Connections end after a minute, at times just as something is asked: once more, then.
+async function ask(path) {
+  const answer = await askOnce(path).catch(() => askOnce(path));
+  if (answer.status === 401) throw new WrongToken((await answer.json()).remedy);
+  if (answer.status === 404) throw new NotThere();
+  if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+  return answer.json();
+}

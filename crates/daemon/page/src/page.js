@@ -1,0 +1,113 @@
+// What is shown when: a reading a second, through the daemon's end and beginning.
+
+const PERIOD_MS = 1000;
+
+let shown = null;
+/// Since when there is no answer.
+let silentSince = null;
+let timer = 0;
+
+function headline(live) {
+  const promised = live.tenants.filter((tenant) => tenant.target_ns !== null);
+  const broken = promised.filter((tenant) => tenant.kept === false);
+  if (broken.length) {
+    const [first, ...others] = broken.toSorted((one, other) => Number(!one.blame) - Number(!other.blame));
+    const more = others.length ? `; ${others.length} more: ${others.slice(0, 5).map((it) => it.name).join(", ")}` : "";
+    const ellipsis = others.length > 5 ? " …" : "";
+    return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.blame)}${more}${ellipsis}`, first.blame?.why ?? ""];
+  }
+  if (!promised.length) return ["none", "Nobody was promised a latency.", ""];
+  const idle = promised.filter((tenant) => tenant.kept === null).length;
+  if (idle === promised.length) return ["idle", "Nobody who was promised a latency asks for anything.", ""];
+  const kept = promised.length === 1 ? "The one promise is kept" : `All ${promised.length} promises kept`;
+  return ["kept", `✓ ${kept}`, idle ? `${idle} of them idle` : ""];
+}
+
+function showHeadline(live) {
+  const [state, words, why] = headline(live);
+  element("verdict").dataset.state = state;
+  setText(element("headline"), words);
+  setText(element("why"), why);
+  document.title = `${words} – Evenkeel`;
+}
+
+function show(live) {
+  if (shown && shown.started_at_unix_ms !== live.started_at_unix_ms) forgetHistories();
+  // Two pages get the same reading within a second.
+  if (shown?.at_unix_ms === live.at_unix_ms) return;
+  shown = live;
+  keepHistories(live);
+  setText(element("daemon"), `${live.version}, since ${new Date(live.started_at_unix_ms).toLocaleString()}`);
+  showHeadline(live);
+  showDrives(live);
+  showTenants(live);
+  showOperations(live);
+  showEvents(live);
+}
+
+/// Says that there is no answer; the time of the last one stays what it was.
+function tellSilence() {
+  silentSince ??= Date.now();
+  const words = shown
+    ? `No answer since ${clock(silentSince)}; shown is what was. Trying again each second.`
+    : "No answer from the daemon. Trying again each second.";
+  setText(element("connection"), words);
+  element("connection").hidden = false;
+}
+
+function endSilence() {
+  silentSince = null;
+  element("connection").hidden = true;
+}
+
+function askForToken(remedy) {
+  const had = sessionStorage.getItem(TOKEN_KEY) !== null;
+  const why = had ? "The token is not this daemon's (each start has a new one)" : "This port takes a token";
+  setText(element("token-why"), `${why}; ${remedy.split("; ").at(-1)}.`);
+  if (!element("token-form").hidden) return;
+  element("token-form").hidden = false;
+  element("detail").close();
+  element("token").focus();
+}
+
+async function turn() {
+  clearTimeout(timer);
+  try {
+    show(await ask("/live"));
+    endSilence();
+    element("token-form").hidden = true;
+    await refreshDetail();
+  } catch (error) {
+    if (error instanceof WrongToken) {
+      endSilence();
+      if (!shown) setText(element("headline"), "Waiting for the token");
+      askForToken(error.message);
+      return;
+    }
+    tellSilence();
+  }
+  timer = setTimeout(turn, PERIOD_MS);
+}
+
+element("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepToken(element("token").value);
+  element("token").value = "";
+  turn();
+});
+
+element("filter").addEventListener("input", () => {
+  rowsShown = ROWS;
+  if (shown) showTenants(shown);
+});
+
+element("more").addEventListener("click", () => {
+  rowsShown += ROWS;
+  if (shown) showTenants(shown);
+});
+
+// A new address with a token in the same tab loads no page.
+addEventListener("hashchange", () => takeToken() && turn());
+
+takeToken();
+turn();
