@@ -28,8 +28,8 @@ use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 use crate::status;
 use crate::summaries::{Around, Summaries};
 use crate::traces::Traces;
-use crate::why::Asker;
 use crate::verdicts::Verdicts;
+use crate::why::Asker;
 
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
