@@ -34,6 +34,7 @@ const LIGHT: &str = "--rw randread --bs 4k --iodepth 16";
 const NOISE: &str = "--rw randread --bs 512k --iodepth 64 --numjobs 4";
 
 const HEADLINE: &str = "document.getElementById('headline').textContent";
+const HEAT_WORDS: &str = "document.getElementById('heat-words').textContent";
 const DAEMON: &str = "document.getElementById('daemon').textContent";
 
 /// The text of a cell of a tenant's row.
@@ -57,10 +58,19 @@ fn who_hurts_whom(bench: &mut Bench, pictures: bool) -> Result<()> {
         bench.chromium.wait(page, "a promise that is kept", &format!("{HEADLINE} === '✓ The one promise is kept'"))?;
     }
     figures_change(bench, &page)?;
+    if pictures {
+        open_detail(bench, &page)?;
+        bench.chromium.wait(&page, "columns before the noise", &format!("parseInt({HEAT_WORDS}) >= 20"))?;
+    }
     let batch = site.load("batch", NOISE)?;
     for page in [&page, &other] {
         let named = format!("{HEADLINE} === '✗ db: BROKEN, hurt by batch'");
         bench.chromium.wait(page, "victim and culprit in the first line", &named)?;
+    }
+    if pictures {
+        bench.chromium.wait(&page, "columns with the noise", &format!("parseInt({HEAT_WORDS}) >= 45"))?;
+        save(bench, &page, "page-tenant")?;
+        close_detail(bench, &page)?;
     }
     for (tenant, name, wanted) in
         [("db", "state", "✗ BROKEN"), ("db", "who", "hurt by batch"), ("batch", "who", "hurts db")]
@@ -71,7 +81,7 @@ fn who_hurts_whom(bench: &mut Bench, pictures: bool) -> Result<()> {
     let order = "[...document.querySelectorAll('#tenants .name')].map((it) => it.textContent).join()";
     ensure!(bench.chromium.evaluate(&page, order)? == "db,batch,web", "the broken first, then who hurts");
     looks_well(bench, &page, pictures)?;
-    the_histogram_fills(bench, &page, pictures)?;
+    the_histogram_fills(bench, &page)?;
     drop((db, batch));
     it_goes_on_with_the_next_daemon(bench, &mut site, &[&page, &other])?;
     no_complaints(bench)
@@ -142,14 +152,10 @@ fn is_accessible(bench: &mut Bench, page: &Page) -> Result<()> {
     Ok(())
 }
 
-fn the_histogram_fills(bench: &mut Bench, page: &Page, pictures: bool) -> Result<()> {
+fn the_histogram_fills(bench: &mut Bench, page: &Page) -> Result<()> {
+    open_detail(bench, page)?;
     let chromium = &mut bench.chromium;
-    chromium.evaluate(page, "document.querySelector('#tenants .name').focus()")?;
-    chromium.press(page, "Enter", Some("\r"))?;
-    chromium.wait(page, "the tenant's dialog", "document.getElementById('detail').open")?;
-    ensure!(chromium.evaluate(page, "document.getElementById('detail-name').textContent")? == "db");
-    let words = "document.getElementById('heat-words').textContent";
-    chromium.wait(page, "latencies over time", &format!("{words}.includes('are from')"))?;
+    chromium.wait(page, "latencies over time", &format!("{HEAT_WORDS}.includes('are from')"))?;
     // A picture of more than one colour.
     let drawn = "(() => { const it = document.getElementById('heat'); \
                  const px = new Uint32Array(it.getContext('2d').getImageData(0, 0, it.width, it.height).data.buffer); \
@@ -158,9 +164,22 @@ fn the_histogram_fills(bench: &mut Bench, page: &Page, pictures: bool) -> Result
     let facts = chromium.evaluate(page, "document.getElementById('facts').innerText")?;
     ensure!(facts.as_str().is_some_and(|it| it.contains("40.0 ms") && it.contains("with the drive")), "{facts}");
     is_accessible(bench, page).context("the dialog")?;
-    if pictures {
-        save(bench, page, "page-tenant")?;
-    }
+    close_detail(bench, page)
+}
+
+/// By the keyboard alone.
+fn open_detail(bench: &mut Bench, page: &Page) -> Result<()> {
+    let chromium = &mut bench.chromium;
+    let name = "[...document.querySelectorAll('#tenants .name')].find((it) => it.textContent === 'db')";
+    chromium.evaluate(page, &format!("{name}.focus()"))?;
+    chromium.press(page, "Enter", Some("\r"))?;
+    chromium.wait(page, "the tenant's dialog", "document.getElementById('detail').open")?;
+    ensure!(chromium.evaluate(page, "document.getElementById('detail-name').textContent")? == "db");
+    Ok(())
+}
+
+/// The focus goes back to where it was.
+fn close_detail(bench: &mut Bench, page: &Page) -> Result<()> {
     bench.chromium.press(page, "Escape", None)?;
     bench.chromium.wait(page, "the dialog's end", "!document.getElementById('detail').open")?;
     let focused = bench.chromium.evaluate(page, "document.activeElement.textContent")?;

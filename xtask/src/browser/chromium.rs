@@ -57,7 +57,10 @@ impl Program {
         let path = root.join("usr/lib/chromium/chromium");
         if !path.exists() {
             let apt = tempfile::tempdir()?;
-            PrivateApt::new(apt.path(), &mirror::find()?, &[suite])?.unpack(suite, &["chromium"], &root)?;
+            // One that was cut off has another name, and is made again.
+            let part = root.with_extension("part");
+            PrivateApt::new(apt.path(), &mirror::find()?, &[suite])?.unpack(suite, &["chromium"], &part)?;
+            fs::rename(&part, &root)?;
         }
         Ok(Self { path, root: Some(root) })
     }

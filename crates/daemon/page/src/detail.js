@@ -99,7 +99,8 @@ function drawHeat(targetNs) {
   const range = seen.length
     ? `the last second's are from ${latency(seen[0])} to ${latency(seen.at(-1))}`
     : "none completed in the last second";
-  const how = "A column a second, the newest at the right; the longer a command took, the higher";
+  const parts = columns.length === 1 ? "1 column" : `${columns.length} columns`;
+  const how = `${parts}, one a second, the newest at the right; the longer a command took, the higher`;
   setText(element("heat-words"), `${how}; ${range}.`);
 }
 
