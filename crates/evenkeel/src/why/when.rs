@@ -33,16 +33,15 @@ fn parse(at: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     if let Ok(time) = at.parse::<Timestamp>() {
         return Some(time);
     }
-    // With a zone that is not there it is no time of ours.
-    if let Ok(time) = at.parse::<Time>() {
-        let today = now.to_zoned(zone.clone()).date();
-        let on = |date: jiff::civil::Date| {
-            Some(zone.to_ambiguous_zoned(date.to_datetime(time)).compatible().ok()?.timestamp())
-        };
-        return on(today).filter(|it| *it <= now).or_else(|| on(today.checked_sub(1.day()).ok()?));
+    // Before a time alone: that is read out of a date and a time too.
+    if let Ok(time) = at.parse::<DateTime>() {
+        return Some(zone.to_ambiguous_zoned(time).compatible().ok()?.timestamp());
     }
-    let time: DateTime = at.parse().ok()?;
-    Some(zone.to_ambiguous_zoned(time).compatible().ok()?.timestamp())
+    let time: Time = at.parse().ok()?;
+    let today = now.to_zoned(zone.clone()).date();
+    let on =
+        |date: jiff::civil::Date| Some(zone.to_ambiguous_zoned(date.to_datetime(time)).compatible().ok()?.timestamp());
+    on(today).filter(|it| *it <= now).or_else(|| on(today.checked_sub(1.day()).ok()?))
 }
 
 /// The time until now.
