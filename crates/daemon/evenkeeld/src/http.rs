@@ -141,8 +141,14 @@ pub struct Asked {
 
 impl Asked {
     /// Nobody waits for events yet.
-    pub fn new(daemon: Handle, events: Arc<EventLog>, metrics: Metrics, live: LiveView, past: (Asker, Traces)) -> Self {
-        let (asker, traces) = past;
+    pub fn new(
+        daemon: Handle,
+        events: Arc<EventLog>,
+        metrics: Metrics,
+        live: LiveView,
+        asker: Asker,
+        traces: Traces,
+    ) -> Self {
         Self { daemon, events, waits: Arc::new(Semaphore::new(MAX_WAITING)), metrics, asker, traces, live }
     }
 }

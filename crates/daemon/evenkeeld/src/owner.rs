@@ -81,7 +81,7 @@ impl Owner {
         let sink = Arc::clone(&common.around.sink);
         let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
-        let asked = Asked::new(daemon(), events(), metrics, live, (asker, Traces::start(daemon())?));
+        let asked = Asked::new(daemon(), events(), metrics, live, asker, Traces::start(daemon())?);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
