@@ -1,12 +1,15 @@
 //! What a poller does with its time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use io_model::Nanos;
 
 use crate::count::Count;
 use crate::{Histogram, Inside, Percentiles};
+
+/// In place of the time at which an iteration began: it sleeps, or has begun none.
+const AT_REST: u64 = u64::MAX;
 
 /// The iterations and sleeps of one poller, aligned so that no other poller writes the same cache line. It writes,
 /// anyone reads.
@@ -18,7 +21,7 @@ pub struct Iterations {
     busy_ns: Count,
     sleeps: Count,
     slept_ns: Count,
-    is_asleep: AtomicBool,
+    begun_ns: AtomicU64,
     long: Histogram,
     inside: Arc<Inside>,
 }
@@ -50,7 +53,7 @@ impl Iterations {
             busy_ns: Count::default(),
             sleeps: Count::default(),
             slept_ns: Count::default(),
-            is_asleep: AtomicBool::new(false),
+            begun_ns: AtomicU64::new(AT_REST),
             long: Histogram::default(),
             inside,
         }
@@ -66,7 +69,19 @@ impl Iterations {
         &self.inside
     }
 
-    /// One ended that took so long; `moved`: commands moved in it. For the poller alone, as all that follows.
+    /// One begins. For the poller alone, as all that follows up to [`Iterations::woke`].
+    #[inline]
+    pub fn begins(&self, now: Nanos) {
+        self.begun_ns.store(now.0, Ordering::Relaxed);
+    }
+
+    /// When the one that it is in began; none while it sleeps.
+    pub fn begun(&self) -> Option<Nanos> {
+        let begun_ns = self.begun_ns.load(Ordering::Relaxed);
+        (begun_ns != AT_REST).then_some(Nanos(begun_ns))
+    }
+
+    /// One ended that took so long; `moved`: commands moved in it.
     #[inline]
     pub fn ended(&self, time: Nanos, moved: bool) {
         self.count.add(1);
@@ -80,14 +95,14 @@ impl Iterations {
         self.long.record(time.0);
     }
 
-    /// It goes to sleep.
+    /// It goes to sleep, however long, or begins no other one.
     pub fn falls_asleep(&self) {
-        self.is_asleep.store(true, Ordering::Relaxed);
+        self.begun_ns.store(AT_REST, Ordering::Relaxed);
     }
 
-    /// It is awake again, after so long.
-    pub fn woke(&self, slept: Nanos) {
-        self.is_asleep.store(false, Ordering::Relaxed);
+    /// It is awake again, after so long, and begins one.
+    pub fn woke(&self, now: Nanos, slept: Nanos) {
+        self.begins(now);
         self.sleeps.add(1);
         self.slept_ns.add(slept.0);
     }
@@ -99,7 +114,7 @@ impl Iterations {
             busy_ns: self.busy_ns.get(),
             sleeps: self.sleeps.get(),
             slept_ns: self.slept_ns.get(),
-            is_asleep: self.is_asleep.load(Ordering::Relaxed),
+            is_asleep: self.begun().is_none(),
         }
     }
 
@@ -144,7 +159,8 @@ mod tests {
         iterations.ended(Nanos(500), true);
         iterations.falls_asleep();
         assert!(iterations.spent().is_asleep);
-        iterations.woke(Nanos(7_000));
+        iterations.woke(Nanos(9_000), Nanos(7_000));
+        assert_eq!(iterations.begun(), Some(Nanos(9_000)));
         let spent = Spent { iterations: 2, busy_ns: 500, sleeps: 1, slept_ns: 7_000, is_asleep: false };
         assert_eq!(iterations.spent(), spent);
     }

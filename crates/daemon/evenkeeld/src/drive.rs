@@ -19,7 +19,7 @@ use crate::doorbell_scanner::DoorbellScanner;
 use crate::front_end::Served;
 use crate::nvme_drive::{self, SurveyedNvme};
 use crate::poller_thread::{self, Behaviour, PollerSender, Start, Thread};
-use crate::pulse::Pulse;
+use crate::pulse::Pulses;
 use crate::served_drive::Teller;
 
 /// What a drive can do, as far as a controller must know.
@@ -158,7 +158,7 @@ pub struct Opening<'a> {
     /// Looks at mapped doorbells while it sleeps.
     pub scanner: DoorbellScanner,
     /// Says that it gets on.
-    pub pulse: Arc<Pulse>,
+    pub pulses: Pulses,
 }
 
 impl<D: Drive> AnyDrive for D {
@@ -187,11 +187,11 @@ impl<D: Drive> AnyDrive for D {
     }
 
     fn start_poller(&self, opening: Opening<'_>) -> Result<(PollerSender<Served>, Thread)> {
-        let Opening { number, shape, policy, board, behaviour, cpu, clock, scanner, pulse } = opening;
+        let Opening { number, shape, policy, board, behaviour, cpu, clock, scanner, pulses } = opening;
         let built = policy.build(&shape).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
         let poller = Poller::new(queues, built, board, clock.now());
-        poller_thread::start(Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulse })
+        poller_thread::start(Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulses })
             .with_context(|| format!("can't start poller {number}"))
     }
 }

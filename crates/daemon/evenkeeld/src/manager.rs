@@ -199,21 +199,26 @@ impl Feeding {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use poller::{Inside, Iterations};
+
     use super::*;
 
     #[test]
     fn the_watchdog_starves_while_a_poller_is_stuck_and_the_status_comes_back_after() {
         let pollers = Pulses::default();
-        let (one, _other) = (pollers.add(0), pollers.add(1));
+        let [one, other] = [0, 1].map(|poller| Arc::new(Iterations::new(poller, Arc::new(Inside::new(1, 1)))));
+        [&one, &other].into_iter().for_each(|it| pollers.add(it));
         let mut feeding = Feeding::start(Duration::from_secs(4));
         let mut told = |now_ms| feeding.look(&pollers, Nanos::from_millis(now_ms), "Serving 1 disk on 1 drive");
-        one.beat(Nanos::from_millis(1000));
+        one.begins(Nanos::from_millis(1000));
         assert_eq!(told(2999), "WATCHDOG=1");
         for now_ms in [3000, 4000, 9000] {
             let told = told(now_ms);
             assert!(told.starts_with("STATUS=poller 0 is stuck: it has been in one iteration for"), "{told}");
         }
-        one.beat(Nanos::from_millis(9500));
+        one.begins(Nanos::from_millis(9500));
         assert_eq!(told(10_000), "WATCHDOG=1\nSTATUS=Serving 1 disk on 1 drive");
         assert_eq!(told(11_000), "WATCHDOG=1");
     }

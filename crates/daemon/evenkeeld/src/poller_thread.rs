@@ -21,7 +21,7 @@ use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
-use crate::pulse::Pulse;
+use crate::pulse::Pulses;
 use crate::stopwatch::Stopwatch;
 use crate::{panics, threads};
 
@@ -144,7 +144,7 @@ pub struct Start<S, B> {
     /// Looks at mapped doorbells while it sleeps.
     pub scanner: DoorbellScanner,
     /// Says that it gets on.
-    pub pulse: Arc<Pulse>,
+    pub pulses: Pulses,
 }
 
 /// Starts the thread.
@@ -157,7 +157,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
-    let Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulse } = start;
+    let Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulses } = start;
     let runner = Runner {
         number,
         poller,
@@ -178,7 +178,7 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
         next_weights: Nanos(0),
     };
     let thread = std::thread::Builder::new().name(format!("poller-{number}"));
-    Ok((handle, thread.spawn(move || runner.run(cpu, pulse))?))
+    Ok((handle, thread.spawn(move || runner.run(cpu, &pulses))?))
 }
 
 struct Runner<S: FrontEnd, B> {
@@ -210,7 +210,7 @@ struct Runner<S: FrontEnd, B> {
 }
 
 impl<S: FrontEnd, B: Backend> Runner<S, B> {
-    fn run(mut self, cpu: Option<u32>, pulse: Arc<Pulse>) -> u32 {
+    fn run(mut self, cpu: Option<u32>, pulses: &Pulses) -> u32 {
         threads::enter(ThreadKind::Poller);
         let _counted = CountedPoller::this_thread(self.number);
         if let Some(cpu) = cpu {
@@ -221,7 +221,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.watch_drive();
         let (board, inside) = (self.poller.board(), self.poller.inside());
-        let mut stopwatch = Stopwatch::start(self.number, board, inside, pulse, self.clock.now());
+        let mut stopwatch = Stopwatch::start(self.number, board, inside, pulses, self.clock.now());
         let mut moved = false;
         loop {
             if self.waker.take_messages() && self.read_messages() {

@@ -218,7 +218,7 @@ impl Pollers {
             cpu,
             clock: self.clock,
             scanner: self.threads.scanner.clone(),
-            pulse: self.threads.pulses.add(id.0),
+            pulses: self.threads.pulses.clone(),
         })?;
         self.threads.running.fetch_add(1, Ordering::Relaxed);
         self.open.insert(id, Open { sender, thread, is_shared, mode, shape, serves: BTreeSet::new() });

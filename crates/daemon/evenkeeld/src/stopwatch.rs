@@ -6,7 +6,7 @@ use io_model::Nanos;
 use poller::{Board, Inside, Iterations};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::pulse::Pulse;
+use crate::pulse::Pulses;
 
 /// How old the last look at the CPU time may get while a poller runs. Each is a system call.
 const LOOK_PERIOD: Nanos = Nanos::from_millis(200);
@@ -25,17 +25,16 @@ pub struct Stopwatch {
     /// When the CPU time was looked at, and what it was.
     looked: Nanos,
     used: Nanos,
-    /// For who looks whether it gets on.
-    pulse: Arc<Pulse>,
 }
 
 impl Stopwatch {
     /// Of the poller of that number, in whose thread this is called.
-    pub fn start(poller: usize, board: &Arc<Board>, inside: &Arc<Inside>, pulse: Arc<Pulse>, now: Nanos) -> Self {
+    pub fn start(poller: usize, board: &Arc<Board>, inside: &Arc<Inside>, pulses: &Pulses, now: Nanos) -> Self {
         let iterations = Arc::new(Iterations::new(poller, Arc::clone(inside)));
         board.add_poller(Arc::clone(&iterations));
-        pulse.beat(now);
-        Self { iterations, board: Arc::clone(board), begun: now, looked: now, used: cpu_time(), pulse }
+        pulses.add(&iterations);
+        iterations.begins(now);
+        Self { iterations, board: Arc::clone(board), begun: now, looked: now, used: cpu_time() }
     }
 
     /// An iteration has ended, in which commands moved or not, and the next one begins.
@@ -48,24 +47,22 @@ impl Stopwatch {
             (self.looked, self.used) = (now, cpu_time());
         }
         self.begun = now;
-        self.pulse.beat(now);
+        self.iterations.begins(now);
     }
 
     /// The same, in which nothing moved; the thread leaves: to sleep, to give its CPU away, for good.
     pub fn pause(&mut self, now: Nanos) {
         self.lap(now, false);
         self.iterations.falls_asleep();
-        self.pulse.rest();
     }
 
     /// It is back.
     pub fn resume(&mut self, now: Nanos) {
-        self.iterations.woke(now - self.begun);
+        self.iterations.woke(now, now - self.begun);
         if now - self.begun >= AWAY {
             (self.looked, self.used) = (now, cpu_time());
         }
         self.begun = now;
-        self.pulse.beat(now);
     }
 
     #[cold]
@@ -105,13 +102,12 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::pulse::Pulses;
 
     #[test]
     fn time_on_the_cpu_counts_and_time_away_from_it_does_not() {
         let (board, clock) = (Arc::new(Board::default()), Clock::start());
         let inside = Arc::new(Inside::new(1, 1));
-        let mut stopwatch = Stopwatch::start(7, &board, &inside, Pulses::default().add(7), clock.now());
+        let mut stopwatch = Stopwatch::start(7, &board, &inside, &Pulses::default(), clock.now());
         let [iterations] = &board.pollers()[..] else { panic!("one poller") };
         assert_eq!(iterations.poller(), 7);
 

@@ -142,7 +142,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         cpu: None,
         clock,
         scanner: DoorbellScanner::start(std::time::Duration::from_millis(1)).unwrap(),
-        pulse: Pulses::default().add(0),
+        pulses: Pulses::default(),
     })
     .unwrap();
 
