@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use guest_memory::{Mapping, MemoryListener, Refused};
 use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
-use policy::{Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+use policy::{Bound, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
 
 use crate::flights::{Flight, Flights};
 use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe, Recorded, Recorder};
@@ -53,6 +53,8 @@ struct Tenant<S> {
     /// Whether the source has completions to announce.
     touched: bool,
     hwqs_used: u64,
+    /// What the probe shows of the bound and of the HWQs used; none: nothing of these terms.
+    shown: Option<(Option<Bound>, u64)>,
     /// See [`WORK_PER_LOOK`].
     work: u32,
     /// While somebody records its commands.
@@ -192,6 +194,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             inflight: 0,
             touched: false,
             hwqs_used: 0,
+            shown: None,
             work: 0,
             recorder: None,
         });
@@ -204,6 +207,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     pub fn change_terms(&mut self, slot: TenantSlot, terms: &Terms, now: Nanos) -> bool {
         let Some(Some(tenant)) = self.tenants.get_mut(usize::from(slot.0)) else { return false };
         tenant.terms = *terms;
+        tenant.shown = None;
         tenant.probe.set_class(terms.class);
         self.policy.change_terms(slot, terms, now);
         true
@@ -554,8 +558,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         self.policy.interval(&self.reports, now);
         // After the policy's interval: a bound is about what may go from now on.
         for tenant in self.tenants.iter_mut().flatten() {
-            tenant.probe.publish(self.policy.bound(tenant.probe.tenant()), tenant.hwqs_used);
-            tenant.hwqs_used = 0;
+            let (bound, hwqs_used) = (self.policy.bound(tenant.probe.tenant()), std::mem::take(&mut tenant.hwqs_used));
+            // Of a thousand idle tenants nothing changes, and their cache lines may be with who reads them.
+            if tenant.shown != Some((bound, hwqs_used)) && tenant.probe.publish(bound, hwqs_used) {
+                tenant.shown = Some((bound, hwqs_used));
+            }
         }
         self.tell_inside();
         self.next_interval += INTERVAL;

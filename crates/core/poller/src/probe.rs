@@ -185,7 +185,7 @@ pub struct Probe {
     phases: [[Interval; INTERVALS_PER_PERIOD]; 2],
     /// Number of the current interval since start: its cell is `phases[n / 20 % 2][n % 20]`.
     interval: AtomicU32,
-    /// Written once per interval, and only if nobody reads it just then: the poller never waits.
+    /// Written once per interval at most, and only if nobody reads it just then: the poller never waits.
     bound: Mutex<Option<Bound>>,
     /// The bits of a best-effort tenant's cap; see [`TenantReport::best_effort_cap`]. Apart from the bound, which other
     /// pollers must not lock.
@@ -311,10 +311,16 @@ impl Probe {
     pub(crate) fn next_interval(&self) {
         let current = self.interval.load(Ordering::Relaxed);
         let next = current.wrapping_add(1);
-        self.cell(next).clear();
+        // An idle tenant's are only read: its cache lines may be with who else reads them.
+        if self.cell(next).count.get() > 0 {
+            self.cell(next).clear();
+        }
         self.interval.store(next, Ordering::Release);
         // After the interval: a reader in between misses it for a moment and never counts it twice.
-        self.served_sum_ns.add(self.cell(current).sum_ns.get());
+        let served_ns = self.cell(current).sum_ns.get();
+        if served_ns > 0 {
+            self.served_sum_ns.add(served_ns);
+        }
     }
 
     /// What a policy needs to know: totals, and latencies of the last finished interval and period.
@@ -368,15 +374,19 @@ impl Probe {
         &self.histogram
     }
 
-    /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends.
-    pub(crate) fn publish(&self, bound: Option<Bound>, hwqs_in_use: u64) {
+    /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends. `false`: somebody
+    /// reads the bound just now, so it is as it was.
+    pub(crate) fn publish(&self, bound: Option<Bound>, hwqs_in_use: u64) -> bool {
         let guaranteed = self.class().is_guaranteed();
-        if let Ok(mut published) = self.bound.try_lock() {
+        let free = self.bound.try_lock();
+        let is_free = free.is_ok();
+        if let Ok(mut published) = free {
             *published = bound.filter(|_| guaranteed);
         }
         let cap = bound.filter(|_| !guaranteed).and_then(|bound| bound.rests_on.best_effort_cap);
         self.best_effort_cap.store(cap.map_or(NO_CAP, f64::to_bits), Ordering::Relaxed);
         self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
+        is_free
     }
 
     /// The poller of that number serves the tenant here.
