@@ -56,43 +56,73 @@ impl Counted {
     }
 }
 
-/// The same of all drives, and of their pollers.
-pub struct Marks {
-    at: Nanos,
+/// The same of all drives.
+pub struct DriveMarks {
+    /// Of a drive that came since: when nobody was there yet.
+    nothing: Mark,
     of: HashMap<Arc<str>, Mark>,
+}
+
+impl DriveMarks {
+    /// A time when nobody was there yet.
+    pub fn of_nobody(at: Nanos) -> Self {
+        Self { nothing: Mark::of_nobody(at), of: HashMap::new() }
+    }
+
+    /// The time.
+    pub fn at(&self) -> Nanos {
+        self.nothing.at
+    }
+
+    /// That of a drive.
+    pub fn of(&self, drive: &DriveView) -> &Mark {
+        self.of.get(&drive.name).unwrap_or(&self.nothing)
+    }
+
+    /// The same later, of the drives that there are then.
+    pub fn move_on(&mut self, drives: &[DriveView], at: Nanos) {
+        self.nothing = Mark::of_nobody(at);
+        self.of.retain(|name, _| drives.iter().any(|drive| drive.name == *name));
+        for drive in drives {
+            let mark = self.of.entry(Arc::clone(&drive.name)).or_insert_with(|| Mark::of_nobody(at));
+            mark.move_on(&drive.board, at);
+        }
+    }
+}
+
+/// The same of all drives and of their pollers.
+pub struct Marks {
+    drives: DriveMarks,
     pollers: HashMap<usize, Vec<u64>>,
 }
 
 impl Marks {
     /// Now.
-    pub fn now(drives: &[DriveView], at: Nanos) -> Self {
-        let of = drives.iter().map(|drive| (Arc::clone(&drive.name), Mark::now(&drive.board, at)));
-        let pollers = drives.iter().flat_map(|drive| drive.board.pollers());
-        Self { at, of: of.collect(), pollers: pollers.map(|it| (it.poller(), it.counts())).collect() }
+    pub fn now(views: &[DriveView], at: Nanos) -> Self {
+        let mut drives = DriveMarks::of_nobody(at);
+        drives.move_on(views, at);
+        let pollers = views.iter().flat_map(|drive| drive.board.pollers());
+        Self { drives, pollers: pollers.map(|it| (it.poller(), it.counts())).collect() }
     }
 
     /// The start of everything, when nobody was there yet.
     pub fn start() -> Self {
-        Self { at: Nanos(0), of: HashMap::new(), pollers: HashMap::new() }
+        Self { drives: DriveMarks::of_nobody(Nanos(0)), pollers: HashMap::new() }
     }
 
     /// What happened from then until `now`, drive by drive. Of one that came since, everything.
     pub fn until(&self, now: Nanos, views: &[DriveView]) -> Snapshot {
-        let nothing = Mark::of_nobody(self.at);
         let of = |drive: &DriveView| {
-            let mark = self.of.get(&drive.name).unwrap_or(&nothing);
-            (
-                DrivePolicy {
-                    drive: drive.name.to_string(),
-                    policy: drive.foresight.policy().to_owned(),
-                    health: health_of(drive.health.as_ref()),
-                },
-                mark.until(now, drive),
-            )
+            let policy = DrivePolicy {
+                drive: drive.name.to_string(),
+                policy: drive.foresight.policy().to_owned(),
+                health: health_of(drive.health.as_ref()),
+            };
+            (policy, self.drives.of(drive).until(now, drive))
         };
         let (drives, tenants): (Vec<_>, Vec<_>) = views.iter().map(of).unzip();
         let pollers = views.iter().flat_map(|drive| self.pollers_of(drive)).collect();
-        Snapshot { drives, span_ms: (now - self.at).0 / 1_000_000, tenants: tenants.concat(), pollers }
+        Snapshot { drives, span_ms: (now - self.drives.at()).0 / 1_000_000, tenants: tenants.concat(), pollers }
     }
 
     fn pollers_of(&self, drive: &DriveView) -> Vec<PollerRow> {

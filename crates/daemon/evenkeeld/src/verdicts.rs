@@ -1,7 +1,7 @@
 //! How tenants fared lately, beside what was predicted, and whose fault a broken promise was: judged on a thread of its
 //! own while somebody asks for metrics, since the model takes its time over a thousand tenants.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::daemon::{DriveView, Handle};
 use crate::foresight::Observed;
 use crate::promises_watch::is_kept;
-use crate::snapshot::Mark;
+use crate::snapshot::DriveMarks;
 use crate::{panics, threads};
 
 /// A span that is judged is this long at least …
@@ -43,8 +43,8 @@ impl Verdicts {
     pub fn start(daemon: Handle, clock: Clock) -> Result<Self> {
         let judged = Arc::<Mutex<Judged>>::default();
         let (wake, woken) = sync_channel(1);
-        let judge =
-            Judge { daemon, clock, marks: HashMap::new(), at: Nanos(0), rounds: 0, judged: Arc::clone(&judged) };
+        let marks = DriveMarks::of_nobody(Nanos(0));
+        let judge = Judge { daemon, clock, marks, rounds: 0, judged: Arc::clone(&judged) };
         let run = move || {
             threads::enter(ThreadKind::Metrics);
             panics::drill();
@@ -73,9 +73,8 @@ impl Verdicts {
 struct Judge {
     daemon: Handle,
     clock: Clock,
-    /// By drive: where the span began.
-    marks: HashMap<Arc<str>, Mark>,
-    at: Nanos,
+    /// Where the span began.
+    marks: DriveMarks,
     rounds: usize,
     judged: Arc<Mutex<Judged>>,
 }
@@ -83,7 +82,7 @@ struct Judge {
 impl Judge {
     fn run(mut self, woken: &Receiver<()>) {
         while woken.recv().is_ok() {
-            let span = self.clock.now() - self.at;
+            let span = self.clock.now() - self.marks.at();
             if span < SPAN_MIN {
                 continue;
             }
@@ -91,21 +90,16 @@ impl Judge {
             let now = self.clock.now();
             let judged = if span > SPAN_MAX { Judged::new() } else { self.judge(&views, now) };
             *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;
-            self.marks.retain(|name, _| views.iter().any(|view| view.name == *name));
-            for view in &views {
-                let mark = self.marks.entry(Arc::clone(&view.name)).or_insert_with(|| Mark::of_nobody(now));
-                mark.move_on(&view.board, now);
-            }
-            (self.at, self.rounds) = (now, self.rounds.wrapping_add(1));
+            self.marks.move_on(&views, now);
+            self.rounds = self.rounds.wrapping_add(1);
         }
     }
 
     fn judge(&self, views: &[DriveView], now: Nanos) -> Judged {
-        let nothing = Mark::of_nobody(self.at);
-        let (span, deadline) = (Duration::from_nanos((now - self.at).0), Instant::now() + BLAME_LIMIT);
+        let (span, deadline) = (Duration::from_nanos((now - self.marks.at()).0), Instant::now() + BLAME_LIMIT);
         let mut judged = Judged::new();
         for view in views {
-            let mark = self.marks.get(&view.name).unwrap_or(&nothing);
+            let mark = self.marks.of(view);
             let mut observed = mark.measure(now, &view.board, &view.foresight);
             view.foresight.predict(&mut observed);
             judged.extend(observed.iter().map(|tenant| (tenant.id, verdict(tenant, span))));
