@@ -1,4 +1,4 @@
-//! What `GET /metrics` of 1,000 tenants takes, and what a poller notices of it.
+//! What `GET /metrics` and `GET /live` of 1,000 tenants take, and what a poller notices of the former.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         for _ in 0..rounds {
             std::thread::sleep(PAUSE);
             let begun = Instant::now();
-            let text = scrape(&server)?;
+            let text = get(&server, "/metrics")?;
             took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
             let seen = text.matches("evenkeel_tenant_latency_seconds_count").count();
             ensure!(seen == TENANTS, "the scrape tells of {seen} tenants");
@@ -49,6 +49,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     scrapes(1)?;
     let rounds = options.rounds.max(ROUNDS_MIN);
     let alone_ms = scrapes(rounds)?;
+    let page = page(&server, rounds)?;
     let mut neighbour = Client::attach(&server.socket("t0"))?;
     let (mut calm, mut scraped, mut beside_ms) = (Noticed::default(), Noticed::default(), Vec::new());
     for _ in 0..rounds {
@@ -89,6 +90,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
             at_most(ITERATION_GOAL_US),
         )?,
     ];
+    figures.extend(page);
     figures.extend(calm.figures("without a scrape")?);
     figures.extend(scraped.figures("with a scrape")?);
     Ok(figures)
@@ -118,10 +120,26 @@ impl Noticed {
     }
 }
 
-/// One scrape on the API's socket.
-fn scrape(server: &Server) -> Result<String> {
+/// What the page asks for once a second.
+fn page(server: &Server, rounds: u32) -> Result<[Figure; 2]> {
+    let (mut took_ms, mut size_mb) = (Vec::new(), 0.0);
+    for _ in 0..rounds {
+        std::thread::sleep(PAUSE);
+        let begun = Instant::now();
+        let text = get(server, "/live")?;
+        took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        let seen = text.matches("\"predicted_p99_ns\":").count();
+        ensure!(seen == TENANTS, "the page is told of {seen} tenants");
+        size_mb = text.len() as f64 / 1e6;
+    }
+    let name = format!("the page's view of {TENANTS} tenants");
+    Ok([Figure::of(name.clone(), took_ms, "ms", None)?, single(format!("{name}: size"), size_mb, "MB", None)])
+}
+
+/// One answer on the API's socket.
+fn get(server: &Server, path: &str) -> Result<String> {
     let mut stream = UnixStream::connect(server.socket("api.sock")).context("the API's socket")?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, text) = answer.split_once("\r\n\r\n").context("no answer")?;
