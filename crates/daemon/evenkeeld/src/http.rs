@@ -26,6 +26,7 @@ use crate::client_stream::HandedOver;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
 use crate::events::{EventLog, Happened};
+use crate::foreign_pages;
 use crate::http_why;
 use crate::live_thread::{self, LiveView};
 use crate::metrics_thread::{self, Metrics};
@@ -198,6 +199,8 @@ pub fn router(asked: Asked) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
         .layer(axum::middleware::from_fn(if_allowed))
+        .layer(axum::middleware::from_fn(foreign_pages::refuse))
+        .layer(axum::middleware::from_fn(if_text))
         .layer(axum::middleware::from_fn(in_time))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(asked)
@@ -216,6 +219,7 @@ pub fn router_of_port(asked: Asked, token: Token) -> Router {
     looks()
         .fallback(nothing_here)
         .method_not_allowed_fallback(no_such_method)
+        .layer(axum::middleware::from_fn(if_text))
         .layer(axum::middleware::from_fn_with_state(token, port::if_proven))
         // Nothing in it is anybody's secret, and a browser has no token before it has the page.
         .route("/", get(the_page).fallback(no_such_method))
@@ -238,10 +242,6 @@ const OF_TENANTS: [&str; 3] = ["/v1/disks", "/v1/events", "/openapi.json"];
 /// Who may not do something is told who may.
 async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Next) -> Response {
     let (is_look, path) = (request.method() == Method::GET, request.uri().path());
-    if !is_utf8(path) {
-        let title = "the path is no text in UTF-8 once its %XX are decoded";
-        return Refused(Problem::new(400, "not-understood", title, SEE_DOCUMENT)).into_response();
-    }
     let is_of_tenants = OF_TENANTS.contains(&path) || path.starts_with("/v1/disks/");
     let (title, remedy) = match role {
         Role::Operator => return next.run(request).await,
@@ -252,6 +252,15 @@ async fn if_allowed(Extension(role): Extension<Role>, request: Request, next: Ne
         Role::Nobody(uid) => (format!("user {uid} may not use the API"), BECOME_ANY),
     };
     Refused(Problem::new(403, "forbidden", title, remedy)).into_response()
+}
+
+/// Whose path is none is told what is wrong with it.
+async fn if_text(request: Request, next: Next) -> Response {
+    if is_utf8(request.uri().path()) {
+        return next.run(request).await;
+    }
+    let title = "the path is no text in UTF-8 once its %XX are decoded";
+    Refused(Problem::new(400, "not-understood", title, SEE_DOCUMENT)).into_response()
 }
 
 /// Whether a path is a text once it is decoded (RFC 3986, section 2.1).

@@ -11,19 +11,18 @@ use api::{Disk, Drive, Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveT
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
-use io_model::Nanos;
 use metrics::Verdict;
 use poller::{TenantProbes, at_most};
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
 use crate::clock::Clock;
-use crate::daemon::{DriveView, Handle};
+use crate::daemon::Handle;
 use crate::disks::DiskCommand;
 use crate::events::EventLog;
 use crate::problems::no_such_disk;
 use crate::refused::Refused;
-use crate::snapshot::Mark;
+use crate::snapshot::DriveMarks;
 use crate::verdicts::Verdicts;
 use crate::{panics, threads};
 
@@ -67,7 +66,7 @@ impl LiveView {
             threads::enter(ThreadKind::Metrics);
             panics::drill();
             let started_at_unix_ms = reader.clock.started_at_unix().as_millis() as u64;
-            Watch { reader, started_at_unix_ms, marks: HashMap::new(), at: None }.answer_all(&asked);
+            Watch { reader, started_at_unix_ms, marks: None }.answer_all(&asked);
         };
         std::thread::Builder::new().name("live".into()).spawn(run).context("can't start the page's thread")?;
         Ok(Self { requests })
@@ -120,9 +119,8 @@ struct Reading {
 struct Watch {
     reader: LiveReader,
     started_at_unix_ms: u64,
-    /// By drive.
-    marks: HashMap<Arc<str>, Mark>,
-    at: Option<Nanos>,
+    /// None where that is too long ago.
+    marks: Option<DriveMarks>,
 }
 
 impl Watch {
@@ -130,7 +128,7 @@ impl Watch {
     fn answer_all(mut self, asked: &Receiver<Request>) {
         let mut answers = Answers::<Reading, ()>::default();
         loop {
-            let next = match (answers.is_fresh(), self.at) {
+            let next = match (answers.is_fresh(), &self.marks) {
                 (true, _) => asked.recv_timeout(FRESH),
                 (false, Some(_)) => asked.recv_timeout(SPAN_MAX),
                 (false, None) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -140,7 +138,7 @@ impl Watch {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     if !answers.is_fresh() {
-                        (self.at, self.marks) = (None, HashMap::new());
+                        self.marks = None;
                     }
                     answers.forget();
                     continue;
@@ -167,41 +165,31 @@ impl Watch {
         let drives = daemon.ask_disks(DiskCommand::Drives)?;
         let disks = daemon.ask_disks(|reply| DiskCommand::List(None, reply))?;
         let (operations, judged, now) = (daemon.ask_disks(DiskCommand::Operations)?, verdicts.now(), clock.now());
-        let since = self.at.filter(|at| now.0.saturating_sub(at.0) <= SPAN_MAX.as_nanos() as u64);
+        let span = self.marks.as_ref().map(|marks| now - marks.at());
+        let span = span.filter(|span| span.0 <= SPAN_MAX.as_nanos() as u64);
+        let marks = self.marks.get_or_insert_with(|| DriveMarks::of_nobody(now));
         let (mut told, mut tenants) = (Vec::new(), Vec::new());
         for view in &views {
-            let nothing = Mark::of_nobody(since.unwrap_or(now));
-            let mark = self.marks.get(&view.name).unwrap_or(&nothing);
             let probes: HashMap<_, _> = view.board.tenants().into_iter().map(|it| (it.tenant(), it)).collect();
-            for observed in mark.measure(now, &view.board, &view.foresight) {
+            for observed in marks.of(view).measure(now, &view.board, &view.foresight) {
                 let Some(probes) = probes.get(&observed.id) else { continue };
                 let row = TenantRow { drive: view.name.to_string(), ..observed.row };
-                told.push(tenant(&row, judged.get(&observed.id), since.is_some()));
+                told.push(tenant(&row, judged.get(&observed.id), span.is_some()));
                 tenants.push((row, probes.clone()));
             }
         }
-        self.move_on(&views, now);
+        marks.move_on(&views, now);
         let live = Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_unix_ms: self.started_at_unix_ms,
             at_unix_ms: unix_ms(),
-            span_ms: since.map(|at| (now - at).0.div_ceil(1_000_000)),
+            span_ms: span.map(|span| span.0.div_ceil(1_000_000)),
             drives: drives.into_iter().map(|drive| holdings(drive, &disks)).collect(),
             tenants: told,
             operations,
             events: self.reader.events.last(EVENTS),
         };
         Ok(Reading { live, tenants })
-    }
-
-    /// The next span begins.
-    fn move_on(&mut self, views: &[DriveView], now: Nanos) {
-        self.marks.retain(|name, _| views.iter().any(|view| view.name == *name));
-        for view in views {
-            let mark = self.marks.entry(Arc::clone(&view.name)).or_insert_with(|| Mark::of_nobody(now));
-            mark.move_on(&view.board, now);
-        }
-        self.at = Some(now);
     }
 }
 

@@ -67,7 +67,28 @@ fn a_tenants_latencies_are_counted_by_their_length() {
     assert_eq!((&detail["tenant"]["name"], &detail["assumed"]), (&"db".into(), &true.into()));
     let answer = on_socket(&home, "GET /live/nobody", "");
     assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("there is no disk \\\"nobody\\\""), "{answer}");
-    assert!(on_socket(&home, "GET /live/%FF", "").starts_with("HTTP/1.1 400 "));
+    let no_text = on_socket(&home, "GET /live/%FF", "");
+    assert!(no_text.starts_with("HTTP/1.1 400 ") && no_text.contains("application/problem+json"), "{no_text}");
+    daemon.stop();
+}
+
+#[test]
+fn a_page_of_another_host_gets_nothing() {
+    let home = Home::new();
+    home.configure(TWO);
+    let daemon = home.serve();
+    let asked = |what: &str, headers: &str| {
+        let request = format!("{what} HTTP/1.1\r\n{headers}content-length: 0\r\nconnection: close\r\n\r\n");
+        crate::disks::raw(&home, request.as_bytes())
+    };
+    // As it comes through a forwarded port from a browser: its name leads here, or it sends to ours.
+    for headers in ["host: evil.example:9560\r\n", "host: localhost\r\norigin: https://evil.example\r\n"] {
+        for what in ["GET /v1/disks", "GET /", "DELETE /v1/disks/db?force=true", "POST /v1/disks/db/trace?seconds=1"] {
+            let told = asked(what, headers);
+            assert!(told.starts_with("HTTP/1.1 403 ") && told.contains("foreign-page"), "{what}: {told}");
+        }
+    }
+    assert!(asked("GET /v1/disks", "host: localhost:9560\r\n").starts_with("HTTP/1.1 200 "));
     daemon.stop();
 }
 
