@@ -3,7 +3,7 @@
 mod listing;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -31,6 +31,26 @@ pub(crate) struct Daemon {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Where the daemon tells what tenants get: beside its API socket.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Figures {
+    /// The daemon's API socket (`api.sock` in the `runtime_dir` of its configuration).
+    #[arg(long, value_name = "PATH", env = "EVENKEEL_SOCKET", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+
+    /// Where the daemon keeps its sockets (that `runtime_dir`), instead.
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+impl Figures {
+    /// The socket.
+    pub(crate) fn path(&self) -> PathBuf {
+        let beside = self.socket.parent().unwrap_or(Path::new("."));
+        api::control_path(self.runtime_dir.as_deref().unwrap_or(beside))
+    }
 }
 
 /// Make, list and change disks of a running daemon.

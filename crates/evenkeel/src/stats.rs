@@ -1,19 +1,18 @@
 //! `evenkeel stats`: what each tenant gets now.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 
 use anyhow::Result;
 use api::Client;
 
+use crate::disk::Figures;
 use crate::table;
 
 /// Show what each tenant of a running daemon gets.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the daemon keeps its sockets (`runtime_dir` of its configuration).
-    #[arg(long, value_name = "DIR", default_value = "/run/evenkeel")]
-    runtime_dir: PathBuf,
+    #[command(flatten)]
+    daemon: Figures,
 
     /// Print once and exit, instead of every interval until interrupted.
     #[arg(long)]
@@ -30,7 +29,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let mut client = Client::connect(&api::control_path(&args.runtime_dir))?;
+    let mut client = Client::connect(&args.daemon.path())?;
     let span_ms = if args.once { args.interval } else { args.interval.max(1) } * 1000;
     loop {
         let snapshot = client.stats(span_ms)?;

@@ -36,8 +36,8 @@ impl Client {
         let stream = match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 bail!(
-                    "you may not ask the daemon at {}: root may, its own user, and the group that `operators` under \
-                     [api] in its configuration names; have root add you to that group",
+                    "you may not ask the daemon at {}: root may, its own user, and the groups that `operators` and \
+                     `viewers` under [api] in its configuration name; have root add you to one",
                     path.display()
                 )
             }
@@ -53,10 +53,11 @@ impl Client {
         let limit = Duration::from_millis(span_ms) + ANSWER_LIMIT;
         self.stream.get_ref().set_read_timeout(Some(limit))?;
         let gone = || format!("the daemon at {} went away", self.path.display());
-        self.stream.get_mut().write_all(&request).with_context(gone)?;
+        // Who is refused is told so before it asks, and can't ask any more.
+        let asked = self.stream.get_mut().write_all(&request);
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
-            Ok(0) => bail!(gone()),
+            Ok(0) => return asked.and(Err(ErrorKind::ConnectionReset.into())).with_context(gone),
             Ok(_) => {}
             // It ended with our request unread.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!(gone()),

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::clock::Clock;
 use crate::daemon::Handle;
+use crate::roles::{Role, Roles};
 use crate::snapshot::Marks;
 use crate::{panics, threads};
 
@@ -30,6 +31,10 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// How long an answer may stay unread.
 const UNREAD_LIMIT: Duration = Duration::from_secs(5);
 
+/// Whoever else asks is told.
+const FOR_WHOM: &str = "root may ask this daemon what its tenants get, its own user, and the groups that `operators` \
+                        and `viewers` under [api] in its configuration name; have root add you to one";
+
 /// What the control socket can see.
 #[derive(Clone)]
 pub struct View {
@@ -37,6 +42,8 @@ pub struct View {
     pub daemon: Handle,
     /// The pollers' clock.
     pub clock: Clock,
+    /// Who may ask.
+    pub roles: Roles,
 }
 
 /// The socket; its file goes when this is dropped.
@@ -98,15 +105,20 @@ fn serve_once(listener: &Listener, view: &View, clients: &mut Vec<Client>) -> Re
     let mut is_ready = ready[1..].iter();
     clients.retain_mut(|client| client.turn(is_ready.next() == Some(&true), view).is_ok());
     if ready[0] {
-        accept(listener, clients);
+        accept(listener, view, clients);
     }
     Ok(())
 }
 
-fn accept(listener: &Listener, clients: &mut Vec<Client>) {
+fn accept(listener: &Listener, view: &View, clients: &mut Vec<Client>) {
     // It may have changed its mind.
     let Ok(stream) = listener.accept() else { return };
     if listener.admit(&stream).is_err() {
+        return;
+    }
+    if !view.roles.of(&stream).is_ok_and(Role::sees_all) {
+        // It gets no place. If it doesn't take the answer at once, it has none.
+        let _ = serde_json::to_vec(&Answer::Error(FOR_WHOM.into())).map(|told| send(&stream, &told, None));
         return;
     }
     panics::drill();

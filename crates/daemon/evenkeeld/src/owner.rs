@@ -95,7 +95,7 @@ impl Owner {
             told_status: String::new(),
             told_pollers: 0,
             summaries,
-            _control: ControlSocket::serve(control, View { daemon: daemon(), clock }, control_gate)?,
+            _control: ControlSocket::serve(control, View { daemon: daemon(), clock, roles }, control_gate)?,
             _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
             common,
         };

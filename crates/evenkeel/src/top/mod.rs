@@ -4,7 +4,9 @@ mod app;
 mod draw;
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +16,9 @@ use api::{Client, Snapshot};
 use app::{App, Does};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::disk::Figures;
 
 /// How long a key may wait to be seen, and an answer to be shown.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,9 +33,8 @@ const RETRY: Duration = Duration::from_secs(1);
                         space holds the screen."
 )]
 pub struct Args {
-    /// Where the daemon keeps its sockets (`runtime_dir` of its configuration).
-    #[arg(long, value_name = "DIR", default_value = "/run/evenkeel")]
-    runtime_dir: PathBuf,
+    #[command(flatten)]
+    daemon: Figures,
 
     /// Seconds to measure over, 1 to 60.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
@@ -51,12 +55,20 @@ enum Told {
 pub fn run(args: &Args) -> Result<()> {
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     ensure!(has_terminal, "top needs a terminal; `evenkeel stats` prints the same, and --json for programs");
-    let path = api::control_path(&args.runtime_dir);
-    // Before the screen is taken: that there is no daemon is for the shell.
-    let client = Client::connect(&path)?;
+    let path = args.daemon.path();
+    // Before the screen is taken: that there is no daemon, or no such drive, is for the shell.
+    let mut client = Client::connect(&path)?;
+    if let Some(drive) = &args.drive {
+        let drives: Vec<String> = client.stats(0)?.drives.into_iter().map(|it| it.drive).collect();
+        ensure!(drives.contains(drive), "there is no drive {drive:?}; there are: {}", drives.join(", "));
+    }
+    let is_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&is_to_end))?;
+    }
     let told = ask(client, &path, args.interval * 1000)?;
     let mut terminal = ratatui::try_init()?;
-    let ended = show(&mut terminal, &told, App::new(args.drive.clone()));
+    let ended = show(&mut terminal, &told, App::new(args.drive.clone()), &is_to_end);
     ratatui::try_restore()?;
     ended
 }
@@ -90,9 +102,10 @@ fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
     Ok(told)
 }
 
-fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App) -> Result<()> {
+/// Until a key ends it, or a signal: whoever sends that wants the terminal back as it was.
+fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_to_end: &AtomicBool) -> Result<()> {
     let mut is_stale = true;
-    loop {
+    while !is_to_end.load(Ordering::Relaxed) {
         for news in told.try_iter() {
             is_stale |= match news {
                 Told::Snapshot(snapshot) => app.take(*snapshot),
@@ -110,7 +123,8 @@ fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App) -> 
             && key.kind != KeyEventKind::Release
             && app.key(key) == Does::End
         {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }

@@ -125,7 +125,8 @@ fn the_api_is_for_whom_the_configuration_says() {
     assert!(told.starts_with("HTTP/1.1 409") && told.contains("is declared in"), "{told}");
     assert!(ask(&api, MALLORY, &[GROUP], "GET /v1/export").starts_with("HTTP/1.1 200"));
     assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[GROUP]), Some(true));
-    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[VIEWERS]), None);
+    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[VIEWERS]), Some(true));
+    assert_eq!(connect(&home.runtime_dir().join("control"), MALLORY, &[]), Some(false));
     // A viewer looks.
     let told = ask(&api, MALLORY, &[VIEWERS], "GET /v1/disks");
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("\"own\"") && told.contains("\"alice\""), "{told}");

@@ -20,6 +20,20 @@ fn since_start(runtime_dir: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+#[test]
+fn the_daemon_is_found_as_other_commands_find_it() {
+    let home = Home::new();
+    home.configure(ONE);
+    let daemon = home.serve();
+    let mut command = evenkeel();
+    command.args(["stats", "--once", "--json", "--interval", "0"]);
+    let told = command.env("EVENKEEL_SOCKET", home.runtime_dir().join("api.sock")).output().unwrap();
+    assert!(told.status.success(), "{}", errors(&told));
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(told["tenants"][0]["name"], "other");
+    daemon.stop();
+}
+
 /// `evenkeel stats`, running on; killed when it is dropped.
 struct Live(std::process::Child);
 

@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -26,7 +27,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn start(home: &Home) -> Self {
+    fn start(home: &Home, arguments: &[&str]) -> Self {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
@@ -36,7 +37,7 @@ impl Screen {
         tcsetwinsize(&terminal, size).unwrap();
         let its = || Stdio::from(terminal.try_clone().unwrap());
         let mut command = evenkeel();
-        command.arg("top").arg("--runtime-dir").arg(home.runtime_dir()).env("TERM", "xterm");
+        command.arg("top").arg("--runtime-dir").arg(home.runtime_dir()).args(arguments).env("TERM", "xterm");
         let child = command.stdin(its()).stdout(its()).stderr(its()).spawn().unwrap();
         let shown = Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0)));
         let (keys, sink) = (File::from(keys), Arc::clone(&shown));
@@ -51,6 +52,12 @@ impl Screen {
         Self { keys, child, shown }
     }
 
+    /// Waits until the program has given the screen back that was there before.
+    fn wait_for_the_former(&self) {
+        let is_back = || (!self.shown.lock().unwrap().screen().alternate_screen()).then_some(());
+        wait_for("the screen that was there before", is_back);
+    }
+
     fn wait_for(&self, text: &str) {
         wait_for(text, || self.shown.lock().unwrap().screen().contents().contains(text).then_some(()));
     }
@@ -61,7 +68,7 @@ fn shows_tenants_over_a_restart_of_the_daemon_and_gives_the_terminal_back() {
     let home = Home::new();
     home.configure(CONFIG);
     let daemon = home.serve();
-    let mut screen = Screen::start(&home);
+    let mut screen = Screen::start(&home, &[]);
     screen.wait_for("batch");
     screen.wait_for("none broken");
     daemon.stop();
@@ -71,9 +78,19 @@ fn shows_tenants_over_a_restart_of_the_daemon_and_gives_the_terminal_back() {
     screen.keys.write_all(b"q").unwrap();
     let status = wait_for("its end", || screen.child.try_wait().unwrap());
     assert!(status.success());
-    wait_for("the screen that was there before", || {
-        (!screen.shown.lock().unwrap().screen().alternate_screen()).then_some(())
-    });
+    screen.wait_for_the_former();
+
+    // So it does when it is told to end.
+    let mut screen = Screen::start(&home, &["--drive", "device"]);
+    screen.wait_for("none broken");
+    assert!(screen.shown.lock().unwrap().screen().alternate_screen());
+    kill_process(Pid::from_child(&screen.child), Signal::TERM).unwrap();
+    assert!(wait_for("its end", || screen.child.try_wait().unwrap()).success());
+    screen.wait_for_the_former();
+
+    let mut screen = Screen::start(&home, &["--drive", "nope"]);
+    screen.wait_for("there is no drive \"nope\"; there are: device");
+    assert!(!wait_for("its end", || screen.child.try_wait().unwrap()).success());
     daemon.stop();
 }
 
@@ -83,7 +100,7 @@ fn without_a_terminal_or_a_daemon_it_says_so() {
     assert!(!output.status.success());
     assert!(errors(&output).contains("needs a terminal; `evenkeel stats`"), "{}", errors(&output));
     let home = Home::new();
-    let mut screen = Screen::start(&home);
+    let mut screen = Screen::start(&home, &[]);
     screen.wait_for("no daemon");
     assert!(!wait_for("its end", || screen.child.try_wait().unwrap()).success());
 }
