@@ -118,13 +118,12 @@ impl Opened {
             added.save().context("can't write the list of added drives")?;
         }
         let (roles, history) = (Roles::new(config), config.state_dir.join("history"));
-        let operators = config.api.operators.as_ref();
-        let mode = if operators.is_some() { 0o660 } else { 0o600 };
-        let control = Listener::bind(&config.control_path(), access(None, operators, mode, identity.as_ref()))?;
         // Who asks is told what it may not.
-        let mode = if roles.let_others_in() { 0o666 } else { 0o600 };
-        let api = Listener::bind(&config.api_path(), access(None, None, mode, identity.as_ref()))?;
-        let port = OpenedPort::open(config, identity.as_ref())?;
+        let mode = |for_others: bool| if for_others { 0o666 } else { 0o600 };
+        let bind = |path: &Path, mode| Listener::bind(path, access(None, None, mode, identity.as_ref()));
+        let control = bind(&config.control_path(), mode(roles.let_others_see_all()))?;
+        let api = bind(&config.api_path(), mode(roles.let_others_in()))?;
+        let port = OpenedPort::open(config, identity.as_ref(), sink)?;
         let state_dir = config.state_dir.clone();
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use client_socket::{Level, Sink};
 use config::{Config, Identity};
 use hyper_util::service::TowerToHyperService;
 use subtle::ConstantTimeEq;
@@ -57,14 +59,24 @@ pub struct OpenedPort {
 }
 
 impl OpenedPort {
-    /// Where the configuration has a port.
+    /// Where the configuration has a port. If somebody else has it, there is none until the next start: any process of
+    /// the host may take it, and disks are served all the same.
     ///
     /// # Errors
-    /// It is taken, or the token can't be read or made.
-    pub fn open(config: &Config, identity: Option<&Identity>) -> Result<Option<Self>> {
+    /// It can't be had, or the token can't be read or made.
+    pub fn open(config: &Config, identity: Option<&Identity>, sink: &Sink) -> Result<Option<Self>> {
         let Some(address) = config.api.listen else { return Ok(None) };
-        let listener = TcpListener::bind(address)
-            .with_context(|| format!("can't listen on {address}; write another port as `listen` under [api]"))?;
+        let listener = match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let line = format!(
+                    "can't listen on {address}, another process does: there are no metrics and no page by TCP until the \
+                     next start; end that process, or write another port as `listen` under [api]"
+                );
+                sink(Level::Warn.of_daemon(), &line);
+                return Ok(None);
+            }
+            bound => bound.with_context(|| format!("can't listen on {address}"))?,
+        };
         listener.set_nonblocking(true)?;
         let (secret, path) = match (config.read_token()?, &config.api.token_file) {
             (Some(secret), Some(path)) => (secret, path.clone()),
@@ -127,6 +139,8 @@ pub async fn accept(port: Option<OpenedPort>, router: impl FnOnce(Token) -> Rout
         // Nothing is offered here that takes longer.
         let task = tokio::spawn(async move { serve_connection(stream, service, &Stay::default()).await });
         clients.0.push_back((task.abort_handle(), proof));
+        // Who has sent its request is heard before many more who only connect have taken its place.
+        tokio::task::yield_now().await;
     }
 }
 

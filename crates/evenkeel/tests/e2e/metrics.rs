@@ -268,9 +268,11 @@ fn a_token_of_the_operators_is_taken_and_one_that_is_none_refused() {
     assert!(!home.runtime_dir().join("token").exists());
     // The port is taken.
     let other = Home::new();
-    let config = other.configure(&format!("{TWO}[api]\nlisten = \"{address}\"\n"));
-    let told = errors(&run(&["serve", config.to_str().unwrap()]));
-    assert!(told.contains(&format!("can't listen on {address}")) && told.contains("another port"), "{told}");
+    other.configure(&format!("{TWO}[api]\nlisten = \"{address}\"\n"));
+    let without = other.serve();
+    without.wait_log(&format!("can't listen on {address}, another process does"), 1);
+    body(&on_socket(&other, "GET /metrics", ""));
+    without.stop();
     daemon.stop();
     set_mode(0o644);
     let config = home.config();
