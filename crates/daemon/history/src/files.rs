@@ -17,6 +17,9 @@ const MOST_BYTES: u64 = 700 << 20;
 
 const SUFFIX: &str = ".summaries";
 
+/// What has a greater number is nobody's: there are so many files after 40,000 years.
+const LAST: u32 = i32::MAX as u32;
+
 /// Where the file of that number is.
 pub(crate) fn path_of(directory: &Path, number: u32) -> PathBuf {
     directory.join(format!("{number:08x}{SUFFIX}"))
@@ -29,7 +32,7 @@ pub(crate) fn numbers(directory: &Path) -> io::Result<Vec<u32>> {
         let name = entry?.file_name();
         let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         let number = digits.filter(|digits| digits.len() == 8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        numbers.extend(number);
+        numbers.extend(number.filter(|number| *number < LAST));
     }
     numbers.sort_unstable();
     Ok(numbers)

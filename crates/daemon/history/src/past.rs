@@ -93,14 +93,17 @@ struct Found {
     at_unix_ms: u64,
 }
 
-/// Reads what is kept of `span`, in ms since 1970; `now_unix_ms` is when that is asked. `written`: how far a daemon
+/// Reads what is kept of `span`, in ms since 1970: nothing where there is no directory yet; `now_unix_ms` is when that is asked. `written`: how far a daemon
 /// that runs has written, so that what it is about to append is no damage.
 ///
 /// # Errors
 /// The directory can't be read.
 pub fn read(directory: &Path, span: Range<u64>, now_unix_ms: u64, written: Option<Written>) -> io::Result<Past> {
     let mut past = Past::default();
-    let found = files_of_ours(directory, &mut past.flaws)?;
+    let found = match files_of_ours(directory, &mut past.flaws) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(past),
+        found => found?,
+    };
     let (mut future, mut set_back) = (0, 0);
     for (at, file) in found.iter().enumerate() {
         let later = &found[at + 1..];

@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -86,8 +86,11 @@ impl Store {
     pub fn append(&mut self, intervals: &[Interval], events: &[PastEvent]) -> io::Result<()> {
         let began = intervals.iter().map(|it| it.at_unix_ms).min();
         let Some(at_unix_ms) = began.or_else(|| events.first().map(|it| it.at_unix_ms)) else { return Ok(()) };
-        let goes_on =
-            |it: &Newest| it.intervals < INTERVALS_PER_FILE && at_unix_ms.saturating_add(JITTER_MS) >= it.at_unix_ms;
+        let goes_on = |it: &Newest| {
+            it.intervals < INTERVALS_PER_FILE
+                && at_unix_ms.saturating_add(JITTER_MS) >= it.at_unix_ms
+                && it.is_still_there()
+        };
         if !self.newest.as_ref().is_some_and(goes_on) {
             self.newest = None;
             self.newest = Some(self.begin(at_unix_ms)?);
@@ -138,7 +141,8 @@ impl Store {
             std::fs::remove_file(files::path_of(&self.directory, *number))?;
         }
         let path = files::path_of(&self.directory, self.next);
-        let mut file = new_file(&path)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut file = new_file(&path).map_err(named)?;
         if let Err(error) = file.write_all(&files::header(at_unix_ms)) {
             // Another one is tried each time: none may be left behind.
             let _ = std::fs::remove_file(&path);
@@ -151,6 +155,11 @@ impl Store {
 }
 
 impl Newest {
+    /// Nobody removed it.
+    fn is_still_there(&self) -> bool {
+        self.file.metadata().is_ok_and(|it| it.nlink() > 0)
+    }
+
     /// The file of that number, to go on with. `None`: it is not ours to go on with.
     fn resume(directory: &Path, number: u32) -> io::Result<Option<Self>> {
         let path = files::path_of(directory, number);

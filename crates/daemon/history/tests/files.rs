@@ -291,3 +291,29 @@ impl Drop for Mounted {
         let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
+
+#[test]
+fn a_file_that_somebody_removed_is_not_gone_on_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("history");
+    let mut store = Store::open(&dir).unwrap();
+    append(&mut store, [0]);
+    fs::remove_file(&files(&dir)[0]).unwrap();
+    append(&mut store, [10]);
+    assert_eq!(seconds(&read(&dir, 0..20, 20)), [10]);
+
+    fs::remove_dir_all(&dir).unwrap();
+    store.append(&[interval(20)], &[]).expect_err("its directory is gone");
+    drop(store);
+    append(&mut Store::open(&dir).unwrap(), [30]);
+    assert_eq!(seconds(&read(&dir, 0..40, 40)), [30]);
+}
+
+#[test]
+fn a_file_of_the_last_number_that_there_is_stops_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("ffffffff.summaries"), "junk").unwrap();
+    append(&mut Store::open(directory.path()).unwrap(), [0]);
+    append(&mut Store::open(directory.path()).unwrap(), [10]);
+    assert_eq!(seconds(&read(directory.path(), 0..20, 20)), [0, 10]);
+}

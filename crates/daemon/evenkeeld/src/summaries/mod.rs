@@ -176,6 +176,10 @@ impl Keeper {
             None => Store::open(&self.directory).and_then(|store| self.store.insert(store).append(&intervals, &events)),
         };
         let trouble = kept.err().map(|error| error.to_string());
+        if trouble.is_some() {
+            // The directory may be another one by now, or be made again.
+            self.store = None;
+        }
         let directory = self.directory.display();
         match (&self.trouble, &trouble) {
             (None, Some(why)) => {
