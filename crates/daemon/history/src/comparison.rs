@@ -236,11 +236,16 @@ impl Comparison {
     pub fn change(&self) -> Option<Change> {
         self.grown().or_else(|| {
             let usual = self.usual?;
-            if self.starved > STARVED && self.starved > 2.0 * self.usual_starved.unwrap_or(0.0) {
+            if self.is_starved() {
                 return Some(Change::Host);
             }
             (self.then.served_ns > SLOW * usual.served_ns).then_some(Change::Drive)
         })
+    }
+
+    /// Whether pollers waited for CPUs clearly longer than usual.
+    pub fn is_starved(&self) -> bool {
+        self.starved > STARVED && self.starved > 2.0 * self.usual_starved.unwrap_or(0.0)
     }
 
     /// Whose load grew most, if anybody's did.

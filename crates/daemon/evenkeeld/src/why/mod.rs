@@ -4,7 +4,7 @@ mod model;
 mod remedies;
 mod story;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
@@ -14,6 +14,7 @@ use confine::ThreadKind;
 use history::{Comparison, NoComparison, Past};
 
 use crate::daemon::{DriveView, Handle};
+use crate::disks::DiskCommand;
 use crate::events::{EventLog, Happened};
 use crate::problems::no_such_disk;
 use crate::summaries::{Summaries, unix_ms};
@@ -97,11 +98,19 @@ fn run(questions: &Receiver<Question>, daemon: &Handle, kept: &Kept) {
     panics::drill();
     for Question { tenant, asked, reply } in questions {
         let Ok(views) = daemon.describe() else { return };
-        reply(answer(&tenant, asked, &views, kept));
+        let Ok(disks) = daemon.ask_disks(|reply| DiskCommand::List(None, reply)) else { return };
+        let declared = disks.into_iter().filter(|disk| disk.declared).map(|disk| disk.name).collect();
+        reply(answer(&tenant, asked, &views, &declared, kept));
     }
 }
 
-fn answer(tenant: &str, asked: WhyAsked, views: &[DriveView], kept: &Kept) -> Result<Why, Problem> {
+fn answer(
+    tenant: &str,
+    asked: WhyAsked,
+    views: &[DriveView],
+    declared: &BTreeSet<String>,
+    kept: &Kept,
+) -> Result<Why, Problem> {
     let Kept { summaries, events } = kept;
     let now = unix_ms();
     let window = asked.from_unix_ms..asked.to_unix_ms.min(now.saturating_add(1));
@@ -131,7 +140,7 @@ fn answer(tenant: &str, asked: WhyAsked, views: &[DriveView], kept: &Kept) -> Re
     }
     notes.extend(former(tenant, &comparison, &events));
     let view = views.iter().find(|view| *view.name == *comparison.drive);
-    let story = story::tell(tenant, &comparison, view.map(|view| &*view.foresight), &mut notes);
+    let story = story::tell(tenant, &comparison, view.map(|view| &*view.foresight), declared, &mut notes);
     let since = comparison.spell.from_unix_ms.saturating_sub(EVENTS_MS);
     let mut told: Vec<Event> =
         events.into_iter().filter(|it| (since..=comparison.spell.to_unix_ms).contains(&it.at_unix_ms)).collect();

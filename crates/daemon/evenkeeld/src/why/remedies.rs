@@ -1,5 +1,7 @@
 //! What would have helped: tried out on the model where there is one, and said not to be where there is none.
 
+use std::collections::BTreeSet;
+
 use api::Remedy;
 use history::{Comparison, Did, Neighbour, Promise};
 use io_model::Nanos;
@@ -36,8 +38,32 @@ const LARGE_BYTES: f64 = 32_768.0;
 /// What may be above what is usual, for a tenant without a target.
 const GOAL: f64 = 1.25;
 
-/// What would have helped, the most specific first.
-pub fn of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Scene<'_>>) -> Vec<Remedy> {
+/// How a command begins that changes a tenant.
+const SET: &str = "evenkeel disk set ";
+
+/// What would have helped, the most specific first. `declared`: the tenants that the configuration file declares.
+pub fn of(
+    tenant: &str,
+    fault: Fault,
+    comparison: &Comparison,
+    scene: Option<&Scene<'_>>,
+    declared: &BTreeSet<String>,
+) -> Vec<Remedy> {
+    let mut remedies = thought_of(tenant, fault, comparison, scene);
+    let was_us = Nanos(comparison.then.p99_ns).as_micros_f64();
+    // Where the mean was slow and every hundredth command was not.
+    remedies.retain(|it| it.predicted_p99_us.is_none_or(|p99_us| p99_us < was_us));
+    for remedy in &mut remedies {
+        let of = remedy.command.as_ref().and_then(|it| it.strip_prefix(SET)?.split(' ').next());
+        if let Some(name) = of.filter(|name| declared.contains(*name)) {
+            remedy.what += &format!("; the configuration file declares {name:?}: write it there, and `evenkeel apply`");
+            remedy.command = None;
+        }
+    }
+    remedies
+}
+
+fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Scene<'_>>) -> Vec<Remedy> {
     let plain = |what: String, command: Option<String>| Remedy { what, command, predicted_p99_us: None };
     match fault {
         Fault::Neighbour(at) => {
@@ -54,7 +80,7 @@ pub fn of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Sc
         }
         Fault::Limits => {
             let what = format!("a higher limit for {tenant:?}, which is held by its own");
-            vec![plain(what, Some(format!("evenkeel disk set {tenant} --rw-iops …")))]
+            vec![plain(what, Some(format!("{SET}{tenant} --rw-iops …")))]
         }
         Fault::Drive => {
             let drive = &comparison.drive;
@@ -95,7 +121,7 @@ fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&S
         let option = key.replace('_', "-");
         Remedy {
             what: format!("hold {name:?} to {key} = {value:?}{why}"),
-            command: Some(format!("evenkeel disk set {name} --{option} {value}")),
+            command: Some(format!("{SET}{name} --{option} {value}")),
             predicted_p99_us: predicted.map(Nanos::as_micros_f64),
         }
     };
@@ -136,7 +162,7 @@ fn promise(
     if !is_promised && let Some(p99) = kept(scene.policy()) {
         return Some(Remedy {
             what: format!("promise {tenant:?} a latency: class = \"guaranteed\", latency_target = \"{target}\""),
-            command: Some(format!("evenkeel disk set {tenant} --class guaranteed --latency-target {target}")),
+            command: Some(format!("{SET}{tenant} --class guaranteed --latency-target {target}")),
             predicted_p99_us: Some(p99.as_micros_f64()),
         });
     }
@@ -191,6 +217,25 @@ mod tests {
             (key, value.parse::<Bandwidth>().expect("as a file has it")),
             ("rw_bandwidth", Bandwidth(100 << 20))
         );
+    }
+
+    #[test]
+    fn what_the_file_declares_is_changed_there() {
+        let grown = neighbour(did(4_000.0, 4096.0), Some(did(100.0, 4096.0)));
+        let interval = history::Interval {
+            span_ms: 10_000,
+            tenants: vec![history::Summary { name: "db".into(), reads: 1, p99_ns: 1, ..history::Summary::default() }],
+            ..history::Interval::default()
+        };
+        let comparison = Comparison::of(&[interval], "db", 0..10_000).expect("it did something");
+        let comparison = Comparison { neighbours: vec![grown], ..comparison };
+        let of = |declared: &[&str]| {
+            let declared = declared.iter().map(|name| (*name).to_owned()).collect();
+            let remedies = super::of("db", Fault::Neighbour(0), &comparison, None, &declared);
+            let [remedy] = &remedies[..] else { panic!("{remedies:?}") };
+            (remedy.command.is_some(), remedy.what.contains("declares \"batch\": write it there"))
+        };
+        assert_eq!((of(&["db"]), of(&["batch"])), ((true, false), (false, true)));
     }
 
     #[test]

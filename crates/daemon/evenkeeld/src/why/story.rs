@@ -1,5 +1,7 @@
 //! From a comparison to an answer: whose fault it was, in words.
 
+use std::collections::BTreeSet;
+
 use api::{BlameRow, NeighbourThen, Why};
 use history::{Change, Comparison, Did, Promise};
 use io_model::Nanos;
@@ -10,8 +12,15 @@ use super::model::Scene;
 use super::remedies::{self, Fault};
 use crate::foresight::Foresight;
 
-/// All but the events. `foresight`: of the drive, if that is there still.
-pub fn tell(tenant: &str, comparison: &Comparison, foresight: Option<&Foresight>, notes: &mut Vec<String>) -> Why {
+/// All but the events. `foresight`: of the drive, if that is there still. `declared`: the tenants that the configuration
+/// file declares.
+pub fn tell(
+    tenant: &str,
+    comparison: &Comparison,
+    foresight: Option<&Foresight>,
+    declared: &BTreeSet<String>,
+    notes: &mut Vec<String>,
+) -> Why {
     let scene = foresight.and_then(|foresight| Scene::of(tenant, comparison, foresight));
     if scene.is_none() {
         notes.push(no_model(comparison, foresight));
@@ -19,7 +28,8 @@ pub fn tell(tenant: &str, comparison: &Comparison, foresight: Option<&Foresight>
     let limits = foresight.and_then(|foresight| foresight.limits(tenant));
     let found = (comparison.spell.is_slow == Some(true)).then(|| find(comparison, scene.as_ref(), limits)).flatten();
     let fault = found.as_ref().map(|(fault, _)| *fault);
-    let remedies = fault.map(|fault| remedies::of(tenant, fault, comparison, scene.as_ref())).unwrap_or_default();
+    let remedies =
+        fault.map(|fault| remedies::of(tenant, fault, comparison, scene.as_ref(), declared)).unwrap_or_default();
     let target = |promise| match promise {
         Promise::Target(target_ns) => Some(Nanos(target_ns).as_micros_f64()),
         Promise::Unnamed | Promise::None => None,
@@ -73,11 +83,13 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
         Some(Change::Neighbour(at)) => {
             let neighbour = comparison.neighbours.get(at)?;
             let usual = neighbour.usual.as_ref().map(load).unwrap_or_default();
-            return Some((Fault::Neighbour(at), format!("it did {}, usually {usual}", load(&neighbour.then))));
+            let why = format!("it did {}, usually {usual}", load(&neighbour.then));
+            return Some((Fault::Neighbour(at), why + &starved_too(comparison)));
         }
         Some(Change::Own) => {
             let usual = comparison.usual.as_ref().map(load).unwrap_or_default();
-            return Some((Fault::Own, format!("it did {} itself, usually {usual}", load(&comparison.then))));
+            let why = format!("it did {} itself, usually {usual}", load(&comparison.then));
+            return Some((Fault::Own, why + &starved_too(comparison)));
         }
         _ => {}
     }
@@ -93,11 +105,7 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
     }
     let (then, usual) = (&comparison.then, comparison.usual.as_ref()?);
     match comparison.change() {
-        Some(Change::Host) => {
-            let [now, before] = [comparison.starved, comparison.usual_starved.unwrap_or(0.0)].map(|part| part * 100.0);
-            let why = format!("pollers waited {now:.1} % of the time for a CPU, usually {before:.1} %");
-            Some((Fault::Host, format!("{why}, and nobody did more than usual")))
-        }
+        Some(Change::Host) => Some((Fault::Host, format!("{}, and nobody did more than usual", starved(comparison)))),
         Some(Change::Drive) => {
             let [now, before] = [then.served_ns, usual.served_ns].map(time);
             let why = format!("it took {now} for a command, usually {before}");
@@ -110,6 +118,16 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
         }
         _ => None,
     }
+}
+
+fn starved(comparison: &Comparison) -> String {
+    let [now, before] = [comparison.starved, comparison.usual_starved.unwrap_or(0.0)].map(|part| part * 100.0);
+    format!("pollers waited {now:.1} % of the time for a CPU, usually {before:.1} %")
+}
+
+/// More load takes more CPU, so that one may follow from the other; on a host with too few CPUs it is the larger part.
+fn starved_too(comparison: &Comparison) -> String {
+    if comparison.is_starved() { format!("; and {}", starved(comparison)) } else { String::new() }
 }
 
 fn blame_row(fault: Fault, why: String, comparison: &Comparison) -> BlameRow {
