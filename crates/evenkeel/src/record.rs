@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use api::{MAX_TRACE_S, Rest, TraceAsked, trace_ended};
@@ -34,6 +35,9 @@ pub struct Args {
     daemon: Daemon,
 }
 
+/// Of a trace, at the least.
+const MIN_SIZE_BYTES: u64 = 4096;
+
 /// What became of it.
 #[derive(Debug, Serialize)]
 struct Told {
@@ -44,6 +48,8 @@ struct Told {
     commands: Option<u64>,
     /// Those that are missing, since who recorded them could not keep up; none where it ended early.
     lost: Option<u64>,
+    /// How long it took.
+    seconds: f64,
     /// It ended before its time, because the file was as large as it may be.
     reached_max_size: bool,
 }
@@ -54,8 +60,11 @@ struct Told {
 /// There is no daemon or no such tenant, the file can't be written, or the trace was cut off.
 pub fn run(args: &Args) -> Result<()> {
     let Args { tenant, seconds, output, max_size, daemon } = args;
+    if max_size.0 < MIN_SIZE_BYTES {
+        bail!("--max-size {max_size} has room for hardly a command: give 4KiB or more");
+    }
     let mut kept = Kept { file: None, output, bytes: 0, most_bytes: max_size.0, tail: Vec::new(), is_full: false };
-    let rest = Rest::new(&daemon.socket);
+    let (rest, begun) = (Rest::new(&daemon.socket), Instant::now());
     let traced = rest.trace(tenant, TraceAsked { seconds: *seconds }, |chunk| kept.take(chunk));
     let file = output.display();
     if kept.file.is_some() {
@@ -71,7 +80,9 @@ pub fn run(args: &Args) -> Result<()> {
         commands: ended.map(|(commands, _)| commands),
         lost: ended.map(|(_, lost)| lost),
         reached_max_size: kept.is_full,
+        seconds: begun.elapsed().as_secs_f64().min((*seconds).into()),
     };
+    let ended_early = told.seconds < f64::from(*seconds) - 1.0;
     if ended.is_none() && !kept.is_full {
         bail!("the trace was cut off: the daemon ended; {file} has what came until then");
     }
@@ -82,14 +93,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match ended {
         Some((commands, lost)) => {
-            writeln!(out, "{tenant}: {commands} commands in {seconds} s, in {file} ({} bytes)", kept.bytes)?;
+            writeln!(out, "{tenant}: {commands} commands in {:.0} s, in {file} ({} bytes)", told.seconds, kept.bytes)?;
+            if ended_early {
+                writeln!(out, "it ended early: {tenant} was deleted, or its pollers changed")?;
+            }
             if lost > 0 {
                 writeln!(out, "{lost} more are missing: the host was too busy to keep up")?;
             }
         }
         None => writeln!(out, "{tenant}: {file} has reached --max-size {max_size}; what came later is not in it")?,
     }
-    writeln!(out, "to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = \"{file}\"")?;
+    let file = file.to_string();
+    writeln!(out, "to replay it, name it in a scenario: [tenant.workload] kind = \"trace\", path = {file:?}")?;
     Ok(out.flush()?)
 }
 
@@ -134,7 +149,12 @@ impl Kept<'_> {
                 self.file.insert(made.with_context(|| format!("can't make {path}"))?)
             }
         };
-        file.write_all(bytes).with_context(|| format!("can't write {path}; what came until then is in it"))?;
+        let written = file.write_all(bytes);
+        if written.is_err() {
+            // A part of it may be there.
+            self.cut_at_line()?;
+        }
+        written.with_context(|| format!("can't write {path}"))?;
         self.bytes += bytes.len() as u64;
         self.tail.extend(bytes);
         self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));

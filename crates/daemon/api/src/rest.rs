@@ -194,15 +194,25 @@ impl Rest {
     ///
     /// # Errors
     /// As [`Rest::disks`], and those of `take`.
-    pub fn trace(&self, tenant: &str, asked: TraceAsked, take: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
+    pub fn trace(&self, tenant: &str, asked: TraceAsked, mut take: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
         let TraceAsked { seconds } = asked;
         let stream = self.connect(&[])?;
         let uri = format!("{}/trace?seconds={seconds}", at(tenant)?);
         let request = Request::builder().method(Method::POST).uri(uri).header(header::HOST, "localhost");
+        // No fault of the daemon's.
+        let mut untaken = None;
+        let take = |chunk: &[u8]| {
+            take(chunk).unwrap_or_else(|error| {
+                untaken = Some(error);
+                false
+            })
+        };
         let answer = pass_on(stream, request.body(Full::default())?, take);
-        match self.wait(answer, ANSWER_LIMIT + Duration::from_secs(seconds.into()))? {
-            None => Ok(()),
-            Some((status, answer)) => Err(refused(status, &answer)),
+        let answered = self.wait(answer, ANSWER_LIMIT + Duration::from_secs(seconds.into()));
+        match (untaken, answered?) {
+            (Some(error), _) => Err(error),
+            (None, None) => Ok(()),
+            (None, Some((status, answer))) => Err(refused(status, &answer)),
         }
     }
 
@@ -293,7 +303,7 @@ async fn send(stream: UnixStream, request: Request<Full<Bytes>>) -> Result<(Stat
 async fn pass_on(
     stream: UnixStream,
     request: Request<Full<Bytes>>,
-    mut take: impl FnMut(&[u8]) -> Result<bool>,
+    mut take: impl FnMut(&[u8]) -> bool,
 ) -> Result<Option<(StatusCode, Bytes)>> {
     let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
@@ -306,7 +316,7 @@ async fn pass_on(
             // A daemon that goes away ends it too: the caller sees that its last line is missing.
             let Ok(frame) = frame else { break };
             if let Some(data) = frame.data_ref()
-                && !take(data)?
+                && !take(data)
             {
                 break;
             }

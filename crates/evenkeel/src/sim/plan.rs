@@ -327,6 +327,8 @@ fn irregular(counts: trace::Counts) -> String {
         comments: _,
         skipped,
         malformed,
+        lost,
+        cut_off,
         out_of_order,
         jumps_back,
         zero_length,
@@ -340,6 +342,8 @@ fn irregular(counts: trace::Counts) -> String {
     let kinds = [
         (skipped, "lines that move no data, skipped"),
         (malformed, "malformed lines, left out"),
+        (lost, "requests that its recorder could not keep are missing"),
+        (cut_off, "end is missing: it was cut off"),
         (out_of_order, "requests logged late, set to the latest time before"),
         (jumps_back, "requests where time jumped back"),
         (zero_length, "requests of no length"),

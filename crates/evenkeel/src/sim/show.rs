@@ -145,13 +145,13 @@ fn compare(scenario: &Scenario, report: &Report) -> Vec<String> {
     let (promised, others): (Vec<_>, Vec<_>) =
         report.tenants.iter().zip(&scenario.tenants).partition(|(_, tenant)| tenant.terms.class.is_guaranteed());
     let p99 = promised.iter().filter(|(row, _)| row.latency.count > 0).map(|(row, _)| row.latency.p99_ns).max();
-    let bytes: f64 = others.iter().map(|(row, _)| row.bandwidth_bytes_s).sum();
+    let mb_s = || others.iter().map(|(row, _)| row.bandwidth_bytes_s).sum::<f64>() / 1e6;
     let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
     vec![
         report.policy.clone(),
         p99.map_or("-".into(), |ns| micros(ns as f64 / 1e3)),
         kept(promised.iter().map(|(row, _)| *row)).into(),
-        format!("{:.1}", bytes / 1e6),
+        number((!others.is_empty()).then(mb_s), 1),
         count(report.total_iops()),
         number(report.fairness_index, 3),
         number(report.max_slowdown, 2),

@@ -78,6 +78,14 @@ impl Parser {
             Self::Evenkeel => evenkeel::line(line),
         }
     }
+
+    /// Where a comment is the trace's last line: the requests that its recorder could not keep.
+    pub(crate) fn lost_at_end(&self, comment: &[u8]) -> Option<u64> {
+        match self {
+            Self::Evenkeel => evenkeel::lost_at_end(comment),
+            _ => None,
+        }
+    }
 }
 
 /// `value` in units of `unit`, refused where it does not fit 64 bits.

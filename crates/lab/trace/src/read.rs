@@ -90,6 +90,7 @@ fn unknown_format(name: &str, head: &[u8]) -> TraceError {
 fn read_as(source: impl BufRead, name: &str, format: Format, limits: Limits) -> Result<Trace, TraceError> {
     let builder = Builder::new(limits, format.is_by_end());
     let mut reading = Reading { parser: Parser::new(format), builder, station: Station::None };
+    reading.builder.counts.cut_off = (format == Format::Evenkeel).into();
     let mut lines = Lines::new(source, limits.max_line_bytes);
     loop {
         let next = lines.advance().map_err(|source| TraceError::Io {
@@ -157,6 +158,9 @@ impl Reading {
         }
         if lines::is_comment(line) {
             counts.comments += 1;
+            if let Some(lost) = self.parser.lost_at_end(line) {
+                (counts.lost, counts.cut_off) = (lost, 0);
+            }
             return Ok(());
         }
         match self.parser.line(line).map_err(Stop::Refused)? {

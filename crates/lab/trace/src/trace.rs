@@ -48,6 +48,10 @@ pub struct Counts {
     pub skipped: u64,
     /// Of these: malformed. 0 unless read leniently.
     pub malformed: u64,
+    /// Requests that its recorder could not keep, as it says itself.
+    pub lost: u64,
+    /// 1: it has no last line that says how many it has, as its format should: its end is missing.
+    pub cut_off: u64,
     /// Requests logged slightly late, set to the latest time before.
     pub out_of_order: u64,
     /// Requests at which the trace's clock jumped back; time ran on from the latest before.

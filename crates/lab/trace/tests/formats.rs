@@ -67,6 +67,21 @@ fn evenkeels_own_is_sorted_by_arrival() {
 }
 
 #[test]
+fn evenkeels_own_says_what_is_missing() {
+    let missing = |text: &str| {
+        let counts = read(text).counts();
+        (counts.lost, counts.cut_off)
+    };
+    assert_eq!(missing(EVENKEEL), (0, 0));
+    assert_eq!(missing(&EVENKEEL.replace("5 commands, 0 lost", "5 commands, 7 lost")), (7, 0));
+    let (cut, _) = EVENKEEL.split_once("# end").unwrap();
+    for no_end in ["", "# end: 5 commands, 0", "# end: x commands, 0 lost\n"] {
+        assert_eq!(missing(&format!("{cut}{no_end}")), (0, 1), "{no_end:?}");
+    }
+    assert_eq!(missing(MSR), (0, 0), "its format has no such line");
+}
+
+#[test]
 fn fiu() {
     let trace = read(FIU);
     assert_eq!(

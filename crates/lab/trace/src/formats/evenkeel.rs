@@ -3,7 +3,8 @@
 //! `time_ns` is when the command's doorbell was first seen, from the start of the trace; `disk` which of the tenant's
 //! disks; `op` is read, write, flush, zeroes or discard; `lba` in blocks of 512 bytes from the start of that disk,
 //! `len_bytes` in bytes; `waited_ns` the time in the tenant's queue, `served_ns` the time with the drive; `status` is
-//! ok or failed. A replay takes the time at which a command arrived, and finds out by itself how long it takes.
+//! ok or failed. The last line is a comment that says how many commands there are, and how many could not be recorded.
+//! A replay takes the time at which a command arrived, and finds out by itself how long it takes.
 
 use io_model::Op;
 
@@ -41,4 +42,12 @@ pub(super) fn line(line: &[u8]) -> Result<Line<'_>, Refusal<'_>> {
     }
     let offset_bytes = scaled(block, BLOCK_BYTES, line)?;
     Ok(Line::Request(Request { time_ns, op, offset_bytes, len_bytes, device: [disk, b""], flush_first: false }))
+}
+
+/// Where a comment is the last line: how many commands could not be recorded.
+pub(super) fn lost_at_end(comment: &[u8]) -> Option<u64> {
+    let told = str::from_utf8(comment).ok()?.strip_prefix("# end: ")?;
+    let (commands, lost) = told.split_once(" commands, ")?;
+    commands.parse::<u64>().ok()?;
+    lost.strip_suffix(" lost")?.parse().ok()
 }
