@@ -26,10 +26,11 @@ fn main() -> ExitCode {
         Some(ublk::ARGUMENT) => return serve::as_ublk_helper(arguments.next().is_none()),
         _ => {}
     }
-    match serve::run(&Cli::parse().serve) {
+    let arguments = Cli::parse().serve;
+    match serve::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            stderr::say(&format!("evenkeeld: {error:#}\n"));
+            stderr::say(&arguments.last_words(&format!("{error:#}")));
             ExitCode::from(if serve::is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
         }
     }

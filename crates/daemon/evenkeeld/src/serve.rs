@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     unconfined: bool,
 
-    /// Log what matters at least so much: error, warn, info.
+    /// Log what matters at least so much: off, error, warn, info; debug and trace have no more.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
 
@@ -46,6 +46,13 @@ pub struct Args {
     /// object a line.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = log::Format::Text)]
     log_format: log::Format,
+}
+
+impl Args {
+    /// What kept the daemon from going on, as its log would have it.
+    pub fn last_words(&self, error: &str) -> String {
+        self.log_format.error(error)
+    }
 }
 
 /// What `--json` prints once every socket accepts clients.

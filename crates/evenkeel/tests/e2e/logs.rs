@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::disks::done;
-use crate::harness::{Home, errors, evenkeel, wait_for};
+use crate::harness::{Home, errors, evenkeel, run, wait_for};
 
 const FILE: &str = "[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\nname = \"passthrough\"\n\
                     [[tenant]]\nname = \"db\"\nsize = \"16MiB\"\n";
@@ -59,6 +59,14 @@ fn a_tenant_that_causes_many_lines_is_cut_off_and_counted_and_others_are_not() {
     // More than one period's only if a hundred connections take longer than that.
     assert!((30..=62).contains(&of_db), "{of_db} lines\n{log}");
     daemon.stop();
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told_in_the_same_format() {
+    let output = run(&["serve", "--log-format", "json", "/nowhere/ek.toml"]);
+    let told: Value = serde_json::from_str(&errors(&output)).unwrap();
+    assert_eq!(told["level"], "error");
+    assert!(told["message"].as_str().unwrap().contains("/nowhere/ek.toml"), "{told}");
 }
 
 #[test]

@@ -52,6 +52,17 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// What is said of an error where there is no log yet, or no more.
+    pub fn error(self, message: &str) -> String {
+        let entry = Entry { level: Level::ERROR, ..Entry::warning(message) };
+        match self {
+            Self::Text => format!("evenkeeld: {message}\n"),
+            Self::Json => String::from_utf8_lossy(&entry.in_style(Style::Json, SystemTime::now())).into_owned(),
+        }
+    }
+}
+
 /// Takes every event of `level` and above. They wait until [`LogWriter::start`].
 pub fn start(level: LevelFilter, format: Format) -> (Log, LogWriter) {
     let journal = if format == Format::Text { Journal::behind_stderr() } else { Journal::None };
