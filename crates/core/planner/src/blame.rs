@@ -69,6 +69,9 @@ const SLOW: f64 = 1.5;
 /// Pollers that wait longer than this for their CPUs can make every hundredth command late.
 const STARVED: f64 = 0.01;
 
+/// Of a second with the drive, a command may have waited for its poller as long as that waited for a CPU.
+const A_SECOND_NS: f64 = 1e9;
+
 /// Below this a tenant does not wait for its own commands: what it asks is a rate, not a depth.
 const DEPTH_MIN: f64 = 0.9;
 
@@ -178,7 +181,9 @@ fn too_much_alone(
 }
 
 fn drive_or_host(own: &Measured, starved: f64, beside: &str) -> Blame {
-    if starved > STARVED {
+    // What a command is with the drive beyond that, no poller kept from coming back.
+    let explained_ns = starved * A_SECOND_NS;
+    if starved > STARVED && own.served.0 as f64 <= explained_ns {
         let why = format!("its pollers waited {:.0} % of the time for a CPU, and {beside}", starved * 100.0);
         return Blame { culprit: Culprit::Host, why };
     }
@@ -359,6 +364,10 @@ mod tests {
         let found = judge_on(0.2, &tenants(), &[false; 3], &with(170), 50).expect("broken");
         assert_eq!(found.culprit, Culprit::Host);
         assert!(found.why.starts_with("its pollers waited 20 % of the time for a CPU"), "{found:?}");
+        // Pollers that waited for a fifth of the time kept nothing from coming back for seconds.
+        let hung = [measured(0.5, 2_000_000, 2_000_000), measured(9.0, 85, 50), measured(0.0, 0, 0)];
+        let found = judge_on(0.2, &tenants(), &[false; 3], &hung, 50).expect("broken");
+        assert_eq!(found.culprit, Culprit::Drive, "{found:?}");
         // Load explains much, and the drive is slower still.
         let found = judge(&tenants(), &[false; 3], &with(170), 200).expect("broken");
         assert_eq!(found.culprit, Culprit::Drive, "{found:?}");

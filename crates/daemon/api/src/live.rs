@@ -76,6 +76,8 @@ pub struct LiveTenant {
     pub predicted_p99_ns: Option<u64>,
     /// What it did in the span; none where there was no span.
     pub moved: Option<Moved>,
+    /// Commands that the drive has.
+    pub in_flight: u64,
     /// How long its commands took; none where none was completed in the span.
     pub latency: Option<LiveLatency>,
     /// Whether the promise was kept over 5 s and more, up to a few seconds ago. None without one, and where fewer than

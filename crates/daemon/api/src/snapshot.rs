@@ -91,6 +91,9 @@ pub struct TenantRow {
     pub bound: Option<BoundRow>,
     /// Completions later than the target, in this span.
     pub violations: u64,
+    /// Commands that the drive had at the start of the span and has not answered: they take longer than the span.
+    #[serde(default)]
+    pub overdue: u64,
     /// Commands that the drive failed, in this span.
     pub errors: u64,
     /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use api::{BlameRow, Predicted, TenantRow};
 use config::{Config, Tenant};
-use io_model::TenantId;
+use io_model::{Nanos, TenantId};
 use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
-use policy::{PolicyConfig, TenantPriority};
+use policy::{Limits, PolicyConfig, TenantPriority};
 use promises::{planning, words};
 use ssd_model::Profile;
 
@@ -15,6 +15,10 @@ use ssd_model::Profile;
 pub struct Observed {
     /// Whom.
     pub id: TenantId,
+    /// Over how long.
+    pub span: Nanos,
+    /// Commands that completed meanwhile.
+    pub commands: u64,
     /// What is told of it.
     pub row: TenantRow,
     /// The same for the model.
@@ -26,11 +30,29 @@ pub struct Observed {
 struct Said {
     name: String,
     limits: Option<String>,
+    held_to: Limits,
     priority: Option<TenantPriority>,
     overcommit: bool,
     asks: planner::Tenant,
     /// Nobody declared what it asks for.
     assumed: bool,
+}
+
+/// Who does so much of what its limits allow waits for them.
+const HELD: f64 = 0.9;
+
+impl Said {
+    fn held_by(&self, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
+        let to = &self.held_to;
+        let parts = [1.0, read_share, 1.0 - read_share];
+        let ios = [to.rw_ios_per_sec, to.r_ios_per_sec, to.w_ios_per_sec].map(|limit| limit as f64);
+        let mbytes = [to.rw_mbytes_per_sec, to.r_mbytes_per_sec, to.w_mbytes_per_sec];
+        let bytes = mbytes.map(|limit| limit as f64 * f64::from(1 << 20));
+        let reaches = |did: f64, limits: [f64; 3]| {
+            limits.iter().zip(parts).any(|(limit, part)| *limit > 0.0 && did * part >= HELD * limit)
+        };
+        self.limits.as_deref().filter(|_| reaches(iops, ios) || reaches(bytes_s, bytes))
+    }
 }
 
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
@@ -62,6 +84,7 @@ impl Foresight {
         let said = Said {
             name: tenant.name.clone(),
             limits: tenant.terms.limits.in_words(),
+            held_to: tenant.terms.limits,
             priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
             overcommit: tenant.is_guaranteed() && overcommits,
             asks,
@@ -95,9 +118,10 @@ impl Foresight {
         self.tenants.values().find(|said| said.name == name).map(|said| (&said.asks, said.assumed))
     }
 
-    /// What the tenant of that name may do at most, in words.
-    pub fn limits(&self, name: &str) -> Option<&str> {
-        self.tenants.values().find(|said| said.name == name)?.limits.as_deref()
+    /// The limits of the tenant of that name, in words, if what it did is all that they let it do: so many commands and
+    /// bytes a second, and the part of reads.
+    pub fn held_by(&self, name: &str, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
+        self.tenants.values().find(|said| said.name == name)?.held_by(iops, bytes_s, read_share)
     }
 
     /// The drive and host of the model, with the policy in force; `None` where the model could only mislead.
@@ -145,9 +169,25 @@ impl Foresight {
         }
     }
 
+    /// What needs no model: a drive that does not answer, and a tenant that is held by its own limits.
+    fn plain_fault(&self, Observed { id, span, row, measured, .. }: &Observed) -> Option<(&'static str, String)> {
+        if row.overdue > 0 {
+            let span_s = span.0 as f64 / 1e9;
+            return Some(("drive", format!("it has had {} commands for more than {span_s:.0} s", row.overdue)));
+        }
+        let is_waiting = row.waited_us > row.served_us;
+        let said = self.tenants.get(id).filter(|_| is_waiting)?;
+        let limits = said.held_by(row.iops, row.bw_bytes, measured.read_share)?;
+        Some(("own", format!("its commands wait {:.0} µs in its queue, since it is held to {limits}", row.waited_us)))
+    }
+
     /// Whose fault it is that the promise to a tenant fails, if it does. `starved` is the part of the span in which
     /// pollers waited for a CPU.
     pub fn blame(&self, observed: &[Observed], starved: f64, broken: TenantId) -> Option<BlameRow> {
+        let own = observed.iter().find(|it| it.id == broken)?;
+        if let Some((culprit, why)) = self.plain_fault(own) {
+            return Some(BlameRow { culprit: culprit.to_owned(), neighbour: None, why });
+        }
         let there = |Observed { id, measured, .. }: &Observed| Some((*id, self.tenants.get(id)?, *measured));
         let there: Vec<_> = observed.iter().filter_map(there).collect();
         let tenants: Vec<_> = there.iter().map(|(_, said, _)| said.asks.clone()).collect();

@@ -174,11 +174,13 @@ impl Watch {
             for observed in marks.of(view).measure(now, &view.board, &view.foresight) {
                 let Some(probes) = probes.get(&observed.id) else { continue };
                 let row = TenantRow { drive: view.name.to_string(), ..observed.row };
-                told.push(tenant(&row, judged.get(&observed.id), span.is_some()));
+                let counts = probes.counters();
+                let in_flight = counts.submitted.saturating_sub(counts.completed);
+                told.push(LiveTenant { in_flight, ..tenant(&row, judged.get(&observed.id), span.is_some()) });
                 tenants.push((row, probes.clone()));
             }
         }
-        marks.move_on(&views, now);
+        marks.move_on(&views, now, |_| false);
         let live = Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_unix_ms: self.started_at_unix_ms,
@@ -232,6 +234,7 @@ fn tenant(row: &TenantRow, verdict: Option<&Verdict>, is_measured: bool) -> Live
         target_ns: row.latency_target_us.map(ns),
         predicted_p99_ns: predicted.map(|predicted| ns(predicted.p99_us)),
         moved,
+        in_flight: 0,
         latency,
         kept: verdict.and_then(|verdict| verdict.kept),
         blame: verdict.and_then(|verdict| verdict.blame.clone()),

@@ -1,6 +1,6 @@
 //! Tells the log when a promise starts to fail, and whose fault it is, and when it is kept again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use io_model::{Nanos, TenantId};
 use poller::Board;
 
 use crate::events::EventLog;
-use crate::foresight::Foresight;
+use crate::foresight::{Foresight, Observed};
 use crate::snapshot::Mark;
 
 /// How often promises are looked at.
@@ -23,7 +23,10 @@ const SILENCE: Nanos = Nanos(60_000_000_000);
 const GOOD_PERIODS: u32 = 3;
 
 /// Fewer commands than this have no 99th percentile worth a line.
-const COMMANDS_MIN: f64 = 100.0;
+const COMMANDS_MIN: u64 = 100;
+
+/// No span is longer: what was then is not now.
+pub const SPAN_MAX: Nanos = Nanos::from_millis(300_000);
 
 /// What the daemon's owner looks at every five seconds.
 pub struct PromiseWatch {
@@ -62,7 +65,7 @@ impl PromiseWatch {
                 let what = format!("{} commands failed", tenant.row.errors);
                 self.events.tell(EventKind::DriveFailing, Some(&tenant.row.name), Some(what));
             }
-            match told.turn(is_kept(&tenant.row, PERIOD), now) {
+            match told.turn(is_kept(tenant), now) {
                 Some(Turn::Fails) => {
                     let blame = foresight.blame(&observed, self.mark.starved(now), tenant.id);
                     let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
@@ -80,7 +83,8 @@ impl PromiseWatch {
             }
         }
         self.told.retain(|id, _| observed.iter().any(|tenant| tenant.id == *id));
-        self.mark.move_on(board, now);
+        let unclear: BTreeSet<TenantId> = observed.iter().filter(|it| goes_on(it)).map(|it| it.id).collect();
+        self.mark.move_on(board, now, |id| unclear.contains(&id));
         self.next = now + period();
     }
 }
@@ -91,15 +95,30 @@ fn period() -> Nanos {
 
 fn fails(row: &TenantRow, why: &str) -> String {
     let target = row.latency_target_us.unwrap_or_default();
+    if row.overdue > 0 {
+        return format!("{}: its promise of {target:.0} µs fails: {why}", row.name);
+    }
     format!(
         "{}: its promise fails: 99 of 100 commands took up to {:.0} µs, not {target:.0} µs; {why}",
         row.name, row.p99_us
     )
 }
 
-/// Whether a promise was kept over a span; `None` where too little was asked to tell.
-pub fn is_kept(row: &TenantRow, span: Duration) -> Option<bool> {
-    row.kept.filter(|_| row.iops * span.as_secs_f64() >= COMMANDS_MIN)
+/// Whether a promise was kept over a span; `None` where too little was asked to tell. That it was not shows earlier: two
+/// late commands of fewer than a hundred are too many, and so is one that does not come back.
+pub fn is_kept(Observed { commands, row, .. }: &Observed) -> Option<bool> {
+    match row.kept {
+        kept if *commands >= COMMANDS_MIN => kept,
+        Some(_) if row.violations >= 2 => Some(false),
+        Some(false) if row.overdue > 0 => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a tenant's span goes on, since there is too little in it to tell.
+pub fn goes_on(observed: &Observed) -> bool {
+    let is_promised = observed.row.latency_target_us.is_some();
+    is_promised && observed.commands > 0 && is_kept(observed).is_none() && observed.span < SPAN_MAX
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +163,38 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A tenant with a target of 100 µs, over 5 s.
+    fn observed(commands: u64, p99_us: f64, violations: u64, overdue: u64) -> Observed {
+        let kept = if overdue > 0 { Some(false) } else { (commands > 0).then_some(p99_us <= 100.0) };
+        let row = serde_json::json!({
+            "name": "db", "drive": "fast", "class": "guaranteed", "weight": null, "latency_target_us": 100.0,
+            "limits": null, "priority": null, "overcommit": false, "demand": "", "assumed": true, "iops": 0.0,
+            "bw_bytes": 0.0, "mean_us": 0.0, "waited_us": 0.0, "served_us": 0.0, "p50_us": 0.0, "p99_us": p99_us,
+            "p999_us": 0.0, "p9999_us": 0.0, "bound_us": null, "bound": null, "violations": violations,
+            "overdue": overdue, "errors": 0, "hwqs": [], "predicted": null, "kept": kept, "blame": null
+        });
+        let row = serde_json::from_value(row).expect("a row");
+        let (mean, p99, served) = (Nanos(0), Nanos(0), Nanos(0));
+        let measured = planner::Measured { iops: 0.0, read_share: 1.0, mean_len_bytes: 4096.0, mean, p99, served };
+        Observed { id: TenantId(1), span: Nanos::from_millis(5_000), commands, row, measured }
+    }
+
+    #[test]
+    fn few_commands_show_that_a_promise_fails_and_not_that_it_is_kept() {
+        let judged = |it: Observed| (is_kept(&it), goes_on(&it));
+        assert_eq!(judged(observed(1000, 90.0, 3, 0)), (Some(true), false));
+        assert_eq!(judged(observed(1000, 200.0, 30, 0)), (Some(false), false));
+        // Too few to tell, until there are more.
+        assert_eq!(judged(observed(30, 90.0, 0, 0)), (None, true));
+        assert_eq!(judged(observed(30, 200.0, 1, 0)), (None, true));
+        assert_eq!(judged(observed(30, 200.0, 2, 0)), (Some(false), false));
+        // The drive hangs.
+        assert_eq!(judged(observed(0, 0.0, 0, 1)), (Some(false), false));
+        assert_eq!(judged(observed(0, 0.0, 0, 0)), (None, false));
+        let old = Observed { span: SPAN_MAX, ..observed(30, 90.0, 0, 0) };
+        assert_eq!(judged(old), (None, false));
+    }
 
     #[test]
     fn turns_are_told_once_and_not_too_often() {

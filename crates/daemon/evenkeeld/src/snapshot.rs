@@ -36,6 +36,7 @@ pub struct Mark {
 
 /// What a tenant had counted by then. It holds the probes too: those of a tenant that leaves go one by one.
 struct Counted {
+    at: Nanos,
     probes: TenantProbes,
     counters: Counters,
     /// Empty where nothing was completed: the counts of a thousand idle tenants are 18 MB.
@@ -44,7 +45,7 @@ struct Counted {
 
 impl Counted {
     /// Now; `before` is what was counted of the same tenant earlier.
-    fn now(probes: TenantProbes, before: Option<Self>) -> Self {
+    fn now(probes: TenantProbes, at: Nanos, before: Option<Self>) -> Self {
         let counters = probes.counters();
         let before = before.filter(|it| it.counters.completed == counters.completed && it.probes.is(&probes));
         let latencies = match before {
@@ -52,7 +53,7 @@ impl Counted {
             None if counters.completed == 0 => Vec::new(),
             None => probes.latency_counts(),
         };
-        Self { probes, counters, latencies }
+        Self { at, probes, counters, latencies }
     }
 }
 
@@ -79,13 +80,13 @@ impl DriveMarks {
         self.of.get(&drive.name).unwrap_or(&self.nothing)
     }
 
-    /// The same later, of the drives that there are then.
-    pub fn move_on(&mut self, drives: &[DriveView], at: Nanos) {
+    /// The same later, of the drives that there are then; see [`Mark::move_on`].
+    pub fn move_on(&mut self, drives: &[DriveView], at: Nanos, go_on: impl Fn(TenantId) -> bool) {
         self.nothing = Mark::of_nobody(at);
         self.of.retain(|name, _| drives.iter().any(|drive| drive.name == *name));
         for drive in drives {
             let mark = self.of.entry(Arc::clone(&drive.name)).or_insert_with(|| Mark::of_nobody(at));
-            mark.move_on(&drive.board, at);
+            mark.move_on(&drive.board, at, &go_on);
         }
     }
 }
@@ -100,7 +101,7 @@ impl Marks {
     /// Now.
     pub fn now(views: &[DriveView], at: Nanos) -> Self {
         let mut drives = DriveMarks::of_nobody(at);
-        drives.move_on(views, at);
+        drives.move_on(views, at, |_| false);
         let pollers = views.iter().flat_map(|drive| drive.board.pollers());
         Self { drives, pollers: pollers.map(|it| (it.poller(), it.counts())).collect() }
     }
@@ -143,16 +144,19 @@ impl Marks {
 impl Mark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
-        let counted = |probes: TenantProbes| (probes.tenant(), Counted::now(probes, None));
+        let counted = |probes: TenantProbes| (probes.tenant(), Counted::now(probes, at, None));
         Self { at, waits: CpuWaits::now(), tenants: board.tenants().into_iter().map(counted).collect() }
     }
 
-    /// The same later; what idle tenants had counted is not copied again.
-    pub fn move_on(&mut self, board: &Board, at: Nanos) {
+    /// The same later; what idle tenants had counted is not copied again. The span of those that `go_on` began earlier.
+    pub fn move_on(&mut self, board: &Board, at: Nanos, go_on: impl Fn(TenantId) -> bool) {
         let mut before = std::mem::take(&mut self.tenants);
         let counted = |probes: TenantProbes| {
             let id = probes.tenant();
-            (id, Counted::now(probes, before.remove(&id)))
+            match before.remove(&id) {
+                Some(before) if go_on(id) && before.probes.is(&probes) => (id, before),
+                before => (id, Counted::now(probes, at, before)),
+            }
         };
         let tenants = board.tenants().into_iter().map(counted).collect();
         *self = Self { at, waits: CpuWaits::now(), tenants };
@@ -184,23 +188,23 @@ impl Mark {
     /// What happened from the mark until `now`, without what follows from a model; in the order in which tenants came.
     /// Of one that came since, everything.
     pub fn measure(&self, now: Nanos, board: &Board, foresight: &Foresight) -> Vec<Observed> {
-        let span = now - self.at;
-        let observe = |(id, (mut row, measured)): (TenantId, _)| {
-            foresight.describe(id, &mut row).then_some(Observed { id, row, measured })
+        let observe = |mut observed: Observed| {
+            let is_there = foresight.describe(observed.id, &mut observed.row);
+            is_there.then_some(observed)
         };
         let were_there = self
             .tenants
-            .iter()
-            .map(|(id, Counted { probes, counters, latencies })| (*id, row(probes, counters, latencies, span)));
+            .values()
+            .map(|Counted { at, probes, counters, latencies }| observed(probes, counters, latencies, now - *at));
         let came = board.tenants().into_iter().filter(|probes| !self.tenants.contains_key(&probes.tenant()));
         // Identifiers only grow.
-        let came = came.map(|probes| (probes.tenant(), row(&probes, &Counters::default(), &[], span)));
+        let came = came.map(|probes| observed(&probes, &Counters::default(), &[], now - self.at));
         were_there.chain(came).filter_map(observe).collect()
     }
 }
 
 /// Without what the configuration says of the tenant.
-fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -> (TenantRow, Measured) {
+fn observed(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -> Observed {
     let new = probes.counters();
     let seconds = (span.0 as f64 / 1e9).max(1e-9);
     let completed = new.completed - old.completed;
@@ -220,7 +224,11 @@ fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -
         Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
         Class::BestEffort { weight } => ("best-effort", Some(weight), None),
     };
-    let kept = target.filter(|_| completed > 0).map(|target| latencies.p99_ns <= target.0);
+    let overdue = old.submitted.saturating_sub(old.completed).saturating_sub(completed);
+    let kept = match target {
+        Some(target) if overdue > 0 && span > target => Some(false),
+        target => target.filter(|_| completed > 0).map(|target| latencies.p99_ns <= target.0),
+    };
     let measured = Measured {
         iops: completed as f64 / seconds,
         read_share: reads as f64 / (reads + writes).max(1) as f64,
@@ -252,13 +260,14 @@ fn row(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -
         bound_us: bound.and_then(|bound| bound.vouched).map(Nanos::as_micros_f64),
         bound: bound.map(bound_row),
         violations: new.violations - old.violations,
+        overdue,
         errors: new.errors - old.errors,
         hwqs: (0..64).filter(|bit| hwqs & (1 << bit) != 0).collect(),
         predicted: None,
         kept,
         blame: None,
     };
-    (row, measured)
+    Observed { id: probes.tenant(), commands: completed, span, row, measured }
 }
 
 fn bound_row(bound: Bound) -> BoundRow {

@@ -1,7 +1,7 @@
 //! How tenants fared lately, beside what was predicted, and whose fault a broken promise was: judged on a thread of its
 //! own while somebody asks for metrics, since the model takes its time over a thousand tenants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,16 +14,13 @@ use metrics::Verdict;
 use crate::clock::Clock;
 use crate::daemon::{DriveView, Handle};
 use crate::foresight::Observed;
-use crate::promises_watch::is_kept;
+use crate::promises_watch::{SPAN_MAX, goes_on, is_kept};
 use crate::snapshot::DriveMarks;
 use crate::{panics, threads};
 
-/// A span that is judged is this long at least …
+/// A span that is judged is this long at least. Over one that is longer than [`SPAN_MAX`], in which nobody asked, nothing
+/// is said: so long Prometheus takes a sample for the present.
 const SPAN_MIN: Nanos = Nanos::from_millis(5_000);
-/// … and at most: over a longer one, in which nobody asked, nothing is said. As long as Prometheus takes a sample for
-/// the present.
-const SPAN_MAX: Nanos = Nanos::from_millis(300_000);
-
 /// How long one round may look for whose fault it was. Who is left is looked at first the next time.
 const BLAME_LIMIT: Duration = Duration::from_secs(1);
 
@@ -88,24 +85,34 @@ impl Judge {
             }
             let Ok(views) = self.daemon.describe() else { return };
             let now = self.clock.now();
-            let judged = if span > SPAN_MAX { Judged::new() } else { self.judge(&views, now) };
+            let (judged, unclear) = if span > SPAN_MAX { Default::default() } else { self.judge(&views, now) };
             *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = judged;
-            self.marks.move_on(&views, now);
+            self.marks.move_on(&views, now, |id| unclear.contains(&id));
             self.rounds = self.rounds.wrapping_add(1);
         }
     }
 
-    fn judge(&self, views: &[DriveView], now: Nanos) -> Judged {
-        let (span, deadline) = (Duration::from_nanos((now - self.marks.at()).0), Instant::now() + BLAME_LIMIT);
-        let mut judged = Judged::new();
+    /// What is said, and of whom too little is known yet: what was said last of those holds until then.
+    fn judge(&self, views: &[DriveView], now: Nanos) -> (Judged, BTreeSet<TenantId>) {
+        let deadline = Instant::now() + BLAME_LIMIT;
+        let mut before = self.judged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (mut judged, mut unclear) = (Judged::new(), BTreeSet::new());
         for view in views {
             let mark = self.marks.of(view);
             let mut observed = mark.measure(now, &view.board, &view.foresight);
             view.foresight.predict(&mut observed);
-            judged.extend(observed.iter().map(|tenant| (tenant.id, verdict(tenant, span))));
+            for tenant in &observed {
+                let mut verdict = verdict(tenant);
+                if goes_on(tenant) {
+                    unclear.insert(tenant.id);
+                    let last = before.remove(&tenant.id);
+                    (verdict.kept, verdict.blame) = last.map(|last| (last.kept, last.blame)).unwrap_or_default();
+                }
+                judged.insert(tenant.id, verdict);
+            }
             let starved = mark.starved(now);
             let mut broken: Vec<TenantId> =
-                observed.iter().map(|tenant| tenant.id).filter(|id| judged[id].kept == Some(false)).collect();
+                observed.iter().filter(|tenant| is_kept(tenant) == Some(false)).map(|tenant| tenant.id).collect();
             let first = self.rounds % broken.len().max(1);
             broken.rotate_left(first);
             for id in broken {
@@ -117,16 +124,16 @@ impl Judge {
                 }
             }
         }
-        judged
+        (judged, unclear)
     }
 }
 
-fn verdict(tenant: &Observed, span: Duration) -> Verdict {
+fn verdict(tenant: &Observed) -> Verdict {
     let row = &tenant.row;
     Verdict {
         p99_us: (row.iops > 0.0).then_some(row.p99_us),
         predicted: row.predicted.clone(),
-        kept: is_kept(row, span),
+        kept: is_kept(tenant),
         blame: None,
     }
 }

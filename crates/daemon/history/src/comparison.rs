@@ -144,6 +144,9 @@ pub enum NoComparison {
     /// There are summaries, but it is in none of them.
     #[error("it did nothing at that time")]
     Idle,
+    /// The drive had commands of it all the time, and answered none.
+    #[error("none of its commands came back at that time")]
+    Hung,
 }
 
 /// A spell beside the usual time.
@@ -183,7 +186,9 @@ impl Comparison {
         if !intervals.iter().any(is_asked) {
             return Err(NoComparison::NoSummaries);
         }
-        let last = intervals.iter().rev().find(|it| is_asked(it) && busy(it, tenant)).ok_or(NoComparison::Idle)?;
+        let is_there = |it: &Interval| is_asked(it) && of(it, tenant).is_some();
+        let none = if intervals.iter().any(is_there) { NoComparison::Hung } else { NoComparison::Idle };
+        let last = intervals.iter().rev().find(|it| is_asked(it) && busy(it, tenant)).ok_or(none)?;
         let own: Vec<&Interval> = intervals.iter().filter(|it| it.drive == last.drive && busy(it, tenant)).collect();
         let asked: Vec<&Interval> = own.iter().copied().filter(|it| is_asked(it)).collect();
         let usual_mean = lower_quartile(own.iter().filter_map(|it| of(it, tenant)).map(Summary::mean_ns).collect());

@@ -17,10 +17,18 @@ function headline(live) {
     return ["broken", `✗ ${first.name}: BROKEN, ${fault(first.blame)}${more}${ellipsis}`, first.blame?.why ?? ""];
   }
   if (!promised.length) return ["none", "Nobody was promised a latency.", ""];
-  const idle = promised.filter((tenant) => tenant.kept === null).length;
-  if (idle === promised.length) return ["idle", "Nobody who was promised a latency asks for anything.", ""];
+  const open = promised.filter((tenant) => tenant.kept === null);
+  // Too few of its commands are back to tell, or none.
+  const unclear = open.filter((tenant) => tenant.moved?.iops > 0 || tenant.in_flight > 0).length;
+  const idle = open.length - unclear;
+  const rest = [unclear && `${unclear} of them not judged yet, for want of commands`, idle && `${idle} of them idle`];
+  const but = rest.filter(Boolean).join(", ");
+  if (open.length === promised.length) {
+    if (unclear) return ["idle", "No promise is judged yet.", but];
+    return ["idle", "Nobody who was promised a latency asks for anything.", ""];
+  }
   const kept = promised.length === 1 ? "The one promise is kept" : `All ${promised.length} promises kept`;
-  return ["kept", `✓ ${kept}`, idle ? `${idle} of them idle` : ""];
+  return ["kept", `✓ ${unclear ? `None of ${promised.length} promises is broken` : kept}`, but];
 }
 
 function showHeadline(live) {
@@ -80,7 +88,10 @@ async function turn() {
   } catch (error) {
     if (error instanceof WrongToken) {
       endSilence();
-      if (!shown) setText(element("headline"), "Waiting for the token");
+      // What was shown is not what is.
+      element("verdict").dataset.state = "none";
+      setText(element("headline"), "Waiting for the token");
+      setText(element("why"), "");
       askForToken(error.message);
       return;
     }

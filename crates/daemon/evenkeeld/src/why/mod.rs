@@ -180,6 +180,10 @@ fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[Strin
             let title = format!("{tenant:?}: {none}");
             Problem::new(404, "idle", title, because("ask for a time at which its guest used it"))
         }
+        NoComparison::Hung => {
+            let title = format!("{tenant:?}: {none}, so the drive hung");
+            Problem::new(404, "hung", title, because("see `evenkeel drive list`, and what the kernel's log says of it"))
+        }
         NoComparison::NoSummaries => {
             let remedy = "ask for a time in the last day at which the daemon ran";
             Problem::new(404, "no-summaries", none.to_string(), because(remedy))

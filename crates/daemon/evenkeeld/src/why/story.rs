@@ -25,7 +25,8 @@ pub fn tell(
     if scene.is_none() {
         notes.push(no_model(comparison, foresight));
     }
-    let limits = foresight.and_then(|foresight| foresight.limits(tenant));
+    let then = &comparison.then;
+    let limits = foresight.and_then(|it| it.held_by(tenant, then.iops, then.bytes_s, then.read_share));
     let found = (comparison.spell.is_slow == Some(true)).then(|| find(comparison, scene.as_ref(), limits)).flatten();
     let fault = found.as_ref().map(|(fault, _)| *fault);
     let remedies =
@@ -93,6 +94,11 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
         }
         _ => {}
     }
+    let (waited_ns, served_ns) = (comparison.then.waited_ns(), comparison.then.served_ns);
+    if let Some(limits) = limits.filter(|_| waited_ns > served_ns) {
+        let why = format!("its commands waited {} in its queue, and it is held to {limits}", time(waited_ns));
+        return Some((Fault::Limits, why));
+    }
     if let Some(blame) = scene.and_then(Scene::blame) {
         let fault = match blame.culprit {
             Culprit::Own => Fault::Own,
@@ -110,11 +116,6 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
             let [now, before] = [then.served_ns, usual.served_ns].map(time);
             let why = format!("it took {now} for a command, usually {before}");
             Some((Fault::Drive, format!("{why}, and nobody did more than usual")))
-        }
-        _ if then.waited_ns() > then.served_ns => {
-            let limits = limits?;
-            let waited = time(then.waited_ns());
-            Some((Fault::Limits, format!("its commands waited {waited} in its queue, and it is held to {limits}")))
         }
         _ => None,
     }
