@@ -11,10 +11,11 @@ class NotThere extends Error {}
 
 /// Takes a token off the address bar, where it would be seen and kept among the visited pages.
 function takeToken() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token === null) return false;
+  // As it stands there: a token may have a plus sign, which URLSearchParams takes for a space.
+  const token = /^#token=(.*)$/.exec(location.hash)?.[1];
+  if (token === undefined) return false;
   history.replaceState(null, "", location.pathname);
-  keepToken(token);
+  keepToken(decodeURIComponent(token.replace(/%(?![0-9a-f]{2})/gi, "%25")));
   return true;
 }
 
