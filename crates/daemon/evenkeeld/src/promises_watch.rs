@@ -104,8 +104,8 @@ fn fails(row: &TenantRow, why: &str) -> String {
     )
 }
 
-/// Whether a promise was kept over a span; `None` where too little was asked to tell. That it was not shows earlier: two
-/// late commands of fewer than a hundred are too many, and so is one that does not come back.
+/// Whether a promise was kept over a span; `None` where too little was asked to tell. That it was not shows earlier:
+/// two late commands of fewer than a hundred are too many, and so is one that does not come back.
 pub fn is_kept(Observed { commands, row, .. }: &Observed) -> Option<bool> {
     match row.kept {
         kept if *commands >= COMMANDS_MIN => kept,

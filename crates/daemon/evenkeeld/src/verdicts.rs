@@ -18,8 +18,8 @@ use crate::promises_watch::{SPAN_MAX, goes_on, is_kept};
 use crate::snapshot::DriveMarks;
 use crate::{panics, threads};
 
-/// A span that is judged is this long at least. Over one that is longer than [`SPAN_MAX`], in which nobody asked, nothing
-/// is said: so long Prometheus takes a sample for the present.
+/// A span that is judged is this long at least. Over one that is longer than [`SPAN_MAX`], in which nobody asked,
+/// nothing is said: so long Prometheus takes a sample for the present.
 const SPAN_MIN: Nanos = Nanos::from_millis(5_000);
 /// How long one round may look for whose fault it was. Who is left is looked at first the next time.
 const BLAME_LIMIT: Duration = Duration::from_secs(1);

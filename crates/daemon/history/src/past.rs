@@ -93,8 +93,8 @@ struct Found {
     at_unix_ms: u64,
 }
 
-/// Reads what is kept of `span`, in ms since 1970: nothing where there is no directory yet; `now_unix_ms` is when that is asked. `written`: how far a daemon
-/// that runs has written, so that what it is about to append is no damage.
+/// Reads what is kept of `span`, in ms since 1970: nothing where there is no directory yet. `now_unix_ms` is when that
+/// is asked. `written`: how far a daemon that runs has written, so that what it is about to append is no damage.
 ///
 /// # Errors
 /// The directory can't be read.

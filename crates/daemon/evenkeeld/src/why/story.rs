@@ -12,8 +12,8 @@ use super::model::Scene;
 use super::remedies::{self, Fault};
 use crate::foresight::Foresight;
 
-/// All but the events. `foresight`: of the drive, if that is there still. `declared`: the tenants that the configuration
-/// file declares.
+/// All but the events. `foresight`: of the drive, if that is there still. `declared`: the tenants that the
+/// configuration file declares.
 pub fn tell(
     tenant: &str,
     comparison: &Comparison,
