@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::PrivateApt;
 use super::initramfs::{self, LIBRARIES};
-use super::{mirror, system_image};
+use super::mirror;
+use super::system_image::{self, System};
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
 const RECIPE: u32 = 3;
@@ -72,9 +73,9 @@ impl Images {
     ///
     /// # Errors
     /// When this machine cannot make it; the message says why.
-    pub fn system(&self) -> Result<PathBuf> {
+    pub fn system(&self, system: System) -> Result<PathBuf> {
         let cache = self.dir.parent().context("the guests' cache has no place")?;
-        system_image::find_or_make(cache)
+        system_image::find_or_make(cache, system)
     }
 
     /// The guest's kernel.

@@ -352,8 +352,21 @@ impl Guest {
     /// # Errors
     /// When the command channel is gone.
     pub fn start_reboot(&mut self) -> Result<()> {
+        self.leave_boot("reboot -f")
+    }
+
+    /// Has a guest with systemd shut down in order and boot again in the same QEMU, and waits until it is back.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn reboot_in_order(&mut self) -> Result<()> {
+        self.leave_boot("systemctl reboot")?;
+        self.wait_ready()
+    }
+
+    fn leave_boot(&mut self, command: &str) -> Result<()> {
         self.process.boot_start_bytes = fs::read(&self.process.console)?.len();
-        self.agent.send("reboot -f", COMMAND_LIMIT)
+        self.agent.send(command, COMMAND_LIMIT)
     }
 
     /// QEMU's monitor, for one user at a time.
