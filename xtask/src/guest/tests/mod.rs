@@ -17,6 +17,7 @@ mod pair;
 mod priorities;
 mod programs;
 mod rebind;
+mod recipes_containers;
 mod sanitize;
 mod ublk;
 mod virtio;
@@ -85,4 +86,5 @@ pub const ALL: &[Test] = &[
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
+    test("recipe-containers", recipes_containers::containers),
 ];
