@@ -17,6 +17,7 @@ mod pair;
 mod priorities;
 mod programs;
 mod rebind;
+mod recipes;
 mod sanitize;
 mod ublk;
 mod virtio;
@@ -84,5 +85,7 @@ pub const ALL: &[Test] = &[
     test("virtio-priorities-by-ionice", priorities::by_ionice),
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
+    test("recipe-qemu", recipes::qemu),
+    test("recipe-libvirt", recipes::libvirt),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
 ];
