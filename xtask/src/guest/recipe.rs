@@ -32,6 +32,18 @@ pub fn read(name: &str) -> Result<Vec<Block>> {
     blocks(&page).with_context(|| path.display().to_string())
 }
 
+/// The names of all pages, without the index.
+///
+/// # Errors
+/// When the folder can't be read.
+#[cfg(test)]
+pub fn pages() -> Result<Vec<String>> {
+    let files = std::fs::read_dir(folder())?.map(|file| Ok(file?.file_name().to_string_lossy().into_owned()));
+    let files: Vec<String> = files.collect::<Result<_>>()?;
+    let pages = files.iter().filter_map(|file| file.strip_suffix(".md")).filter(|page| *page != "README");
+    Ok(pages.map(str::to_owned).collect())
+}
+
 fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/recipes"))
 }

@@ -13,7 +13,8 @@ use crate::guest::system_image::System;
 
 const NAME: &str = "recipe-containers";
 const VERSION: &str = "0.1.0-1";
-const PAGES: [&str; 2] = ["podman", "systemd-nspawn"];
+/// The pages that the test here executes.
+pub const PAGES: [&str; 2] = ["podman", "systemd-nspawn"];
 /// A block of a page, emulated.
 const LIMIT: Duration = Duration::from_secs(240);
 
