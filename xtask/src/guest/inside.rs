@@ -226,8 +226,13 @@ impl Guest {
     /// # Errors
     /// As [`Guest::run`].
     pub fn write_file(&mut self, path: &str, text: &str) -> Result<()> {
-        // A command is one line; printf makes lines of the rest.
-        let escaped = text.replace('\\', "\\\\").replace('%', "%%").replace('\'', "'\\''").replace('\n', "\\n");
-        self.run(&format!("printf '{escaped}' >{path}")).map(drop)
+        self.run(&write_command(path, text)).map(drop)
     }
+}
+
+/// The command that writes a small text file.
+pub fn write_command(path: &str, text: &str) -> String {
+    // A command is one line; printf makes lines of the rest.
+    let escaped = text.replace('\\', "\\\\").replace('%', "%%").replace('\'', "'\\''").replace('\n', "\\n");
+    format!("printf '{escaped}' >{path}")
 }

@@ -8,6 +8,8 @@
 //! | `system_image`, `system` | a guest that is a whole Debian, in which it is installed |
 //! | `daemon`, `lab` | the daemon, and the pair of guests that tests share |
 //! | `stand_in` | QEMU's storage daemon in Evenkeel's place, for self-checks |
+//! | `debian`, `host` | Debians that are installed once, and the host that operators type recipes in |
+//! | `recipe` | the pages of docs/recipes, as blocks that tests execute |
 //! | `tests` | the tests |
 //! | `kill` | the daemon killed under load |
 //! | `hybrid` | a VM, a container and a process that share a drive, in one guest |
@@ -20,6 +22,8 @@ mod agent;
 pub mod apt;
 pub mod bench;
 pub mod daemon;
+mod debian;
+mod host;
 mod hybrid;
 mod initramfs;
 mod inside;
@@ -30,6 +34,7 @@ pub mod mirror;
 mod prepare;
 mod qemu;
 mod qmp;
+mod recipe;
 mod stand_in;
 mod system;
 mod system_image;

@@ -11,7 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::PrivateApt;
 use super::initramfs::{self, LIBRARIES};
-use super::{mirror, system_image};
+use super::system_image::{self, System};
+use super::{host, mirror};
 
 /// Names the cached folder; raise it when the package lists or the userland's contents change.
 const RECIPE: u32 = 3;
@@ -19,7 +20,7 @@ const RECIPE: u32 = 3;
 /// Debian's release that the guest's kernel and programs come from.
 pub const RELEASE: &str = "trixie";
 /// vfio-user-pci came with QEMU 10.1; the release itself has 10.0.
-const BACKPORTS: &str = "trixie-backports";
+pub const BACKPORTS: &str = "trixie-backports";
 /// The release before it, whose QEMU is the oldest that the tests attach.
 const OLD_RELEASE: &str = "bookworm";
 
@@ -72,9 +73,18 @@ impl Images {
     ///
     /// # Errors
     /// When this machine cannot make it; the message says why.
-    pub fn system(&self) -> Result<PathBuf> {
+    pub fn system(&self, system: System) -> Result<PathBuf> {
         let cache = self.dir.parent().context("the guests' cache has no place")?;
-        system_image::find_or_make(cache)
+        system_image::find_or_make(cache, system)
+    }
+
+    /// The root of hosts that recipes are typed in, which the first one to ask for it makes.
+    ///
+    /// # Errors
+    /// When this machine cannot make it; the message says why.
+    pub fn host(&self) -> Result<PathBuf> {
+        let cache = self.dir.parent().context("the guests' cache has no place")?;
+        host::find_or_make(cache)
     }
 
     /// The guest's kernel.

@@ -19,9 +19,9 @@ const MEMORY_MIB: u32 = 1024;
 pub const PORTS: [&str; 2] = ["port0", "port1"];
 /// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one
 /// of the host's, the kernel would take a timer that ticks late for one that is broken, and panic.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=0 oops=panic no_timer_check";
+pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=0 oops=panic no_timer_check";
 /// Four guests may boot at once, emulated, on a machine that does much else.
-const BOOT_LIMIT: Duration = Duration::from_secs(600);
+pub const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// Boots of a guest whose kernel dies of QEMU's fault.
 const BOOTS_MAX: u32 = 3;
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
@@ -71,7 +71,7 @@ impl Accel {
 
     /// The plain CPU model is a third faster to emulate than the fullest. QEMU 7.2 emulates CMPXCHG16B
     /// with wrong flags now and then, which kills the guest's kernel.
-    fn arguments(self) -> &'static [&'static str] {
+    pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
             Self::Tcg => &["-accel", "tcg,thread=multi", "-cpu", "qemu64,-cx16"],
@@ -121,6 +121,11 @@ impl Machine {
         }
         archive.finish()?;
         Ok(Self { initrd, ..self.clone() })
+    }
+
+    /// The guests' file system.
+    pub fn initrd(&self) -> &Path {
+        &self.initrd
     }
 
     /// What was prepared for the guests.
@@ -352,8 +357,21 @@ impl Guest {
     /// # Errors
     /// When the command channel is gone.
     pub fn start_reboot(&mut self) -> Result<()> {
+        self.leave_boot("reboot -f")
+    }
+
+    /// Has a guest with systemd shut down in order and boot again in the same QEMU, and waits until it is back.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn reboot_in_order(&mut self) -> Result<()> {
+        self.leave_boot("systemctl reboot")?;
+        self.wait_ready()
+    }
+
+    fn leave_boot(&mut self, command: &str) -> Result<()> {
         self.process.boot_start_bytes = fs::read(&self.process.console)?.len();
-        self.agent.send("reboot -f", COMMAND_LIMIT)
+        self.agent.send(command, COMMAND_LIMIT)
     }
 
     /// QEMU's monitor, for one user at a time.

@@ -289,11 +289,17 @@ fn open_char(id: u32) -> io::Result<OwnedFd> {
 
 fn start(control: &mut Control, request: &Request, name: &str) -> Result<(), Failed> {
     let (id, pid) = (request.dev_id, request.pid);
-    let started = if request.is_recovered != 0 { control.end_recovery(id, pid) } else { control.start(id, pid) };
-    started.map_err(|error| Failed::new(&format!("{name}: can't start /dev/ublkb{id}"), &error, "see `dmesg`"))?;
+    // First: udev asks for the name as soon as the device appears.
     set_link(name, id).map_err(|error| {
         let what = format!("can't make {}, a link to /dev/ublkb{id}", link(name).display());
         Failed::new(&what, &error, &format!("see to {DIRECTORY}"))
+    })?;
+    let started = if request.is_recovered != 0 { control.end_recovery(id, pid) } else { control.start(id, pid) };
+    started.map_err(|error| {
+        if request.is_recovered == 0 {
+            let _ = std::fs::remove_file(link(name));
+        }
+        Failed::new(&format!("{name}: can't start /dev/ublkb{id}"), &error, "see `dmesg`")
     })
 }
 

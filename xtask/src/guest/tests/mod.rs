@@ -17,6 +17,8 @@ mod pair;
 mod priorities;
 mod programs;
 mod rebind;
+mod recipes;
+mod recipes_containers;
 mod sanitize;
 mod ublk;
 mod virtio;
@@ -84,5 +86,8 @@ pub const ALL: &[Test] = &[
     test("virtio-priorities-by-ionice", priorities::by_ionice),
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
+    test("recipe-qemu", recipes::qemu),
+    test("recipe-libvirt", recipes::libvirt),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
+    test("recipe-containers", recipes_containers::containers),
 ];

@@ -1,17 +1,15 @@
 //! The package in a Debian with systemd, from its installation to its purge, with clients at work meanwhile.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::guest::agent::Output;
 use crate::guest::inside::{Inside, PROGRAM_LIMIT};
 use crate::guest::lab::Lab;
 use crate::guest::load::ENDLESS;
 use crate::guest::qemu::Guest;
-use crate::guest::{required, system};
-use crate::package;
+use crate::guest::system;
+use crate::guest::system_image::System;
 
 const OLD: &str = "0.1.0-1";
 const NEW: &str = "0.1.0-2";
@@ -27,40 +25,17 @@ const EXPOSURE_MAX: f64 = 4.9;
 
 /// Install, serve, upgrade, reload, watchdog, remove, purge.
 pub fn installed_upgraded_and_purged(lab: &mut Lab) -> Result<()> {
-    let Some(binary) = lab.binary() else { return Ok(()) };
-    if let Err(why) = package::find_cargo_deb() {
-        ensure!(!required(), "{why}");
-        println!("guest test package-installed-upgraded-and-purged: skipped, {why}");
-        return Ok(());
-    }
-    package::stage(binary.parent().context("the programs' folder")?)?;
-    let packages: Vec<PathBuf> = [OLD, NEW]
-        .iter()
-        .map(|version| package::pack(Some(version), &lab.dir().join("debian")))
-        .collect::<Result<_>>()?;
+    let packages = system::packages(lab, "package-installed-upgraded-and-purged", &[OLD, NEW])?;
+    let Some(packages) = packages else { return Ok(()) };
     let guest = Inside::new("package").nvme("fast", 5, 256).nvme("bare", 6, 64);
-    let mut guest = system::boot(guest, lab, &packages)?;
+    let mut guest = system::boot(guest, lab, System::Plain, &packages)?;
     let done = install(&mut guest)
         .and_then(|()| serve(&mut guest))
         .and_then(|()| upgrade(&mut guest))
         .and_then(|()| reload(&mut guest))
         .and_then(|()| starve_the_watchdog(&mut guest))
         .and_then(|()| remove(&mut guest));
-    done.with_context(|| {
-        let journal = "journalctl --no-pager -n 60 -o short-monotonic; systemctl --no-pager status evenkeeld";
-        let journal = guest.attempt(journal, LIMIT).map_or_else(|error| error.to_string(), |output| output.text);
-        format!("--- journal ---\n{journal}\n--- end of the journal ---")
-    })
-}
-
-fn dpkg(guest: &mut Guest, arguments: &str) -> Result<Output> {
-    guest.attempt(&format!("DEBIAN_FRONTEND=noninteractive dpkg {arguments} 2>&1"), PROGRAM_LIMIT)
-}
-
-fn install_version(guest: &mut Guest, version: &str) -> Result<String> {
-    let told = dpkg(guest, &format!("-i {}/evenkeel_{version}_amd64.deb", system::FILES))?;
-    ensure!(told.code == 0, "{}", told.text);
-    Ok(told.text)
+    done.with_context(|| guest.journal())
 }
 
 /// A property of the unit.
@@ -73,7 +48,7 @@ fn wait_for_status(guest: &mut Guest, text: &str) -> Result<()> {
 }
 
 fn install(guest: &mut Guest) -> Result<()> {
-    install_version(guest, OLD)?;
+    guest.install_version(OLD)?;
     // Nothing is served before somebody wants it.
     guest.run("! systemctl is-active evenkeeld && ! systemctl is-enabled evenkeeld")?;
     let modes = guest.run("stat -c '%a %U %G' /run/evenkeel /var/lib/evenkeel")?;
@@ -138,7 +113,7 @@ fn upgrade(guest: &mut Guest) -> Result<()> {
     let load = "exec evenkeel load /run/evenkeel/db --rw randread --bs 4k --iodepth 2 --runtime 600s --json";
     guest.start_job("nvme", load, ENDLESS)?;
     guest.wait_for("the NVMe client", "evenkeel disk list --attached --frontend vfio-user --names | grep -qx db")?;
-    let told = install_version(guest, NEW)?;
+    let told = guest.install_version(NEW)?;
     ensure!(told.contains("clients have NVMe disks attached, and would lose them: db"), "{told}");
     ensure!(property(guest, "MainPID")? == before && guest.job_runs("nvme")?, "the daemon was restarted: {told}");
     guest.run("kill -TERM $(pidof evenkeel)")?;
@@ -147,7 +122,7 @@ fn upgrade(guest: &mut Guest) -> Result<()> {
     guest.wait_for("its end", "test -z \"$(evenkeel disk list --attached --frontend vfio-user --names)\"")?;
 
     // Once more, as nobody has an NVMe disk now: the block device goes on.
-    let told = install_version(guest, NEW)?;
+    let told = guest.install_version(NEW)?;
     ensure!(!told.contains("runs on as the version before"), "{told}");
     wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
     let after = property(guest, "MainPID")?;
@@ -200,17 +175,17 @@ fn remove(guest: &mut Guest) -> Result<()> {
     let holder = format!("exec 3<{DATA}; echo $$ >/run/holder.pid; exec sleep 3600");
     guest.start_job("holder", &holder, ENDLESS)?;
     guest.wait_for("the holder", "evenkeel disk list --attached --names | grep -qx data")?;
-    let told = dpkg(guest, "-r evenkeel")?;
+    let told = guest.dpkg("-r evenkeel")?;
     ensure!(told.code != 0 && told.text.contains("clients are attached to these disks: data"), "{}", told.text);
     at_work(guest)?;
     let ended = guest.finish_rounds("writer", LIMIT)?;
     ensure!(ended.code == 0, "what was written is not what was read: {}", ended.text);
     guest.run("kill $(cat /run/holder.pid)")?;
     guest.wait_for("nobody", "test -z \"$(evenkeel disk list --attached --names)\"")?;
-    let told = dpkg(guest, "-r evenkeel")?;
+    let told = guest.dpkg("-r evenkeel")?;
     ensure!(told.code == 0, "{}", told.text);
     guest.run(&format!("! test -e {DATA} && ! pidof evenkeeld && test -e {CONFIG}"))?;
-    let told = dpkg(guest, "--purge evenkeel")?;
+    let told = guest.dpkg("--purge evenkeel")?;
     ensure!(told.code == 0, "{}", told.text);
 
     // But for the packages that it came in, and what systemd notes of itself.
