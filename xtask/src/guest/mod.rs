@@ -73,6 +73,9 @@ pub struct Options {
     /// Only the tests whose names contain this
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
+    /// Those that take minutes too
+    #[arg(long)]
+    long: bool,
     /// Keep the run's files
     #[arg(long)]
     keep: bool,
@@ -111,8 +114,11 @@ pub fn storage_daemon() -> Option<Command> {
 /// # Errors
 /// When a test failed or none ran under a filter.
 pub fn run(options: &Options) -> Result<()> {
-    let chosen: Vec<&tests::Test> =
-        tests::ALL.iter().filter(|test| options.filter.as_ref().is_none_or(|part| test.name.contains(part))).collect();
+    let is_chosen = |test: &&tests::Test| match &options.filter {
+        Some(part) => test.name.contains(part),
+        None => options.long || !test.is_long,
+    };
+    let chosen: Vec<&tests::Test> = tests::ALL.iter().filter(is_chosen).collect();
     ensure!(!chosen.is_empty(), "no guest test is named so");
 
     let images = match prepare::images(&options.cache.path()?) {

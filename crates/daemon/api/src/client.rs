@@ -54,10 +54,10 @@ impl Client {
         self.stream.get_ref().set_read_timeout(Some(limit))?;
         let gone = || format!("the daemon at {} went away", self.path.display());
         // Who is refused is told so before it asks, and can't ask any more.
-        let asked = self.stream.get_mut().write_all(&request);
+        let _ = self.stream.get_mut().write_all(&request);
         let mut line = String::new();
         match self.stream.read_line(&mut line) {
-            Ok(0) => return asked.and(Err(ErrorKind::ConnectionReset.into())).with_context(gone),
+            Ok(0) => bail!(gone()),
             Ok(_) => {}
             // It ended with our request unread.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => bail!(gone()),

@@ -35,10 +35,16 @@ pub struct Test {
     pub name: &'static str,
     /// Fails where what it tests does.
     pub run: fn(&mut Lab) -> Result<()>,
+    /// It takes minutes, so that it is run by its name or with all others only.
+    pub is_long: bool,
 }
 
 const fn test(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
-    Test { name, run }
+    Test { name, run, is_long: false }
+}
+
+const fn long(name: &'static str, run: fn(&mut Lab) -> Result<()>) -> Test {
+    Test { name, run, is_long: true }
 }
 
 /// All tests, in the order that they run in; guests stay up from one to the next.
@@ -89,5 +95,5 @@ pub const ALL: &[Test] = &[
     test("recipe-qemu", recipes::qemu),
     test("recipe-libvirt", recipes::libvirt),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
-    test("recipe-containers", recipes_containers::containers),
+    long("recipe-containers", recipes_containers::containers),
 ];
