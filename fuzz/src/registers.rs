@@ -14,7 +14,7 @@ use guest_memory::{IoBuf, Mapping};
 use io_model::{DeviceError, Fetch, Source, TenantId, Token};
 use nvme_controller::{
     BAR0_BYTES, BAR4_BYTES, Controller, ControllerConfig, ControllerState, Doorbells, Interrupts, NamespaceConfig,
-    VECTORS,
+    VECTORS, journal_bytes,
 };
 use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cc, Csts, NSSR_RESET, Reg};
@@ -119,6 +119,7 @@ impl Interrupts for Wires {
 struct World {
     controller: Controller<Wires>,
     bells: Arc<Mapping>,
+    journal: Arc<Mapping>,
     /// The guest's view of its memory, and what the VMM shares of it.
     ram: Arc<Mapping>,
     ram_fd: OwnedFd,
@@ -176,9 +177,11 @@ impl World {
     fn new() -> Self {
         let (bells, _) = Mapping::memfd("doorbells", 4096).expect("a memfd");
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("a memfd");
-        let controller = Controller::new(config(), Arc::clone(&bells), Wires).expect("a good configuration");
+        let mut controller = Controller::new(config(), Arc::clone(&bells), Wires).expect("a good configuration");
+        let (journal, _) = Mapping::memfd("journal", journal_bytes(&config()) as usize).expect("a memfd");
+        controller.keep_journal(&journal).expect("long enough");
         let (flights, constant) = (Vec::new(), Vec::new());
-        let mut world = Self { controller, bells, ram, ram_fd, flights, constant, shut_down: false };
+        let mut world = Self { controller, bells, journal, ram, ram_fd, flights, constant, shut_down: false };
         world.constant = world.constants();
         world
     }
@@ -377,12 +380,19 @@ impl World {
         }
     }
 
-    /// A state that was saved restores to itself.
+    /// Who takes over from what was recorded has the same state.
     fn save(&mut self) {
-        let Ok(state) = self.controller.export() else { return };
-        let restored = Controller::restore(config(), Arc::clone(&self.bells), Wires, &state);
-        let again = restored.expect("an exported state").export().expect("nothing is in flight");
-        assert!(state == again, "a restored state is another one");
+        self.controller.record();
+        let state = self.controller.snapshot();
+        if !state.is_at_rest() {
+            return;
+        }
+        let mut bytes = vec![0; self.journal.len_bytes() as usize];
+        self.journal.read_at(0, &mut bytes).expect("all of it");
+        let (copy, _) = Mapping::memfd("journal", bytes.len()).expect("a memfd");
+        copy.write_at(0, &bytes).expect("as long");
+        let taken = Controller::take_over(config(), Arc::clone(&self.bells), Wires, &copy);
+        assert!(state == taken.expect("what was recorded").snapshot(), "who took over has another state");
     }
 
     fn check(&mut self) {
@@ -422,10 +432,10 @@ impl World {
     }
 
     /// All that a guest can see, and what is kept behind it.
-    fn snapshot(&self) -> ([u8; REGS_BYTES], [u8; CONFIG_BYTES], Option<Box<ControllerState>>) {
+    fn snapshot(&self) -> ([u8; REGS_BYTES], [u8; CONFIG_BYTES], Box<ControllerState>) {
         let mut regs = [0; REGS_BYTES];
         self.controller.bar_read(0, 0, &mut regs);
-        (regs, self.config_space(), self.controller.export().ok().map(Box::new))
+        (regs, self.config_space(), Box::new(self.controller.snapshot()))
     }
 
     /// From here a reset and a bring-up must lead to a controller that answers.

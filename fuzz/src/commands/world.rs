@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use guest_memory::Mapping;
 use io_model::{Command, IoBuf, Source, TenantId, Token};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, VECTORS};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, Interrupts, VECTORS, journal_bytes};
 use nvme_spec::regs::{Aqa, Cc, Csts, DOORBELL_BASE, NSSR_RESET, Reg};
 use nvme_spec::{PAGE_BYTES, Sqe};
 
@@ -68,6 +68,7 @@ pub struct World {
     controller: Controller<Wires>,
     config: ControllerConfig,
     bells: Arc<Mapping>,
+    journal: Arc<Mapping>,
     ram: Ram,
     disk: Disk,
     model: Model,
@@ -108,10 +109,14 @@ impl World {
     pub fn new(choices: &Choices, bug: Option<Bug>) -> Self {
         let config = config(choices);
         let (bells, _) = Mapping::memfd("doorbells", PAGE_BYTES as usize).expect("a memfd");
-        let controller = Controller::new(config.clone(), Arc::clone(&bells), Wires).expect("a good configuration");
+        let made = Controller::new(config.clone(), Arc::clone(&bells), Wires);
+        let mut controller = made.expect("a good configuration");
+        let (journal, _) = Mapping::memfd("journal", journal_bytes(&config) as usize).expect("a memfd");
+        controller.keep_journal(&journal).expect("long enough");
         let mut world = Self {
             controller,
             bells,
+            journal,
             ram: Ram::new(),
             disk: Disk::new(namespaces::drive_bytes(config.namespaces[0].1.size_bytes), bug),
             model: Model::default(),
@@ -365,18 +370,22 @@ impl World {
 
     /// Saves the state, and goes on from it in a new controller.
     fn take_over(&mut self) {
-        let Ok(state) = self.controller.export() else { return };
+        self.controller.record();
+        if !self.controller.is_idle() || !self.controller.snapshot().is_at_rest() {
+            return;
+        }
         // With what became of the last Format.
         let config = self.controller.config();
-        let restored = Controller::restore(config, Arc::clone(&self.bells), Wires, &state);
-        self.controller = restored.expect("an exported state");
+        let taken = Controller::take_over(config, Arc::clone(&self.bells), Wires, &self.journal);
+        self.controller = taken.expect("what was recorded");
         self.retired.clear();
         for slot in (0..SLOTS.len()).filter(|slot| self.ram.is_mapped(*slot)) {
             let (slot_at, elsewhere) = (&SLOTS[slot], self.ram.is_elsewhere(slot));
             let mapping = self.ram.mapping(slot, elsewhere);
             let mapped = self.controller.dma_map(slot_at.iova, slot_at.len_bytes, mapping, &mut ());
-            assert_eq!(mapped, Ok(()), "slot {slot} after a restore");
+            assert_eq!(mapped, Ok(()), "slot {slot} after a takeover");
         }
+        self.controller.resume();
         self.after_call();
     }
 

@@ -150,6 +150,16 @@ pub(crate) unsafe fn load_64(at: *const u8, out: &mut [u8; 64]) -> Result<(), Lo
     unsafe { move_64(at, out.as_mut_ptr()) }
 }
 
+/// `value` to the 64 bytes at `at`, which needs no alignment.
+///
+/// # Safety
+/// As for a write of them, but that their pages may be lost and others may read them meanwhile.
+#[inline]
+pub(crate) unsafe fn store_64(at: *mut u8, value: &[u8; 64]) -> Result<(), Lost> {
+    // SAFETY: the caller's; `value` is ours and has 64 bytes.
+    unsafe { move_64(value.as_ptr(), at) }
+}
+
 /// Asks the cache for the line at `at`. A page that is lost, or not there, raises nothing.
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {

@@ -107,6 +107,14 @@ impl MappedRange {
         self.kept(unsafe { access::load_64(at.as_ptr().cast(), out) })
     }
 
+    /// Writes 64 bytes at `offset`, to be published by a store after it. `None`: outside, read-only, or lost.
+    #[inline]
+    pub fn write_64(&self, offset: u64, value: &[u8; 64]) -> Option<()> {
+        let at = self.aligned_mut::<[u8; 64]>(offset)?;
+        // SAFETY: inside the kept, writable mapping; bytes need no alignment.
+        self.kept(unsafe { access::store_64(at.as_ptr().cast(), value) })
+    }
+
     /// Asks the cache for what lies at `offset`, which is read soon. Waits for nothing, and never fails.
     #[inline]
     pub fn prefetch(&self, offset: u64) {

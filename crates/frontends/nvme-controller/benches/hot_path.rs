@@ -21,11 +21,24 @@ use nvme_spec::opcode::nvm;
 use nvme_spec::regs::Cc;
 
 const COMMANDS: u32 = 2_000_000;
+/// Pairs of measurements, with a journal and without one.
+const ROUNDS: usize = 7;
 
 fn main() {
     println!("{:<28} {:>6} {:>10}", "read", "batch", "ns/command");
-    for batch in [1, 32, 256] {
-        measure("4 KiB, PRP", batch, |host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096));
+    for batch in [1, 32, 128, 256] {
+        let read = |host: &mut Host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096);
+        // By turns, so that what else the machine does is felt by both.
+        let round = || [false, true].map(|is_kept| spent_ns(Cc::AMS_ROUND_ROBIN, is_kept, batch, read));
+        let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(|_| round()).collect();
+        let median = |of: fn(&[f64; 2]) -> f64| {
+            let mut all: Vec<f64> = rounds.iter().map(of).collect();
+            all.sort_unstable_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        row("4 KiB, PRP, no journal", batch, median(|[without, _]| *without));
+        row("4 KiB, PRP", batch, median(|[_, with]| *with));
+        row("what the journal costs", batch, median(|[without, with]| with - without));
     }
     for (name, ams) in [("4 KiB, PRP, weighted queues", Cc::AMS_WEIGHTED), ("4 KiB, PRP, deficits", Cc::AMS_VENDOR)] {
         measure_under(ams, name, 32, |host, page| host.rw(nvm::READ, page % 1024 * 8, 8, data(page), 4096));
@@ -51,8 +64,18 @@ fn measure(name: &str, batch: u16, command: impl FnMut(&mut Host, u64) -> Sqe) {
 }
 
 /// VQ 1 is the only queue under every arbitration.
-fn measure_under(ams: u8, name: &str, batch: u16, mut command: impl FnMut(&mut Host, u64) -> Sqe) {
-    let mut host = Host::new(nvme_controller::ControllerConfig { doorbells: Doorbells::Mapped, ..config() });
+fn measure_under(ams: u8, name: &str, batch: u16, command: impl FnMut(&mut Host, u64) -> Sqe) {
+    row(name, batch, spent_ns(ams, true, batch, command));
+}
+
+fn row(name: &str, batch: u16, ns: f64) {
+    println!("{name:<28} {batch:>6} {ns:>10.1}");
+}
+
+/// A command's time; `is_kept`: with a journal.
+fn spent_ns(ams: u8, is_kept: bool, batch: u16, mut command: impl FnMut(&mut Host, u64) -> Sqe) -> f64 {
+    let config = nvme_controller::ControllerConfig { doorbells: Doorbells::Mapped, ..config() };
+    let mut host = if is_kept { Host::new(config) } else { Host::without_journal(config) };
     host.enable_with(32, Cc::enable_nvm().with_ams(ams));
     host.create_pair(1, 1024);
     let mut in_flight = Vec::with_capacity(usize::from(batch));
@@ -81,5 +104,5 @@ fn measure_under(ams: u8, name: &str, batch: u16, mut command: impl FnMut(&mut H
         let completions = host.completions(1);
         assert!(completions.iter().all(|cqe| cqe.status().is_success()) && completions.len() == usize::from(batch));
     }
-    println!("{name:<28} {batch:>6} {:>10.1}", spent.as_nanos() as f64 / f64::from(done));
+    spent.as_nanos() as f64 / f64::from(done)
 }

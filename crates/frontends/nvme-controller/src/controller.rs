@@ -13,12 +13,14 @@ use crate::admin::{ErrorLog, Events, Features, Work};
 use crate::attach::Leaving;
 use crate::config::{ConfigError, ControllerConfig, Doorbells};
 use crate::dbbuf::{Doorbell, DoorbellPages};
+use crate::journal::Journal;
 use crate::msix::{Interrupts, Msix};
 use crate::namespace::{Namespace, Namespaces};
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
 use crate::registers::{Effect, Registers};
+use crate::state::StateError;
 use crate::stats::{Health, Stats};
 
 /// Bytes of the doorbell page.
@@ -80,7 +82,7 @@ pub struct Controller<I: Interrupts> {
     pub(crate) in_flight: u32,
     pub(crate) cache: CacheDebt,
     /// A reset waits for what is in flight.
-    resetting: bool,
+    pub(crate) resetting: bool,
     /// The client is gone.
     client_leaves: bool,
     /// A shutdown was asked for: nothing more is fetched.
@@ -301,6 +303,8 @@ impl<I: Interrupts> Controller<I> {
             if self.regs.cc.en() {
                 self.enable();
             }
+            // Once the guest sees that it is ready it rings doorbells, which who begins to enable it clears.
+            self.record();
         }
         if self.regs.csts.shst() == Csts::SHST_BUSY {
             self.regs.csts = self.regs.csts.with_shst(Csts::SHST_DONE);
@@ -354,6 +358,7 @@ impl<I: Interrupts> Controller<I> {
     ) -> Result<(), SpaceError> {
         self.memory.map(iova, len_bytes, mapping, listener)?;
         self.queues.attach(&mut self.memory, false);
+        self.post_admin();
         Ok(())
     }
 
@@ -452,6 +457,26 @@ impl<I: Interrupts> Controller<I> {
     /// Something for the wiring to act on, oldest first.
     pub fn take_event(&mut self) -> Option<Event> {
         self.wiring_events.pop_front()
+    }
+
+    /// Records from now on what a successor needs to go on, in `memory`, which is to outlive this process and to be
+    /// [`journal_bytes`](crate::journal_bytes) long.
+    ///
+    /// # Errors
+    /// It is shorter, or can't be written.
+    pub fn keep_journal(&mut self, memory: &Arc<Mapping>) -> Result<(), StateError> {
+        self.queues.journal = Some(Journal::begin(memory, &self.config)?);
+        self.record();
+        Ok(())
+    }
+
+    /// Records what changed but for I/O commands. To be called before anybody outside hears of it: before a register
+    /// write is answered, say.
+    pub fn record(&mut self) {
+        if let Some(mut journal) = self.queues.journal.take() {
+            journal.record(&self.snapshot());
+            self.queues.journal = Some(journal);
+        }
     }
 
     /// What was counted so far.

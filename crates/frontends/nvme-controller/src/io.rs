@@ -9,7 +9,7 @@ use crate::bounce::Bounce;
 use crate::controller::Event;
 use crate::msix::Interrupts;
 use crate::namespace::{Blocks, not_attached};
-use crate::queue::{Entry, Kind, Slot};
+use crate::queue::{Kind, Slot, Sq};
 use crate::{Controller, data};
 
 /// Buffers with long segment lists that are kept for reuse.
@@ -46,6 +46,15 @@ impl<I: Interrupts> Controller<I> {
         if sq.stream.is_some() {
             return self.next_range(vq);
         }
+        if cq.view().is_none() {
+            return Fetch::Empty;
+        }
+        if let Some(sqe) = sq.take_again_unless(bounce_is_full) {
+            return self.take_in(vq, &sqe);
+        }
+        if !sq.again.is_empty() {
+            return Fetch::Empty;
+        }
         if sq.waiting() == 0 && sq.refresh(awake).is_err() {
             self.invalid_doorbell();
             return Fetch::Empty;
@@ -67,15 +76,30 @@ impl<I: Interrupts> Controller<I> {
             return Fetch::Empty;
         }
         cq.reserve();
-        sq.advance();
+        let claimed = sq.advance();
         self.stats.commands += 1;
-        match self.admit(vq, &sqe) {
-            Ok(admitted) => self.start(vq, &sqe, admitted),
+        if let (Some(journal), Some((slot, number))) = (&self.queues.journal, claimed) {
+            journal.fetched(vq, slot, &sqe, number);
+        }
+        self.take_in(vq, &sqe)
+    }
+
+    /// A command that has a place in its queue's table, and a completion entry reserved.
+    #[inline]
+    fn take_in(&mut self, vq: u16, sqe: &Sqe) -> Fetch {
+        match self.admit(vq, sqe) {
+            Ok(admitted) => self.start(vq, sqe, admitted),
             Err(status) => {
-                self.reject(vq, &sqe, status);
+                self.reject(vq, sqe, status);
                 Fetch::Handled
             }
         }
+    }
+
+    /// Completes a command that needs no place in its queue's table.
+    pub(crate) fn handled(&mut self, vq: u16, sqe: &Sqe, status: Status) {
+        let claimed = self.queues.sq(vq).and_then(Sq::unclaim);
+        self.queues.post(vq, claimed.unwrap_or_default(), sqe.cid, status);
     }
 
     #[inline]
@@ -187,7 +211,7 @@ impl<I: Interrupts> Controller<I> {
             Admitted::Bounced { kind, command, slba, buf, bounce } => (kind, command, slba, buf, Some(bounce)),
             Admitted::Stream => return self.next_range(vq),
             Admitted::Done => {
-                self.queues.post(vq, sqe.cid, 0, Status::SUCCESS);
+                self.handled(vq, sqe, Status::SUCCESS);
                 return Fetch::Handled;
             }
         };
@@ -251,7 +275,7 @@ impl<I: Interrupts> Controller<I> {
     /// Ends one part of a command; with its last part, the command.
     #[inline]
     pub(crate) fn end_part(&mut self, vq: u16, id: u32, status: Status) {
-        let Some((sq, cq)) = self.queues.pair(vq) else { return };
+        let Some(sq) = self.queues.sq(vq) else { return };
         let Some(slot) = sq.slot(id) else { return };
         if slot.status.is_success() {
             slot.status = status;
@@ -260,7 +284,7 @@ impl<I: Interrupts> Controller<I> {
         if slot.pending > 0 {
             return;
         }
-        let Slot { cid, kind, nsid, mut status, len_bytes, slba, .. } = *slot;
+        let Slot { cid, kind, nsid, mut status, len_bytes, slba, number, .. } = *slot;
         let bounce = slot.bounce.take();
         if let Some(bounce) = bounce {
             self.bounce_bytes -= bounce.size_bytes();
@@ -269,9 +293,7 @@ impl<I: Interrupts> Controller<I> {
             }
         }
         sq.finish(id);
-        if cq.post(Entry::new(0, sq.head, vq, cid, status)) {
-            self.queues.dirty |= 1 << cq.at.qid;
-        }
+        self.queues.post(vq, (id as u16, number), cid, status);
         self.health.count(kind, len_bytes);
         if !status.is_success() {
             self.log_error(vq, cid, status, slba, nsid);

@@ -22,7 +22,8 @@
 //! Everything that a guest or VMM can write is hostile. Admin commands (`admin`) run inside of
 //! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
-//! `state` saves and restores everything that the guest can see. Namespaces come, grow and go while it runs (`attach`).
+//! `journal` keeps what must outlive the process, `state` is what is in it of everything but I/O commands, and
+//! `takeover` goes on from there, in another process. Namespaces come, grow and go while it runs (`attach`).
 //!
 //! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
@@ -37,10 +38,12 @@ mod attach;
 mod bounce;
 mod config;
 mod controller;
+mod crash;
 mod data;
 mod dbbuf;
 mod dsm;
 mod io;
+mod journal;
 mod msix;
 mod namespace;
 mod pci;
@@ -52,13 +55,16 @@ mod sgl;
 mod source;
 mod state;
 mod stats;
+mod takeover;
 mod turns;
 
 pub use admin::nguid;
 pub use attach::NamespaceError;
 pub use config::{ConfigError, ControllerConfig, Doorbells, MAX_DEPTH, MAX_IO_QUEUES, MAX_NAMESPACES, NamespaceConfig};
 pub use controller::{Controller, Event, FormatRecord, FormatStep};
+pub use crash::{Crash, Swap, crash_at, swap};
+pub use journal::journal_bytes;
 pub use msix::{Interrupts, VECTORS};
 pub use pci::{BAR0_BYTES, BAR4_BYTES};
-pub use state::{Busy, ControllerState, StateError};
+pub use state::{ControllerState, StateError};
 pub use stats::Stats;

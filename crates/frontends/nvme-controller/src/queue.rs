@@ -6,12 +6,16 @@
 //! its completions are parked (never more than its depth, as each has its reserved slot) until the
 //! memory is back.
 
-use bytemuck::Zeroable;
+use std::collections::VecDeque;
+
+use bytemuck::{Pod, Zeroable};
 use guest_memory::MappedU32;
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
+use nvme_spec::opcode::nvm;
 use nvme_spec::{Sqe, Status};
 
 use crate::bounce::Bounce;
+use crate::crash;
 use crate::dbbuf::{View, overlaps};
 use crate::dsm::RangeStream;
 
@@ -44,6 +48,8 @@ pub(crate) struct Slot {
     pub status: Status,
     pub len_bytes: u32,
     pub slba: u64,
+    /// Which command of its queue it is, counted from 1.
+    pub number: u64,
     pub bounce: Option<Box<Bounce>>,
 }
 
@@ -56,6 +62,7 @@ impl Slot {
         status: Status::SUCCESS,
         len_bytes: 0,
         slba: 0,
+        number: 0,
         bounce: None,
     };
 }
@@ -66,6 +73,15 @@ pub(crate) struct Geometry {
     pub qid: u16,
     pub entries: u16,
     pub iova: u64,
+}
+
+/// A command to be executed again.
+#[derive(Debug)]
+pub(crate) struct Again {
+    /// Its place in the table.
+    pub slot: u16,
+    pub number: u64,
+    pub sqe: Sqe,
 }
 
 /// A submission queue.
@@ -79,6 +95,12 @@ pub(crate) struct Sq {
     pub tail: u16,
     /// Tells this queue's tokens from those of an earlier one with its identifier.
     pub generation: u16,
+    /// Commands fetched so far.
+    pub fetched: u64,
+    /// The place in the table of the command that is being taken in, and its number.
+    claimed: Option<(u16, u64)>,
+    /// What another process fetched and did not complete, in the order in which it did. Their places are taken.
+    pub again: VecDeque<Again>,
     /// A Delete command with this CID waits for the commands in flight.
     pub deleting: Option<u16>,
     /// A Dataset Management command whose ranges are being handed out.
@@ -101,6 +123,9 @@ impl Sq {
             head: 0,
             tail: 0,
             generation,
+            fetched: 0,
+            claimed: None,
+            again: VecDeque::new(),
             deleting: None,
             stream: None,
             waits_for_bounce: false,
@@ -193,21 +218,64 @@ impl Sq {
         Some(sqe)
     }
 
-    /// Consumes the entry at the head.
+    /// Consumes the entry at the head, and claims a place in the table for it: its identifier and number.
     #[inline]
-    pub fn advance(&mut self) {
+    pub fn advance(&mut self) -> Option<(u16, u64)> {
         self.head = self.after(self.head);
+        self.fetched += 1;
+        self.claimed = self.free.pop().map(|id| (id, self.fetched));
+        self.claimed
+    }
+
+    /// As [`Sq::take_again`], unless it would have to wait for bounce memory.
+    #[inline]
+    pub fn take_again_unless(&mut self, bounce_is_full: bool) -> Option<Sqe> {
+        let next = self.again.front().filter(|_| self.view.is_some())?;
+        if bounce_is_full && matches!(next.sqe.opc, nvm::COMPARE | nvm::VERIFY) {
+            self.waits_for_bounce = true;
+            return None;
+        }
+        self.take_again()
+    }
+
+    /// Takes the next command that is to be executed again, in the place that it has.
+    pub fn take_again(&mut self) -> Option<Sqe> {
+        let Again { slot, number, sqe } = self.again.pop_front()?;
+        self.claimed = Some((slot, number));
+        Some(sqe)
+    }
+
+    /// Forgets a command that was to be executed again, and turned out to be completed: its place and number.
+    pub fn forget_again(&mut self, cid: u16) -> Option<(u16, u64)> {
+        let at = self.again.iter().position(|it| it.sqe.cid == cid)?;
+        let Again { slot, number, .. } = self.again.remove(at)?;
+        self.free.push(slot);
+        Some((slot, number))
+    }
+
+    /// The place that is claimed for a command which needs none: it is free again.
+    #[inline]
+    pub fn unclaim(&mut self) -> Option<(u16, u64)> {
+        let claimed = self.claimed.take()?;
+        self.free.push(claimed.0);
+        Some(claimed)
+    }
+
+    /// A place of the table is taken, by another process's command.
+    pub fn occupy(&mut self, slot: u16) {
+        self.free.retain(|free| *free != slot);
     }
 
     fn after(&self, index: u16) -> u16 {
         if index + 1 == self.at.entries { 0 } else { index + 1 }
     }
 
-    /// Enters a command into the table; the identifier of its slot.
+    /// Enters a command into the place that is claimed for it; the identifier of that.
     #[inline]
     pub fn start(&mut self, sqe: &Sqe, kind: Kind, slba: u64, len_bytes: u64) -> Option<u16> {
-        let id = self.free.pop()?;
+        let (id, number) = self.claimed.take()?;
         let slot = self.slots.get_mut(usize::from(id))?;
+        slot.number = number;
         slot.cid = sqe.cid;
         slot.nsid = sqe.nsid;
         slot.kind = kind;
@@ -238,13 +306,37 @@ impl Sq {
 }
 
 /// A completion queue entry but for its phase tag, as two little-endian halves.
-#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
 pub(crate) struct Entry {
     low: u64,
     high: u64,
 }
 
+/// A completion that waits for its ring to be reachable, and whose place in its queue's table it still has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parked {
+    pub entry: Entry,
+    pub sqid: u16,
+    pub slot: u16,
+    pub number: u64,
+}
+
 impl Entry {
+    /// The submission queue and the identifier of the command that an entry of a ring is about.
+    fn of(high: u64) -> (u16, u16) {
+        ((high >> 16) as u16, (high >> 32) as u16)
+    }
+
+    pub fn cid(&self) -> u16 {
+        Self::of(self.high).1
+    }
+
+    /// The same with another head of its submission queue.
+    pub fn with_head(self, sqhd: u16) -> Self {
+        Self { high: self.high & !0xffff | u64::from(sqhd), ..self }
+    }
+
     #[inline]
     pub fn new(dw0: u32, sqhd: u16, sqid: u16, cid: u16, status: Status) -> Self {
         let high = u64::from(sqhd) | u64::from(sqid) << 16 | u64::from(cid) << 32 | u64::from(status.0 << 1) << 48;
@@ -267,8 +359,10 @@ pub(crate) struct Cq {
     pub users: u16,
     /// The impossible head that was reported last; 0 is none.
     bad_head: u32,
+    /// Another process served it: whether its last completion is posted, the ring shows once it can be reached.
+    pub is_inherited: bool,
     view: Option<View>,
-    parked: Vec<Entry>,
+    pub parked: Vec<Parked>,
 }
 
 impl Cq {
@@ -284,6 +378,7 @@ impl Cq {
             free,
             users: 0,
             bad_head: 0,
+            is_inherited: false,
             view,
             parked: Vec::new(),
         }
@@ -297,21 +392,23 @@ impl Cq {
         self.view.as_ref()
     }
 
-    /// Whether completions wait for the ring to be reachable.
-    pub fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
+    pub fn set_view(&mut self, view: Option<View>) {
+        self.view = view;
     }
 
-    /// Takes a new view, and posts what was parked if there is one. Returns whether anything was posted.
-    pub fn set_view(&mut self, view: Option<View>) -> bool {
-        self.view = view;
-        if self.view.is_none() || self.parked.is_empty() {
-            return false;
+    /// What the ring has at the tail, if it was posted in this round: which command it is about.
+    pub fn posted_at_tail(&self) -> Option<(u16, u16)> {
+        let (_, high) = self.view.as_ref()?.ring.consume_16(u64::from(self.tail) * CQE_BYTES)?;
+        (high >> 48 & 1 == u64::from(self.phase)).then(|| Entry::of(high))
+    }
+
+    /// An entry at the tail counts as posted.
+    pub fn pass_tail(&mut self) {
+        self.tail += 1;
+        if self.tail == self.at.entries {
+            self.tail = 0;
+            self.phase = !self.phase;
         }
-        for entry in std::mem::take(&mut self.parked) {
-            self.publish(entry);
-        }
-        true
     }
 
     pub fn uses(&self, iova: u64, len_bytes: u64) -> bool {
@@ -369,30 +466,16 @@ impl Cq {
         self.free += 1;
     }
 
-    /// Posts a completion into a reserved entry, or parks it while the ring can't be reached.
-    /// Returns whether the host can see it.
+    /// Posts a completion into a reserved entry. `false`: the ring can't be reached.
     #[inline]
-    pub fn post(&mut self, entry: Entry) -> bool {
-        if self.view.is_none() {
-            self.parked.push(entry);
-            return false;
-        }
-        self.publish(entry);
+    pub fn publish(&mut self, entry: Entry) -> bool {
+        let Some(view) = &self.view else { return false };
+        let high = entry.high | u64::from(self.phase) << 48;
+        crash::point();
+        // Fails only where the VMM mapped the ring at an odd address; its guest sees nothing then.
+        let _ = view.ring.publish_16(u64::from(self.tail) * CQE_BYTES, entry.low, high);
+        self.pass_tail();
         true
-    }
-
-    #[inline]
-    fn publish(&mut self, entry: Entry) {
-        if let Some(view) = &self.view {
-            let high = entry.high | u64::from(self.phase) << 48;
-            // Fails only where the VMM mapped the ring at an odd address; its guest sees nothing then.
-            let _ = view.ring.publish_16(u64::from(self.tail) * CQE_BYTES, entry.low, high);
-        }
-        self.tail += 1;
-        if self.tail == self.at.entries {
-            self.tail = 0;
-            self.phase = !self.phase;
-        }
     }
 
     pub fn set_wakeup(&self, wanted: bool) {

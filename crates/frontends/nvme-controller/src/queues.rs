@@ -5,8 +5,10 @@ use guest_memory::{GuestMemory, MappedU32};
 use nvme_spec::Status;
 
 use crate::config::MAX_IO_QUEUES;
+use crate::crash::{self, Swap};
 use crate::dbbuf::{Doorbell, DoorbellPages, View};
-use crate::queue::{Cq, Entry, Sq};
+use crate::journal::{Journal, Word};
+use crate::queue::{Cq, Entry, Parked, Sq};
 use crate::turns::{TOGETHER, class};
 
 /// Queue identifiers 0 (admin) to 64.
@@ -28,6 +30,10 @@ pub(crate) struct Queues {
     /// The poller is awake: keep event indexes behind.
     pub awake: bool,
     pub doorbells: DoorbellPages,
+    /// Completions of admin commands that are not posted yet: what they say must be recorded first.
+    pub outbox: Vec<Entry>,
+    /// What outlives this process, if somebody keeps it.
+    pub journal: Option<Journal>,
 }
 
 impl Queues {
@@ -41,6 +47,8 @@ impl Queues {
             dirty: 0,
             awake: true,
             doorbells,
+            outbox: Vec::new(),
+            journal: None,
         }
     }
 
@@ -132,7 +140,9 @@ impl Queues {
     #[inline]
     pub fn has_next(&mut self, qid: u16) -> bool {
         self.pair(qid).is_some_and(|(sq, cq)| {
-            sq.stream.is_some() || sq.waiting() > 0 && sq.has_room() && cq.free > 0 && !sq.waits_for_bounce
+            let is_reachable = cq.view().is_some() && !sq.waits_for_bounce;
+            let has_new = sq.waiting() > 0 && sq.has_room() && cq.free > 0;
+            sq.stream.is_some() || is_reachable && (!sq.again.is_empty() || has_new)
         })
     }
 
@@ -164,16 +174,51 @@ impl Queues {
         (self.live, self.shown) = (0, 0);
         self.arbiter = None;
         self.dirty = 0;
+        self.outbox.clear();
         self.doorbells.pages = None;
     }
 
-    /// Posts a completion into the entry that was reserved for it.
+    /// Has an admin command completed, once that is recorded: see [`Queues::post_admin`].
+    pub fn complete_admin(&mut self, cid: u16, dw0: u32, status: Status) {
+        let Some(sq) = self.sq(0) else { return };
+        let entry = Entry::new(dw0, sq.head, 0, cid, status);
+        self.outbox.push(entry);
+    }
+
+    /// Posts what is recorded of admin commands, into the entries that were reserved for it.
+    pub fn post_admin(&mut self) {
+        let entries = std::mem::take(&mut self.outbox);
+        let Some(cq) = self.cq(0) else { return };
+        for entry in &entries {
+            cq.publish(*entry);
+        }
+        self.dirty |= u128::from(!entries.is_empty());
+        // Its room is used again.
+        self.outbox = entries;
+        self.outbox.clear();
+    }
+
+    /// Posts the completion of an I/O command into the entry that was reserved for it, or parks it while the ring can't
+    /// be reached. `slot` is the command's place in its queue's table, which is free then, and its number.
     #[inline]
-    pub fn post(&mut self, sqid: u16, cid: u16, dw0: u32, status: Status) {
-        let Some((sq, cq)) = self.pair(sqid) else { return };
-        if cq.post(Entry::new(dw0, sq.head, sqid, cid, status)) {
-            let qid = cq.at.qid;
-            self.dirty |= 1 << qid;
+    pub fn post(&mut self, sqid: u16, (slot, number): (u16, u64), cid: u16, status: Status) {
+        let Some(sq) = self.sqs.get(usize::from(sqid)).and_then(Option::as_deref) else { return };
+        let entry = Entry::new(0, sq.head, sqid, cid, status);
+        let Some(cq) = self.cqs.get_mut(usize::from(sq.cqid)).and_then(Option::as_deref_mut) else { return };
+        if let Some(journal) = self.journal.as_ref().filter(|_| crash::is_swapped(Swap::DoneBeforePosted)) {
+            journal.set_word(sqid, slot, Word::Done(number));
+        }
+        if !cq.publish(entry) {
+            cq.parked.push(Parked { entry, sqid, slot, number });
+            if let Some(journal) = &self.journal {
+                journal.set_word(sqid, slot, Word::Parked(number, status.0));
+            }
+            return;
+        }
+        self.dirty |= 1 << cq.at.qid;
+        if let Some(journal) = &self.journal {
+            journal.set_word(sqid, slot, Word::Done(number));
+            journal.posted(cq.at.qid, cq.tail, cq.phase);
         }
     }
 
@@ -204,12 +249,61 @@ impl Queues {
         for cq in self.cqs.iter_mut().flatten() {
             if all || cq.view().is_none() {
                 let bytes = Cq::ring_bytes(cq.at.entries);
-                if cq.set_view(self.doorbells.view(memory, cq.at.qid, Doorbell::CqHead, cq.at.iova, bytes)) {
-                    self.dirty |= 1 << cq.at.qid;
-                }
+                cq.set_view(self.doorbells.view(memory, cq.at.qid, Doorbell::CqHead, cq.at.iova, bytes));
                 cq.set_wakeup(!self.awake);
             }
         }
+        for qid in 0..QIDS as u16 {
+            self.go_on(qid);
+        }
+    }
+
+    /// A completion queue whose ring can be reached again gets what waited for that.
+    fn go_on(&mut self, qid: u16) {
+        let awake = self.awake;
+        let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
+        if cq.view().is_none() {
+            return;
+        }
+        if std::mem::take(&mut cq.is_inherited) {
+            // What it says of the head is looked at again later.
+            let _ = cq.refresh(awake);
+            self.inherit(qid);
+        }
+        let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
+        for Parked { entry, sqid, slot, number } in std::mem::take(&mut cq.parked) {
+            cq.publish(entry);
+            self.dirty |= 1 << qid;
+            if let Some(journal) = &self.journal {
+                journal.set_word(sqid, slot, Word::Done(number));
+                journal.posted(qid, cq.tail, cq.phase);
+            }
+        }
+    }
+
+    /// The process before us may have posted a completion and not noted that.
+    fn inherit(&mut self, qid: u16) {
+        let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
+        if qid == 0 {
+            // Those of admin commands are recorded before they are posted, all that are posted at a time.
+            let posted = |cq: &mut Cq| cq.posted_at_tail().map(|_| cq.pass_tail()).is_some();
+            let mut left = self.outbox.iter();
+            let done = left.by_ref().take_while(|_| posted(cq)).count();
+            self.outbox.drain(..done);
+        } else if let Some((sqid, cid)) = cq.posted_at_tail() {
+            cq.pass_tail();
+            let of_parked = cq.parked.iter().position(|it| it.sqid == sqid && it.entry.cid() == cid);
+            let parked = of_parked.map(|at| cq.parked.remove(at)).map(|it| (it.slot, it.number));
+            let sq = self.sqs.get_mut(usize::from(sqid)).and_then(Option::as_deref_mut);
+            let done = parked.or_else(|| sq?.forget_again(cid));
+            if let (Some((slot, number)), Some(journal)) = (done, &self.journal) {
+                journal.set_word(sqid, slot, Word::Done(number));
+            }
+        }
+        if let Some(journal) = &self.journal {
+            journal.posted(qid, cq.tail, cq.phase);
+        }
+        self.dirty |= 1 << qid;
     }
 
     /// Doorbells have another place from now on, which is to say what they say where they are.

@@ -5,7 +5,9 @@ use std::sync::atomic::{Ordering, fence};
 use io_model::{Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
 
 use crate::Controller;
+use crate::crash::{self, Swap};
 use crate::msix::Interrupts;
+use crate::queue::Cq;
 use crate::turns::TOGETHER;
 
 impl<I: Interrupts> Source for Controller<I> {
@@ -21,7 +23,14 @@ impl<I: Interrupts> Source for Controller<I> {
 
     #[inline]
     fn service(&mut self) -> u32 {
-        if self.memory_is_lost() { 0 } else { self.work().into() }
+        if self.memory_is_lost() {
+            return 0;
+        }
+        let did = self.work();
+        if did {
+            self.post_admin();
+        }
+        did.into()
     }
 
     /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or
@@ -90,6 +99,18 @@ impl<I: Interrupts> Source for Controller<I> {
 }
 
 impl<I: Interrupts> Controller<I> {
+    /// Posts completions of admin commands that there are and can be posted, after recording what they say was done.
+    pub(crate) fn post_admin(&mut self) {
+        let is_reachable = |cq: &mut Cq| cq.view().is_some();
+        let is_due = !self.queues.outbox.is_empty() && !self.work.is_executing;
+        if is_due && self.queues.cq(0).is_some_and(is_reachable) {
+            if !crash::is_swapped(Swap::PostedBeforeRecorded) {
+                self.record();
+            }
+            self.queues.post_admin();
+        }
+    }
+
     /// Device commands of our own. Admin commands are not for the policy.
     fn own_backlog(&mut self) -> u32 {
         let flush = u32::from(self.cache.is_wanted());
@@ -114,11 +135,14 @@ impl<I: Interrupts> Controller<I> {
             invalid |= cq.refresh(awake).is_err();
         }
         sq.waits_for_bounce &= bounce_is_full;
-        let can_fetch = sq.view().is_some() && sq.has_room() && cq.free > 0 && !sq.waits_for_bounce;
+        // Nothing is fetched whose completion could not be posted.
+        let reachable = sq.view().is_some() && cq.view().is_some() && !sq.waits_for_bounce;
+        let can_fetch = reachable && sq.has_room() && cq.free > 0;
+        let again = if reachable { sq.again.len() as u32 } else { 0 };
         let waiting = if can_fetch { sq.waiting() } else { 0 };
         if invalid {
             self.invalid_doorbell();
         }
-        ranges + waiting
+        ranges + again + waiting
     }
 }

@@ -1,34 +1,25 @@
-//! Everything that a guest can see of its controller as one block of plain data, from which a fresh
-//! controller goes on: a restarted daemon takes its tenants over with it.
+//! Everything that a guest can see of its controller as one block of plain data, but for its I/O commands: what
+//! [`journal`](crate::journal) keeps of it, from which a fresh controller goes on.
 //!
-//! Not in it: guest memory (the VMM maps it again; the restored queues are halted until then), the
-//! contents of the doorbell page (it must be the same memory), and commands in flight (there must be
-//! none).
-
-use std::sync::Arc;
+//! Not in it: guest memory (the VMM maps it again, or whoever kept it; queues are halted until then), and the
+//! contents of the doorbell page (it must be the same memory).
 
 use bytemuck::{Pod, Zeroable};
-use guest_memory::Mapping;
-use nvme_spec::opcode::create;
-use nvme_spec::regs::{Aqa, Cc, Csts};
 
-use crate::admin::{ERROR_RECOVERY, ErrorLog, Events, Features};
+use crate::admin::{ErrorLog, Events, Features};
 use crate::config::{ConfigError, ControllerConfig, MAX_NAMESPACES};
 use crate::controller::Controller;
-use crate::dbbuf::ShadowPages;
-use crate::msix::{Interrupts, TABLE_BYTES, VECTORS};
+use crate::msix::{Interrupts, TABLE_BYTES};
 use crate::pci::HEADER_BYTES;
-use crate::queue::{Cq, Geometry, Sq};
+use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
 /// "evenkeel", and a version in the last byte: changes with the layout below.
-const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x03");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x04");
 
-/// The state can't be saved now: a command is in flight, or a completion waits for unmapped memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("commands are in flight")]
-pub struct Busy;
+/// Completions of admin commands that are posted at a time at most: one command's, and those of held event requests.
+const OUTBOX: usize = 8;
 
 /// Why a saved state was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -46,93 +37,139 @@ pub enum StateError {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
-struct SqState {
-    iova: u64,
+pub(crate) struct SqState {
+    pub(crate) iova: u64,
     /// 0: no such queue.
-    entries: u16,
-    cqid: u16,
-    head: u16,
-    tail: u16,
-    priority: u8,
-    reserved: [u8; 7],
+    pub(crate) entries: u16,
+    pub(crate) cqid: u16,
+    pub(crate) head: u16,
+    pub(crate) tail: u16,
+    pub(crate) priority: u8,
+    /// 1: a Delete command waits for what is in flight.
+    pub(crate) is_deleting: u8,
+    pub(crate) deleting_cid: u16,
+    pub(crate) reserved: [u8; 4],
 }
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
-struct CqState {
-    iova: u64,
+pub(crate) struct CqState {
+    pub(crate) iova: u64,
     /// 0: no such queue.
-    entries: u16,
-    vector: u16,
-    head: u16,
-    tail: u16,
-    interrupts: u8,
-    phase: u8,
-    reserved: [u8; 6],
+    pub(crate) entries: u16,
+    pub(crate) vector: u16,
+    pub(crate) head: u16,
+    pub(crate) tail: u16,
+    pub(crate) interrupts: u8,
+    pub(crate) phase: u8,
+    pub(crate) reserved: [u8; 6],
 }
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
-struct NamespaceState {
+pub(crate) struct NamespaceState {
     /// 0: nothing is attached.
-    lba_bytes: u32,
-    error_recovery: u32,
+    pub(crate) lba_bytes: u32,
+    pub(crate) error_recovery: u32,
 }
 
-/// A controller's guest-visible state; plain old data, so that it can live in shared memory or a file.
+/// A running Format of a namespace, which a successor begins anew.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]
+pub(crate) struct FormatState {
+    /// Its number, from 1. 0: none runs.
+    pub(crate) format: u32,
+    pub(crate) lba_bytes: u32,
+    pub(crate) cid: u16,
+    pub(crate) status: u16,
+}
+
+/// A controller's guest-visible state; plain old data, so that it can live in shared memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct ControllerState {
-    magic: u64,
-    asq: u64,
-    acq: u64,
-    shadow: u64,
-    shadow_events: u64,
-    cc: u32,
-    csts: u32,
-    aqa: u32,
-    int_mask: u32,
-    has_shadow: u32,
-    reserved: u32,
-    features: Features,
-    health: Health,
-    irq_written: [u64; 2],
-    irq_wire_masked: [u64; 2],
-    irq_pending: [u64; 2],
-    irq_armed: u64,
-    events: Events,
-    namespaces: [NamespaceState; MAX_NAMESPACES as usize],
-    irq_table: [u8; TABLE_BYTES],
-    pci: [u8; HEADER_BYTES],
-    sqs: [SqState; QIDS],
-    cqs: [CqState; QIDS],
-    errors: ErrorLog,
+    pub(crate) magic: u64,
+    /// Whose it is.
+    pub(crate) serial: [u8; 20],
+    /// What the journal's tables are laid out for.
+    pub(crate) max_io_queues: u16,
+    pub(crate) max_depth: u16,
+    pub(crate) asq: u64,
+    pub(crate) acq: u64,
+    pub(crate) shadow: u64,
+    pub(crate) shadow_events: u64,
+    pub(crate) cc: u32,
+    pub(crate) csts: u32,
+    pub(crate) aqa: u32,
+    pub(crate) int_mask: u32,
+    pub(crate) has_shadow: u32,
+    /// 1: a reset waits for what is in flight.
+    pub(crate) is_resetting: u32,
+    /// I/O commands that were fetched and not completed.
+    pub(crate) in_tables: u32,
+    pub(crate) reserved: u32,
+    pub(crate) formats: u32,
+    pub(crate) outbox_len: u32,
+    pub(crate) outbox: [Entry; OUTBOX],
+    /// 1: an admin command was fetched whose answer is not written yet.
+    pub(crate) is_in_hand: u64,
+    pub(crate) in_hand: [u8; 64],
+    pub(crate) features: Features,
+    pub(crate) health: Health,
+    pub(crate) irq_written: [u64; 2],
+    pub(crate) irq_wire_masked: [u64; 2],
+    pub(crate) irq_pending: [u64; 2],
+    pub(crate) irq_armed: u64,
+    pub(crate) events: Events,
+    pub(crate) namespaces: [NamespaceState; MAX_NAMESPACES as usize],
+    pub(crate) running: [FormatState; MAX_NAMESPACES as usize],
+    pub(crate) irq_table: [u8; TABLE_BYTES],
+    pub(crate) pci: [u8; HEADER_BYTES],
+    pub(crate) sqs: [SqState; QIDS],
+    pub(crate) cqs: [CqState; QIDS],
+    pub(crate) errors: ErrorLog,
+}
+
+impl ControllerState {
+    /// Nothing was begun that is not done.
+    pub fn is_at_rest(&self) -> bool {
+        let is_quiet = self.in_tables == 0 && self.outbox_len == 0 && self.is_in_hand == 0 && self.is_resetting == 0;
+        is_quiet && self.running.iter().all(|it| it.format == 0) && self.sqs.iter().all(|sq| sq.is_deleting == 0)
+    }
+}
+
+/// As its field has it (NVMe Base 2.0, 5.17.2.1): padded.
+pub(crate) fn serial_of(config: &ControllerConfig) -> [u8; 20] {
+    let mut serial = [b' '; 20];
+    serial.iter_mut().zip(config.serial.bytes()).for_each(|(place, byte)| *place = byte);
+    serial
 }
 
 fn split(value: u128) -> [u64; 2] {
     [value as u64, (value >> 64) as u64]
 }
 
-fn join([low, high]: [u64; 2]) -> u128 {
+pub(crate) fn join([low, high]: [u64; 2]) -> u128 {
     u128::from(low) | u128::from(high) << 64
 }
 
 impl<I: Interrupts> Controller<I> {
-    /// Saves the guest-visible state. Stop fetching first, and wait until [`Controller::is_idle`].
-    pub fn export(&self) -> Result<ControllerState, Busy> {
-        let streams = self.queues.sqs().any(|sq| sq.stream.is_some() || sq.deleting.is_some());
-        let parked = self.queues.cqs().any(Cq::has_parked);
-        if !self.is_idle() || streams || parked || self.namespaces.is_any_formatting() || self.work.is_answering() {
-            return Err(Busy);
-        }
+    /// The state as it is. What I/O queues have in flight, and how far their completions are, the journal has besides.
+    pub fn snapshot(&self) -> ControllerState {
         let mut state = ControllerState {
             magic: MAGIC,
+            serial: serial_of(&self.config),
+            max_io_queues: self.config.max_io_queues,
+            max_depth: self.config.max_depth,
+            in_tables: self.queues.sqs().filter(|sq| sq.at.qid > 0).map(|sq| sq.in_flight() as u32).sum(),
             asq: self.regs.asq,
             acq: self.regs.acq,
             cc: self.regs.cc.0,
             csts: self.regs.csts.0,
             aqa: self.regs.aqa.0,
             int_mask: self.regs.int_mask,
+            is_resetting: self.is_resetting().into(),
+            formats: self.formats,
             features: self.features,
             health: self.health,
             irq_written: split(self.irq.written),
@@ -148,14 +185,29 @@ impl<I: Interrupts> Controller<I> {
         if let Some(pages) = self.queues.doorbells.pages {
             (state.has_shadow, state.shadow, state.shadow_events) = (1, pages.shadow, pages.events);
         }
+        for (place, entry) in state.outbox.iter_mut().zip(&self.queues.outbox) {
+            *place = *entry;
+            state.outbox_len += 1;
+        }
+        let again = self.queues.sqs().find(|sq| sq.at.qid == 0).and_then(|sq| Some(&sq.again.front()?.sqe));
+        if let Some(sqe) = self.work.in_hand().or(again) {
+            (state.is_in_hand, state.in_hand) = (1, bytemuck::must_cast(*sqe));
+        }
         for (nsid, namespace) in self.namespaces.iter() {
+            let at = nsid as usize - 1;
             let (lba_bytes, error_recovery) = (namespace.config().lba_bytes, namespace.error_recovery);
-            state.namespaces[nsid as usize - 1] = NamespaceState { lba_bytes, error_recovery };
+            state.namespaces[at] = NamespaceState { lba_bytes, error_recovery };
+            if let Some(format) = &namespace.format {
+                let (format, lba_bytes, cid, status) = format.to_begin_anew();
+                state.running[at] = FormatState { format, lba_bytes, cid, status: status.0 };
+            }
         }
         for sq in self.queues.sqs() {
             let Geometry { qid, entries, iova } = sq.at;
             let (cqid, head, tail, priority) = (sq.cqid, sq.head, sq.tail, sq.priority);
-            state.sqs[usize::from(qid)] = SqState { iova, entries, cqid, head, tail, priority, reserved: [0; 7] };
+            let (is_deleting, deleting_cid) = (sq.deleting.is_some().into(), sq.deleting.unwrap_or(0));
+            state.sqs[usize::from(qid)] =
+                SqState { iova, entries, cqid, head, tail, priority, is_deleting, deleting_cid, reserved: [0; 4] };
         }
         for cq in self.queues.cqs() {
             let Geometry { qid, entries, iova } = cq.at;
@@ -164,126 +216,6 @@ impl<I: Interrupts> Controller<I> {
             state.cqs[usize::from(qid)] =
                 CqState { iova, entries, vector, head, tail, interrupts, phase, reserved: [0; 6] };
         }
-        Ok(state)
-    }
-
-    /// A controller that goes on where the saved one was. `doorbells` must be the same page. Map guest
-    /// memory next; then its queues run. One interrupt per queue with unread completions is raised at
-    /// the first `notify`, as one may have been lost.
-    pub fn restore(
-        config: ControllerConfig,
-        doorbells: Arc<Mapping>,
-        interrupts: I,
-        state: &ControllerState,
-    ) -> Result<Self, StateError> {
-        if state.magic != MAGIC {
-            return Err(StateError::Magic);
-        }
-        let mut this = Self::new(config, doorbells, interrupts)?;
-        this.restore_registers(state)?;
-        this.restore_namespaces(state)?;
-        for (qid, saved) in (0..).zip(&state.cqs).filter(|(_, saved)| saved.entries > 0) {
-            this.restore_cq(qid, saved)?;
-        }
-        for (qid, saved) in (0..).zip(&state.sqs).filter(|(_, saved)| saved.entries > 0) {
-            this.restore_sq(qid, saved)?;
-        }
-        let (enabled, admin) = (this.regs.csts.rdy(), this.queues.sq(0).is_some());
-        if enabled != admin {
-            return Err(StateError::Invalid("the admin queue"));
-        }
-        Ok(this)
-    }
-
-    fn restore_registers(&mut self, state: &ControllerState) -> Result<(), StateError> {
-        if !state.events.is_sane() {
-            return Err(StateError::Invalid("the held event requests"));
-        }
-        (self.regs.asq, self.regs.acq) = (state.asq, state.acq);
-        (self.regs.cc, self.regs.csts, self.regs.aqa) = (Cc(state.cc), Csts(state.csts), Aqa(state.aqa));
-        self.regs.int_mask = state.int_mask;
-        self.stopped = self.regs.csts.shst() != Csts::SHST_NONE;
-        self.cache.assume_unflushed();
-        if self.regs.csts.rdy() && !self.regs.cap.offers_ams(self.regs.cc.ams()) {
-            return Err(StateError::Invalid("the arbitration mechanism"));
-        }
-        if !state.features.is_sane() {
-            return Err(StateError::Invalid("the weights of queues"));
-        }
-        (self.features, self.health) = (state.features, state.health);
-        self.start_arbitration();
-        (self.events, self.errors) = (state.events, state.errors);
-        self.pci.load(&state.pci);
-        self.irq.control = self.pci.msix_control();
-        self.irq.armed = state.irq_armed != 0;
-        self.irq.table = state.irq_table;
-        self.irq.written = join(state.irq_written);
-        self.irq.wire_masked = join(state.irq_wire_masked);
-        self.irq.pending = join(state.irq_pending) & ((1 << VECTORS) - 1);
-        let pages = ShadowPages { shadow: state.shadow, events: state.shadow_events };
-        self.queues.doorbells.pages = (state.has_shadow != 0).then_some(pages);
-        Ok(())
-    }
-
-    /// What came or went meanwhile, the guest is told.
-    fn restore_namespaces(&mut self, state: &ControllerState) -> Result<(), StateError> {
-        for (nsid, saved) in (1..).zip(&state.namespaces) {
-            let was_there = saved.lba_bytes > 0;
-            match self.namespaces.get_mut(nsid) {
-                Some(namespace) if was_there => {
-                    if !namespace.config().lba_sizes.contains(&saved.lba_bytes) {
-                        return Err(StateError::Invalid("a block size"));
-                    }
-                    namespace.set_lba_bytes(saved.lba_bytes);
-                    namespace.error_recovery = saved.error_recovery & ERROR_RECOVERY;
-                }
-                None if !was_there => {}
-                _ => self.namespace_changed(nsid),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a saved queue is one that this controller could have.
-    fn fits(&self, qid: u16, entries: u16, indexes: [u16; 2]) -> Result<(), StateError> {
-        let most = if qid == 0 { 4096 } else { self.config.max_depth };
-        let sized = (2..=most).contains(&entries) && qid <= self.config.max_io_queues;
-        if sized && indexes.iter().all(|index| *index < entries) {
-            Ok(())
-        } else {
-            Err(StateError::Invalid("a queue's size or indexes"))
-        }
-    }
-
-    fn restore_cq(&mut self, qid: u16, saved: &CqState) -> Result<(), StateError> {
-        let CqState { iova, entries, vector, head, tail, interrupts, phase, .. } = *saved;
-        self.fits(qid, entries, [head, tail])?;
-        if vector >= VECTORS {
-            return Err(StateError::Invalid("an interrupt vector"));
-        }
-        let mut cq = Cq::new(Geometry { qid, entries, iova }, vector, interrupts != 0, None);
-        (cq.head, cq.tail, cq.phase) = (head, tail, phase != 0);
-        cq.free -= cq.occupied();
-        if cq.occupied() > 0 {
-            self.queues.dirty |= 1 << qid;
-        }
-        self.queues.insert_cq(cq);
-        Ok(())
-    }
-
-    fn restore_sq(&mut self, qid: u16, saved: &SqState) -> Result<(), StateError> {
-        let SqState { iova, entries, cqid, head, tail, priority, .. } = *saved;
-        self.fits(qid, entries, [head, tail])?;
-        if self.queues.cq(cqid).is_none() || (qid == 0) != (cqid == 0) {
-            return Err(StateError::Invalid("a submission queue's completion queue"));
-        }
-        if priority > create::QPRIO_LOW {
-            return Err(StateError::Invalid("a submission queue's priority"));
-        }
-        let generation = self.next_generation();
-        let mut sq = Sq::new(Geometry { qid, entries, iova }, cqid, priority, generation, None);
-        (sq.head, sq.tail) = (head, tail);
-        self.queues.insert_sq(sq);
-        Ok(())
+        state
     }
 }

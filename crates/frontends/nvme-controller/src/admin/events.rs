@@ -128,17 +128,18 @@ impl<I: Interrupts> Controller<I> {
     /// Completes held requests with waiting events, as long as there is room for completions.
     pub(crate) fn deliver_events(&mut self) {
         while self.events.due().is_some() {
-            let Some(cq) = self.queues.cq(0) else { return };
+            let Some(cq) = self.queues.cq(0) else { break };
             if cq.free == 0 {
                 // An impossible head goes unreported here: there is no room to report it.
                 cq.refresh(true).ok();
             }
             if cq.free == 0 {
-                return;
+                break;
             }
             cq.reserve();
-            let Some((cid, event)) = self.events.take() else { return };
-            self.queues.post(0, cid, event.dw0(), Status::SUCCESS);
+            let Some((cid, event)) = self.events.take() else { break };
+            self.queues.complete_admin(cid, event.dw0(), Status::SUCCESS);
         }
+        self.post_admin();
     }
 }

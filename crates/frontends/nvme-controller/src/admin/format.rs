@@ -48,6 +48,12 @@ impl Format {
         !self.in_flight && !self.recording
     }
 
+    /// What it takes to begin it once more: its number, the block size, the command's identifier, and how it ended for
+    /// others.
+    pub fn to_begin_anew(&self) -> (u32, u32, u16, Status) {
+        (self.record.format, self.record.lba_bytes, self.cid, self.status)
+    }
+
     /// Whether a step of it is with the drive.
     pub fn is_in_flight(&self) -> bool {
         self.in_flight
@@ -78,6 +84,19 @@ impl<I: Interrupts> Controller<I> {
             self.wiring_events.push_back(Event::Format(record));
         }
         Ok(Reply::Later)
+    }
+
+    /// A Format that another process had begun begins once more, from the namespace's start.
+    pub(crate) fn begin_format_anew(&mut self, nsid: u32, number: u32, lba_bytes: u32, cid: u16, status: Status) {
+        let fits = |it: &Namespace| it.format.is_none() && it.config().lba_sizes.contains(&lba_bytes);
+        if !self.namespaces.get(nsid).is_some_and(fits) {
+            return;
+        }
+        let zeroes = (!self.config.write_zeroes).then(|| Mapping::anonymous(WRITE_STEP_BYTES as usize).ok()).flatten();
+        let record = FormatRecord { format: number, nsid, step: FormatStep::Begins, lba_bytes };
+        let format = Format { record, cid, status, recording: true, done_bytes: 0, in_flight: false, zeroes };
+        self.namespaces.begin_format(nsid, format);
+        self.wiring_events.push_back(Event::Format(record));
     }
 
     /// What [`Event::Format`] asked for was done. `is_durable`: it succeeded. Records are answered in their order, also
@@ -179,7 +198,10 @@ impl<I: Interrupts> Controller<I> {
         if !status.is_success() {
             self.log_error(0, cid, status, 0, nsid);
         }
-        self.queues.post(0, cid, 0, status);
+        self.queues.complete_admin(cid, 0, status);
+        // At once: who takes over would erase it once more, and with it what is written there from now on.
+        self.record();
+        self.post_admin();
     }
 }
 

@@ -65,7 +65,7 @@ impl<I: Interrupts> Controller<I> {
         let status = if passing { status } else { status.dnr() };
         let lba = if sqid > 0 && sqe.opc != nvm::DATASET_MANAGEMENT { sqe.slba() } else { 0 };
         self.log_error(sqid, sqe.cid, status, lba, sqe.nsid);
-        self.queues.post(sqid, sqe.cid, 0, status);
+        if sqid == 0 { self.queues.complete_admin(sqe.cid, 0, status) } else { self.handled(sqid, sqe, status) }
     }
 
     pub(super) fn get_log_page(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
@@ -88,7 +88,7 @@ impl<I: Interrupts> Controller<I> {
         if sqe.cdw10 & get_log::RAE == 0 {
             self.log_was_read(id);
         }
-        self.begin_answer(sqe.cid, buf, rest);
+        self.begin_answer(sqe, buf, rest);
         Ok(Reply::Later)
     }
 

@@ -51,13 +51,23 @@ impl<I: Interrupts> Controller<I> {
         }
         self.deliver_events();
         // An event may have taken the last completion entry.
-        let Some((sq, cq)) = self.queues.pair(0).filter(|(_, cq)| cq.free > 0) else { return false };
-        let Some(sqe) = sq.peek() else { return false };
-        cq.reserve();
-        sq.advance();
+        let Some((sq, cq)) = self.queues.pair(0) else { return false };
+        if cq.free == 0 && sq.again.is_empty() {
+            return false;
+        }
+        let again = sq.take_again();
+        let is_new = again.is_none();
+        let Some(sqe) = again.or_else(|| sq.peek()) else { return false };
+        if is_new {
+            cq.reserve();
+            sq.advance();
+        }
+        // The table is for what the drive has.
+        sq.unclaim();
         self.stats.commands += 1;
+        self.work.is_executing = true;
         match self.execute(&sqe) {
-            Ok(Reply::Now(dw0)) => self.queues.post(0, sqe.cid, dw0, Status::SUCCESS),
+            Ok(Reply::Now(dw0)) => self.queues.complete_admin(sqe.cid, dw0, Status::SUCCESS),
             Ok(Reply::Later) => {}
             Ok(Reply::Held) => {
                 if let Some(cq) = self.queues.cq(0) {
@@ -67,6 +77,7 @@ impl<I: Interrupts> Controller<I> {
             }
             Err(status) => self.reject(0, &sqe, status),
         }
+        self.work.is_executing = false;
         true
     }
 
@@ -80,8 +91,11 @@ impl<I: Interrupts> Controller<I> {
             self.invalid_doorbell();
         }
         let Some((sq, cq)) = self.queues.pair(0) else { return 0 };
-        let reachable = sq.view().is_some() && cq.free > 0;
-        if reachable { sq.waiting() } else { 0 }
+        let reachable = sq.view().is_some() && cq.view().is_some();
+        if reachable && !sq.again.is_empty() {
+            return sq.again.len() as u32;
+        }
+        if reachable && cq.free > 0 { sq.waiting() } else { 0 }
     }
 
     fn execute(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
@@ -147,7 +161,7 @@ impl<I: Interrupts> Controller<I> {
         if let Some(cq) = self.queues.cq(0) {
             cq.reserve();
         }
-        self.queues.post(0, cid, 0, Status::ABORT_REQUESTED);
+        self.queues.complete_admin(cid, 0, Status::ABORT_REQUESTED);
         Ok(Reply::Now(0))
     }
 }

@@ -54,6 +54,9 @@ impl<I: Interrupts> Controller<I> {
         self.queues.doorbells.clear(&view, qid, Doorbell::CqHead);
         let cq = Cq::new(at, vector, interrupts, Some(view));
         cq.set_wakeup(!self.queues.awake);
+        if let Some(journal) = &self.queues.journal {
+            journal.posted(qid, cq.tail, cq.phase);
+        }
         self.queues.insert_cq(cq);
         Ok(Reply::Now(0))
     }
@@ -76,6 +79,9 @@ impl<I: Interrupts> Controller<I> {
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
         self.queues.doorbells.clear(&view, qid, Doorbell::SqTail);
         let sq = Sq::new(at, cqid, priority, self.next_generation(), Some(view));
+        if let Some(journal) = &self.queues.journal {
+            journal.clear(qid, at.entries);
+        }
         self.work.charge(sq.table_bytes());
         sq.set_wakeup(!self.queues.awake);
         self.queues.insert_sq(sq);
@@ -102,6 +108,7 @@ impl<I: Interrupts> Controller<I> {
         sq.deleting = Some(sqe.cid);
         let stream = sq.stream.take();
         self.queues.retire_sq(qid);
+        self.give_up_deleted(qid);
         match stream {
             // Ranges that were not handed out never will be; this ends the command if none is in flight,
             // and with it perhaps the deletion.
@@ -119,6 +126,7 @@ impl<I: Interrupts> Controller<I> {
         let Some(sq) = self.queues.sq(qid) else { return };
         let Some(cid) = sq.deleting.filter(|_| sq.in_flight() == 0) else { return };
         self.queues.remove_sq(qid);
-        self.queues.post(0, cid, 0, Status::SUCCESS);
+        self.queues.complete_admin(cid, 0, Status::SUCCESS);
+        self.post_admin();
     }
 }

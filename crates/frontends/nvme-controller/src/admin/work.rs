@@ -4,7 +4,7 @@
 //! answer. What a command touches beyond [`LOOK_BYTES`] is a debt that the next looks work off by doing nothing.
 
 use guest_memory::IoBuf;
-use nvme_spec::Status;
+use nvme_spec::{Sqe, Status};
 
 use crate::Controller;
 use crate::msix::Interrupts;
@@ -18,6 +18,8 @@ static ZEROES: [u8; LOOK_BYTES as usize] = [0; LOOK_BYTES as usize];
 /// What the admin queue has in hand.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
+    /// A command is being executed: what is recorded meanwhile would have half of it.
+    pub is_executing: bool,
     answer: Option<Answer>,
     debt_bytes: u64,
 }
@@ -25,7 +27,8 @@ pub(crate) struct Work {
 /// An answer whose command completes once the rest of it is zeroed.
 #[derive(Debug)]
 struct Answer {
-    cid: u16,
+    /// As a successor would execute it again.
+    sqe: Sqe,
     buf: IoBuf,
     done_bytes: u64,
 }
@@ -43,8 +46,9 @@ impl Work {
         owes
     }
 
-    pub fn is_answering(&self) -> bool {
-        self.answer.is_some()
+    /// The command whose answer is being written.
+    pub fn in_hand(&self) -> Option<&Sqe> {
+        Some(&self.answer.as_ref()?.sqe)
     }
 
     /// A reset: the command completes to nobody.
@@ -60,26 +64,26 @@ impl<I: Interrupts> Controller<I> {
         self.work.pay() || self.answer_on(LOOK_BYTES) || !self.stopped && self.execute_next()
     }
 
-    /// Completes the command `cid` with an answer of as many bytes as `buf` holds: `start`, and zeros behind it.
-    /// Writes as much as a look may.
-    pub(super) fn begin_answer(&mut self, cid: u16, buf: IoBuf, start: &[u8]) {
+    /// Completes a command with an answer of as many bytes as `buf` holds: `start`, and zeros behind it. Writes as much
+    /// as a look may.
+    pub(super) fn begin_answer(&mut self, sqe: &Sqe, buf: IoBuf, start: &[u8]) {
         let done_bytes = buf.copy_from_at(0, start) as u64;
-        self.work.answer = Some(Answer { cid, buf, done_bytes });
+        self.work.answer = Some(Answer { sqe: *sqe, buf, done_bytes });
         self.answer_on(LOOK_BYTES.saturating_sub(done_bytes));
     }
 
     /// Writes at most so many bytes more of the answer. `false`: there is none.
     #[inline]
     fn answer_on(&mut self, most_bytes: u64) -> bool {
-        let Some(Answer { cid, buf, done_bytes }) = self.work.answer.take() else { return false };
+        let Some(Answer { sqe, buf, done_bytes }) = self.work.answer.take() else { return false };
         let left = buf.len_bytes() - done_bytes;
         let now = left.min(most_bytes);
         buf.copy_from_at(done_bytes, &ZEROES[..now as usize]);
         if now < left {
-            self.work.answer = Some(Answer { cid, buf, done_bytes: done_bytes + now });
+            self.work.answer = Some(Answer { sqe, buf, done_bytes: done_bytes + now });
         } else {
             self.recycle(buf);
-            self.queues.post(0, cid, 0, Status::SUCCESS);
+            self.queues.complete_admin(sqe.cid, 0, Status::SUCCESS);
         }
         true
     }

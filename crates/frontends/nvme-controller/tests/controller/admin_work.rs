@@ -100,7 +100,6 @@ fn an_answer_is_given_up_at_a_reset_and_goes_on_after_a_shutdown() {
     let (log, at) = long_log(&mut host, ANSWER_BYTES);
     host.submit(0, log);
     assert_eq!(host.controller.service(), 1);
-    assert!(host.controller.export().is_err(), "half an answer can't be saved");
     host.set32(Reg::Cc, 0);
     let so_far = touched(&host, at);
     assert_eq!((host.controller.service(), touched(&host, at)), (0, so_far));

@@ -1,11 +1,10 @@
 //! Arbitration among a tenant's submission queues: what the guest asks for, and in which order it is served.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use io_model::{Fetch, QueuePriority, Source};
-use nvme_controller::{Controller, ControllerConfig};
+use nvme_controller::ControllerConfig;
 use nvme_spec::data::DsmRange;
 use nvme_spec::feature::{ArbitrationValue, SAVE, capability, fid, sel};
 use nvme_spec::identify::{IdentifyController, cns};
@@ -407,10 +406,7 @@ fn a_restored_controller_keeps_mechanism_priorities_and_weights() {
         // A flush counts 512 bytes.
         let quanta = Quanta { high_kib: 8, medium_kib: 16, low_kib: 32 }.to_dword().expect("in range");
         assert_eq!(set(&mut host, FID_QUANTA, quanta), Status::SUCCESS);
-        let state = host.controller.export().expect("idle");
-        let restored = Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &state);
-        host.controller = restored.expect("a state that was just saved");
-        host.map_ram();
+        host.take_over(config()).expect("a state that was just recorded");
         assert_eq!(host.controller.live_vqs(), 0b11);
         (1..=4).for_each(|qid| fill(&mut host, qid, 500, flush()));
         assert_eq!(order(&mut host, 500), [1; 500]);

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
-use nvme_controller::{Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig};
+use nvme_controller::{
+    Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, StateError,
+    journal_bytes,
+};
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
@@ -100,6 +103,8 @@ pub struct Host {
     pub ram: Arc<Mapping>,
     pub ram_fd: OwnedFd,
     pub doorbells: Arc<Mapping>,
+    /// What outlives the controller.
+    pub journal: Option<Arc<Mapping>>,
     pub sqs: HashMap<u16, Rings>,
     pub cqs: HashMap<u16, CqSide>,
     pub in_flight: Vec<(Token, Command, IoBuf)>,
@@ -120,6 +125,14 @@ pub struct Host {
 
 impl Host {
     pub fn new(config: ControllerConfig) -> Self {
+        let (journal, _) = Mapping::memfd("journal", journal_bytes(&config) as usize).expect("memfd");
+        let mut host = Self::without_journal(config);
+        host.controller.keep_journal(&journal).expect("long enough");
+        host.journal = Some(journal);
+        host
+    }
+
+    pub fn without_journal(config: ControllerConfig) -> Self {
         let (ram, ram_fd) = Mapping::memfd("ram", RAM_BYTES as usize).expect("memfd");
         let (doorbells, _) = Mapping::memfd("doorbells", 4096).expect("memfd");
         let vectors = Vectors::default();
@@ -133,6 +146,7 @@ impl Host {
             ram,
             ram_fd,
             doorbells,
+            journal: None,
             sqs: HashMap::new(),
             cqs: HashMap::new(),
             in_flight: Vec::new(),
@@ -147,6 +161,18 @@ impl Host {
         };
         host.map_ram();
         host
+    }
+
+    /// Puts a controller in place of this one that knows only what outlives it. The drive did what it had, or not, and
+    /// tells nobody.
+    pub fn take_over(&mut self, config: ControllerConfig) -> Result<(), StateError> {
+        let journal = self.journal.as_ref().expect("one that keeps a journal");
+        let (doorbells, vectors) = (Arc::clone(&self.doorbells), self.vectors.clone());
+        self.controller = Controller::take_over(config, doorbells, vectors, journal)?;
+        self.in_flight.drain(..).for_each(|(token, ..)| _ = token.spend());
+        self.map_ram();
+        self.controller.resume();
+        Ok(())
     }
 
     pub fn map_ram(&mut self) {
@@ -219,20 +245,34 @@ impl Host {
     }
 
     pub fn enable_with(&mut self, entries: u16, cc: Cc) {
-        let (sq, cq) = (self.alloc(u64::from(entries) * 64), self.alloc(u64::from(entries) * 16));
+        let (sq, cq) = self.prepare_admin(entries);
         self.set32(Reg::Aqa, Aqa::new(entries - 1, entries - 1).0);
         self.set64(Reg::Asq, sq);
         self.set64(Reg::Acq, cq);
-        self.shadow = None;
-        self.sqs.clear();
-        self.cqs.clear();
-        self.track(0, 0, sq, cq, entries);
         self.set32(Reg::Cc, cc.0);
     }
 
-    fn track(&mut self, qid: u16, cqid: u16, sq: u64, cq: u64, entries: u16) {
-        self.sqs.insert(qid, Rings { sq, cqid, entries, tail: 0 });
-        self.cqs.entry(cqid).or_insert(CqSide { head: 0, phase: true, entries, iova: cq });
+    /// Rings for an admin queue, which is the only one then: of submissions and of completions.
+    pub fn prepare_admin(&mut self, entries: u16) -> (u64, u64) {
+        let (sq, cq) = (self.alloc(u64::from(entries) * 64), self.alloc(u64::from(entries) * 16));
+        self.shadow = None;
+        self.sqs.clear();
+        self.cqs.clear();
+        self.sqs.insert(0, Rings { sq, cqid: 0, entries, tail: 0 });
+        self.cqs.insert(0, CqSide { head: 0, phase: true, entries, iova: cq });
+        (sq, cq)
+    }
+
+    /// The completion queue that a command made.
+    pub fn track_cq(&mut self, sqe: &Sqe) {
+        let (qid, entries) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16 + 1);
+        self.cqs.insert(qid, CqSide { head: 0, phase: true, entries, iova: sqe.dptr[0] });
+    }
+
+    /// The submission queue that a command made.
+    pub fn track_sq(&mut self, sqe: &Sqe) {
+        let (qid, entries, cqid) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16 + 1, (sqe.cdw11 >> 16) as u16);
+        self.sqs.insert(qid, Rings { sq: sqe.dptr[0], cqid, entries, tail: 0 });
     }
 
     pub fn create_cq_sqe(&mut self, qid: u16, entries: u16, vector: u16) -> Sqe {
@@ -264,7 +304,7 @@ impl Host {
     pub fn create_pair_with(&mut self, qid: u16, entries: u16, qprio: u8) {
         let cq = self.create_cq_sqe(qid, entries, qid);
         assert_eq!(self.admin(cq).status(), Status::SUCCESS);
-        self.cqs.insert(qid, CqSide { head: 0, phase: true, entries, iova: cq.dptr[0] });
+        self.track_cq(&cq);
         self.create_sq_with(qid, entries, qid, qprio);
     }
 
@@ -276,8 +316,7 @@ impl Host {
         let mut sq = self.create_sq_sqe(qid, entries, cqid);
         sq.cdw11 |= u32::from(qprio) << create::QPRIO_SHIFT;
         assert_eq!(self.admin(sq).status(), Status::SUCCESS);
-        let cq = self.cqs[&cqid].iova;
-        self.track(qid, cqid, sq.dptr[0], cq, entries);
+        self.track_sq(&sq);
     }
 
     pub fn store_bell(&self, qid: u16, head: bool, value: u32) {
@@ -357,7 +396,7 @@ impl Host {
     }
 
     /// What the wiring does between the poller's calls.
-    fn wire(&mut self) {
+    pub fn wire(&mut self) {
         while let Some(event) = self.controller.take_event() {
             self.events.push(event);
             if let (Event::Format(record), Some(is_durable)) = (event, self.records) {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
-use io_model::Source;
-use nvme_controller::{Busy, Controller, ControllerState, Doorbells, StateError};
+use guest_memory::Mapping;
+use io_model::{DeviceError, Source};
+use nvme_controller::{Controller, Doorbells, StateError};
 use nvme_spec::feature::fid;
 use nvme_spec::log::lid;
 use nvme_spec::opcode::{admin, nvm};
@@ -12,16 +13,10 @@ use nvme_spec::{Sqe, Status};
 
 use crate::host::{Host, OTHERS_BYTES, config, flush, namespace, rw};
 
-/// Puts a fresh controller, made from the saved state, in place of the old one.
-fn hand_over(host: &mut Host) -> ControllerState {
-    let state = host.controller.export().expect("idle");
-    let bytes = bytemuck::bytes_of(&state).to_vec();
-    let state = bytemuck::pod_read_unaligned(&bytes);
+/// Puts a controller that goes on from the journal in place of the old one.
+fn hand_over(host: &mut Host) {
     let configuration = host.controller.config();
-    let restored = Controller::restore(configuration, Arc::clone(&host.doorbells), host.vectors.clone(), &state);
-    host.controller = restored.expect("a state that was just saved");
-    host.map_ram();
-    state
+    host.take_over(configuration).expect("a state that was just recorded");
 }
 
 #[test]
@@ -54,8 +49,7 @@ fn a_guest_does_not_notice_that_its_controller_was_replaced() {
                 host.submit(3, flush());
                 host.run();
                 host.submit(1, write);
-                let before = hand_over(&mut host);
-                assert_eq!(host.controller.export(), Ok(before), "nothing is lost");
+                hand_over(&mut host);
                 host.vectors.take();
                 host.controller.notify();
                 assert!(!host.vectors.take().is_empty(), "an interrupt may have been lost");
@@ -136,12 +130,9 @@ fn every_namespace_moves_along_and_what_came_and_went_meanwhile_is_told() {
     assert_eq!(host.admin(recovery(admin::GET_FEATURES, 2, 0)).dw0, 7);
     assert_eq!(host.controller.config().namespaces[1].1.lba_bytes, 512);
 
-    let state = host.controller.export().expect("idle");
     let mut other = host.controller.config();
     other.namespaces[2].0 = 6;
-    let restored = Controller::restore(other, Arc::clone(&host.doorbells), host.vectors.clone(), &state);
-    host.controller = restored.expect("a state that was just saved");
-    host.map_ram();
+    host.take_over(other).expect("a state that was just recorded");
     host.run();
     assert_eq!(host.next_completion(0).map(|cqe| (cqe.cid, cqe.dw0)), Some((event, 0x04_00_02)));
     assert_eq!(host.admin(changed).status(), Status::SUCCESS);
@@ -149,38 +140,49 @@ fn every_namespace_moves_along_and_what_came_and_went_meanwhile_is_told() {
 }
 
 #[test]
-fn a_busy_controller_is_not_saved() {
+fn commands_in_flight_and_completions_that_wait_for_memory_move_along() {
     let mut host = Host::ready();
-    host.submit(1, flush());
+    let data = host.alloc(4096);
+    host.write(data, &[7; 4096]);
+    let write = host.rw(nvm::WRITE, 8, 8, data, 4096);
+    let (first, second) = (host.submit(1, write), host.submit(1, flush()));
     host.fetch_all();
-    assert_eq!(host.controller.export(), Err(Busy));
-    host.finish_all();
-    assert!(host.controller.export().is_ok());
-    // A completion that waits for memory is not the guest's yet.
-    host.submit(1, flush());
+    hand_over(&mut host);
+    assert!(host.in_flight.is_empty() && host.peek_completion(1).is_none());
+    host.run();
+    let ended: Vec<_> = host.completions(1).iter().map(|cqe| (cqe.cid, cqe.status())).collect();
+    assert_eq!(ended, [(first, Status::SUCCESS), (second, Status::SUCCESS)]);
+    assert_eq!(host.tenant()[4096..8192], [7; 4096]);
+
+    // They ended, and nobody can be told: the status is kept, and the device is not asked again.
+    let read = host.rw(nvm::READ, 8, 8, data, 4096);
+    host.fail = Some(DeviceError::Medium);
+    let failed = host.submit(1, read);
     host.fetch_all();
     host.controller.dma_unmap(crate::host::RAM_IOVA, crate::host::RAM_BYTES).expect("mapped");
     host.finish_all();
-    assert_eq!(host.controller.export(), Err(Busy));
+    host.seen.clear();
+    hand_over(&mut host);
+    host.run();
+    assert!(host.seen.is_empty());
+    let ended: Vec<_> = host.completions(1).iter().map(|cqe| (cqe.cid, cqe.status().code())).collect();
+    assert_eq!(ended, [(failed, Status::UNRECOVERED_READ)]);
 }
 
 #[test]
-fn a_damaged_state_is_refused_or_harmless() {
-    let host = Host::ready();
-    let state = host.controller.export().expect("idle");
-    let good = bytemuck::bytes_of(&state);
-    let restore = |state: &ControllerState| {
-        Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), state).map(drop)
-    };
-    assert_eq!(restore(&state), Ok(()));
-    assert_eq!(restore(&ControllerState::zeroed()), Err(StateError::Magic));
+fn a_damaged_journal_is_refused_or_harmless() {
+    let mut host = Host::ready();
+    host.submit(1, flush());
+    host.fetch_all();
+    let journal = Arc::clone(host.journal.as_ref().expect("it keeps one"));
+    let mut good = vec![0; journal.len_bytes() as usize];
+    journal.read_at(0, &mut good).expect("all of it");
+    let used: Vec<usize> = (0..good.len()).filter(|at| good[*at] != 0).collect();
     let mut refused = 0;
-    for at in 0..good.len() {
+    for at in (0..24_576).chain(used) {
         for value in [0xff, 0x80, good[at] ^ 1] {
-            let mut bytes = good.to_vec();
-            bytes[at] = value;
-            let state: ControllerState = bytemuck::pod_read_unaligned(&bytes);
-            let made = Controller::restore(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &state);
+            journal.write_at(at as u64, &[value]).expect("in it");
+            let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &journal);
             let Ok(mut controller) = made else {
                 refused += 1;
                 continue;
@@ -191,7 +193,16 @@ fn a_damaged_state_is_refused_or_harmless() {
                 assert!(matches!(fetch, io_model::Fetch::Empty), "no memory is mapped");
             }
             controller.notify();
+            // It writes a journal of its own there.
+            drop(controller);
         }
+        journal.write_at(0, &good).expect("all of it");
     }
     assert!(refused > 20);
+    let (short, _) = Mapping::memfd("short", 4096).expect("memfd");
+    let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &short);
+    assert!(matches!(made, Err(StateError::Invalid("the journal's length"))));
+    let (empty, _) = Mapping::memfd("empty", journal.len_bytes() as usize).expect("memfd");
+    let made = Controller::take_over(config(), Arc::clone(&host.doorbells), host.vectors.clone(), &empty);
+    assert!(matches!(made, Err(StateError::Magic)));
 }

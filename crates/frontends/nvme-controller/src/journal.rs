@@ -1,0 +1,208 @@
+//! What must outlive the process that serves a guest: the controller's state, and each command that was fetched and not
+//! completed, in memory that somebody else keeps.
+//!
+//! Whatever instruction a process dies at, what it left here and in the guest's rings says what is to be done. A
+//! process's stores become visible in their order (x86-64), so it takes an order of stores, and no more:
+//!
+//! | when | stores, in this order | dead before the last of them |
+//! | --- | --- | --- |
+//! | fetched | entry; its word: in flight, and the how-many-th of its queue | it was not fetched: it is in the ring still, as no completion has told the guest of a head past it |
+//! | completed | completion, phase last; word: done; the completion queue's tail | the ring has a completion at the tail that is noted: whose it is, is done |
+//! | parked | word: parked, with its status | it is executed again |
+//! | anything else | the state, into the copy that is not in force; which one is in force; completions of admin commands | the state has those completions, and the ring shows which of them are posted |
+//!
+//! Executing a command again is right for all that NVM has: it was not completed, so its data are the guest's still.
+//!
+//! It may be read by who serves the guest next, who believes none of it unseen: see `recover`.
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use guest_memory::{MappedRange, Mapping};
+use nvme_spec::Sqe;
+use nvme_spec::entry::SQE_BYTES;
+
+use crate::config::ControllerConfig;
+use crate::crash::{self, Swap};
+use crate::queues::QIDS;
+use crate::state::{ControllerState, StateError};
+
+/// Where the number of the copy in force is.
+const IN_FORCE: u64 = 0;
+/// One word for each completion queue, on cache lines of their own.
+const TAILS: u64 = 64;
+const TAIL_BYTES: u64 = 64;
+/// The two copies of the state.
+const STATES: u64 = (TAILS + QIDS as u64 * TAIL_BYTES).next_multiple_of(4096);
+const STATE_BYTES: u64 = (size_of::<ControllerState>() as u64).next_multiple_of(64);
+/// The tables of submission queues: words, then entries.
+const TABLES: u64 = (STATES + 2 * STATE_BYTES).next_multiple_of(4096);
+const WORD_BYTES: u64 = 8;
+
+/// Length in bytes of a journal for such a controller, in whole pages. Pages of queues that are never made stay
+/// untouched.
+pub fn journal_bytes(config: &ControllerConfig) -> u64 {
+    (TABLES + u64::from(config.max_io_queues) * table_bytes(config.max_depth)).next_multiple_of(4096)
+}
+
+fn table_bytes(depth: u16) -> u64 {
+    (u64::from(depth) * WORD_BYTES).next_multiple_of(64) + u64::from(depth) * SQE_BYTES
+}
+
+/// What is known of one place of a submission queue's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Nothing was ever in it.
+    Unused,
+    /// A command that was the so-manieth of its queue, from 1.
+    InFlight(u64),
+    /// One that was completed.
+    Done(u64),
+    /// One that ended with this status, and whose completion queue could not be reached.
+    Parked(u64, u16),
+}
+
+impl Word {
+    const NUMBER_BITS: u32 = 46;
+    const NUMBER: u64 = (1 << Self::NUMBER_BITS) - 1;
+
+    fn bits(self) -> u64 {
+        let (kind, status, number) = match self {
+            Self::Unused => return 0,
+            Self::InFlight(number) => (1, 0, number),
+            Self::Done(number) => (2, 0, number),
+            Self::Parked(number, status) => (3, status, number),
+        };
+        kind << 62 | u64::from(status) << Self::NUMBER_BITS | number & Self::NUMBER
+    }
+
+    fn of(bits: u64) -> Self {
+        let (status, number) = ((bits >> Self::NUMBER_BITS) as u16, bits & Self::NUMBER);
+        match bits >> 62 {
+            1 => Self::InFlight(number),
+            2 => Self::Done(number),
+            3 => Self::Parked(number, status),
+            _ => Self::Unused,
+        }
+    }
+
+    /// The number of the command; 0: there was none.
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Unused => 0,
+            Self::InFlight(number) | Self::Done(number) | Self::Parked(number, _) => number,
+        }
+    }
+}
+
+/// The writing end, and what a successor reads.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    mapping: Arc<Mapping>,
+    memory: MappedRange,
+    depth: u64,
+    /// Which copy of the state is in force, by its last bit.
+    in_force: u64,
+}
+
+impl Journal {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// `memory` is shorter than [`journal_bytes`], or can't be written.
+    pub fn begin(memory: &Arc<Mapping>, config: &ControllerConfig) -> Result<Self, StateError> {
+        let mut this = Self::over(memory, config)?;
+        this.in_force = 0;
+        Ok(this)
+    }
+
+    /// One that somebody began.
+    ///
+    /// # Errors
+    /// As [`Journal::begin`].
+    pub fn over(memory: &Arc<Mapping>, config: &ControllerConfig) -> Result<Self, StateError> {
+        let range = MappedRange::new(memory, 0, journal_bytes(config)).filter(|_| memory.is_writable());
+        let range = range.ok_or(StateError::Invalid("the journal's length"))?;
+        let in_force = range.load_u64(IN_FORCE).unwrap_or(0);
+        Ok(Self { mapping: Arc::clone(memory), memory: range, depth: config.max_depth.into(), in_force })
+    }
+
+    /// The state in force. `None`: it can't be reached.
+    pub fn state(&self) -> Option<ControllerState> {
+        let mut state = ControllerState::zeroed();
+        self.mapping.read_at(STATES + (self.in_force & 1) * STATE_BYTES, bytemuck::bytes_of_mut(&mut state))?;
+        Some(state)
+    }
+
+    /// Puts another state in force, whole or not at all.
+    pub fn record(&mut self, state: &ControllerState) {
+        let next = self.in_force.wrapping_add(1);
+        crash::point();
+        // Its length was checked, and it is memory of our own.
+        let _ = self.mapping.write_at(STATES + (next & 1) * STATE_BYTES, bytemuck::bytes_of(state));
+        self.store(IN_FORCE, next);
+        self.in_force = next;
+    }
+
+    /// A command was read from its ring.
+    #[inline]
+    pub fn fetched(&self, sqid: u16, slot: u16, sqe: &Sqe, number: u64) {
+        if crash::is_swapped(Swap::WordBeforeEntry) {
+            self.set_word(sqid, slot, Word::InFlight(number));
+        }
+        crash::point();
+        // Its length was checked, and it is memory of our own.
+        let _ = self.memory.write_64(self.entry_at(sqid, slot), bytemuck::must_cast_ref(sqe));
+        self.set_word(sqid, slot, Word::InFlight(number));
+    }
+
+    /// A place of a submission queue's table has changed.
+    #[inline]
+    pub fn set_word(&self, sqid: u16, slot: u16, word: Word) {
+        self.store(self.word_at(sqid, slot), word.bits());
+    }
+
+    /// What a place of a submission queue's table has, and the entry that was fetched into it.
+    pub fn slot(&self, sqid: u16, slot: u16) -> Option<(Word, Sqe)> {
+        let mut sqe = Sqe::zeroed();
+        let word = Word::of(self.memory.load_u64(self.word_at(sqid, slot))?);
+        self.memory.read_64(self.entry_at(sqid, slot), bytemuck::must_cast_mut(&mut sqe))?;
+        Some((word, sqe))
+    }
+
+    /// A submission queue begins. What an earlier one of its number left is forgotten.
+    pub fn clear(&self, sqid: u16, entries: u16) {
+        (0..entries).for_each(|slot| self.set_word(sqid, slot, Word::Unused));
+    }
+
+    /// So far a completion queue has been posted to.
+    #[inline]
+    pub fn posted(&self, cqid: u16, tail: u16, phase: bool) {
+        self.store(TAILS + u64::from(cqid) * TAIL_BYTES, u64::from(phase) << 16 | u64::from(tail));
+    }
+
+    /// The same as it was noted: tail and phase.
+    pub fn tail(&self, cqid: u16) -> Option<(u16, bool)> {
+        let bits = self.memory.load_u64(TAILS + u64::from(cqid) * TAIL_BYTES)?;
+        Some((bits as u16, bits >> 16 & 1 != 0))
+    }
+
+    #[inline]
+    fn store(&self, at: u64, bits: u64) {
+        crash::point();
+        // Its length was checked, and it is memory of our own.
+        let _ = self.memory.store_u64(at, bits);
+    }
+
+    fn table(&self, sqid: u16) -> u64 {
+        TABLES + u64::from(sqid.saturating_sub(1)) * table_bytes(self.depth as u16)
+    }
+
+    fn word_at(&self, sqid: u16, slot: u16) -> u64 {
+        self.table(sqid) + u64::from(slot) * WORD_BYTES
+    }
+
+    fn entry_at(&self, sqid: u16, slot: u16) -> u64 {
+        self.table(sqid) + (self.depth * WORD_BYTES).next_multiple_of(64) + u64::from(slot) * SQE_BYTES
+    }
+}
