@@ -67,6 +67,10 @@ impl Home {
         while let Some(dir) = rest.pop() {
             for entry in fs::read_dir(&dir).unwrap() {
                 let path = entry.unwrap().path();
+                // A daemon that runs keeps its summaries there when it is time to.
+                if path.ends_with("state/history") {
+                    continue;
+                }
                 let metadata = path.symlink_metadata().unwrap();
                 let mut content = Vec::new();
                 if metadata.is_file() {
@@ -74,7 +78,9 @@ impl Home {
                 } else if metadata.is_dir() {
                     rest.push(path.clone());
                 }
-                found.insert(path, (metadata.len(), metadata.mode(), metadata.mtime_nsec(), content));
+                let (len, mtime_nsec) =
+                    if metadata.is_dir() { (0, 0) } else { (metadata.len(), metadata.mtime_nsec()) };
+                found.insert(path, (len, metadata.mode(), mtime_nsec, content));
             }
         }
         found
