@@ -7,7 +7,7 @@
 //! | when | stores, in this order | dead before the last of them |
 //! | --- | --- | --- |
 //! | fetched | entry; its word: in flight, and the how-many-th of its queue | it was not fetched: it is in the ring still, as no completion has told the guest of a head past it |
-//! | completed | completion, phase last; word: done; the completion queue's tail | the ring has a completion at the tail that is noted: whose it is, is done |
+//! | completed | completion, phase last; the completion queue's tail, with whose it was; word: done | the ring has a completion at the tail that is noted, of a command in flight: that is done. Or the tail says so |
 //! | parked | word: parked, with its status | it is executed again |
 //! | anything else | the state, into the copy that is not in force; which one is in force; completions of admin commands | the state has those completions, and the ring shows which of them are posted |
 //!
@@ -95,6 +95,24 @@ impl Word {
     }
 }
 
+/// Above the last command's place, as much of its number as there is room for.
+const LAST_SHIFT: u32 = 40;
+
+/// How far a completion queue is posted to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tail {
+    pub tail: u16,
+    pub phase: bool,
+    last: (u16, u16, u64),
+}
+
+impl Tail {
+    /// Whether the last completion was of that command.
+    pub fn is_of(&self, sqid: u16, slot: u16, number: u64) -> bool {
+        self.last == (sqid, slot, number << LAST_SHIFT >> LAST_SHIFT)
+    }
+}
+
 /// The writing end, and what a successor reads.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -175,16 +193,19 @@ impl Journal {
         (0..entries).for_each(|slot| self.set_word(sqid, slot, Word::Unused));
     }
 
-    /// So far a completion queue has been posted to.
+    /// So far a completion queue has been posted to, the last time for a command of that submission queue, in that
+    /// place and of that number: it is done, whatever its word says.
     #[inline]
-    pub fn posted(&self, cqid: u16, tail: u16, phase: bool) {
-        self.store(TAILS + u64::from(cqid) * TAIL_BYTES, u64::from(phase) << 16 | u64::from(tail));
+    pub fn posted(&self, cqid: u16, tail: u16, phase: bool, (sqid, slot, number): (u16, u16, u64)) {
+        let last = u64::from(sqid) << 17 | u64::from(slot) << 24 | number << LAST_SHIFT;
+        self.store(TAILS + u64::from(cqid) * TAIL_BYTES, last | u64::from(phase) << 16 | u64::from(tail));
     }
 
-    /// The same as it was noted: tail and phase.
-    pub fn tail(&self, cqid: u16) -> Option<(u16, bool)> {
+    /// The same as it was noted.
+    pub fn tail(&self, cqid: u16) -> Option<Tail> {
         let bits = self.memory.load_u64(TAILS + u64::from(cqid) * TAIL_BYTES)?;
-        Some((bits as u16, bits >> 16 & 1 != 0))
+        let (sqid, slot, number) = ((bits >> 17 & 0x7f) as u16, (bits >> 24) as u16, bits >> LAST_SHIFT);
+        Some(Tail { tail: bits as u16, phase: bits >> 16 & 1 != 0, last: (sqid, slot, number) })
     }
 
     #[inline]

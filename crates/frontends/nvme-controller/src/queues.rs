@@ -217,8 +217,8 @@ impl Queues {
         }
         self.dirty |= 1 << cq.at.qid;
         if let Some(journal) = &self.journal {
+            journal.posted(cq.at.qid, cq.tail, cq.phase, (sqid, slot, number));
             journal.set_word(sqid, slot, Word::Done(number));
-            journal.posted(cq.at.qid, cq.tail, cq.phase);
         }
     }
 
@@ -275,8 +275,8 @@ impl Queues {
             cq.publish(entry);
             self.dirty |= 1 << qid;
             if let Some(journal) = &self.journal {
+                journal.posted(qid, cq.tail, cq.phase, (sqid, slot, number));
                 journal.set_word(sqid, slot, Word::Done(number));
-                journal.posted(qid, cq.tail, cq.phase);
             }
         }
     }
@@ -286,22 +286,27 @@ impl Queues {
         let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
         if qid == 0 {
             // Those of admin commands are recorded before they are posted, all that are posted at a time.
-            let posted = |cq: &mut Cq| cq.posted_at_tail().map(|_| cq.pass_tail()).is_some();
-            let mut left = self.outbox.iter();
-            let done = left.by_ref().take_while(|_| posted(cq)).count();
+            let mut is_posted = |entry: &&Entry| {
+                let is_its = cq.posted_at_tail() == Some((0, entry.cid()));
+                if is_its {
+                    cq.pass_tail();
+                }
+                is_its
+            };
+            let done = self.outbox.iter().take_while(|entry| is_posted(entry)).count();
             self.outbox.drain(..done);
         } else if let Some((sqid, cid)) = cq.posted_at_tail() {
-            cq.pass_tail();
             let of_parked = cq.parked.iter().position(|it| it.sqid == sqid && it.entry.cid() == cid);
             let parked = of_parked.map(|at| cq.parked.remove(at)).map(|it| (it.slot, it.number));
             let sq = self.sqs.get_mut(usize::from(sqid)).and_then(Option::as_deref_mut);
-            let done = parked.or_else(|| sq?.forget_again(cid));
-            if let (Some((slot, number)), Some(journal)) = (done, &self.journal) {
-                journal.set_word(sqid, slot, Word::Done(number));
+            // Of nobody's, it is what the guest had there before.
+            if let Some((slot, number)) = parked.or_else(|| sq?.forget_again(cid)) {
+                cq.pass_tail();
+                if let Some(journal) = &self.journal {
+                    journal.posted(qid, cq.tail, cq.phase, (sqid, slot, number));
+                    journal.set_word(sqid, slot, Word::Done(number));
+                }
             }
-        }
-        if let Some(journal) = &self.journal {
-            journal.posted(qid, cq.tail, cq.phase);
         }
         self.dirty |= 1 << qid;
     }

@@ -12,7 +12,7 @@ use crate::Controller;
 use crate::admin::ERROR_RECOVERY;
 use crate::config::ControllerConfig;
 use crate::dbbuf::ShadowPages;
-use crate::journal::{Journal, Word};
+use crate::journal::{Journal, Tail, Word};
 use crate::msix::{Interrupts, VECTORS};
 use crate::queue::{Again, Cq, Entry, Geometry, Parked, Sq};
 use crate::queues::QIDS;
@@ -170,7 +170,7 @@ impl<I: Interrupts> Controller<I> {
         let (tail, phase) = match qid {
             // As it was recorded.
             0 => (saved.tail, saved.phase != 0),
-            _ => journal.tail(qid).ok_or(StateError::Magic)?,
+            _ => journal.tail(qid).map(|it| (it.tail, it.phase)).ok_or(StateError::Magic)?,
         };
         self.fits(qid, entries, [head, tail])?;
         if vector >= VECTORS {
@@ -195,7 +195,8 @@ impl<I: Interrupts> Controller<I> {
         let mut sq = Sq::new(Geometry { qid, entries, iova }, cqid, priority, generation, None);
         (sq.head, sq.tail) = (head, head);
         if qid > 0 {
-            let parked = inherit(&mut sq, journal).ok_or(StateError::Magic)?;
+            let last = journal.tail(cqid).ok_or(StateError::Magic)?;
+            let parked = inherit(&mut sq, last, journal).ok_or(StateError::Magic)?;
             self.queues.cq(cqid).into_iter().for_each(|cq| cq.parked.extend(&parked));
             sq.deleting = (is_deleting != 0).then_some(deleting_cid);
         }
@@ -212,13 +213,16 @@ impl<I: Interrupts> Controller<I> {
 
 /// What a submission queue had in flight, to be executed again in the order in which it was fetched; what it had
 /// parked is returned.
-fn inherit(sq: &mut Sq, journal: &Journal) -> Option<Vec<Parked>> {
+fn inherit(sq: &mut Sq, last: Tail, journal: &Journal) -> Option<Vec<Parked>> {
     let qid = sq.at.qid;
     let (mut again, mut parked) = (Vec::new(), Vec::new());
     for slot in 0..sq.at.entries {
         let (word, sqe) = journal.slot(qid, slot)?;
         sq.fetched = sq.fetched.max(word.number());
         match word {
+            Word::InFlight(number) | Word::Parked(number, _) if last.is_of(qid, slot, number) => {
+                journal.set_word(qid, slot, Word::Done(number));
+            }
             Word::Unused | Word::Done(_) => {}
             Word::InFlight(number) => again.push(Again { slot, number, sqe }),
             Word::Parked(number, status) => {
