@@ -59,6 +59,13 @@ pub struct Counters {
     pub served_sum_ns: u64,
 }
 
+impl Counters {
+    /// Commands that the device has. Who reads while others count may see a completion before its submission: 0 then.
+    pub fn in_flight(&self) -> u64 {
+        self.submitted.saturating_sub(self.completed)
+    }
+}
+
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         self.submitted += other.submitted;

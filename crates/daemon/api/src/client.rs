@@ -13,6 +13,10 @@ use crate::{Answer, Ask, Snapshot};
 /// A daemon that takes longer than this to answer is stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Who may ask on the control socket besides root, and the remedy for all others.
+pub const WHO_ELSE_MAY_ASK: &str = "its own user, and the groups that `operators` and `viewers` under [api] in its \
+                                    configuration name; have root add you to one";
+
 /// Nobody serves the control socket.
 #[derive(Debug)]
 pub struct NoDaemon(pub(crate) PathBuf);
@@ -35,11 +39,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self> {
         let stream = match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                bail!(
-                    "you may not ask the daemon at {}: root may, its own user, and the groups that `operators` and \
-                     `viewers` under [api] in its configuration name; have root add you to one",
-                    path.display()
-                )
+                bail!("you may not ask the daemon at {}: root may, {WHO_ELSE_MAY_ASK}", path.display())
             }
             connected => connected.with_context(|| NoDaemon(path.to_owned()))?,
         };

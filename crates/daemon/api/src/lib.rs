@@ -20,7 +20,7 @@ mod why;
 use std::path::{Path, PathBuf};
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
-pub use client::{Client, NoDaemon};
+pub use client::{Client, NoDaemon, WHO_ELSE_MAY_ASK};
 pub use disks::{Ceilings, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use api::{Answer, Ask, MAX_SPAN_MS};
+use api::{Answer, Ask, MAX_SPAN_MS, WHO_ELSE_MAY_ASK};
 use client_socket::{Accepted, Gate, Listener, Received, receive_plain, send};
 use confine::ThreadKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,10 +30,6 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long an answer may stay unread.
 const UNREAD_LIMIT: Duration = Duration::from_secs(5);
-
-/// Whoever else asks is told.
-const FOR_WHOM: &str = "root may ask this daemon what its tenants get, its own user, and the groups that `operators` \
-                        and `viewers` under [api] in its configuration name; have root add you to one";
 
 /// What the control socket can see.
 #[derive(Clone)]
@@ -118,7 +114,8 @@ fn accept(listener: &Listener, view: &View, clients: &mut Vec<Client>) {
     }
     if !view.roles.of(&stream).is_ok_and(Role::sees_all) {
         // It gets no place. If it doesn't take the answer at once, it has none.
-        let _ = serde_json::to_vec(&Answer::Error(FOR_WHOM.into())).map(|told| send(&stream, &told, None));
+        let for_whom = format!("root may ask this daemon what its tenants get, {WHO_ELSE_MAY_ASK}");
+        let _ = serde_json::to_vec(&Answer::Error(for_whom)).map(|told| send(&stream, &told, None));
         return;
     }
     panics::drill();

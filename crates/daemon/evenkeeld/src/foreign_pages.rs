@@ -27,11 +27,10 @@ pub async fn refuse(request: Request, next: Next) -> Response {
 }
 
 fn is_foreign(headers: &HeaderMap) -> bool {
-    let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
-    let of_host = |value: &HeaderValue| text(value).is_some_and(|host| host.is_empty() || is_here(&host));
+    let of_host = |value: &HeaderValue| value.to_str().is_ok_and(|host| host.is_empty() || is_here(host));
     // `null` is where a page in a sandbox is from.
     let of_origin = |value: &HeaderValue| {
-        text(value).is_some_and(|origin| origin.split_once("://").is_some_and(|(_, host)| is_here(host)))
+        value.to_str().is_ok_and(|origin| origin.split_once("://").is_some_and(|(_, host)| is_here(host)))
     };
     let hosts = headers.get_all(header::HOST).iter().all(of_host);
     let origins = headers.get_all(header::ORIGIN).iter().all(of_origin);

@@ -174,9 +174,8 @@ impl Watch {
             for observed in marks.of(view).measure(now, &view.board, &view.foresight) {
                 let Some(probes) = probes.get(&observed.id) else { continue };
                 let row = TenantRow { drive: view.name.to_string(), ..observed.row };
-                let counts = probes.counters();
-                let in_flight = counts.submitted.saturating_sub(counts.completed);
-                told.push(LiveTenant { in_flight, ..tenant(&row, judged.get(&observed.id), span.is_some()) });
+                let in_flight = probes.counters().in_flight();
+                told.push(tenant(&row, in_flight, judged.get(&observed.id), span.is_some()));
                 tenants.push((row, probes.clone()));
             }
         }
@@ -210,7 +209,7 @@ fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {
     }
 }
 
-fn tenant(row: &TenantRow, verdict: Option<&Verdict>, is_measured: bool) -> LiveTenant {
+fn tenant(row: &TenantRow, in_flight: u64, verdict: Option<&Verdict>, is_measured: bool) -> LiveTenant {
     let moved = is_measured.then(|| Moved {
         iops: (row.iops * 10.0).round() / 10.0,
         bytes_per_second: row.bw_bytes.round() as u64,
@@ -234,7 +233,7 @@ fn tenant(row: &TenantRow, verdict: Option<&Verdict>, is_measured: bool) -> Live
         target_ns: row.latency_target_us.map(ns),
         predicted_p99_ns: predicted.map(|predicted| ns(predicted.p99_us)),
         moved,
-        in_flight: 0,
+        in_flight,
         latency,
         kept: verdict.and_then(|verdict| verdict.kept),
         blame: verdict.and_then(|verdict| verdict.blame.clone()),

@@ -207,7 +207,7 @@ fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading>
         at_most: at_most(&latencies, BOUNDS_NS).collect(),
         latency_ns: counts.latency_sum_ns,
         served_ns: counts.served_sum_ns,
-        in_flight: counts.submitted.saturating_sub(counts.completed),
+        in_flight: counts.in_flight(),
         waiting: probes.waiting(),
         figures,
         queues: probes.hwqs().map(|(poller, queue, hwq)| QueueReading { queue, poller, hwq }).collect(),

@@ -224,7 +224,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nan
         Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
         Class::BestEffort { weight } => ("best-effort", Some(weight), None),
     };
-    let overdue = old.submitted.saturating_sub(old.completed).saturating_sub(completed);
+    let overdue = old.in_flight().saturating_sub(completed);
     let kept = match target {
         Some(target) if overdue > 0 && span > target => Some(false),
         target => target.filter(|_| completed > 0).map(|target| latencies.p99_ns <= target.0),

@@ -24,6 +24,7 @@ use nvme_spec::entry::SQE_BYTES;
 
 use crate::config::ControllerConfig;
 use crate::crash::{self, Swap};
+use crate::queue::Cq;
 use crate::queues::QIDS;
 use crate::state::{ControllerState, StateError};
 
@@ -193,12 +194,21 @@ impl Journal {
         (0..entries).for_each(|slot| self.set_word(sqid, slot, Word::Unused));
     }
 
+    /// The completion of a command is in its ring, as the last one there.
+    #[inline]
+    pub fn completed(&self, cq: &Cq, command: (u16, u16, u64)) {
+        self.posted(cq, command);
+        let (sqid, slot, number) = command;
+        self.set_word(sqid, slot, Word::Done(number));
+    }
+
     /// So far a completion queue has been posted to, the last time for a command of that submission queue, in that
     /// place and of that number: it is done, whatever its word says.
     #[inline]
-    pub fn posted(&self, cqid: u16, tail: u16, phase: bool, (sqid, slot, number): (u16, u16, u64)) {
+    pub fn posted(&self, cq: &Cq, (sqid, slot, number): (u16, u16, u64)) {
         let last = u64::from(sqid) << 17 | u64::from(slot) << 24 | number << LAST_SHIFT;
-        self.store(TAILS + u64::from(cqid) * TAIL_BYTES, last | u64::from(phase) << 16 | u64::from(tail));
+        let tail = u64::from(cq.phase) << 16 | u64::from(cq.tail);
+        self.store(TAILS + u64::from(cq.at.qid) * TAIL_BYTES, last | tail);
     }
 
     /// The same as it was noted.

@@ -217,8 +217,7 @@ impl Queues {
         }
         self.dirty |= 1 << cq.at.qid;
         if let Some(journal) = &self.journal {
-            journal.posted(cq.at.qid, cq.tail, cq.phase, (sqid, slot, number));
-            journal.set_word(sqid, slot, Word::Done(number));
+            journal.completed(cq, (sqid, slot, number));
         }
     }
 
@@ -275,8 +274,7 @@ impl Queues {
             cq.publish(entry);
             self.dirty |= 1 << qid;
             if let Some(journal) = &self.journal {
-                journal.posted(qid, cq.tail, cq.phase, (sqid, slot, number));
-                journal.set_word(sqid, slot, Word::Done(number));
+                journal.completed(cq, (sqid, slot, number));
             }
         }
     }
@@ -303,8 +301,7 @@ impl Queues {
             if let Some((slot, number)) = parked.or_else(|| sq?.forget_again(cid)) {
                 cq.pass_tail();
                 if let Some(journal) = &self.journal {
-                    journal.posted(qid, cq.tail, cq.phase, (sqid, slot, number));
-                    journal.set_word(sqid, slot, Word::Done(number));
+                    journal.completed(cq, (sqid, slot, number));
                 }
             }
         }

@@ -55,7 +55,7 @@ impl<I: Interrupts> Controller<I> {
         let cq = Cq::new(at, vector, interrupts, Some(view));
         cq.set_wakeup(!self.queues.awake);
         if let Some(journal) = &self.queues.journal {
-            journal.posted(qid, cq.tail, cq.phase, (0, 0, 0));
+            journal.posted(&cq, (0, 0, 0));
         }
         self.queues.insert_cq(cq);
         Ok(Reply::Now(0))

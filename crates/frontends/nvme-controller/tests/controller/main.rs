@@ -6,6 +6,7 @@ mod arbitration;
 mod attach;
 mod bringup;
 mod doorbells;
+mod expect;
 mod format;
 mod host;
 mod hostile;

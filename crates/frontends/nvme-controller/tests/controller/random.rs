@@ -14,6 +14,7 @@ use nvme_spec::regs::{Cc, Reg};
 use nvme_spec::vendor::FID_QUANTA;
 use nvme_spec::{Sqe, Status};
 
+use crate::expect::Expect;
 use crate::host::{BASE_BYTES, Host, OTHERS_BYTES, SIZE_BYTES, base_of, config, flush, namespace, rw};
 use crate::namespaces::of;
 
@@ -26,13 +27,6 @@ const MAX_BYTES: u64 = 64 * 512;
 /// Guest buffers: one per command in flight.
 const BUFFERS: u64 = 64;
 const BUFFER_BYTES: u64 = MAX_BYTES + 4096;
-
-/// What a command in flight must end as.
-enum Expect {
-    Data { at: u64, bytes: Vec<u8> },
-    Success,
-    Failure(Status),
-}
 
 /// A command that was sent and not reaped.
 struct Pending {
@@ -257,29 +251,11 @@ impl Run {
     /// Read, write or compare with PRPs or an SGL, at any dword offset.
     fn transfer(&mut self, qid: u16, sqe: Sqe, range: Range<usize>) {
         let Some(buffer) = self.free.pop() else { return };
-        let (len, bytes) = (range.len() as u64, range.clone());
+        let len = range.len() as u64;
         let at = self.buffers + buffer * BUFFER_BYTES + self.random.u64(..1024) * 4;
         let opc = [nvm::READ, nvm::WRITE, nvm::COMPARE][self.random.usize(..3)];
         let salt = self.random.u64(..);
-        let expect = match opc {
-            nvm::READ => {
-                self.host.write(at, &vec![0xee; len as usize]);
-                Expect::Data { at, bytes: self.model[bytes].to_vec() }
-            }
-            nvm::WRITE => {
-                let data: Vec<u8> = (0..len).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect();
-                self.host.write(at, &data);
-                self.model[bytes].copy_from_slice(&data);
-                Expect::Success
-            }
-            _ => {
-                let mut data = self.model[bytes].to_vec();
-                let differs = salt.is_multiple_of(2);
-                data[(salt % len) as usize] ^= u8::from(differs);
-                self.host.write(at, &data);
-                if differs { Expect::Failure(Status::COMPARE_FAILURE) } else { Expect::Success }
-            }
-        };
+        let expect = Expect::transfer(&self.host, &mut self.model, opc, at, range.clone(), salt);
         let sqe = if self.random.u64(..2) == 0 {
             let block = SglDescriptor::new(sgl_type::DATA_BLOCK, at, len as u32);
             Sqe { opc, flags: 0x40, dptr: bytemuck::cast(block), ..sqe }
@@ -302,16 +278,10 @@ impl Run {
             for cqe in self.host.completions(cqid) {
                 let known = self.pending.remove(&(cqe.sqid, cqe.cid));
                 let Pending { expect, buffer, is_gone, range, .. } = known.expect("a command that was sent, once");
-                match expect {
-                    _ if is_gone && cqe.status().code() == Status::INVALID_FIELD => {
-                        self.model[range.clone()].copy_from_slice(&self.host.disk[range]);
-                    }
-                    Expect::Success => assert_eq!(cqe.status(), Status::SUCCESS),
-                    Expect::Failure(status) => assert_eq!(cqe.status().code(), status),
-                    Expect::Data { at, bytes } => {
-                        assert_eq!(cqe.status(), Status::SUCCESS);
-                        assert!(self.host.read(at, bytes.len()) == bytes, "read something else than was written");
-                    }
+                if is_gone && cqe.status().code() == Status::INVALID_FIELD {
+                    self.model[range.clone()].copy_from_slice(&self.host.disk[range]);
+                } else {
+                    expect.check(&self.host, &cqe);
                 }
                 self.free.extend(buffer);
                 self.done += 1;

@@ -4,12 +4,12 @@
 //!
 //! `EVENKEEL_SEED=N` replays one seed; `EVENKEEL_CRASHES=N` asks for so many deaths in all.
 
+#[path = "../controller/expect.rs"]
+mod expect;
 #[allow(dead_code)]
 #[path = "../controller/host.rs"]
 mod host;
 mod run;
-
-use std::cell::Cell;
 
 use nvme_controller::{Swap, swap};
 
@@ -62,9 +62,7 @@ fn nothing_is_lost_at_any_store_of_a_short_program() {
 
 /// Whether such a fault is noticed within so many lives.
 fn notices(fault: Swap) -> bool {
-    let seeds = Cell::new(0);
     (1..=200).any(|seed| {
-        seeds.set(seed);
         let lived = std::panic::catch_unwind(|| {
             swap(Some(fault));
             live(seed, Deaths::Random, 400)

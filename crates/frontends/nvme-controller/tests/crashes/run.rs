@@ -14,6 +14,7 @@ use nvme_spec::opcode::{admin, dsm, nvm};
 use nvme_spec::regs::{Cc, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
 
+use crate::expect::Expect;
 use crate::host::{BASE_BYTES, Host, SIZE_BYTES, config, execute, flush, rw};
 
 /// I/O queues that are always there. The third completes to the first one's completion queue.
@@ -36,13 +37,6 @@ pub enum Deaths {
     Random,
     /// Before this store since the start, counted from 1, and never again.
     Once(u64),
-}
-
-/// What a command in flight must end as.
-enum Expect {
-    Data { at: u64, bytes: Vec<u8> },
-    Success,
-    Failure(Status),
 }
 
 struct Pending {
@@ -329,25 +323,7 @@ impl Run {
         let Some(buffer) = self.free.pop() else { return };
         let (at, len) = (self.buffers + buffer * BUFFER_BYTES, range.len() as u64);
         let (opc, salt) = ([nvm::READ, nvm::WRITE, nvm::COMPARE][self.random.usize(..3)], self.random.u64(..));
-        let expect = match opc {
-            nvm::READ => {
-                self.host.write(at, &vec![0xee; range.len()]);
-                Expect::Data { at, bytes: self.model[range.clone()].to_vec() }
-            }
-            nvm::WRITE => {
-                let data: Vec<u8> = (0..len).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect();
-                self.host.write(at, &data);
-                self.model[range.clone()].copy_from_slice(&data);
-                Expect::Success
-            }
-            _ => {
-                let mut data = self.model[range.clone()].to_vec();
-                let differs = salt.is_multiple_of(2);
-                data[(salt % len) as usize] ^= u8::from(differs);
-                self.host.write(at, &data);
-                if differs { Expect::Failure(Status::COMPARE_FAILURE) } else { Expect::Success }
-            }
-        };
+        let expect = Expect::transfer(&self.host, &mut self.model, opc, at, range.clone(), salt);
         // Two pages at most, so that no list is needed.
         let dptr = [at, if len > 4096 { at + 4096 } else { 0 }];
         self.send(qid, Sqe { dptr, ..rw(opc, slba, blocks as u32) }, expect, Some(buffer), range);
@@ -483,17 +459,11 @@ impl Run {
     fn ended(&mut self, cqe: &Cqe) {
         let known = self.pending.remove(&(cqe.sqid, cqe.cid));
         let Pending { expect, buffer, range } = known.expect("a command that was sent, once");
-        match expect {
+        if cqe.status().code() == Status::ABORTED_SQ_DELETION {
             // Its queue was deleted before it was all done.
-            _ if cqe.status().code() == Status::ABORTED_SQ_DELETION => {
-                self.model[range.clone()].copy_from_slice(&self.host.disk[range]);
-            }
-            Expect::Success => assert_eq!(cqe.status(), Status::SUCCESS),
-            Expect::Failure(status) => assert_eq!(cqe.status().code(), status),
-            Expect::Data { at, bytes } => {
-                assert_eq!(cqe.status(), Status::SUCCESS);
-                assert!(self.host.read(at, bytes.len()) == bytes, "read something else than was written");
-            }
+            self.model[range.clone()].copy_from_slice(&self.host.disk[range]);
+        } else {
+            expect.check(&self.host, cqe);
         }
         self.free.extend(buffer);
     }
