@@ -332,6 +332,11 @@ impl Config {
         self.runtime_dir.join("control")
     }
 
+    /// The socket of the process that keeps clients, where there is one.
+    pub fn keeper_path(&self) -> PathBuf {
+        self.runtime_dir.join("keeper")
+    }
+
     /// The socket of the API.
     pub fn api_path(&self) -> PathBuf {
         self.runtime_dir.join("api.sock")
@@ -397,6 +402,11 @@ impl Backend {
             Self::File { path, .. } | Self::Block { path } => Some(path),
             Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
         }
+    }
+
+    /// Whether what is on it is still there when the daemon has ended and comes again. The null drive has nothing.
+    pub fn outlives_daemon(&self) -> bool {
+        !matches!(self, Self::Memory | Self::Model { .. })
     }
 
     /// Where it is: the path, or the PCI address.

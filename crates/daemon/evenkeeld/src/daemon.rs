@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, anyhow};
 use api::{EventKind, Problem};
 use backend_nvme::LastHealth;
-use client_socket::{Gate, Sink, Surroundings};
+use client_socket::{Gate, Keeper, Sink, Surroundings};
 use config::{Config, Prepared, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
@@ -201,27 +201,28 @@ impl Daemon {
     /// # Errors
     /// A problem with a drive, a socket in use, a thread that can't be started. What was started is stopped.
     pub fn start(drives: Vec<(Prepared, Profile)>, sink: Sink) -> Result<Self> {
-        let opened = Self::open(drives, &sink)?;
+        let opened = Self::open(drives, None, &sink)?;
         Self::serve(opened, sink, None)
     }
 
     /// As [`Daemon::start`], for tests that have a policy and a drive of their own.
     #[cfg(test)]
     fn start_on(engine: Engine<impl OpenDrive>, prepared: Prepared, profile: Profile, sink: Sink) -> Result<Self> {
-        let opened = Opened::open(vec![ToOpen { engine, prepared, profile }], &sink)?;
+        let opened = Opened::open(vec![ToOpen { engine, prepared, profile }], None, &sink)?;
         Self::serve(opened, sink, None)
     }
 
-    /// The first half of [`Daemon::start`]: what takes rights. It starts no thread.
+    /// The first half of [`Daemon::start`]: what takes rights. It starts no thread. With a keeper, clients go on with
+    /// the next daemon.
     ///
     /// # Errors
     /// A problem with a drive, a directory, or a socket in use.
-    pub fn open(drives: Vec<(Prepared, Profile)>, sink: &Sink) -> Result<Opened> {
+    pub fn open(drives: Vec<(Prepared, Profile)>, keeper: Option<Arc<Keeper>>, sink: &Sink) -> Result<Opened> {
         let to_open = |(prepared, profile): (Prepared, Profile)| {
             let policy = promises::planning::policy(&prepared.config, &profile);
             ToOpen { engine: Engine { policy, open: drive::open_configured }, prepared, profile }
         };
-        Opened::open(drives.into_iter().map(to_open).collect(), sink)
+        Opened::open(drives.into_iter().map(to_open).collect(), keeper, sink)
     }
 
     /// The second half: what runs. Without a gate, a client can make the thread of its own socket hang for good.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use client_socket::{About, Access, Level, Listener, Sink};
+use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
-    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
+    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Frontend, Identity, Missing, SocketSection, Tenant,
 };
 use io_model::Nanos;
 use layout::{Change, LayoutFile, Placement};
@@ -46,6 +46,8 @@ pub struct Opened {
     pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
     pub(crate) helper: Option<Arc<Helper>>,
+    /// What keeps clients, so that they go on with the next daemon; none where nothing does.
+    pub(crate) keeper: Option<Arc<Keeper>>,
     /// Who is told that the daemon serves; none where nobody asked for it.
     pub(crate) manager: Option<Manager>,
     identity: Option<Identity>,
@@ -64,7 +66,7 @@ pub(crate) struct OpenedDrive {
 }
 
 impl OpenedDrive {
-    pub(crate) fn open(to_open: ToOpen<impl OpenDrive>, sink: &Sink) -> Result<Self> {
+    pub(crate) fn open(to_open: ToOpen<impl OpenDrive>, keeper: Option<&Arc<Keeper>>, sink: &Sink) -> Result<Self> {
         let ToOpen { engine: Engine { policy, open }, prepared, profile } = to_open;
         let new = |change: &Change| match change {
             Change::Placed(placement) => Some(placement.name.clone()),
@@ -88,7 +90,7 @@ impl OpenedDrive {
             }
         }
         let bound = config.tenants.iter().map(|tenant| {
-            let listener = bind(&config, tenant, identity.as_ref());
+            let listener = bind(&config, tenant, identity.as_ref(), keeper);
             Ok(listener?.map(|listener| (tenant.name.clone(), listener)))
         });
         let sockets = bound.filter_map(Result::transpose).collect::<Result<_>>()?;
@@ -103,11 +105,11 @@ impl OpenedDrive {
 impl Opened {
     /// # Errors
     /// A problem with a drive, a directory, or a socket in use. There must be a drive.
-    pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<Self> {
+    pub(crate) fn open(drives: Vec<ToOpen<impl OpenDrive>>, keeper: Option<Arc<Keeper>>, sink: &Sink) -> Result<Self> {
         guest_memory::install().context("can't guard against guest memory that is taken away")?;
         // One that reaches memory which is pinned may also be added later.
         raise_memory_lock();
-        let (drives, missing) = open_all(drives, sink)?;
+        let (drives, missing) = open_all(drives, keeper.as_ref(), sink)?;
         let Some(OpenedDrive { config, .. }) = drives.first() else { bail!("there is no drive to serve") };
         let identity = config.identity()?;
         config.make_state_directory(identity.as_ref())?;
@@ -141,6 +143,7 @@ impl Opened {
             history,
             doorbell_scan,
             helper: None,
+            keeper,
             manager: None,
             identity,
         })
@@ -211,12 +214,16 @@ impl Opened {
 }
 
 /// Opens every drive. One that need not be there is missing if it can't be opened: somebody else has it, it fails.
-fn open_all(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<(Vec<OpenedDrive>, Vec<Missing>)> {
+fn open_all(
+    drives: Vec<ToOpen<impl OpenDrive>>,
+    keeper: Option<&Arc<Keeper>>,
+    sink: &Sink,
+) -> Result<(Vec<OpenedDrive>, Vec<Missing>)> {
     let (mut opened, mut missing) = (Vec::new(), Vec::<Missing>::new());
     for drive in drives {
         let config = &drive.prepared.config;
         let absent = config.device.nofail.then(|| config.clone());
-        match (OpenedDrive::open(drive, sink), absent) {
+        match (OpenedDrive::open(drive, keeper, sink), absent) {
             (Ok(drive), _) => opened.push(drive),
             (Err(error), None) => return Err(error),
             (Err(error), Some(config)) => {
@@ -235,11 +242,17 @@ fn open_all(drives: Vec<ToOpen<impl OpenDrive>>, sink: &Sink) -> Result<(Vec<Ope
     Ok((opened, missing))
 }
 
-/// Puts a tenant's socket in its place, if it has one.
+/// Puts a tenant's socket in its place, if it has one. A keeper has its clients too where the next daemon can go on
+/// with them.
 ///
 /// # Errors
 /// The place is taken, or the daemon may not give the socket to whom it is for.
-pub fn bind(config: &Config, tenant: &Tenant, identity: Option<&Identity>) -> Result<Option<Listener>> {
+pub fn bind(
+    config: &Config,
+    tenant: &Tenant,
+    identity: Option<&Identity>,
+    keeper: Option<&Arc<Keeper>>,
+) -> Result<Option<Listener>> {
     // A tenant that has another front end now must not look as if the former one were still there.
     for name in tenant.frontend.other_socket_names() {
         let former = config.runtime_dir.join(&tenant.name).join(name);
@@ -251,7 +264,13 @@ pub fn bind(config: &Config, tenant: &Tenant, identity: Option<&Identity>) -> Re
     }
     let Some(path) = config.socket_path(tenant) else { return Ok(None) };
     let SocketSection { user, group, mode } = &tenant.socket;
-    Ok(Some(Listener::bind(&path, access(user.as_ref(), group.as_ref(), *mode, identity))?))
+    let access = access(user.as_ref(), group.as_ref(), *mode, identity);
+    // Another front end's clients come again by themselves, and find what was in flight in memory of their own.
+    let is_kept = config.device.backend.outlives_daemon() && matches!(tenant.frontend, Frontend::VfioUser);
+    Ok(Some(match keeper.filter(|_| is_kept) {
+        Some(keeper) => Listener::bind_kept(&path, access, keeper)?,
+        None => Listener::bind(&path, access)?,
+    }))
 }
 
 /// What is nobody's in particular is the daemon's, as who it will be.

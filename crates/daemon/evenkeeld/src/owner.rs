@@ -63,13 +63,13 @@ impl Owner {
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
         let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
             opened;
-        let (helper, history, manager) = (opened.helper, opened.history, opened.manager);
+        let (helper, keeper, history, manager) = (opened.helper, opened.keeper, opened.history, opened.manager);
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
         let threads = PollerThreads::new(doorbell_scan)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
-        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper };
+        let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper };
         if let Some(port) = &port {
             (common.around.sink)(Level::Info.of_daemon(), &port.to_string());
         }
@@ -104,6 +104,7 @@ impl Owner {
             owner.stop();
             return Err(error);
         }
+        owner.forget_who_is_not_served();
         owner.common.events.tell(EventKind::Started, None, None);
         for missing in &owner.absent.drives {
             let what = format!("{}: {}", missing.name(), missing.why());
@@ -114,6 +115,14 @@ impl Owner {
         owner.look_around();
         owner.notices.ready();
         Ok(owner)
+    }
+
+    /// Clients of disks that are not there any more are sent away. Those of a drive that is missing wait for it.
+    fn forget_who_is_not_served(&self) {
+        let Some(keeper) = self.common.keeper.as_ref().filter(|_| self.absent.drives.is_empty()) else { return };
+        if let Err(error) = keeper.forget_others() {
+            (self.common.around.sink)(Level::Warn.of_daemon(), &error.to_string());
+        }
     }
 
     /// The drive that is served under that name.
@@ -201,6 +210,8 @@ impl Owner {
         self.notices.stopping();
         // While the probes are there.
         self.summaries.stop();
+        // Clients that it has go on with the next daemon.
+        self.common.keeper.iter().for_each(|keeper| keeper.let_go());
         // All at once: one that does not answer holds up no other.
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);

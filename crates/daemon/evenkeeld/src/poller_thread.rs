@@ -449,7 +449,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         let poller = &mut self.poller;
         while poller.inflight() > 0 && wait(poller, Poller::finish) {}
         // Publishes what was completed, and lets go of clients.
-        poller.sources_mut().for_each(|(_, front_end)| front_end.leave());
+        poller.sources_mut().for_each(|(_, front_end)| front_end.part());
         loop {
             let mut flushing = poller.inflight() > 0;
             poller.for_each_with_memory(|_, front_end, memory| {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use client_socket::{Gate, gate};
+use client_socket::{Gate, Keeper, gate};
 use config::{Drives, TenantSummary};
 use confine::{Fence, ThreadKind};
 use promises::ready::{self, DriveReport, Ready};
@@ -37,6 +37,11 @@ pub struct Args {
     /// For debugging: no system call filters, no Landlock, and open to debuggers and core dumps.
     #[arg(long)]
     unconfined: bool,
+
+    /// Let no keeper have clients, even if evenkeel-keeper listens on `<runtime_dir>/keeper`: an NVMe guest then loses
+    /// its disk when the daemon ends.
+    #[arg(long)]
+    no_keeper: bool,
 
     /// Log what matters at least so much: off, error, warn, info; debug and trace have no more.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -84,8 +89,10 @@ pub fn run(args: &Args) -> Result<()> {
     let mut drives: Vec<DriveReport> = ready.iter().map(Ready::report).collect();
     ready::refuse(&ready)?;
     let (log, log_writer) = log::start(args.log_level, args.log_format);
+    let keeper_path = ready.first().map(|ready| ready.prepared.config.keeper_path());
     let to_open = ready.into_iter().map(|it| (it.prepared, it.profile)).collect();
-    let opened = Daemon::open(to_open, &log::sink())?.without(absent);
+    let keeper = find_keeper(args, keeper_path)?;
+    let opened = Daemon::open(to_open, keeper, &log::sink())?.without(absent);
     drives.retain(|drive| opened.has_drive(&drive.summary.device.name));
     let opened = opened.with_helper(start_ublk_helper(args)?);
     let manager =
@@ -166,6 +173,12 @@ pub fn as_gate(confined: bool) -> ExitCode {
         return ExitCode::FAILURE;
     }
     confine::keep_running(serve, || gate::is_wanted(std::io::stdin()))
+}
+
+/// What keeps clients for the next daemon, where somebody has started it.
+fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>> {
+    let Some(path) = path.filter(|_| !args.no_keeper) else { return Ok(None) };
+    Ok(Keeper::connect(&path)?)
 }
 
 /// Before rights are dropped, which it keeps: what makes block devices, where this host has the driver for them.

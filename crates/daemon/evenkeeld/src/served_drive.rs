@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::EventKind;
-use client_socket::{Level, Listener, Surroundings};
+use client_socket::{Keeper, Level, Listener, Surroundings};
 use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
 use io_model::{Nanos, TenantId};
 use layout::{Layout, LayoutFile};
@@ -85,6 +85,8 @@ pub(crate) struct Common {
     pub(crate) events: Arc<EventLog>,
     /// What makes block devices, if this host has any.
     pub(crate) helper: Option<Arc<Helper>>,
+    /// What keeps clients, if anything does.
+    pub(crate) keeper: Option<Arc<Keeper>>,
 }
 
 /// Tells the owner what happens on one drive, from any thread.
@@ -125,6 +127,7 @@ pub struct ServedDrive {
     pub(crate) around: Surroundings,
     pub(crate) events: Arc<EventLog>,
     helper: Option<Arc<Helper>>,
+    keeper: Option<Arc<Keeper>>,
     pub(crate) lock: DeviceLock,
 }
 
@@ -132,7 +135,7 @@ impl ServedDrive {
     /// Nobody is served yet.
     pub(crate) fn new(id: DriveId, opened: OpenedDrive, common: Common) -> Self {
         let OpenedDrive { config, profile, policy, layout, lock, drive, sockets } = opened;
-        let Common { next_tenant, threads, clock, handle, mut around, events, helper } = common;
+        let Common { next_tenant, threads, clock, handle, mut around, events, helper, keeper } = common;
         around.sink = log::on_drive(around.sink, &config.device.name);
         let teller = Teller { drive: id, handle };
         drive.report_to(teller.clone());
@@ -155,6 +158,7 @@ impl ServedDrive {
             around,
             events,
             helper,
+            keeper,
             profile,
             lock,
             config,
@@ -345,7 +349,8 @@ impl ServedDrive {
     }
 
     fn fit(&mut self, id: TenantId, tenant: &Tenant, parts: &[Part]) -> Result<Fitted> {
-        let bound = self.sockets.remove(&tenant.name);
+        let bind = || opened::bind(&self.config, tenant, None, self.keeper.as_ref());
+        let listener = self.sockets.remove(&tenant.name).map_or_else(bind, |it| Ok(Some(it)))?;
         let placement = self.layout.layout().and_then(|layout| layout.find(&tenant.name));
         let placement = placement.context("it has no place on the drive")?;
         if placement.formatting_to_lba_bytes.is_some() {
@@ -363,7 +368,7 @@ impl ServedDrive {
             pins: self.pollers.pins(),
             policy: self.policy.kind(),
             queues: &parts.iter().map(|part| part.queues.clone()).collect::<Vec<_>>(),
-            listener: bound.map_or_else(|| opened::bind(&self.config, tenant, None), |it| Ok(Some(it)))?,
+            listener,
             helper: self.helper.clone(),
             drive_mark: &self.drive_mark(),
             around: self.around.clone(),

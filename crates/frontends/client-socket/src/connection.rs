@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::keeping::wire::Framing;
 use crate::session::Session;
 
 /// Why a connection is over.
@@ -31,6 +32,10 @@ pub enum Closed<E> {
     NotReading,
     #[error("it left a message unfinished for too long")]
     Stalled,
+    #[error("a message of a length that its protocol does not have")]
+    BadLength,
+    #[error("the process that keeps it is gone, or told what can't be")]
+    KeeperGone,
     #[error("{0}")]
     Asked(String),
     #[error("the socket failed: {0}")]
@@ -55,8 +60,17 @@ pub trait Protocol {
     /// Once so many bytes of replies wait for the client to read them, no more of its messages are taken.
     const MAX_UNREAD_BYTES: usize;
 
+    /// Where its messages end, for a keeper of its clients. `None`: they can't be kept.
+    const FRAMING: Option<Framing> = None;
+
     /// A client attached.
     fn connected(device: &mut Self::Device, session: Session);
+
+    /// All was repeated that is kept of what a client said to an earlier process, which [is held](Session::is_held).
+    fn restored(_device: &mut Self::Device) {}
+
+    /// This process ends, and its client goes on with the next one.
+    fn left(_device: &mut Self::Device) {}
 
     /// The client is gone.
     fn disconnected(device: &mut Self::Device, reason: &str);
@@ -84,6 +98,11 @@ pub trait Protocol {
         replies: &mut Replies,
     ) -> Result<Option<String>, Self::Error>;
 
+    /// What a keeper has to repeat to another process, now that the message of that number was dealt with.
+    fn keeping(&mut self, _number: u64) -> Keeping {
+        Keeping::default()
+    }
+
     /// Whether the client owes a message, which a protocol may want of it before it may be silent.
     fn owes_message(&self) -> bool {
         false
@@ -96,6 +115,15 @@ pub trait Protocol {
 
     /// Tells it so, if there is a way. The client has been silent for a moment.
     fn send_config_change(&self) {}
+}
+
+/// What becomes of what a client said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// Its last message is to be repeated to whoever serves it next.
+    pub keep: bool,
+    /// These, by their numbers, need not be any more.
+    pub forget: Vec<u64>,
 }
 
 /// What waits for a client to read it.
@@ -238,6 +266,22 @@ impl<P: Protocol> Connection<P> {
             self.replies.bytes = self.replies.bytes.saturating_sub(first.bytes.len());
             self.replies.queue.pop_front();
         }
+    }
+
+    /// All that waits for the client, and the first descriptor that goes along.
+    pub(crate) fn take_output(&mut self) -> (Vec<u8>, Option<Arc<OwnedFd>>) {
+        let Replies { queue, .. } = std::mem::take(&mut self.replies);
+        let (mut bytes, mut fd) = (Vec::new(), None);
+        for outgoing in queue {
+            bytes.extend_from_slice(outgoing.bytes.get(outgoing.sent_bytes..).unwrap_or_default());
+            fd = fd.or(outgoing.fd);
+        }
+        (bytes, fd)
+    }
+
+    /// What a keeper has to repeat, now that the message of that number was dealt with.
+    pub(crate) fn keeping(&mut self, number: u64) -> Keeping {
+        self.protocol.keeping(number)
     }
 
     /// Whether the client is to be told to read the device's configuration again; asking forgets it.

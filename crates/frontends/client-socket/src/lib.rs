@@ -32,8 +32,9 @@ mod server;
 mod session;
 mod waker;
 
-pub use connection::{Closed, Connection, Protocol, Replies};
+pub use connection::{Closed, Connection, Keeping, Protocol, Replies};
 pub use gate::Gate;
+pub use keeping::{Held, Keeper, KeeperError};
 pub use listener::{Accepted, Access, BindError, Listener};
 pub use log::{About, Level, Log, Sink};
 pub use message::{MAX_FDS, Received, has_hung_up, receive, receive_plain, send, send_whole};

@@ -15,6 +15,8 @@ use rustix::net::{
 use rustix::process::{getegid, geteuid};
 
 use crate::gate::Gate;
+use crate::keeping::wire::Framing;
+use crate::keeping::{Channel, Held, Keeper, KeeperError, Kept};
 use crate::waker::Waker;
 
 /// Room in `sockaddr_un` for a path and its NUL.
@@ -39,6 +41,8 @@ pub enum BindError {
     NotOurs { path: PathBuf, to: String, error: io::Error },
     #[error("can't {what} {path}: {error}")]
     Os { what: &'static str, path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
     #[error("the device {name} can't be served: {why}")]
     BadDevice { name: String, why: String },
 }
@@ -77,6 +81,8 @@ pub struct Listener {
     spare: Mutex<Option<Waker>>,
     /// Closes clients' sockets.
     gate: OnceLock<Arc<Gate>>,
+    /// Its clients are another process's too.
+    kept: Option<Kept>,
 }
 
 /// Clients that may wait to be accepted: a disk has one, and some that try while it has.
@@ -119,8 +125,7 @@ impl Listener {
     /// The path is taken or can't be had, or the daemon may not give it to that user or group.
     pub fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
         let os = |what| move |error: io::Error| BindError::Os { what, path: path.to_owned(), error };
-        let address = SocketAddrUnix::new(path)
-            .map_err(|_| BindError::TooLong { path: path.to_owned(), len_bytes: path.as_os_str().len() })?;
+        let address = address(path)?;
         if let Some(directory) = path.parent() {
             let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
             create.map_err(|error| BindError::Os { what: "create", path: directory.to_owned(), error })?;
@@ -128,13 +133,81 @@ impl Listener {
         remove_stale(path, &address)?;
         let fd = stream_socket().map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
-        let identity = Mutex::new(identity(path));
-        let listener =
-            Self { fd, path: path.to_owned(), access, identity, spare: Mutex::new(spare()), gate: OnceLock::new() };
-        // Nobody can connect before `listen`, so both are right from the first moment that counts.
+        // Nobody can connect before `listen`, so it is right from the first moment that counts.
+        Self::over(fd, path, access)
+    }
+
+    /// The socket that is at `path` already.
+    fn over(fd: OwnedFd, path: &Path, access: Access) -> Result<Self, BindError> {
+        let (identity, spare, gate) = (Mutex::new(identity(path)), Mutex::new(spare()), OnceLock::new());
+        let listener = Self { fd, path: path.to_owned(), access, identity, spare, gate, kept: None };
         lchown(path, access.user, access.group).map_err(|error| not_ours(path, access, error))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(os("set the mode of"))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(|error| BindError::Os {
+            what: "set the mode of",
+            path: path.to_owned(),
+            error,
+        })?;
         Ok(listener)
+    }
+
+    /// As [`Listener::bind`], with a keeper that has clients from now on, and may have one that an earlier process
+    /// left with it: [`Listener::held`].
+    ///
+    /// # Errors
+    /// As there, or the keeper does not answer.
+    pub fn bind_kept(path: &Path, access: Access, keeper: &Arc<Keeper>) -> Result<Self, BindError> {
+        let name = path.display().to_string();
+        let held = keeper.find(&name)?;
+        let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        let (has_client, memory, socket) = match held {
+            Some(Held { has_client, memory, socket }) => (has_client, memory, Some(socket)),
+            None => (false, Vec::new(), None),
+        };
+        let mut listener = match socket {
+            Some(socket) if is_there => Self::over(socket, path, access)?,
+            // Somebody removed it from the file system: nobody can have come by it since.
+            _ => Self::bind(path, access)?,
+        };
+        listener.kept = Some(Kept::new(Arc::clone(keeper), name, has_client, memory));
+        Ok(listener)
+    }
+
+    /// Whether a client is held, and the memory that is kept with it; `None`: its clients are not kept.
+    pub fn held(&self) -> Option<(bool, &[OwnedFd])> {
+        self.kept.as_ref().map(|kept| (kept.has_client, kept.memory.as_slice()))
+    }
+
+    /// What is to be kept with its clients.
+    pub fn keep_memory(&mut self, memory: Vec<OwnedFd>) {
+        if let Some(kept) = &mut self.kept {
+            kept.memory = memory;
+        }
+    }
+
+    /// Its clients are not kept.
+    #[must_use]
+    pub fn not_kept(mut self) -> Self {
+        if let Some(kept) = self.kept.take() {
+            kept.end();
+        }
+        self
+    }
+
+    /// Whether its clients stay with the keeper, as this process ends.
+    pub(crate) fn is_left(&self) -> bool {
+        self.kept.as_ref().is_some_and(Kept::is_left)
+    }
+
+    /// The channel over which the keeper tells of clients, if they are kept.
+    pub(crate) fn begin_to_keep(&self, framing: Framing) -> Result<Option<Channel>, BindError> {
+        Ok(self.kept.as_ref().map(|kept| kept.begin(self.fd.as_fd(), framing)).transpose()?)
+    }
+
+    /// Closes a client's socket that somebody else has too.
+    pub(crate) fn dispose(&self, socket: OwnedFd) {
+        if let Some(gate) = self.gate.get() {
+            gate.dispose(socket);
+        }
     }
 
     /// Lets clients connect. With a gate none of them can make us wait for the end of its connection.
@@ -211,6 +284,9 @@ impl Listener {
     /// Removes the socket from the file system and sends away who waits there, from any thread; nobody can connect
     /// any more, and the path is free for another.
     pub fn close(&self) {
+        if self.kept.as_ref().is_some_and(|kept| !kept.end()) {
+            return;
+        }
         // Once: the inode may be another socket's afterwards.
         let ours = self.identity.lock().unwrap_or_else(PoisonError::into_inner).take();
         if ours.is_some() && identity(&self.path) == ours {
@@ -238,6 +314,11 @@ fn not_ours(path: &Path, access: Access, error: io::Error) -> BindError {
     let one = |what, id: Option<u32>| id.map(|id| format!("{what} {id}"));
     let to: Vec<String> = [one("user", access.user), one("group", access.group)].into_iter().flatten().collect();
     BindError::NotOurs { path: path.to_owned(), to: to.join(" and "), error }
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, BindError> {
+    SocketAddrUnix::new(path)
+        .map_err(|_| BindError::TooLong { path: path.to_owned(), len_bytes: path.as_os_str().len() })
 }
 
 fn spare() -> Option<Waker> {

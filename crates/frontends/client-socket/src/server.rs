@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::connection::{Closed, Connection, Protocol};
-use crate::gate::{Channel, Gate, Passed};
+use crate::gate::{self, Gate, Passed};
 use crate::listener::{Accepted, BindError, Listener};
 use crate::log::{Level, Log, Sink};
 use crate::message::{Received, Waiting, has_hung_up, peek, receive, send};
@@ -23,7 +23,7 @@ use crate::waker::Waker;
 const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client must be silent before it is told of a configuration change: QEMU 7.2 answers it
 /// from within its wait for the reply to another message, and takes one reply for the other.
-const SILENCE: Duration = Duration::from_millis(200);
+pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 /// How long nobody is served after a client that was cut off.
 const REST: Duration = Duration::from_secs(1);
 /// How long [`Server`]'s drop waits for the thread.
@@ -94,6 +94,7 @@ impl Server {
         let Place { name, prefix, listener, around: Surroundings { sink, begin, gate, on_client } } = place;
         let bad = |error: std::io::Error| BindError::BadDevice { name: name.to_owned(), why: error.to_string() };
         listener.listen(gate.clone())?;
+        let channel = P::FRAMING.map(|framing| listener.begin_to_keep(framing)).transpose()?.flatten();
         let at = format!("{name}: listening on {}", listener.path().display());
         let control = Arc::new(Control {
             listener,
@@ -113,7 +114,10 @@ impl Server {
             // Dropped last, when the device is gone, or in a panic.
             let _guard = guard;
             begin();
-            served.run();
+            match channel {
+                Some(channel) => served.run_kept(channel),
+                None => served.run(),
+            }
         });
         Ok(Self { name: name.to_owned(), control, thread: Some(thread.map_err(bad)?), sink })
     }
@@ -166,9 +170,9 @@ impl fmt::Debug for Server {
 
 /// What the thread and its owner share.
 #[derive(Debug)]
-struct Control {
-    listener: Listener,
-    waker: Arc<Waker>,
+pub(crate) struct Control {
+    pub(crate) listener: Listener,
+    pub(crate) waker: Arc<Waker>,
     is_stopping: AtomicBool,
     has_client: AtomicBool,
     has_ended: Mutex<bool>,
@@ -182,7 +186,7 @@ impl Control {
         self.waker.wake();
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }
 
@@ -207,14 +211,14 @@ impl Drop for Ended {
 }
 
 /// What the thread owns.
-struct Served<P: Protocol, F> {
-    name: String,
-    control: Arc<Control>,
-    protocol: F,
-    device: Box<P::Device>,
+pub(crate) struct Served<P: Protocol, F> {
+    pub(crate) name: String,
+    pub(crate) control: Arc<Control>,
+    pub(crate) protocol: F,
+    pub(crate) device: Box<P::Device>,
     /// The gate, and the number under which it knows the device.
     gate: Option<(u64, Arc<Gate>)>,
-    log: Log,
+    pub(crate) log: Log,
     on_client: OnClient,
 }
 
@@ -222,7 +226,7 @@ struct Served<P: Protocol, F> {
 struct Client<P: Protocol> {
     socket: Accepted,
     /// Receives what has descriptors, from the first that comes on.
-    channel: Option<Channel>,
+    channel: Option<gate::Channel>,
     session: Session,
     connection: Connection<P>,
     buffer: [u8; PIECE_BYTES],
@@ -275,9 +279,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         let peer = rustix::net::sockopt::socket_peercred(&socket);
         let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
         self.log.info(&format!("{}: a client attached (process {pid})", self.name));
-        self.control.has_client.store(true, Ordering::Release);
-        (self.on_client)(&self.name, true);
-        let session = Session::new(Arc::clone(&self.control.waker));
+        self.has_client(true);
+        let session = Session::new(Arc::clone(&self.control.waker), false);
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
             socket,
@@ -304,15 +307,20 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         // The socket first: a client that comes back at once waits in the queue until the device let go.
         drop((client.socket, client.channel));
         client.connection.close(&why.to_string(), &mut self.device);
-        self.control.has_client.store(false, Ordering::Release);
-        (self.on_client)(&self.name, false);
+        self.has_client(false);
         if client.session.is_cut_off() {
             self.rest();
         }
     }
 
+    /// A client came, or went.
+    pub(crate) fn has_client(&self, is_there: bool) {
+        self.control.has_client.store(is_there, Ordering::Release);
+        (self.on_client)(&self.name, is_there);
+    }
+
     /// After a client that was cut off for what it did to others: the next one may do it again.
-    fn rest(&self) {
+    pub(crate) fn rest(&self) {
         let over_at = Instant::now() + REST;
         while !self.control.is_stopping() {
             let left = over_at.saturating_duration_since(Instant::now());

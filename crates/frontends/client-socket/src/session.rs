@@ -18,6 +18,7 @@ struct Orders {
     /// What it did is not to be done again at once.
     is_cut_off: AtomicBool,
     config_changed: AtomicBool,
+    is_held: bool,
 }
 
 impl Session {
@@ -26,16 +27,22 @@ impl Session {
     /// # Errors
     /// The kernel refused an eventfd.
     pub fn alone() -> io::Result<Self> {
-        Ok(Self::new(Arc::new(Waker::new()?)))
+        Ok(Self::new(Arc::new(Waker::new()?), false))
     }
 
-    pub(crate) fn new(waker: Arc<Waker>) -> Self {
+    pub(crate) fn new(waker: Arc<Waker>, is_held: bool) -> Self {
         Self(Arc::new(Orders {
             waker,
             disconnect: OnceLock::new(),
             is_cut_off: AtomicBool::new(false),
             config_changed: AtomicBool::new(false),
+            is_held,
         }))
+    }
+
+    /// Whether another process served this client before, whose state is to be gone on with.
+    pub fn is_held(&self) -> bool {
+        self.0.is_held
     }
 
     /// Disconnects the client once the device has done what it is doing for it; `reason` goes to the log, the

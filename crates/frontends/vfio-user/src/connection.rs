@@ -4,12 +4,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use client_socket::{Protocol, Replies, Session};
+use client_socket::keeping::wire::Framing;
+use client_socket::{Keeping, Protocol, Replies, Session};
 use rustix::io::Errno;
 
 use crate::device::{Device, DeviceSpec};
 use crate::dma;
-use crate::request::{Reply, Request};
+use crate::kept::{KeptMessages, Lasting};
+use crate::request::{IrqChange, Reply, Request, SetIrqs};
 use crate::version::{self, Negotiated};
 use crate::wire::{self, Access, DmaUnmap, HEADER_BYTES, Header, MAX_MSG_FDS, Payload, command};
 
@@ -38,6 +40,9 @@ pub struct ClientState {
     spec: Arc<DeviceSpec>,
     /// `None`: its VERSION has not come.
     negotiated: Option<Negotiated>,
+    /// What its last message did that lasts.
+    lasting: Option<Lasting>,
+    kept: KeptMessages,
 }
 
 /// How a command ended.
@@ -68,6 +73,13 @@ impl Protocol for ClientState {
     const MAX_FDS: usize = MAX_MSG_FDS;
     /// Clients may send ahead, as QEMU does with DMA maps, and read the replies later.
     const MAX_UNREAD_BYTES: usize = 256 * 1024;
+    const FRAMING: Option<Framing> = Some(Framing {
+        header_bytes: HEADER_BYTES as u32,
+        length_at: 4,
+        with_header: true,
+        max_bytes: wire::MAX_MESSAGE_BYTES as u32,
+        max_fds: MAX_MSG_FDS as u32,
+    });
 
     fn connected(device: &mut Self::Device, session: Session) {
         device.connected(session);
@@ -75,6 +87,14 @@ impl Protocol for ClientState {
 
     fn disconnected(device: &mut Self::Device, reason: &str) {
         device.disconnected(reason);
+    }
+
+    fn restored(device: &mut Self::Device) {
+        device.restored();
+    }
+
+    fn left(device: &mut Self::Device) {
+        device.left();
     }
 
     fn header(bytes: &[u8]) -> Option<Header> {
@@ -105,6 +125,7 @@ impl Protocol for ClientState {
         device: &mut Self::Device,
         replies: &mut Replies,
     ) -> Result<Option<String>, ProtocolError> {
+        self.lasting = None;
         let payload = Payload::parse(header.command, payload);
         let outcome = payload.and_then(|payload| self.handle(payload, fds, device)).unwrap_or_else(Outcome::Failed);
         let errno = match outcome {
@@ -123,6 +144,10 @@ impl Protocol for ClientState {
         }
     }
 
+    fn keeping(&mut self, number: u64) -> Keeping {
+        self.lasting.take().map_or_else(Keeping::default, |lasting| self.kept.done(number, lasting))
+    }
+
     fn owes_message(&self) -> bool {
         self.negotiated.is_none()
     }
@@ -131,7 +156,7 @@ impl Protocol for ClientState {
 impl ClientState {
     /// A client that said nothing yet.
     pub fn new(spec: Arc<DeviceSpec>) -> Self {
-        Self { spec, negotiated: None }
+        Self { spec, negotiated: None, lasting: None, kept: KeptMessages::default() }
     }
 
     /// Answers what the description of the device answers; asks the device about the rest.
@@ -140,6 +165,7 @@ impl ClientState {
             (None, Payload::Version { major, minor, json }) => {
                 let (negotiated, payload) = version::negotiate(major, minor, &json)?;
                 self.negotiated = Some(negotiated);
+                self.lasting = Some(Lasting::Version);
                 return Ok(Outcome::Done(payload, None));
             }
             (None, _) => return Err(Errno::INVAL),
@@ -177,7 +203,10 @@ impl ClientState {
             Payload::Reset if !self.spec.resettable => return Err(Errno::NOTSUP),
             Payload::Reset => (Shape::Bare, Request::Reset),
         };
-        Ok(outcome(device.request(request), &shape))
+        let lasting = lasting(&request);
+        let reply = device.request(request);
+        self.lasting = lasting.filter(|_| reply == Reply::Done);
+        Ok(outcome(reply, &shape))
     }
 
     fn describe(&self, payload: &Payload, with_mmap: bool) -> Result<Outcome, Errno> {
@@ -195,6 +224,20 @@ impl ClientState {
             _ => wire::device_info(spec.resettable, spec.regions.len() as u32, spec.irqs.len() as u32),
         };
         Ok(Outcome::Done(payload, None))
+    }
+}
+
+/// What a request does, if it is done, that whoever serves the client next has to hear of.
+fn lasting(request: &Request) -> Option<Lasting> {
+    match request {
+        Request::DmaMap { iova, len_bytes, .. } => Some(Lasting::Map { iova: *iova, len_bytes: *len_bytes }),
+        Request::DmaUnmap { iova, len_bytes } => Some(Lasting::Unmap { iova: *iova, len_bytes: *len_bytes }),
+        Request::DmaUnmapAll => Some(Lasting::UnmapAll),
+        Request::SetIrqs(SetIrqs { index, vectors, change: change @ (IrqChange::Assign(_) | IrqChange::Deassign) }) => {
+            let assigned = matches!(change, IrqChange::Assign(_));
+            Some(Lasting::Irqs { index: *index, vectors: vectors.clone(), assigned })
+        }
+        _ => None,
     }
 }
 

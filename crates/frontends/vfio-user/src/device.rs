@@ -31,6 +31,14 @@ pub trait Device: Send {
     /// Does what the client asks. Its next request is not read before this returns.
     fn request(&mut self, request: Request) -> Reply;
 
+    /// A client that [is held](Session::is_held) has repeated what it had said: its memory is mapped again, and its
+    /// interrupts have their eventfds. A device that keeps no state for this has nothing to go on with.
+    fn restored(&mut self) {}
+
+    /// This process ends, and the client goes on with the next one: what is in flight is to end and be noted, and
+    /// nothing new to begin.
+    fn left(&mut self) {}
+
     /// The client is gone. Its memory is to be let go and its eventfds closed; the rest of the device's state stays
     /// (specification, "Client Disconnection"). The next client is accepted when this returns.
     fn disconnected(&mut self, reason: &str);

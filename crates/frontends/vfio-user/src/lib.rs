@@ -56,6 +56,7 @@
 mod connection;
 mod device;
 mod dma;
+mod kept;
 mod request;
 mod version;
 pub mod wire;

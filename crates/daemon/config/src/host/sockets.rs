@@ -23,7 +23,9 @@ impl Config {
     /// Notes sockets that a daemon serves in `served` (one is enough to know), and paths where something else
     /// lies in `sink`.
     pub(crate) fn check_sockets(&self, sink: &mut Sink<'_>, served: &mut Sink<'_>) {
-        let tenants = self.tenants.iter().filter_map(|tenant| self.socket_path(tenant));
+        // Where clients are kept, their sockets are served whether there is a daemon or not.
+        let kept = matches!(look(&self.keeper_path()), Some(Taken::Served));
+        let tenants = self.tenants.iter().filter(|_| !kept).filter_map(|tenant| self.socket_path(tenant));
         let mark = self.marks.runtime_dir.as_ref();
         // Another Evenkeel serves the first of them: its tenants' sockets are then left in peace.
         for path in std::iter::once(self.control_path()).chain(tenants) {
@@ -63,8 +65,8 @@ fn look(path: &Path) -> Option<Taken> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     match connect(&probe, &SocketAddrUnix::new(path).ok()?) {
-        // AGAIN: somebody listens whose queue of new clients is full.
-        Ok(()) | Err(Errno::AGAIN) => Some(Taken::Served),
+        // AGAIN: somebody listens whose queue of new clients is full; PROTOTYPE: on another type of socket.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Some(Taken::Served),
         Err(_) => None,
     }
 }

@@ -84,6 +84,12 @@ pub trait FrontEnd: Source + Send + 'static {
     /// but a flush of what it wrote (VQ 0), and memory is let go of once nothing in flight uses it.
     fn leave(&mut self);
 
+    /// The daemon ends, and nothing of the tenant is in flight. A client that goes on with the next one must find all as
+    /// it was; else its client is gone, as in [`leave`](Self::leave).
+    fn part(&mut self) {
+        self.leave();
+    }
+
     /// Answers what waited and is over. `true`: something still waits.
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool;
 
@@ -226,6 +232,10 @@ macro_rules! front_ends {
 
             fn leave(&mut self) {
                 match self { $(Self::$variant(it) => it.leave()),+ }
+            }
+
+            fn part(&mut self) {
+                match self { $(Self::$variant(it) => it.part()),+ }
             }
 
             fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {

@@ -46,6 +46,10 @@ pub enum Order {
     Connected(Session),
     /// The client's request; answered when it is done, or not at all if the daemon ends first.
     Request(Request, Sender<Reply>),
+    /// The client has repeated what it had said to an earlier process.
+    Restored,
+    /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.
+    Left(Sender<()>),
     /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
     Gone(Sender<()>),
     /// A step of a Format is in the layout. `false`: it could not be written.
@@ -73,6 +77,14 @@ enum Waiting {
     Gone(Option<Sender<()>>),
     /// For what is in flight of a namespace.
     Detach(u32, OnDetached),
+    /// For commands in flight to end, before the next process goes on.
+    Left(Sender<()>),
+}
+
+/// What outlives this process, for the next one to go on with.
+struct Lasting {
+    doorbells: Arc<Mapping>,
+    journal: Arc<Mapping>,
 }
 
 /// The eventfds that a client gave for a device's interrupts.
@@ -119,6 +131,10 @@ pub struct NvmeDevice {
     controller: Placed<Controller<EventFds>>,
     session: Option<Session>,
     waiting: Vec<Waiting>,
+    /// Where clients are kept.
+    lasting: Option<Lasting>,
+    /// Nothing is done for the guest: its memory is not there yet, or the next process goes on with it.
+    is_paused: bool,
     name: String,
     log: Log,
     on_format: OnFormat,
@@ -134,11 +150,8 @@ const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
 /// Makes the device and says how the server is to present it. The mapping is its doorbell page.
 pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>, Listener)> {
     let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
-    let listener = listener.context("it has no socket")?;
+    let mut listener = listener.context("it has no socket")?;
     let log = Log::new(around.sink, &tenant.name);
-    // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
-    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
-    let page = Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)?;
     let doorbells = match tenant.doorbells {
         config::Doorbells::Mapped => Doorbells::Mapped,
         config::Doorbells::Trapped => Doorbells::Trapped,
@@ -148,6 +161,7 @@ pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>
         max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
         ..controller_config(id, tenant, placement, drive, doorbells)
     };
+    let (fd, page, lasting) = memory(&mut listener, &config)?;
     let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
     let controller = Placed::new(controller, vec![placement.to_look_up()]);
     let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
@@ -165,7 +179,35 @@ pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let (name, budget) = (tenant.name.clone(), super::budget(tenant));
     let spec = DeviceSpec { name: name.clone(), regions, irqs, resettable: true, budget };
-    Ok((NvmeDevice { controller, session: None, waiting: Vec::new(), name, log, on_format }, spec, page, listener))
+    let (session, waiting, is_paused) = (None, Vec::new(), false);
+    let device = NvmeDevice { controller, session, waiting, lasting, is_paused, name, log, on_format };
+    Ok((device, spec, page, listener))
+}
+
+/// A controller's doorbell page, its file, and what must outlive this process where clients are kept: as an earlier
+/// process left it, if a client of that one is held.
+fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd, Arc<Mapping>, Option<Lasting>)> {
+    let doorbells_in = |fd: &OwnedFd| {
+        // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
+        Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
+    };
+    let journal_bytes = nvme_controller::journal_bytes(config);
+    if let Some((true, [doorbells, journal])) = listener.held() {
+        let doorbells = doorbells.try_clone()?;
+        // A journal of another length is another controller's: taking over is refused, and the client sent away.
+        let len_bytes = rustix::fs::fstat(journal)?.st_size as u64;
+        let journal = Mapping::shared(journal.as_fd(), 0, len_bytes, true).context("can't map a journal")?;
+        let page = doorbells_in(&doorbells)?;
+        return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal })));
+    }
+    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
+    let page = doorbells_in(&fd)?;
+    if listener.held().is_none() {
+        return Ok((fd, page, None));
+    }
+    let (journal, file) = Mapping::memfd("evenkeel-journal", journal_bytes as usize).context("can't make a journal")?;
+    listener.keep_memory(vec![fd.try_clone()?, file]);
+    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal })))
 }
 
 fn controller_config(
@@ -218,6 +260,29 @@ pub fn attach(nsid: u32, placement: &Placement, drive: &Facts, read_only: bool, 
 }
 
 impl NvmeDevice {
+    fn connected(&mut self, session: Session) {
+        if let Some(Lasting { doorbells, journal }) = &self.lasting {
+            let (is_held, mut error) = (session.is_held(), None);
+            if is_held {
+                let config = self.controller.config();
+                let taken = Controller::take_over(config, Arc::clone(doorbells), EventFds::default(), journal);
+                match taken {
+                    Ok(controller) => *self.controller = controller,
+                    Err(why) => error = Some(why),
+                }
+            } else {
+                error = self.controller.keep_journal(journal).err();
+            }
+            self.is_paused = is_held && error.is_none();
+            if let Some(error) = error {
+                session.disconnect(&format!(
+                    "an earlier process's state of its controller can't be gone on with: {error}"
+                ));
+            }
+        }
+        self.session = Some(session);
+    }
+
     /// Does what a client asks, or begins it.
     fn request(&mut self, request: Request, done: Sender<Reply>, memory: &mut dyn MemoryListener) {
         let reply = match request {
@@ -234,7 +299,9 @@ impl NvmeDevice {
             }
             Request::DmaMap { iova, len_bytes, mapping } => {
                 let mapped = self.controller.dma_map(iova, len_bytes, mapping, memory);
-                self.notify();
+                if !self.is_paused {
+                    self.notify();
+                }
                 mapped.map_or_else(|error| refusal(error, iova, len_bytes), |()| Reply::Done)
             }
             Request::DmaUnmap { iova, len_bytes } => match self.controller.dma_unmap(iova, len_bytes) {
@@ -254,12 +321,15 @@ impl NvmeDevice {
                 Reply::Done
             }
         };
+        // Before the client hears that it was done.
+        self.controller.record();
         answer(&done, reply);
     }
 
     /// The client is gone: its memory is let go once nothing in flight uses it; the controller is reset.
     fn client_gone(&mut self, done: Option<Sender<()>>) {
         self.session = None;
+        self.is_paused = false;
         *self.controller.interrupts_mut() = EventFds::default();
         self.controller.client_gone();
         self.waiting.push(Waiting::Gone(done));
@@ -351,7 +421,16 @@ impl FrontEnd for NvmeDevice {
 
     fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
         match order {
-            Order::Connected(session) => self.session = Some(session),
+            Order::Connected(session) => self.connected(session),
+            Order::Restored => {
+                self.is_paused = false;
+                self.controller.resume();
+                self.notify();
+            }
+            Order::Left(done) => {
+                self.is_paused = true;
+                self.waiting.push(Waiting::Left(done));
+            }
             Order::Request(request, done) => self.request(request, done, memory),
             Order::Gone(done) => self.client_gone(Some(done)),
             Order::Recorded(record, is_durable) => {
@@ -378,12 +457,21 @@ impl FrontEnd for NvmeDevice {
         self.client_gone(None);
     }
 
+    fn part(&mut self) {
+        if self.lasting.is_none() || self.session.is_none() {
+            return self.leave();
+        }
+        self.is_paused = true;
+        self.controller.record();
+    }
+
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
         while let Some(quiet) = self.controller.take_unmapped(memory) {
             let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(range, _) if *range == Some(quiet));
             if let Some(at) = self.waiting.iter().position(told)
                 && let Waiting::Unmap(_, done) = self.waiting.remove(at)
             {
+                self.controller.record();
                 answer(&done, Reply::Done);
             }
         }
@@ -391,15 +479,24 @@ impl FrontEnd for NvmeDevice {
         let controller = &mut self.controller;
         self.waiting.retain_mut(|waiting| match waiting {
             Waiting::Unmap(None, done) if is_unmapped => {
+                controller.record();
                 answer(done, Reply::Done);
                 false
             }
             Waiting::Reset(done) if is_idle => {
+                controller.record();
                 answer(done, Reply::Done);
                 false
             }
             Waiting::Gone(done) if is_idle && is_unmapped => {
+                // Whoever comes next must not find what this client left.
+                controller.record();
                 done.iter().for_each(|done| answer(done, ()));
+                false
+            }
+            Waiting::Left(done) if is_idle => {
+                controller.record();
+                answer(done, ());
                 false
             }
             Waiting::Detach(nsid, done) if controller.is_detached(*nsid) => {
@@ -432,7 +529,7 @@ impl FrontEnd for NvmeDevice {
 
 impl Source for NvmeDevice {
     fn live_vqs(&self) -> u128 {
-        self.controller.live_vqs()
+        if self.is_paused { 0 } else { self.controller.live_vqs() }
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -441,7 +538,7 @@ impl Source for NvmeDevice {
 
     #[inline]
     fn service(&mut self) -> u32 {
-        self.controller.service()
+        if self.is_paused { 0 } else { self.controller.service() }
     }
 
     #[inline]

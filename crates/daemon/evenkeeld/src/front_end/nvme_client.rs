@@ -82,6 +82,17 @@ impl Device for NvmeClient {
         reply.unwrap_or_else(|_| Reply::Fatal(Errno::SHUTDOWN, "the daemon is ending".into()))
     }
 
+    fn restored(&mut self) {
+        self.port.order(Order::Restored);
+    }
+
+    fn left(&mut self) {
+        let (done, answer) = channel();
+        self.port.order(Order::Left(done));
+        // Fails if the poller has ended, and with it everything of the client.
+        let _ = answer.recv();
+    }
+
     fn disconnected(&mut self, _reason: &str) {
         let (done, answer) = channel();
         self.port.order(Order::Gone(done));

@@ -1,3 +1,221 @@
-//! Clients that another process keeps, so that they don't notice when this one ends.
+//! Clients that another process keeps, so that they don't notice when this one ends: the daemon's side of it.
+//!
+//! A [`Keeper`] is a connection to that process. A [`Listener`](crate::Listener) that is [kept](crate::Listener::keep)
+//! is served as any other, by a [`Server`](crate::Server); its clients' messages come through the keeper, one by one,
+//! and what they are answered goes that way too.
 
+mod served;
 pub mod wire;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+pub(crate) use self::served::Channel;
+use self::wire::{Answer, Framing, Request, VERSION};
+use crate::message::{Received, receive, send_now};
+use crate::server::wait;
+
+/// How long the keeper may take for an answer: it waits for nobody but, at first, for the daemon before this one.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why the keeper is of no use.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum KeeperError {
+    #[error("the keeper at {path} does not answer ({errno}); see whether evenkeel-keeper runs, and only one daemon")]
+    Lost { path: PathBuf, errno: Errno },
+    #[error("the keeper at {path} speaks version {theirs}, and this daemon {VERSION}; restart evenkeel-keeper")]
+    Version { path: PathBuf, theirs: u32 },
+    #[error("the keeper at {path} refuses: {why}")]
+    Refused { path: PathBuf, why: String },
+}
+
+/// A process that keeps clients.
+#[derive(Debug)]
+pub struct Keeper {
+    path: PathBuf,
+    /// `None`: this process has let go of it.
+    control: Mutex<Option<OwnedFd>>,
+}
+
+/// What is kept of a device.
+#[derive(Debug)]
+pub struct Held {
+    /// Whether a client is.
+    pub has_client: bool,
+    /// Its listening socket.
+    pub socket: OwnedFd,
+    /// Its memory, as it was given.
+    pub memory: Vec<OwnedFd>,
+}
+
+impl Keeper {
+    /// Whoever listens at `path`, once no other daemon is served there. `None`: nobody does.
+    ///
+    /// # Errors
+    /// It is no keeper, or of another version.
+    pub fn connect(path: &Path) -> Result<Option<Arc<Self>>, KeeperError> {
+        let lost = |errno| KeeperError::Lost { path: path.to_owned(), errno };
+        let address = SocketAddrUnix::new(path).map_err(lost)?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(lost)?;
+        match connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            Err(errno) => return Err(lost(errno)),
+        }
+        let this = Self { path: path.to_owned(), control: Mutex::new(Some(socket)) };
+        match this.ask(&Request::Hello { version: VERSION }, &[])? {
+            (Answer::Hello { version: VERSION }, _) => Ok(Some(Arc::new(this))),
+            (Answer::Hello { version: theirs }, _) => Err(KeeperError::Version { path: this.path, theirs }),
+            (other, _) => Err(this.unexpected(other)),
+        }
+    }
+
+    /// What it has under that name.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn find(&self, name: &str) -> Result<Option<Held>, KeeperError> {
+        match self.ask(&Request::Find(name.to_owned()), &[])? {
+            (Answer::Unknown, _) => Ok(None),
+            (Answer::Found { has_client }, fds) => {
+                let mut fds = fds.into_iter();
+                let socket = fds.next().ok_or_else(|| self.lost(Errno::PROTO))?;
+                Ok(Some(Held { has_client, socket, memory: fds.collect() }))
+            }
+            (other, _) => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has it keep a device from now on; returns the channel over which it tells of its clients.
+    pub(crate) fn keep(&self, name: &str, framing: Framing, fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, KeeperError> {
+        match self.ask(&Request::Keep(name.to_owned(), framing), fds)? {
+            (Answer::Kept, fds) => fds.into_iter().next().ok_or_else(|| self.lost(Errno::PROTO)),
+            (other, _) => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Has it let go of a device, and send its client away.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn forget(&self, name: &str) -> Result<(), KeeperError> {
+        self.done(&Request::Forget(name.to_owned()))
+    }
+
+    /// Has it let go of all devices that this process did not have it keep.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn forget_others(&self) -> Result<(), KeeperError> {
+        self.done(&Request::ForgetOthers)
+    }
+
+    /// This process ends. What is kept stays, for the next one.
+    pub fn let_go(&self) {
+        *self.control.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether this process has let go of it.
+    pub fn is_let_go(&self) -> bool {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn done(&self, request: &Request) -> Result<(), KeeperError> {
+        match self.ask(request, &[])? {
+            (Answer::Done, _) => Ok(()),
+            (other, _) => Err(self.unexpected(other)),
+        }
+    }
+
+    fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), KeeperError> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(socket) = control.as_ref() else { return Err(self.lost(Errno::SHUTDOWN)) };
+        say(socket, &request.encode(), fds).map_err(|errno| self.lost(errno))?;
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        let mut packet = [0; 4096];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.lost(Errno::TIMEDOUT));
+            }
+            wait([(socket.as_fd(), PollFlags::IN)], Some(left)).map_err(|errno| self.lost(errno))?;
+            match receive(socket, &mut packet, RecvFlags::DONTWAIT).map_err(|errno| self.lost(errno))? {
+                Received::Nothing => {}
+                Received::Bytes(bytes, fds) => {
+                    let answer = Answer::decode(&packet[..bytes]).ok_or_else(|| self.lost(Errno::PROTO))?;
+                    return Ok((answer, fds));
+                }
+                Received::End => return Err(self.lost(Errno::PIPE)),
+                Received::TooManyFds(_) => return Err(self.lost(Errno::MFILE)),
+            }
+        }
+    }
+
+    fn lost(&self, errno: Errno) -> KeeperError {
+        KeeperError::Lost { path: self.path.clone(), errno }
+    }
+
+    fn unexpected(&self, answer: Answer) -> KeeperError {
+        match answer {
+            Answer::Refused(why) => KeeperError::Refused { path: self.path.clone(), why },
+            _ => self.lost(Errno::PROTO),
+        }
+    }
+}
+
+/// Sends a packet. There is always room: neither side says more than it was asked for.
+fn say(socket: impl AsFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    loop {
+        match send_now(&socket, packet, fds) {
+            Err(Errno::INTR) => {}
+            sent => return sent,
+        }
+    }
+}
+
+/// One device's place with a keeper.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    keeper: Arc<Keeper>,
+    /// What it is known by there.
+    name: String,
+    /// Whether a client was found there that is still held.
+    pub has_client: bool,
+    /// What is kept beside the listening socket.
+    pub memory: Vec<OwnedFd>,
+}
+
+impl Kept {
+    pub fn new(keeper: Arc<Keeper>, name: String, has_client: bool, memory: Vec<OwnedFd>) -> Self {
+        Self { keeper, name, has_client, memory }
+    }
+
+    /// Has it kept from now on.
+    pub fn begin(&self, listening: BorrowedFd<'_>, framing: Framing) -> Result<Channel, KeeperError> {
+        let memory = self.memory.iter().map(AsFd::as_fd);
+        let fds: Vec<_> = std::iter::once(listening).chain(memory).collect();
+        Ok(Channel::new(self.keeper.keep(&self.name, framing, &fds)?, &framing))
+    }
+
+    /// Has it kept no more. `false`: this process has let go of the keeper, and all stays for the next.
+    pub fn end(&self) -> bool {
+        if self.keeper.is_let_go() {
+            return false;
+        }
+        // One that does not answer keeps nothing that could be taken from it.
+        let _ = self.keeper.forget(&self.name);
+        true
+    }
+
+    pub fn is_left(&self) -> bool {
+        self.keeper.is_let_go()
+    }
+}

@@ -62,6 +62,8 @@ impl Guest {
             controller: Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]),
             session: None,
             waiting: Vec::new(),
+            lasting: None,
+            is_paused: false,
             name: "a".into(),
             log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a"),
             on_format: Box::new(move |record| told.send(record).unwrap()),

@@ -1,0 +1,257 @@
+//! A device whose clients are kept: what its thread does.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::say;
+use super::wire::{Framing, Gone, How, MAX_PACKET_BYTES, Said, Told};
+use crate::connection::{Closed, Connection, Protocol};
+use crate::message::{Received, receive};
+use crate::server::{SILENCE, Served, wait};
+use crate::session::Session;
+
+/// The daemon's end of a device's channel.
+pub struct Channel {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Channel {
+    pub fn new(socket: OwnedFd, framing: &Framing) -> Self {
+        let most = MAX_PACKET_BYTES.min(framing.max_bytes as usize + 64);
+        Self { socket, buffer: vec![0; most] }
+    }
+
+    fn say(&self, said: &Said, fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        say(&self.socket, &said.encode(), fd.as_slice())
+    }
+
+    /// What the keeper told, if it did.
+    fn hear(&mut self) -> Result<Option<(Told, Vec<OwnedFd>)>, Errno> {
+        match receive(&self.socket, &mut self.buffer, RecvFlags::DONTWAIT)? {
+            Received::Nothing => Ok(None),
+            Received::Bytes(bytes, fds) => {
+                Told::decode(&self.buffer[..bytes]).map(|told| Some((told, fds))).ok_or(Errno::PROTO)
+            }
+            Received::End => Err(Errno::PIPE),
+            Received::TooManyFds(_) => Err(Errno::MFILE),
+        }
+    }
+}
+
+/// The one client of a device.
+struct KeptClient<P: Protocol> {
+    number: u64,
+    session: Session,
+    connection: Connection<P>,
+    heard_at: Instant,
+    /// It is to be told of a configuration change.
+    config_changed: bool,
+}
+
+/// How a client's time with this process ends.
+enum Over<E> {
+    /// For good.
+    Closed(Closed<E>),
+    /// This process ends before it does.
+    Left,
+}
+
+impl<E> From<Closed<E>> for Over<E> {
+    fn from(closed: Closed<E>) -> Self {
+        Self::Closed(closed)
+    }
+}
+
+impl<P: Protocol, F: Fn() -> P> Served<P, F> {
+    /// Serves one client after the other until the device is taken off its socket, or the keeper is gone.
+    pub fn run_kept(mut self, mut channel: Channel) {
+        while !self.control.is_stopping() {
+            let next = channel.say(&Said::Accept, None).and_then(|()| self.wait_for_kept(&mut channel));
+            match next {
+                Ok(Some((number, is_held, socket))) => self.serve_kept(number, is_held, socket, &mut channel),
+                Ok(None) => {}
+                Err(errno) => {
+                    self.log.warn(&format!("{}: the keeper is gone ({errno}); nobody can connect any more", self.name));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The next client, unless the device is taken off its socket before one comes.
+    fn wait_for_kept(&mut self, channel: &mut Channel) -> Result<Option<(u64, bool, OwnedFd)>, Errno> {
+        while !self.control.is_stopping() {
+            let waker = &self.control.waker;
+            let [is_ready, woken] =
+                wait([(channel.socket.as_fd(), PollFlags::IN), (waker.as_fd(), PollFlags::IN)], None)?;
+            if woken {
+                waker.drain();
+            }
+            if !is_ready {
+                continue;
+            }
+            match channel.hear()? {
+                Some((Told::Client { client, is_held }, fds)) => {
+                    let socket = fds.into_iter().next().ok_or(Errno::PROTO)?;
+                    return Ok(Some((client, is_held, socket)));
+                }
+                // Of one that was sent away meanwhile.
+                Some((Told::Gone { .. } | Told::Refused, _)) | None => {}
+                Some(_) => return Err(Errno::PROTO),
+            }
+        }
+        Ok(None)
+    }
+
+    fn serve_kept(&mut self, number: u64, is_held: bool, socket: OwnedFd, channel: &mut Channel) {
+        let admitted = self.control.listener.admit(&socket);
+        let peer = rustix::net::sockopt::socket_peercred(&socket);
+        // The keeper has it too, but may close it any moment, and the last to do so can be made to wait.
+        self.control.listener.dispose(socket);
+        if let Err(who) = admitted {
+            self.log.warn(&format!("{}: client refused: {who}", self.name));
+            // If the keeper is gone, that shows next.
+            let _ = channel.say(&Said::Close { client: number }, None);
+            return;
+        }
+        let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        let came = if is_held { "goes on" } else { "attached" };
+        self.log.info(&format!("{}: a client {came} (process {pid})", self.name));
+        self.has_client(true);
+        let session = Session::new(Arc::clone(&self.control.waker), is_held);
+        let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
+        let mut client = KeptClient { number, session, connection, heard_at: Instant::now(), config_changed: false };
+        let over = loop {
+            if let Err(over) = self.turn_of_kept(&mut client, channel) {
+                break over;
+            }
+        };
+        match over {
+            Over::Left => P::left(&mut self.device),
+            Over::Closed(why) => self.part(client, why),
+        }
+    }
+
+    fn part(&mut self, client: KeptClient<P>, why: Closed<P::Error>) {
+        match &why {
+            Closed::Gone => self.log.info(&format!("{}: {why}", self.name)),
+            _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
+        }
+        client.connection.close(&why.to_string(), &mut self.device);
+        self.has_client(false);
+        if client.session.is_cut_off() {
+            self.rest();
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn turn_of_kept(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Over<P::Error>> {
+        if self.control.is_stopping() {
+            if self.control.listener.is_left() {
+                return Err(Over::Left);
+            }
+            return Err(Closed::Asked("the device is taken off its socket".into()).into());
+        }
+        if let Some(reason) = client.session.is_to_end() {
+            // If the keeper is gone, the client is too.
+            let _ = channel.say(&Said::Close { client: client.number }, None);
+            return Err(Closed::Asked(reason.to_owned()).into());
+        }
+        client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
+        let waker = &self.control.waker;
+        let fds = [(channel.socket.as_fd(), PollFlags::IN), (waker.as_fd(), PollFlags::IN)];
+        let [is_ready, woken] = wait(fds, client.patience()).map_err(Closed::Socket)?;
+        if woken {
+            // Before the orders are looked at: one that comes meanwhile wakes us again.
+            waker.drain();
+        }
+        if is_ready {
+            return Ok(self.hear_of(client, channel)?);
+        }
+        if client.config_changed && client.heard_at.elapsed() >= SILENCE {
+            client.config_changed = false;
+            client.connection.send_config_change();
+        }
+        Ok(())
+    }
+
+    fn hear_of(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Closed<P::Error>> {
+        let Some((told, fds)) = channel.hear().map_err(|_| Closed::KeeperGone)? else { return Ok(()) };
+        match told {
+            Told::Message { client: whose, number, how, bytes } if whose == client.number => {
+                client.heard_at = Instant::now();
+                self.message(client, channel, (number, how), &bytes, fds)
+            }
+            Told::Restored { client: whose } if whose == client.number => {
+                P::restored(&mut self.device);
+                Ok(())
+            }
+            Told::Gone { client: whose, why } if whose == client.number => Err(closed(why)),
+            Told::Refused => {
+                self.log.warn(&format!("{}: client refused: another one is attached", self.name));
+                Ok(())
+            }
+            // Of one that was sent away meanwhile.
+            Told::Gone { .. } => Ok(()),
+            _ => Err(Closed::KeeperGone),
+        }
+    }
+
+    fn message(
+        &mut self,
+        client: &mut KeptClient<P>,
+        channel: &Channel,
+        (number, how): (u64, How),
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Closed<P::Error>> {
+        let (header, payload) = bytes.split_at_checked(P::HEADER_BYTES).ok_or(Closed::KeeperGone)?;
+        let mut fed = client.connection.feed(header, fds, &mut self.device);
+        if fed.is_ok() && !payload.is_empty() {
+            fed = client.connection.feed(payload, Vec::new(), &mut self.device);
+        }
+        if fed.is_ok() && client.connection.has_part() {
+            return Err(Closed::KeeperGone);
+        }
+        let (bytes, fd) = client.connection.take_output();
+        let keeping = client.connection.keeping(number);
+        if how != How::Kept {
+            let keep = keeping.keep && fed.is_ok();
+            let said = Said::Answer { client: client.number, number, keep, forget: keeping.forget, bytes };
+            channel.say(&said, fd.as_deref().map(AsFd::as_fd)).map_err(|_| Closed::KeeperGone)?;
+        }
+        match fed {
+            Ok(refusal) => refusal.iter().for_each(|why| self.log.warn(&format!("{}: {why}", self.name))),
+            Err(closed) => {
+                // If the keeper is gone, the client is too.
+                let _ = channel.say(&Said::Close { client: client.number }, None);
+                return Err(closed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Protocol> KeptClient<P> {
+    fn patience(&self) -> Option<Duration> {
+        self.config_changed.then(|| SILENCE.saturating_sub(self.heard_at.elapsed()))
+    }
+}
+
+fn closed<E>(why: Gone) -> Closed<E> {
+    match why {
+        Gone::Left => Closed::Gone,
+        Gone::TooManyFds => Closed::TooManyFds,
+        Gone::ForeignFd => Closed::ForeignFd,
+        Gone::Stalled => Closed::Stalled,
+        Gone::NotReading => Closed::NotReading,
+        Gone::BadLength => Closed::BadLength,
+        Gone::Socket(errno) => Closed::Socket(Errno::from_raw_os_error(errno)),
+    }
+}
