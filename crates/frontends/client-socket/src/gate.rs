@@ -311,7 +311,7 @@ fn pass(client: &OwnedFd, channel: &OwnedFd, device: u64, closing: &ClosingOf) {
 
 /// Whether closing it waits for nobody, as far as can be told without asking anybody: memory (only its files have
 /// seals), eventfds, and Unix stream sockets.
-fn is_harmless(fd: &OwnedFd) -> bool {
+pub fn is_harmless(fd: &OwnedFd) -> bool {
     let is_socket =
         || sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) && sockopt::socket_type(fd) == Ok(SocketType::STREAM);
     fcntl_get_seals(fd).is_ok() || eventfd::admit(fd).is_ok() || is_socket()

@@ -37,7 +37,7 @@ pub use gate::Gate;
 pub use keeping::{Held, Keeper, KeeperError};
 pub use listener::{Accepted, Access, BindError, Listener};
 pub use log::{About, Level, Log, Sink};
-pub use message::{MAX_FDS, Received, has_hung_up, receive, receive_plain, send, send_whole};
+pub use message::{MAX_FDS, Received, has_hung_up, receive, receive_plain, send, send_now, send_whole};
 pub use server::{Place, Server, Surroundings};
 pub use session::Session;
 pub use waker::Waker;

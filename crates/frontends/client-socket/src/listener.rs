@@ -124,14 +124,26 @@ impl Listener {
     /// # Errors
     /// The path is taken or can't be had, or the daemon may not give it to that user or group.
     pub fn bind(path: &Path, access: Access) -> Result<Self, BindError> {
+        Self::bind_of(path, access, SocketType::STREAM)
+    }
+
+    /// As [`Listener::bind`], a socket that keeps packets apart.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn bind_for_packets(path: &Path, access: Access) -> Result<Self, BindError> {
+        Self::bind_of(path, access, SocketType::SEQPACKET)
+    }
+
+    fn bind_of(path: &Path, access: Access, of: SocketType) -> Result<Self, BindError> {
         let os = |what| move |error: io::Error| BindError::Os { what, path: path.to_owned(), error };
         let address = address(path)?;
         if let Some(directory) = path.parent() {
             let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
             create.map_err(|error| BindError::Os { what: "create", path: directory.to_owned(), error })?;
         }
-        remove_stale(path, &address)?;
-        let fd = stream_socket().map_err(os("create a socket for"))?;
+        remove_stale(path, &address, of)?;
+        let fd = socket(of).map_err(os("create a socket for"))?;
         bind(&fd, &address).map_err(|errno| os("bind")(errno.into()))?;
         // Nobody can connect before `listen`, so it is right from the first moment that counts.
         Self::over(fd, path, access)
@@ -325,9 +337,9 @@ fn spare() -> Option<Waker> {
     Waker::new().ok()
 }
 
-fn stream_socket() -> io::Result<OwnedFd> {
+fn socket(of: SocketType) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+    Ok(socket_with(AddressFamily::UNIX, of, flags, None)?)
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -336,7 +348,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Removes a socket that nobody listens on; anything else at `path` is an error.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
+fn remove_stale(path: &Path, address: &SocketAddrUnix, of: SocketType) -> Result<(), BindError> {
     let os = |what| move |error: io::Error| BindError::Os { what, path: path.to_owned(), error };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -346,11 +358,11 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> 
         }
         Ok(_) => {}
     }
-    let probe = stream_socket().map_err(os("create a socket for"))?;
+    let probe = socket(of).map_err(os("create a socket for"))?;
     match connect(&probe, address) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(os("remove the stale socket")),
-        // Somebody listens; AGAIN says that their queue of new clients is full.
-        Ok(()) | Err(Errno::AGAIN) => Err(BindError::InUse { path: path.to_owned() }),
+        // Somebody listens; AGAIN says that their queue of new clients is full, PROTOTYPE that it is another sort.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Err(BindError::InUse { path: path.to_owned() }),
         Err(errno) => Err(os("connect to")(errno.into())),
     }
 }

@@ -106,6 +106,9 @@ pub fn send_whole(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
 }
 
 /// Sends a whole message with descriptors, on a socket that keeps messages apart, if it can go now.
+///
+/// # Errors
+/// The system's; `EAGAIN`: it can't.
 pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Whoever comes after a daemon that died hears of the client with `is_held`, then of what is kept of what it said
-//! ([`How::Kept`]), then [`Told::Restored`], then of the message that was not answered, if there is one ([`How::Again`]).
+//! ([`How::Kept`]), then [`Told::Restored`], then of the message that was not answered, if there is one
+//! ([`How::Again`]).
 
 use crate::message::MAX_FDS;
 

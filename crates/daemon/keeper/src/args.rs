@@ -1,0 +1,116 @@
+//! What it is told when it is started. By hand: a library for it would be larger than the rest.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// For who asks, or got it wrong.
+pub const HELP: &str = "\
+Keeps the clients of evenkeeld, so that they don't notice when that ends or is replaced
+
+Usage: evenkeel-keeper [OPTIONS] SOCKET
+
+Arguments:
+  SOCKET  Where the daemon finds it: a Unix socket, which it makes
+
+Options:
+      --give-up-after SECONDS  How long clients wait for a daemon before they are sent away; 0: for ever [default: 7200]
+      --unconfined             No system call filters; debuggers and core dumps see its memory
+  -h, --help                   Print help
+  -V, --version                Print version
+";
+
+const GIVE_UP_AFTER: Duration = Duration::from_secs(7200);
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Args {
+    /// Print [`HELP`].
+    Help,
+    /// Print the version.
+    Version,
+    /// Keep clients.
+    Keep(Options),
+}
+
+/// How to keep clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where the daemon finds it.
+    pub socket: PathBuf,
+    /// How long a client waits for a daemon. `None`: for ever.
+    pub give_up_after: Option<Duration>,
+    /// Without walls.
+    pub unconfined: bool,
+}
+
+impl Args {
+    /// Of a program's arguments, without its name.
+    ///
+    /// # Errors
+    /// What is wrong with them, for whoever typed them.
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
+        let mut arguments = arguments.into_iter();
+        let (mut socket, mut give_up_after, mut unconfined) = (None, Some(GIVE_UP_AFTER), false);
+        while let Some(argument) = arguments.next() {
+            let text = argument.to_string_lossy();
+            match &*text {
+                "-h" | "--help" => return Ok(Self::Help),
+                "-V" | "--version" => return Ok(Self::Version),
+                "--unconfined" => unconfined = true,
+                "--give-up-after" => {
+                    let value = arguments.next().ok_or("--give-up-after wants a number of seconds")?;
+                    give_up_after = seconds(&value.to_string_lossy())?;
+                }
+                option if option.starts_with("--give-up-after=") => {
+                    give_up_after = seconds(option.trim_start_matches("--give-up-after="))?;
+                }
+                option if option.starts_with('-') => return Err(format!("there is no option {option}")),
+                _ if socket.is_some() => return Err(format!("one socket is enough; what is {text} for?")),
+                _ => socket = Some(PathBuf::from(argument)),
+            }
+        }
+        let socket = socket.ok_or("where is the socket to be? evenkeel-keeper SOCKET")?;
+        Ok(Self::Keep(Options { socket, give_up_after, unconfined }))
+    }
+}
+
+fn seconds(value: &str) -> Result<Option<Duration>, String> {
+    let seconds: u64 =
+        value.parse().map_err(|_| format!("--give-up-after wants a number of seconds, not {value:?}"))?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Args, String> {
+        Args::parse(arguments.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn what_is_typed_is_understood() {
+        let options = Options { socket: "/run/k".into(), give_up_after: Some(GIVE_UP_AFTER), unconfined: false };
+        assert_eq!(parse(&["/run/k"]), Ok(Args::Keep(options.clone())));
+        let other = Options { give_up_after: Some(Duration::from_secs(9)), unconfined: true, ..options.clone() };
+        assert_eq!(parse(&["--give-up-after", "9", "/run/k", "--unconfined"]), Ok(Args::Keep(other)));
+        let for_ever = Options { give_up_after: None, ..options };
+        assert_eq!(parse(&["--give-up-after=0", "/run/k"]), Ok(Args::Keep(for_ever)));
+        assert_eq!(parse(&["--frobnicate", "--help"]), Err("there is no option --frobnicate".into()));
+        assert_eq!(parse(&["-h"]), Ok(Args::Help));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (arguments, wrong) in [
+            (&[][..], "where is the socket"),
+            (&["/a", "/b"], "what is /b for"),
+            (&["/a", "--give-up-after"], "a number of seconds"),
+            (&["/a", "--give-up-after", "soon"], "not \"soon\""),
+        ] {
+            let told = parse(arguments).unwrap_err();
+            assert!(told.contains(wrong), "{arguments:?}: {told}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! One device that is kept: what its thread has, and the main thread's hold of it.
+
+mod thread;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use client_socket::Waker;
+use client_socket::keeping::wire::Framing;
+
+use crate::relay::{Limits, Relay};
+
+/// A device's thread needs no more: its buffer is elsewhere.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What is the same for all devices.
+#[derive(Debug)]
+pub struct Common {
+    /// Number of the next client.
+    pub next_client: AtomicU64,
+    /// What a client can have kept.
+    pub limits: Limits,
+    /// How long a client may leave a message unfinished, or replies unread.
+    pub stall_limit: Duration,
+    /// How long a client is held while there is no daemon. `None`: for ever.
+    pub give_up_after: Option<Duration>,
+    /// What a thread does first.
+    pub begin: fn(),
+}
+
+/// What a device's thread has.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) relay: Relay<OwnedFd>,
+    /// To the daemon, if there is one.
+    pub(crate) channel: Option<OwnedFd>,
+    pub(crate) listener: Arc<OwnedFd>,
+    /// Since when there is no daemon.
+    pub(crate) alone_since: Option<Duration>,
+    /// Since when the client owes the rest of a message.
+    pub(crate) midway_since: Option<Duration>,
+    /// Since when the client could have read more of its reply.
+    pub(crate) unread_since: Option<Duration>,
+}
+
+/// What the main thread and a device's thread share.
+#[derive(Debug)]
+struct Shared {
+    waker: Waker,
+    slot: Mutex<Slot>,
+    changed: Condvar,
+    has_client: AtomicBool,
+}
+
+/// What the main thread wants of a device's, and what it gets.
+#[derive(Debug, Default)]
+struct Slot {
+    order: Option<Order>,
+    is_to_end: bool,
+    has_ended: bool,
+    /// To be closed by the device's thread.
+    leftovers: Vec<Arc<OwnedFd>>,
+    /// What the thread has, while it does nothing with it: it closes what can take for ever.
+    parked: Option<Box<State>>,
+}
+
+/// Another daemon's end of things.
+#[derive(Debug)]
+struct Order {
+    channel: OwnedFd,
+    listener: Arc<OwnedFd>,
+    framing: Framing,
+}
+
+/// What a daemon gives to be kept.
+#[derive(Debug)]
+pub struct Given {
+    /// Where messages end.
+    pub framing: Framing,
+    /// The listening socket.
+    pub listener: OwnedFd,
+    /// What belongs to the device.
+    pub memory: Vec<OwnedFd>,
+    /// Our end of the channel to that daemon.
+    pub channel: OwnedFd,
+}
+
+/// The main thread's hold of a device.
+#[derive(Debug)]
+pub struct Device {
+    shared: Arc<Shared>,
+    listener: Arc<OwnedFd>,
+    memory: Vec<Arc<OwnedFd>>,
+    /// The daemon that is there asked for it to be kept.
+    pub is_wanted: bool,
+}
+
+impl Device {
+    /// Starts the thread of a device that nobody is at.
+    ///
+    /// # Errors
+    /// There is no thread or descriptor left.
+    pub fn start(name: &str, given: Given, common: Arc<Common>) -> std::io::Result<Self> {
+        let Given { framing, listener, memory, channel } = given;
+        let listener = Arc::new(listener);
+        let mut state = State::new(Relay::new(framing), Arc::clone(&listener));
+        state.channel = Some(channel);
+        state.relay.daemon_came();
+        let memory = memory.into_iter().map(Arc::new).collect();
+        Ok(Self { shared: spawn(name, state, common)?, listener, memory, is_wanted: true })
+    }
+
+    /// From now on these are kept in place of what was. The client stays.
+    pub fn keep(&mut self, given: Given) {
+        let Given { framing, listener, memory, channel } = given;
+        let listener = Arc::new(listener);
+        let memory = memory.into_iter().map(Arc::new).collect();
+        let before = std::mem::replace(&mut self.listener, Arc::clone(&listener));
+        let memory_before = std::mem::replace(&mut self.memory, memory);
+        let mut slot = self.shared.lock();
+        slot.leftovers.push(before);
+        slot.leftovers.extend(memory_before);
+        // One that was not even looked at goes.
+        slot.order = Some(Order { channel, listener, framing });
+        drop(slot);
+        self.is_wanted = true;
+        self.shared.waker.wake();
+    }
+
+    /// Its listening socket and its memory.
+    pub fn fds(&self) -> impl Iterator<Item = &OwnedFd> {
+        std::iter::once(&*self.listener).chain(self.memory.iter().map(|fd| &**fd))
+    }
+
+    /// Whether it has a client.
+    pub fn has_client(&self) -> bool {
+        self.shared.has_client.load(Ordering::Acquire)
+    }
+
+    /// Whether its thread ended, which it does by itself only where it is broken.
+    pub fn has_ended(&self) -> bool {
+        self.shared.lock().has_ended
+    }
+
+    /// Has its thread send its client away, close what it has, and end.
+    pub fn end(self) -> Ending {
+        let Self { shared, listener, memory, .. } = self;
+        let mut slot = shared.lock();
+        slot.is_to_end = true;
+        slot.leftovers.push(listener);
+        slot.leftovers.extend(memory);
+        drop(slot);
+        shared.waker.wake();
+        Ending(shared)
+    }
+}
+
+/// A device that is let go of.
+#[derive(Debug)]
+pub struct Ending(Arc<Shared>);
+
+impl Ending {
+    /// Waits that long for it, at most; `false`: its thread is still closing something.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let slot = self.0.lock();
+        let waited = self.0.changed.wait_timeout_while(slot, patience, |slot| !slot.has_ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_ended
+    }
+}
+
+impl State {
+    fn new(relay: Relay<OwnedFd>, listener: Arc<OwnedFd>) -> Self {
+        Self { relay, channel: None, listener, alone_since: None, midway_since: None, unread_since: None }
+    }
+}
+
+fn spawn(name: &str, state: State, common: Arc<Common>) -> std::io::Result<Arc<Shared>> {
+    let shared = Arc::new(Shared {
+        waker: Waker::new()?,
+        slot: Mutex::default(),
+        changed: Condvar::new(),
+        has_client: AtomicBool::new(state.relay.socket().is_some()),
+    });
+    let thread = thread::Thread::new(name, Arc::clone(&shared), common);
+    let builder = Builder::new().name(format!("keep-{name}")).stack_size(STACK_BYTES);
+    builder.spawn(move || thread.run(Box::new(state)))?;
+    Ok(shared)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

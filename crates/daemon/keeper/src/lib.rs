@@ -1,0 +1,111 @@
+//! The keeper: a process that has clients' sockets, their memory and what they said, so that they don't notice when the
+//! daemon ends, by whatever, and another one goes on.
+//!
+//! ```text
+//!   daemon ── control socket ──▶ main thread       which devices there are
+//!      └──────── channel ──────▶ device's thread ◀── client
+//!                                its client's messages, whole, one by one, and the replies
+//! ```
+//!
+//! Doorbells and I/O never pass through here: those go through memory that client and daemon share. What is said on the
+//! control socket and the channels, says [`client_socket::keeping::wire`].
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`relay`] | what becomes of bytes and packets, without descriptors: the rules |
+//! | [`device`] | a device's thread around it |
+//! | [`control`] | the main thread: one daemon after the other |
+//! | [`manager`] | the service manager |
+//! | [`args`], [`log`], [`clock`] | what it is told, what it tells, and since when |
+//!
+//! # Who can make whom wait
+//!
+//! Closing a descriptor of a client's can take for ever (see [`client_socket::gate`]). Each device's thread closes what
+//! its own clients left, and the main thread never closes anything of theirs nor waits for such a thread.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "it waits for clients, not for ever")]
+
+pub mod args;
+pub mod clock;
+pub mod control;
+pub mod device;
+pub mod log;
+pub mod manager;
+pub mod relay;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use client_socket::{Access, BindError, Listener};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::args::Options;
+use crate::control::Control;
+use crate::device::Common;
+use crate::manager::Manager;
+use crate::relay::Limits;
+
+/// How long a client may leave a message unfinished, or replies unread: as long as the daemon lets it.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
+/// Daemons that may wait for the one before to end.
+const BACKLOG: i32 = 8;
+
+/// Why it can't keep anything. The texts name the remedy.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("{0} is in use: another keeper listens there; stop that one, or choose another socket")]
+    InUse(String),
+    #[error("{0}")]
+    Socket(BindError),
+    #[error("can't {what}: {error}")]
+    Os { what: &'static str, error: std::io::Error },
+}
+
+/// Keeps clients until a signal asks it to end.
+///
+/// # Errors
+/// It can't begin, or the kernel fails it.
+pub fn run(options: &Options) -> Result<(), Error> {
+    let os = |what| move |error: std::io::Error| Error::Os { what, error };
+    let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
+    let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
+    let common = Arc::new(Common {
+        next_client: AtomicU64::new(1),
+        limits: Limits::default(),
+        stall_limit: STALL_LIMIT,
+        give_up_after: options.give_up_after,
+        begin: || {},
+    });
+    let listener = listen(&options.socket)?;
+    if let Some(manager) = &manager {
+        manager.tell("READY=1", &[]);
+    }
+    let ended = Control::new(signals, listener, common).run();
+    if let Some(manager) = &manager {
+        manager.tell("STOPPING=1", &[]);
+    }
+    ended.map_err(os("wait for daemons"))
+}
+
+/// In all threads, since it is called before there are others.
+fn watch_signals() -> nix::Result<SignalFd> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block()?;
+    SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+fn listen(socket: &Path) -> Result<Listener, Error> {
+    let listener = Listener::bind_for_packets(socket, Access::default()).and_then(|listener| {
+        listener.listen_for(None, BACKLOG)?;
+        Ok(listener)
+    });
+    listener.map_err(|error| match error {
+        BindError::InUse { path } => Error::InUse(path.display().to_string()),
+        error => Error::Socket(error),
+    })
+}
