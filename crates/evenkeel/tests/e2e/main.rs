@@ -29,6 +29,7 @@ mod guest;
 mod handed_over;
 mod harness;
 mod hostile;
+mod keeper;
 mod logs;
 mod manager;
 mod metrics;

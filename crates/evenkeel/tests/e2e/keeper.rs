@@ -1,0 +1,144 @@
+//! NVMe clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
+
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use api::{Deletion, Rest, api_path};
+
+use crate::guest::pattern;
+use crate::harness::{Home, evenkeel, wait_for};
+
+const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\ncreate = true\nsize = \"64MiB\"\n\
+                      [policy]\nname = \"lpns\"\n\
+                      [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"1ms\"\n\
+                      [[tenant]]\nname = \"web\"\nsize = \"8MiB\"\n";
+
+/// A keeper of the clients of [`Home::configure`]'s daemons. Dropped, it is killed.
+struct Keeper(Child);
+
+impl Keeper {
+    fn start(home: &Home) -> Self {
+        std::fs::create_dir_all(home.runtime_dir()).unwrap();
+        let socket = home.runtime_dir().join("keeper");
+        let program = std::path::Path::new(evenkeel().get_program()).with_file_name("evenkeel-keeper");
+        let child = Command::new(program).arg(&socket).stdin(Stdio::null()).spawn().unwrap();
+        wait_for("the keeper's socket", || socket.exists().then_some(()));
+        Self(child)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn clients_go_on_after_kills_under_load() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let _keeper = Keeper::start(&home);
+    let mut daemon = home.serve();
+    let job = "--rw randwrite --bs 4k --iodepth 32 --verify --runtime 120";
+    let loads = ["db", "web"].map(|tenant| home.load(tenant, job));
+    daemon.wait_log("a client attached", 2);
+    for kill in 0..8 {
+        // Not to wait for anything: for commands to be in flight at ever other instants.
+        sleep(Duration::from_millis(20 + 37 * kill));
+        drop(daemon);
+        daemon = home.serve();
+        daemon.wait_log("a client goes on", 2);
+    }
+    for load in loads {
+        let report = load.stop();
+        assert_eq!(report["jobs"][0]["verify"]["bad_blocks"], 0, "{report:#}");
+    }
+    daemon.wait_log("the client went away", 2);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_goes_on_after_the_daemon_was_ended_or_killed_at_rest() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let _keeper = Keeper::start(&home);
+    let mut daemon = home.serve();
+    let mut guest = home.attach("db");
+    for round in 0..6 {
+        guest.write(round, &pattern(round, 512)).unwrap();
+        if round % 2 == 0 {
+            daemon.stop()
+        } else {
+            drop(daemon)
+        }
+        daemon = home.serve();
+        daemon.wait_log("db: a client goes on", 1);
+        assert_eq!(guest.read(round, 1).unwrap(), pattern(round, 512));
+    }
+    drop(guest);
+    daemon.wait_log("db: the client went away", 1);
+    // The next client finds a controller as after power on.
+    let mut guest = home.attach("db");
+    assert_eq!(guest.read(5, 1).unwrap(), pattern(5, 512));
+    daemon.stop();
+}
+
+#[test]
+fn who_is_served_no_more_is_sent_away() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let _keeper = Keeper::start(&home);
+    let daemon = home.serve();
+    let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
+    daemon.wait_log("web: a client attached", 1);
+    daemon.stop();
+    // The next file has no such disk.
+    home.configure(&CONFIG[..CONFIG.rfind("[[tenant]]").unwrap()]);
+    let daemon = home.serve();
+    let (code, report) = load.end();
+    assert_ne!(code, Some(0), "{report:#}");
+    daemon.stop();
+}
+
+#[test]
+fn a_state_of_other_queues_is_not_gone_on_with() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let _keeper = Keeper::start(&home);
+    let daemon = home.serve();
+    let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
+    daemon.wait_log("web: a client attached", 1);
+    daemon.stop();
+    home.configure(&format!("{CONFIG}queues = 1\n"));
+    let daemon = home.serve();
+    daemon.wait_log("web: client disconnected: an earlier process's state of its controller", 1);
+    let (code, report) = load.end();
+    assert_ne!(code, Some(0), "{report:#}");
+    // The next client is served.
+    home.attach("web").write(0, &pattern(1, 512)).unwrap();
+    daemon.stop();
+}
+
+#[test]
+fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_too() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let _keeper = Keeper::start(&home);
+    let daemon = home.serve();
+    let rest = Rest::new(api_path(&home.runtime_dir()));
+    rest.create(&api::NewDisk { name: "tmp".into(), size: "4MiB".into(), ..api::NewDisk::default() }).unwrap();
+    let mut guest = home.attach("tmp");
+    guest.write(3, &pattern(3, 512)).unwrap();
+    drop(daemon);
+    let daemon = home.serve();
+    daemon.wait_log("tmp: a client goes on", 1);
+    assert_eq!(guest.read(3, 1).unwrap(), pattern(3, 512));
+    rest.delete("tmp", Deletion::default()).expect_err("it has a client");
+    drop(guest);
+    daemon.wait_log("tmp: the client went away", 1);
+    wait_for("nobody to have it", || rest.delete("tmp", Deletion::default()).ok());
+    wait_for("its socket to go", || (!home.runtime_dir().join("tmp/cntrl").exists()).then_some(()));
+    daemon.stop();
+}
