@@ -71,7 +71,11 @@ impl Thread {
             if let Some(discarded) = state.relay.take_discarded() {
                 // What it is gone for is told first: closing can take for ever.
                 self.tell(&mut state);
-                state = self.close(state, discarded);
+                state = self.aside(state, discarded);
+                continue;
+            }
+            if self.shared.lock().is_to_park() {
+                state = self.aside(state, Discarded::default());
                 continue;
             }
             match self.wait(&state) {
@@ -112,23 +116,34 @@ impl Thread {
         true
     }
 
-    /// Closes what was somebody's; meanwhile whoever has to can see how things stand.
-    fn close(&mut self, state: Box<State>, discarded: Discarded<OwnedFd>) -> Box<State> {
+    /// Closes what was somebody's, without a hand on anything else: the main thread may have that meanwhile, and for as
+    /// long as it likes.
+    fn aside(&mut self, state: Box<State>, discarded: Discarded<OwnedFd>) -> Box<State> {
         self.publish(&state);
-        self.shared.lock().parked = Some(state);
         let Discarded { client, fds } = discarded;
-        if let Some((socket, why)) = client {
-            let _ = shutdown(&socket, Shutdown::Both);
-            self.log.line(&format!("the client is gone: {}", reason(why)));
-            drop(socket);
-        }
-        drop(fds);
         let mut slot = self.shared.lock();
+        slot.parked = Some(state);
+        slot.is_closing = client.is_some() || !fds.is_empty();
+        self.shared.changed.notify_all();
+        if slot.is_closing {
+            drop(slot);
+            if let Some((socket, why)) = client {
+                let _ = shutdown(&socket, Shutdown::Both);
+                self.log.line(&format!("the client is gone: {}", reason(why)));
+                drop(socket);
+            }
+            drop(fds);
+            slot = self.shared.lock();
+            slot.is_closing = false;
+            self.shared.changed.notify_all();
+        }
         loop {
-            if let Some(state) = slot.parked.take() {
+            if !slot.is_held
+                && let Some(state) = slot.parked.take()
+            {
                 return state;
             }
-            slot = self.shared.changed.wait(slot).unwrap_or_else(std::sync::PoisonError::into_inner);
+            slot = self.shared.wait(slot);
         }
     }
 
