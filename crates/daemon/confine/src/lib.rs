@@ -6,6 +6,7 @@
 //! | `calls`, `filters` | seccomp: the system calls of each kind of thread |
 //! | `landlock` | the files that the process may open |
 //! | `peer` | who connects |
+//! | `inherited` | descriptors that were there before |
 //! | `keeper` | a process that is there again when it was killed |
 //!
 //! In the order in which they go up: [`drop_privileges`] and [`fence`] before any thread starts, [`arm`], and each
@@ -13,6 +14,7 @@
 
 mod calls;
 mod filters;
+mod inherited;
 mod keeper;
 mod landlock;
 mod peer;
@@ -20,6 +22,7 @@ mod privileges;
 
 pub use calls::ThreadKind;
 pub use filters::{arm, enter, is_armed};
+pub use inherited::take_inherited;
 pub use keeper::keep_running;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;

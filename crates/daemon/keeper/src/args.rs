@@ -29,9 +29,16 @@ pub enum Args {
     Help,
     /// Print the version.
     Version,
+    /// Say whether this program could go on with what one saved that has that version.
+    CanResume(u64),
     /// Keep clients.
     Keep(Options),
 }
+
+/// The option by which a program is told of the descriptor of what it is to go on with. Its own affair, as is the next.
+pub const RESUME: &str = "--resume=";
+/// The option by which it is asked whether it could.
+pub const CAN_RESUME: &str = "--can-resume=";
 
 /// How to keep clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +49,8 @@ pub struct Options {
     pub give_up_after: Option<Duration>,
     /// Without walls.
     pub unconfined: bool,
+    /// The descriptor of what to go on with.
+    pub resume: Option<u32>,
 }
 
 impl Args {
@@ -52,6 +61,7 @@ impl Args {
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let (mut socket, mut give_up_after, mut unconfined) = (None, Some(GIVE_UP_AFTER), false);
+        let mut resume = None;
         while let Some(argument) = arguments.next() {
             let text = argument.to_string_lossy();
             match &*text {
@@ -65,14 +75,21 @@ impl Args {
                 option if option.starts_with("--give-up-after=") => {
                     give_up_after = seconds(option.trim_start_matches("--give-up-after="))?;
                 }
+                option if option.starts_with(RESUME) => resume = Some(number(option)?),
+                option if option.starts_with(CAN_RESUME) => return Ok(Self::CanResume(number(option)?)),
                 option if option.starts_with('-') => return Err(format!("there is no option {option}")),
                 _ if socket.is_some() => return Err(format!("one socket is enough; what is {text} for?")),
                 _ => socket = Some(PathBuf::from(argument)),
             }
         }
         let socket = socket.ok_or("where is the socket to be? evenkeel-keeper SOCKET")?;
-        Ok(Self::Keep(Options { socket, give_up_after, unconfined }))
+        Ok(Self::Keep(Options { socket, give_up_after, unconfined, resume }))
     }
+}
+
+fn number<T: std::str::FromStr>(option: &str) -> Result<T, String> {
+    let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    value.parse().map_err(|_| format!("{name} wants a number, not {value:?}"))
 }
 
 fn seconds(value: &str) -> Result<Option<Duration>, String> {
@@ -91,7 +108,8 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_understood() {
-        let options = Options { socket: "/run/k".into(), give_up_after: Some(GIVE_UP_AFTER), unconfined: false };
+        let options =
+            Options { socket: "/run/k".into(), give_up_after: Some(GIVE_UP_AFTER), unconfined: false, resume: None };
         assert_eq!(parse(&["/run/k"]), Ok(Args::Keep(options.clone())));
         let other = Options { give_up_after: Some(Duration::from_secs(9)), unconfined: true, ..options.clone() };
         assert_eq!(parse(&["--give-up-after", "9", "/run/k", "--unconfined"]), Ok(Args::Keep(other)));

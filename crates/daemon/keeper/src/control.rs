@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client_socket::keeping::wire::{Answer, Framing, MAX_KEPT_FDS, MAX_PACKET_BYTES, Request, VERSION};
 use client_socket::{Listener, Received, receive, send_now};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -16,6 +18,7 @@ use rustix::process::geteuid;
 use crate::clock::now;
 use crate::device::{Common, Device, Ending, Given};
 use crate::log::line;
+use crate::replace::Program;
 
 /// How long the end of devices is waited for. What takes longer is a client's doing.
 const END_LIMIT: Duration = Duration::from_secs(1);
@@ -23,19 +26,20 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// What the main thread has.
 pub struct Control {
     signals: SignalFd,
-    listener: Listener,
+    pub(crate) listener: Listener,
     common: Arc<Common>,
-    devices: BTreeMap<String, Device>,
-    daemon: Option<Daemon>,
+    pub(crate) devices: BTreeMap<String, Device>,
+    pub(crate) daemon: Option<Daemon>,
+    program: Program,
     buffer: Vec<u8>,
 }
 
 /// The daemon that is served.
 #[derive(Debug)]
-struct Daemon {
-    socket: OwnedFd,
+pub(crate) struct Daemon {
+    pub socket: OwnedFd,
     /// It said hello.
-    is_known: bool,
+    pub is_known: bool,
 }
 
 /// An answer, and what comes along.
@@ -43,9 +47,20 @@ type Reply = (Answer, Vec<OwnedFd>);
 
 impl Control {
     /// With nothing to keep yet.
-    pub fn new(signals: SignalFd, listener: Listener, common: Arc<Common>) -> Self {
+    pub fn new(signals: SignalFd, listener: Listener, common: Arc<Common>, program: Program) -> Self {
         let buffer = vec![0; MAX_PACKET_BYTES];
-        Self { signals, listener, common, devices: BTreeMap::new(), daemon: None, buffer }
+        Self { signals, listener, common, devices: BTreeMap::new(), daemon: None, program, buffer }
+    }
+
+    /// With what another program had.
+    pub fn go_on(&mut self, daemon: Option<(OwnedFd, bool)>, devices: Vec<(String, Device)>) {
+        self.daemon = daemon.map(|(socket, is_known)| Daemon { socket, is_known });
+        self.devices = devices.into_iter().collect();
+    }
+
+    /// Number of the next client.
+    pub(crate) fn next_client(&self) -> u64 {
+        self.common.next_client.load(Ordering::Relaxed)
     }
 
     /// Serves until a signal asks it to end.
@@ -62,9 +77,12 @@ impl Control {
                 Err(errno) => return Err(errno.into()),
             }
             let [is_signalled, is_ready] = polled.each_ref().map(|one| !one.revents().is_empty());
-            if is_signalled && self.signals.read_signal()?.is_some() {
-                self.end();
-                return Ok(());
+            if is_signalled && let Some(signal) = self.signals.read_signal()? {
+                if signal.ssi_signo != Signal::SIGHUP as u32 {
+                    self.end();
+                    return Ok(());
+                }
+                self.program.replace(&self);
             }
             match &self.daemon {
                 Some(_) if is_ready => self.hear(),

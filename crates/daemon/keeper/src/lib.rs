@@ -15,6 +15,7 @@
 //! | [`relay`] | what becomes of bytes and packets, without descriptors: the rules |
 //! | [`device`] | a device's thread around it |
 //! | [`control`] | the main thread: one daemon after the other |
+//! | [`replace`], [`saved`] | the program's file executed again, and what the next one goes on with |
 //! | [`manager`] | the service manager |
 //! | [`args`], [`log`], [`clock`] | what it is told, what it tells, and since when |
 //!
@@ -33,21 +34,29 @@ pub mod device;
 pub mod log;
 pub mod manager;
 pub mod relay;
+pub mod replace;
+pub mod saved;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use client_socket::{Access, BindError, Listener};
+use confine::take_inherited;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::args::Options;
 use crate::control::Control;
 use crate::device::Common;
+use crate::log::line;
 use crate::manager::Manager;
 use crate::relay::Limits;
+use crate::replace::Program;
+use crate::saved::{Found, Saved};
 
 /// How long a client may leave a message unfinished, or replies unread: as long as the daemon lets it.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
@@ -62,17 +71,26 @@ pub enum Error {
     InUse(String),
     #[error("{0}")]
     Socket(BindError),
+    #[error("what the program before this one had can't be gone on with: its clients are lost")]
+    NotResumed,
     #[error("can't {what}: {error}")]
     Os { what: &'static str, error: std::io::Error },
 }
 
-/// Keeps clients until a signal asks it to end.
+/// Whether this program could go on with what another one saved, of that version.
+pub fn can_resume(version: u64) -> bool {
+    version == saved::VERSION
+}
+
+/// Keeps clients until a signal asks it to end. First thing in `main`.
 ///
 /// # Errors
 /// It can't begin, or the kernel fails it.
 pub fn run(options: &Options) -> Result<(), Error> {
     let os = |what| move |error: std::io::Error| Error::Os { what, error };
+    let saved = options.resume.map(take_saved).transpose().map_err(os("take what the program before it had"))?;
     let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
+    let program = Program::find().map_err(os("find its own file"))?;
     let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
     let common = Arc::new(Common {
         next_client: AtomicU64::new(1),
@@ -81,20 +99,41 @@ pub fn run(options: &Options) -> Result<(), Error> {
         give_up_after: options.give_up_after,
         begin: || {},
     });
-    let listener = listen(&options.socket)?;
+    let control = match saved {
+        None => Control::new(signals, listen(&options.socket)?, common, program),
+        Some((saved, mut fds)) => {
+            let Saved { listener, daemon, devices, .. } =
+                Saved::restore(&saved, &mut fds, &common).ok_or(Error::NotResumed)?;
+            let listener = Listener::adopt_socket(listener, &options.socket, Access::default());
+            line(&format!("replaced; {} devices go on", devices.len()));
+            let mut control = Control::new(signals, listener, common, program);
+            control.go_on(daemon, devices);
+            control
+        }
+    };
     if let Some(manager) = &manager {
         manager.tell("READY=1", &[]);
     }
-    let ended = Control::new(signals, listener, common).run();
+    let ended = control.run();
     if let Some(manager) = &manager {
         manager.tell("STOPPING=1", &[]);
     }
     ended.map_err(os("wait for daemons"))
 }
 
+/// What the program before this one saved there, and its descriptors.
+fn take_saved(number: u32) -> std::io::Result<(Vec<u8>, Found)> {
+    let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let file = File::from(take_inherited([number]).pop().ok_or_else(invalid)?);
+    let mut saved = vec![0; usize::try_from(file.metadata()?.len()).map_err(|_| invalid())?];
+    file.read_exact_at(&mut saved, 0)?;
+    let numbers = saved::numbers(&saved).ok_or_else(invalid)?;
+    Ok((saved, Found::new(take_inherited(numbers))))
+}
+
 /// In all threads, since it is called before there are others.
 fn watch_signals() -> nix::Result<SignalFd> {
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
     signals.thread_block()?;
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }

@@ -42,7 +42,7 @@ pub struct Log {
 impl Log {
     /// Of the device of that name.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), left: BURST, earned_at: now(), is_silent: false }
+        Self { name: name.escape_debug().to_string(), left: BURST, earned_at: now(), is_silent: false }
     }
 
     /// A line about it.

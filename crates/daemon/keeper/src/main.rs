@@ -9,10 +9,14 @@ use keeper::args::{Args, HELP};
 /// What was typed is wrong, and will be the next time.
 const USAGE: u8 = 2;
 
+/// The answer of a program that can't go on with what another one has.
+const NO: u8 = 3;
+
 fn main() -> ExitCode {
     match Args::parse(std::env::args_os().skip(1)) {
         Ok(Args::Help) => print!("{HELP}"),
         Ok(Args::Version) => println!("evenkeel-keeper {}", env!("CARGO_PKG_VERSION")),
+        Ok(Args::CanResume(version)) => return if keeper::can_resume(version) { ExitCode::SUCCESS } else { NO.into() },
         Ok(Args::Keep(options)) => {
             if let Err(error) = keeper::run(&options) {
                 eprintln!("evenkeel-keeper: {error}");

@@ -149,10 +149,15 @@ impl Listener {
         Self::over(fd, path, access)
     }
 
+    /// The socket that is at `path` already, and right.
+    pub fn adopt_socket(fd: OwnedFd, path: &Path, access: Access) -> Self {
+        let (identity, spare, gate) = (Mutex::new(identity(path)), Mutex::new(spare()), OnceLock::new());
+        Self { fd, path: path.to_owned(), access, identity, spare, gate, kept: None }
+    }
+
     /// The socket that is at `path` already.
     fn over(fd: OwnedFd, path: &Path, access: Access) -> Result<Self, BindError> {
-        let (identity, spare, gate) = (Mutex::new(identity(path)), Mutex::new(spare()), OnceLock::new());
-        let listener = Self { fd, path: path.to_owned(), access, identity, spare, gate, kept: None };
+        let listener = Self::adopt_socket(fd, path, access);
         lchown(path, access.user, access.group).map_err(|error| not_ours(path, access, error))?;
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(|error| BindError::Os {
             what: "set the mode of",

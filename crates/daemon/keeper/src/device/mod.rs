@@ -1,5 +1,6 @@
-//! One device that is kept: what its thread has, and the main thread's hold of it.
+//! One device that is kept: what its thread has, and what the main thread has of it.
 
+mod hold;
 mod thread;
 
 use std::os::fd::OwnedFd;
@@ -12,6 +13,8 @@ use client_socket::Waker;
 use client_socket::keeping::wire::Framing;
 
 use crate::relay::{Limits, Relay};
+
+pub use hold::Held;
 
 /// A device's thread needs no more: its buffer is elsewhere.
 const STACK_BYTES: usize = 256 << 10;
@@ -34,16 +37,16 @@ pub struct Common {
 /// What a device's thread has.
 #[derive(Debug)]
 pub struct State {
-    pub(crate) relay: Relay<OwnedFd>,
+    relay: Relay<OwnedFd>,
     /// To the daemon, if there is one.
-    pub(crate) channel: Option<OwnedFd>,
-    pub(crate) listener: Arc<OwnedFd>,
+    channel: Option<OwnedFd>,
+    listener: Arc<OwnedFd>,
     /// Since when there is no daemon.
-    pub(crate) alone_since: Option<Duration>,
+    alone_since: Option<Duration>,
     /// Since when the client owes the rest of a message.
-    pub(crate) midway_since: Option<Duration>,
+    midway_since: Option<Duration>,
     /// Since when the client could have read more of its reply.
-    pub(crate) unread_since: Option<Duration>,
+    unread_since: Option<Duration>,
 }
 
 /// What the main thread and a device's thread share.
@@ -63,8 +66,19 @@ struct Slot {
     has_ended: bool,
     /// To be closed by the device's thread.
     leftovers: Vec<Arc<OwnedFd>>,
-    /// What the thread has, while it does nothing with it: it closes what can take for ever.
+    /// What the thread has, while it does nothing with it.
     parked: Option<Box<State>>,
+    /// It closes what can take for ever.
+    is_closing: bool,
+    /// It is to do nothing else with what it has, and not to take it back.
+    is_held: bool,
+}
+
+impl Slot {
+    /// Whether the thread is to put aside what it has, now that it knows all that the main thread wants.
+    fn is_to_park(&self) -> bool {
+        self.is_held && self.order.is_none() && self.leftovers.is_empty() && !self.is_to_end
+    }
 }
 
 /// Another daemon's end of things.
@@ -88,7 +102,7 @@ pub struct Given {
     pub channel: OwnedFd,
 }
 
-/// The main thread's hold of a device.
+/// A device, as the main thread has it.
 #[derive(Debug)]
 pub struct Device {
     shared: Arc<Shared>,
@@ -185,7 +199,7 @@ fn spawn(name: &str, state: State, common: Arc<Common>) -> std::io::Result<Arc<S
         has_client: AtomicBool::new(state.relay.socket().is_some()),
     });
     let thread = thread::Thread::new(name, Arc::clone(&shared), common);
-    let builder = Builder::new().name(format!("keep-{name}")).stack_size(STACK_BYTES);
+    let builder = Builder::new().name("device".into()).stack_size(STACK_BYTES);
     builder.spawn(move || thread.run(Box::new(state)))?;
     Ok(shared)
 }
@@ -193,5 +207,9 @@ fn spawn(name: &str, state: State, common: Arc<Common>) -> std::io::Result<Arc<S
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, slot: MutexGuard<'a, Slot>) -> MutexGuard<'a, Slot> {
+        self.changed.wait(slot).unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,6 +20,9 @@ use crate::relay::Discarded;
 /// Nobody is accepted for so long after there was no descriptor left for it.
 const REST: Duration = Duration::from_secs(1);
 
+/// Packets that are still taken of a daemon in whose place another one is.
+const LAST_WORDS: usize = 1024;
+
 /// Which descriptors have something to say.
 #[derive(Debug, Clone, Copy)]
 struct Ready {
@@ -61,15 +64,20 @@ impl Thread {
         (self.common.begin)();
         let _ended = Ended(Arc::clone(&self.shared));
         while self.obey(&mut state) {
+            // Before a daemon hears of the client: it may ask.
+            self.publish(&state);
             self.tell(&mut state);
             self.reply(&mut state);
             if let Some(discarded) = state.relay.take_discarded() {
                 // What it is gone for is told first: closing can take for ever.
                 self.tell(&mut state);
-                state = self.close(state, discarded);
+                state = self.aside(state, discarded);
                 continue;
             }
-            self.shared.has_client.store(state.relay.socket().is_some(), Ordering::Release);
+            if self.shared.lock().is_to_park() {
+                state = self.aside(state, Discarded::default());
+                continue;
+            }
             match self.wait(&state) {
                 Ok(ready) => self.act(&mut state, ready),
                 Err(errno) => {
@@ -79,6 +87,10 @@ impl Thread {
             }
         }
         self.end(state);
+    }
+
+    fn publish(&self, state: &State) {
+        self.shared.has_client.store(state.relay.socket().is_some(), Ordering::Release);
     }
 
     /// Does what the main thread wants; `false`: that is to end.
@@ -91,6 +103,8 @@ impl Thread {
         let leftovers = std::mem::take(&mut slot.leftovers);
         drop(slot);
         if let Some(Order { channel, listener, framing }) = order {
+            // What the one before said last counts.
+            (0..LAST_WORDS).all(|_| self.hear(state));
             state.relay.discard(state.channel.replace(channel));
             state.relay.reframe(framing);
             state.relay.daemon_came();
@@ -102,23 +116,34 @@ impl Thread {
         true
     }
 
-    /// Closes what was somebody's; meanwhile whoever has to can see how things stand.
-    fn close(&mut self, state: Box<State>, discarded: Discarded<OwnedFd>) -> Box<State> {
-        self.shared.has_client.store(state.relay.socket().is_some(), Ordering::Release);
-        self.shared.lock().parked = Some(state);
+    /// Closes what was somebody's, without a hand on anything else: the main thread may have that meanwhile, and for as
+    /// long as it likes.
+    fn aside(&mut self, state: Box<State>, discarded: Discarded<OwnedFd>) -> Box<State> {
+        self.publish(&state);
         let Discarded { client, fds } = discarded;
-        if let Some((socket, why)) = client {
-            let _ = shutdown(&socket, Shutdown::Both);
-            self.log.line(&format!("the client is gone: {}", reason(why)));
-            drop(socket);
-        }
-        drop(fds);
         let mut slot = self.shared.lock();
+        slot.parked = Some(state);
+        slot.is_closing = client.is_some() || !fds.is_empty();
+        self.shared.changed.notify_all();
+        if slot.is_closing {
+            drop(slot);
+            if let Some((socket, why)) = client {
+                let _ = shutdown(&socket, Shutdown::Both);
+                self.log.line(&format!("the client is gone: {}", reason(why)));
+                drop(socket);
+            }
+            drop(fds);
+            slot = self.shared.lock();
+            slot.is_closing = false;
+            self.shared.changed.notify_all();
+        }
         loop {
-            if let Some(state) = slot.parked.take() {
+            if !slot.is_held
+                && let Some(state) = slot.parked.take()
+            {
                 return state;
             }
-            slot = self.shared.changed.wait(slot).unwrap_or_else(std::sync::PoisonError::into_inner);
+            slot = self.shared.wait(slot);
         }
     }
 
@@ -232,11 +257,11 @@ impl Thread {
         self.look_at_clock(state);
     }
 
-    /// Takes one packet of the daemon's.
-    fn hear(&mut self, state: &mut State) {
-        let Some(channel) = &state.channel else { return };
+    /// Takes one packet of the daemon's; `false`: there is none.
+    fn hear(&mut self, state: &mut State) -> bool {
+        let Some(channel) = &state.channel else { return false };
         match receive(channel, &mut self.buffer, RecvFlags::DONTWAIT) {
-            Ok(Received::Nothing) => {}
+            Ok(Received::Nothing) => return false,
             Ok(Received::Bytes(bytes, fds)) => {
                 let said = (bytes <= MAX_PACKET_BYTES).then(|| Said::decode(&self.buffer[..bytes])).flatten();
                 let made_sense = match said {
@@ -258,6 +283,7 @@ impl Thread {
             }
             Ok(Received::End) | Err(_) => self.lose_daemon(state),
         }
+        true
     }
 
     fn lose_daemon(&mut self, state: &mut State) {

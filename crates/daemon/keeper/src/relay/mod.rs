@@ -6,6 +6,7 @@
 //! bounded by what the daemon asks to have kept, which has [`Limits`].
 
 mod client;
+mod save;
 
 use client_socket::keeping::wire::{Framing, Gone, How, Said, Told};
 

@@ -197,10 +197,15 @@ fn lingering() -> (TcpStream, TcpStream) {
 #[test]
 fn a_descriptor_that_hangs_when_closed_holds_nobody_else_up() {
     let mut at = Attached::start(&[]);
+    at.channel.say(&Said::Close { client: at.number });
+    at.channel.gone(at.number, Gone::Left);
+    at.client = Client::connect(&at.path);
     let (hanging, other_end) = lingering();
     at.client.send_with(&message(1, b"have this"), &[hanging.as_fd()]);
-    // The keeper has the last one.
+    // The keeper has the last one, once it takes the client.
     drop(hanging);
+    at.channel.accept();
+    at.number = at.channel.client(false);
     at.channel.gone(at.number, Gone::ForeignFd);
     at.client.sees_the_end();
     let (listener, path) = at.keeper.listener("other");

@@ -87,7 +87,7 @@ fn a_daemon_that_dies_before_it_accepts_changes_nothing() {
 fn a_reply_that_was_sent_in_part_goes_on_without_its_daemon() {
     let mut at = Attached::start(&[]);
     // More than a socket takes at once.
-    let reply: Vec<u8> = (0..100_000_u32).flat_map(|n| [(n % 251) as u8]).collect();
+    let reply: Vec<u8> = (0..130_000_u32).flat_map(|n| [(n % 251) as u8]).collect();
     for number in 1..=8 {
         at.client.send(&message(number, b"much, please"));
     }

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on fails")]
+#![allow(clippy::disallowed_methods, reason = "the keeper under test is another process")]
 
 mod clients;
 mod daemons;
+mod replaced;
 mod sides;

@@ -29,14 +29,18 @@ pub struct Keeper {
 
 impl Keeper {
     pub fn start(arguments: &[&str]) -> Self {
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_evenkeel-keeper")), arguments, Stdio::inherit())
+    }
+
+    pub fn start_program(program: &Path, arguments: &[&str], stderr: Stdio) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         manager.set_read_timeout(Some(PATIENCE)).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_evenkeel-keeper"))
+        let child = Command::new(program)
             .arg(dir.path().join("keeper"))
             .args(arguments)
             .env("NOTIFY_SOCKET", dir.path().join("notify"))
-            .stderr(Stdio::inherit())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let this = Self { dir, child, manager };
@@ -247,7 +251,10 @@ pub struct Attached {
 
 impl Attached {
     pub fn start(arguments: &[&str]) -> Self {
-        let keeper = Keeper::start(arguments);
+        Self::with(Keeper::start(arguments))
+    }
+
+    pub fn with(keeper: Keeper) -> Self {
         let (listener, path) = keeper.listener("db");
         let daemon = Daemon::connect(&keeper.socket());
         let channel = daemon.keep("db", &[listener.as_fd(), memory().as_fd()]);
