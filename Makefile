@@ -5,7 +5,7 @@ CARGO ?= cargo
 .PHONY: build demo check fuzz-check test fuzz-seeds guest-test browser-test bench fuzz clean
 
 build:
-	$(CARGO) build --release --package evenkeel --package evenkeeld
+	$(CARGO) build --release --package evenkeel --package evenkeeld --package keeper
 
 demo: build
 	target/release/evenkeel demo

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Writes and verifies /dev/vda, round after round, until /run/load.stop appears. Then it rests until
+# Writes and verifies the drive $1, round after round, until /run/load.stop appears. Then it rests until
 # /run/read-back appears, and reads the last round's data once more. The host removes all of these first.
 set -e
+export DRIVE=$1
 . /lib/wait-for.sh
 # The host kills and starts the daemon meanwhile.
 READ_BACK_LIMIT_S=600

@@ -256,7 +256,7 @@ pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
         return fs::canonicalize(&path).with_context(|| format!("EVENKEEL_BIN: {}", Path::new(&path).display()));
     }
-    let release = build(&["--package", "evenkeel", "--package", "evenkeeld"])?;
+    let release = build(&["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
     fs::canonicalize(release.join("evenkeel")).context("the binary that cargo built")
 }
 

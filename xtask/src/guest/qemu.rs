@@ -387,6 +387,11 @@ impl Guest {
         drop(self);
     }
 
+    /// What QEMU has printed so far.
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.process.log).unwrap_or_default()).into_owned()
+    }
+
     /// The ends of the guest's console and of QEMU's own output, for a failure's report.
     pub fn logs(&self) -> String {
         let end_of = |path: &Path| {

@@ -59,6 +59,11 @@ impl<I: Interrupts> Controller<I> {
         Ok(this)
     }
 
+    /// Commands that an earlier process fetched and did not complete, and that are still to be executed again.
+    pub fn taken_over(&self) -> usize {
+        self.queues.sqs().map(|sq| sq.again.len()).sum()
+    }
+
     /// Goes on after a takeover, once guest memory is mapped as it was. An interrupt for each queue with completions
     /// that the guest has not read is raised at the next `notify`, as one may have been lost.
     pub fn resume(&mut self) {

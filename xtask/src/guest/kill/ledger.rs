@@ -27,6 +27,8 @@ struct Ring {
 #[derive(Debug, Default)]
 pub struct Ledger {
     tenant: String,
+    /// An NVMe client that a keeper has: its rings' indices are not logged.
+    is_kept: bool,
     rings: BTreeMap<u32, Ring>,
     /// Lives of the daemon that took up every ring.
     pub lives: u64,
@@ -40,11 +42,39 @@ impl Ledger {
         Self { tenant: tenant.to_owned(), ..Self::default() }
     }
 
+    /// The same of an NVMe controller whose client a keeper has.
+    pub fn of_controller(tenant: &str) -> Self {
+        Self { is_kept: true, ..Self::new(tenant) }
+    }
+
+    /// What was entered so far; the next one begins empty.
+    pub fn begin_anew(&mut self) -> Self {
+        let (tenant, is_kept) = (self.tenant.clone(), self.is_kept);
+        std::mem::replace(self, Self { tenant, is_kept, ..Self::default() })
+    }
+
+    /// Whether a life has taken up what there is of the tenant.
+    ///
+    /// # Errors
+    /// When a line of the tenant's can't be read.
+    pub fn is_taken_up(&self, log: &str, queues: u32) -> Result<bool> {
+        if self.is_kept {
+            return Ok(controller_taken_up(log, &self.tenant)?.is_some());
+        }
+        Ok(taken_up(log, &self.tenant)? >= queues)
+    }
+
     /// Enters the whole log of one life of the daemon.
     ///
     /// # Errors
     /// When a line can't be read, or a ring's used index is none that follows from what was before.
     pub fn enter(&mut self, log: &str, queues: u32) -> Result<()> {
+        if self.is_kept {
+            let taken_up = controller_taken_up(log, &self.tenant)?;
+            self.lives += u64::from(taken_up.is_some());
+            self.taken_over += taken_up.unwrap_or(0);
+            return Ok(());
+        }
         for line in log.lines() {
             if let Some((queue, event)) = parse(line, &self.tenant).with_context(|| line.to_owned())? {
                 self.apply(queue, &event).with_context(|| line.to_owned())?;
@@ -56,9 +86,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Requests completed in all rings. Right as long as no ring completes 65536 in one life.
-    pub fn completed(&self) -> u64 {
-        self.rings.values().map(|ring| ring.completed).sum()
+    /// Requests completed in all rings. Right as long as no ring completes 65536 in one life. `None`: not logged.
+    pub fn completed(&self) -> Option<u64> {
+        (!self.is_kept).then(|| self.rings.values().map(|ring| ring.completed).sum())
     }
 
     /// Rings that the last life did not lay down.
@@ -102,7 +132,7 @@ impl Ledger {
 ///
 /// # Errors
 /// When a line of the tenant's can't be read.
-pub fn taken_up(log: &str, tenant: &str) -> Result<u32> {
+fn taken_up(log: &str, tenant: &str) -> Result<u32> {
     let mut queues = std::collections::BTreeSet::new();
     for line in log.lines() {
         if let Some((queue, Event::Resumes { .. })) = parse(line, tenant)? {
@@ -110,6 +140,22 @@ pub fn taken_up(log: &str, tenant: &str) -> Result<u32> {
         }
     }
     Ok(queues.len() as u32)
+}
+
+/// Commands that a life took over of a controller, if it came by one: none of a client's that came new.
+fn controller_taken_up(log: &str, tenant: &str) -> Result<Option<u64>> {
+    for line in log.lines() {
+        let line = line.strip_prefix("evenkeeld: ").unwrap_or(line);
+        let Some(text) = line.strip_prefix(tenant).and_then(|text| text.strip_prefix(": ")) else { continue };
+        if text.starts_with("a client attached") {
+            return Ok(Some(0));
+        }
+        if let Some(text) = text.strip_prefix("its controller goes on, ") {
+            let count = text.strip_suffix(" commands taken over").context("no count of commands")?;
+            return Ok(Some(count.parse()?));
+        }
+    }
+    Ok(None)
 }
 
 /// The ring and event of a line; none where the line is about something else.
@@ -157,8 +203,22 @@ evenkeeld: web: queue 1 stopped at used index 10
         for life in [FIRST, SECOND, LAST] {
             ledger.enter(life, 2).unwrap();
         }
-        assert_eq!(ledger.completed(), 65000 + (65536 - 65000 + 500) + 100 + 10);
+        assert_eq!(ledger.completed(), Some(65000 + (65536 - 65000 + 500) + 100 + 10));
         assert_eq!((ledger.lives, ledger.taken_over, ledger.still_running()), (3, 4, 0));
+    }
+
+    #[test]
+    fn a_controller_is_taken_up_once_in_each_life() {
+        let mut ledger = Ledger::of_controller("db");
+        let first = "evenkeeld: db: listening on /run/db/cntrl\nevenkeeld: db: a client attached (process 7)\n";
+        let next = "evenkeeld: db: a client goes on (process 7)\n";
+        let taken_up = "evenkeeld: db: its controller goes on, 3 commands taken over\n";
+        assert!(!ledger.is_taken_up(next, 2).unwrap());
+        for life in [first, &format!("{next}{taken_up}"), next] {
+            ledger.enter(life, 2).unwrap();
+        }
+        assert_eq!((ledger.lives, ledger.taken_over, ledger.completed()), (2, 3, None));
+        assert!(ledger.enter("db: its controller goes on, many commands taken over", 2).is_err());
     }
 
     #[test]

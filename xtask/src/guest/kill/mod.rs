@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use super::lab::{Lab, Tenant, VIRTIO};
+use super::lab::{Lab, NVME, Tenant, VIRTIO};
 use super::prepare::{self, QEMUS, Qemu};
 use super::qemu::{Accel, Machine};
 use super::{CacheDir, daemon};
@@ -29,6 +29,8 @@ use rig::{Plan, Rig};
 
 /// Kills within the guest tests.
 const FEW_KILLS: u32 = 20;
+/// The same with a keeper.
+const FEW_KEPT_KILLS: u32 = 30;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -38,9 +40,12 @@ pub struct Options {
     /// Replays the moments of the kills [default: of the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// A guest in this version of QEMU alone, 11.1 or 7.2 [default: one in each]
+    /// A guest with a virtio disk in this version of QEMU alone, 11.1 or 7.2 [default: one in each]
     #[arg(long, value_name = "VERSION", value_parser = tenant_in)]
     qemu: Option<Tenant>,
+    /// A guest with an NVMe disk, whose socket a keeper has, beside one with a virtio disk
+    #[arg(long, conflicts_with = "qemu")]
+    nvme: bool,
     #[command(flatten)]
     cache: CacheDir,
     /// Write the figures to this file, as JSON
@@ -79,7 +84,11 @@ pub fn run(options: &Options) -> Result<()> {
     let plan = Plan { kills: options.kills, seed: options.seed.unwrap_or_else(seed_of_now), spoil: options.self_check };
     println!("{} kills, seed {}", plan.kills, plan.seed);
 
-    let tenants = options.qemu.map_or_else(|| VIRTIO.to_vec(), |tenant| vec![tenant]);
+    let tenants = match (options.nvme, options.qemu) {
+        (true, _) => vec![NVME[0], VIRTIO[0]],
+        (false, Some(tenant)) => vec![tenant],
+        (false, None) => VIRTIO.to_vec(),
+    };
     let result = boot_and_run(&machine, accel, &binary, dir.path(), &tenants, &[plan]);
     if options.keep {
         println!("The run's files are in {}.", dir.keep().display());
@@ -99,14 +108,27 @@ pub fn run(options: &Options) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn few_kills(lab: &mut Lab) -> Result<()> {
+    kills_in(lab, &VIRTIO, FEW_KILLS)
+}
+
+/// The same where an NVMe guest's socket is with a keeper, beside a virtio guest.
+///
+/// # Errors
+/// As [`run`].
+pub fn few_kills_beside_a_keeper(lab: &mut Lab) -> Result<()> {
+    kills_in(lab, &[NVME[0], VIRTIO[0]], FEW_KEPT_KILLS)
+}
+
+fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {
     // The storage daemon that stands in for Evenkeel keeps no log of what is in flight.
     let Some(binary) = lab.binary() else { return Ok(()) };
     let seed = seed_of_now();
-    println!("{FEW_KILLS} kills; cargo xtask kill-test --kills {FEW_KILLS} --seed {seed} replays their moments");
-    let plans = [Plan { kills: FEW_KILLS, seed, spoil: false }, Plan { kills: 1, seed, spoil: true }];
+    let nvme = if tenants.iter().all(|tenant| tenant.is_virtio()) { "" } else { " --nvme" };
+    println!("{kills} kills; cargo xtask kill-test{nvme} --kills {kills} --seed {seed} replays their moments");
+    let plans = [Plan { kills, seed, spoil: false }, Plan { kills: 1, seed, spoil: true }];
     // Other guests would only take time from these.
     lab.discard();
-    let reports = boot_and_run(lab.machine(), lab.accel(), &binary, lab.dir(), &VIRTIO, &plans)?;
+    let reports = boot_and_run(lab.machine(), lab.accel(), &binary, lab.dir(), tenants, &plans)?;
     reports[0].print();
     reports.iter().zip(plans).try_for_each(|(report, plan)| judge(report, plan))
 }

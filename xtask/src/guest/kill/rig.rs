@@ -3,20 +3,19 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::ledger::{self, Ledger};
+use super::ledger::Ledger;
 use super::report::{GuestReport, Report};
 use crate::guest::daemon::{self, Daemon};
 use crate::guest::lab::{Tenant, complaints};
 use crate::guest::qemu::{Accel, Disk, Guest, Machine, VCPUS};
 use crate::wait;
 
-/// Each guest's disk, as its kernel names it.
-const DRIVE: &str = "vda";
-/// Its size.
+/// Size of each guest's disk.
 const DISK_SIZE_MIB: u64 = 128;
 /// How long a kill waits after requests have completed again.
 const PAUSE_MS: std::ops::Range<u64> = 20..600;
@@ -44,11 +43,40 @@ pub struct Rig<'a> {
     sockets: Vec<PathBuf>,
     configuration: String,
     members: Vec<Member>,
+    /// Has the NVMe guests' sockets.
+    _keeper: Option<Keeper>,
+}
+
+/// The process that keeps NVMe clients. Dropping it ends it.
+struct Keeper(Child);
+
+impl Keeper {
+    fn start(binary: &Path, socket: &Path) -> Result<Self> {
+        fs::create_dir_all(socket.parent().context("a socket in a folder")?)?;
+        let program = binary.with_file_name("evenkeel-keeper");
+        let child = Command::new(&program).arg(socket).stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut keeper = Self(child.with_context(|| format!("starting {}", program.display()))?);
+        wait::for_this("the keeper's socket", OUTAGE_LIMIT, || {
+            ensure!(keeper.0.try_wait()?.is_none(), "the keeper ended");
+            Ok(socket.exists().then_some(()))
+        })?;
+        Ok(keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Nothing is left to do where it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A guest and what is counted for it.
 struct Member {
     tenant: Tenant,
+    /// Its disk, as its kernel names it.
+    drive: &'static str,
     guest: Guest,
     ledger: Ledger,
     /// Requests completed before the run, and at the last look.
@@ -75,15 +103,21 @@ impl<'a> Rig<'a> {
         daemon::make_image(&daemon::image_of(&dir), DISK_SIZE_MIB * (tenants.len() as u64 + 1))?;
         let sockets: Vec<PathBuf> = tenants.iter().map(|&tenant| daemon::socket_of(&dir, tenant)).collect();
         let configuration = configuration(&dir, tenants);
+        let has_nvme = tenants.iter().any(|tenant| !tenant.is_virtio());
+        let keeper = has_nvme.then(|| Keeper::start(binary, &dir.join("run/keeper"))).transpose()?;
         let daemon = Daemon::start_with(binary, &dir, &configuration, &sockets)?;
         let mut members = Vec::new();
         for (&tenant, socket) in tenants.iter().zip(&sockets) {
-            let disk = Disk::VhostUser(socket.clone());
+            let (disk, drive, ledger) = match tenant.is_virtio() {
+                true => (Disk::VhostUser(socket.clone()), "vda", Ledger::new(tenant.name())),
+                false => (Disk::VfioUser(socket.clone()), "nvme0n1", Ledger::of_controller(tenant.name())),
+            };
             let name = format!("kill-{}", tenant.name());
             members.push(Member {
                 tenant,
+                drive,
                 guest: Guest::spawn(machine, accel, &name, tenant.qemu(), &[disk])?,
-                ledger: Ledger::new(tenant.name()),
+                ledger,
                 first: 0,
                 last: 0,
                 most_in_a_life: 0,
@@ -91,7 +125,7 @@ impl<'a> Rig<'a> {
             });
         }
         members.iter_mut().try_for_each(|member| member.guest.wait_ready())?;
-        Ok((Self { binary, dir, sockets, configuration, members }, daemon))
+        Ok((Self { binary, dir, sockets, configuration, members, _keeper: keeper }, daemon))
     }
 
     /// Starts a daemon for guests that are there and have none.
@@ -112,7 +146,8 @@ impl<'a> Rig<'a> {
         for member in &mut self.members {
             // What an earlier run left.
             member.guest.run("rm -f /run/resting /run/read-back")?;
-            member.guest.start_job("load", "sh /usr/sbin/kill-load", ROUND_LIMIT + OUTAGE_LIMIT * plan.kills)?;
+            let load = format!("sh /usr/sbin/kill-load /dev/{}", member.drive);
+            member.guest.start_job("load", &load, ROUND_LIMIT + OUTAGE_LIMIT * plan.kills)?;
         }
         self.wait_for_requests(&mut daemon, Instant::now())?;
         let mut random = fastrand::Rng::with_seed(plan.seed);
@@ -159,7 +194,7 @@ impl<'a> Rig<'a> {
             let name = member.tenant.name();
             wait::for_this(&format!("all queues of {name}"), OUTAGE_LIMIT, || {
                 daemon.check()?;
-                Ok((ledger::taken_up(&daemon.log_text(), name)? >= VCPUS).then_some(()))
+                Ok(member.ledger.is_taken_up(&daemon.log_text(), VCPUS)?.then_some(()))
             })
             .with_context(|| daemon.log_text())
         })
@@ -171,7 +206,7 @@ impl<'a> Rig<'a> {
         let deadline = Instant::now() + OUTAGE_LIMIT;
         for member in &mut self.members {
             let name = member.tenant.name();
-            let before = member.guest.requests(DRIVE)?.0;
+            let before = member.guest.requests(member.drive)?.0;
             let mut now = before;
             while now == before {
                 daemon.check()?;
@@ -180,7 +215,7 @@ impl<'a> Rig<'a> {
                 if !member.guest.job_runs("load")? {
                     break;
                 }
-                now = member.guest.requests(DRIVE)?.0;
+                now = member.guest.requests(member.drive)?.0;
             }
             member.longest_outage = member.longest_outage.max(since.elapsed());
             member.most_in_a_life = member.most_in_a_life.max(now - member.last);
@@ -226,6 +261,7 @@ struct Ending {
     requests: u64,
     in_flight: u64,
     kernel_complaints: Vec<String>,
+    qemu_said: Vec<String>,
     fio_complaints: Vec<String>,
 }
 
@@ -244,20 +280,21 @@ impl Member {
             fio_complaints.push(format!("the load ended with {}: {}", output.code, output.text));
         }
         let rounds = guest.attempt("cat /run/resting", OUTAGE_LIMIT)?.text;
-        let (requests, in_flight) = guest.requests(DRIVE)?;
+        let (requests, in_flight) = guest.requests(self.drive)?;
         let log = guest.run("dmesg -r -c")?;
         Ok(Ending {
             rounds: rounds.trim().parse().unwrap_or(0),
             requests,
             in_flight,
             kernel_complaints: complaints(&log, true).into_iter().map(str::to_owned).collect(),
+            qemu_said: guest.output().lines().map(str::to_owned).collect(),
             fio_complaints,
         })
     }
 
     /// The run's report; what comes after is counted from here.
     fn report(&mut self, ending: Ending) -> GuestReport {
-        let ledger = std::mem::replace(&mut self.ledger, Ledger::new(self.tenant.name()));
+        let ledger = self.ledger.begin_anew();
         let report = GuestReport {
             tenant: self.tenant.name().to_owned(),
             qemu: self.tenant.qemu().version().to_owned(),
@@ -271,6 +308,8 @@ impl Member {
             in_flight: ending.in_flight,
             longest_outage_ms: self.longest_outage.as_millis() as u64,
             kernel_complaints: ending.kernel_complaints,
+            // QEMU says that it connects again, where it does; a kept client has nothing to say.
+            qemu_said: if self.tenant.is_virtio() { Vec::new() } else { ending.qemu_said },
             fio_complaints: ending.fio_complaints,
         };
         (self.first, self.last, self.most_in_a_life) = (ending.requests, ending.requests, 0);
@@ -279,7 +318,7 @@ impl Member {
     }
 }
 
-/// One tenant's queues are served by the shared poller, the other's by a thread each.
+/// One virtio tenant's queues are served by the shared poller, the other's by a thread each.
 fn configuration(dir: &Path, tenants: &[Tenant]) -> String {
     let mut text = format!(
         r#"runtime_dir = "{dir}/run"
@@ -295,15 +334,19 @@ name = "passthrough"
         image = daemon::image_of(dir).display(),
     );
     for &tenant in tenants {
-        let threads = if tenant == Tenant::Virtio { "shared" } else { "per-queue" };
+        let (frontend, threads) = match tenant {
+            Tenant::Virtio => ("vhost-user-blk", "threads = \"shared\""),
+            Tenant::OldVirtio => ("vhost-user-blk", "threads = \"per-queue\""),
+            Tenant::Guaranteed | Tenant::BestEffort => ("vfio-user", ""),
+        };
         text += &format!(
             r#"
 [[tenant]]
 name = "{name}"
 size = "{DISK_SIZE_MIB}MiB"
-frontend = "vhost-user-blk"
+frontend = "{frontend}"
 queues = {VCPUS}
-threads = "{threads}"
+{threads}
 "#,
             name = tenant.name()
         );

@@ -84,8 +84,8 @@ pub trait FrontEnd: Source + Send + 'static {
     /// but a flush of what it wrote (VQ 0), and memory is let go of once nothing in flight uses it.
     fn leave(&mut self);
 
-    /// The daemon ends, and nothing of the tenant is in flight. A client that goes on with the next one must find all as
-    /// it was; else its client is gone, as in [`leave`](Self::leave).
+    /// The daemon ends, and nothing of the tenant is in flight. A client that goes on with the next one must find all
+    /// as it was; any other is gone, as in [`leave`](Self::leave).
     fn part(&mut self) {
         self.leave();
     }

@@ -424,6 +424,8 @@ impl FrontEnd for NvmeDevice {
             Order::Connected(session) => self.connected(session),
             Order::Restored => {
                 self.is_paused = false;
+                let taken_over = self.controller.taken_over();
+                self.log.info(&format!("{}: its controller goes on, {taken_over} commands taken over", self.name));
                 self.controller.resume();
                 self.notify();
             }
