@@ -78,8 +78,6 @@ impl Load {
             completed: 0,
             violations: 0,
             mean_latency: Nanos::from_micros(20),
-            period_mean_latency: Nanos::from_micros(20),
-            max_latency: Nanos::from_micros(40),
             busy_pollers: 1,
             best_effort_cap: None,
         });

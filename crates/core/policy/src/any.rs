@@ -245,6 +245,10 @@ impl Policy for AnyPolicy {
         each!(&self.chosen, policy => policy.bound(tenant))
     }
 
+    fn idle_bound(&self, guaranteed: bool) -> Option<Bound> {
+        each!(&self.chosen, policy => policy.idle_bound(guaranteed))
+    }
+
     fn wrr_weights(&self) -> Option<WrrWeights> {
         each!(&self.chosen, policy => policy.wrr_weights())
     }

@@ -116,10 +116,6 @@ pub struct TenantReport {
     pub violations: u64,
     /// Mean latency (fetch to completion) over the last interval; 0 if none completed.
     pub mean_latency: Nanos,
-    /// Mean latency over the last whole period (200 ms); 0 if none completed.
-    pub period_mean_latency: Nanos,
-    /// Highest latency in the last interval.
-    pub max_latency: Nanos,
     /// Pollers at which it had commands in the last interval or has some in flight; at least 1.
     pub busy_pollers: u32,
     /// Of a best-effort tenant: the [`RestsOn::best_effort_cap`] that its pollers enforce, the largest of them.
@@ -198,6 +194,11 @@ pub trait Policy {
 
     /// The latency that this tenant can count on now, with what it rests on, if the policy gives one.
     fn bound(&self, _tenant: TenantId) -> Option<Bound> {
+        None
+    }
+
+    /// The same for any tenant, guaranteed or not, that had nothing with the drive in the last interval.
+    fn idle_bound(&self, _guaranteed: bool) -> Option<Bound> {
         None
     }
 

@@ -360,8 +360,6 @@ fn report(tenant: TenantId, class: Class) -> TenantReport {
         completed: 0,
         violations: 0,
         mean_latency: Nanos::from_micros(20),
-        period_mean_latency: Nanos::from_micros(20),
-        max_latency: Nanos::from_micros(30),
         busy_pollers: 1,
         best_effort_cap: None,
     }

@@ -201,8 +201,6 @@ fn the_window_is_split_with_other_pollers() {
         completed: 1,
         violations: 0,
         mean_latency: T0,
-        period_mean_latency: T0,
-        max_latency: T0,
         busy_pollers: 1,
         best_effort_cap: None,
     };

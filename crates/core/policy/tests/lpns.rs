@@ -309,8 +309,6 @@ fn report(tenant: u32, class: Class, submitted: u64, busy_pollers: u32) -> Tenan
         completed: submitted,
         violations: 0,
         mean_latency: Nanos::from_micros(20),
-        period_mean_latency: Nanos::from_micros(20),
-        max_latency: Nanos::from_micros(30),
         busy_pollers,
         best_effort_cap: None,
     }

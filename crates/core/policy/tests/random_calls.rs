@@ -90,8 +90,6 @@ impl Model {
             completed: 0,
             violations: 0,
             mean_latency: Nanos::from_micros(20),
-            period_mean_latency: Nanos::from_micros(20),
-            max_latency: Nanos::from_micros(30),
             busy_pollers: 1,
             best_effort_cap: None,
         });

@@ -3,9 +3,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use io_model::{Nanos, TenantId};
-use policy::{Bound, Class, TenantFigure, TenantReport};
+use policy::{Bound, Class, TenantFigure, TenantReport, TenantSlot};
 
 use crate::probe::Recent;
+use crate::shared::Shared;
 use crate::{Counters, Iterations, Probe};
 
 /// Where pollers learn of each other's tenants, and `stats` of all of them.
@@ -14,27 +15,56 @@ use crate::{Counters, Iterations, Probe};
 /// 10 ms interval by each poller, never per command.
 #[derive(Debug, Default)]
 pub struct Board {
-    /// By tenant.
-    probes: RwLock<Vec<Arc<Probe>>>,
+    probes: RwLock<Entries>,
     pollers: RwLock<Vec<Arc<Iterations>>>,
 }
 
+/// All probes.
+#[derive(Debug, Default)]
+struct Entries {
+    /// By tenant.
+    list: Vec<Entry>,
+    /// Times that it changed.
+    changes: u64,
+}
+
+/// A probe, and where its poller tells whether there is something new in it.
+#[derive(Debug)]
+struct Entry {
+    /// Beside the probe's own: of an idle tenant that isn't read.
+    tenant: TenantId,
+    slot: TenantSlot,
+    shared: Arc<Shared>,
+    probe: Arc<Probe>,
+}
+
+/// What a poller last read of every tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    pub(crate) tenants: Vec<TenantReport>,
+    /// What the tenants' pollers had told by then, added up: none of it ever falls.
+    stirs: Vec<u32>,
+    /// [`Entries::changes`] by then.
+    changes: u64,
+}
+
 impl Board {
-    /// Adds a probe of a tenant: one for each poller that serves it. A probe that is there already stays.
-    pub fn add(&self, probe: Arc<Probe>) {
+    /// Adds a probe of a tenant, which is in this slot of the poller that shares this: one for each poller that serves
+    /// it.
+    pub(crate) fn add(&self, probe: Arc<Probe>, shared: Arc<Shared>, slot: TenantSlot) {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
-        if probes.iter().any(|other| Arc::ptr_eq(other, &probe)) {
-            return;
-        }
-        let at = probes.partition_point(|other| other.tenant() <= probe.tenant());
-        probes.insert(at, probe);
+        let tenant = probe.tenant();
+        let at = probes.list.partition_point(|other| other.tenant <= tenant);
+        probes.list.insert(at, Entry { tenant, slot, shared, probe });
+        probes.changes += 1;
     }
 
     /// Forgets a probe, and what it counted. A tenant without any left the drive: no report names it from now on.
     /// Pollers that still hold it may go on counting for nobody.
     pub fn remove(&self, probe: &Arc<Probe>) {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
-        probes.retain(|other| !Arc::ptr_eq(other, probe));
+        probes.list.retain(|other| !Arc::ptr_eq(&other.probe, probe));
+        probes.changes += 1;
     }
 
     /// A poller begins.
@@ -56,23 +86,54 @@ impl Board {
     /// Every tenant's probes, in the order of their identifiers.
     pub fn tenants(&self) -> Vec<TenantProbes> {
         let probes = self.probes.read().unwrap_or_else(PoisonError::into_inner);
-        probes.chunk_by(same_tenant).map(|probes| TenantProbes(probes.to_vec())).collect()
+        let of_tenant = |entries: &[Entry]| entries.iter().map(|entry| Arc::clone(&entry.probe)).collect();
+        probes.list.chunk_by(same_tenant).map(|entries| TenantProbes(of_tenant(entries))).collect()
     }
 
-    /// Fills `reports` with every tenant's recent past.
-    pub(crate) fn reports(&self, reports: &mut Vec<TenantReport>) {
-        reports.clear();
+    /// Brings every tenant's recent past up to date. Of those who did nothing since the last time nothing is read but
+    /// that.
+    pub(crate) fn reports(&self, reports: &mut Reports) {
         let probes = self.probes.read().unwrap_or_else(PoisonError::into_inner);
-        reports.extend(probes.chunk_by(same_tenant).map(|of_tenant| {
-            let mut sum = Recent::default();
-            of_tenant.iter().for_each(|probe| sum += probe.recent());
-            sum.report(&of_tenant[0])
-        }));
+        if probes.changes != reports.changes {
+            *reports = Reports { changes: probes.changes, ..Reports::default() };
+        }
+        for (at, of_tenant) in probes.list.chunk_by(same_tenant).enumerate() {
+            reports.update(at, of_tenant);
+        }
     }
 }
 
-fn same_tenant(one: &Arc<Probe>, other: &Arc<Probe>) -> bool {
-    one.tenant() == other.tenant()
+impl Reports {
+    fn update(&mut self, at: usize, of_tenant: &[Entry]) {
+        let (mut stirs, mut goes_on) = (0_u32, false);
+        for entry in of_tenant {
+            let told = entry.shared.stirs(entry.slot);
+            stirs = stirs.wrapping_add(told);
+            goes_on |= told % 2 == 1;
+        }
+        if at == self.tenants.len() {
+            self.tenants.push(read(of_tenant));
+            self.stirs.push(stirs);
+        } else if goes_on || stirs != self.stirs[at] {
+            self.tenants[at] = read(of_tenant);
+            self.stirs[at] = stirs;
+        }
+        let report = &mut self.tenants[at];
+        if !report.class.is_guaranteed() {
+            let caps = of_tenant.iter().filter_map(|entry| entry.shared.best_effort_cap());
+            report.best_effort_cap = caps.reduce(f64::max);
+        }
+    }
+}
+
+fn read(of_tenant: &[Entry]) -> TenantReport {
+    let mut sum = Recent::default();
+    of_tenant.iter().for_each(|entry| sum += entry.probe.recent());
+    sum.report(&of_tenant[0].probe)
+}
+
+fn same_tenant(one: &Entry, other: &Entry) -> bool {
+    one.tenant == other.tenant
 }
 
 /// All probes of one tenant, at least one: what it experienced at all of its pollers together.
@@ -146,13 +207,25 @@ mod tests {
     use super::*;
     use io_model::Op;
 
+    const CLASS: Class = Class::Guaranteed { latency_target: Some(Nanos(50)) };
+
+    /// A poller of one tenant in slot 0.
+    fn poller(board: &Board, tenant: u32) -> (Arc<Probe>, Arc<Shared>) {
+        let (probe, shared) = (Arc::new(Probe::new(TenantId(tenant), CLASS)), Arc::<Shared>::default());
+        shared.make_room(TenantSlot(0));
+        board.add(Arc::clone(&probe), Arc::clone(&shared), TenantSlot(0));
+        (probe, shared)
+    }
+
+    fn reports<'a>(board: &Board, reports: &'a mut Reports) -> &'a [TenantReport] {
+        board.reports(reports);
+        &reports.tenants
+    }
+
     #[test]
     fn a_tenant_with_two_pollers_is_reported_once() {
-        let class = Class::Guaranteed { latency_target: Some(Nanos(50)) };
-        let probe = |tenant| Arc::new(Probe::new(TenantId(tenant), class));
-        let (first, other, second) = (probe(3), probe(4), probe(3));
         let board = Board::default();
-        [&first, &other, &second].into_iter().for_each(|probe| board.add(Arc::clone(probe)));
+        let [(first, _), (other, _), (second, _)] = [3, 4, 3].map(|tenant| poller(&board, tenant));
         for (probe, latencies_ns) in [(&first, &[20, 30, 40][..]), (&second, &[90])] {
             for latency_ns in latencies_ns {
                 probe.submitted();
@@ -162,27 +235,54 @@ mod tests {
         }
         second.submitted();
 
-        let mut reports = Vec::new();
-        board.reports(&mut reports);
-        let [report, idle] = &reports[..] else { panic!("{reports:?}") };
+        let mut seen = Reports::default();
+        let [report, idle] = reports(&board, &mut seen) else { panic!("two tenants") };
         assert_eq!((report.tenant, report.submitted, report.completed), (TenantId(3), 5, 4));
-        assert_eq!((report.mean_latency, report.max_latency), (Nanos(45), Nanos(90)), "weighted by commands");
+        assert_eq!(report.mean_latency, Nanos(45), "weighted by commands");
         assert_eq!((report.violations, report.busy_pollers), (1, 2));
         assert_eq!((idle.tenant, idle.submitted, idle.busy_pollers), (TenantId(4), 0, 1));
 
         let [tenant, _] = &board.tenants()[..] else { panic!("two tenants") };
         assert_eq!((tenant.counters().completed, tenant.counters().write_bytes), (4, 2048));
         assert_eq!(tenant.latency_counts().iter().sum::<u64>(), 4);
-        first.publish(None, 0b01);
-        second.publish(None, 0b10);
+        first.publish_hwqs(0b01);
+        second.publish_hwqs(0b10);
         assert_eq!(tenant.hwqs_in_use(), 0b11);
 
         board.remove(&first);
-        board.reports(&mut reports);
-        assert_eq!((reports[0].submitted, reports[0].completed), (2, 1), "the other poller's remain");
-        board.add(Arc::clone(&second));
+        let report = reports(&board, &mut seen)[0];
+        assert_eq!((report.submitted, report.completed), (2, 1), "the other poller's remain");
         board.remove(&second);
-        board.reports(&mut reports);
-        assert_eq!(reports.iter().map(|report| report.tenant).collect::<Vec<_>>(), [TenantId(4)]);
+        let left: Vec<TenantId> = reports(&board, &mut seen).iter().map(|report| report.tenant).collect();
+        assert_eq!(left, [other.tenant()]);
+    }
+
+    #[test]
+    fn of_a_tenant_that_does_nothing_nothing_is_read() {
+        let board = Board::default();
+        let (probe, shared) = poller(&board, 3);
+        let mut seen = Reports::default();
+        let mut submitted = || reports(&board, &mut seen)[0].submitted;
+        assert_eq!(submitted(), 0);
+        probe.submitted();
+        assert_eq!(submitted(), 0, "its poller told of nothing");
+        shared.turn(TenantSlot(0));
+        assert_eq!(submitted(), 1);
+        probe.submitted();
+        assert_eq!(submitted(), 2, "it goes on");
+        probe.submitted();
+        shared.turn(TenantSlot(0));
+        assert_eq!(submitted(), 3, "its last");
+        probe.submitted();
+        assert_eq!(submitted(), 3);
+        // Two changes that nobody looked in between.
+        shared.turn(TenantSlot(0));
+        shared.turn(TenantSlot(0));
+        assert_eq!(submitted(), 4);
+        probe.set_class(Class::BestEffort { weight: 7 });
+        shared.changed(TenantSlot(0));
+        shared.publish(None, Some(2.5));
+        let report = reports(&board, &mut seen)[0];
+        assert_eq!((report.class, report.best_effort_cap), (Class::BestEffort { weight: 7 }, Some(2.5)));
     }
 }

@@ -9,6 +9,7 @@
 //! - [`Probe`]: what one tenant experienced at one poller, written by that one, read by anyone (`probe.rs`);
 //! - [`Board`]: the probes of all tenants of a drive, through which pollers learn of each other; a tenant's are added
 //!   up;
+//! - what a poller tells of all its tenants at once (`shared.rs`);
 //! - [`Iterations`]: what one poller does with its time (`iterations.rs`);
 //! - [`Inside`]: its HWQs and its policy's figures, for operators (`inside.rs`);
 //! - [`Recorder`]: every command of one tenant, while somebody records it (`recorder.rs`).
@@ -26,6 +27,7 @@ mod iterations;
 mod poller;
 mod probe;
 mod recorder;
+mod shared;
 
 pub use board::{Board, TenantProbes};
 pub use histogram::{Histogram, Percentiles, at_most};

@@ -1,13 +1,17 @@
 //! The poll iteration.
 
+mod interval;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::{Mapping, MemoryListener, Refused};
 use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
-use policy::{Bound, Next, Policy, TenantReport, TenantSlot, Terms, VqSlot};
+use policy::{Bound, Next, Policy, TenantSlot, Terms, VqSlot};
 
+use crate::board::Reports;
 use crate::flights::{Flight, Flights};
+use crate::shared::Shared;
 use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe, Recorded, Recorder};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
@@ -52,9 +56,11 @@ struct Tenant<S> {
     inflight: u32,
     /// Whether the source has completions to announce.
     touched: bool,
+    /// Is in [`Poller::stirring`].
+    stirs: bool,
     hwqs_used: u64,
-    /// What the probe shows of the bound and of the HWQs used; none: nothing of these terms.
-    shown: Option<(Option<Bound>, u64)>,
+    /// The bound that the probe shows while the tenant stirs; none: none of these terms.
+    shown: Option<Option<Bound>>,
     /// See [`WORK_PER_LOOK`].
     work: u32,
     /// While somebody records its commands.
@@ -125,11 +131,15 @@ pub struct Poller<S, B, P> {
     next_policy: Option<P>,
     board: Arc<Board>,
     inside: Arc<Inside>,
+    shared: Arc<Shared>,
     tenants: Vec<Option<Tenant<S>>>,
+    /// Tenants with commands with the device, or that had some in one of the last two intervals: the end of an interval
+    /// is about them alone.
+    stirring: Vec<TenantSlot>,
     vqs: Vec<Vq>,
     free_vqs: Vec<VqSlot>,
     flights: Flights,
-    reports: Vec<TenantReport>,
+    reports: Reports,
     next_interval: Nanos,
     /// Intervals that ended.
     intervals: usize,
@@ -149,11 +159,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             next_policy: None,
             board,
             inside,
+            shared: Arc::default(),
             tenants: Vec::new(),
+            stirring: Vec::new(),
             vqs: Vec::new(),
             free_vqs: Vec::new(),
             flights: Flights::default(),
-            reports: Vec::new(),
+            reports: Reports::default(),
             next_interval: now + INTERVAL,
             intervals: 0,
             last_progress: now,
@@ -182,8 +194,12 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         if at == self.tenants.len() {
             self.tenants.push(None);
         }
+        let slot = TenantSlot(at as u16);
         probe.set_class(terms.class);
-        self.board.add(Arc::clone(&probe));
+        probe.belongs_to(&self.shared);
+        self.shared.make_room(slot);
+        self.stirring.reserve(self.tenants.len() - self.stirring.len());
+        self.board.add(Arc::clone(&probe), Arc::clone(&self.shared), slot);
         self.tenants[at] = Some(Tenant {
             source,
             probe,
@@ -193,12 +209,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             slots: vec![VqSlot(0); 128],
             inflight: 0,
             touched: false,
+            stirs: false,
             hwqs_used: 0,
             shown: None,
             work: 0,
             recorder: None,
         });
-        Ok(TenantSlot(at as u16))
+        Ok(slot)
     }
 
     /// Other terms from now on, while commands wait and are in flight; see [`Policy::change_terms`]. The probe, and so
@@ -209,6 +226,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         tenant.terms = *terms;
         tenant.shown = None;
         tenant.probe.set_class(terms.class);
+        self.shared.changed(slot);
         self.policy.change_terms(slot, terms, now);
         true
     }
@@ -253,7 +271,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             return None;
         }
         self.set_live(at, 0, now);
-        let Tenant { source, probe, .. } = self.tenants[at].take()?;
+        let Tenant { source, probe, stirs, .. } = self.tenants[at].take()?;
+        if stirs {
+            self.stirring.retain(|other| *other != slot);
+            self.shared.turn(slot);
+        }
         self.policy.forget(slot);
         self.board.remove(&probe);
         Some(source)
@@ -526,6 +548,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 self.inside.submitted(hwq);
                 tenant.inflight += 1;
                 tenant.hwqs_used |= 1 << hwq.0.min(63);
+                if !tenant.stirs {
+                    tenant.stirs = true;
+                    self.stirring.push(vq.tenant);
+                    self.shared.turn(vq.tenant);
+                }
                 tenant.probe.submitted();
                 progress.sent += 1;
             }
@@ -549,47 +576,6 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.touched) {
             tenant.touched = false;
             tenant.source.notify();
-        }
-    }
-
-    fn end_interval(&mut self, now: Nanos) {
-        self.tenants.iter().flatten().for_each(|tenant| tenant.probe.next_interval());
-        self.board.reports(&mut self.reports);
-        self.policy.interval(&self.reports, now);
-        // After the policy's interval: a bound is about what may go from now on.
-        for tenant in self.tenants.iter_mut().flatten() {
-            let (bound, hwqs_used) = (self.policy.bound(tenant.probe.tenant()), std::mem::take(&mut tenant.hwqs_used));
-            // Of a thousand idle tenants nothing changes, and their cache lines may be with who reads them.
-            if tenant.shown != Some((bound, hwqs_used)) && tenant.probe.publish(bound, hwqs_used) {
-                tenant.shown = Some((bound, hwqs_used));
-            }
-        }
-        self.tell_inside();
-        self.next_interval += INTERVAL;
-        if self.next_interval <= now {
-            // We slept through some intervals; they were idle.
-            self.next_interval = now + INTERVAL;
-        }
-    }
-
-    /// Publishes what operators may want to see: each tenant's once per period, some at each interval, so that no
-    /// iteration takes the time for a thousand of them.
-    fn tell_inside(&mut self) {
-        let Self { inside, policy, tenants, vqs, intervals, .. } = self;
-        *intervals = (*intervals + 1) % INTERVALS_PER_PERIOD;
-        inside.publish(|tell| policy.figures(tell));
-        for at in (*intervals..tenants.len()).step_by(INTERVALS_PER_PERIOD) {
-            let Some(tenant) = &mut tenants[at] else { continue };
-            let (mut waiting, mut rest) = (0, tenant.live | tenant.told);
-            tenant.told = tenant.live;
-            while rest != 0 {
-                let index = rest.trailing_zeros() as u16;
-                rest &= rest - 1;
-                let slot = (tenant.live & (1 << index) != 0).then(|| tenant.slots[usize::from(index)]);
-                tenant.probe.publish_hwq(index, slot.and_then(|slot| policy.hwq_of(slot)));
-                waiting += slot.map_or(0, |slot| u64::from(vqs[usize::from(slot.0)].backlog));
-            }
-            tenant.probe.publish_inside(waiting, |tell| policy.tenant_figures(TenantSlot(at as u16), tell));
         }
     }
 }

@@ -2,32 +2,24 @@
 //!
 //! A tenant whose queues several pollers serve has a probe at each; the [`Board`](crate::Board) adds them up. One
 //! poller writes, with plain loads and stores on cache lines of its own; policies, `stats` and other
-//! pollers read. Latencies of the last periods are kept in two arrays of 10 ms intervals: while the
-//! poller records into one, readers have the finished one (LPNS §4.5's two-phase array).
+//! pollers read. Latencies are kept of two intervals of 10 ms: while the poller records into one, readers have the
+//! finished one (after LPNS §4.5's two-phase array). Of a tenant that does nothing neither advances.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use io_model::{HwqId, Nanos, Op, Outcome, TenantId};
 use policy::{Bound, Class, TenantFigure, TenantReport};
 
+use crate::Histogram;
 use crate::count::{Count, Figures};
-use crate::{Histogram, INTERVALS_PER_PERIOD};
+use crate::shared::Shared;
 
 #[derive(Debug, Default)]
 struct Interval {
     count: Count,
     sum_ns: Count,
-    max_ns: Count,
-}
-
-impl Interval {
-    fn clear(&self) {
-        for count in [&self.count, &self.sum_ns, &self.max_ns] {
-            count.set(0);
-        }
-    }
 }
 
 /// Totals since the tenant was added.
@@ -91,11 +83,7 @@ pub(crate) struct Recent {
     violations: u64,
     count: u64,
     sum_ns: u64,
-    max_ns: u64,
-    period_count: u64,
-    period_sum_ns: u64,
     busy_pollers: u32,
-    best_effort_cap: Option<f64>,
 }
 
 impl AddAssign for Recent {
@@ -105,38 +93,25 @@ impl AddAssign for Recent {
         self.violations += other.violations;
         self.count += other.count;
         self.sum_ns += other.sum_ns;
-        self.max_ns = self.max_ns.max(other.max_ns);
-        self.period_count += other.period_count;
-        self.period_sum_ns += other.period_sum_ns;
         self.busy_pollers += other.busy_pollers;
-        // None is less than any.
-        if other.best_effort_cap > self.best_effort_cap {
-            self.best_effort_cap = other.best_effort_cap;
-        }
     }
 }
 
 impl Recent {
-    /// For the tenant that `probe` is one of.
+    /// For the tenant that `probe` is one of; nothing is said of a cap.
     pub(crate) fn report(&self, probe: &Probe) -> TenantReport {
-        let mean = |sum_ns: u64, count: u64| Nanos(sum_ns.checked_div(count).unwrap_or(0));
         TenantReport {
             tenant: probe.tenant,
             class: probe.class(),
             submitted: self.submitted,
             completed: self.completed,
             violations: self.violations,
-            mean_latency: mean(self.sum_ns, self.count),
-            period_mean_latency: mean(self.period_sum_ns, self.period_count),
-            max_latency: Nanos(self.max_ns),
+            mean_latency: Nanos(self.sum_ns.checked_div(self.count).unwrap_or(0)),
             busy_pollers: self.busy_pollers.max(1),
-            best_effort_cap: self.best_effort_cap,
+            best_effort_cap: None,
         }
     }
 }
-
-/// No cap, as bits: NaN.
-const NO_CAP: u64 = u64::MAX;
 
 /// A class in one word, so that its kind and its number are always of the same one.
 #[derive(Debug)]
@@ -189,14 +164,13 @@ pub struct Probe {
     /// Of all intervals before the current one: summed once per interval, not per command.
     served_sum_ns: Count,
     histogram: Histogram,
-    phases: [[Interval; INTERVALS_PER_PERIOD]; 2],
-    /// Number of the current interval since start: its cell is `phases[n / 20 % 2][n % 20]`.
+    intervals: [Interval; 2],
+    /// Number of the current interval: even ones are counted in the first of `intervals`.
     interval: AtomicU32,
+    /// Of its poller, once it has one.
+    shared: OnceLock<Arc<Shared>>,
     /// Written once per interval at most, and only if nobody reads it just then: the poller never waits.
-    bound: Mutex<Option<Bound>>,
-    /// The bits of a best-effort tenant's cap; see [`TenantReport::best_effort_cap`]. Apart from the bound, which other
-    /// pollers must not lock.
-    best_effort_cap: AtomicU64,
+    bound: Mutex<Shown>,
     hwqs_in_use: AtomicU64,
     /// What follows is for operators alone, and once per period.
     poller: Count,
@@ -204,6 +178,14 @@ pub struct Probe {
     figures: Figures<{ TenantFigure::COUNT }>,
     /// By queue.
     hwq_of: Box<[AtomicU16]>,
+}
+
+/// Where the bound of a tenant is.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    /// It does nothing, and has the one that its poller shows for all such.
+    Idle,
+    Own(Option<Bound>),
 }
 
 /// VQs that a tenant has at most.
@@ -233,10 +215,10 @@ impl Probe {
             latency_sum_ns: Count::default(),
             served_sum_ns: Count::default(),
             histogram: Histogram::default(),
-            phases: Default::default(),
+            intervals: Default::default(),
             interval: AtomicU32::new(0),
-            bound: Mutex::new(None),
-            best_effort_cap: AtomicU64::new(NO_CAP),
+            shared: OnceLock::new(),
+            bound: Mutex::new(Shown::Idle),
             hwqs_in_use: AtomicU64::new(0),
             poller: Count::default(),
             waiting: Count::default(),
@@ -267,9 +249,13 @@ impl Probe {
         self.submitted.add(1);
     }
 
+    /// The poller that has it from now on; the first one stays.
+    pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) {
+        self.shared.get_or_init(|| Arc::clone(shared));
+    }
+
     fn cell(&self, interval: u32) -> &Interval {
-        let n = interval as usize;
-        &self.phases[n / INTERVALS_PER_PERIOD % 2][n % INTERVALS_PER_PERIOD]
+        &self.intervals[interval as usize % 2]
     }
 
     /// Records one completion: `waited` in the VQ since its doorbell was seen, then `served` by the device.
@@ -299,9 +285,6 @@ impl Probe {
         let cell = self.cell(self.interval.load(Ordering::Relaxed));
         cell.count.add(1);
         cell.sum_ns.add(served.0);
-        if served.0 > cell.max_ns.get() {
-            cell.max_ns.set(served.0);
-        }
     }
 
     #[cold]
@@ -318,19 +301,21 @@ impl Probe {
     pub(crate) fn next_interval(&self) {
         let current = self.interval.load(Ordering::Relaxed);
         let next = current.wrapping_add(1);
-        // An idle tenant's are only read: its cache lines may be with who else reads them.
-        if self.cell(next).count.get() > 0 {
-            self.cell(next).clear();
-        }
+        let cell = self.cell(next);
+        cell.count.set(0);
+        cell.sum_ns.set(0);
         self.interval.store(next, Ordering::Release);
         // After the interval: a reader in between misses it for a moment and never counts it twice.
-        let served_ns = self.cell(current).sum_ns.get();
-        if served_ns > 0 {
-            self.served_sum_ns.add(served_ns);
-        }
+        self.served_sum_ns.add(self.cell(current).sum_ns.get());
     }
 
-    /// What a policy needs to know: totals, and latencies of the last finished interval and period.
+    /// Whether nothing ended in the last interval. With nothing in flight, further ones would change nothing that
+    /// anybody reads.
+    pub(crate) fn was_calm(&self) -> bool {
+        self.cell(self.interval.load(Ordering::Relaxed).wrapping_sub(1)).count.get() == 0
+    }
+
+    /// What a policy needs to know: totals, and latencies of the last finished interval.
     pub fn report(&self) -> TenantReport {
         self.recent().report(self)
     }
@@ -339,8 +324,6 @@ impl Probe {
     pub(crate) fn recent(&self) -> Recent {
         let now = self.interval.load(Ordering::Acquire);
         let last = self.cell(now.wrapping_sub(1));
-        let finished = &self.phases[(now as usize / INTERVALS_PER_PERIOD + 1) % 2];
-        let sum = |field: fn(&Interval) -> &Count| finished.iter().map(|cell| field(cell).get()).sum::<u64>();
         let (submitted, completed, count) = (self.submitted.get(), self.completed.get(), last.count.get());
         Recent {
             submitted,
@@ -348,12 +331,7 @@ impl Probe {
             violations: self.violations.get(),
             count,
             sum_ns: last.sum_ns.get(),
-            max_ns: last.max_ns.get(),
-            period_count: sum(|cell| &cell.count),
-            period_sum_ns: sum(|cell| &cell.sum_ns),
             busy_pollers: u32::from(count > 0 || submitted > completed),
-            best_effort_cap: Some(f64::from_bits(self.best_effort_cap.load(Ordering::Relaxed)))
-                .filter(|cap| !cap.is_nan()),
         }
     }
 
@@ -381,19 +359,29 @@ impl Probe {
         &self.histogram
     }
 
-    /// Publishes what the policy promises now and over which HWQs (one bit each) the tenant sends. `false`: somebody
-    /// reads the bound just now, so it is as it was.
-    pub(crate) fn publish(&self, bound: Option<Bound>, hwqs_in_use: u64) -> bool {
-        let guaranteed = self.class().is_guaranteed();
+    /// Publishes what the policy promises now. `false`: somebody reads the bound just now, so it is as it was.
+    pub(crate) fn publish_bound(&self, bound: Option<Bound>) -> bool {
+        self.show(Shown::Own(bound))
+    }
+
+    /// From now on the tenant does nothing, and has what its poller promises all such. `false`: as above.
+    pub(crate) fn rest(&self) -> bool {
+        self.hwqs_in_use.store(0, Ordering::Relaxed);
+        self.show(Shown::Idle)
+    }
+
+    fn show(&self, shown: Shown) -> bool {
         let free = self.bound.try_lock();
         let is_free = free.is_ok();
         if let Ok(mut published) = free {
-            *published = bound.filter(|_| guaranteed);
+            *published = shown;
         }
-        let cap = bound.filter(|_| !guaranteed).and_then(|bound| bound.rests_on.best_effort_cap);
-        self.best_effort_cap.store(cap.map_or(NO_CAP, f64::to_bits), Ordering::Relaxed);
-        self.hwqs_in_use.store(hwqs_in_use, Ordering::Relaxed);
         is_free
+    }
+
+    /// Publishes over which HWQs (one bit each) the tenant sends.
+    pub(crate) fn publish_hwqs(&self, in_use: u64) {
+        self.hwqs_in_use.store(in_use, Ordering::Relaxed);
     }
 
     /// The poller of that number serves the tenant here.
@@ -437,9 +425,16 @@ impl Probe {
         told.filter(|(_, hwq)| *hwq != NO_HWQ)
     }
 
-    /// The policy's latency bound with what it rests on, if it gives one.
+    /// The policy's latency bound with what it rests on, if it gives a guaranteed tenant one.
     pub fn bound(&self) -> Option<Bound> {
-        *self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+        if !self.class().is_guaranteed() {
+            return None;
+        }
+        let shown = *self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        match shown {
+            Shown::Own(bound) => bound,
+            Shown::Idle => self.shared.get()?.idle_bound(),
+        }
     }
 
     /// The HWQs used in the last interval, one bit each (the 64th stands for all above).
@@ -453,18 +448,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_period_is_read_from_the_finished_phase() {
+    fn what_is_read_is_of_the_finished_interval() {
         let probe = Probe::new(TenantId(1), Class::Guaranteed { latency_target: Some(Nanos(50)) });
-        for interval in 0..INTERVALS_PER_PERIOD as u64 {
+        for interval in 0..20 {
             probe.submitted();
             probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(interval + 40));
             probe.next_interval();
         }
-        // The first phase (latencies 40 to 59) is finished; the writer is in the second.
-        let report = probe.report();
-        assert_eq!(report.mean_latency, Nanos(59));
-        assert_eq!(report.max_latency, Nanos(59));
-        assert_eq!(report.period_mean_latency, Nanos((40 + 59) / 2));
+        assert_eq!(probe.report().mean_latency, Nanos(59));
+        assert!(!probe.was_calm());
         // With the one nanosecond in the queue, 50 to 59 are over the target of 50.
         assert_eq!(probe.counters().violations, 10);
         assert_eq!(probe.counters().read_bytes, 20 * 4096);
@@ -488,8 +480,10 @@ mod tests {
     #[test]
     fn an_idle_tenant_reports_zero_latency() {
         let probe = Probe::new(TenantId(1), Class::BestEffort { weight: 1 });
-        (0..50).for_each(|_| probe.next_interval());
-        assert_eq!(probe.report().mean_latency, Nanos(0));
-        assert_eq!(probe.report().period_mean_latency, Nanos(0));
+        probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(40));
+        probe.next_interval();
+        assert_eq!((probe.report().mean_latency, probe.was_calm()), (Nanos(40), false));
+        probe.next_interval();
+        assert_eq!((probe.report().mean_latency, probe.was_calm()), (Nanos(0), true));
     }
 }

@@ -2,13 +2,16 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use backend_memory::{Null, NullDrive};
 use backend_wrappers::{Checked, Delay, Fate, Fault, Faults, Faulty};
 use io_model::{Command, DeviceError, Fetch, HwqId, IoBuf, Nanos, Op, Outcome, Place, Source, TenantId, Token, VqId};
-use policy::{Class, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
+use policy::{
+    Class, Lpns, LpnsConfig, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot,
+};
 use poller::{Board, INTERVAL, INTERVALS_PER_PERIOD, Poller, Probe};
 
 /// What happened, in order.
@@ -99,6 +102,8 @@ struct InOrder {
     forgotten: Vec<TenantSlot>,
     completed: u32,
     intervals: Vec<usize>,
+    /// The last ones.
+    reports: Vec<TenantReport>,
 }
 
 impl Policy for InOrder {
@@ -149,6 +154,7 @@ impl Policy for InOrder {
 
     fn interval(&mut self, reports: &[TenantReport], _now: Nanos) {
         self.intervals.push(reports.len());
+        self.reports = reports.to_vec();
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
@@ -264,6 +270,56 @@ fn what_operators_want_to_see_is_published_within_a_period() {
         bench.poller.step(Nanos(INTERVAL.0 * (interval + INTERVALS_PER_PERIOD as u64)));
     }
     assert_eq!((probe.hwqs().count(), bench.poller.inside().in_flight()[0]), (0, 0));
+}
+
+#[test]
+fn every_poller_hears_of_a_tenant_that_starts_and_stops() {
+    let mut bench = Bench::new();
+    let mut other = Poller::new(slow(), InOrder::default(), Arc::clone(&bench.board), Nanos(0));
+    let (busy, _) = bench.add(1, []);
+    bench.add(2, []);
+    let mut interval = |commands: u64| {
+        let waiting = &mut bench.poller.source_mut(busy).unwrap().waiting;
+        waiting.extend(0..commands);
+        let now = bench.poller.policy().intervals.len() as u64 * INTERVAL.0;
+        [0, 100, 200, INTERVAL.0].into_iter().for_each(|later| _ = bench.poller.step(Nanos(now + later)));
+        other.step(Nanos(now + INTERVAL.0));
+        let reports = [&bench.poller, &other].map(|poller| poller.policy().reports.clone());
+        assert_eq!(reports[0], reports[1]);
+        assert_eq!((reports[0].len(), reports[0][1].submitted), (2, 0));
+        let TenantReport { submitted, completed, mean_latency, .. } = reports[0][0];
+        assert_eq!(submitted, completed);
+        (submitted, mean_latency)
+    };
+    for (commands, total, mean) in [(0, 0, 0), (2, 2, 100), (0, 2, 0), (0, 2, 0), (1, 3, 100), (1, 4, 100), (0, 4, 0)] {
+        assert_eq!(interval(commands), (total, Nanos(mean)));
+    }
+}
+
+#[test]
+fn an_idle_tenant_has_the_bound_of_all_idle_ones() {
+    let policy = Lpns::new(LpnsConfig::p5800x().with_hwqs(1, 0, 4)).unwrap();
+    let (log, board) = (Log::default(), Arc::<Board>::default());
+    let mut poller = Poller::new(slow(), policy, board, Nanos(0));
+    let mut add = |id: u32, terms: Terms, commands: Range<u64>| {
+        let probe = Arc::new(Probe::new(TenantId(id), terms.class));
+        let source = Scripted::new(TenantId(id), &log, commands);
+        (poller.add(source, Arc::clone(&probe), &terms).ok().unwrap(), probe)
+    };
+    let promised = Terms::guaranteed(Some(Nanos::from_micros(50)));
+    let (_, idle) = add(1, promised, 0..0);
+    let (_, busy) = add(2, promised, 0..4);
+    let (slot, other) = add(3, Terms::default(), 0..0);
+    assert_eq!([&idle, &busy, &other].map(|probe| probe.bound()), [None; 3]);
+    for at in (0..3).flat_map(|interval| [0, 200].map(|later| Nanos(interval * INTERVAL.0 + later))) {
+        poller.step(at);
+    }
+    // One interval saw the commands, the next one that nothing more is with the drive.
+    poller.step(Nanos(3 * INTERVAL.0));
+    assert!(idle.bound().is_some() && other.bound().is_none());
+    assert_eq!((idle.bound(), busy.bound()), (poller.policy().idle_bound(true), idle.bound()));
+    poller.change_terms(slot, &promised, Nanos(3 * INTERVAL.0 + 1));
+    assert_eq!(other.bound(), idle.bound(), "promised by now");
 }
 
 #[test]

@@ -224,9 +224,13 @@ impl Detector {
         }
         (seen.submitted, seen.completed, seen.violations) = (submitted, completed, violations);
         // Little's law, or what is in flight at this moment if that is more.
-        let mean = u128::from(newly_completed) * u128::from(report.mean_latency.0) / u128::from(elapsed.0);
+        let mean = match newly_completed {
+            // Most tenants mostly: no division.
+            0 => 0,
+            completed => u128::from(completed) * u128::from(report.mean_latency.0) / u128::from(elapsed.0),
+        };
         seen.depth = submitted.saturating_sub(completed).max(mean as u64);
-        seen.iops = newly_submitted as f64 * 1e9 / elapsed.0 as f64;
+        seen.iops = if newly_submitted == 0 { 0.0 } else { newly_submitted as f64 * 1e9 / elapsed.0 as f64 };
         (seen, known.map(|_| newly_submitted))
     }
 }
@@ -284,8 +288,6 @@ mod tests {
             completed: submitted,
             violations,
             mean_latency: Nanos::from_micros(20),
-            period_mean_latency: Nanos::from_micros(20),
-            max_latency: Nanos::from_micros(60),
             busy_pollers: 1,
             best_effort_cap: None,
         }

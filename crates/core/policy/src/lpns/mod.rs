@@ -137,25 +137,30 @@ impl Lpns {
     /// what this poller enforces alone.
     pub fn bound_of(&self, tenant: TenantId) -> Bound {
         let (depth, _) = self.detector.load_of(tenant);
+        self.bound_at(depth, self.queues.is_guaranteed(tenant))
+    }
+
+    /// The same of a tenant that keeps so many commands in flight.
+    fn bound_at(&self, depth: u64, guaranteed: bool) -> Bound {
         let overdraft = f64::from(self.largest_cost) / f64::from(COST_UNIT) - 1.0;
         let windowed = self.throttle.guaranteed_limit() < u64::MAX;
         let mut throttle = self.throttle_state();
         // What went under the last interval's cap may still be with the drive, and other pollers may be a moment
         // behind.
         if let [Some(cap), Some(before)] = self.caps {
-            let told = if self.queues.is_guaranteed(tenant) { self.told_cap } else { 0.0 };
+            let told = if guaranteed { self.told_cap } else { 0.0 };
             throttle.cap = Some(cap.max(before).max(told));
         } else {
             throttle.engaged = false;
         }
         let bound = bound::bound(&self.config, &throttle, windowed, self.observed.as_ref(), depth, overdraft);
-        if self.is_overtaken(tenant) { Bound { corrected: None, vouched: None, ..bound } } else { bound }
+        if self.is_overtaken(guaranteed) { Bound { corrected: None, vouched: None, ..bound } } else { bound }
     }
 
     /// Whether the drive may serve any number of others' later commands before a tenant's: those of a higher class. It
     /// makes what is in flight no measure of a wait.
-    fn is_overtaken(&self, tenant: TenantId) -> bool {
-        self.config.hwqs_high.is_some() && (self.some_not_high || !self.queues.is_guaranteed(tenant))
+    fn is_overtaken(&self, guaranteed: bool) -> bool {
+        self.config.hwqs_high.is_some() && (self.some_not_high || !guaranteed)
     }
 
     fn next_guaranteed(&mut self) -> Option<Next> {
@@ -307,6 +312,10 @@ impl Policy for Lpns {
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {
         Some(self.bound_of(tenant))
+    }
+
+    fn idle_bound(&self, guaranteed: bool) -> Option<Bound> {
+        Some(self.bound_at(0, guaranteed))
     }
 
     fn wrr_weights(&self) -> Option<WrrWeights> {

@@ -262,7 +262,6 @@ impl<P: Policy> World<P> {
         let seen = &mut self.seen[tenant];
         let last = &seen.latencies_ns[seen.interval_start.1..];
         let mean = last.iter().sum::<u64>().checked_div(last.len() as u64).unwrap_or(0);
-        let max = last.iter().max().copied().unwrap_or(0);
         seen.per_interval.push(seen.submitted - seen.interval_start.0);
         seen.interval_start = (seen.submitted, seen.latencies_ns.len());
         TenantReport {
@@ -272,8 +271,6 @@ impl<P: Policy> World<P> {
             completed: seen.completed,
             violations: seen.violations,
             mean_latency: Nanos(mean),
-            period_mean_latency: Nanos(mean),
-            max_latency: Nanos(max),
             busy_pollers: 1,
             best_effort_cap: None,
         }
