@@ -105,20 +105,22 @@ fn who_is_served_no_more_is_sent_away() {
 #[test]
 fn a_state_of_other_queues_is_not_gone_on_with() {
     let home = Home::new();
-    home.configure(CONFIG);
     let _keeper = Keeper::start(&home);
-    let daemon = home.serve();
-    let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
-    daemon.wait_log("web: a client attached", 1);
-    daemon.stop();
-    home.configure(&format!("{CONFIG}queues = 1\n"));
-    let daemon = home.serve();
-    daemon.wait_log("web: client disconnected: an earlier process's state of its controller", 1);
-    let (code, report) = load.end();
-    assert_ne!(code, Some(0), "{report:#}");
-    // The next client is served.
-    home.attach("web").write(0, &pattern(1, 512)).unwrap();
-    daemon.stop();
+    for (queues, others) in [(2, 1), (1, 2)] {
+        home.configure(&format!("{CONFIG}queues = {queues}\n"));
+        let daemon = home.serve();
+        let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
+        daemon.wait_log("web: a client attached", 1);
+        daemon.stop();
+        home.configure(&format!("{CONFIG}queues = {others}\n"));
+        let daemon = home.serve();
+        daemon.wait_log("web: client disconnected: an earlier process's state of its controller", 1);
+        let (code, report) = load.end();
+        assert_ne!(code, Some(0), "{report:#}");
+        // The next client is served.
+        home.attach("web").write(0, &pattern(1, 512)).unwrap();
+        daemon.stop();
+    }
 }
 
 #[test]

@@ -192,11 +192,14 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
         Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
     };
     let journal_bytes = nvme_controller::journal_bytes(config);
-    if let Some((true, [doorbells, journal])) = listener.held() {
+    // A journal of another length is another controller's: in the new one there is nothing to go on with, and the client
+    // is sent away.
+    let is_its = |journal: &OwnedFd| rustix::fs::fstat(journal).is_ok_and(|file| file.st_size as u64 == journal_bytes);
+    if let Some((true, [doorbells, journal])) = listener.held()
+        && is_its(journal)
+    {
         let doorbells = doorbells.try_clone()?;
-        // A journal of another length is another controller's: taking over is refused, and the client sent away.
-        let len_bytes = rustix::fs::fstat(journal)?.st_size as u64;
-        let journal = Mapping::shared(journal.as_fd(), 0, len_bytes, true).context("can't map a journal")?;
+        let journal = Mapping::shared(journal.as_fd(), 0, journal_bytes, true).context("can't map a journal")?;
         let page = doorbells_in(&doorbells)?;
         return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal })));
     }
