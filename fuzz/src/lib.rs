@@ -10,6 +10,7 @@
 //! | [`daemon`] | two tenants of the whole daemon, over both protocols, on real sockets | whatever the one does, the other one's data are right, and the one is served again |
 //! | [`block_device`] | descriptors of a block device's requests, and tags that the kernel hands over at any time | a model of the tags, each descriptor's exact command or error, one answer for each |
 //! | [`drive`] | registers, completions and memory of an NVMe controller that lies to our initiator | nothing panics or hangs, each command ends once, none that is not in flight |
+//! | [`keeper`] | a client's bytes and a daemon's packets, between which a device is kept, saved and gone on with | a model of the protocol: each message whole, told once or again, kept ones in order, no descriptor held without reason |
 //! | [`virtqueues`] | virtio-blk requests, good and bad, kills and recoveries, over a small guest memory | a model of the rings, of guest memory, of the drive and of what is in flight |
 //!
 //! A harness takes bytes and panics when something does not hold. The fuzzer feeds it what it finds; the
@@ -25,6 +26,7 @@ pub mod daemon;
 mod descriptors;
 pub mod drive;
 pub mod front_end;
+pub mod keeper;
 pub mod messages;
 pub mod registers;
 #[cfg(test)]
@@ -36,10 +38,11 @@ pub mod virtqueues;
 pub type Harness = fn(&[u8]);
 
 /// Each fuzz target's name and harness.
-pub const TARGETS: [(&str, Harness); 9] = [
+pub const TARGETS: [(&str, Harness); 10] = [
     ("commands", commands::run),
     ("daemon", daemon::run),
     ("drive", drive::run),
+    ("keeper", keeper::run),
     ("registers", registers::run),
     ("tenants", tenants::run),
     ("ublk", block_device::run),

@@ -51,6 +51,10 @@ pub enum ThreadKind {
     Gate,
     /// Any thread of the process that makes block devices.
     Ublk,
+    /// Serves daemons, in the process that keeps their clients; executes that process's program again.
+    Keeper,
+    /// Keeps one device's clients there.
+    Kept,
 }
 
 /// A system call, and what its arguments must be: the number of one, and how it compares to a value (32 bits).
@@ -313,10 +317,65 @@ const HISTORY: &[Call] = &[
     any(SYS_unlink),
 ];
 
+/// Where the kernel's own functions are, which tell the time: asked for once, by whoever is first.
+const PR_GET_AUXV: u64 = 0x4155_5856;
+
+/// A client's socket, beside its descriptors.
+const KEPT: &[Call] = &[any(SYS_read), any(SYS_accept4), (SYS_prctl, &[(0, Eq, PR_GET_AUXV)])];
+
+/// A daemon's sockets, and what there is when the program begins again.
+const KEEPER: &[Call] = &[
+    any(SYS_accept4),
+    any(SYS_socketpair),
+    any(SYS_geteuid),
+    (SYS_prctl, &[(0, Eq, PR_GET_AUXV)]),
+    (SYS_ioctl, &[(1, Eq, FIONBIO)]),
+    any(SYS_eventfd2),
+    any(SYS_signalfd4),
+    any(SYS_memfd_create),
+    any(SYS_pwrite64),
+    any(SYS_pread64),
+    (SYS_socket, &[(0, Eq, AF_UNIX as u64)]),
+    any(SYS_connect),
+];
+
+/// Trying a program out in a process of its own, and executing it; what it does until it has walls of its own.
+const PROGRAM: &[Call] = &[
+    any(SYS_execve),
+    any(SYS_clone),
+    any(SYS_clone3),
+    any(SYS_wait4),
+    any(SYS_waitid),
+    any(SYS_pidfd_open),
+    any(SYS_pidfd_send_signal),
+    any(SYS_pipe2),
+    any(SYS_dup3),
+    any(SYS_mmap),
+    any(SYS_set_tid_address),
+    any(SYS_prlimit64),
+    any(SYS_rt_sigaction),
+    any(SYS_readlinkat),
+    any(SYS_faccessat),
+    (SYS_prctl, &[(0, Eq, PR_SET_DUMPABLE as u64), (1, Eq, 0)]),
+    (SYS_prctl, &[(0, Eq, PR_SET_NO_NEW_PRIVS as u64)]),
+    (SYS_prctl, &[(0, Eq, PR_CAP_AMBIENT as u64)]),
+    any(SYS_capset),
+    any(SYS_capget),
+    any(SYS_getcwd),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_arch_prctl),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_access),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_dup2),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_vfork),
+];
+
 const MAIN: &[Call] = &[any(SYS_read), any(SYS_recvfrom)];
 
 impl ThreadKind {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Main,
         Self::Owner,
         Self::Poller,
@@ -338,6 +397,8 @@ impl ThreadKind {
         Self::Trace,
         Self::Gate,
         Self::Ublk,
+        Self::Keeper,
+        Self::Kept,
     ];
 
     /// What it may do. A filter stays with the threads that its thread starts: who starts others has their tables too.
@@ -360,6 +421,8 @@ impl ThreadKind {
             Self::Gate => &[RUNTIME, SPAWN, GATE],
             Self::Ublk => &[RUNTIME, SPAWN, RINGS, FILES, UBLK],
             Self::Closing => &[RUNTIME, UNLISTEN],
+            Self::Keeper => &[RUNTIME, SPAWN, GATE, KEEPER, PROGRAM, FILES, UNLISTEN],
+            Self::Kept => &[RUNTIME, GATE, KEPT],
         }
     }
 
@@ -387,6 +450,16 @@ impl ThreadKind {
             Self::Trace => "trace",
             Self::Gate => "gate",
             Self::Ublk => "ublk",
+            Self::Keeper => "keeper",
+            Self::Kept => "kept",
+        }
+    }
+
+    /// The program whose thread it is.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Keeper | Self::Kept => "evenkeel-keeper",
+            _ => "evenkeeld",
         }
     }
 }

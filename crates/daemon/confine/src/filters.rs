@@ -16,7 +16,7 @@ static FILTERS: OnceLock<BTreeMap<ThreadKind, BpfProgram>> = OnceLock::new();
 
 thread_local! {
     /// For the last words. Needs no initialization, which a signal handler must not do.
-    static NAME: Cell<&'static str> = const { Cell::new("that has no filter yet") };
+    static NAME: Cell<(&'static str, &'static str)> = const { Cell::new(("evenkeel", "that has no filter yet")) };
 }
 
 /// From now on a thread that [`enter`]s is confined, and a call that its filter does not allow ends the process.
@@ -45,7 +45,7 @@ pub fn is_armed() -> bool {
 /// The kernel refused: a thread that can't be confined must not run.
 pub fn enter(kind: ThreadKind) {
     let Some(filter) = FILTERS.get().and_then(|filters| filters.get(&kind)) else { return };
-    NAME.set(kind.name());
+    NAME.set((kind.program(), kind.name()));
     if let Err(error) = apply_filter(filter) {
         panic!("can't confine the {} thread: {error}; --unconfined goes without", kind.name());
     }
@@ -123,13 +123,14 @@ extern "C" fn handler(_signal: libc::c_int, info: *const libc::siginfo_t, _conte
     let call = unsafe { info.cast::<u8>().add(SI_SYSCALL).cast::<libc::c_int>().read_unaligned() };
     let mut digits = [0; 10];
     let call = decimal(call.unsigned_abs(), &mut digits);
-    let name = NAME.try_with(Cell::get).unwrap_or("that ends");
-    let words: [&[u8]; 5] = [
-        b"evenkeeld: the thread ",
+    let (program, name) = NAME.try_with(Cell::get).unwrap_or(("evenkeel", "that ends"));
+    let words: [&[u8]; 6] = [
+        program.as_bytes(),
+        b": the thread ",
         name.as_bytes(),
         b" made the system call ",
         call,
-        b", which its filter forbids; the daemon ends here, please report it\n",
+        b", which its filter forbids; the program ends here, please report it\n",
     ];
     let mut line = [0; 160];
     let mut len = 0;

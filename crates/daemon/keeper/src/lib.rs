@@ -45,7 +45,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use client_socket::{Access, BindError, Listener};
-use confine::take_inherited;
+use confine::{ThreadKind, take_inherited};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -77,9 +77,21 @@ pub enum Error {
     Os { what: &'static str, error: std::io::Error },
 }
 
-/// Whether this program could go on with what another one saved, of that version.
+/// Whether this program could go on with what another one saved, of that version. It does what it would do to begin
+/// with: the walls of whoever asks are around this process too, and it ends here if it breaks one.
 pub fn can_resume(version: u64) -> bool {
-    version == saved::VERSION
+    let could_begin = watch_signals().is_ok() && raise_walls().is_ok() && Program::find().is_ok() && {
+        let thread = std::thread::Builder::new().spawn(|| confine::enter(ThreadKind::Kept));
+        thread.is_ok_and(|thread| thread.join().is_ok())
+    };
+    version == saved::VERSION && could_begin
+}
+
+/// Before any thread starts. The main thread's filter comes later.
+fn raise_walls() -> std::io::Result<()> {
+    confine::hide_memory()?;
+    confine::drop_privileges(None)?;
+    confine::arm()
 }
 
 /// Keeps clients until a signal asks it to end. First thing in `main`.
@@ -90,21 +102,36 @@ pub fn run(options: &Options) -> Result<(), Error> {
     let os = |what| move |error: std::io::Error| Error::Os { what, error };
     let saved = options.resume.map(take_saved).transpose().map_err(os("take what the program before it had"))?;
     let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
-    let program = Program::find().map_err(os("find its own file"))?;
+    let mut program = Program::find().map_err(os("find its own file"))?;
     let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
+    if options.unconfined {
+        line("--unconfined: no system call filters; debuggers and core dumps see what it has of clients");
+    } else {
+        raise_walls().map_err(os("raise its walls (--unconfined goes without)"))?;
+    }
     let common = Arc::new(Common {
         next_client: AtomicU64::new(1),
         limits: Limits::default(),
         stall_limit: STALL_LIMIT,
         give_up_after: options.give_up_after,
-        begin: || {},
+        begin: || confine::enter(ThreadKind::Kept),
     });
     let control = match saved {
-        None => Control::new(signals, listen(&options.socket)?, common, program),
+        None => {
+            let listener = listen(&options.socket)?;
+            program.confine();
+            Control::new(signals, listener, common, program)
+        }
         Some((saved, mut fds)) => {
-            let Saved { listener, daemon, devices, .. } =
+            let Saved { listener, daemon, devices, is_confined } =
                 Saved::restore(&saved, &mut fds, &common).ok_or(Error::NotResumed)?;
             let listener = Listener::adopt_socket(listener, &options.socket, Access::default());
+            // A filter stays, and there is room for so many.
+            if is_confined {
+                program.is_confined = true
+            } else {
+                program.confine()
+            }
             line(&format!("replaced; {} devices go on", devices.len()));
             let mut control = Control::new(signals, listener, common, program);
             control.go_on(daemon, devices);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use confine::ThreadKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -34,7 +35,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub struct Program {
     path: PathBuf,
     arguments: Vec<OsString>,
-    /// The main thread has its filter.
+    /// The main thread has its filter, which the next program has then from the beginning.
     pub is_confined: bool,
 }
 
@@ -51,6 +52,12 @@ impl Program {
         let path = if has_folder { std::path::absolute(name)? } else { std::fs::read_link("/proc/self/exe")? };
         let arguments = arguments.filter(|argument| !argument.as_bytes().starts_with(RESUME.as_bytes())).collect();
         Ok(Self { path, arguments, is_confined: false })
+    }
+
+    /// Confines the main thread, if anybody is.
+    pub fn confine(&mut self) {
+        confine::enter(ThreadKind::Keeper);
+        self.is_confined = confine::is_armed();
     }
 
     /// Has the program that is in the file now go on with everything. Returns only if it doesn't.

@@ -17,8 +17,7 @@ fn raw(number: libc::c_long, arguments: [libc::c_long; 3]) {
 }
 
 /// What no thread of the daemon may do.
-const FORBIDDEN: [Trial; 12] = [
-    ("execute", || raw(libc::SYS_execve, [0; 3])),
+const FORBIDDEN: [Trial; 9] = [
     ("trace", || raw(libc::SYS_ptrace, [libc::PTRACE_TRACEME as _, 0, 0])),
     ("signal others", || raw(libc::SYS_kill, [0, 0, 0])),
     ("become another user", || raw(libc::SYS_setresuid, [0, 0, 0])),
@@ -27,13 +26,14 @@ const FORBIDDEN: [Trial; 12] = [
     ("a socket to the network", || raw(libc::SYS_socket, [libc::AF_INET as _, libc::SOCK_STREAM as _, 0])),
     ("a socket to the kernel", || raw(libc::SYS_socket, [libc::AF_NETLINK as _, libc::SOCK_RAW as _, 0])),
     ("code", || raw(libc::SYS_mprotect, [0, 4096, (libc::PROT_READ | libc::PROT_EXEC) as _])),
-    ("a handler of signals", || raw(libc::SYS_rt_sigaction, [libc::SIGSYS as _, 0, 0])),
     ("dumpable", || raw(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as _, 1, 0])),
-    ("a process", || raw(libc::SYS_clone, [libc::SIGCHLD as _, 0, 0])),
 ];
 
 /// What only some may do, and who.
-const FOR_SOME: [(Trial, &[ThreadKind]); 7] = [
+const FOR_SOME: [(Trial, &[ThreadKind]); 10] = [
+    (("execute", || raw(libc::SYS_execve, [0; 3])), &[ThreadKind::Keeper]),
+    (("a handler of signals", || raw(libc::SYS_rt_sigaction, [libc::SIGSYS as _, 0, 0])), &[ThreadKind::Keeper]),
+    (("a process", || raw(libc::SYS_clone, [libc::SIGCHLD as _, 0, 0])), &[ThreadKind::Keeper]),
     (
         ("see how full a file system is", || raw(libc::SYS_fstatfs, [-1, 0, 0])),
         &[ThreadKind::Owner, ThreadKind::Client, ThreadKind::Metrics],
@@ -50,6 +50,7 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 7] = [
             ThreadKind::History,
             ThreadKind::Why,
             ThreadKind::Ublk,
+            ThreadKind::Keeper,
         ],
     ),
     (("a ring", || raw(libc::SYS_io_uring_setup, [0; 3])), &[ThreadKind::Owner, ThreadKind::Ublk]),
@@ -60,12 +61,17 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 7] = [
     (
         ("take descriptors", || raw(libc::SYS_recvmsg, [-1, 0, 0])),
         &[
+            // Of whoever keeps clients, as their sockets are closed.
+            ThreadKind::Main,
+            ThreadKind::Closing,
             ThreadKind::Owner,
             ThreadKind::Client,
             ThreadKind::Gate,
             ThreadKind::Control,
             ThreadKind::Api,
             ThreadKind::Ublk,
+            ThreadKind::Keeper,
+            ThreadKind::Kept,
         ],
     ),
 ];
@@ -106,7 +112,7 @@ fn assert_forbidden(kind: ThreadKind, call: &str) {
     let output = try_one(kind, call);
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{kind:?}, {call}: {}; {told}", output.status);
-    let words = format!("evenkeeld: the thread {} made the system call ", kind.name());
+    let words = format!("{}: the thread {} made the system call ", kind.program(), kind.name());
     assert!(told.contains(&words) && told.contains("which its filter forbids"), "{kind:?}, {call}: {told}");
 }
 
@@ -119,7 +125,8 @@ fn assert_allowed(kind: ThreadKind, call: &str) {
 #[test]
 fn a_forbidden_call_ends_the_process_whichever_thread_makes_it() {
     for kind in ThreadKind::ALL {
-        let starts_threads = matches!(kind, ThreadKind::Owner | ThreadKind::Gate | ThreadKind::Ublk);
+        let starts_threads =
+            matches!(kind, ThreadKind::Owner | ThreadKind::Gate | ThreadKind::Ublk | ThreadKind::Keeper);
         for (call, _) in FORBIDDEN {
             assert_forbidden(kind, call);
         }

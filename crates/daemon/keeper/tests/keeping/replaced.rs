@@ -70,6 +70,34 @@ fn what_is_held_goes_on() {
 }
 
 #[test]
+fn its_walls_stay_up() {
+    let at = Attached::start(&[]);
+    let threads = format!("/proc/{}/task", at.keeper.child.id());
+    // Not once more each time: the kernel has room for so many filters.
+    let filters = || {
+        let of = |thread: std::io::Result<std::fs::DirEntry>| {
+            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            let field = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                line.trim().parse::<u32>().unwrap()
+            };
+            assert_eq!((field("Seccomp:"), field("NoNewPrivs:")), (2, 1));
+            field("Seccomp_filters:")
+        };
+        std::fs::read_dir(&threads).unwrap().map(of).collect::<Vec<_>>()
+    };
+    let at_first = filters();
+    assert_eq!(at_first.len(), 2, "the main thread and the device's");
+    for _ in 0..3 {
+        replace(&at.keeper);
+        // The device's thread may still be on its way.
+        while filters() != [1, 2] {
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn under_load_no_reply_is_lost_and_none_comes_twice() {
     let keeper = Keeper::start(&[]);
     let daemon = Daemon::connect(&keeper.socket());
@@ -148,7 +176,8 @@ fn a_program_that_can_not_go_on_is_not_let() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("evenkeel-keeper");
     std::fs::copy(env!("CARGO_BIN_EXE_evenkeel-keeper"), &program).unwrap();
-    let keeper = Keeper::start_program(&program, &[], Stdio::piped());
+    // Without walls, so that a shell may stand for another program.
+    let keeper = Keeper::start_program(&program, &["--unconfined"], Stdio::piped());
     let mut at = Attached::with(keeper);
     let mut told = std::io::BufReader::new(at.keeper.child.stderr.take().unwrap());
     let mut refuses = |at: &mut Attached, why: &str| {

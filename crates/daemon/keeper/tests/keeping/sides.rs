@@ -10,6 +10,7 @@ use std::time::Duration;
 use client_socket::keeping::wire::{Answer, Framing, Gone, How, MAX_PACKET_BYTES, Request, Said, Told, VERSION};
 use client_socket::{Received, receive, send_whole};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -141,7 +142,7 @@ fn packet(socket: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MAX_PACKET_BYTES];
     match receive(socket, &mut bytes, RecvFlags::empty()) {
         Ok(Received::Bytes(len, fds)) => Some((bytes[..len].to_vec(), fds)),
-        Ok(Received::End) | Err(_) => None,
+        Ok(Received::End) | Err(Errno::CONNRESET) => None,
         other => panic!("nothing in time: {other:?}"),
     }
 }
