@@ -1,8 +1,8 @@
 //! What is kept of one device, between a client that sends what it likes, in pieces, and daemons that come, go and say
 //! what they like; at any time all of it is saved and gone on with.
 //!
-//! What must hold: each message is told whole, with its own descriptors, once as a new one and then again to each daemon
-//! until it is answered; what is kept comes first, in its order; the client reads exactly what it was answered; each
+//! What must hold: each message is told whole, with its own descriptors, once as a new one and then again to each
+//! daemon until it is answered; what is kept comes first, in its order; the client reads exactly what it was answered; each
 //! client that a daemon knew is told to be gone once; and no more descriptors are held than there is reason for.
 
 mod model;

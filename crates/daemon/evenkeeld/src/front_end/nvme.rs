@@ -192,8 +192,8 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
         Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
     };
     let journal_bytes = nvme_controller::journal_bytes(config);
-    // A journal of another length is another controller's: in the new one there is nothing to go on with, and the client
-    // is sent away.
+    // A journal of another length is another controller's: in a new one there is nothing to go on with, and the
+    // client is sent away.
     let is_its = |journal: &OwnedFd| rustix::fs::fstat(journal).is_ok_and(|file| file.st_size as u64 == journal_bytes);
     if let Some((true, [doorbells, journal])) = listener.held()
         && is_its(journal)
