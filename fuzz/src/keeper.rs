@@ -2,8 +2,8 @@
 //! what they like; at any time all of it is saved and gone on with.
 //!
 //! What must hold: each message is told whole, with its own descriptors, once as a new one and then again to each
-//! daemon until it is answered; what is kept comes first, in its order; the client reads exactly what it was answered; each
-//! client that a daemon knew is told to be gone once; and no more descriptors are held than there is reason for.
+//! daemon until it is answered; what is kept comes first, in its order; the client reads exactly what it was answered;
+//! each client that a daemon knew is told to be gone once; and no more descriptors are held than there is reason for.
 
 mod model;
 

@@ -1,8 +1,8 @@
 //! Clients that another process keeps, so that they don't notice when this one ends: the daemon's side of it.
 //!
 //! A [`Keeper`] is a connection to that process. A [`Listener`](crate::Listener) that is
-//! [kept](crate::Listener::bind_kept) is served as any other, by a [`Server`](crate::Server); its clients' messages come through the keeper, one by one,
-//! and what they are answered goes that way too.
+//! [kept](crate::Listener::bind_kept) is served as any other, by a [`Server`](crate::Server); its clients' messages
+//! come through the keeper, one by one, and what they are answered goes that way too.
 
 mod served;
 pub mod wire;

@@ -102,8 +102,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
                     return Ok(Some((client, is_held, socket)));
                 }
                 // Of one that was sent away meanwhile.
-                Some((Told::Gone { .. } | Told::Refused, _)) | None => {}
-                Some(_) => return Err(Errno::PROTO),
+                Some(_) | None => {}
             }
         }
         Ok(None)
@@ -197,9 +196,10 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
                 self.log.warn(&format!("{}: client refused: another one is attached", self.name));
                 Ok(())
             }
+            // There is one at a time.
+            Told::Client { .. } => Err(Closed::KeeperGone),
             // Of one that was sent away meanwhile.
-            Told::Gone { .. } => Ok(()),
-            _ => Err(Closed::KeeperGone),
+            Told::Message { .. } | Told::Restored { .. } | Told::Gone { .. } => Ok(()),
         }
     }
 
