@@ -96,13 +96,10 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             if !is_ready {
                 continue;
             }
-            match channel.hear()? {
-                Some((Told::Client { client, is_held }, fds)) => {
-                    let socket = fds.into_iter().next().ok_or(Errno::PROTO)?;
-                    return Ok(Some((client, is_held, socket)));
-                }
-                // Of one that was sent away meanwhile.
-                Some(_) | None => {}
+            // Anything else is of one that was sent away meanwhile.
+            if let Some((Told::Client { client, is_held }, fds)) = channel.hear()? {
+                let socket = fds.into_iter().next().ok_or(Errno::PROTO)?;
+                return Ok(Some((client, is_held, socket)));
             }
         }
         Ok(None)
