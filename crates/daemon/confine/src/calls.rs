@@ -321,7 +321,14 @@ const HISTORY: &[Call] = &[
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
 /// A client's socket, beside its descriptors.
-const KEPT: &[Call] = &[any(SYS_read), any(SYS_accept4), (SYS_prctl, &[(0, Eq, PR_GET_AUXV)])];
+const KEPT: &[Call] = &[
+    any(SYS_read),
+    any(SYS_accept4),
+    (SYS_prctl, &[(0, Eq, PR_GET_AUXV)]),
+    // What the service manager has for another process: which descriptors are copies, and how things stand.
+    any(SYS_kcmp),
+    any(SYS_pwrite64),
+];
 
 /// A daemon's sockets, and what there is when the program begins again.
 const KEEPER: &[Call] = &[
@@ -335,8 +342,10 @@ const KEEPER: &[Call] = &[
     any(SYS_memfd_create),
     any(SYS_pwrite64),
     any(SYS_pread64),
+    any(SYS_kcmp),
     (SYS_socket, &[(0, Eq, AF_UNIX as u64)]),
     any(SYS_connect),
+    (SYS_setsockopt, &[(1, Eq, SOL_SOCKET as u64), (2, Eq, SO_SNDTIMEO as u64)]),
 ];
 
 /// Trying a program out in a process of its own, and executing it; what it does until it has walls of its own.

@@ -7,6 +7,7 @@
 //! | `landlock` | the files that the process may open |
 //! | `peer` | who connects |
 //! | `inherited` | descriptors that were there before |
+//! | `same_file` | which descriptors are copies |
 //! | `keeper` | a process that is there again when it was killed |
 //!
 //! In the order in which they go up: [`drop_privileges`] and [`fence`] before any thread starts, [`arm`], and each
@@ -19,6 +20,7 @@ mod keeper;
 mod landlock;
 mod peer;
 mod privileges;
+mod same_file;
 
 pub use calls::ThreadKind;
 pub use filters::{arm, enter, is_armed};
@@ -27,3 +29,4 @@ pub use keeper::keep_running;
 pub use landlock::{Fence, fence};
 pub use peer::groups_of_peer;
 pub use privileges::{Identity, drop_privileges, hide_memory, keep_what_block_devices_take};
+pub use same_file::compare_files;

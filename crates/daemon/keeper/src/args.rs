@@ -29,8 +29,13 @@ pub enum Args {
     Help,
     /// Print the version.
     Version,
-    /// Say whether this program could go on with what one saved that has that version.
-    CanResume(u64),
+    /// Say whether this program could go on with what one saved that has that version; with walls or without.
+    CanResume {
+        /// That version.
+        version: u64,
+        /// Without walls.
+        unconfined: bool,
+    },
     /// Keep clients.
     Keep(Options),
 }
@@ -76,7 +81,9 @@ impl Args {
                     give_up_after = seconds(option.trim_start_matches("--give-up-after="))?;
                 }
                 option if option.starts_with(RESUME) => resume = Some(number(option)?),
-                option if option.starts_with(CAN_RESUME) => return Ok(Self::CanResume(number(option)?)),
+                option if option.starts_with(CAN_RESUME) => {
+                    return Ok(Self::CanResume { version: number(option)?, unconfined });
+                }
                 option if option.starts_with('-') => return Err(format!("there is no option {option}")),
                 _ if socket.is_some() => return Err(format!("one socket is enough; what is {text} for?")),
                 _ => socket = Some(PathBuf::from(argument)),

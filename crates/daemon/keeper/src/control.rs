@@ -19,9 +19,17 @@ use crate::clock::now;
 use crate::device::{Common, Device, Ending, Given};
 use crate::log::line;
 use crate::replace::Program;
+use crate::store::Store;
 
 /// How long the end of devices is waited for. What takes longer is a client's doing.
 const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a device may take until the service manager has it; it waits for nobody, unless for what a client left.
+const WRITE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The words under which the service manager has the socket for daemons, and that of the daemon that is there.
+pub(crate) const CONTROL: &str = "control";
+pub(crate) const DAEMON: &str = "daemon";
 
 /// What the main thread has.
 pub struct Control {
@@ -48,6 +56,10 @@ type Reply = (Answer, Vec<OwnedFd>);
 impl Control {
     /// With nothing to keep yet.
     pub fn new(signals: SignalFd, listener: Listener, common: Arc<Common>, program: Program) -> Self {
+        if let Some(store) = &common.store {
+            // It may have it already, and takes it once.
+            store.put(CONTROL, listener.as_fd());
+        }
         let buffer = vec![0; MAX_PACKET_BYTES];
         Self { signals, listener, common, devices: BTreeMap::new(), daemon: None, program, buffer }
     }
@@ -56,6 +68,11 @@ impl Control {
     pub fn go_on(&mut self, daemon: Option<(OwnedFd, bool)>, devices: Vec<(String, Device)>) {
         self.daemon = daemon.map(|(socket, is_known)| Daemon { socket, is_known });
         self.devices = devices.into_iter().collect();
+    }
+
+    /// The service manager's store.
+    pub(crate) fn store(&self) -> Option<&Store> {
+        self.common.store.as_deref()
     }
 
     /// Number of the next client.
@@ -94,6 +111,9 @@ impl Control {
 
     /// Sends all clients away. Whose descriptors hang does not matter: its connection is shut down already.
     fn end(self) {
+        if let Some(store) = &self.common.store {
+            [DAEMON, CONTROL].into_iter().for_each(|word| store.remove(word));
+        }
         let endings: Vec<Ending> = self.devices.into_values().map(Device::end).collect();
         wait_for(&endings);
     }
@@ -147,6 +167,10 @@ impl Control {
     fn greet(&mut self) {
         let Some(daemon) = &mut self.daemon else { return };
         daemon.is_known = true;
+        if let Some(store) = &self.common.store {
+            store.remove(DAEMON);
+            store.put(DAEMON, daemon.socket.as_fd());
+        }
         self.devices.values_mut().for_each(|device| device.is_wanted = false);
         let held = self.devices.values().filter(|device| device.has_client()).count();
         line(&format!("a daemon came; {} devices are kept, {held} of them with a client", self.devices.len()));
@@ -155,6 +179,9 @@ impl Control {
     fn lose_daemon(&mut self) {
         if self.daemon.take().is_some_and(|daemon| daemon.is_known) {
             line("the daemon is gone");
+            if let Some(store) = &self.common.store {
+                store.remove(DAEMON);
+            }
         }
     }
 
@@ -201,6 +228,9 @@ impl Control {
                 let device = Device::start(name, given, Arc::clone(&self.common))?;
                 self.devices.insert(name.to_owned(), device);
             }
+        }
+        if let (Some(_), Some(device)) = (self.store(), self.devices.get(name)) {
+            device.wait_until_written(WRITE_LIMIT);
         }
         Ok((Answer::Kept, vec![theirs]))
     }

@@ -16,7 +16,7 @@
 //! | [`device`] | a device's thread around it |
 //! | [`control`] | the main thread: one daemon after the other |
 //! | [`replace`], [`saved`] | the program's file executed again, and what the next one goes on with |
-//! | [`manager`] | the service manager |
+//! | [`manager`], [`store`] | the service manager, and what it has for another process, should this one be killed |
 //! | [`args`], [`log`], [`clock`] | what it is told, what it tells, and since when |
 //!
 //! # Who can make whom wait
@@ -36,6 +36,8 @@ pub mod manager;
 pub mod relay;
 pub mod replace;
 pub mod saved;
+pub mod store;
+mod stored;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -57,6 +59,8 @@ use crate::manager::Manager;
 use crate::relay::Limits;
 use crate::replace::Program;
 use crate::saved::{Found, Saved};
+use crate::store::Store;
+use crate::stored::Stored;
 
 /// How long a client may leave a message unfinished, or replies unread: as long as the daemon lets it.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
@@ -79,12 +83,35 @@ pub enum Error {
 
 /// Whether this program could go on with what another one saved, of that version. It does what it would do to begin
 /// with: the walls of whoever asks are around this process too, and it ends here if it breaks one.
-pub fn can_resume(version: u64) -> bool {
-    let could_begin = watch_signals().is_ok() && raise_walls().is_ok() && Program::find().is_ok() && {
+pub fn can_resume(version: u64, unconfined: bool) -> bool {
+    let could_begin = Begun::begin(unconfined).is_ok_and(|begun| {
+        let file = begun.store.as_ref().map(store::File::try_out);
         let thread = std::thread::Builder::new().spawn(|| confine::enter(ThreadKind::Kept));
-        thread.is_ok_and(|thread| thread.join().is_ok())
-    };
+        file.is_none_or(|file| file.is_ok()) && thread.is_ok_and(|thread| thread.join().is_ok())
+    });
     version == saved::VERSION && could_begin
+}
+
+/// What it has before it has anything to keep.
+struct Begun {
+    signals: SignalFd,
+    program: Program,
+    manager: Option<Manager>,
+    store: Option<Arc<Store>>,
+}
+
+impl Begun {
+    fn begin(unconfined: bool) -> Result<Self, Error> {
+        let os = |what| move |error: std::io::Error| Error::Os { what, error };
+        let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
+        let program = Program::find().map_err(os("find its own file"))?;
+        let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
+        let store = manager.clone().filter(|_| manager::has_store()).map(|manager| Arc::new(Store::new(manager)));
+        if !unconfined {
+            raise_walls().map_err(os("raise its walls (--unconfined goes without)"))?;
+        }
+        Ok(Self { signals, program, manager, store })
+    }
 }
 
 /// Before any thread starts. The main thread's filter comes later.
@@ -101,26 +128,31 @@ fn raise_walls() -> std::io::Result<()> {
 pub fn run(options: &Options) -> Result<(), Error> {
     let os = |what| move |error: std::io::Error| Error::Os { what, error };
     let saved = options.resume.map(take_saved).transpose().map_err(os("take what the program before it had"))?;
-    let signals = watch_signals().map_err(|errno| os("watch for signals")(errno.into()))?;
-    let mut program = Program::find().map_err(os("find its own file"))?;
-    let manager = Manager::find().map_err(os("reach the service manager at $NOTIFY_SOCKET"))?;
+    let stored = if saved.is_none() { manager::stored() } else { Vec::new() };
+    let Begun { signals, mut program, manager, store } = Begun::begin(options.unconfined)?;
     if options.unconfined {
         line("--unconfined: no system call filters; debuggers and core dumps see what it has of clients");
-    } else {
-        raise_walls().map_err(os("raise its walls (--unconfined goes without)"))?;
     }
     let common = Arc::new(Common {
-        next_client: AtomicU64::new(1),
+        // Above all that a process before this one may have given.
+        next_client: AtomicU64::new(u64::try_from(clock::now().as_nanos()).unwrap_or(1)),
         limits: Limits::default(),
         stall_limit: STALL_LIMIT,
         give_up_after: options.give_up_after,
         begin: || confine::enter(ThreadKind::Kept),
+        store,
     });
     let control = match saved {
         None => {
-            let listener = listen(&options.socket)?;
+            let Stored { listener, daemon, devices } = Stored::take(stored, &common);
+            let listener = match listener {
+                Some(listener) => Listener::adopt_socket(listener, &options.socket, Access::default()),
+                None => listen(&options.socket)?,
+            };
             program.confine();
-            Control::new(signals, listener, common, program)
+            let mut control = Control::new(signals, listener, common, program);
+            control.go_on(daemon, devices);
+            control
         }
         Some((saved, mut fds)) => {
             let Saved { listener, daemon, devices, is_confined } =

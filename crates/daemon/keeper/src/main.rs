@@ -16,7 +16,9 @@ fn main() -> ExitCode {
     match Args::parse(std::env::args_os().skip(1)) {
         Ok(Args::Help) => print!("{HELP}"),
         Ok(Args::Version) => println!("evenkeel-keeper {}", env!("CARGO_PKG_VERSION")),
-        Ok(Args::CanResume(version)) => return if keeper::can_resume(version) { ExitCode::SUCCESS } else { NO.into() },
+        Ok(Args::CanResume { version, unconfined }) => {
+            return if keeper::can_resume(version, unconfined) { ExitCode::SUCCESS } else { NO.into() };
+        }
         Ok(Args::Keep(options)) => {
             if let Err(error) = keeper::run(&options) {
                 eprintln!("evenkeel-keeper: {error}");

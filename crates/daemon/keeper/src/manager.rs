@@ -1,15 +1,23 @@
 //! The service manager, which is told by the protocol of sd_notify(3).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
 
 use client_socket::send_whole;
+use confine::take_inherited;
+
+/// A manager that does not read by then misses a message.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Number of the first descriptor that it passes on (sd_listen_fds(3)).
+const FIRST: u32 = 3;
 
 /// A service manager that wants to be told.
-#[derive(Debug)]
-pub struct Manager(UnixDatagram);
+#[derive(Debug, Clone)]
+pub struct Manager(Arc<UnixDatagram>);
 
 impl Manager {
     /// The one that started this process, by its environment.
@@ -24,12 +32,30 @@ impl Manager {
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        Ok(Some(Self(socket)))
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Some(Self(Arc::new(socket))))
     }
 
-    /// Tells it something.
-    pub fn tell(&self, what: &str, fds: &[BorrowedFd<'_>]) {
-        // One that is gone needs not be told.
-        let _ = send_whole(self.0.as_fd(), what.as_bytes(), fds);
+    /// Tells it something; `false`: it does not hear.
+    pub fn tell(&self, what: &str, fds: &[BorrowedFd<'_>]) -> bool {
+        send_whole(self.0.as_fd(), what.as_bytes(), fds).is_ok()
     }
+}
+
+/// Whether it keeps descriptors for the next process.
+pub fn has_store() -> bool {
+    let room = std::env::var("FDSTORE").ok().and_then(|room| room.parse::<u64>().ok());
+    room.is_some_and(|room| room > 0)
+}
+
+/// What it kept of the process before this one, with the words that they were stored under. Once, and first thing.
+pub fn stored() -> Vec<(String, OwnedFd)> {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Vec::new();
+    }
+    let words = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let numbers = FIRST..FIRST.saturating_add(number("LISTEN_FDS").unwrap_or(0));
+    let one = |(number, word): (u32, &str)| Some((word.to_owned(), take_inherited([number]).pop()?));
+    numbers.zip(words.split(':')).filter_map(one).collect()
 }

@@ -22,6 +22,7 @@ use crate::device::{Device, Held};
 use crate::log::line;
 use crate::saved::bytes::Writer;
 use crate::saved::{Carried, VERSION, finish};
+use crate::store::Store;
 
 /// How long the new program may take to say whether it can go on.
 const TRIAL_LIMIT: Duration = Duration::from_secs(5);
@@ -76,7 +77,9 @@ impl Program {
     fn try_out(&self) -> Result<(), String> {
         let path = self.path.display();
         let mut command = Command::new(&self.path);
-        command.arg(format!("{CAN_RESUME}{VERSION}")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // As far as it goes without anything to go on with, it is to do the same as later.
+        command.args(&self.arguments).arg(format!("{CAN_RESUME}{VERSION}"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| format!("{path} can't be started: {error}"))?;
         let has_ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).and_then(|pidfd| {
             let limit = Timespec::try_from(TRIAL_LIMIT).ok();
@@ -121,6 +124,12 @@ impl Program {
     fn save<'a>(&self, control: &'a Control, held: &'a [(&str, Held<'_>)], to: &mut Writer, carried: &mut Carried<'a>) {
         to.u64(control.next_client());
         to.flag(self.is_confined);
+        let names = control.store().map(Store::names).unwrap_or_default();
+        to.u64(names.len() as u64);
+        for (number, name) in names {
+            to.u64(number.unsigned_abs().into());
+            to.u64(name);
+        }
         to.u64(carried.number(control.listener.as_fd()));
         to.maybe(control.daemon.as_ref(), |to, daemon| {
             to.u64(carried.number(daemon.socket.as_fd()));

@@ -1,13 +1,17 @@
 //! Devices that stand still, so that another program can go on with them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Common, Device, Order, Slot, State, spawn};
+use super::{Common, Device, Order, Slot, State};
+use crate::clock::now;
+use crate::log::line;
 use crate::relay::Relay;
+use crate::relay::save::{restore_framing, save_framing};
 use crate::saved::bytes::{Reader, Writer};
 use crate::saved::{Carried, Found};
+use crate::store::File;
 
 /// A device whose thread does nothing, until this is dropped.
 #[derive(Debug)]
@@ -55,11 +59,77 @@ impl Device {
         let channel = from.maybe(|from| fds.take(from.u64()?))?;
         let [alone_since, midway_since, unread_since] =
             [(); 3].map(|()| from.maybe(|from| from.u64().map(Duration::from_nanos)));
+        let file = from.maybe(|from| Some((fds.take(from.u64()?)?, str::from_utf8(from.bytes()?).ok()?)))?;
         let relay = Relay::restore(from, &mut |number| fds.take(number))?;
         let (alone_since, midway_since, unread_since) = (alone_since?, midway_since?, unread_since?);
-        let state = State { relay, channel, listener: Arc::clone(&listener), alone_since, midway_since, unread_since };
-        let shared = spawn(name, state, Arc::clone(common)).ok()?;
-        Some(Self { shared, listener, memory, is_wanted })
+        let mut state = State { relay, channel, listener, memory, file: None, alone_since, midway_since, unread_since };
+        if let (Some((file, word)), Some(store)) = (file, &common.store) {
+            state.adopt(File::adopt(store, file, word));
+        }
+        let device = Self::go_on(name, state, Arc::clone(common)).ok()?;
+        Some(Self { is_wanted, ..device })
+    }
+
+    /// One as the service manager has it of a process that died: whatever is missing, its name and listening socket
+    /// must be there.
+    pub fn restore_stored(
+        file: File,
+        fd: &mut dyn FnMut(u64) -> Option<OwnedFd>,
+        common: &Arc<Common>,
+    ) -> Option<(String, Self)> {
+        let written = file.read()?;
+        let mut from = Reader(&written);
+        let name = str::from_utf8(from.bytes()?).ok()?;
+        let framing = restore_framing(&mut from)?;
+        let listener = Arc::new(fd(from.u64()?)?);
+        let memory = from.several(|from| fd(from.u64()?).map(Arc::new))?;
+        let channel = from.maybe(|from| from.u64())?.and_then(&mut *fd);
+        let mut tried = Vec::new();
+        let mut of_client = |name| fd(name).inspect(|fd| tried.push(fd.as_raw_fd()));
+        let mut relay = Relay::restore(&mut from, &mut of_client).unwrap_or_else(|| {
+            line(&format!("{name}: its client is lost: not all of it was kept"));
+            file.forget(&tried);
+            Relay::new(framing)
+        });
+        // It may not be the daemon that knew a client which is lost.
+        let knows = relay.has_daemon() && channel.is_some();
+        if !knows {
+            relay.daemon_left();
+        }
+        let mut state = State::new(relay, listener, memory);
+        state.channel = channel.filter(|_| knows);
+        state.alone_since = (!knows).then(now);
+        state.adopt(Some(file));
+        Some((name.to_owned(), Self::go_on(name, state, Arc::clone(common)).ok()?))
+    }
+}
+
+impl State {
+    /// As the service manager is to have it; `number` gives names to descriptors.
+    pub(super) fn write_down(&self, name: &str, number: &mut dyn FnMut(&OwnedFd) -> u64) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.bytes(name.as_bytes());
+        save_framing(&self.relay.framing, &mut to);
+        to.u64(number(&self.listener));
+        to.u64(self.memory.len() as u64);
+        self.memory.iter().for_each(|fd| to.u64(number(fd)));
+        to.maybe(self.channel.as_ref(), |to, channel| to.u64(number(channel)));
+        self.relay.save(&mut to, &mut |fd| number(fd));
+        to.finish()
+    }
+
+    /// It is written down there already.
+    fn adopt(&mut self, file: Option<File>) {
+        self.file = file;
+        if let Some(mut file) = self.file.take() {
+            let mut mentioned = Vec::new();
+            self.write_down("", &mut |fd| {
+                mentioned.push(fd.as_raw_fd());
+                0
+            });
+            file.mentions(mentioned);
+            self.file = Some(file);
+        }
     }
 }
 
@@ -67,8 +137,9 @@ impl Slot {
     /// Does what the thread was to do and has not, as it closes something.
     fn settle(&mut self) {
         if let Some(state) = &mut self.parked
-            && let Some(Order { channel, listener, framing }) = self.order.take()
+            && let Some(Order { channel, listener, memory, framing }) = self.order.take()
         {
+            state.memory = memory;
             state.channel = Some(channel);
             state.listener = listener;
             state.relay.reframe(framing);
@@ -90,6 +161,11 @@ impl Held<'_> {
         for since in [state.alone_since, state.midway_since, state.unread_since] {
             to.maybe(since, |to, since| to.u64(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)));
         }
+        to.maybe(state.file.as_ref(), |to, file| {
+            let (file, word) = file.parts();
+            to.u64(carried.number(file.as_fd()));
+            to.bytes(word.as_bytes());
+        });
         state.relay.save(to, &mut |fd| carried.number(fd.as_fd()));
     }
 }

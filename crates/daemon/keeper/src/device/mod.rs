@@ -13,6 +13,7 @@ use client_socket::Waker;
 use client_socket::keeping::wire::Framing;
 
 use crate::relay::{Limits, Relay};
+use crate::store::{File, Store};
 
 pub use hold::Held;
 
@@ -32,6 +33,8 @@ pub struct Common {
     pub give_up_after: Option<Duration>,
     /// What a thread does first.
     pub begin: fn(),
+    /// The service manager's.
+    pub store: Option<Arc<Store>>,
 }
 
 /// What a device's thread has.
@@ -41,6 +44,9 @@ pub struct State {
     /// To the daemon, if there is one.
     channel: Option<OwnedFd>,
     listener: Arc<OwnedFd>,
+    memory: Vec<Arc<OwnedFd>>,
+    /// Where the service manager has all this for the next process, if it does.
+    file: Option<File>,
     /// Since when there is no daemon.
     alone_since: Option<Duration>,
     /// Since when the client owes the rest of a message.
@@ -64,6 +70,8 @@ struct Slot {
     order: Option<Order>,
     is_to_end: bool,
     has_ended: bool,
+    /// The service manager has what was ordered last.
+    is_written: bool,
     /// To be closed by the device's thread.
     leftovers: Vec<Arc<OwnedFd>>,
     /// What the thread has, while it does nothing with it.
@@ -86,6 +94,7 @@ impl Slot {
 struct Order {
     channel: OwnedFd,
     listener: Arc<OwnedFd>,
+    memory: Vec<Arc<OwnedFd>>,
     framing: Framing,
 }
 
@@ -119,11 +128,17 @@ impl Device {
     /// There is no thread or descriptor left.
     pub fn start(name: &str, given: Given, common: Arc<Common>) -> std::io::Result<Self> {
         let Given { framing, listener, memory, channel } = given;
-        let listener = Arc::new(listener);
-        let mut state = State::new(Relay::new(framing), Arc::clone(&listener));
+        let (listener, memory) = (Arc::new(listener), memory.into_iter().map(Arc::new).collect());
+        let mut state = State::new(Relay::new(framing), listener, memory);
         state.channel = Some(channel);
         state.relay.daemon_came();
-        let memory = memory.into_iter().map(Arc::new).collect();
+        state.file = common.store.as_ref().map(File::new).transpose()?;
+        Self::go_on(name, state, common)
+    }
+
+    /// One that stands as `state` says.
+    fn go_on(name: &str, state: State, common: Arc<Common>) -> std::io::Result<Self> {
+        let (listener, memory) = (Arc::clone(&state.listener), state.memory.clone());
         Ok(Self { shared: spawn(name, state, common)?, listener, memory, is_wanted: true })
     }
 
@@ -131,17 +146,24 @@ impl Device {
     pub fn keep(&mut self, given: Given) {
         let Given { framing, listener, memory, channel } = given;
         let listener = Arc::new(listener);
-        let memory = memory.into_iter().map(Arc::new).collect();
+        let memory: Vec<_> = memory.into_iter().map(Arc::new).collect();
         let before = std::mem::replace(&mut self.listener, Arc::clone(&listener));
-        let memory_before = std::mem::replace(&mut self.memory, memory);
+        let memory_before = std::mem::replace(&mut self.memory, memory.clone());
         let mut slot = self.shared.lock();
         slot.leftovers.push(before);
         slot.leftovers.extend(memory_before);
         // One that was not even looked at goes.
-        slot.order = Some(Order { channel, listener, framing });
+        slot.order = Some(Order { channel, listener, memory, framing });
+        slot.is_written = false;
         drop(slot);
         self.is_wanted = true;
         self.shared.waker.wake();
+    }
+
+    /// Waits that long, at most, until the service manager has what was ordered, if it is to.
+    pub fn wait_until_written(&self, patience: Duration) {
+        let slot = self.shared.lock();
+        let _ = self.shared.changed.wait_timeout_while(slot, patience, |slot| !slot.is_written && !slot.has_ended);
     }
 
     /// Its listening socket and its memory.
@@ -186,8 +208,9 @@ impl Ending {
 }
 
 impl State {
-    fn new(relay: Relay<OwnedFd>, listener: Arc<OwnedFd>) -> Self {
-        Self { relay, channel: None, listener, alone_since: None, midway_since: None, unread_since: None }
+    fn new(relay: Relay<OwnedFd>, listener: Arc<OwnedFd>, memory: Vec<Arc<OwnedFd>>) -> Self {
+        let (alone_since, midway_since, unread_since) = (None, None, None);
+        Self { relay, channel: None, listener, memory, file: None, alone_since, midway_since, unread_since }
     }
 }
 

@@ -34,6 +34,7 @@ struct Ready {
 pub struct Thread {
     shared: Arc<Shared>,
     common: Arc<Common>,
+    name: String,
     log: Log,
     /// Room for one packet, and to see that there was more.
     buffer: Vec<u8>,
@@ -41,6 +42,8 @@ pub struct Thread {
     channel_is_full: bool,
     /// Nobody is accepted until then.
     rests_until: Option<Duration>,
+    /// Which of the relay's changes is written down.
+    written: Option<u64>,
 }
 
 /// Tells that the thread ended, whatever it ended for.
@@ -57,7 +60,8 @@ impl Drop for Ended {
 impl Thread {
     pub fn new(name: &str, shared: Arc<Shared>, common: Arc<Common>) -> Self {
         let buffer = vec![0; MAX_PACKET_BYTES + 1];
-        Self { shared, common, log: Log::new(name), buffer, channel_is_full: false, rests_until: None }
+        let (name, log) = (name.to_owned(), Log::new(name));
+        Self { shared, common, name, log, buffer, channel_is_full: false, rests_until: None, written: None }
     }
 
     pub fn run(mut self, mut state: Box<State>) {
@@ -66,11 +70,13 @@ impl Thread {
         while self.obey(&mut state) {
             // Before a daemon hears of the client: it may ask.
             self.publish(&state);
+            self.write_down(&mut state);
             self.tell(&mut state);
             self.reply(&mut state);
+            // Closing can take for ever: what it is for is told and written down before.
+            self.tell(&mut state);
+            self.write_down(&mut state);
             if let Some(discarded) = state.relay.take_discarded() {
-                // What it is gone for is told first: closing can take for ever.
-                self.tell(&mut state);
                 state = self.aside(state, discarded);
                 continue;
             }
@@ -89,6 +95,23 @@ impl Thread {
         self.end(state);
     }
 
+    /// Has the service manager know how it stands, if that changed.
+    fn write_down(&mut self, state: &mut State) {
+        let changes = state.relay.changes();
+        if self.written != Some(changes)
+            && let Some(mut file) = state.file.take()
+        {
+            file.write(|number| state.write_down(&self.name, number));
+            state.file = Some(file);
+            self.written = Some(changes);
+            let mut slot = self.shared.lock();
+            // An order that came meanwhile is still to be written.
+            slot.is_written = slot.order.is_none();
+            drop(slot);
+            self.shared.changed.notify_all();
+        }
+    }
+
     fn publish(&self, state: &State) {
         self.shared.has_client.store(state.relay.socket().is_some(), Ordering::Release);
     }
@@ -102,13 +125,14 @@ impl Thread {
         let order = slot.order.take();
         let leftovers = std::mem::take(&mut slot.leftovers);
         drop(slot);
-        if let Some(Order { channel, listener, framing }) = order {
+        if let Some(Order { channel, listener, memory, framing }) = order {
             // What the one before said last counts.
             (0..LAST_WORDS).all(|_| self.hear(state));
             state.relay.discard(state.channel.replace(channel));
             state.relay.reframe(framing);
             state.relay.daemon_came();
             state.listener = listener;
+            state.memory = memory;
             state.alone_since = None;
             self.channel_is_full = false;
         }
@@ -149,6 +173,9 @@ impl Thread {
 
     /// Lets go of everything.
     fn end(&self, mut state: Box<State>) {
+        if let Some(file) = &mut state.file {
+            file.remove();
+        }
         if let Some(socket) = state.relay.socket() {
             let _ = shutdown(socket, Shutdown::Both);
         }
@@ -260,7 +287,10 @@ impl Thread {
     /// Takes one packet of the daemon's; `false`: there is none.
     fn hear(&mut self, state: &mut State) -> bool {
         let Some(channel) = &state.channel else { return false };
-        match receive(channel, &mut self.buffer, RecvFlags::DONTWAIT) {
+        // It is taken when it is written down: the next process may hear it again, and not never.
+        let is_taken = state.file.is_none();
+        let how = if is_taken { RecvFlags::DONTWAIT } else { RecvFlags::DONTWAIT | RecvFlags::PEEK };
+        match receive(channel, &mut self.buffer, how) {
             Ok(Received::Nothing) => return false,
             Ok(Received::Bytes(bytes, fds)) => {
                 let said = (bytes <= MAX_PACKET_BYTES).then(|| Said::decode(&self.buffer[..bytes])).flatten();
@@ -282,6 +312,13 @@ impl Thread {
                 self.lose_daemon(state);
             }
             Ok(Received::End) | Err(_) => self.lose_daemon(state),
+        }
+        if !is_taken {
+            self.write_down(state);
+            if let Some(channel) = &state.channel {
+                // Copies of what came along are closed, which is not the end of anything.
+                let _ = receive(channel, &mut self.buffer, RecvFlags::DONTWAIT);
+            }
         }
         true
     }

@@ -6,7 +6,7 @@
 //! bounded by what the daemon asks to have kept, which has [`Limits`].
 
 mod client;
-mod save;
+pub mod save;
 
 use client_socket::keeping::wire::{Framing, Gone, How, Said, Told};
 
@@ -20,6 +20,8 @@ pub struct Relay<F> {
     pub(crate) daemon: Option<Daemon>,
     /// What nobody needs any more. Closing it may take for ever.
     discarded: Discarded<F>,
+    /// Counts whatever makes it another one.
+    changes: u64,
 }
 
 /// What is to be closed.
@@ -83,11 +85,17 @@ enum Next {
 impl<F> Relay<F> {
     /// A device that nobody is at.
     pub fn new(framing: Framing) -> Self {
-        Self { framing, client: None, daemon: None, discarded: Discarded::default() }
+        Self { framing, client: None, daemon: None, discarded: Discarded::default(), changes: 0 }
+    }
+
+    /// How often it changed: what was saved before is not what it is now, if that is another number.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// From now on messages end where this says.
     pub fn reframe(&mut self, framing: Framing) {
+        self.changes += 1;
         self.framing = framing;
     }
 
@@ -104,6 +112,7 @@ impl<F> Relay<F> {
 
     /// No daemon has it any more.
     pub fn daemon_left(&mut self) {
+        self.changes += 1;
         self.daemon = None;
     }
 
@@ -126,6 +135,7 @@ impl<F> Relay<F> {
 
     /// The next client came. Its number is above that of all others.
     pub fn client_came(&mut self, number: u64, socket: F) {
+        self.changes += 1;
         self.lose(Gone::Left);
         self.client = Some(Client::new(number, socket));
         self.introduce();
@@ -133,6 +143,7 @@ impl<F> Relay<F> {
 
     /// Another client was sent away.
     pub fn another_was_refused(&mut self) {
+        self.changes += 1;
         if let Some(daemon) = &mut self.daemon {
             daemon.refused = true;
         }
@@ -140,6 +151,7 @@ impl<F> Relay<F> {
 
     /// The client is gone, for that reason.
     pub fn lose(&mut self, why: Gone) {
+        self.changes += 1;
         let Some(client) = self.client.take() else { return };
         if let Some(daemon) = &mut self.daemon {
             match std::mem::take(&mut daemon.knows) {
@@ -166,6 +178,7 @@ impl<F> Relay<F> {
 
     /// The client sent this, [no more](Self::wanted_bytes) than wanted. It is gone if it may not.
     pub fn receive(&mut self, bytes: &[u8], fds: Vec<F>) {
+        self.changes += 1;
         let Some(client) = &mut self.client else { return self.discarded.fds.extend(fds) };
         client.inbound.bytes.extend_from_slice(bytes);
         client.inbound.fds.extend(fds);
@@ -182,6 +195,7 @@ impl<F> Relay<F> {
 
     /// So much of that went.
     pub fn sent_to_client(&mut self, bytes: usize) {
+        self.changes += 1;
         let Some(client) = &mut self.client else { return };
         let Some(reply) = &mut client.reply else { return };
         reply.sent_bytes += bytes;
@@ -219,6 +233,7 @@ impl<F> Relay<F> {
 
     /// It was told that.
     pub fn told(&mut self) {
+        self.changes += 1;
         let next = self.next();
         let (Some(next), Some(daemon)) = (next, &mut self.daemon) else { return };
         match (next, &mut self.client) {
@@ -247,6 +262,7 @@ impl<F> Relay<F> {
     /// # Errors
     /// It makes no sense.
     pub fn said(&mut self, said: Said, mut fds: Vec<F>, limits: &Limits) -> Result<(), Nonsense> {
+        self.changes += 1;
         let has_too_many = fds.len() > usize::from(matches!(&said, Said::Answer { bytes, .. } if !bytes.is_empty()));
         if has_too_many {
             self.discarded.fds.append(&mut fds);

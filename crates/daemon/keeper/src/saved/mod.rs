@@ -68,6 +68,12 @@ impl Saved {
         from.several(Reader::u32)?;
         common.next_client.store(from.u64()?, std::sync::atomic::Ordering::Relaxed);
         let is_confined = from.flag()?;
+        let names = from.several(|from| Some((from.u32()?, from.u64()?)))?;
+        for (number, name) in names {
+            if let (Some(store), Ok(number)) = (&common.store, number.try_into()) {
+                store.adopt(number, name);
+            }
+        }
         let listener = fds.take(from.u64()?)?;
         let daemon = from.maybe(|from| Some((fds.take(from.u64()?)?, from.flag()?)))?;
         let devices = from.several(|from| {

@@ -8,3 +8,4 @@ mod clients;
 mod daemons;
 mod replaced;
 mod sides;
+mod stored;

@@ -1,10 +1,13 @@
 //! A keeper's process, and what is around it: a daemon, clients.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use client_socket::keeping::wire::{Answer, Framing, Gone, How, MAX_PACKET_BYTES, Request, Said, Told, VERSION};
@@ -25,7 +28,7 @@ pub const FRAMING: Framing =
 pub struct Keeper {
     pub dir: TempDir,
     pub child: Child,
-    manager: UnixDatagram,
+    pub manager: Manager,
 }
 
 impl Keeper {
@@ -35,12 +38,12 @@ impl Keeper {
 
     pub fn start_program(program: &Path, arguments: &[&str], stderr: Stdio) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let manager = Manager::start(&dir.path().join("notify"));
         let child = Command::new(program)
             .arg(dir.path().join("keeper"))
             .args(arguments)
             .env("NOTIFY_SOCKET", dir.path().join("notify"))
+            .env("FDSTORE", super::stored::ROOM)
             .stderr(stderr)
             .spawn()
             .unwrap();
@@ -55,17 +58,33 @@ impl Keeper {
 
     /// Waits until the service manager is told that.
     pub fn wait_for(&self, what: &str) {
-        let mut told = [0; 4096];
-        loop {
-            let bytes = self.manager.recv(&mut told).expect("the service manager is told something");
-            if String::from_utf8_lossy(&told[..bytes]).lines().any(|line| line == what) {
-                return;
-            }
-        }
+        while self.manager.told.recv_timeout(PATIENCE).expect("the service manager is told something") != what {}
     }
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Whatever the keeper told the service manager is in its store.
+    pub fn settle(&self) {
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.send_to(b"SETTLED=1", self.dir.path().join("notify")).unwrap();
+        self.wait_for("SETTLED=1");
+    }
+
+    /// Waits until all its threads have done what there was to do, and wait.
+    pub fn rests(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let asleep = || -> Option<Vec<String>> {
+            let of = |task: std::io::Result<std::fs::DirEntry>| {
+                let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+                let field = |name| status.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+                field("State:").filter(|state| state.contains("sleeping")).and(field("voluntary_ctxt_switches:"))
+            };
+            std::fs::read_dir(&tasks).ok()?.map(of).collect()
+        };
+        // Several times in a row, and nothing ran in between.
+        while !asleep().is_some_and(|before| (0..50).all(|_| asleep().as_ref() == Some(&before))) {}
     }
 
     /// A device's listening socket, and where it is.
@@ -73,6 +92,45 @@ impl Keeper {
         let path = self.dir.path().join(name);
         let _ = std::fs::remove_file(&path);
         (UnixListener::bind(&path).unwrap(), path)
+    }
+}
+
+/// The service manager, which has a store.
+pub struct Manager {
+    pub told: Receiver<String>,
+    pub store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
+}
+
+impl Manager {
+    fn start(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).unwrap();
+        let (tell, told) = channel();
+        let store = Arc::new(Mutex::default());
+        let kept = Arc::clone(&store);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(Received::Bytes(len, fds)) = receive(&socket, &mut bytes, RecvFlags::empty()) {
+                let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+                let word = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).map(str::to_owned);
+                let mut store = kept.lock().unwrap();
+                match (text.lines().next(), &word) {
+                    (Some("FDSTORE=1"), Some(word)) => fds.into_iter().for_each(|fd| put(&mut store, word, fd)),
+                    (Some("FDSTOREREMOVE=1"), Some(word)) => store.retain(|(stored, _)| stored != word),
+                    // Nobody listens any more when the test is over.
+                    _ if tell.send(text.clone()).is_err() => return,
+                    _ => {}
+                }
+            }
+        });
+        Self { told, store }
+    }
+}
+
+/// One of several copies, as the real one does.
+fn put(store: &mut Vec<(String, OwnedFd)>, word: &str, fd: OwnedFd) {
+    let is_there = |one: &OwnedFd| confine::compare_files(one.as_raw_fd(), fd.as_raw_fd()).unwrap().is_eq();
+    if !store.iter().any(|(_, stored)| is_there(stored)) {
+        store.push((word.to_owned(), fd));
     }
 }
 
