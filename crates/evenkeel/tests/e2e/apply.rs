@@ -167,7 +167,8 @@ fn a_signal_applies_the_daemons_own_file_and_deletes_nothing() {
     replace(&[HEAD, &tenant("db", "weight = 4"), &tenant("web", "")].concat());
     daemon.wait_log("applied: create web", 1);
     daemon.wait_log("applied: change db: weight 1 → 4", 1);
-    daemon.wait_log("gone: ", 1);
+    // Not "gone: " alone, which it says when it begins to listen, too.
+    daemon.wait_log("it is served all the same until `evenkeel apply", 1);
     assert!(daemon.log().contains("it is served all the same until `evenkeel apply"), "{}", daemon.log());
     assert_eq!(names(&home), ["db", "gone", "web"]);
     replace(&format!("overcommit = true\n{HEAD}{}", tenant("db", "weight = 4\nlba_size = 4096")));
