@@ -3,12 +3,11 @@
 //! By hand, since what crates offer opens a socket for each message, which no confined thread may: this one is opened
 //! before the walls go up, and one thread writes to it.
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use client_socket::notify_socket;
 use confine::ThreadKind;
 use io_model::Nanos;
 use rustix::time::{ClockId, clock_gettime};
@@ -16,9 +15,6 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::clock::Clock;
 use crate::pulse::{Pulses, Stuck};
 use crate::{panics, threads};
-
-/// A manager that does not read by then misses a message; nobody but the thread that tells it waits for it.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The watchdog is fed so often in its interval.
 const FEEDS: u32 = 4;
@@ -88,14 +84,7 @@ impl Manager {
     /// # Errors
     /// It can't be reached.
     pub fn find() -> std::io::Result<Option<Self>> {
-        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
-        let address = match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        socket.connect_addr(&address)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        let Some(socket) = notify_socket()? else { return Ok(None) };
         let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
         let for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|usec| for_us && *usec > 0).map(Duration::from_micros);

@@ -137,15 +137,8 @@ impl Control {
         let answer = match receive(&daemon.socket, &mut self.buffer, RecvFlags::DONTWAIT) {
             Ok(Received::Nothing) => return,
             Ok(Received::Bytes(bytes, fds)) => match Request::decode(&self.buffer[..bytes]) {
-                Some(Request::Hello { version: VERSION }) => {
-                    self.greet();
-                    Some((Answer::Hello { version: VERSION }, Vec::new()))
-                }
+                Some(request @ Request::Hello { .. }) => Some(self.answer(request, fds)),
                 Some(request) if is_known => Some(self.answer(request, fds)),
-                Some(Request::Hello { .. }) => {
-                    // It sees that this is not its version, and goes.
-                    Some((Answer::Hello { version: VERSION }, Vec::new()))
-                }
                 _ => None,
             },
             Ok(Received::TooManyFds(_)) => Some(refused("no descriptor is left; raise LimitNOFILE of the keeper")),
@@ -187,7 +180,13 @@ impl Control {
 
     fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Reply {
         match request {
-            Request::Hello { .. } => (Answer::Hello { version: VERSION }, Vec::new()),
+            Request::Hello { version } => {
+                // One of another version sees that this is not its own, and goes.
+                if version == VERSION {
+                    self.greet();
+                }
+                (Answer::Hello { version: VERSION }, Vec::new())
+            }
             Request::Find(name) => self.find(&name),
             Request::Keep(name, framing) => {
                 self.keep(&name, framing, fds).unwrap_or_else(|errno| refused(&format!("{name}: {errno}")))

@@ -142,7 +142,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
         begin: || confine::enter(ThreadKind::Kept),
         store,
     });
-    let control = match saved {
+    let (listener, daemon, devices) = match saved {
         None => {
             let Stored { listener, daemon, devices } = Stored::take(stored, &common);
             let listener = match listener {
@@ -150,9 +150,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
                 None => listen(&options.socket)?,
             };
             program.confine();
-            let mut control = Control::new(signals, listener, common, program);
-            control.go_on(daemon, devices);
-            control
+            (listener, daemon, devices)
         }
         Some((saved, mut fds)) => {
             let Saved { listener, daemon, devices, is_confined } =
@@ -160,16 +158,16 @@ pub fn run(options: &Options) -> Result<(), Error> {
             let listener = Listener::adopt_socket(listener, &options.socket, Access::default());
             // A filter stays, and there is room for so many.
             if is_confined {
-                program.is_confined = true
+                program.is_confined = true;
             } else {
-                program.confine()
+                program.confine();
             }
             line(&format!("replaced; {} devices go on", devices.len()));
-            let mut control = Control::new(signals, listener, common, program);
-            control.go_on(daemon, devices);
-            control
+            (listener, daemon, devices)
         }
     };
+    let mut control = Control::new(signals, listener, common, program);
+    control.go_on(daemon, devices);
     if let Some(manager) = &manager {
         manager.tell("READY=1", &[]);
     }

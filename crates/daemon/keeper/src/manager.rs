@@ -1,17 +1,12 @@
 //! The service manager, which is told by the protocol of sd_notify(3).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
-use std::time::Duration;
 
-use client_socket::send_whole;
+use client_socket::{notify_socket, send_whole};
 use confine::take_inherited;
 
-/// A manager that does not read by then misses a message.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Number of the first descriptor that it passes on (sd_listen_fds(3)).
 const FIRST: u32 = 3;
 
@@ -25,15 +20,7 @@ impl Manager {
     /// # Errors
     /// It can't be reached.
     pub fn find() -> std::io::Result<Option<Self>> {
-        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
-        let address = match path.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&path)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        socket.connect_addr(&address)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Some(Self(Arc::new(socket))))
+        Ok(notify_socket()?.map(|socket| Self(Arc::new(socket))))
     }
 
     /// Tells it something; `false`: it does not hear.

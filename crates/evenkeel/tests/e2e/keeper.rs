@@ -28,6 +28,14 @@ impl Keeper {
     }
 }
 
+/// A host with a keeper, before its first daemon.
+fn kept() -> (Home, Keeper) {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let keeper = Keeper::start(&home);
+    (home, keeper)
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -37,9 +45,7 @@ impl Drop for Keeper {
 
 #[test]
 fn clients_go_on_after_kills_under_load() {
-    let home = Home::new();
-    home.configure(CONFIG);
-    let _keeper = Keeper::start(&home);
+    let (home, _keeper) = kept();
     let mut daemon = home.serve();
     let job = "--rw randwrite --bs 4k --iodepth 32 --verify --runtime 120";
     let loads = ["db", "web"].map(|tenant| home.load(tenant, job));
@@ -61,9 +67,7 @@ fn clients_go_on_after_kills_under_load() {
 
 #[test]
 fn a_client_goes_on_after_the_daemon_was_ended_or_killed_at_rest() {
-    let home = Home::new();
-    home.configure(CONFIG);
-    let _keeper = Keeper::start(&home);
+    let (home, _keeper) = kept();
     let mut daemon = home.serve();
     let mut guest = home.attach("db");
     for round in 0..6 {
@@ -87,9 +91,7 @@ fn a_client_goes_on_after_the_daemon_was_ended_or_killed_at_rest() {
 
 #[test]
 fn who_is_served_no_more_is_sent_away() {
-    let home = Home::new();
-    home.configure(CONFIG);
-    let _keeper = Keeper::start(&home);
+    let (home, _keeper) = kept();
     let daemon = home.serve();
     let load = home.load("web", "--rw randread --bs 4k --iodepth 4 --runtime 120");
     daemon.wait_log("web: a client attached", 1);
@@ -104,8 +106,7 @@ fn who_is_served_no_more_is_sent_away() {
 
 #[test]
 fn a_state_of_other_queues_is_not_gone_on_with() {
-    let home = Home::new();
-    let _keeper = Keeper::start(&home);
+    let (home, _keeper) = kept();
     for (queues, others) in [(2, 1), (1, 2)] {
         home.configure(&format!("{CONFIG}queues = {queues}\n"));
         let daemon = home.serve();
@@ -125,9 +126,7 @@ fn a_state_of_other_queues_is_not_gone_on_with() {
 
 #[test]
 fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_too() {
-    let home = Home::new();
-    home.configure(CONFIG);
-    let _keeper = Keeper::start(&home);
+    let (home, _keeper) = kept();
     let daemon = home.serve();
     let rest = Rest::new(api_path(&home.runtime_dir()));
     rest.create(&api::NewDisk { name: "tmp".into(), size: "4MiB".into(), ..api::NewDisk::default() }).unwrap();

@@ -174,16 +174,14 @@ impl Listener {
     /// As there, or the keeper does not answer.
     pub fn bind_kept(path: &Path, access: Access, keeper: &Arc<Keeper>) -> Result<Self, BindError> {
         let name = path.display().to_string();
-        let held = keeper.find(&name)?;
         let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-        let (has_client, memory, socket) = match held {
-            Some(Held { has_client, memory, socket }) => (has_client, memory, Some(socket)),
-            None => (false, Vec::new(), None),
-        };
-        let mut listener = match socket {
-            Some(socket) if is_there => Self::over(socket, path, access)?,
+        let (mut listener, has_client, memory) = match keeper.find(&name)? {
+            Some(Held { has_client, memory, socket }) if is_there => {
+                (Self::over(socket, path, access)?, has_client, memory)
+            }
             // Somebody removed it from the file system: nobody can have come by it since.
-            _ => Self::bind(path, access)?,
+            Some(Held { has_client, memory, .. }) => (Self::bind(path, access)?, has_client, memory),
+            None => (Self::bind(path, access)?, false, Vec::new()),
         };
         listener.kept = Some(Kept::new(Arc::clone(keeper), name, has_client, memory));
         Ok(listener)
@@ -199,15 +197,6 @@ impl Listener {
         if let Some(kept) = &mut self.kept {
             kept.memory = memory;
         }
-    }
-
-    /// Its clients are not kept.
-    #[must_use]
-    pub fn not_kept(mut self) -> Self {
-        if let Some(kept) = self.kept.take() {
-            kept.end();
-        }
-        self
     }
 
     /// Whether its clients stay with the keeper, as this process ends.

@@ -273,13 +273,9 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     }
 
     fn serve(&mut self, socket: Accepted) {
-        if let Err(who) = self.control.listener.admit(&socket) {
-            return self.log.warn(&format!("{}: client refused: {who}", self.name));
+        if !self.admit(&socket, "attached") {
+            return;
         }
-        let peer = rustix::net::sockopt::socket_peercred(&socket);
-        let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-        self.log.info(&format!("{}: a client attached (process {pid})", self.name));
-        self.has_client(true);
         let session = Session::new(Arc::clone(&self.control.waker), false);
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = Client {
@@ -300,27 +296,64 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         };
         // The last error reply, if it can go at once; the connection is over either way.
         let _ = client.flush();
-        match &why {
+        // The socket first: a client that comes back at once waits in the queue until the device let go.
+        self.part(&why, client.connection, &client.session, (client.socket, client.channel));
+    }
+
+    /// Whether a client may come in; if so, it is there from now on. `came`: how, in words.
+    pub(crate) fn admit(&self, socket: &impl AsFd, came: &str) -> bool {
+        if let Err(who) = self.control.listener.admit(socket) {
+            self.log.warn(&format!("{}: client refused: {who}", self.name));
+            return false;
+        }
+        let peer = rustix::net::sockopt::socket_peercred(socket);
+        let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        self.log.info(&format!("{}: a client {came} (process {pid})", self.name));
+        self.has_client(true);
+        true
+    }
+
+    /// Why a client is to be sent away, if somebody asked for that.
+    pub(crate) fn asked_to_end(&self, session: &Session) -> Option<Closed<P::Error>> {
+        if self.control.is_stopping() {
+            return Some(Closed::Asked("the device is taken off its socket".into()));
+        }
+        session.is_to_end().map(|reason| Closed::Asked(reason.to_owned()))
+    }
+
+    /// Another client was sent away.
+    pub(crate) fn tell_of_another(&self) {
+        self.log.warn(&format!("{}: client refused: another one is attached", self.name));
+    }
+
+    /// A client's time is over. What is `first` goes before the device hears of it.
+    pub(crate) fn part(
+        &mut self,
+        why: &Closed<P::Error>,
+        connection: Connection<P>,
+        session: &Session,
+        first: impl Sized,
+    ) {
+        match why {
             Closed::Gone => self.log.info(&format!("{}: {why}", self.name)),
             _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
         }
-        // The socket first: a client that comes back at once waits in the queue until the device let go.
-        drop((client.socket, client.channel));
-        client.connection.close(&why.to_string(), &mut self.device);
+        drop(first);
+        connection.close(&why.to_string(), &mut self.device);
         self.has_client(false);
-        if client.session.is_cut_off() {
+        if session.is_cut_off() {
             self.rest();
         }
     }
 
     /// A client came, or went.
-    pub(crate) fn has_client(&self, is_there: bool) {
+    fn has_client(&self, is_there: bool) {
         self.control.has_client.store(is_there, Ordering::Release);
         (self.on_client)(&self.name, is_there);
     }
 
     /// After a client that was cut off for what it did to others: the next one may do it again.
-    pub(crate) fn rest(&self) {
+    fn rest(&self) {
         let over_at = Instant::now() + REST;
         while !self.control.is_stopping() {
             let left = over_at.saturating_duration_since(Instant::now());
@@ -334,11 +367,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
     /// Waits for something to do, and does it.
     fn turn(&mut self, client: &mut Client<P>) -> Result<(), Closed<P::Error>> {
-        if self.control.is_stopping() {
-            return Err(Closed::Asked("the device is taken off its socket".into()));
-        }
-        if let Some(reason) = client.session.is_to_end() {
-            return Err(Closed::Asked(reason.to_owned()));
+        if let Some(why) = self.asked_to_end(&client.session) {
+            return Err(why);
         }
         client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
         let Control { listener, waker, .. } = &*self.control;
@@ -395,7 +425,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             return;
         }
         match self.control.listener.accept() {
-            Ok(_) => self.log.warn(&format!("{}: client refused: another one is attached", self.name)),
+            Ok(_) => self.tell_of_another(),
             Err(errno) => self.complain_of_accept(errno),
         }
     }

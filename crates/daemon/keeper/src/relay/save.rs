@@ -52,8 +52,8 @@ impl Daemon {
         to.u64(what);
         to.u64(number);
         to.maybe(self.gone, |to, (client, why)| {
-            let (code, errno) = code(why);
-            [client, code, errno].into_iter().for_each(|number| to.u64(number));
+            let (code, errno) = why.code();
+            [client, code.into(), errno.into()].into_iter().for_each(|number| to.u64(number));
         });
     }
 
@@ -67,25 +67,8 @@ impl Daemon {
             (4, _) => Knows::Message,
             _ => return None,
         };
-        let gone = from.maybe(|from| Some((from.u64()?, why(from.u64()?, from.u32()?)?)))?;
+        let gone = from.maybe(|from| Some((from.u64()?, Gone::of(from.u32()?, from.u32()?)?)))?;
         Some(Self { may_come, knows, gone, refused })
-    }
-}
-
-const PLAIN: [Gone; 6] =
-    [Gone::Left, Gone::TooManyFds, Gone::ForeignFd, Gone::Stalled, Gone::NotReading, Gone::BadLength];
-
-fn code(why: Gone) -> (u64, u64) {
-    match why {
-        Gone::Socket(errno) => (PLAIN.len() as u64, errno.cast_unsigned().into()),
-        plain => (PLAIN.iter().position(|one| *one == plain).unwrap_or(0) as u64, 0),
-    }
-}
-
-fn why(code: u64, errno: u32) -> Option<Gone> {
-    match usize::try_from(code).ok()? {
-        code if code == PLAIN.len() => Some(Gone::Socket(errno.cast_signed())),
-        code => PLAIN.get(code).copied(),
     }
 }
 

@@ -106,20 +106,14 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     }
 
     fn serve_kept(&mut self, number: u64, is_held: bool, socket: OwnedFd, channel: &mut Channel) {
-        let admitted = self.control.listener.admit(&socket);
-        let peer = rustix::net::sockopt::socket_peercred(&socket);
+        let is_admitted = self.admit(&socket, if is_held { "goes on" } else { "attached" });
         // The keeper has it too, but may close it any moment, and the last to do so can be made to wait.
         self.control.listener.dispose(socket);
-        if let Err(who) = admitted {
-            self.log.warn(&format!("{}: client refused: {who}", self.name));
+        if !is_admitted {
             // If the keeper is gone, that shows next.
             let _ = channel.say(&Said::Close { client: number }, None);
             return;
         }
-        let pid = peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-        let came = if is_held { "goes on" } else { "attached" };
-        self.log.info(&format!("{}: a client {came} (process {pid})", self.name));
-        self.has_client(true);
         let session = Session::new(Arc::clone(&self.control.waker), is_held);
         let connection = Connection::open((self.protocol)(), session.clone(), &mut self.device);
         let mut client = KeptClient { number, session, connection, heard_at: Instant::now(), config_changed: false };
@@ -130,34 +124,19 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         };
         match over {
             Over::Left => P::left(&mut self.device),
-            Over::Closed(why) => self.part(client, why),
-        }
-    }
-
-    fn part(&mut self, client: KeptClient<P>, why: Closed<P::Error>) {
-        match &why {
-            Closed::Gone => self.log.info(&format!("{}: {why}", self.name)),
-            _ => self.log.warn(&format!("{}: client disconnected: {why}", self.name)),
-        }
-        client.connection.close(&why.to_string(), &mut self.device);
-        self.has_client(false);
-        if client.session.is_cut_off() {
-            self.rest();
+            Over::Closed(why) => self.part(&why, client.connection, &client.session, ()),
         }
     }
 
     /// Waits for something to do, and does it.
     fn turn_of_kept(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Over<P::Error>> {
-        if self.control.is_stopping() {
-            if self.control.listener.is_left() {
-                return Err(Over::Left);
-            }
-            return Err(Closed::Asked("the device is taken off its socket".into()).into());
+        if self.control.is_stopping() && self.control.listener.is_left() {
+            return Err(Over::Left);
         }
-        if let Some(reason) = client.session.is_to_end() {
-            // If the keeper is gone, the client is too.
+        if let Some(why) = self.asked_to_end(&client.session) {
+            // If the keeper is gone, or has let go of the device, the client is gone too.
             let _ = channel.say(&Said::Close { client: client.number }, None);
-            return Err(Closed::Asked(reason.to_owned()).into());
+            return Err(why.into());
         }
         client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
         let waker = &self.control.waker;
@@ -190,7 +169,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             }
             Told::Gone { client: whose, why } if whose == client.number => Err(closed(why)),
             Told::Refused => {
-                self.log.warn(&format!("{}: client refused: another one is attached", self.name));
+                self.tell_of_another();
                 Ok(())
             }
             // There is one at a time.

@@ -333,7 +333,8 @@ impl Answer {
 }
 
 impl Gone {
-    fn code(self) -> (u32, u32) {
+    /// As two numbers, for [`Gone::of`].
+    pub fn code(self) -> (u32, u32) {
         match self {
             Self::Left => (0, 0),
             Self::TooManyFds => (1, 0),
@@ -345,7 +346,8 @@ impl Gone {
         }
     }
 
-    fn of(code: u32, errno: u32) -> Option<Self> {
+    /// Of two numbers. `None`: they are none.
+    pub fn of(code: u32, errno: u32) -> Option<Self> {
         let plain = [Self::Left, Self::TooManyFds, Self::ForeignFd, Self::Stalled, Self::NotReading, Self::BadLength];
         match (code, errno) {
             (6, errno) => Some(Self::Socket(errno.cast_signed())),
