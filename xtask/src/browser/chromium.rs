@@ -32,6 +32,10 @@ const OPTIONS: [&str; 8] = [
     "--hide-scrollbars",
 ];
 
+/// Where Debian's libraries are. The sound library names the last by an absolute path, where an unpacked one isn't.
+const LIBRARIES: [&str; 3] =
+    ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/pulseaudio"];
+
 /// A Chromium that can be run.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -68,8 +72,7 @@ impl Program {
     /// Tells the program where its libraries and fonts are.
     fn prepare(&self, command: &mut Command) {
         let Some(root) = &self.root else { return };
-        let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
-        let search: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        let search = LIBRARIES.map(|folder| root.join(folder).display().to_string());
         command.env("LD_LIBRARY_PATH", search.join(":")).env("FONTCONFIG_SYSROOT", root);
     }
 }
