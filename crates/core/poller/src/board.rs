@@ -7,7 +7,7 @@ use policy::{Bound, Class, TenantFigure, TenantReport, TenantSlot};
 
 use crate::probe::Recent;
 use crate::shared::Shared;
-use crate::{Counters, Iterations, Probe};
+use crate::{Counters, HistogramCounts, Iterations, Probe};
 
 /// Where pollers learn of each other's tenants, and `stats` of all of them.
 ///
@@ -164,12 +164,10 @@ impl TenantProbes {
         sum
     }
 
-    /// Counts of latencies since the start; see [`Histogram::counts`](crate::Histogram::counts).
-    pub fn latency_counts(&self) -> Vec<u64> {
-        let mut sum = self.0[0].histogram().counts();
-        for probe in &self.0[1..] {
-            sum.iter_mut().zip(probe.histogram().counts()).for_each(|(sum, count)| *sum += count);
-        }
+    /// Counts of latencies since the start.
+    pub fn latency_counts(&self) -> HistogramCounts {
+        let mut sum = HistogramCounts::default();
+        self.0.iter().for_each(|probe| sum += probe.histogram().counts());
         sum
     }
 
@@ -244,7 +242,7 @@ mod tests {
 
         let [tenant, _] = &board.tenants()[..] else { panic!("two tenants") };
         assert_eq!((tenant.counters().completed, tenant.counters().write_bytes), (4, 2048));
-        assert_eq!(tenant.latency_counts().iter().sum::<u64>(), 4);
+        assert_eq!(tenant.latency_counts().total(), 4);
         first.publish_hwqs(0b01);
         second.publish_hwqs(0b10);
         assert_eq!(tenant.hwqs_in_use(), 0b11);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use io_model::Nanos;
 
 use crate::count::Count;
-use crate::{Histogram, Inside, Percentiles};
+use crate::{Histogram, HistogramCounts, Inside, Percentiles};
 
 /// In place of the time at which an iteration began: it sleeps, or has begun none.
 const AT_REST: u64 = u64::MAX;
@@ -118,16 +118,15 @@ impl Iterations {
         }
     }
 
-    /// Counts of long ones since the start; see [`Histogram::counts`].
-    pub fn counts(&self) -> Vec<u64> {
+    /// Counts of long ones since the start.
+    pub fn counts(&self) -> HistogramCounts {
         self.long.counts()
     }
 
-    /// How many long ones there were since `old` was read (empty: since the start), and how long the longest took.
-    pub fn since(&self, old: &[u64]) -> (u64, Nanos) {
+    /// How many long ones there were since `old` was read, and how long the longest took.
+    pub fn since(&self, old: &HistogramCounts) -> (u64, Nanos) {
         let new = self.counts();
-        let all = |counts: &[u64]| counts.iter().sum::<u64>();
-        (all(&new) - all(old), Nanos(Percentiles::between(old, &new).max_ns))
+        (new.total() - old.total(), Nanos(Percentiles::between(old, &new).max_ns))
     }
 }
 
@@ -149,7 +148,7 @@ mod tests {
         let (count, longest) = iterations.since(&before);
         assert_eq!(count, 2);
         assert!((70_000..71_200).contains(&longest.0), "within a 64th: {longest}");
-        assert_eq!(iterations.since(&[]).0, 3);
+        assert_eq!(iterations.since(&HistogramCounts::default()).0, 3);
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod recorder;
 mod shared;
 
 pub use board::{Board, TenantProbes};
-pub use histogram::{Histogram, Percentiles, at_most};
+pub use histogram::{Histogram, HistogramCounts, Percentiles};
 pub use inside::Inside;
 pub use iterations::{Iterations, Spent};
 pub use policy::TenantSlot;

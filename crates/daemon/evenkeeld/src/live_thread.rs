@@ -12,7 +12,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
 use metrics::Verdict;
-use poller::{TenantProbes, at_most};
+use poller::TenantProbes;
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
@@ -251,7 +251,7 @@ impl Reading {
         let at = at.ok_or_else(|| no_such_disk(name))?;
         let (row, probes) = &self.tenants[at];
         let latencies = probes.latency_counts();
-        let mut counts: Vec<u64> = at_most(&latencies, upper_bounds_ns().chain([u64::MAX])).collect();
+        let mut counts: Vec<u64> = latencies.at_most(upper_bounds_ns().chain([u64::MAX])).collect();
         (1..counts.len()).rev().for_each(|at| counts[at] -= counts[at - 1]);
         Ok(LiveDetail {
             started_at_unix_ms: self.live.started_at_unix_ms,

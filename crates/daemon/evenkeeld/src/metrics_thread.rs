@@ -16,7 +16,7 @@ use metrics::{
     BOUNDS_NS, DriveReading, FileSystem, Format, Moved, PollerReading, QueueReading, Reading, TenantReading,
 };
 use policy::{Class, PolicyFigure, TenantFigure};
-use poller::{Board, Iterations, Spent, TenantProbes, at_most};
+use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
@@ -148,7 +148,7 @@ impl Reader {
 fn pollers(board: &Board, cpu_waits: &BTreeMap<usize, u64>) -> Vec<PollerReading> {
     let read = |iterations: &Arc<Iterations>| {
         let Spent { iterations: count, busy_ns, sleeps, slept_ns, is_asleep } = iterations.spent();
-        let (long_iterations, longest) = iterations.since(&[]);
+        let (long_iterations, longest) = iterations.since(&HistogramCounts::default());
         let inside = iterations.inside();
         let mut figures = [None; PolicyFigure::COUNT];
         PolicyFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = inside.figure(*figure));
@@ -192,8 +192,8 @@ fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading>
     let other_errors = counts.errors.saturating_sub(counts.read_errors + counts.write_errors);
     let mut figures = [None; TenantFigure::COUNT];
     TenantFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = probes.figure(*figure));
-    // The counts of a thousand idle tenants are 18 MB.
-    let latencies = if counts.completed == 0 { Vec::new() } else { probes.latency_counts() };
+    // Nothing is read of tenants that are idle for good.
+    let latencies = if counts.completed == 0 { HistogramCounts::default() } else { probes.latency_counts() };
     Some(TenantReading {
         name,
         class: class.to_owned(),
@@ -204,7 +204,7 @@ fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading>
         writes: moved(counts.writes, counts.write_bytes, counts.write_errors),
         others: moved(others, 0, other_errors),
         late: counts.violations,
-        at_most: at_most(&latencies, BOUNDS_NS).collect(),
+        at_most: latencies.at_most(BOUNDS_NS).collect(),
         latency_ns: counts.latency_sum_ns,
         served_ns: counts.served_sum_ns,
         in_flight: counts.in_flight(),

@@ -8,7 +8,7 @@ use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
 use planner::Measured;
 use policy::{Bound, Class, RestsOn};
-use poller::{Board, Counters, Iterations, Percentiles, TenantProbes};
+use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
 use crate::daemon::DriveView;
@@ -39,8 +39,7 @@ struct Counted {
     at: Nanos,
     probes: TenantProbes,
     counters: Counters,
-    /// Empty where nothing was completed: the counts of a thousand idle tenants are 18 MB.
-    latencies: Vec<u64>,
+    latencies: HistogramCounts,
 }
 
 impl Counted {
@@ -50,7 +49,7 @@ impl Counted {
         let before = before.filter(|it| it.counters.completed == counters.completed && it.probes.is(&probes));
         let latencies = match before {
             Some(before) => before.latencies,
-            None if counters.completed == 0 => Vec::new(),
+            None if counters.completed == 0 => HistogramCounts::default(),
             None => probes.latency_counts(),
         };
         Self { at, probes, counters, latencies }
@@ -94,7 +93,7 @@ impl DriveMarks {
 /// The same of all drives and of their pollers.
 pub struct Marks {
     drives: DriveMarks,
-    pollers: HashMap<usize, Vec<u64>>,
+    pollers: HashMap<usize, HistogramCounts>,
 }
 
 impl Marks {
@@ -127,9 +126,9 @@ impl Marks {
     }
 
     fn pollers_of(&self, drive: &DriveView) -> Vec<PollerRow> {
+        let nothing = HistogramCounts::default();
         let row = |poller: &Arc<Iterations>| {
-            let old = self.pollers.get(&poller.poller()).map_or(&[][..], Vec::as_slice);
-            let (long_iterations, longest) = poller.since(old);
+            let (long_iterations, longest) = poller.since(self.pollers.get(&poller.poller()).unwrap_or(&nothing));
             PollerRow {
                 poller: poller.poller(),
                 drive: drive.name.to_string(),
@@ -198,13 +197,14 @@ impl Mark {
             .map(|Counted { at, probes, counters, latencies }| observed(probes, counters, latencies, now - *at));
         let came = board.tenants().into_iter().filter(|probes| !self.tenants.contains_key(&probes.tenant()));
         // Identifiers only grow.
-        let came = came.map(|probes| observed(&probes, &Counters::default(), &[], now - self.at));
+        let came =
+            came.map(|probes| observed(&probes, &Counters::default(), &HistogramCounts::default(), now - self.at));
         were_there.chain(came).filter_map(observe).collect()
     }
 }
 
 /// Without what the configuration says of the tenant.
-fn observed(probes: &TenantProbes, old: &Counters, old_counts: &[u64], span: Nanos) -> Observed {
+fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts, span: Nanos) -> Observed {
     let new = probes.counters();
     let seconds = (span.0 as f64 / 1e9).max(1e-9);
     let completed = new.completed - old.completed;

@@ -100,6 +100,8 @@ fn cpu_time() -> Nanos {
 mod tests {
     use std::time::Duration;
 
+    use poller::HistogramCounts;
+
     use super::*;
     use crate::clock::Clock;
 
@@ -113,7 +115,7 @@ mod tests {
 
         std::thread::sleep(Duration::from_millis(20));
         stopwatch.lap(clock.now(), false);
-        let (_, longest) = iterations.since(&[]);
+        let (_, longest) = iterations.since(&HistogramCounts::default());
         assert!(longest < Nanos::from_millis(10), "it slept: {longest}");
 
         stopwatch.pause(clock.now());
@@ -122,7 +124,7 @@ mod tests {
         let until = cpu_time() + Nanos::from_millis(2);
         while cpu_time() < until {}
         stopwatch.lap(clock.now(), true);
-        let (count, longest) = iterations.since(&[]);
+        let (count, longest) = iterations.since(&HistogramCounts::default());
         assert!(count > 0 && longest >= Nanos(1_900_000), "{longest}");
 
         drop(stopwatch);
