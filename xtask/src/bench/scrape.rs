@@ -53,27 +53,20 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     let mut neighbour = Client::attach(&server.socket("t0"))?;
     let (mut calm, mut scraped, mut beside_ms) = (Noticed::default(), Noticed::default(), Vec::new());
     for _ in 0..rounds {
-        let (read_ns, long) = long_iterations(&server, || {
-            let begun = Instant::now();
-            neighbour.read_until(|| begun.elapsed() >= PAUSE)
-        })?;
-        calm.add(&read_ns?, &long);
-        let is_over = AtomicBool::new(false);
-        let ((took_ms, read_ns), long) = long_iterations(&server, || {
-            std::thread::scope(|scope| {
-                let reader = scope.spawn(|| neighbour.read_until(|| is_over.load(Ordering::Relaxed)));
-                let took_ms = scrapes(1);
-                is_over.store(true, Ordering::Relaxed);
-                (took_ms, reader.join())
-            })
-        })?;
-        beside_ms.extend(took_ms?);
-        scraped.add(&read_ns.map_err(|_| anyhow::anyhow!("the neighbour's thread failed"))??, &long);
+        let pause = || -> Result<()> {
+            std::thread::sleep(PAUSE);
+            Ok(())
+        };
+        let ((), read_ns, long) = beside_reads(&server, &mut neighbour, pause)?;
+        calm.add(&read_ns, &long);
+        let (took_ms, read_ns, long) = beside_reads(&server, &mut neighbour, || scrapes(1))?;
+        beside_ms.extend(took_ms);
+        scraped.add(&read_ns, &long);
     }
     notes.push(
         "each of the 1,000 tenants has read something, so that each has a histogram; the scraper, the metrics' thread, \
-         the poller and the client that reads share two CPUs. Each 10 ms one iteration goes through all tenants, whoever \
-         scrapes; spans without and with a scrape take turns"
+         the poller and the client that reads share two CPUs; spans without and with a scrape take turns, and the client \
+         reads from before each until after it, so that the poller neither falls asleep nor wakes in one"
             .to_owned(),
     );
     let at_most = |goal| Some(Goal::AtMost(goal));
@@ -94,6 +87,31 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     figures.extend(calm.figures("without a scrape")?);
     figures.extend(scraped.figures("with a scrape")?);
     Ok(figures)
+}
+
+/// Does something while a tenant reads: what came of it, what each read took, in order of size, and which long iterations
+/// there were.
+fn beside_reads<T>(
+    server: &Server,
+    reader: &mut Client,
+    what: impl FnOnce() -> Result<T>,
+) -> Result<(T, Vec<u64>, Long)> {
+    let (is_over, (begun, has_begun)) = (AtomicBool::new(false), std::sync::mpsc::channel());
+    std::thread::scope(|scope| {
+        let stop = || {
+            // Who waits for the first has heard of it.
+            let _ = begun.send(());
+            is_over.load(Ordering::Relaxed)
+        };
+        let reading = scope.spawn(move || reader.read_until(stop));
+        // One that failed says so below.
+        let _ = has_begun.recv_timeout(PAUSE);
+        let done = long_iterations(server, what);
+        is_over.store(true, Ordering::Relaxed);
+        let read_ns = reading.join().map_err(|_| anyhow::anyhow!("the reader's thread failed"))??;
+        let (done, long) = done?;
+        Ok((done?, read_ns, long))
+    })
 }
 
 /// What the poller and a tenant that reads at QD1 notice, a span each.
