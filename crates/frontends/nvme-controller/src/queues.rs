@@ -19,6 +19,8 @@ pub(crate) struct Queues {
     // Boxed: most identifiers are unused, and an idle tenant should stay small.
     sqs: [Option<Box<Sq>>; QIDS],
     cqs: [Option<Box<Cq>>; QIDS],
+    /// One past the highest identifier of a queue since the last reset: who goes through all queues stops there.
+    end: usize,
     /// Submission queues that may be fetched from.
     pub live: u128,
     /// The same as VQs.
@@ -41,6 +43,7 @@ impl Queues {
         Self {
             sqs: [const { None }; QIDS],
             cqs: [const { None }; QIDS],
+            end: 0,
             live: 0,
             shown: 0,
             arbiter: None,
@@ -92,19 +95,19 @@ impl Queues {
     }
 
     pub fn sqs(&self) -> impl Iterator<Item = &Sq> {
-        self.sqs.iter().flatten().map(|sq| &**sq)
+        self.sqs[..self.end].iter().flatten().map(|sq| &**sq)
     }
 
     pub fn sqs_mut(&mut self) -> impl Iterator<Item = &mut Sq> {
-        self.sqs.iter_mut().flatten().map(|sq| &mut **sq)
+        self.sqs[..self.end].iter_mut().flatten().map(|sq| &mut **sq)
     }
 
     pub fn cqs(&self) -> impl Iterator<Item = &Cq> {
-        self.cqs.iter().flatten().map(|cq| &**cq)
+        self.cqs[..self.end].iter().flatten().map(|cq| &**cq)
     }
 
     pub fn cqs_mut(&mut self) -> impl Iterator<Item = &mut Cq> {
-        self.cqs.iter_mut().flatten().map(|cq| &mut **cq)
+        self.cqs[..self.end].iter_mut().flatten().map(|cq| &mut **cq)
     }
 
     /// Adds a submission queue whose identifier is free and whose completion queue exists.
@@ -119,6 +122,7 @@ impl Queues {
                 arbiter.forgive(qid);
             }
             *place = Some(Box::new(sq));
+            self.end = self.end.max(usize::from(qid) + 1);
             self.set_live(qid, true);
         }
     }
@@ -147,8 +151,10 @@ impl Queues {
     }
 
     pub fn insert_cq(&mut self, cq: Cq) {
-        if let Some(place) = self.cqs.get_mut(usize::from(cq.at.qid)) {
+        let at = usize::from(cq.at.qid);
+        if let Some(place) = self.cqs.get_mut(at) {
             *place = Some(Box::new(cq));
+            self.end = self.end.max(at + 1);
         }
     }
 
@@ -171,6 +177,7 @@ impl Queues {
     pub fn clear(&mut self) {
         self.sqs = [const { None }; QIDS];
         self.cqs = [const { None }; QIDS];
+        self.end = 0;
         (self.live, self.shown) = (0, 0);
         self.arbiter = None;
         self.dirty = 0;
@@ -223,12 +230,12 @@ impl Queues {
 
     /// Halts every queue that depends on guest memory in this range.
     pub fn detach(&mut self, iova: u64, len_bytes: u64) {
-        for sq in self.sqs.iter_mut().flatten() {
+        for sq in self.sqs[..self.end].iter_mut().flatten() {
             if sq.uses(iova, len_bytes) || self.doorbells.touches(sq.at.qid, iova, len_bytes) {
                 sq.set_view(None);
             }
         }
-        for cq in self.cqs.iter_mut().flatten() {
+        for cq in self.cqs[..self.end].iter_mut().flatten() {
             if cq.uses(iova, len_bytes) || self.doorbells.touches(cq.at.qid, iova, len_bytes) {
                 cq.set_view(None);
             }
@@ -238,21 +245,21 @@ impl Queues {
     /// Lets halted queues go on where their memory can be reached; `all`: looks at the others too,
     /// because their doorbells moved.
     pub fn attach(&mut self, memory: &mut GuestMemory, all: bool) {
-        for sq in self.sqs.iter_mut().flatten() {
+        for sq in self.sqs[..self.end].iter_mut().flatten() {
             if all || sq.view().is_none() {
                 let bytes = Sq::ring_bytes(sq.at.entries);
                 sq.set_view(self.doorbells.view(memory, sq.at.qid, Doorbell::SqTail, sq.at.iova, bytes));
                 sq.set_wakeup(!self.awake);
             }
         }
-        for cq in self.cqs.iter_mut().flatten() {
+        for cq in self.cqs[..self.end].iter_mut().flatten() {
             if all || cq.view().is_none() {
                 let bytes = Cq::ring_bytes(cq.at.entries);
                 cq.set_view(self.doorbells.view(memory, cq.at.qid, Doorbell::CqHead, cq.at.iova, bytes));
                 cq.set_wakeup(!self.awake);
             }
         }
-        for qid in 0..QIDS as u16 {
+        for qid in 0..self.end as u16 {
             self.go_on(qid);
         }
     }
