@@ -2,7 +2,8 @@
 
 use api::{BoundRow, DriveHealth, Snapshot, TenantRow};
 
-/// Lays out rows under a heading: the first column to the left, numbers to the right.
+/// Lays out rows under a heading: the first column to the left, numbers to the right. What a drive says of itself may
+/// be in it: control characters, which a terminal would act on, are shown as `?`.
 pub fn layout(heading: &[&str], rows: &[Vec<String>]) -> String {
     layout_with_words(heading, rows, &[0])
 }
@@ -21,7 +22,7 @@ pub fn layout_with_words(heading: &[&str], rows: &[Vec<String>], words: &[usize]
             let gap = if column == 0 { "" } else { "  " };
             line += &if words.contains(&column) { format!("{gap}{cell}{pad}") } else { format!("{gap}{pad}{cell}") };
         }
-        line.trim_end().to_owned() + "\n"
+        line.trim_end().replace(char::is_control, "?") + "\n"
     };
     let mut out = line(&mut heading.iter().copied());
     for row in rows {
@@ -172,6 +173,7 @@ mod tests {
         assert_eq!(layout(&["tenant", "µs"], &rows), "tenant    µs\ndb       1.5\nbatch-µ   10\n");
         let words = layout_with_words(&["tenant", "µs"], &rows, &[0, 1]);
         assert_eq!(words, "tenant   µs\ndb       1.5\nbatch-µ  10\n");
+        assert_eq!(layout(&["model"], &[vec!["\x1b[2J\nP5800X".into()]]), "model\n?[2J?P5800X\n");
     }
 
     #[test]

@@ -89,8 +89,8 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
     Ok(figures)
 }
 
-/// Does something while a tenant reads: what came of it, what each read took, in order of size, and which long iterations
-/// there were.
+/// Does something while a tenant reads: what came of it, what each read took, in order of size, and which long
+/// iterations there were.
 fn beside_reads<T>(
     server: &Server,
     reader: &mut Client,

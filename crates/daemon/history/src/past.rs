@@ -145,15 +145,16 @@ pub fn read(directory: &Path, span: Range<u64>, now_unix_ms: u64, written: Optio
     Ok(past)
 }
 
-/// Those that this version can read, in order.
+/// Those that this version can read, in order. One that holds nothing yet says nothing of the clock either.
 fn files_of_ours(directory: &Path, flaws: &mut Vec<Flaw>) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for number in files::numbers(directory)? {
         match header(directory, number) {
-            Ok(Header::Ours { at_unix_ms }) => found.push(Found { number, at_unix_ms }),
-            Ok(Header::Version(version)) => flaws.push(Flaw::Version { file: name(number), version }),
-            Ok(Header::Foreign) => flaws.push(Flaw::Foreign { file: name(number) }),
-            Ok(Header::Cut) => flaws.push(Flaw::Damaged { file: name(number), good_bytes: 0 }),
+            Ok((Header::Ours { .. }, len_bytes)) if len_bytes <= HEADER_BYTES as u64 => {}
+            Ok((Header::Ours { at_unix_ms }, _)) => found.push(Found { number, at_unix_ms }),
+            Ok((Header::Version(version), _)) => flaws.push(Flaw::Version { file: name(number), version }),
+            Ok((Header::Foreign, _)) => flaws.push(Flaw::Foreign { file: name(number) }),
+            Ok((Header::Cut, _)) => flaws.push(Flaw::Damaged { file: name(number), good_bytes: 0 }),
             // The writer took it away meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => flaws.push(Flaw::Unreadable { file: name(number), why: error.to_string() }),
@@ -172,8 +173,10 @@ fn name(number: u32) -> String {
     path.display().to_string()
 }
 
-fn header(directory: &Path, number: u32) -> io::Result<Header> {
-    Header::read(&mut open(&files::path_of(directory, number))?)
+/// What a file's header says, and the file's length in bytes.
+fn header(directory: &Path, number: u32) -> io::Result<(Header, u64)> {
+    let mut file = open(&files::path_of(directory, number))?;
+    Ok((Header::read(&mut file)?, file.metadata()?.len()))
 }
 
 fn content(directory: &Path, number: u32, most_bytes: u64) -> io::Result<Vec<u8>> {

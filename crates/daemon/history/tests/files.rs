@@ -224,6 +224,12 @@ fn a_clock_that_was_ahead_or_set_back_is_told() {
     let past = read(directory.path(), 0..60, 60);
     assert_eq!(seconds(&past), [0, 10, 12, 22, 32]);
     assert_eq!(past.flaws, [Flaw::Future { intervals: 2 }, Flaw::SetBack { intervals: 2 }]);
+    // A file of nothing but a header does not make their time come again.
+    let first = fs::read(directory.path().join("00000001.summaries")).unwrap();
+    let empty = directory.path().join("0000000a.summaries");
+    fs::write(&empty, &first[..24]).unwrap();
+    assert_eq!(read(directory.path(), 0..60, 60), past);
+    fs::remove_file(&empty).unwrap();
     // A daemon that starts after the clock was set right does not go on in the file from the future.
     append(&mut store, [90_000]);
     drop(store);
