@@ -398,6 +398,10 @@ pub struct Disk {
     pub state: DiskState,
     /// A client has it now; of a namespace, one of its tenants' clients.
     pub attached: bool,
+    /// A client that has it goes on if the daemon ends and another one comes: of a virtio one, if its VMM connects again;
+    /// an NVMe one only where a keeper has it, and where data outlive the daemon.
+    #[serde(default)]
+    pub survives_restart: bool,
     /// The configuration file has it; it changes there alone.
     pub declared: bool,
     /// What an operator should know of its promise, such as that nobody can check it.

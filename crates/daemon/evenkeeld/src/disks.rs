@@ -475,6 +475,7 @@ impl ServedDrive {
                 // Who else has it is the others' own.
                 disk.attachments.retain(|it| its(&it.tenant));
                 disk.attached = disk.attachments.iter().any(|it| self.has_client(&it.tenant));
+                disk.survives_restart = self.all_survive_restart(disk.attachments.iter().map(|it| it.tenant.as_str()));
             }
             Some(disk)
         });
@@ -509,6 +510,7 @@ impl ServedDrive {
             socket: Some(self.config.reached_at(tenant).display().to_string()),
             state,
             attached: self.is_attached(id),
+            survives_restart: self.survives_restart(id),
             declared: self.settings_of(&tenant.name).is_none() && !self.is_being_deleted(id),
             warnings: self.warnings_of(tenant),
         })

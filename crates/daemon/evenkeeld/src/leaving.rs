@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use anyhow::{Result, anyhow};
 use api::Problem;
 use client_socket::Level;
-use config::{Config, Tenant};
+use config::{Config, Frontend, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use policy::PolicyConfig;
@@ -133,6 +133,21 @@ impl ServedDrive {
     /// Whether a client has a tenant's disk now.
     pub(crate) fn is_attached(&self, id: TenantId) -> bool {
         self.tenants.get(&id).and_then(|live| live.server.as_ref()).is_some_and(Reached::has_client)
+    }
+
+    /// Whether a client that has a tenant's disk goes on when the daemon ends and another one comes.
+    pub(crate) fn survives_restart(&self, id: TenantId) -> bool {
+        let Some(live) = self.tenants.get(&id) else { return false };
+        // A VMM connects a virtio disk again, and a block device waits: an NVMe one needs somebody who keeps it.
+        let needs_keeper = matches!(live.tenant.frontend, Frontend::VfioUser);
+        self.config.device.backend.outlives_daemon()
+            && (!needs_keeper || live.server.as_ref().is_some_and(Reached::is_kept))
+    }
+
+    /// Whether all those do that have a client.
+    pub(crate) fn all_survive_restart<'a>(&self, mut tenants: impl Iterator<Item = &'a str>) -> bool {
+        let lost = |id: &TenantId| self.is_attached(*id) && !self.survives_restart(*id);
+        !tenants.any(|name| self.find_tenant(name).as_ref().is_some_and(lost))
     }
 
     /// Whether a tenant can be taken off without anybody noticing.

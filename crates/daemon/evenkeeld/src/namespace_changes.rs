@@ -283,6 +283,7 @@ impl ServedDrive {
                 State::Leaving => DiskState::Leaving,
             },
             attached: namespace.attachments.iter().any(|it| self.has_client(&it.tenant)),
+            survives_restart: self.all_survive_restart(namespace.attachments.iter().map(|it| it.tenant.as_str())),
             declared: self.settings_of(&namespace.name).is_none() && *state != State::Leaving,
             warnings: Vec::new(),
         })

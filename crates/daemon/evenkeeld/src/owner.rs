@@ -31,6 +31,9 @@ use crate::traces::Traces;
 use crate::verdicts::Verdicts;
 use crate::why::Asker;
 
+/// How often to look whether a keeper that ended has come again.
+const KEEPER_PERIOD: Duration = Duration::from_secs(5);
+
 /// How long clients' threads may take to end once the pollers have: a client can make its own one hang.
 const SERVERS_LIMIT: Duration = Duration::from_secs(1);
 
@@ -130,10 +133,11 @@ impl Owner {
         self.drives.iter().find(|(_, drive)| drive.config.device.name == name).map(|(id, drive)| (*id, drive))
     }
 
-    /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
-    /// anything.
+    /// What to wait for a command at most, to look at promises in time, and for a keeper that comes again. Nobody is
+    /// watched where nobody was promised anything.
     pub fn patience(&self) -> Option<Duration> {
-        self.drives.values().filter_map(ServedDrive::patience).min()
+        let keeper = self.common.keeper.iter().map(|_| KEEPER_PERIOD);
+        self.drives.values().filter_map(ServedDrive::patience).chain(keeper).min()
     }
 
     /// After each command: what it may have led to.
@@ -141,6 +145,12 @@ impl Owner {
         self.drives.values_mut().for_each(ServedDrive::look_at_promises);
         if self.drives.values().all(|drive| drive.waiting.is_empty()) {
             self.when_served.drain(..).for_each(|done| answer(&done, ()));
+        }
+        if let Some(keeper) = &self.common.keeper
+            && matches!(keeper.reconnect(), Ok(true))
+        {
+            let line = "there is a keeper again: whoever attaches from now on outlives the daemon";
+            (self.common.around.sink)(Level::Info.of_daemon(), line);
         }
         let running = self.common.threads.running();
         if running != self.told_pollers {

@@ -13,6 +13,10 @@ pub struct Args {
     #[arg(long)]
     attached: bool,
 
+    /// Only those that a client has attached and would lose if the daemon was restarted
+    #[arg(long)]
+    lost_on_restart: bool,
+
     /// Only those of one front end, or namespaces beside NVMe tenants' own disks
     #[arg(long, value_parser = ["vfio-user", "vhost-user-blk", "ublk", "namespace"])]
     frontend: Option<String>,
@@ -33,12 +37,13 @@ pub fn run(args: &Args) -> Result<()> {
     let daemon = Rest::new(&args.daemon.socket);
     let mut all = daemon.disks()?;
     all.retain(|disk| disk.attached || !args.attached);
+    all.retain(|disk| disk.attached && !disk.survives_restart || !args.lost_on_restart);
     all.retain(|disk| args.frontend.as_ref().is_none_or(|frontend| disk.frontend == *frontend));
     print(&args.daemon, &all, || {
         if args.names {
             return all.iter().map(|disk| format!("{}\n", disk.name)).collect();
         }
-        let is_part = args.attached || args.frontend.is_some();
+        let is_part = args.attached || args.lost_on_restart || args.frontend.is_some();
         format!("{}{}", disks(&all), if is_part { String::new() } else { not_served(&daemon) })
     })
 }

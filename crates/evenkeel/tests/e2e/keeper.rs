@@ -21,6 +21,8 @@ impl Keeper {
     fn start(home: &Home) -> Self {
         std::fs::create_dir_all(home.runtime_dir()).unwrap();
         let socket = home.runtime_dir().join("keeper");
+        // One that was killed left its own.
+        let _ = std::fs::remove_file(&socket);
         let program = std::path::Path::new(evenkeel().get_program()).with_file_name("evenkeel-keeper");
         let child = Command::new(program).arg(&socket).stdin(Stdio::null()).spawn().unwrap();
         wait_for("the keeper's socket", || socket.exists().then_some(()));
@@ -141,5 +143,41 @@ fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_
     daemon.wait_log("tmp: the client went away", 1);
     wait_for("nobody to have it", || rest.delete("tmp", Deletion::default()).ok());
     wait_for("its socket to go", || (!home.runtime_dir().join("tmp/cntrl").exists()).then_some(()));
+    daemon.stop();
+}
+
+#[test]
+fn a_keeper_that_was_killed_takes_its_clients_with_it_and_nobody_else() {
+    let (home, keeper) = kept();
+    let daemon = home.serve();
+    let rest = Rest::new(api_path(&home.runtime_dir()));
+    let survivors = || -> Vec<String> {
+        let disks = rest.disks().unwrap().into_iter();
+        disks.filter(|disk| disk.survives_restart).map(|disk| disk.name).collect()
+    };
+    let _lost = home.attach("db");
+    assert_eq!(survivors(), ["db", "web"]);
+    drop(keeper);
+    daemon.wait_log("until there is one again", 2);
+    daemon.wait_log("db: client disconnected", 1);
+
+    // Without one: clients come, disks are made, and nobody outlives the daemon.
+    let mut guest = home.attach("db");
+    guest.write(3, &pattern(1, 512)).unwrap();
+    rest.create(&api::NewDisk { name: "new".into(), size: "4MiB".into(), ..api::NewDisk::default() }).unwrap();
+    drop(home.attach("new"));
+    assert_eq!(survivors(), [] as [&str; 0]);
+    drop(guest);
+
+    let _keeper = Keeper::start(&home);
+    daemon.wait_log("there is a keeper again", 1);
+    let mut guest = home.attach("db");
+    assert_eq!(survivors(), ["db"], "the others' clients did not come yet");
+    drop(daemon);
+    let daemon = home.serve();
+    daemon.wait_log("a client goes on", 1);
+    assert_eq!(guest.read(3, 1).unwrap(), pattern(1, 512));
+    assert_eq!(survivors(), ["db", "web", "new"]);
+    drop(guest);
     daemon.stop();
 }

@@ -175,7 +175,11 @@ impl Listener {
     pub fn bind_kept(path: &Path, access: Access, keeper: &Arc<Keeper>) -> Result<Self, BindError> {
         let name = path.display().to_string();
         let is_there = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-        let (mut listener, has_client, memory) = match keeper.find(&name)? {
+        let held = match keeper.find(&name) {
+            Err(error) if error.is_gone() => None,
+            found => found?,
+        };
+        let (mut listener, has_client, memory) = match held {
             Some(Held { has_client, memory, socket }) if is_there => {
                 (Self::over(socket, path, access)?, has_client, memory)
             }
@@ -204,9 +208,22 @@ impl Listener {
         self.kept.as_ref().is_some_and(Kept::is_left)
     }
 
-    /// The channel over which the keeper tells of clients, if they are kept.
+    /// Whether its clients are kept now.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.as_ref().is_some_and(Kept::is_kept)
+    }
+
+    /// The keeper is gone, and what it had: clients are this process's alone from now on.
+    pub(crate) fn lost_keeper(&self) {
+        self.kept.iter().for_each(Kept::lost);
+    }
+
+    /// The channel over which the keeper tells of clients, if they are to be kept and it is there.
     pub(crate) fn begin_to_keep(&self, framing: Framing) -> Result<Option<Channel>, BindError> {
-        Ok(self.kept.as_ref().map(|kept| kept.begin(self.fd.as_fd(), framing)).transpose()?)
+        match self.kept.as_ref().map(|kept| kept.begin(self.fd.as_fd(), framing)).transpose() {
+            Err(error) if error.is_gone() => Ok(None),
+            begun => Ok(begun?),
+        }
     }
 
     /// Closes a client's socket that somebody else has too.

@@ -13,6 +13,7 @@ use rustix::net::RecvFlags;
 
 use crate::connection::{Closed, Connection, Protocol};
 use crate::gate::{self, Gate, Passed};
+use crate::keeping;
 use crate::listener::{Accepted, BindError, Listener};
 use crate::log::{Level, Log, Sink};
 use crate::message::{Received, Waiting, has_hung_up, peek, receive, send};
@@ -114,10 +115,7 @@ impl Server {
             // Dropped last, when the device is gone, or in a panic.
             let _guard = guard;
             begin();
-            match channel {
-                Some(channel) => served.run_kept(channel),
-                None => served.run(),
-            }
+            served.run(channel);
         });
         Ok(Self { name: name.to_owned(), control, thread: Some(thread.map_err(bad)?), sink })
     }
@@ -131,6 +129,11 @@ impl Server {
     /// Whether a client is attached now.
     pub fn has_client(&self) -> bool {
         self.control.has_client.load(Ordering::Acquire)
+    }
+
+    /// Whether its clients go on when this process ends; see [`Listener::bind_kept`].
+    pub fn is_kept(&self) -> bool {
+        self.control.listener.is_kept()
     }
 
     /// Waits until the thread has ended and the device is gone; `false`: it had not by then. A thread that its client
@@ -241,28 +244,45 @@ struct Client<P: Protocol> {
 }
 
 impl<P: Protocol, F: Fn() -> P> Served<P, F> {
-    fn run(mut self) {
+    /// Serves one client after the other until the device is taken off its socket: with a keeper, as long as there is
+    /// one.
+    fn run(mut self, mut channel: Option<keeping::Channel>) {
         while !self.control.is_stopping() {
-            if let Err(errno) = self.wait_for_client() {
-                self.log.warn(&format!("{}: waiting for a client failed: {errno}", self.name));
-                return;
+            if let Some(channel) = channel.take() {
+                self.run_kept(channel);
+                continue;
+            }
+            match self.wait_for_client() {
+                Ok(false) => {}
+                Ok(true) => {
+                    channel = self.keep_again();
+                    if channel.is_none() {
+                        self.accept();
+                    }
+                }
+                Err(errno) => {
+                    self.log.warn(&format!("{}: waiting for a client failed: {errno}", self.name));
+                    return;
+                }
             }
         }
     }
 
-    fn wait_for_client(&mut self) -> Result<(), Errno> {
+    /// Whether one is there, after a wait.
+    fn wait_for_client(&mut self) -> Result<bool, Errno> {
         let Control { listener, waker, .. } = &*self.control;
         let [has_client, woken] = wait([(listener.as_fd(), PollFlags::IN), (waker.as_fd(), PollFlags::IN)], None)?;
         if woken {
             waker.drain();
         }
-        if has_client && !self.control.is_stopping() {
-            match self.control.listener.accept() {
-                Ok(socket) => self.serve(socket),
-                Err(errno) => self.complain_of_accept(errno),
-            }
+        Ok(has_client && !self.control.is_stopping())
+    }
+
+    fn accept(&mut self) {
+        match self.control.listener.accept() {
+            Ok(socket) => self.serve(socket),
+            Err(errno) => self.complain_of_accept(errno),
         }
-        Ok(())
     }
 
     fn complain_of_accept(&mut self, errno: Errno) {

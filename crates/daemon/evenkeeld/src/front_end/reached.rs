@@ -32,6 +32,14 @@ impl Reached {
         }
     }
 
+    /// Whether a keeper has its clients too.
+    pub fn is_kept(&self) -> bool {
+        match self {
+            Self::Socket(server) => server.is_kept(),
+            Self::Device(_) => false,
+        }
+    }
+
     /// The daemon ends: waits until nobody comes any more. A device that somebody has open stays for the next daemon.
     pub fn part_by(self, deadline: Instant) {
         match self {

@@ -9,6 +9,7 @@ pub mod wire;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 
 pub(crate) use self::served::Channel;
 use self::wire::{Answer, Framing, Request, VERSION};
-use crate::message::{Received, receive, send_now};
+use crate::message::{Received, has_hung_up, receive, send_now};
 use crate::server::wait;
 
 /// How long the keeper may take for an answer: it waits for nobody but, at first, for the daemon before this one.
@@ -34,6 +35,13 @@ pub enum KeeperError {
     Version { path: PathBuf, theirs: u32 },
     #[error("the keeper at {path} refuses: {why}")]
     Refused { path: PathBuf, why: String },
+}
+
+impl KeeperError {
+    /// Whether it has ended, and no other one is there: what it had is lost, and all else goes on without.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self, Self::Lost { errno: Errno::PIPE | Errno::CONNRESET, .. })
+    }
 }
 
 /// A process that keeps clients.
@@ -61,8 +69,15 @@ impl Keeper {
     /// # Errors
     /// It is no keeper, or of another version.
     pub fn connect(path: &Path) -> Result<Option<Arc<Self>>, KeeperError> {
-        let lost = |errno| KeeperError::Lost { path: path.to_owned(), errno };
-        let address = SocketAddrUnix::new(path).map_err(lost)?;
+        let this = Self { path: path.to_owned(), control: Mutex::new(None) };
+        let Some(socket) = this.reach()? else { return Ok(None) };
+        Ok(Some(Arc::new(Self { control: Mutex::new(Some(socket)), ..this })))
+    }
+
+    /// A new connection to whoever listens there, if somebody does.
+    fn reach(&self) -> Result<Option<OwnedFd>, KeeperError> {
+        let lost = |errno| self.lost(errno);
+        let address = SocketAddrUnix::new(&self.path).map_err(lost)?;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(lost)?;
         match connect(&socket, &address) {
@@ -70,12 +85,24 @@ impl Keeper {
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             Err(errno) => return Err(lost(errno)),
         }
-        let this = Self { path: path.to_owned(), control: Mutex::new(Some(socket)) };
-        match this.ask(&Request::Hello { version: VERSION }, &[])? {
-            (Answer::Hello { version: VERSION }, _) => Ok(Some(Arc::new(this))),
-            (Answer::Hello { version: theirs }, _) => Err(KeeperError::Version { path: this.path, theirs }),
-            (other, _) => Err(this.unexpected(other)),
+        match exchange(&socket, &Request::Hello { version: VERSION }, &[]).map_err(lost)? {
+            (Answer::Hello { version: VERSION }, _) => Ok(Some(socket)),
+            (Answer::Hello { version: theirs }, _) => Err(KeeperError::Version { path: self.path.clone(), theirs }),
+            (other, _) => Err(self.unexpected(other)),
         }
+    }
+
+    /// Where it has ended, connects to one that is at its place by now, which has nothing yet. `true`: there is one.
+    /// For the process to call now and then.
+    ///
+    /// # Errors
+    /// Another one is of no use.
+    pub fn reconnect(&self) -> Result<bool, KeeperError> {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(socket) = control.as_mut().filter(|socket| has_hung_up(socket)) else { return Ok(false) };
+        let Some(other) = self.reach()? else { return Ok(false) };
+        *socket = other;
+        Ok(true)
     }
 
     /// What it has under that name.
@@ -138,25 +165,7 @@ impl Keeper {
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), KeeperError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(socket) = control.as_ref() else { return Err(self.lost(Errno::SHUTDOWN)) };
-        say(socket, &request.encode(), fds).map_err(|errno| self.lost(errno))?;
-        let deadline = Instant::now() + ANSWER_LIMIT;
-        let mut packet = [0; 4096];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.lost(Errno::TIMEDOUT));
-            }
-            wait([(socket.as_fd(), PollFlags::IN)], Some(left)).map_err(|errno| self.lost(errno))?;
-            match receive(socket, &mut packet, RecvFlags::DONTWAIT).map_err(|errno| self.lost(errno))? {
-                Received::Nothing => {}
-                Received::Bytes(bytes, fds) => {
-                    let answer = Answer::decode(&packet[..bytes]).ok_or_else(|| self.lost(Errno::PROTO))?;
-                    return Ok((answer, fds));
-                }
-                Received::End => return Err(self.lost(Errno::PIPE)),
-                Received::TooManyFds(_) => return Err(self.lost(Errno::MFILE)),
-            }
-        }
+        exchange(socket, request, fds).map_err(|errno| self.lost(errno))
     }
 
     fn lost(&self, errno: Errno) -> KeeperError {
@@ -167,6 +176,28 @@ impl Keeper {
         match answer {
             Answer::Refused(why) => KeeperError::Refused { path: self.path.clone(), why },
             _ => self.lost(Errno::PROTO),
+        }
+    }
+}
+
+/// Asks, and waits for the answer.
+fn exchange(socket: &OwnedFd, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Errno> {
+    say(socket, &request.encode(), fds)?;
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    let mut packet = [0; 4096];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        wait([(socket.as_fd(), PollFlags::IN)], Some(left))?;
+        match receive(socket, &mut packet, RecvFlags::DONTWAIT)? {
+            Received::Nothing => {}
+            Received::Bytes(bytes, fds) => {
+                return Answer::decode(&packet[..bytes]).map(|answer| (answer, fds)).ok_or(Errno::PROTO);
+            }
+            Received::End => return Err(Errno::PIPE),
+            Received::TooManyFds(_) => return Err(Errno::MFILE),
         }
     }
 }
@@ -191,31 +222,48 @@ pub(crate) struct Kept {
     pub has_client: bool,
     /// What is kept beside the listening socket.
     pub memory: Vec<OwnedFd>,
+    /// Whether it is kept: not before it begins, nor once the keeper is gone.
+    is_kept: AtomicBool,
 }
 
 impl Kept {
     pub fn new(keeper: Arc<Keeper>, name: String, has_client: bool, memory: Vec<OwnedFd>) -> Self {
-        Self { keeper, name, has_client, memory }
+        Self { keeper, name, has_client, memory, is_kept: AtomicBool::new(false) }
     }
 
     /// Has it kept from now on.
     pub fn begin(&self, listening: BorrowedFd<'_>, framing: Framing) -> Result<Channel, KeeperError> {
         let memory = self.memory.iter().map(AsFd::as_fd);
         let fds: Vec<_> = std::iter::once(listening).chain(memory).collect();
-        Ok(Channel::new(self.keeper.keep(&self.name, framing, &fds)?, &framing))
+        let channel = Channel::new(self.keeper.keep(&self.name, framing, &fds)?, &framing);
+        self.is_kept.store(true, Ordering::Release);
+        Ok(channel)
+    }
+
+    /// The keeper is gone.
+    pub fn lost(&self) {
+        self.is_kept.store(false, Ordering::Release);
+    }
+
+    /// Whether it is kept now.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Acquire)
     }
 
     /// Has it kept no more. `false`: this process has let go of the keeper, and all stays for the next.
     pub fn end(&self) -> bool {
-        if self.keeper.is_let_go() {
+        if self.is_left() {
             return false;
         }
-        // One that does not answer keeps nothing that could be taken from it.
-        let _ = self.keeper.forget(&self.name);
+        if self.is_kept() {
+            // One that does not answer keeps nothing that could be taken from it.
+            let _ = self.keeper.forget(&self.name);
+        }
         true
     }
 
+    /// Whether it stays with the keeper, as this process ends.
     pub fn is_left(&self) -> bool {
-        self.keeper.is_let_go()
+        self.is_kept() && self.keeper.is_let_go()
     }
 }

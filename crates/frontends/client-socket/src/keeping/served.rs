@@ -70,18 +70,29 @@ impl<E> From<Closed<E>> for Over<E> {
 
 impl<P: Protocol, F: Fn() -> P> Served<P, F> {
     /// Serves one client after the other until the device is taken off its socket, or the keeper is gone.
-    pub fn run_kept(mut self, mut channel: Channel) {
+    pub fn run_kept(&mut self, mut channel: Channel) {
         while !self.control.is_stopping() {
             let next = channel.say(&Said::Accept, None).and_then(|()| self.wait_for_kept(&mut channel));
             match next {
                 Ok(Some((number, is_held, socket))) => self.serve_kept(number, is_held, socket, &mut channel),
                 Ok(None) => {}
                 Err(errno) => {
-                    self.log.warn(&format!("{}: the keeper is gone ({errno}); nobody can connect any more", self.name));
+                    self.log.warn(&format!(
+                        "{}: the keeper is gone ({errno}); until there is one again, clients lose their disk when the \
+                         daemon ends",
+                        self.name
+                    ));
+                    self.control.listener.lost_keeper();
                     return;
                 }
             }
         }
+    }
+
+    /// Where there is a keeper again, it has the client that waits, and all that come.
+    pub fn keep_again(&self) -> Option<Channel> {
+        // Whoever is not there, or refuses, is asked again for the next client.
+        self.control.listener.begin_to_keep(P::FRAMING?).ok().flatten()
     }
 
     /// The next client, unless the device is taken off its socket before one comes.
