@@ -1,4 +1,4 @@
-//! `cargo xtask package`: a Debian package of both programs, with what an operator expects beside them.
+//! `cargo xtask package`: a Debian package of the programs, with what an operator expects beside them.
 //!
 //! Manual pages and completions come from the program itself; the rest lies in `packaging/`, and what goes where says
 //! the manifest of `crates/evenkeel`. `cargo-deb` makes the package of it. There is one: the laboratory is part of
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use crate::guest::daemon;
 
 /// The programs in it.
-const PROGRAMS: [&str; 2] = ["evenkeel", "evenkeeld"];
+const PROGRAMS: [&str; 3] = ["evenkeel", "evenkeeld", "evenkeel-keeper"];
 
 /// Each shell, and what its completions are called where it looks for them.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "evenkeel"), ("zsh", "_evenkeel"), ("fish", "evenkeel.fish")];
@@ -37,7 +37,7 @@ pub struct Options {
 /// When there is no `cargo-deb`, or something can't be built.
 pub fn run(options: &Options) -> Result<()> {
     find_cargo_deb()?;
-    let programs = daemon::build(&["--package", "evenkeel", "--package", "evenkeeld"])?;
+    let programs = daemon::build(&["--package", "evenkeel", "--package", "evenkeeld", "--package", "keeper"])?;
     stage(&programs)?;
     println!("package: {}", pack(options.deb_version.as_deref(), &options.out)?.display());
     Ok(())
@@ -72,11 +72,24 @@ pub fn stage(programs: &Path) -> Result<()> {
     let evenkeel = stage.join(PROGRAMS[0]);
     said(Command::new(&evenkeel).args(["man", "--out"]).arg(stage.join("man")))?;
     fs::write(stage.join("man/evenkeeld.8"), DAEMONS_PAGE)?;
+    let help = said(Command::new(stage.join(PROGRAMS[2])).arg("--help"))?;
+    fs::write(stage.join("man/evenkeel-keeper.8"), keepers_page(&help))?;
     for (shell, file) in COMPLETIONS {
         let script = said(Command::new(&evenkeel).args(["completions", shell]))?;
         fs::write(stage.join("completions").join(file), script)?;
     }
     Ok(())
+}
+
+/// The keeper's manual page: what it says of itself, as it says it.
+fn keepers_page(help: &str) -> String {
+    let (what, usage) = help.split_once("\n\n").unwrap_or((help, ""));
+    let lines = usage.lines().map(|line| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-")));
+    format!(
+        ".TH EVENKEEL\\-KEEPER 8\n.SH NAME\nevenkeel\\-keeper \\- {what}\n.SH DESCRIPTION\n.nf\n{}.fi\n\
+         .SH SEE ALSO\n.BR evenkeeld (8),\n/usr/share/doc/evenkeel/SURVIVING.md\n",
+        lines.collect::<String>()
+    )
 }
 
 /// Makes a package of what is laid out, in a folder, and returns where it is.

@@ -18,6 +18,7 @@ const CONFIG: &str = "/etc/evenkeel/config.toml";
 const KERNELS: &str = "0000:00:05.0";
 const OURS: &str = "0000:00:06.0";
 const DATA: &str = "/dev/evenkeel/data";
+const KEEPER: &str = "evenkeel-keeper";
 /// A start of the daemon, emulated.
 const LIMIT: Duration = Duration::from_secs(120);
 /// How exposed the unit may be by the measure of `systemd-analyze security`: below 5 is its `OK`.
@@ -38,9 +39,13 @@ pub fn installed_upgraded_and_purged(lab: &mut Lab) -> Result<()> {
     done.with_context(|| guest.journal())
 }
 
-/// A property of the unit.
+/// A property of the daemon's unit.
 fn property(guest: &mut Guest, name: &str) -> Result<String> {
     Ok(guest.run(&format!("systemctl show --value -p {name} evenkeeld"))?.trim().to_owned())
+}
+
+fn main_pid(guest: &mut Guest, unit: &str) -> Result<String> {
+    Ok(guest.run(&format!("systemctl show --value -p MainPID {unit}"))?.trim().to_owned())
 }
 
 fn wait_for_status(guest: &mut Guest, text: &str) -> Result<()> {
@@ -56,13 +61,15 @@ fn install(guest: &mut Guest) -> Result<()> {
     for file in [
         "/usr/share/man/man1/evenkeel-disk-create.1.gz",
         "/usr/share/man/man8/evenkeeld.8.gz",
+        "/usr/share/man/man8/evenkeel-keeper.8.gz",
         "/usr/share/bash-completion/completions/evenkeel",
         "/usr/share/zsh/vendor-completions/_evenkeel",
         "/usr/share/fish/vendor_completions.d/evenkeel.fish",
     ] {
         guest.run(&format!("test -s {file}"))?;
     }
-    guest.run("systemd-analyze verify --man=no evenkeeld.service 2>&1 | { ! grep evenkeel; }")?;
+    guest
+        .run("systemd-analyze verify --man=no evenkeeld.service evenkeel-keeper.service 2>&1 | { ! grep evenkeel; }")?;
     guest.run_within("systemctl enable --now evenkeeld", LIMIT)?;
     wait_for_status(guest, "Serving 0 disks on 1 drive")?;
     let ids = guest
@@ -71,12 +78,19 @@ fn install(guest: &mut Guest) -> Result<()> {
     ensure!(ids.len() == 2 && ids[0] == ids[1], "it runs as another user: {ids:?}");
     guest.run("getent group evenkeel-admin evenkeel-viewer")?;
 
-    let told = guest.run("systemd-analyze security --no-pager evenkeeld | tail -n 1")?;
-    let exposure = told.split("evenkeeld.service: ").nth(1).and_then(|rest| rest.split(' ').next());
-    let exposure: f64 = exposure.context(told.clone())?.parse().context(told.clone())?;
-    println!("systemd-analyze security: {exposure}");
-    ensure!(exposure <= EXPOSURE_MAX, "{told}");
+    guest.run(&format!("systemctl is-active {KEEPER}"))?;
+    for unit in ["evenkeeld", KEEPER] {
+        let exposure = exposure(guest, unit)?;
+        println!("systemd-analyze security {unit}: {exposure}");
+        ensure!(exposure <= EXPOSURE_MAX, "{unit} is too exposed: {exposure}");
+    }
     Ok(())
+}
+
+fn exposure(guest: &mut Guest, unit: &str) -> Result<f64> {
+    let told = guest.run(&format!("systemd-analyze security --no-pager {unit} | tail -n 1"))?;
+    let exposure = told.split(".service: ").nth(1).and_then(|rest| rest.split(' ').next());
+    exposure.context(told.clone())?.parse().context(told.clone())
 }
 
 /// A promised disk as a block device on the kernel's drive, an NVMe one, and one on a drive without the kernel; and a
@@ -108,20 +122,65 @@ fn verify(guest: &mut Guest, disk: &str) -> Result<()> {
     Ok(())
 }
 
+/// Over an upgrade NVMe clients go on, with a keeper; and over whatever kills either program.
 fn upgrade(guest: &mut Guest) -> Result<()> {
-    let before = property(guest, "MainPID")?;
-    let load = "exec evenkeel load /run/evenkeel/db --rw randread --bs 4k --iodepth 2 --runtime 600s --json";
+    let (before, keeper) = (property(guest, "MainPID")?, main_pid(guest, KEEPER)?);
+    let load = "exec evenkeel load /run/evenkeel/db --rw randwrite --bs 4k --iodepth 2 --verify --runtime 600s --json";
     guest.start_job("nvme", load, ENDLESS)?;
     guest.wait_for("the NVMe client", "evenkeel disk list --attached --frontend vfio-user --names | grep -qx db")?;
     let told = guest.install_version(NEW)?;
-    ensure!(told.contains("clients have NVMe disks attached, and would lose them: db"), "{told}");
-    ensure!(property(guest, "MainPID")? == before && guest.job_runs("nvme")?, "the daemon was restarted: {told}");
-    guest.run("kill -TERM $(pidof evenkeel)")?;
-    let ended = guest.finish_job("nvme", PROGRAM_LIMIT)?;
-    ensure!(ended.code == 0, "the NVMe client failed: {}", ended.text);
-    guest.wait_for("its end", "test -z \"$(evenkeel disk list --attached --frontend vfio-user --names)\"")?;
+    ensure!(!told.contains("runs on as the version before"), "{told}");
+    wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
+    ensure!(property(guest, "MainPID")? != before, "the daemon was not restarted: {told}");
+    goes_on(guest, 1)?;
+    ensure!(main_pid(guest, KEEPER)? == keeper, "the keeper is another process");
+    guest.run(&format!("test \"$(readlink /proc/{keeper}/exe)\" = /usr/bin/evenkeel-keeper"))?;
+    at_work(guest)?;
 
-    // Once more, as nobody has an NVMe disk now: the block device goes on.
+    // The service manager has what a killed keeper had, and the daemon's connection too.
+    guest.run(&format!("kill -KILL {keeper}"))?;
+    guest.wait_for("the next keeper", &format!("test $(systemctl show --value -p NRestarts {KEEPER}) = 1"))?;
+    guest.wait_for("its start", &format!("systemctl is-active --quiet {KEEPER}"))?;
+    let daemon = property(guest, "MainPID")?;
+    guest.run(&format!("kill -KILL {daemon}"))?;
+    guest.wait_for("the next daemon", "test $(systemctl show --value -p NRestarts evenkeeld) = 1")?;
+    wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
+    goes_on(guest, 2)?;
+    let told = finish_load(guest, "nvme")?;
+    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+
+    without_keeper(guest)
+}
+
+/// The NVMe client was taken over so often, and works.
+fn goes_on(guest: &mut Guest, times: u32) -> Result<()> {
+    let count = "journalctl -q -o cat -u evenkeeld | grep -c 'db: a client goes on'";
+    guest.wait_for("the NVMe client to go on", &format!("test $({count}) = {times}"))?;
+    ensure!(guest.job_runs("nvme")?, "the NVMe client ended");
+    Ok(())
+}
+
+/// Ends a load that must have had no error, and returns its report.
+fn finish_load(guest: &mut Guest, job: &str) -> Result<String> {
+    guest.run("kill -TERM $(pidof evenkeel)")?;
+    let ended = guest.finish_job(job, PROGRAM_LIMIT)?;
+    ensure!(ended.code == 0, "the NVMe client failed: {}", ended.text);
+    Ok(ended.text)
+}
+
+/// Without a keeper an upgrade leaves the daemon that NVMe clients have, and restarts it once they are gone.
+fn without_keeper(guest: &mut Guest) -> Result<()> {
+    guest.run(&format!("systemctl stop {KEEPER}"))?;
+    let before = property(guest, "MainPID")?;
+    let load = "exec evenkeel load /run/evenkeel/db --rw randread --bs 4k --iodepth 2 --runtime 600s --json";
+    guest.start_job("nvme", load, ENDLESS)?;
+    guest.wait_for("the NVMe client", "evenkeel disk list --lost-on-restart --names | grep -qx db")?;
+    let told = guest.install_version(OLD)?;
+    ensure!(told.contains("clients have these disks attached, and would lose them: db"), "{told}");
+    ensure!(property(guest, "MainPID")? == before && guest.job_runs("nvme")?, "the daemon was restarted: {told}");
+    finish_load(guest, "nvme")?;
+    guest.wait_for("its end", "test -z \"$(evenkeel disk list --lost-on-restart --names)\"")?;
+
     let told = guest.install_version(NEW)?;
     ensure!(!told.contains("runs on as the version before"), "{told}");
     wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
