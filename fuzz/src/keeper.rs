@@ -9,6 +9,7 @@ mod model;
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use client_socket::keeping::wire::{Framing, Gone, Said};
@@ -75,7 +76,7 @@ pub fn run(data: &[u8]) {
     let Ok(with_header) = u.arbitrary() else { return };
     let framing = Framing { header_bytes: 6, length_at: 1, with_header, max_bytes: 40, max_fds: 2 };
     let mut world = World { relay: Relay::new(framing), model: Model::new(framing), fds: Vec::new(), clients: 0 };
-    world.relay.daemon_came();
+    world.relay.daemon_came(Duration::ZERO);
     world.model.daemon(true);
     for _ in 0..MAX_STEPS {
         let Ok(step) = Step::arbitrary(&mut u) else { break };
@@ -135,7 +136,7 @@ impl World {
             }
             Step::OtherComes => {}
             Step::DaemonComes(rarely!()) => {
-                self.relay.daemon_came();
+                self.relay.daemon_came(Duration::ZERO);
                 self.model.daemon(true);
             }
             Step::DaemonLeaves(rarely!()) => {
@@ -242,7 +243,7 @@ impl World {
 
     /// A daemon that does all that it should gets everything through.
     fn drain(&mut self) {
-        self.relay.daemon_came();
+        self.relay.daemon_came(Duration::ZERO);
         self.model.daemon(true);
         self.say(Said::Accept, Vec::new());
         for _ in 0..10_000 {

@@ -195,7 +195,7 @@ impl Model {
                 assert_eq!(*bytes, kept.0);
                 own_fds.clone_from(&kept.1);
             }
-            (Told::Restored { client: whose }, Some(client)) => {
+            (Told::Restored { client: whose, .. }, Some(client)) => {
                 assert_eq!(*whose, client.number);
                 assert!(daemon.knows_client && daemon.kept.is_empty() && !daemon.is_restored);
                 daemon.is_restored = true;

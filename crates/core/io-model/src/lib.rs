@@ -162,6 +162,12 @@ pub trait Source {
         QueuePriority::Medium
     }
 
+    /// How long what waits in VQs that appear has waited before anybody looked: for this process to go on where another
+    /// one ended. Asked once for all that appear at a time.
+    fn take_waited_before(&mut self) -> Nanos {
+        Nanos(0)
+    }
+
     /// Does a little of the work that needs no device (an NVMe admin queue's): so much that a flood of it costs the
     /// poller's other tenants a few microseconds of each look. Returns how many steps; 0 once nothing is left to do.
     /// The policy has no say: a tenant that it holds back must still be able to bring its driver up.

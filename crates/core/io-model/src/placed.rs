@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use guest_memory::IoBuf;
 
-use crate::{Command, DeviceError, Extents, Fetch, Op, Outcome, QueuePriority, Source, Token};
+use crate::{Command, DeviceError, Extents, Fetch, Nanos, Op, Outcome, QueuePriority, Source, Token};
 
 /// Puts a source's commands where its disks lie on the drive. The source makes them with [`Place`](crate::Place)s at 0.
 ///
@@ -175,6 +175,10 @@ impl<S: Source> Source for Placed<S> {
             }
             fetched => fetched,
         }
+    }
+
+    fn take_waited_before(&mut self) -> Nanos {
+        self.source.take_waited_before()
     }
 
     #[inline]

@@ -77,17 +77,21 @@ struct Vq {
     arrivals: VecDeque<(Nanos, u32)>,
     /// Sum of the counts in `arrivals`.
     stamped: u32,
+    /// When it appeared, and how long what waited in it then had waited.
+    appeared: (Nanos, Nanos),
 }
 
 impl Vq {
-    fn new(tenant: TenantSlot, index: u16) -> Self {
-        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0 }
+    fn new(tenant: TenantSlot, index: u16, appeared: (Nanos, Nanos)) -> Self {
+        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0, appeared }
     }
 
     fn saw(&mut self, backlog: u32, now: Nanos) {
         self.backlog = backlog;
         if backlog > self.stamped {
-            self.arrivals.push_back((now, backlog - self.stamped));
+            let (at, waited) = self.appeared;
+            let since = if now == at { before(now, waited) } else { now };
+            self.arrivals.push_back((since, backlog - self.stamped));
             self.stamped = backlog;
         }
     }
@@ -104,6 +108,16 @@ impl Vq {
         }
         at
     }
+}
+
+/// So long before a time, which may be before the clock's zero: only [`since`] can tell.
+fn before(time: Nanos, span: Nanos) -> Nanos {
+    Nanos(time.0.wrapping_sub(span.0))
+}
+
+/// How long before a time another one was that may be [`before`] the clock's zero.
+fn since(earlier: Nanos, time: Nanos) -> Nanos {
+    Nanos(time.0.wrapping_sub(earlier.0))
 }
 
 /// A poller's back end, as far as a tenant's front end must know it: who has to hear of the tenant's memory.
@@ -423,11 +437,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             inside.completed(hwq);
             tenant.inflight -= 1;
             tenant.touched = true;
-            let (waited, served) = (fetched - arrived, now - fetched);
+            let (waited, served) = (since(arrived, fetched), now - fetched);
             tenant.probe.completed(op, len_bytes, outcome, waited, served);
             if let Some(recorder) = &mut tenant.recorder {
                 let Flight { offset_bytes, disk, .. } = flight;
                 let failed = outcome.is_err();
+                // A trace has no time before the clock's zero.
+                let arrived = arrived.min(fetched);
                 recorder.record(Recorded { arrived, op, disk, failed, offset_bytes, len_bytes, waited, served });
             }
             policy.completed(slot, hwq, tenant_slot, op, len_bytes, served, now);
@@ -471,6 +487,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     fn set_live(&mut self, at: usize, live: u128, now: Nanos) {
         let Some(tenant) = &mut self.tenants[at] else { return };
         let changed = tenant.live ^ live;
+        let waited = if live & changed == 0 { Nanos(0) } else { tenant.source.take_waited_before() };
+        tenant.probe.went_on(waited);
         let tenant_slot = TenantSlot(at as u16);
         for index in (0..128_u16).filter(|index| changed & (1 << index) != 0) {
             let place = &mut tenant.slots[usize::from(index)];
@@ -480,7 +498,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 self.free_vqs.push(*place);
                 continue;
             }
-            let vq = Vq::new(tenant_slot, index);
+            let vq = Vq::new(tenant_slot, index, (now, waited));
             if let Some(free) = self.free_vqs.pop() {
                 self.vqs[usize::from(free.0)] = vq;
                 *place = free;

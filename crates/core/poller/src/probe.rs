@@ -49,6 +49,8 @@ pub struct Counters {
     pub latency_sum_ns: u64,
     /// Of that, the time with the device.
     pub served_sum_ns: u64,
+    /// For how long its client had nobody to serve it, before this process went on where another one ended.
+    pub outage_ns: u64,
 }
 
 impl Counters {
@@ -72,6 +74,8 @@ impl AddAssign for Counters {
         self.violations += other.violations;
         self.latency_sum_ns += other.latency_sum_ns;
         self.served_sum_ns += other.served_sum_ns;
+        // All of its pollers see the same one.
+        self.outage_ns = self.outage_ns.max(other.outage_ns);
     }
 }
 
@@ -163,6 +167,7 @@ pub struct Probe {
     latency_sum_ns: Count,
     /// Of all intervals before the current one: summed once per interval, not per command.
     served_sum_ns: Count,
+    outage_ns: Count,
     histogram: Histogram,
     intervals: [Interval; 2],
     /// Number of the current interval: even ones are counted in the first of `intervals`.
@@ -214,6 +219,7 @@ impl Probe {
             violations: Count::default(),
             latency_sum_ns: Count::default(),
             served_sum_ns: Count::default(),
+            outage_ns: Count::default(),
             histogram: Histogram::default(),
             intervals: Default::default(),
             interval: AtomicU32::new(0),
@@ -247,6 +253,11 @@ impl Probe {
     #[inline]
     pub(crate) fn submitted(&self) {
         self.submitted.add(1);
+    }
+
+    /// What waits in its queues has waited so long for this process to go on where another one ended.
+    pub(crate) fn went_on(&self, waited: Nanos) {
+        self.outage_ns.add(waited.0);
     }
 
     /// The poller that has it from now on; the first one stays.
@@ -351,6 +362,7 @@ impl Probe {
             violations: self.violations.get(),
             latency_sum_ns: self.latency_sum_ns.get(),
             served_sum_ns: self.served_sum_ns.get() + self.cell(current).sum_ns.get(),
+            outage_ns: self.outage_ns.get(),
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Observed {
     pub span: Nanos,
     /// Commands that completed meanwhile.
     pub commands: u64,
+    /// How long nobody had served what this daemon went on with meanwhile.
+    pub outage: Nanos,
     /// What is told of it.
     pub row: TenantRow,
     /// The same for the model.
@@ -169,8 +171,13 @@ impl Foresight {
         }
     }
 
-    /// What needs no model: a drive that does not answer, and a tenant that is held by its own limits.
-    fn plain_fault(&self, Observed { id, span, row, measured, .. }: &Observed) -> Option<(&'static str, String)> {
+    /// What needs no model: a time without a daemon, a drive that does not answer, and a tenant that is held by its own limits.
+    fn plain_fault(&self, own: &Observed) -> Option<(&'static str, String)> {
+        let Observed { id, span, outage, row, measured, .. } = own;
+        if *outage > Nanos(0) {
+            let outage_ms = outage.as_micros_f64() / 1e3;
+            return Some(("host", format!("restart: for {outage_ms:.0} ms no daemon served it")));
+        }
         if row.overdue > 0 {
             let span_s = span.0 as f64 / 1e9;
             return Some(("drive", format!("it has had {} commands for more than {span_s:.0} s", row.overdue)));

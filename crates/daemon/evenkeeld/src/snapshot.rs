@@ -267,7 +267,8 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         kept,
         blame: None,
     };
-    Observed { id: probes.tenant(), commands: completed, span, row, measured }
+    let outage = Nanos(new.outage_ns - old.outage_ns);
+    Observed { id: probes.tenant(), commands: completed, span, outage, row, measured }
 }
 
 fn bound_row(bound: Bound) -> BoundRow {

@@ -5,9 +5,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use api::{Deletion, Rest, api_path};
+use nvme_driver::Data;
 
 use crate::guest::pattern;
 use crate::harness::{Home, evenkeel, wait_for};
+use crate::stats::since_start;
 
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\ncreate = true\nsize = \"64MiB\"\n\
                       [policy]\nname = \"lpns\"\n\
@@ -178,6 +180,29 @@ fn a_keeper_that_was_killed_takes_its_clients_with_it_and_nobody_else() {
     daemon.wait_log("a client goes on", 1);
     assert_eq!(guest.read(3, 1).unwrap(), pattern(1, 512));
     assert_eq!(survivors(), ["db", "web", "new"]);
+    drop(guest);
+    daemon.stop();
+}
+
+#[test]
+fn a_time_without_a_daemon_is_late_and_the_hosts_fault() {
+    let (home, _keeper) = kept();
+    let daemon = home.serve();
+    let mut guest = home.attach("db");
+    drop(daemon);
+    let data = Data { iova: guest.data.iova(), len_bytes: 512 };
+    guest.queue.read(guest.blocks(3, 1), data).unwrap();
+    guest.queue.ring().unwrap();
+    let daemon = home.serve();
+    let mut is_done = false;
+    wait_for("the read", || {
+        guest.queue.poll(&mut |done| is_done |= done.status.is_success()).unwrap();
+        is_done.then_some(())
+    });
+    let db = &since_start(&home.runtime_dir())["tenants"][0];
+    assert_eq!((&db["violations"], &db["kept"], &db["blame"]["culprit"]), (&1.into(), &false.into(), &"host".into()));
+    let why = db["blame"]["why"].as_str().unwrap();
+    assert!(why.starts_with("restart: for ") && why.ends_with(" ms no daemon served it"), "{why}");
     drop(guest);
     daemon.stop();
 }

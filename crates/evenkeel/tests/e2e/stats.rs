@@ -14,7 +14,7 @@ const TWO: &str = "[device]\nbackend = \"memory\"\nsize = \"8MiB\"\n[policy]\nna
 const ONE: &str = "[device]\nbackend = \"null\"\nsize = \"8MiB\"\n[policy]\nname = \"passthrough\"\n\
                    [[tenant]]\nname = \"other\"\nsize = \"8MiB\"\n";
 
-fn since_start(runtime_dir: &Path) -> Value {
+pub fn since_start(runtime_dir: &Path) -> Value {
     let output = run(&["stats", "--once", "--json", "--interval", "0", "--runtime-dir", runtime_dir.to_str().unwrap()]);
     assert!(output.status.success(), "{}", errors(&output));
     serde_json::from_slice(&output.stdout).unwrap()

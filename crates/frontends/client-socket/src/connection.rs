@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -67,7 +68,8 @@ pub trait Protocol {
     fn connected(device: &mut Self::Device, session: Session);
 
     /// All was repeated that is kept of what a client said to an earlier process, which [is held](Session::is_held).
-    fn restored(_device: &mut Self::Device) {}
+    /// For so long there was no process.
+    fn restored(_device: &mut Self::Device, _alone: Duration) {}
 
     /// This process ends, and its client goes on with the next one.
     fn left(_device: &mut Self::Device) {}

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client_socket::keeping::wire::Framing;
 use client_socket::{Keeping, Protocol, Replies, Session};
@@ -89,8 +90,8 @@ impl Protocol for ClientState {
         device.disconnected(reason);
     }
 
-    fn restored(device: &mut Self::Device) {
-        device.restored();
+    fn restored(device: &mut Self::Device, alone: Duration) {
+        device.restored(alone);
     }
 
     fn left(device: &mut Self::Device) {

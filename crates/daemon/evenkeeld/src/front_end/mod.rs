@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use guest_memory::{Budget, MappedU32, MemoryListener};
-use io_model::{DeviceError, Extents, Fetch, IoBuf, Outcome, QueuePriority, Source, Token};
+use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority, Source, Token};
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
@@ -198,6 +198,10 @@ macro_rules! front_ends {
             #[inline]
             fn fetch(&mut self, vq: u16) -> Fetch {
                 match self { $(Self::$variant(it) => it.fetch(vq)),+ }
+            }
+
+            fn take_waited_before(&mut self) -> Nanos {
+                match self { $(Self::$variant(it) => it.take_waited_before()),+ }
             }
 
             #[inline]

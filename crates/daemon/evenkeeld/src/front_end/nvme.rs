@@ -9,7 +9,7 @@ use client_socket::{Listener, Log};
 use config::Tenant;
 use eventfd::EventFd;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Extents, Fetch, IoBuf, Outcome, Placed, QueuePriority, Source, TenantId, Token};
+use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, TenantId, Token};
 use layout::Placement;
 use nvme_controller::{
     Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError,
@@ -46,8 +46,8 @@ pub enum Order {
     Connected(Session),
     /// The client's request; answered when it is done, or not at all if the daemon ends first.
     Request(Request, Sender<Reply>),
-    /// The client has repeated what it had said to an earlier process.
-    Restored,
+    /// The client has repeated what it had said to an earlier process, after so long with none.
+    Restored(Nanos),
     /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.
     Left(Sender<()>),
     /// The client is gone; answered when nothing of it is in flight and its memory is let go of.
@@ -135,6 +135,8 @@ pub struct NvmeDevice {
     lasting: Option<Lasting>,
     /// Nothing is done for the guest: its memory is not there yet, or the next process goes on with it.
     is_paused: bool,
+    /// How long the client that was taken over had nobody to serve it, until the poller has heard.
+    alone: Nanos,
     name: String,
     log: Log,
     on_format: OnFormat,
@@ -179,8 +181,8 @@ pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>
     irqs[ERROR as usize] = IrqSpec::eventfds(1);
     let (name, budget) = (tenant.name.clone(), super::budget(tenant));
     let spec = DeviceSpec { name: name.clone(), regions, irqs, resettable: true, budget };
-    let (session, waiting, is_paused) = (None, Vec::new(), false);
-    let device = NvmeDevice { controller, session, waiting, lasting, is_paused, name, log, on_format };
+    let (session, waiting, is_paused, alone) = (None, Vec::new(), false, Nanos(0));
+    let device = NvmeDevice { controller, session, waiting, lasting, is_paused, alone, name, log, on_format };
     Ok((device, spec, page, listener))
 }
 
@@ -426,8 +428,8 @@ impl FrontEnd for NvmeDevice {
     fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
         match order {
             Order::Connected(session) => self.connected(session),
-            Order::Restored => {
-                self.is_paused = false;
+            Order::Restored(alone) => {
+                (self.is_paused, self.alone) = (false, alone);
                 let taken_over = self.controller.taken_over();
                 self.log.info(&format!("{}: its controller goes on, {taken_over} commands taken over", self.name));
                 self.controller.resume();
@@ -555,6 +557,10 @@ impl Source for NvmeDevice {
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
         self.controller.fetch(vq)
+    }
+
+    fn take_waited_before(&mut self) -> Nanos {
+        std::mem::take(&mut self.alone)
     }
 
     #[inline]

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use backend_nvme::{Pin, Pins};
 use client_socket::Log;
 use guest_memory::{MappedU32, Mapping};
+use io_model::Nanos;
 use vfio_user::{Device, Errno, Reply, Request, Session};
 
 use super::Port;
@@ -82,8 +84,8 @@ impl Device for NvmeClient {
         reply.unwrap_or_else(|_| Reply::Fatal(Errno::SHUTDOWN, "the daemon is ending".into()))
     }
 
-    fn restored(&mut self) {
-        self.port.order(Order::Restored);
+    fn restored(&mut self, alone: Duration) {
+        self.port.order(Order::Restored(Nanos(u64::try_from(alone.as_nanos()).unwrap_or(u64::MAX))));
     }
 
     fn left(&mut self) {

@@ -143,8 +143,7 @@ impl Slot {
             state.channel = Some(channel);
             state.listener = listener;
             state.relay.reframe(framing);
-            state.relay.daemon_came();
-            state.alone_since = None;
+            state.daemon_came();
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use client_socket::Waker;
 use client_socket::keeping::wire::Framing;
 
+use crate::clock::now;
 use crate::relay::{Limits, Relay};
 use crate::store::{File, Store};
 
@@ -131,7 +132,7 @@ impl Device {
         let (listener, memory) = (Arc::new(listener), memory.into_iter().map(Arc::new).collect());
         let mut state = State::new(Relay::new(framing), listener, memory);
         state.channel = Some(channel);
-        state.relay.daemon_came();
+        state.daemon_came();
         state.file = common.store.as_ref().map(File::new).transpose()?;
         Self::go_on(name, state, common)
     }
@@ -211,6 +212,12 @@ impl State {
     fn new(relay: Relay<OwnedFd>, listener: Arc<OwnedFd>, memory: Vec<Arc<OwnedFd>>) -> Self {
         let (alone_since, midway_since, unread_since) = (None, None, None);
         Self { relay, channel: None, listener, memory, file: None, alone_since, midway_since, unread_since }
+    }
+
+    /// There is a daemon from now on.
+    fn daemon_came(&mut self) {
+        let alone = self.alone_since.take().map(|since| now().saturating_sub(since));
+        self.relay.daemon_came(alone.unwrap_or_default());
     }
 }
 

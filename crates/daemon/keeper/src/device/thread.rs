@@ -130,10 +130,9 @@ impl Thread {
             (0..LAST_WORDS).all(|_| self.hear(state));
             state.relay.discard(state.channel.replace(channel));
             state.relay.reframe(framing);
-            state.relay.daemon_came();
+            state.daemon_came();
             state.listener = listener;
             state.memory = memory;
-            state.alone_since = None;
             self.channel_is_full = false;
         }
         state.relay.discard(leftovers.into_iter().filter_map(Arc::into_inner));

@@ -8,6 +8,8 @@
 mod client;
 pub mod save;
 
+use std::time::Duration;
+
 use client_socket::keeping::wire::{Framing, Gone, How, Said, Told};
 
 pub use client::{Client, Limits, Message, Reply, Unanswered};
@@ -22,6 +24,8 @@ pub struct Relay<F> {
     discarded: Discarded<F>,
     /// Counts whatever makes it another one.
     changes: u64,
+    /// How long there was no daemon before this one. Not saved: it is told at once.
+    alone_ms: u64,
 }
 
 /// What is to be closed.
@@ -85,7 +89,7 @@ enum Next {
 impl<F> Relay<F> {
     /// A device that nobody is at.
     pub fn new(framing: Framing) -> Self {
-        Self { framing, client: None, daemon: None, discarded: Discarded::default(), changes: 0 }
+        Self { framing, client: None, daemon: None, discarded: Discarded::default(), changes: 0, alone_ms: 0 }
     }
 
     /// How often it changed: what was saved before is not what it is now, if that is another number.
@@ -104,9 +108,10 @@ impl<F> Relay<F> {
         self.client.as_ref().map(|client| &client.socket)
     }
 
-    /// A daemon has the other end of a channel now, in place of the one before.
-    pub fn daemon_came(&mut self) {
+    /// A daemon has the other end of a channel now, in place of the one before, and for so long there was none.
+    pub fn daemon_came(&mut self, alone: Duration) {
         self.daemon_left();
+        self.alone_ms = u64::try_from(alone.as_millis()).unwrap_or(u64::MAX);
         self.daemon = Some(Daemon::default());
     }
 
@@ -218,7 +223,7 @@ impl<F> Relay<F> {
                 let told = Told::Client { client: client.number, is_held: client.was_told };
                 return Some((told, vec![&client.socket]));
             }
-            (Next::Restored, Some(client)) => Told::Restored { client: client.number },
+            (Next::Restored, Some(client)) => Told::Restored { client: client.number, alone_ms: self.alone_ms },
             (Next::Kept(number), Some(client)) => {
                 return Some(client.kept.get(&number)?.told(client.number, number, How::Kept));
             }

@@ -20,7 +20,7 @@ impl<F> Relay<F> {
         let framing = restore_framing(from)?;
         let daemon = from.maybe(Daemon::restore)?;
         let client = from.maybe(|from| Client::restore(from, fd))?;
-        Some(Self { framing, client, daemon, discarded: Discarded::default(), changes: 0 })
+        Some(Self { framing, client, daemon, discarded: Discarded::default(), changes: 0, alone_ms: 0 })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use client_socket::keeping::wire::{Answer, How, Request, Said, Told, VERSION};
+use client_socket::keeping::wire::{Answer, How, Request, Said, VERSION};
 use rustix::process::Signal;
 
 use super::sides::{Attached, Channel, Client, Daemon, FRAMING, Keeper, memory, message};
@@ -33,7 +33,7 @@ fn what_was_kept_is_told_in_its_order_and_what_was_not_answered_again() {
         let (_, fds) = at.channel.message(How::Kept, &message(1, b"first"));
         assert_eq!(fds.len(), 1, "the memory is still there");
         at.channel.message(How::Kept, &message(3, b"second"));
-        assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+        at.channel.restored(at.number);
         let (number, _) = at.channel.message(How::Again, &message(4, b"asks"));
         assert_eq!(number, 4);
     }
@@ -44,7 +44,7 @@ fn what_was_kept_is_told_in_its_order_and_what_was_not_answered_again() {
     at.channel.accept();
     at.channel.client(true);
     at.channel.message(How::Kept, &message(3, b"second"));
-    assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+    at.channel.restored(at.number);
     at.channel.message(How::Again, &message(5, b"next"));
 }
 
@@ -55,7 +55,7 @@ fn a_message_that_no_daemon_was_told_comes_as_a_new_one() {
     at.client.send(&message(1, b"into the void"));
     at.channel.accept();
     at.channel.client(true);
-    assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+    at.channel.restored(at.number);
     at.channel.message(How::New, &message(1, b"into the void"));
     // An answer to something else has no effect, nor has one for another client.
     at.channel.answer(at.number, 99, false, b"no");
@@ -99,7 +99,7 @@ fn a_reply_that_was_sent_in_part_goes_on_without_its_daemon() {
     at.next_daemon(true);
     at.channel.accept();
     at.channel.client(true);
-    assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+    at.channel.restored(at.number);
     for _ in 0..2 {
         at.client.reads(&reply);
     }

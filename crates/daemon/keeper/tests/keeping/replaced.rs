@@ -43,7 +43,7 @@ fn what_is_held_goes_on() {
     assert_eq!(rustix::fs::fstat(&fds[0]).unwrap().st_size, 4321);
     at.channel.message(How::Kept, &message(2, b"asks"));
     replace(&at.keeper);
-    assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+    at.channel.restored(at.number);
     let (number, fds) = at.channel.message(How::New, &whole);
     assert_eq!((number, fds.len()), (3, 1));
     // A reply that is on its way, twice what a socket takes.

@@ -252,6 +252,11 @@ impl Channel {
         }
     }
 
+    pub fn restored(&self, client: u64) {
+        let told = self.told();
+        assert!(matches!(told, Told::Restored { client: whose, .. } if whose == client), "{told:?}");
+    }
+
     pub fn gone(&self, client: u64, why: Gone) {
         assert_eq!(self.told(), Told::Gone { client, why });
     }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use client_socket::keeping::wire::{Answer, Gone, How, Request, Told};
+use client_socket::keeping::wire::{Answer, Gone, How, Request};
 use client_socket::{Received, receive, send_whole};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
@@ -106,7 +106,7 @@ fn a_keeper_that_is_killed_is_followed_by_one_that_goes_on() {
     assert_eq!(at.channel.client(true), at.number);
     let (_, fds) = at.channel.message(How::Kept, &message(1, b"kept"));
     assert_eq!((fds.len(), size(&fds[0]), size(&fds[2])), (3, 777, 777));
-    assert_eq!(at.channel.told(), Told::Restored { client: at.number });
+    at.channel.restored(at.number);
     at.channel.message(How::Again, &message(3, b"again"));
     // Whoever leaves while nobody is there has left.
     at.client = Client(std::os::unix::net::UnixStream::pair().unwrap().0);

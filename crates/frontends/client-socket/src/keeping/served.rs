@@ -174,8 +174,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
                 client.heard_at = Instant::now();
                 self.message(client, channel, (number, how), &bytes, fds)
             }
-            Told::Restored { client: whose } if whose == client.number => {
-                P::restored(&mut self.device);
+            Told::Restored { client: whose, alone_ms } if whose == client.number => {
+                P::restored(&mut self.device, Duration::from_millis(alone_ms));
                 Ok(())
             }
             Told::Gone { client: whose, why } if whose == client.number => Err(closed(why)),

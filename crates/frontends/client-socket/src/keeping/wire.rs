@@ -160,6 +160,8 @@ pub enum Told {
     Restored {
         /// Which client.
         client: u64,
+        /// How long it had no daemon, in milliseconds.
+        alone_ms: u64,
     },
     /// It is gone; nothing of it is kept.
     Gone {
@@ -370,7 +372,7 @@ impl Told {
                 };
                 Writer::new(2).u64(*client).u64(*number).u32(how).rest(bytes)
             }
-            Self::Restored { client } => Writer::new(3).u64(*client).rest(&[]),
+            Self::Restored { client, alone_ms } => Writer::new(3).u64(*client).u64(*alone_ms).rest(&[]),
             Self::Gone { client, why } => {
                 let (code, errno) = why.code();
                 Writer::new(4).u64(*client).u32(code).u32(errno).rest(&[])
@@ -389,7 +391,7 @@ impl Told {
                 let how = *[How::New, How::Again, How::Kept].get(reader.u32()? as usize)?;
                 return Some(Self::Message { client, number, how, bytes: reader.rest().to_vec() });
             }
-            3 => Self::Restored { client: reader.u64()? },
+            3 => Self::Restored { client: reader.u64()?, alone_ms: reader.u64()? },
             4 => Self::Gone { client: reader.u64()?, why: Gone::of(reader.u32()?, reader.u32()?)? },
             5 => Self::Refused,
             _ => return None,
@@ -466,7 +468,7 @@ mod tests {
             message(How::New),
             message(How::Again),
             message(How::Kept),
-            Told::Restored { client: 4 },
+            Told::Restored { client: 4, alone_ms: 3_100 },
             gone(Gone::Left),
             gone(Gone::BadLength),
             gone(Gone::Socket(104)),

@@ -64,6 +64,7 @@ impl Guest {
             waiting: Vec::new(),
             lasting: None,
             is_paused: false,
+            alone: Nanos(0),
             name: "a".into(),
             log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a"),
             on_format: Box::new(move |record| told.send(record).unwrap()),
