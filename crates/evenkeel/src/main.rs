@@ -27,6 +27,7 @@ mod sim;
 mod stats;
 mod table;
 mod top;
+mod upgrade;
 mod why;
 
 use std::io::Write;
@@ -65,6 +66,7 @@ enum Command {
     Stats(stats::Args),
     Top(top::Args),
     Trace(record::Args),
+    Upgrade(upgrade::Args),
     Why(why::Args),
 }
 
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => record::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Why(args) => why::run(&args),
     };
     match result {

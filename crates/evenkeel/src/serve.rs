@@ -26,6 +26,10 @@ pub struct Args {
     #[arg(long)]
     unconfined: bool,
 
+    /// Let no keeper have clients, even if evenkeel-keeper listens on `<runtime_dir>/keeper`.
+    #[arg(long)]
+    no_keeper: bool,
+
     /// Log what matters at least so much: error, warn, info [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -44,6 +48,7 @@ pub fn run(args: &Args) -> Result<Infallible> {
     let mut daemon = command();
     daemon.args(args.json.then_some("--json"));
     daemon.args(args.unconfined.then_some("--unconfined"));
+    daemon.args(args.no_keeper.then_some("--no-keeper"));
     args.log_level.iter().for_each(|level| _ = daemon.args(["--log-level", level]));
     args.log_format.iter().for_each(|format| _ = daemon.args(["--log-format", format]));
     daemon.arg(&args.config);

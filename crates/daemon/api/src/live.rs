@@ -10,6 +10,10 @@ use crate::{BlameRow, BoundRow, DriveHealth, Event, Operation};
 pub struct Live {
     /// The daemon's.
     pub version: String,
+    /// What another daemon must know to go on where this one ends: `<version of controllers' states>.<version of what
+    /// is said to the keeper>`.
+    #[serde(default)]
+    pub handover: String,
     /// When the daemon started, in milliseconds since 1970: what is counted since then begins anew with another.
     pub started_at_unix_ms: u64,
     /// When this was read, in milliseconds since 1970. Whoever asks again within a second gets the same again.

@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, NewDisk,
-    NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, TraceAsked, Why, WhyAsked, Wipe,
+    Applied, Apply, Attach, Deletion, Disk, DiskChange, Drive, DriveRemoval, Events, EventsAfter, Exported, Live,
+    NewDisk, NewDrive, NoDaemon, Operation, Problem, Sanitize, SanitizeStep, TraceAsked, Why, WhyAsked, Wipe,
 };
 
 /// A daemon that takes longer than this to answer is stopped or stuck.
@@ -53,6 +53,14 @@ impl Rest {
     /// There is no daemon ([`NoDaemon`]), or it refused ([`Problem`]); of each request here.
     pub fn disks(&self) -> Result<Vec<Disk>> {
         self.ask(Method::GET, "/v1/disks", None::<&()>)
+    }
+
+    /// What goes on.
+    ///
+    /// # Errors
+    /// As [`Rest::disks`].
+    pub fn live(&self) -> Result<Live> {
+        self.ask(Method::GET, "/live", None::<&()>)
     }
 
     /// One disk.

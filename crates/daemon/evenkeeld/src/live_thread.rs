@@ -182,6 +182,7 @@ impl Watch {
         marks.move_on(&views, now, |_| false);
         let live = Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            handover: handover(),
             started_at_unix_ms: self.started_at_unix_ms,
             at_unix_ms: unix_ms(),
             span_ms: span.map(|span| span.0.div_ceil(1_000_000)),
@@ -192,6 +193,11 @@ impl Watch {
         };
         Ok(Reading { live, tenants })
     }
+}
+
+/// See [`Live::handover`].
+pub fn handover() -> String {
+    format!("{}.{}", nvme_controller::STATE_VERSION, client_socket::keeping::wire::VERSION)
 }
 
 fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some(gate::ARGUMENT) => return serve::as_gate(arguments.next().is_none()),
+        Some(asked) if asked.starts_with(serve::CAN_TAKE_OVER) => return serve::can_take_over(asked),
         Some(ublk::ARGUMENT) => return serve::as_ublk_helper(arguments.next().is_none()),
         _ => {}
     }

@@ -21,7 +21,7 @@ use crate::daemon::{Command, Daemon};
 use crate::log;
 use crate::manager::Manager;
 use crate::opened::Opened;
-use crate::{open_files, panics, threads};
+use crate::{live_thread, open_files, panics, stderr, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the file as it is then.
@@ -145,6 +145,22 @@ pub fn run(args: &Args) -> Result<()> {
         0 => Ok(()),
         lost => bail!("the drive never answered {lost} commands; what they wrote may or may not be there"),
     }
+}
+
+/// By which the program is asked whether it could go on with the clients of a daemon that runs, and that has this
+/// [`handover`](api::Live::handover).
+pub const CAN_TAKE_OVER: &str = "--can-take-over=";
+
+/// Answers that: says why, if it can't.
+pub fn can_take_over(asked: &str) -> ExitCode {
+    let (known, theirs) = (live_thread::handover(), asked.strip_prefix(CAN_TAKE_OVER).unwrap_or_default());
+    if theirs == known {
+        return ExitCode::SUCCESS;
+    }
+    stderr::say(&format!(
+        "what is known of its clients is of version {theirs:?}, and this program knows {known} alone"
+    ));
+    ExitCode::FAILURE
 }
 
 /// Serves as the descriptor gate of the daemon that started this process, until that ends: in a process of its own, and

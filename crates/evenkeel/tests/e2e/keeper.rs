@@ -1,5 +1,6 @@
 //! NVMe clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use api::{Deletion, Rest, api_path};
 use nvme_driver::Data;
 
 use crate::guest::pattern;
-use crate::harness::{Home, evenkeel, wait_for};
+use crate::harness::{Home, errors, evenkeel, wait_for};
 use crate::stats::since_start;
 
 const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\ncreate = true\nsize = \"64MiB\"\n\
@@ -205,4 +206,63 @@ fn a_time_without_a_daemon_is_late_and_the_hosts_fault() {
     assert!(why.starts_with("restart: for ") && why.ends_with(" ms no daemon served it"), "{why}");
     drop(guest);
     daemon.stop();
+}
+
+#[test]
+fn an_upgrade_goes_well_or_changes_nothing() {
+    let (home, keeper) = kept();
+    let daemon = home.serve();
+    let load = home.load("db", "--rw randwrite --bs 4k --iodepth 8 --verify --runtime 120");
+    daemon.wait_log("db: a client attached", 1);
+    let upgrade = |more: &[&str]| {
+        let mut command = evenkeel();
+        command.args(["upgrade", "--json", "--config"]).arg(home.config()).args(more);
+        command.env("EVENKEEL_SOCKET", api_path(&home.runtime_dir())).output().unwrap()
+    };
+    let refused = |more: &[&str], why: &str| {
+        let output = upgrade(&[more, &["--restart", "exit 7"]].concat());
+        assert!(!output.status.success());
+        assert!(errors(&output).contains(why), "{}", errors(&output));
+    };
+
+    // A program that knows nothing of this, one that knows another version, and a file that is refused.
+    refused(
+        &["--program", "/bin/false"],
+        "nothing was changed: /bin/false can't go on where the daemon that runs ends",
+    );
+    refused(&["--program", "/nowhere"], "nothing was changed: /nowhere can't be started");
+    let other = home.path("other");
+    std::fs::write(&other, "#!/bin/sh\ncase $1 in --can-take-over=4.*) echo 'knows 3' >&2; exit 1;; esac\n").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    refused(&["--program", other.to_str().unwrap()], "can't go on where the daemon that runs ends: knows 3");
+    let good = std::fs::read_to_string(home.config()).unwrap();
+    std::fs::write(home.config(), "nonsense = 1\n").unwrap();
+    refused(&[], "nothing was changed: the configuration is refused");
+    std::fs::write(home.config(), good).unwrap();
+    // All is well; what restarts it fails.
+    refused(&[], "\"exit 7\" failed");
+
+    let pid = daemon.id();
+    let next = home.path("next.log");
+    let restart = format!(
+        "kill -TERM {pid}; until grep -q ') Z ' /proc/{pid}/stat; do sleep 0.01; done; {} serve {} >{} 2>&1 & echo $! >{}",
+        evenkeel().get_program().to_str().unwrap(),
+        home.config().display(),
+        next.display(),
+        home.path("pid").display()
+    );
+    let output = upgrade(&["--restart", &restart]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["clients"], &told["lost"]), (&serde_json::json!(["db"]), &serde_json::json!([])));
+    assert!(told["pause_ms"].is_u64() && told["to"] == told["from"], "{told}");
+
+    // Without the keeper it would be lost.
+    let report = load.stop();
+    assert_eq!(report["jobs"][0]["verify"]["bad_blocks"], 0, "{report:#}");
+    drop(keeper);
+    let _guest = home.attach("db");
+    refused(&[], "would lose them: db");
+    let pid = std::fs::read_to_string(home.path("pid")).unwrap();
+    assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
 }

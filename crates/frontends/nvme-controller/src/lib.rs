@@ -66,5 +66,5 @@ pub use crash::{Crash, Swap, crash_at, swap};
 pub use journal::journal_bytes;
 pub use msix::{Interrupts, VECTORS};
 pub use pci::{BAR0_BYTES, BAR4_BYTES};
-pub use state::{ControllerState, StateError};
+pub use state::{ControllerState, STATE_VERSION, StateError};
 pub use stats::Stats;

@@ -15,8 +15,11 @@ use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
-/// "evenkeel", and a version in the last byte: changes with the layout below.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"evnkeel\x04");
+/// Changes with the layout below, and with that of the journal.
+pub const STATE_VERSION: u8 = 4;
+
+/// "evenkeel", and the version.
+pub(crate) const MAGIC: u64 = u64::from_be_bytes([b'e', b'v', b'n', b'k', b'e', b'e', b'l', STATE_VERSION]);
 
 /// Completions of admin commands that are posted at a time at most: one command's, and those of held event requests.
 const OUTBOX: usize = 8;

@@ -1,0 +1,151 @@
+//! `evenkeel upgrade`: another daemon in the place of the one that runs, or nothing at all.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use api::{Disk, Live, Rest};
+use serde::Serialize;
+
+use crate::disk::{Daemon, print};
+use crate::serve;
+
+/// How long the next daemon may take until it serves: drives without the kernel may take minutes.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Have another evenkeeld go on with the clients of the one that runs: after an upgrade of its file, or a downgrade.
+///
+/// First everything is checked that can be: whether the other program can go on with what the one that runs has of its
+/// clients, whether it takes the configuration, and whether anybody would lose a disk. If not, nothing happens. Then the
+/// daemon's unit is restarted.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The program that is to go on, which the unit starts [default: evenkeeld beside this one]
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+
+    /// The configuration file that the unit starts it with
+    #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.toml")]
+    config: PathBuf,
+
+    /// What restarts the daemon: a shell's command
+    #[arg(long, value_name = "COMMAND", default_value = "systemctl restart evenkeeld")]
+    restart: String,
+
+    /// Even if clients lose their disks
+    #[arg(long)]
+    force: bool,
+
+    /// Only check
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Upgraded {
+    from: String,
+    /// None: it was a dry run.
+    to: Option<String>,
+    /// Disks whose clients are to go on.
+    clients: Vec<String>,
+    /// Those whose clients are lost.
+    lost: Vec<String>,
+    /// From the order to restart until the next daemon has all clients, in milliseconds.
+    pause_ms: Option<u64>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// It would not go well, and nothing happened; or the next daemon does not come.
+pub fn run(args: &Args) -> Result<()> {
+    let rest = Rest::new(&args.daemon.socket);
+    let before = rest.live()?;
+    let (clients, lost): (Vec<Disk>, Vec<Disk>) =
+        rest.disks()?.into_iter().filter(|disk| disk.attached).partition(|disk| disk.survives_restart);
+    let [clients, lost] = [clients, lost].map(|disks| disks.into_iter().map(|disk| disk.name).collect::<Vec<_>>());
+    ensure!(
+        lost.is_empty() || args.force,
+        "clients have these disks attached, and would lose them: {}; detach them or end their VMs, or say --force",
+        lost.join(" ")
+    );
+    can_take_over(args.program.as_deref(), &before)?;
+    takes_configuration(&args.config)?;
+    let (to, pause_ms) = if args.dry_run {
+        (None, None)
+    } else {
+        let begun = Instant::now();
+        restart(&args.restart)?;
+        let next = wait_for_next(&rest, &before, &clients)?;
+        (Some(next.version), Some(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)))
+    };
+    let upgraded = Upgraded { from: before.version, to, clients, lost, pause_ms };
+    print(&args.daemon, &upgraded, || in_words(&upgraded))
+}
+
+fn in_words(Upgraded { from, to, clients, lost, pause_ms }: &Upgraded) -> String {
+    let count = |count: usize| format!("{count} {}", if count == 1 { "client" } else { "clients" });
+    let lost = if lost.is_empty() { String::new() } else { format!("; lost: {}", lost.join(" ")) };
+    match (to, pause_ms) {
+        (Some(to), Some(pause_ms)) => {
+            format!("{from} -> {to}: {} went on after {pause_ms} ms{lost}\n", count(clients.len()))
+        }
+        _ => format!("nothing stands against it: {} would go on{lost}\n", count(clients.len())),
+    }
+}
+
+/// Asks the program itself.
+fn can_take_over(program: Option<&Path>, running: &Live) -> Result<()> {
+    let mut command = program.map_or_else(serve::command, Command::new);
+    let shown = command.get_program().to_string_lossy().into_owned();
+    let asked = command.arg(format!("--can-take-over={}", running.handover)).output();
+    let asked = asked.with_context(|| format!("nothing was changed: {shown} can't be started"))?;
+    if !asked.status.success() {
+        let why = String::from_utf8_lossy(&asked.stderr);
+        bail!("nothing was changed: {shown} can't go on where the daemon that runs ends: {}", why.trim());
+    }
+    Ok(())
+}
+
+/// Asks this program, which is of the other one's version.
+fn takes_configuration(path: &Path) -> Result<()> {
+    let own = std::env::current_exe().context("which program this is")?;
+    let checked = Command::new(own).arg("check").arg(path).output().context("can't check the configuration")?;
+    let why = String::from_utf8_lossy(&checked.stderr);
+    ensure!(checked.status.success(), "nothing was changed: the configuration is refused: {}", why.trim());
+    Ok(())
+}
+
+fn restart(command: &str) -> Result<()> {
+    let status = Command::new("sh").args(["-c", command]).status().with_context(|| command.to_owned())?;
+    ensure!(status.success(), "{command:?} failed; see `journalctl -u evenkeeld`");
+    Ok(())
+}
+
+/// Waits until another daemon has all clients.
+fn wait_for_next(rest: &Rest, before: &Live, clients: &[String]) -> Result<Live> {
+    let deadline = Instant::now() + LIMIT;
+    let looked = || -> Result<Live> {
+        let next = rest.live()?;
+        ensure!(next.started_at_unix_ms != before.started_at_unix_ms, "the daemon is the same one");
+        let disks = rest.disks()?;
+        let is_there = |name: &&String| disks.iter().any(|disk| disk.name == **name && disk.attached);
+        let missing: Vec<&str> = clients.iter().filter(|name| !is_there(name)).map(String::as_str).collect();
+        ensure!(missing.is_empty(), "these clients did not go on: {}", missing.join(" "));
+        Ok(next)
+    };
+    loop {
+        match looked() {
+            Err(_) if Instant::now() < deadline => sleep(LOOK),
+            looked => return looked.context("the daemon was restarted; see `journalctl -u evenkeeld`"),
+        }
+    }
+}
