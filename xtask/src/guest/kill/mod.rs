@@ -4,6 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `rig` | guests, load, kills |
+//! | `boot` | kills while guests boot |
 //! | `ledger` | what the daemon's lives completed, by their logs |
 //! | `report` | the figures, judged |
 //!
@@ -11,6 +12,7 @@
 //! the counts of both ends, and a reconnect for each kill. Not here: the loss of the host itself, after
 //! which the ring's log is gone with the guest.
 
+mod boot;
 mod ledger;
 mod report;
 mod rig;
@@ -31,12 +33,17 @@ use rig::{Plan, Rig};
 const FEW_KILLS: u32 = 20;
 /// The same with a keeper.
 const FEW_KEPT_KILLS: u32 = 30;
+/// While guests boot.
+const FEW_BOOT_KILLS: u32 = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// How often
     #[arg(long, value_name = "N", default_value_t = 200)]
     kills: u32,
+    /// While the guests boot, instead of under their load
+    #[arg(long, requires = "nvme")]
+    booting: bool,
     /// Replays the moments of the kills [default: of the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -89,6 +96,14 @@ pub fn run(options: &Options) -> Result<()> {
         (false, Some(tenant)) => vec![tenant],
         (false, None) => VIRTIO.to_vec(),
     };
+    if options.booting {
+        let kills = (plan.kills, plan.seed);
+        let result = boot::under_kills(&machine, accel, &binary, dir.path(), &tenants, kills);
+        if options.keep {
+            println!("The run's files are in {}.", dir.keep().display());
+        }
+        return result;
+    }
     let result = boot_and_run(&machine, accel, &binary, dir.path(), &tenants, &[plan]);
     if options.keep {
         println!("The run's files are in {}.", dir.keep().display());
@@ -117,6 +132,21 @@ pub fn few_kills(lab: &mut Lab) -> Result<()> {
 /// As [`run`].
 pub fn few_kills_beside_a_keeper(lab: &mut Lab) -> Result<()> {
     kills_in(lab, &[NVME[0], VIRTIO[0]], FEW_KEPT_KILLS)
+}
+
+/// Kills while an NVMe and a virtio guest boot.
+///
+/// # Errors
+/// As [`run`].
+pub fn few_kills_while_guests_boot(lab: &mut Lab) -> Result<()> {
+    let Some(binary) = lab.binary() else { return Ok(()) };
+    let seed = seed_of_now();
+    println!(
+        "cargo xtask kill-test --nvme --booting --kills {FEW_BOOT_KILLS} --seed {seed} replays the moments of the kills"
+    );
+    lab.discard();
+    let kills = (FEW_BOOT_KILLS, seed);
+    boot::under_kills(lab.machine(), lab.accel(), &binary, lab.dir(), &[NVME[0], VIRTIO[0]], kills)
 }
 
 fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {

@@ -73,11 +73,13 @@ impl Drop for Keeper {
 }
 
 /// A guest and what is counted for it.
-struct Member {
-    tenant: Tenant,
+pub struct Member {
+    /// Whose guest.
+    pub tenant: Tenant,
     /// Its disk, as its kernel names it.
-    drive: &'static str,
-    guest: Guest,
+    pub drive: &'static str,
+    /// The guest.
+    pub guest: Guest,
     ledger: Ledger,
     /// Requests completed before the run, and at the last look.
     first: u64,
@@ -92,6 +94,22 @@ impl<'a> Rig<'a> {
     /// # Errors
     /// When daemon or guests do not start.
     pub fn boot(
+        machine: &Machine,
+        accel: Accel,
+        binary: &'a Path,
+        dir: &Path,
+        tenants: &[Tenant],
+    ) -> Result<(Self, Daemon)> {
+        let (mut rig, daemon) = Self::spawn(machine, accel, binary, dir, tenants)?;
+        rig.wait_ready()?;
+        Ok((rig, daemon))
+    }
+
+    /// The same, as guests only begin to boot.
+    ///
+    /// # Errors
+    /// When daemon or guests do not start.
+    pub fn spawn(
         machine: &Machine,
         accel: Accel,
         binary: &'a Path,
@@ -124,8 +142,20 @@ impl<'a> Rig<'a> {
                 longest_outage: Duration::ZERO,
             });
         }
-        members.iter_mut().try_for_each(|member| member.guest.wait_ready())?;
         Ok((Self { binary, dir, sockets, configuration, members, _keeper: keeper }, daemon))
+    }
+
+    /// Waits until all guests have booted.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.members.iter_mut().try_for_each(|member| member.guest.wait_ready())
+    }
+
+    /// The guests.
+    pub fn members(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut()
     }
 
     /// Starts a daemon for guests that are there and have none.

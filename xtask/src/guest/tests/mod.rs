@@ -93,6 +93,7 @@ pub const ALL: &[Test] = &[
     test("disks-come-and-go", online::come_and_go),
     test("virtio-daemon-killed", kill::few_kills),
     test("nvme-daemon-killed", kill::few_kills_beside_a_keeper),
+    test("daemon-killed-while-guests-boot", kill::few_kills_while_guests_boot),
     test("recipe-qemu", recipes::qemu),
     test("recipe-libvirt", recipes::libvirt),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
