@@ -155,6 +155,7 @@ impl World {
             call: None,
             err: None,
             inflight: inflight_region(&self.log, queue, SIZE),
+            log_is_own: false,
         };
         let vq = &mut self.vqs[usize::from(queue)];
         let count = vq.resubmit.len() as u16;

@@ -11,7 +11,7 @@ pub struct Live {
     /// The daemon's.
     pub version: String,
     /// What another daemon must know to go on where this one ends: `<version of controllers' states>.<version of what
-    /// is said to the keeper>`.
+    /// is said to the keeper>.<version of virtio disks' states>`.
     #[serde(default)]
     pub handover: String,
     /// When the daemon started, in milliseconds since 1970: what is counted since then begins anew with another.

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::daemon::Handle;
 use crate::disks::DiskCommand;
 use crate::events::EventLog;
+use crate::front_end;
 use crate::problems::no_such_disk;
 use crate::refused::Refused;
 use crate::snapshot::DriveMarks;
@@ -197,7 +198,8 @@ impl Watch {
 
 /// See [`Live::handover`].
 pub fn handover() -> String {
-    format!("{}.{}", nvme_controller::STATE_VERSION, client_socket::keeping::wire::VERSION)
+    let (nvme, virtio) = (nvme_controller::STATE_VERSION, front_end::VIRTIO_STATE_VERSION);
+    format!("{nvme}.{}.{virtio}", client_socket::keeping::wire::VERSION)
 }
 
 fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
-    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Frontend, Identity, Missing, SocketSection, Tenant,
+    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
 };
 use io_model::Nanos;
 use layout::{Change, LayoutFile, Placement};
@@ -265,9 +265,7 @@ pub fn bind(
     let Some(path) = config.socket_path(tenant) else { return Ok(None) };
     let SocketSection { user, group, mode } = &tenant.socket;
     let access = access(user.as_ref(), group.as_ref(), *mode, identity);
-    // Another front end's clients come again by themselves, and find what was in flight in memory of their own.
-    let is_kept = config.device.backend.outlives_daemon() && matches!(tenant.frontend, Frontend::VfioUser);
-    Ok(Some(match keeper.filter(|_| is_kept) {
+    Ok(Some(match keeper.filter(|_| config.device.backend.outlives_daemon()) {
         Some(keeper) => Listener::bind_kept(&path, access, keeper)?,
         None => Listener::bind(&path, access)?,
     }))

@@ -1,4 +1,4 @@
-//! NVMe clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
+//! Clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
@@ -18,10 +18,10 @@ const CONFIG: &str = "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nc
                       [[tenant]]\nname = \"web\"\nsize = \"8MiB\"\n";
 
 /// A keeper of the clients of [`Home::configure`]'s daemons. Dropped, it is killed.
-struct Keeper(Child);
+pub struct Keeper(Child);
 
 impl Keeper {
-    fn start(home: &Home) -> Self {
+    pub fn start(home: &Home) -> Self {
         std::fs::create_dir_all(home.runtime_dir()).unwrap();
         let socket = home.runtime_dir().join("keeper");
         // One that was killed left its own.
@@ -35,8 +35,13 @@ impl Keeper {
 
 /// A host with a keeper, before its first daemon.
 fn kept() -> (Home, Keeper) {
+    kept_with(CONFIG)
+}
+
+/// The same with that configuration.
+pub fn kept_with(config: &str) -> (Home, Keeper) {
     let home = Home::new();
-    home.configure(CONFIG);
+    home.configure(config);
     let keeper = Keeper::start(&home);
     (home, keeper)
 }

@@ -30,6 +30,7 @@ mod handed_over;
 mod harness;
 mod hostile;
 mod keeper;
+mod keeper_virtio;
 mod logs;
 mod manager;
 mod metrics;

@@ -64,12 +64,17 @@ pub trait Protocol {
     /// Where its messages end, for a keeper of its clients. `None`: they can't be kept.
     const FRAMING: Option<Framing> = None;
 
-    /// A client attached.
-    fn connected(device: &mut Self::Device, session: Session);
+    /// A client attached. One that [is held](Session::is_held) has spoken before: what is kept of that comes first.
+    fn connected(&mut self, device: &mut Self::Device, session: Session);
 
     /// All was repeated that is kept of what a client said to an earlier process, which [is held](Session::is_held).
     /// For so long there was no process.
-    fn restored(_device: &mut Self::Device, _alone: Duration) {}
+    ///
+    /// # Errors
+    /// It can't be gone on with; the connection is over.
+    fn restored(&mut self, _device: &mut Self::Device, _alone: Duration) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// This process ends, and its client goes on with the next one.
     fn left(_device: &mut Self::Device) {}
@@ -173,8 +178,8 @@ const KEPT_BYTES: usize = 4096;
 
 impl<P: Protocol> Connection<P> {
     /// A connection on which nothing was said yet; the device learns of it.
-    pub fn open(protocol: P, session: Session, device: &mut P::Device) -> Self {
-        P::connected(device, session);
+    pub fn open(mut protocol: P, session: Session, device: &mut P::Device) -> Self {
+        protocol.connected(device, session);
         Self { protocol, closed: None, inbound: Vec::new(), header: None, fds: Vec::new(), replies: Replies::default() }
     }
 
@@ -279,6 +284,12 @@ impl<P: Protocol> Connection<P> {
             fd = fd.or(outgoing.fd);
         }
         (bytes, fd)
+    }
+
+    /// All that is kept was fed.
+    pub(crate) fn restored(&mut self, device: &mut P::Device, alone: Duration) -> Result<(), Closed<P::Error>> {
+        let restored = self.protocol.restored(device, alone).map_err(Closed::Protocol);
+        restored.inspect_err(|closed| self.closed = Some(closed.clone()))
     }
 
     /// What a keeper has to repeat, now that the message of that number was dealt with.

@@ -82,7 +82,7 @@ impl Protocol for ClientState {
         max_fds: MAX_MSG_FDS as u32,
     });
 
-    fn connected(device: &mut Self::Device, session: Session) {
+    fn connected(&mut self, device: &mut Self::Device, session: Session) {
         device.connected(session);
     }
 
@@ -90,8 +90,9 @@ impl Protocol for ClientState {
         device.disconnected(reason);
     }
 
-    fn restored(device: &mut Self::Device, alone: Duration) {
+    fn restored(&mut self, device: &mut Self::Device, alone: Duration) -> Result<(), ProtocolError> {
         device.restored(alone);
+        Ok(())
     }
 
     fn left(device: &mut Self::Device) {

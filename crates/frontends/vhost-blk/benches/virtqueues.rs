@@ -181,6 +181,7 @@ fn start(disk: &Arc<Disk>, memory: GuestMemory, offer: &Offer, log: Option<&Arc<
         call: None,
         err: None,
         inflight: log.and_then(|log| inflight_region(log, 0, SIZE)),
+        log_is_own: false,
     };
     queues.start(0, setup).expect("a good ring");
     queues.enable(0, true);

@@ -157,7 +157,8 @@ impl Disk {
         self.writeback.store(self.config.write_cache, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_writeback(&self, on: bool) {
+    /// The driver has it so, as is known of an earlier process.
+    pub fn set_writeback(&self, on: bool) {
         self.writeback.store(on, Ordering::Relaxed);
     }
 

@@ -43,6 +43,8 @@ const WRITE_CACHE_BYTES: u64 = 1;
 
 /// The only version there is; 0 is a region that nobody used yet.
 const VERSION_1: u16 = 1;
+/// In memory of our own: a ring is served whose requests in flight are not in it.
+const NOT_LOGGED: u16 = u16::MAX;
 
 /// Regions start on cache lines of their own, as their writers are different threads.
 const REGION_ALIGN: u64 = 64;
@@ -55,6 +57,12 @@ pub fn inflight_bytes(queues: u16, size: u16) -> u64 {
 /// Virtqueue `queue`'s part of a log that starts where `mapping` does. `None`: the mapping is too short.
 pub fn inflight_region(mapping: &Arc<Mapping>, queue: u16, size: u16) -> Option<MappedRange> {
     MappedRange::new(mapping, region_bytes(size) * u64::from(queue), region_bytes(size))
+}
+
+/// Makes a region one that nobody used yet: its ring was stopped, and nothing of it is in flight.
+pub fn clear_inflight(region: &MappedRange) {
+    // Fails where there is no such region, nor a log.
+    let _ = region.store_u16(VERSION, 0);
 }
 
 fn region_bytes(size: u16) -> u64 {
@@ -75,6 +83,9 @@ pub enum LogError {
         /// As found.
         features: u64,
     },
+    /// A ring was served without it.
+    #[error("what was in flight was not logged")]
+    NotLogged,
     /// It is another ring's.
     #[error("it is for {desc_num} descriptors, the ring has {size}")]
     Size {
@@ -174,6 +185,7 @@ impl Log {
         match (read_u16(VERSION)?, features) {
             (0, 0) => return Self::init(range, size, ring),
             (VERSION_1, 0) => {}
+            (NOT_LOGGED, 0) => return Err(LogError::NotLogged),
             (version, features) => return Err(LogError::Version { version, features }),
         }
         let desc_num = read_u16(DESC_NUM)?;
@@ -198,6 +210,18 @@ impl Log {
         }
         log.put_u16(USED_IDX, ring.used)?;
         Ok(Opened { log, inflight, resumed: true })
+    }
+
+    /// As [`Log::open`], in memory of our own. `None`: it can't describe the ring, and says so to who comes after us.
+    pub fn open_own(range: MappedRange, size: u16, ring: Indexes) -> Result<Option<Opened>, LogError> {
+        let region = range.clone();
+        match Self::open(range, size, ring) {
+            Err(LogError::NotAtUsed { .. }) => {
+                region.store_u16(VERSION, NOT_LOGGED).ok_or(LogError::Memory)?;
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
     }
 
     /// A region that nobody used yet: the version comes last, so that a region with one is whole.

@@ -61,7 +61,7 @@ extern crate self as vhost_blk;
 pub use config::{ConfigError, DiskConfig, MAX_QUEUES, MAX_REQUEST_BYTES, MAX_RING_SIZE, SERIAL_BYTES};
 pub use disk::{CONFIG_BYTES, Disk, ReadOnlyField};
 pub use fault::{Fault, FaultKind, StartError};
-pub use inflight::{LogError, inflight_bytes, inflight_region};
+pub use inflight::{LogError, clear_inflight, inflight_bytes, inflight_region};
 #[cfg(feature = "kill-points")]
 pub use kill::{arm, disarm};
 pub use lanes::MAX_QUEUES_BY_PRIORITY;

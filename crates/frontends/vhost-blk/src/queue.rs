@@ -36,6 +36,9 @@ pub struct RingSetup {
     pub err: Option<OwnedFd>,
     /// The virtqueue's region of the log; see [`inflight_region`](crate::inflight_region).
     pub inflight: Option<MappedRange>,
+    /// Nobody asked for that log, and its memory is our own: a ring that it can't describe is served nevertheless, but
+    /// no other process can go on with it.
+    pub log_is_own: bool,
 }
 
 /// A client kept an eventfd of its own from being signalled.
@@ -112,14 +115,15 @@ impl Queue {
         awake: bool,
         by_priority: bool,
     ) -> Result<(Self, Started), StartError> {
-        let RingSetup { size, desc, avail, used, next_avail, features, call, err, inflight } = setup;
+        let RingSetup { size, desc, avail, used, next_avail, features, call, err, inflight, log_is_own } = setup;
         if !size.is_power_of_two() || size > MAX_RING_SIZE {
             return Err(StartError::Size { size });
         }
         let place = Place { size, desc, avail, used, event_idx: features & feature::EVENT_IDX != 0 };
         let view = place.view(memory)?;
         let indexes = Indexes { avail: view.avail_idx(), used: view.used_idx(), next_avail };
-        let opened = inflight.map(|range| Log::open(range, size, indexes)).transpose()?;
+        let open = if log_is_own { Log::open_own } else { |range, size, ring| Log::open(range, size, ring).map(Some) };
+        let opened = inflight.map(|range| open(range, size, indexes)).transpose()?.flatten();
         let (log, resubmit, resumed) = match opened {
             Some(opened) => (Some(opened.log), opened.inflight, opened.resumed),
             None => (None, Vec::new(), false),

@@ -2,8 +2,10 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use client_socket::{Protocol, Replies, Session};
+use client_socket::keeping::wire::Framing;
+use client_socket::{Keeping, Protocol, Replies, Session};
 
 use crate::device::Device;
 use crate::front_end::{Answer, FrontEnd};
@@ -17,6 +19,8 @@ pub enum ProtocolError {
     TooLong { request: String, payload_bytes: u32 },
     #[error("a message that is not a request of version 1")]
     NotARequest,
+    #[error("what it said to an earlier process can't be gone on with: {0}")]
+    NotRestored(String),
     #[error("{request} refused: {why}")]
     Request { request: String, why: String },
 }
@@ -33,8 +37,28 @@ impl Protocol for FrontEnd {
     /// One reply at a time: some bring a file along that was made for them.
     const MAX_UNREAD_BYTES: usize = 1;
 
-    fn connected(device: &mut Self::Device, session: Session) {
+    /// In the byte order of the hosts that this runs on.
+    const FRAMING: Option<Framing> = Some(Framing {
+        header_bytes: HEADER_BYTES as u32,
+        length_at: 8,
+        with_header: false,
+        max_bytes: (HEADER_BYTES + MAX_PAYLOAD_BYTES) as u32,
+        max_fds: client_socket::MAX_FDS as u32,
+    });
+
+    fn connected(&mut self, device: &mut Self::Device, session: Session) {
+        if session.is_held() {
+            self.begin_to_restore();
+        }
         device.connected(session);
+    }
+
+    fn restored(&mut self, device: &mut Self::Device, alone: Duration) -> Result<(), ProtocolError> {
+        FrontEnd::restored(self, device, alone).map_err(ProtocolError::NotRestored)
+    }
+
+    fn left(device: &mut Self::Device) {
+        device.left();
     }
 
     fn disconnected(device: &mut Self::Device, reason: &str) {
@@ -64,8 +88,12 @@ impl Protocol for FrontEnd {
         device: &mut Self::Device,
         replies: &mut Replies,
     ) -> Result<Option<String>, ProtocolError> {
+        self.lasting = None;
         let result = match Request::parse(header.request, payload, fds) {
-            Ok(request) => self.handle(request, device),
+            Ok(request) => {
+                let lasting = self.lasting_of(&request);
+                self.handle(request, device).inspect(|_| self.lasting = lasting)
+            }
             Err(malformed) => Err(malformed.to_string()),
         };
         let mut reply = |payload: &[u8], fd| replies.push(wire::reply(header.request, payload), fd);
@@ -77,6 +105,10 @@ impl Protocol for FrontEnd {
             Ok(Answer::ReplyWithFd(payload, fd)) => reply(&payload, Some(Arc::new(fd))),
             Err(why) => {
                 let refused = ProtocolError::Request { request: wire::name(header.request), why };
+                // Without what was done for it once, nothing that follows is what the client means.
+                if self.is_restoring() {
+                    return Err(ProtocolError::NotRestored(refused.to_string()));
+                }
                 // A client that waits for what it asked would take an acknowledgement for it.
                 if !acknowledged || wire::has_reply(header.request) {
                     return Err(refused);
@@ -86,6 +118,10 @@ impl Protocol for FrontEnd {
             }
         }
         Ok(None)
+    }
+
+    fn keeping(&mut self, number: u64) -> Keeping {
+        self.lasting.take().map_or_else(Keeping::default, |lasting| self.kept.done(number, lasting))
     }
 
     fn take_config_change_due(&mut self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client_socket::Session;
 use guest_memory::{Budget, MappedRange};
@@ -91,7 +92,8 @@ pub struct RingSetup {
 ///
 /// An `Err` refuses the client's message and leaves everything as it was; the text goes to the log.
 pub trait Device: Send {
-    /// A client attached.
+    /// A client attached. One that [is held](Session::is_held) was served by an earlier process: nothing of its rings
+    /// may be served before [`restored`](Self::restored).
     fn connected(&mut self, session: Session);
 
     /// The device's configuration space. Bytes behind its end read as zeros.
@@ -139,6 +141,20 @@ pub trait Device: Send {
     /// The driver reset the device. Its rings were stopped before, and features are to be acknowledged anew;
     /// memory stays.
     fn reset(&mut self);
+
+    /// Where an earlier process [stopped](Self::stop) a ring last for a client that [is held](Session::is_held).
+    /// `None`: it never did.
+    fn stopped_at(&mut self, _ring: u16) -> Option<u16> {
+        None
+    }
+
+    /// A client that [is held](Session::is_held) has repeated what it had said, and its rings were started again: from
+    /// now on they are served. For so long nobody did.
+    fn restored(&mut self, _alone: Duration) {}
+
+    /// This process ends, and the client goes on with the next one: what is in flight is to end and be noted, and
+    /// nothing new to begin.
+    fn left(&mut self) {}
 
     /// The client is gone. Rings that run are to be stopped, and memory and descriptors to be let go; the next
     /// client is accepted when this returns.

@@ -2,9 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::{Device, DeviceSpec};
 use crate::inflight::Inflight;
+use crate::kept::{KeptMessages, Lasting};
 use crate::memory::{MAX_REGIONS, Memory, Region};
 use crate::ring::Ring;
 use crate::wire::{ConfigRange, MemoryRequest, Request, RingSetting, VHOST_USER_F_PROTOCOL_FEATURES, protocol_feature};
@@ -50,6 +52,12 @@ pub struct FrontEnd {
     has_new_log: bool,
     /// A ring of an earlier session was taken up again: the device may not be what it was then.
     pub(crate) config_change_due: bool,
+    /// What comes is what was said to an earlier process. The order among parts of the state need not be what it was,
+    /// so that nothing runs until all is there.
+    is_restoring: bool,
+    /// What the last message did that lasts.
+    pub(crate) lasting: Option<Lasting>,
+    pub(crate) kept: KeptMessages,
 }
 
 impl FrontEnd {
@@ -67,7 +75,48 @@ impl FrontEnd {
             backend_channel: None,
             has_new_log: false,
             config_change_due: false,
+            is_restoring: false,
+            lasting: None,
+            kept: KeptMessages::default(),
         }
+    }
+
+    /// What comes from now on is what the client said to an earlier process, until [`restored`](Self::restored).
+    pub(crate) fn begin_to_restore(&mut self) {
+        self.is_restoring = true;
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.is_restoring
+    }
+
+    /// All is there again, after so long without a process: rings run that ran.
+    ///
+    /// # Errors
+    /// What it said does not fit together, or not to this device.
+    pub(crate) fn restored(&mut self, device: &mut dyn Device, alone: Duration) -> Result<(), String> {
+        self.is_restoring = false;
+        if !self.memory.regions().is_empty() {
+            device.memory(&self.memory)?;
+        }
+        for index in 0..self.spec.queues {
+            let (_, ring) = find(&mut self.rings, index.into())?;
+            let Some(kick) = ring.to_start.take() else { continue };
+            // It may have died after it had stopped the ring, and before the client heard of it.
+            ring.set_next_avail(device.stopped_at(index).unwrap_or(ring.next_avail()).into())?;
+            self.start(index.into(), kick, device).map_err(|why| format!("ring {index}: {why}"))?;
+        }
+        // The device may not be what it was then.
+        self.config_change_due = true;
+        device.restored(alone);
+        Ok(())
+    }
+
+    /// What a request does that lasts, if it is done.
+    pub(crate) fn lasting_of(&self, request: &Request) -> Option<Lasting> {
+        let runs = |ring: u32| self.rings.get(ring as usize).is_some_and(Ring::is_running);
+        Lasting::of(request, self.spec.queues, |ring| self.is_restoring || runs(ring))
     }
 
     /// Whether the client is told how its requests went if it asks.
@@ -147,7 +196,8 @@ impl FrontEnd {
                 Ok(())
             }
             RingSetting::Enable(value) => {
-                if self.features.is_none_or(|features| features & VHOST_USER_F_PROTOCOL_FEATURES == 0) {
+                let is_unknown = |features: u64| features & VHOST_USER_F_PROTOCOL_FEATURES == 0;
+                if self.features.is_none_or(is_unknown) && !self.is_restoring {
                     return Err("the feature bit of protocol features was not acknowledged".into());
                 }
                 match value {
@@ -160,7 +210,7 @@ impl FrontEnd {
     }
 
     fn negotiated(&self, feature: u64) -> Result<(), String> {
-        if self.protocol_features & feature != 0 {
+        if self.protocol_features & feature != 0 || self.is_restoring {
             return Ok(());
         }
         Err(format!("its protocol feature (bit {}) was not acknowledged", feature.trailing_zeros()))
@@ -272,7 +322,9 @@ impl FrontEnd {
         if let Some(ring) = self.rings.iter().position(|ring| !ring.stays_in(&memory)) {
             return Err(format!("it would take the memory of ring {ring} away, which is running"));
         }
-        device.memory(&memory)?;
+        if !self.is_restoring {
+            device.memory(&memory)?;
+        }
         self.memory = memory;
         Ok(())
     }
@@ -280,6 +332,10 @@ impl FrontEnd {
     /// A ring runs from its kick descriptor on; the specification wants no kick to be waited for.
     fn start(&mut self, index: u32, kick: Option<OwnedFd>, device: &mut dyn Device) -> Result<(), String> {
         check_eventfd(kick.as_ref())?;
+        if self.is_restoring {
+            find(&mut self.rings, index)?.1.to_start = Some(kick);
+            return Ok(());
+        }
         let features = self.features.ok_or("features were not acknowledged")? & !VHOST_USER_F_PROTOCOL_FEATURES;
         let (index, ring) = find(&mut self.rings, index)?;
         let log = self.inflight.as_ref().and_then(|inflight| inflight.part(index));
@@ -299,6 +355,8 @@ impl FrontEnd {
         if ring.is_running() {
             let next_avail = device.stop(at)?;
             ring.stopped(next_avail);
+        } else if self.is_restoring {
+            ring.stopped(device.stopped_at(at).unwrap_or(ring.next_avail()));
         }
         let words = [index, u32::from(ring.next_avail())];
         Ok(Answer::Reply(words.iter().flat_map(|word| word.to_ne_bytes()).collect()))
@@ -323,3 +381,6 @@ fn check_eventfd(fd: Option<&OwnedFd>) -> Result<(), String> {
         Some(Err(_)) => Err("the descriptor is not an eventfd".into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,7 @@ mod connection;
 mod device;
 mod front_end;
 mod inflight;
+mod kept;
 mod memory;
 mod ring;
 pub mod wire;

@@ -131,8 +131,8 @@ impl Memory {
     /// Takes out the region with exactly these addresses and this length.
     pub(crate) fn remove(&mut self, payload: &RegionPayload) -> Result<(), String> {
         let same = |region: &Region| {
-            (region.guest_addr, region.user_addr, region.len_bytes)
-                == (payload.guest_addr, payload.user_addr, payload.len_bytes)
+            let Region { guest_addr, user_addr, len_bytes, .. } = *region;
+            payload.is_same_place(&RegionPayload { guest_addr, user_addr, len_bytes, offset_bytes: 0 })
         };
         let at = self.regions.iter().position(same).ok_or_else(|| format!("there is no memory region {payload}"))?;
         self.regions.remove(at);

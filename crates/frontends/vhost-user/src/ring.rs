@@ -20,6 +20,8 @@ pub struct Ring {
     pub call: Option<OwnedFd>,
     pub err: Option<OwnedFd>,
     pub enabled: bool,
+    /// An earlier process ran it, with this kick; it starts when all that its client said has been repeated.
+    pub to_start: Option<Option<OwnedFd>>,
 }
 
 /// The guest physical addresses of a ring's parts.
@@ -110,6 +112,15 @@ impl Ring {
     pub fn stopped(&mut self, next_avail: u16) {
         self.placed = None;
         self.next_avail = next_avail;
+    }
+
+    /// What messages made of it, in words; where a running one goes on is the device's.
+    #[cfg(test)]
+    pub fn summary(&self) -> String {
+        let Self { size, addresses, next_avail, call, err, enabled, .. } = self;
+        let next_avail = (!self.is_running()).then_some(next_avail);
+        let (call, err) = (call.is_some(), err.is_some());
+        format!("{size:?} {addresses:?} {next_avail:?} {call} {err} {enabled} {}", self.is_running())
     }
 
     /// Whether the ring, if it runs, is where it was in another table too.

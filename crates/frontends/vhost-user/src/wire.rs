@@ -160,6 +160,13 @@ pub struct RegionPayload {
     pub offset_bytes: u64,
 }
 
+impl RegionPayload {
+    /// Whether both are at the same addresses, which is how a region is named.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        (self.guest_addr, self.user_addr, self.len_bytes) == (other.guest_addr, other.user_addr, other.len_bytes)
+    }
+}
+
 impl fmt::Display for RegionPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { guest_addr, len_bytes, user_addr, offset_bytes } = self;

@@ -50,7 +50,7 @@ pub struct Options {
     /// A guest with a virtio disk in this version of QEMU alone, 11.1 or 7.2 [default: one in each]
     #[arg(long, value_name = "VERSION", value_parser = tenant_in)]
     qemu: Option<Tenant>,
-    /// A guest with an NVMe disk, whose socket a keeper has, beside one with a virtio disk
+    /// A guest with an NVMe disk beside one with a virtio disk, whose sockets a keeper has
     #[arg(long, conflicts_with = "qemu")]
     nvme: bool,
     #[command(flatten)]

@@ -43,11 +43,11 @@ pub struct Rig<'a> {
     sockets: Vec<PathBuf>,
     configuration: String,
     members: Vec<Member>,
-    /// Has the NVMe guests' sockets.
+    /// Has the guests' sockets, where there are NVMe guests.
     _keeper: Option<Keeper>,
 }
 
-/// The process that keeps NVMe clients. Dropping it ends it.
+/// The process that keeps clients. Dropping it ends it.
 struct Keeper(Child);
 
 impl Keeper {

@@ -18,6 +18,7 @@ use super::nvme_client::NvmeClient;
 use super::ublk::UblkQueues;
 use super::virtio::VirtioQueues;
 use super::virtio_client::{self, VirtioClient};
+use super::virtio_lasting::Lasting;
 use super::{Port, Reached, Served, nvme};
 use crate::drive::Facts;
 use crate::poller_thread::{PollerSender, TenantAt};
@@ -92,23 +93,25 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {
     let Making { id, tenant, placement, drive, pins, queues, listener, around, .. } = making;
-    let listener = listener.context("it has no socket")?;
+    let mut listener = listener.context("it has no socket")?;
     if placement.formatting_to_lba_bytes.is_some() {
         bail!("{CUT_SHORT}");
     }
     let disk = Arc::new(virtio_client::disk(id, tenant, placement, drive)?);
+    let lasting = Lasting::with(&mut listener, tenant.queues)?;
+    let is_kept = lasting.is_some();
     let name: Arc<str> = tenant.name.as_str().into();
     let part = |queues: &Range<u16>| {
         let queues =
             Placed::new(vhost_blk::Queues::new(Arc::clone(&disk), queues.clone()), vec![placement.to_look_up()]);
-        VirtioQueues::new(Arc::clone(&name), queues, Log::new(Arc::clone(&around.sink), &name)).into()
+        VirtioQueues::new(Arc::clone(&name), queues, is_kept, Log::new(Arc::clone(&around.sink), &name)).into()
     };
     let parts = queues.iter().map(part).collect();
     let budget = super::budget(tenant);
     let serve = move |places: Vec<ServedAt>| {
         let ports = places.into_iter().map(|(queues, poller, tenant)| Port::new(queues, poller, tenant)).collect();
         let log = Log::new(Arc::clone(&around.sink), &name);
-        let client = VirtioClient::new(name, disk, ports, (budget, pins), log);
+        let client = VirtioClient::new(name, disk, ports, (budget, pins), lasting, log);
         Ok(Reached::Socket(vhost_user::serve(client.spec(), listener, Box::new(client), around)?))
     };
     Ok(Fitted { parts, serve: Box::new(serve) })

@@ -12,6 +12,7 @@ mod reached;
 mod ublk;
 mod virtio;
 mod virtio_client;
+mod virtio_lasting;
 mod wiper;
 
 use std::ops::Range;
@@ -25,6 +26,7 @@ use nvme_controller::FormatRecord;
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
 pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace};
 pub use self::reached::Reached;
+pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
 pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
 use crate::poller_thread::{Message, PollerSender, TenantAt};
 use crate::poller_waker::{PollerWaker, Watch};

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use client_socket::Log;
 use guest_memory::{GuestMemory, MemoryListener, Refused};
-use io_model::{Fetch, IoBuf, Outcome, Placed, QueuePriority, Source, Token};
+use io_model::{Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
 use vhost_blk::{Queues, RingSetup, StartError, Started};
 use vhost_user::Session;
 
@@ -32,6 +32,11 @@ pub enum Order {
     WriteCache(Sender<()>),
     /// Stop a ring; answered when nothing of it is in flight.
     Stop(u16, Sender<Stopped>),
+    /// The client has repeated what it had said to an earlier process, after so long with none: its rings are served
+    /// from now on.
+    Restored(Nanos, Sender<()>),
+    /// This process ends, and the client goes on with the next one; answered when nothing of it is in flight here.
+    Left(Sender<()>),
     /// The client is gone; answered when nothing of it is in flight or in the drive's cache.
     Gone(Sender<()>),
     /// The disk is longer, once all pollers know where. The last one to hear of it tells the guest.
@@ -53,6 +58,8 @@ enum Waiting {
     Memory(Sender<Result<(), Refused>>),
     /// See [`Order::Stop`].
     Stop(u16, Sender<Stopped>),
+    /// See [`Order::Left`].
+    Left(Sender<()>),
     /// See [`Order::Gone`].
     Gone(Option<Sender<()>>),
 }
@@ -65,18 +72,38 @@ pub struct VirtioQueues {
     /// Rings that nobody kicks, one bit each.
     polled: u64,
     waiting: Vec<Waiting>,
+    /// Its clients go on with the next process.
+    is_kept: bool,
+    /// Nothing is fetched: not all that the client said is known yet, or the next process goes on with it.
+    is_paused: bool,
+    /// How long the client that was taken over had nobody to serve it, until the poller has heard.
+    alone: Nanos,
     log: Log,
 }
 
 impl VirtioQueues {
     /// The virtqueues of the tenant `name`, none of them started.
-    pub fn new(name: Arc<str>, queues: Placed<Queues>, log: Log) -> Self {
-        Self { name, queues, session: None, polled: 0, waiting: Vec::new(), log }
+    pub fn new(name: Arc<str>, queues: Placed<Queues>, is_kept: bool, log: Log) -> Self {
+        Self {
+            name,
+            queues,
+            session: None,
+            polled: 0,
+            waiting: Vec::new(),
+            is_kept,
+            is_paused: false,
+            alone: Nanos(0),
+            log,
+        }
     }
 
     /// The client is gone, or counts as gone.
     fn client_gone(&mut self, done: Option<Sender<()>>) {
         self.session = None;
+        if std::mem::take(&mut self.is_paused) {
+            // Nothing of it is to be fetched now either.
+            self.queues.client_gone();
+        }
         self.queues.range().for_each(|ring| self.queues.stop(ring));
         self.waiting.push(Waiting::Gone(done));
     }
@@ -101,6 +128,14 @@ impl VirtioQueues {
                 }
                 quiet
             }
+            Waiting::Left(done) => {
+                let idle = self.queues.is_idle();
+                if idle {
+                    self.lay_down();
+                    answer(done, ());
+                }
+                idle
+            }
             Waiting::Gone(done) => {
                 let flushed = self.queues.is_flushed();
                 if flushed {
@@ -112,14 +147,19 @@ impl VirtioQueues {
         }
     }
 
-    /// Forgets the client. What was completed is published first.
-    fn let_go(&mut self, memory: &mut dyn MemoryListener) {
+    /// Nothing of its rings is in flight here any more. What was completed is published.
+    fn lay_down(&mut self) {
         self.notify();
         for ring in self.queues.range() {
             if let Some(used_idx) = self.queues.used_idx(ring) {
                 self.log.info(&stopped_line(&self.name, ring, used_idx));
             }
         }
+    }
+
+    /// Forgets the client.
+    fn let_go(&mut self, memory: &mut dyn MemoryListener) {
+        self.lay_down();
         self.polled = 0;
         self.queues.client_gone();
         self.release_memory(memory);
@@ -155,7 +195,10 @@ impl FrontEnd for VirtioQueues {
 
     fn order(&mut self, order: Order, memory: &mut dyn MemoryListener) {
         match order {
-            Order::Connected(session) => self.session = Some(session),
+            Order::Connected(session) => {
+                self.is_paused = session.is_held();
+                self.session = Some(session);
+            }
             Order::Memory(table, done) => match self.queues.set_memory(table, memory) {
                 Ok(()) => {
                     self.notify();
@@ -190,6 +233,16 @@ impl FrontEnd for VirtioQueues {
                 self.queues.stop(ring);
                 self.waiting.push(Waiting::Stop(ring, done));
             }
+            Order::Restored(alone, done) => {
+                self.is_paused = false;
+                // Where nothing could be waiting, nothing did.
+                self.alone = if self.queues.live_vqs() == 0 { Nanos(0) } else { alone };
+                answer(&done, ());
+            }
+            Order::Left(done) => {
+                self.is_paused = true;
+                self.waiting.push(Waiting::Left(done));
+            }
             Order::Gone(done) => self.client_gone(Some(done)),
             Order::Grow(growth) => self.grow(growth),
         }
@@ -197,6 +250,15 @@ impl FrontEnd for VirtioQueues {
 
     fn leave(&mut self) {
         self.client_gone(None);
+    }
+
+    fn part(&mut self) {
+        if !self.is_kept || self.session.is_none() {
+            return self.leave();
+        }
+        if !std::mem::replace(&mut self.is_paused, true) {
+            self.lay_down();
+        }
     }
 
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
@@ -232,7 +294,7 @@ impl FrontEnd for VirtioQueues {
 impl Source for VirtioQueues {
     #[inline]
     fn live_vqs(&self) -> u128 {
-        self.queues.live_vqs()
+        if self.is_paused { 0 } else { self.queues.live_vqs() }
     }
 
     fn priority(&self, vq: u16) -> QueuePriority {
@@ -247,6 +309,10 @@ impl Source for VirtioQueues {
     #[inline]
     fn fetch(&mut self, vq: u16) -> Fetch {
         self.queues.fetch(vq)
+    }
+
+    fn take_waited_before(&mut self) -> Nanos {
+        std::mem::take(&mut self.alone)
     }
 
     #[inline]

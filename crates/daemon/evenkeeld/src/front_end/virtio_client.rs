@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use anyhow::Result;
 use backend_nvme::{Pin, Pins};
 use client_socket::Log;
 use config::Tenant;
 use guest_memory::Budget;
-use io_model::{Place, TenantId};
+use io_model::{Nanos, Place, TenantId};
 use layout::Placement;
 use policy::TenantPriority;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
@@ -19,6 +20,7 @@ use vhost_user::{Device, DeviceSpec, Memory, RingSetup, Session};
 
 use super::Port;
 use super::virtio::{Order, Stopped, stopped_line};
+use super::virtio_lasting::Lasting;
 use crate::drive::Facts;
 use crate::panics;
 use crate::poller_waker::Watch;
@@ -35,6 +37,10 @@ pub struct VirtioClient {
     pinned: Vec<Pin>,
     /// The kicks of running rings.
     watches: HashMap<u16, Watch>,
+    /// Where clients are kept.
+    lasting: Option<Lasting>,
+    /// The client repeats what it said to an earlier process.
+    is_restoring: bool,
     log: Log,
 }
 
@@ -57,15 +63,17 @@ pub fn disk(id: TenantId, tenant: &Tenant, placement: &Placement, drive: &Facts)
 
 impl VirtioClient {
     /// A disk whose virtqueues are served by `ports`, for a client that may have so much memory mapped, which is pinned
-    /// for the drive where it needs that.
+    /// for the drive where it needs that. With `lasting`, clients go on with the next process.
     pub fn new(
         name: Arc<str>,
         disk: Arc<Disk>,
         ports: Vec<Port<Order>>,
         (budget, pins): (Arc<Budget>, Option<Pins>),
+        lasting: Option<Lasting>,
         log: Log,
     ) -> Self {
-        Self { name, disk, ports, features: 0, budget, pins, pinned: Vec::new(), watches: HashMap::new(), log }
+        let (pinned, watches) = (Vec::new(), HashMap::new());
+        Self { name, disk, ports, features: 0, budget, pins, pinned, watches, lasting, is_restoring: false, log }
     }
 
     /// How the disk is presented on its socket.
@@ -111,6 +119,14 @@ impl Device for VirtioClient {
     fn connected(&mut self, session: Session) {
         panics::drill();
         self.disk.reset();
+        self.is_restoring = session.is_held();
+        if let Some(lasting) = &self.lasting {
+            match (session.is_held(), lasting.is_lost()) {
+                (false, _) => lasting.reset(),
+                (true, false) => lasting.write_cache().into_iter().for_each(|on| self.disk.set_writeback(on)),
+                (true, true) => session.disconnect("an earlier process's state of its rings can't be gone on with"),
+            }
+        }
         self.ports.iter().for_each(|port| port.order(Order::Connected(session.clone())));
     }
 
@@ -121,6 +137,7 @@ impl Device for VirtioClient {
     fn set_config(&mut self, offset_bytes: u32, data: &[u8]) -> Result<(), String> {
         let changed = self.disk.write_config(offset_bytes as usize, data, self.features).map_err(|e| e.to_string())?;
         if changed {
+            self.lasting.iter().for_each(|lasting| lasting.note_write_cache(self.disk.writeback()));
             self.order_all(Order::WriteCache);
             let cache = if self.disk.writeback() { "on" } else { "off" };
             self.log.info(&format!("{}: the guest turned the write cache {cache}", self.name));
@@ -149,6 +166,10 @@ impl Device for VirtioClient {
         let polled = kick.is_none();
         let watch = kick.map(|kick| port.watch(kick)).transpose();
         let watch = watch.map_err(|error| format!("its kick can't be watched: {error}"))?;
+        // Who has no log for us has none that outlives us, unless we do.
+        let own_log = self.lasting.as_ref().filter(|_| inflight.is_none()).and_then(|lasting| lasting.log(ring));
+        // What ran before must be in it: nothing is to be done twice.
+        let log_is_own = own_log.is_some() && !self.is_restoring;
         let setup = vhost_blk::RingSetup {
             size,
             desc: desc_table,
@@ -158,11 +179,18 @@ impl Device for VirtioClient {
             features,
             call,
             err,
-            inflight,
+            inflight: inflight.or(own_log),
+            log_is_own,
         };
         let (done, answer) = channel();
         port.order(Order::Start(ring, Box::new(setup), polled, done));
-        let started = wait(&answer)?.map_err(|error| error.to_string())?;
+        let started = wait(&answer)?.map_err(|error| {
+            if log_is_own {
+                // It may have been begun.
+                self.lasting.iter().for_each(|lasting| lasting.clear_log(ring));
+            }
+            error.to_string()
+        })?;
         let vhost_blk::Started { used_idx, resubmitted, .. } = started;
         self.order(ring, |done| Order::Enable(ring, enabled, done))?;
         self.watches.extend(watch.map(|watch| (ring, watch)));
@@ -188,6 +216,7 @@ impl Device for VirtioClient {
         let stopped = self.order(ring, |done| Order::Stop(ring, done));
         self.watches.remove(&ring);
         let Stopped { next_avail, used_idx } = stopped?;
+        self.lasting.iter().for_each(|lasting| lasting.note_stopped(ring, next_avail));
         self.log.info(&stopped_line(&self.name, ring, used_idx));
         Ok(next_avail)
     }
@@ -195,9 +224,25 @@ impl Device for VirtioClient {
     /// The write cache stays as it is: the client shows its guest what it was last told of it.
     fn reset(&mut self) {}
 
+    fn stopped_at(&mut self, ring: u16) -> Option<u16> {
+        self.lasting.as_ref()?.stopped_at(ring)
+    }
+
+    fn restored(&mut self, alone: Duration) {
+        self.is_restoring = false;
+        let alone = Nanos(u64::try_from(alone.as_nanos()).unwrap_or(u64::MAX));
+        self.order_all(|done| Order::Restored(alone, done));
+    }
+
+    fn left(&mut self) {
+        self.order_all(Order::Left);
+    }
+
     fn disconnected(&mut self, _reason: &str) {
         self.watches.clear();
         self.order_all(Order::Gone);
         self.pinned.clear();
+        // Before the next one is known: if this process dies then, that one must not find what this one left.
+        self.lasting.iter().for_each(Lasting::reset);
     }
 }

@@ -121,8 +121,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         // The keeper has it too, but may close it any moment, and the last to do so can be made to wait.
         self.control.listener.dispose(socket);
         if !is_admitted {
-            // If the keeper is gone, that shows next.
-            let _ = channel.say(&Said::Close { client: number }, None);
+            send_away(number, channel);
             return;
         }
         let session = Session::new(Arc::clone(&self.control.waker), is_held);
@@ -141,12 +140,11 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
 
     /// Waits for something to do, and does it.
     fn turn_of_kept(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Over<P::Error>> {
-        if self.control.is_stopping() && self.control.listener.is_left() {
+        if self.is_left() {
             return Err(Over::Left);
         }
         if let Some(why) = self.asked_to_end(&client.session) {
-            // If the keeper is gone, or has let go of the device, the client is gone too.
-            let _ = channel.say(&Said::Close { client: client.number }, None);
+            send_away(client.number, channel);
             return Err(why.into());
         }
         client.config_changed |= client.session.take_config_changed() | client.connection.take_config_change_due();
@@ -158,7 +156,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             waker.drain();
         }
         if is_ready {
-            return Ok(self.hear_of(client, channel)?);
+            return self.hear_of(client, channel);
         }
         if client.config_changed && client.heard_at.elapsed() >= SILENCE {
             client.config_changed = false;
@@ -167,7 +165,7 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         Ok(())
     }
 
-    fn hear_of(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Closed<P::Error>> {
+    fn hear_of(&mut self, client: &mut KeptClient<P>, channel: &mut Channel) -> Result<(), Over<P::Error>> {
         let Some((told, fds)) = channel.hear().map_err(|_| Closed::KeeperGone)? else { return Ok(()) };
         match told {
             Told::Message { client: whose, number, how, bytes } if whose == client.number => {
@@ -175,16 +173,16 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
                 self.message(client, channel, (number, how), &bytes, fds)
             }
             Told::Restored { client: whose, alone_ms } if whose == client.number => {
-                P::restored(&mut self.device, Duration::from_millis(alone_ms));
-                Ok(())
+                let restored = client.connection.restored(&mut self.device, Duration::from_millis(alone_ms));
+                restored.or_else(|closed| self.fail(client.number, closed, channel))
             }
-            Told::Gone { client: whose, why } if whose == client.number => Err(closed(why)),
+            Told::Gone { client: whose, why } if whose == client.number => Err(closed(why).into()),
             Told::Refused => {
                 self.tell_of_another();
                 Ok(())
             }
             // There is one at a time.
-            Told::Client { .. } => Err(Closed::KeeperGone),
+            Told::Client { .. } => Err(Closed::KeeperGone.into()),
             // Of one that was sent away meanwhile.
             Told::Message { .. } | Told::Restored { .. } | Told::Gone { .. } => Ok(()),
         }
@@ -197,14 +195,18 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         (number, how): (u64, How),
         bytes: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Closed<P::Error>> {
+    ) -> Result<(), Over<P::Error>> {
         let (header, payload) = bytes.split_at_checked(P::HEADER_BYTES).ok_or(Closed::KeeperGone)?;
         let mut fed = client.connection.feed(header, fds, &mut self.device);
         if fed.is_ok() && !payload.is_empty() {
             fed = client.connection.feed(payload, Vec::new(), &mut self.device);
         }
         if fed.is_ok() && client.connection.has_part() {
-            return Err(Closed::KeeperGone);
+            return Err(Closed::KeeperGone.into());
+        }
+        if self.is_left() && !matches!(fed, Ok(None)) {
+            // What refused it may be our end, which the client is not to hear of: the next process is told again.
+            return Err(Over::Left);
         }
         let (bytes, fd) = client.connection.take_output();
         let keeping = client.connection.keeping(number);
@@ -215,13 +217,23 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
         }
         match fed {
             Ok(refusal) => refusal.iter().for_each(|why| self.log.warn(&format!("{}: {why}", self.name))),
-            Err(closed) => {
-                // If the keeper is gone, the client is too.
-                let _ = channel.say(&Said::Close { client: client.number }, None);
-                return Err(closed);
-            }
+            Err(closed) => return self.fail(client.number, closed, channel),
         }
         Ok(())
+    }
+
+    /// A client's time is over, unless what failed it may be our end.
+    fn fail(&self, client: u64, why: Closed<P::Error>, channel: &Channel) -> Result<(), Over<P::Error>> {
+        if self.is_left() {
+            return Err(Over::Left);
+        }
+        send_away(client, channel);
+        Err(why.into())
+    }
+
+    /// Whether this process ends, and clients go on with the next one.
+    fn is_left(&self) -> bool {
+        self.control.is_stopping() && self.control.listener.is_left()
     }
 }
 
@@ -229,6 +241,11 @@ impl<P: Protocol> KeptClient<P> {
     fn patience(&self) -> Option<Duration> {
         self.config_changed.then(|| SILENCE.saturating_sub(self.heard_at.elapsed()))
     }
+}
+
+/// Has the keeper close a client's socket. If it is gone, or has let go of the device, the client is gone too.
+fn send_away(client: u64, channel: &Channel) {
+    let _ = channel.say(&Said::Close { client }, None);
 }
 
 fn closed<E>(why: Gone) -> Closed<E> {

@@ -211,6 +211,7 @@ impl Driver {
             call: None,
             err: None,
             inflight: None,
+            log_is_own: false,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use guest_memory::Mapping;
 use io_model::{Fetch, Source};
-use vhost_blk::{LogError, RingSetup, StartError, Started, inflight_bytes, inflight_region};
+use vhost_blk::{LogError, RingSetup, StartError, Started, clear_inflight, inflight_bytes, inflight_region};
 
 use crate::guest::*;
 
@@ -246,4 +246,32 @@ fn a_log_that_can_not_be_used_is_refused() {
     let setup = RingSetup { next_avail: 2, inflight: Some(world.log_region()), ..world.setup() };
     let error = StartError::Log(LogError::NotAtUsed { next_avail: 2, used: 0 });
     assert_eq!(world.queues.start(QUEUE, setup), Err(error));
+}
+
+/// A log of our own is not the client's: a ring that it can't describe is served, and not gone on with.
+#[test]
+fn a_ring_is_served_without_a_log_of_our_own_that_can_not_describe_it() {
+    let mut world = World::unstarted(config(), SIZE);
+    world.ram.put_u16(world.driver.avail + 2, 5);
+    let setup = |world: &World, next_avail| RingSetup {
+        next_avail,
+        inflight: Some(world.log_region()),
+        log_is_own: true,
+        ..world.setup()
+    };
+    let fresh = Started { used_idx: 0, resumed: false, resubmitted: 0 };
+    let first = setup(&world, 2);
+    assert_eq!(world.queues.start(QUEUE, first), Ok(fresh));
+    world.queues.stop(QUEUE);
+    for next_avail in [0, 2] {
+        let again = setup(&world, next_avail);
+        assert_eq!(world.queues.start(QUEUE, again), Err(StartError::Log(LogError::NotLogged)));
+    }
+    // It was stopped: the next time it begins anew, and what a log tells counts.
+    clear_inflight(&world.log_region());
+    let anew = setup(&world, 0);
+    assert_eq!(world.queues.start(QUEUE, anew), Ok(fresh));
+    world.queues.stop(QUEUE);
+    let resumed = setup(&world, 2);
+    assert_eq!(world.queues.start(QUEUE, resumed), Ok(Started { resumed: true, ..fresh }));
 }
