@@ -20,8 +20,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Have another evenkeeld go on with the clients of the one that runs: after an upgrade of its file, or a downgrade.
 ///
 /// First everything is checked that can be: whether the other program can go on with what the one that runs has of its
-/// clients, whether it takes the configuration, and whether anybody would lose a disk. If not, nothing happens. Then the
-/// daemon's unit is restarted.
+/// clients, whether it takes the configuration, and whether anybody would lose a disk. If not, nothing happens. Then
+/// the daemon's unit is restarted.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The program that is to go on, which the unit starts [default: evenkeeld beside this one]

@@ -398,8 +398,8 @@ pub struct Disk {
     pub state: DiskState,
     /// A client has it now; of a namespace, one of its tenants' clients.
     pub attached: bool,
-    /// A client that has it goes on if the daemon ends and another one comes: of a virtio one, if its VMM connects again;
-    /// an NVMe one only where a keeper has it, and where data outlive the daemon.
+    /// A client that has it goes on if the daemon ends and another one comes. That takes a drive whose data outlive the
+    /// daemon and, for an NVMe client, a keeper that has it; for a virtio one that, or a VMM that connects again.
     #[serde(default)]
     pub survives_restart: bool,
     /// The configuration file has it; it changes there alone.

@@ -171,7 +171,8 @@ impl Foresight {
         }
     }
 
-    /// What needs no model: a time without a daemon, a drive that does not answer, and a tenant that is held by its own limits.
+    /// What needs no model: a time without a daemon, a drive that does not answer, and a tenant that is held by its own
+    /// limits.
     fn plain_fault(&self, own: &Observed) -> Option<(&'static str, String)> {
         let Observed { id, span, outage, row, measured, .. } = own;
         if *outage > Nanos(0) {

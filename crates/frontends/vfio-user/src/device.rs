@@ -33,8 +33,8 @@ pub trait Device: Send {
     fn request(&mut self, request: Request) -> Reply;
 
     /// A client that [is held](Session::is_held) has repeated what it had said: its memory is mapped again, and its
-    /// interrupts have their eventfds. For so long nobody served it. A device that keeps no state for this has nothing to
-    /// go on with.
+    /// interrupts have their eventfds. For so long nobody served it. A device that keeps no state for this has nothing
+    /// to go on with.
     fn restored(&mut self, _alone: Duration) {}
 
     /// This process ends, and the client goes on with the next one: what is in flight is to end and be noted, and
