@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use client_socket::{Gate, Keeper, gate};
+use client_socket::{Gate, Keeper, Level, gate};
 use config::{Drives, TenantSummary};
 use confine::{Fence, ThreadKind};
 use promises::ready::{self, DriveReport, Ready};
@@ -194,7 +194,12 @@ pub fn as_gate(confined: bool) -> ExitCode {
 /// What keeps clients for the next daemon, where somebody has started it.
 fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>> {
     let Some(path) = path.filter(|_| !args.no_keeper) else { return Ok(None) };
-    Ok(Keeper::connect(&path)?)
+    let waits = || {
+        let at = path.display();
+        let line = format!("the keeper at {at} serves another daemon, or nobody: waiting for it, 10 s at most");
+        (log::sink())(Level::Info.of_daemon(), &line);
+    };
+    Ok(Keeper::connect(&path, waits)?)
 }
 
 /// Before rights are dropped, which it keeps: what makes block devices, where this host has the driver for them.

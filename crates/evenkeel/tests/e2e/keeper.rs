@@ -271,3 +271,39 @@ fn an_upgrade_goes_well_or_changes_nothing() {
     let pid = std::fs::read_to_string(home.path("pid")).unwrap();
     assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
 }
+
+#[test]
+fn a_keeper_that_is_stopped_is_of_no_use_until_it_goes_on() {
+    let (home, keeper) = kept();
+    let daemon = home.serve();
+    let rest = Rest::new(api_path(&home.runtime_dir()));
+    let signal = |name: &str| {
+        let pid = keeper.0.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let create =
+        |name: &str| rest.create(&api::NewDisk { name: name.into(), size: "4MiB".into(), ..api::NewDisk::default() });
+    let survives = |name: &str| rest.disk(name).unwrap().survives_restart;
+    let mut guest = home.attach("db");
+    signal("-STOP");
+    for name in ["early", "earlier"] {
+        let refused = create(name).unwrap_err().to_string();
+        assert!(refused.contains("does not answer"), "{refused}");
+    }
+    assert!(!survives("db"), "nobody would have it");
+    guest.write(3, &pattern(3, 512)).unwrap();
+    signal("-CONT");
+    // What it was late with is nobody's: each disk has its own place there.
+    wait_for("the keeper", || create("late").ok());
+    let mut other = home.attach("late");
+    other.write(3, &pattern(7, 512)).unwrap();
+    assert!(survives("db") && survives("late"));
+    drop(daemon);
+    let daemon = home.serve();
+    daemon.wait_log("a client goes on", 2);
+    assert_eq!(guest.read(3, 1).unwrap(), pattern(3, 512));
+    assert_eq!(other.read(3, 1).unwrap(), pattern(7, 512));
+    create("early").unwrap();
+    drop((guest, other));
+    daemon.stop();
+}

@@ -208,9 +208,9 @@ impl Listener {
         self.kept.as_ref().is_some_and(Kept::is_left)
     }
 
-    /// Whether its clients are kept now.
+    /// Whether its clients are kept now, by a keeper that answers.
     pub(crate) fn is_kept(&self) -> bool {
-        self.kept.as_ref().is_some_and(Kept::is_kept)
+        self.kept.as_ref().is_some_and(Kept::is_well_kept)
     }
 
     /// The keeper is gone, and what it had: clients are this process's alone from now on.

@@ -5,6 +5,7 @@
 //! come through the keeper, one by one, and what they are answered goes that way too.
 
 mod served;
+mod talk;
 pub mod wire;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,17 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 pub(crate) use self::served::Channel;
+use self::talk::Talk;
 use self::wire::{Answer, Framing, Request, VERSION};
-use crate::message::{Received, has_hung_up, receive, send_now};
-use crate::server::wait;
+use crate::message::send_now;
 
-/// How long the keeper may take for an answer: it waits for nobody but, at first, for the daemon before this one.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long the keeper may take for an answer: it waits for nobody.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// For the first one it waits for the daemon before this one to end.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// Whoever waits for that longer than this says so.
+const SILENT_WAIT: Duration = Duration::from_secs(1);
+/// How long an answer shows that it answers.
+const FRESH: Duration = Duration::from_secs(1);
+/// Between two tries to reach one whom too many want to.
+const RETRY: Duration = Duration::from_millis(50);
+/// No device's name.
+const NOBODY: &str = "?";
 
 /// Why the keeper is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +59,7 @@ impl KeeperError {
 pub struct Keeper {
     path: PathBuf,
     /// `None`: this process has let go of it.
-    control: Mutex<Option<OwnedFd>>,
+    control: Mutex<Option<Talk>>,
 }
 
 /// What is kept of a device.
@@ -64,45 +74,72 @@ pub struct Held {
 }
 
 impl Keeper {
-    /// Whoever listens at `path`, once no other daemon is served there. `None`: nobody does.
+    /// Whoever listens at `path`, once no other daemon is served there; `waits` is called if that takes longer than a
+    /// second, and 10 s at most are waited. `None`: nobody does.
     ///
     /// # Errors
-    /// It is no keeper, or of another version.
-    pub fn connect(path: &Path) -> Result<Option<Arc<Self>>, KeeperError> {
+    /// It is no keeper, or of another version, or does not answer.
+    pub fn connect(path: &Path, waits: impl FnOnce()) -> Result<Option<Arc<Self>>, KeeperError> {
         let this = Self { path: path.to_owned(), control: Mutex::new(None) };
-        let Some(socket) = this.reach()? else { return Ok(None) };
-        Ok(Some(Arc::new(Self { control: Mutex::new(Some(socket)), ..this })))
+        let deadline = Instant::now() + HELLO_LIMIT;
+        let Some(talk) = this.reach(deadline)? else { return Ok(None) };
+        let talk = this.greet(talk, waits, deadline)?;
+        Ok(Some(Arc::new(Self { control: Mutex::new(Some(talk)), ..this })))
     }
 
     /// A new connection to whoever listens there, if somebody does.
-    fn reach(&self) -> Result<Option<OwnedFd>, KeeperError> {
+    fn reach(&self, deadline: Instant) -> Result<Option<Talk>, KeeperError> {
         let lost = |errno| self.lost(errno);
         let address = SocketAddrUnix::new(&self.path).map_err(lost)?;
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(lost)?;
-        match connect(&socket, &address) {
-            Ok(()) => {}
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
-            Err(errno) => return Err(lost(errno)),
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(lost)?;
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => return Ok(Some(Talk::new(socket))),
+                Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+                // Others wait to be accepted, more than may.
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                Err(errno) => return Err(lost(errno)),
+            }
         }
-        match exchange(&socket, &Request::Hello { version: VERSION }, &[]).map_err(lost)? {
-            (Answer::Hello { version: VERSION }, _) => Ok(Some(socket)),
+    }
+
+    /// Says hello.
+    fn greet(&self, mut talk: Talk, waits: impl FnOnce(), deadline: Instant) -> Result<Talk, KeeperError> {
+        let hello = Request::Hello { version: VERSION };
+        let mut answered = talk.tell(&hello, &[]).and_then(|()| talk.answer(SILENT_WAIT));
+        if let Err(Errno::TIMEDOUT) = answered {
+            waits();
+            answered = talk.answer(deadline.saturating_duration_since(Instant::now()));
+        }
+        match answered.map_err(|errno| self.lost(errno))? {
+            (Answer::Hello { version: VERSION }, _) => Ok(talk),
             (Answer::Hello { version: theirs }, _) => Err(KeeperError::Version { path: self.path.clone(), theirs }),
             (other, _) => Err(self.unexpected(other)),
         }
     }
 
     /// Where it has ended, connects to one that is at its place by now, which has nothing yet. `true`: there is one.
-    /// For the process to call now and then.
+    /// For the process to call now and then; it waits for a second at most.
     ///
     /// # Errors
     /// Another one is of no use.
     pub fn reconnect(&self) -> Result<bool, KeeperError> {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(socket) = control.as_mut().filter(|socket| has_hung_up(socket)) else { return Ok(false) };
-        let Some(other) = self.reach()? else { return Ok(false) };
-        *socket = other;
+        let Some(talk) = control.as_mut().filter(|talk| talk.has_ended()) else { return Ok(false) };
+        let now = Instant::now();
+        let Some(other) = self.reach(now)? else { return Ok(false) };
+        *talk = self.greet(other, || {}, now)?;
         Ok(true)
+    }
+
+    /// Whether it answers: one that was stopped, or is stuck, has what it has and is of no use meanwhile.
+    pub fn answers(&self) -> bool {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control.as_mut().is_some_and(|talk| {
+            talk.answered_at().elapsed() < FRESH
+                || talk.ask(&Request::Find(NOBODY.to_owned()), &[], ANSWER_LIMIT).is_ok()
+        })
     }
 
     /// What it has under that name.
@@ -155,6 +192,15 @@ impl Keeper {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
+    /// The same of one that it may keep by now, though it did not say so in time. Waits for nothing.
+    fn forget_late(&self, name: &str) {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(talk) = control.as_mut() {
+            // One that is gone keeps nothing.
+            let _ = talk.tell(&Request::Forget(name.to_owned()), &[]);
+        }
+    }
+
     fn done(&self, request: &Request) -> Result<(), KeeperError> {
         match self.ask(request, &[])? {
             (Answer::Done, _) => Ok(()),
@@ -163,9 +209,9 @@ impl Keeper {
     }
 
     fn ask(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), KeeperError> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(socket) = control.as_ref() else { return Err(self.lost(Errno::SHUTDOWN)) };
-        exchange(socket, request, fds).map_err(|errno| self.lost(errno))
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(talk) = control.as_mut() else { return Err(self.lost(Errno::SHUTDOWN)) };
+        talk.ask(request, fds, ANSWER_LIMIT).map_err(|errno| self.lost(errno))
     }
 
     fn lost(&self, errno: Errno) -> KeeperError {
@@ -176,28 +222,6 @@ impl Keeper {
         match answer {
             Answer::Refused(why) => KeeperError::Refused { path: self.path.clone(), why },
             _ => self.lost(Errno::PROTO),
-        }
-    }
-}
-
-/// Asks, and waits for the answer.
-fn exchange(socket: &OwnedFd, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Errno> {
-    say(socket, &request.encode(), fds)?;
-    let deadline = Instant::now() + ANSWER_LIMIT;
-    let mut packet = [0; 4096];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Errno::TIMEDOUT);
-        }
-        wait([(socket.as_fd(), PollFlags::IN)], Some(left))?;
-        match receive(socket, &mut packet, RecvFlags::DONTWAIT)? {
-            Received::Nothing => {}
-            Received::Bytes(bytes, fds) => {
-                return Answer::decode(&packet[..bytes]).map(|answer| (answer, fds)).ok_or(Errno::PROTO);
-            }
-            Received::End => return Err(Errno::PIPE),
-            Received::TooManyFds(_) => return Err(Errno::MFILE),
         }
     }
 }
@@ -235,7 +259,12 @@ impl Kept {
     pub fn begin(&self, listening: BorrowedFd<'_>, framing: Framing) -> Result<Channel, KeeperError> {
         let memory = self.memory.iter().map(AsFd::as_fd);
         let fds: Vec<_> = std::iter::once(listening).chain(memory).collect();
-        let channel = Channel::new(self.keeper.keep(&self.name, framing, &fds)?, &framing);
+        let kept = self.keeper.keep(&self.name, framing, &fds).inspect_err(|error| {
+            if matches!(error, KeeperError::Lost { errno: Errno::TIMEDOUT, .. }) {
+                self.keeper.forget_late(&self.name);
+            }
+        });
+        let channel = Channel::new(kept?, &framing);
         self.is_kept.store(true, Ordering::Release);
         Ok(channel)
     }
@@ -248,6 +277,11 @@ impl Kept {
     /// Whether it is kept now.
     pub fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
+    }
+
+    /// Whether it is, by a keeper that is of use.
+    pub fn is_well_kept(&self) -> bool {
+        self.is_kept() && self.keeper.answers()
     }
 
     /// Has it kept no more. `false`: this process has let go of the keeper, and all stays for the next.
