@@ -528,13 +528,15 @@ fn read_queues(
     or(sink, section, "queues", default, small_integer(1..=most))
 }
 
+/// What has a place in `runtime_dir`, where each tenant has its own: the control socket, the keeper's, the API's token.
+const OWN_NAMES: [&str; 3] = ["control", "keeper", "token"];
+
 /// A tenant's name.
 pub fn name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let found = text(value)?;
     let shown: String = found.chars().take(80).collect();
-    // The control socket has this name in the directory where each tenant has its own.
-    if found == "control" {
-        let what = "is \"control\", which is the daemon's own socket".into();
+    if OWN_NAMES.contains(&found.as_str()) {
+        let what = format!("is {found:?}, which is the daemon's own in the directory of its sockets");
         return Err(Wrong { what, remedy: "choose another name".into() });
     }
     let letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

@@ -16,6 +16,8 @@ use api::{Client, Snapshot};
 use app::{App, Does};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::disk::Figures;
@@ -102,6 +104,22 @@ fn ask(client: Client, path: &Path, span_ms: u64) -> Result<Receiver<Told>> {
     Ok(told)
 }
 
+/// Whether something came, after a while. `None`: the terminal is gone, which whoever reads its keys would look at for
+/// ever.
+fn wait_for_event() -> Result<Option<bool>> {
+    let stdin = std::io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let look = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
+    match poll(&mut polled, Some(&look)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return Ok(None);
+    }
+    Ok(Some(event::poll(Duration::ZERO)?))
+}
+
 /// Until a key ends it, or a signal: whoever sends that wants the terminal back as it was.
 fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_to_end: &AtomicBool) -> Result<()> {
     let mut is_stale = true;
@@ -112,10 +130,15 @@ fn show(terminal: &mut DefaultTerminal, told: &Receiver<Told>, mut app: App, is_
                 Told::Lost(why) => app.lost(why),
             };
         }
-        if is_stale {
-            terminal.draw(|frame| draw::draw(frame, &mut app))?;
+        if is_stale && terminal.draw(|frame| draw::draw(frame, &mut app)).is_err() {
+            // The same.
+            std::process::exit(1);
         }
-        is_stale = event::poll(LOOK)?;
+        let Some(is_there) = wait_for_event()? else {
+            // No terminal to be given back, nor anybody to be told: the attempt would fail in a drop.
+            std::process::exit(1);
+        };
+        is_stale = is_there;
         if !is_stale {
             continue;
         }

@@ -26,21 +26,27 @@ struct Screen {
     shown: Arc<Mutex<vt100::Parser>>,
 }
 
+/// Starts the program on a terminal: what is typed and shown there.
+fn on_a_terminal(home: &Home, arguments: &[&str]) -> (File, Child) {
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let terminal: OwnedFd =
+        open(ptsname(&keys, Vec::new()).unwrap(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).unwrap();
+    let its = || Stdio::from(terminal.try_clone().unwrap());
+    let mut command = evenkeel();
+    command.arg("top").arg("--runtime-dir").arg(home.runtime_dir()).args(arguments).env("TERM", "xterm");
+    let child = command.stdin(its()).stdout(its()).stderr(its()).spawn().unwrap();
+    (File::from(keys), child)
+}
+
 impl Screen {
     fn start(home: &Home, arguments: &[&str]) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&keys).unwrap();
-        unlockpt(&keys).unwrap();
-        let terminal: OwnedFd =
-            open(ptsname(&keys, Vec::new()).unwrap(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&terminal, size).unwrap();
-        let its = || Stdio::from(terminal.try_clone().unwrap());
-        let mut command = evenkeel();
-        command.arg("top").arg("--runtime-dir").arg(home.runtime_dir()).args(arguments).env("TERM", "xterm");
-        let child = command.stdin(its()).stdout(its()).stderr(its()).spawn().unwrap();
+        let (keys, child) = on_a_terminal(home, arguments);
         let shown = Arc::new(Mutex::new(vt100::Parser::new(ROWS, COLUMNS, 0)));
-        let (keys, sink) = (File::from(keys), Arc::clone(&shown));
+        let sink = Arc::clone(&shown);
         let mut screen = keys.try_clone().unwrap();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -91,6 +97,21 @@ fn shows_tenants_over_a_restart_of_the_daemon_and_gives_the_terminal_back() {
     let mut screen = Screen::start(&home, &["--drive", "nope"]);
     screen.wait_for("there is no drive \"nope\"; there are: device");
     assert!(!wait_for("its end", || screen.child.try_wait().unwrap()).success());
+    daemon.stop();
+}
+
+#[test]
+fn ends_with_its_terminal() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    let daemon = home.serve();
+    let (mut keys, mut child) = on_a_terminal(&home, &[]);
+    let (mut shown, mut bytes) = (0, [0; 4096]);
+    while shown < 2000 {
+        shown += keys.read(&mut bytes).unwrap();
+    }
+    drop(keys);
+    wait_for("its end", || child.try_wait().unwrap());
     daemon.stop();
 }
 
