@@ -19,6 +19,7 @@ mod token;
 pub mod units;
 
 use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
 
 pub use backend::{Backend, Done, Io};
 pub use cache::CacheDebt;
@@ -49,6 +50,13 @@ impl Nanos {
     /// As fractional microseconds, for people.
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1_000.0
+    }
+}
+
+impl From<Duration> for Nanos {
+    #[inline]
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 

@@ -228,7 +228,7 @@ impl RealClock {
 
 impl Clock for RealClock {
     fn now(&mut self) -> Nanos {
-        let now = Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let now = Nanos::from(self.start.elapsed());
         if now - self.last > GAP {
             self.lost += now - self.last;
         }

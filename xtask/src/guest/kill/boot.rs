@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::rig::Rig;
+use crate::guest::daemon::Daemon;
 use crate::guest::lab::{Tenant, complaints};
 use crate::guest::qemu::{Accel, Machine};
 
@@ -30,7 +31,7 @@ pub fn under_kills(
     under(&mut rig, daemon, (kills, seed)).map_err(|error| error.context(rig.logs()))
 }
 
-fn under(rig: &mut Rig<'_>, mut daemon: crate::guest::daemon::Daemon, (kills, seed): (u32, u64)) -> Result<()> {
+fn under(rig: &mut Rig<'_>, mut daemon: Daemon, (kills, seed): (u32, u64)) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut taken_over = 0;
     for _ in 0..kills {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use backend_nvme::{Pin, Pins};
 use client_socket::Log;
 use guest_memory::{MappedU32, Mapping};
-use io_model::Nanos;
 use vfio_user::{Device, Errno, Reply, Request, Session};
 
 use super::Port;
@@ -85,7 +84,7 @@ impl Device for NvmeClient {
     }
 
     fn restored(&mut self, alone: Duration) {
-        self.port.order(Order::Restored(Nanos(u64::try_from(alone.as_nanos()).unwrap_or(u64::MAX))));
+        self.port.order(Order::Restored(alone.into()));
     }
 
     fn left(&mut self) {

@@ -12,7 +12,7 @@ use backend_nvme::{Pin, Pins};
 use client_socket::Log;
 use config::Tenant;
 use guest_memory::Budget;
-use io_model::{Nanos, Place, TenantId};
+use io_model::{Place, TenantId};
 use layout::Placement;
 use policy::TenantPriority;
 use vhost_blk::{Disk, DiskConfig, MAX_RING_SIZE, inflight_bytes};
@@ -230,8 +230,7 @@ impl Device for VirtioClient {
 
     fn restored(&mut self, alone: Duration) {
         self.is_restoring = false;
-        let alone = Nanos(u64::try_from(alone.as_nanos()).unwrap_or(u64::MAX));
-        self.order_all(|done| Order::Restored(alone, done));
+        self.order_all(|done| Order::Restored(alone.into(), done));
     }
 
     fn left(&mut self) {

@@ -192,7 +192,7 @@ impl Keeper {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// The same of one that it may keep by now, though it did not say so in time. Waits for nothing.
+    /// As [`Keeper::forget`], of a device that it may keep by now, though it did not say so in time. Waits for nothing.
     fn forget_late(&self, name: &str) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(talk) = control.as_mut() {
