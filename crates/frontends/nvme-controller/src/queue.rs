@@ -353,7 +353,8 @@ pub(crate) struct Cq {
     pub head: u16,
     pub tail: u16,
     pub phase: bool,
-    /// Entries neither occupied nor reserved, as far as the last known head tells.
+    /// Entries neither occupied nor reserved, as far as the last known head tells. Of an inherited queue, as if none
+    /// were occupied.
     pub free: u16,
     /// Submission queues that complete here.
     pub users: u16,
@@ -402,8 +403,13 @@ impl Cq {
         (high >> 48 & 1 == u64::from(self.phase)).then(|| Entry::of(high))
     }
 
-    /// An entry at the tail counts as posted.
-    pub fn pass_tail(&mut self) {
+    /// The entry at the tail is one that was to come, and is posted.
+    pub fn inherit_posted(&mut self) {
+        self.unreserve();
+        self.pass_tail();
+    }
+
+    fn pass_tail(&mut self) {
         self.tail += 1;
         if self.tail == self.at.entries {
             self.tail = 0;
@@ -447,6 +453,15 @@ impl Cq {
             view.follow(self.head, self.at.entries);
         }
         Ok(())
+    }
+
+    /// What the host has read of an inherited ring, its doorbell alone tells: the head that was last known may be more
+    /// than a round ago. Until it says something possible, all of the ring counts as unread.
+    pub fn inherit_head(&mut self) {
+        let Some(view) = &self.view else { return };
+        let rung = u16::try_from(view.doorbell.load()).ok().filter(|head| *head < self.at.entries);
+        self.head = rung.unwrap_or((self.tail + 1) % self.at.entries);
+        self.free = self.free.saturating_sub(self.occupied());
     }
 
     /// Where the host rings while we sleep, and what it last wrote there as far as we know.

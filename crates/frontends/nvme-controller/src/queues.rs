@@ -266,14 +266,11 @@ impl Queues {
 
     /// A completion queue whose ring can be reached again gets what waited for that.
     fn go_on(&mut self, qid: u16) {
-        let awake = self.awake;
         let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
         if cq.view().is_none() {
             return;
         }
         if std::mem::take(&mut cq.is_inherited) {
-            // What it says of the head is looked at again later.
-            let _ = cq.refresh(awake);
             self.inherit(qid);
         }
         let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
@@ -286,7 +283,7 @@ impl Queues {
         }
     }
 
-    /// The process before us may have posted a completion and not noted that.
+    /// The process before us may have posted a completion and not noted that, and the host has read on.
     fn inherit(&mut self, qid: u16) {
         let Some(cq) = self.cqs.get_mut(usize::from(qid)).and_then(Option::as_deref_mut) else { return };
         if qid == 0 {
@@ -294,7 +291,7 @@ impl Queues {
             let mut is_posted = |entry: &&Entry| {
                 let is_its = cq.posted_at_tail() == Some((0, entry.cid()));
                 if is_its {
-                    cq.pass_tail();
+                    cq.inherit_posted();
                 }
                 is_its
             };
@@ -306,12 +303,13 @@ impl Queues {
             let sq = self.sqs.get_mut(usize::from(sqid)).and_then(Option::as_deref_mut);
             // Of nobody's, it is what the guest had there before.
             if let Some((slot, number)) = parked.or_else(|| sq?.forget_again(cid)) {
-                cq.pass_tail();
+                cq.inherit_posted();
                 if let Some(journal) = &self.journal {
                     journal.completed(cq, (sqid, slot, number));
                 }
             }
         }
+        cq.inherit_head();
         self.dirty |= 1 << qid;
     }
 

@@ -46,12 +46,12 @@ pub(crate) struct SqState {
     pub(crate) entries: u16,
     pub(crate) cqid: u16,
     pub(crate) head: u16,
-    pub(crate) tail: u16,
+    pub(crate) reserved: u16,
     pub(crate) priority: u8,
     /// 1: a Delete command waits for what is in flight.
     pub(crate) is_deleting: u8,
     pub(crate) deleting_cid: u16,
-    pub(crate) reserved: [u8; 4],
+    pub(crate) more_reserved: [u8; 4],
 }
 
 #[repr(C)]
@@ -61,11 +61,11 @@ pub(crate) struct CqState {
     /// 0: no such queue.
     pub(crate) entries: u16,
     pub(crate) vector: u16,
-    pub(crate) head: u16,
+    pub(crate) reserved: u16,
     pub(crate) tail: u16,
     pub(crate) interrupts: u8,
     pub(crate) phase: u8,
-    pub(crate) reserved: [u8; 6],
+    pub(crate) more_reserved: [u8; 6],
 }
 
 #[repr(C)]
@@ -207,17 +207,17 @@ impl<I: Interrupts> Controller<I> {
         }
         for sq in self.queues.sqs() {
             let Geometry { qid, entries, iova } = sq.at;
-            let (cqid, head, tail, priority) = (sq.cqid, sq.head, sq.tail, sq.priority);
+            let (cqid, head, priority) = (sq.cqid, sq.head, sq.priority);
             let (is_deleting, deleting_cid) = (sq.deleting.is_some().into(), sq.deleting.unwrap_or(0));
-            state.sqs[usize::from(qid)] =
-                SqState { iova, entries, cqid, head, tail, priority, is_deleting, deleting_cid, reserved: [0; 4] };
+            let queue = SqState { iova, entries, cqid, head, priority, is_deleting, deleting_cid, ..SqState::zeroed() };
+            state.sqs[usize::from(qid)] = queue;
         }
         for cq in self.queues.cqs() {
             let Geometry { qid, entries, iova } = cq.at;
-            let (vector, head, tail) = (cq.vector, cq.head, cq.tail);
+            let (vector, tail) = (cq.vector, cq.tail);
             let (interrupts, phase) = (cq.interrupts.into(), cq.phase.into());
             state.cqs[usize::from(qid)] =
-                CqState { iova, entries, vector, head, tail, interrupts, phase, reserved: [0; 6] };
+                CqState { iova, entries, vector, tail, interrupts, phase, ..CqState::zeroed() };
         }
         state
     }

@@ -96,7 +96,7 @@ impl<I: Interrupts> Controller<I> {
         Ok(())
     }
 
-    /// Free completion entries of an inherited queue: those that are neither unread nor to come.
+    /// Free completion entries of an inherited queue, but for those that are unread: those that are not to come.
     fn recount(&mut self, cqid: u16) {
         let formats = self.namespaces.formats().map(|format| format.to_begin_anew().0).collect::<BTreeSet<_>>().len();
         let of_admin =
@@ -106,7 +106,7 @@ impl<I: Interrupts> Controller<I> {
             its.map(|sq| if sq.at.qid == 0 { of_admin + sq.again.len() } else { sq.in_flight() }).sum();
         if let Some(cq) = self.queues.cq(cqid) {
             let parked = cq.parked.len() as u16;
-            cq.free = (cq.at.entries - 1).saturating_sub(cq.occupied()).saturating_sub(to_come as u16 + parked);
+            cq.free = (cq.at.entries - 1).saturating_sub(to_come as u16 + parked);
         }
     }
 
@@ -160,36 +160,32 @@ impl<I: Interrupts> Controller<I> {
     }
 
     /// Whether a saved queue is one that this controller could have.
-    fn fits(&self, qid: u16, entries: u16, indexes: [u16; 2]) -> Result<(), StateError> {
+    fn fits(&self, qid: u16, entries: u16, index: u16) -> Result<(), StateError> {
         let most = if qid == 0 { 4096 } else { self.config.max_depth };
         let sized = (2..=most).contains(&entries) && qid <= self.config.max_io_queues;
-        if sized && indexes.iter().all(|index| *index < entries) {
-            Ok(())
-        } else {
-            Err(StateError::Invalid("a queue's size or indexes"))
-        }
+        if sized && index < entries { Ok(()) } else { Err(StateError::Invalid("a queue's size or index")) }
     }
 
     fn restore_cq(&mut self, qid: u16, saved: &CqState, journal: &Journal) -> Result<(), StateError> {
-        let CqState { iova, entries, vector, head, interrupts, .. } = *saved;
+        let CqState { iova, entries, vector, interrupts, .. } = *saved;
         let (tail, phase) = match qid {
             // As it was recorded.
             0 => (saved.tail, saved.phase != 0),
             _ => journal.tail(qid).map(|it| (it.tail, it.phase)).ok_or(StateError::Magic)?,
         };
-        self.fits(qid, entries, [head, tail])?;
+        self.fits(qid, entries, tail)?;
         if vector >= VECTORS {
             return Err(StateError::Invalid("an interrupt vector"));
         }
         let mut cq = Cq::new(Geometry { qid, entries, iova }, vector, interrupts != 0, None);
-        (cq.head, cq.tail, cq.phase, cq.is_inherited) = (head, tail, phase, true);
+        (cq.tail, cq.phase, cq.is_inherited) = (tail, phase, true);
         self.queues.insert_cq(cq);
         Ok(())
     }
 
     fn restore_sq(&mut self, qid: u16, saved: &SqState, journal: &Journal) -> Result<(), StateError> {
-        let SqState { iova, entries, cqid, head, tail, priority, is_deleting, deleting_cid, .. } = *saved;
-        self.fits(qid, entries, [head, tail])?;
+        let SqState { iova, entries, cqid, head, priority, is_deleting, deleting_cid, .. } = *saved;
+        self.fits(qid, entries, head)?;
         if self.queues.cq(cqid).is_none() || (qid == 0) != (cqid == 0) {
             return Err(StateError::Invalid("a submission queue's completion queue"));
         }

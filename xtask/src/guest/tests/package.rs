@@ -122,7 +122,7 @@ fn verify(guest: &mut Guest, disk: &str) -> Result<()> {
     Ok(())
 }
 
-/// Over an upgrade NVMe clients go on, with a keeper.
+/// Over an upgrade NVMe clients go on, with a keeper; and over whatever kills either program.
 fn upgrade(guest: &mut Guest) -> Result<()> {
     let (before, keeper) = (property(guest, "MainPID")?, main_pid(guest, KEEPER)?);
     let load = "exec evenkeel load /run/evenkeel/db --rw randwrite --bs 4k --iodepth 2 --verify --runtime 600s --json";
@@ -132,21 +132,30 @@ fn upgrade(guest: &mut Guest) -> Result<()> {
     ensure!(!told.contains("would lose them"), "{told}");
     wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
     ensure!(property(guest, "MainPID")? != before, "the daemon was not restarted: {told}");
-    goes_on(guest)?;
+    goes_on(guest, 1)?;
     ensure!(main_pid(guest, KEEPER)? == keeper, "the keeper is another process");
     guest.run(&format!("test \"$(readlink /proc/{keeper}/exe)\" = /usr/bin/evenkeel-keeper"))?;
     at_work(guest)?;
 
+    // The service manager has what a killed keeper had, and the daemon's connection too.
+    guest.run(&format!("kill -KILL {keeper}"))?;
+    guest.wait_for("the next keeper", &format!("test $(systemctl show --value -p NRestarts {KEEPER}) = 1"))?;
+    guest.wait_for("its start", &format!("systemctl is-active --quiet {KEEPER}"))?;
+    let daemon = property(guest, "MainPID")?;
+    guest.run(&format!("kill -KILL {daemon}"))?;
+    guest.wait_for("the next daemon", "test $(systemctl show --value -p NRestarts evenkeeld) = 1")?;
+    wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
+    goes_on(guest, 2)?;
     let told = finish_load(guest, "nvme")?;
     ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
 
     without_keeper(guest)
 }
 
-/// The NVMe client was taken over, and works.
-fn goes_on(guest: &mut Guest) -> Result<()> {
-    let line = "journalctl -q -o cat -u evenkeeld | grep -q 'db: a client goes on'";
-    guest.wait_for("the NVMe client to go on", line)?;
+/// The NVMe client was taken over so often, and works.
+fn goes_on(guest: &mut Guest, times: u32) -> Result<()> {
+    let count = "journalctl -q -o cat -u evenkeeld | grep -c 'db: a client goes on'";
+    guest.wait_for("the NVMe client to go on", &format!("test $({count}) = {times}"))?;
     ensure!(guest.job_runs("nvme")?, "the NVMe client ended");
     Ok(())
 }

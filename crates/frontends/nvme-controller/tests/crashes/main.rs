@@ -51,7 +51,7 @@ fn nothing_is_lost_at_any_store_of_a_short_program() {
         let mut points = 0;
         loop {
             points += 1;
-            if live(seed, Deaths::Once(points), 30) == 0 {
+            if live(seed, Deaths::Once(points), 50) == 0 {
                 break;
             }
         }

@@ -19,6 +19,7 @@ use crate::host::{BASE_BYTES, Host, SIZE_BYTES, config, execute, flush, rw};
 
 /// I/O queues that are always there. The third completes to the first one's completion queue.
 const QUEUES: u16 = 3;
+/// Entries of the longest queues. Short ones, which are soon full, show what is miscounted.
 const ENTRIES: u16 = 16;
 /// A queue pair that comes and goes.
 const EXTRA: u16 = 4;
@@ -30,6 +31,9 @@ const BUFFER_BYTES: u64 = 8192;
 const SPREAD: u64 = 24;
 /// A step or a takeover is cut off so many times in a row at most.
 const PATIENCE: u32 = 4;
+
+/// So often a guest looks for what is to come, at most.
+const LOOKS: u32 = 1000;
 
 /// When the process dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub struct Run {
     chance: fastrand::Rng,
     host: Host,
     config: ControllerConfig,
+    /// Of an I/O submission queue, and of a completion queue.
+    entries: [u16; 2],
     model: Vec<u8>,
     buffers: u64,
     page: u64,
@@ -93,6 +99,7 @@ impl Run {
         let doorbells = if random.bool() { Doorbells::Mapped } else { Doorbells::Trapped };
         let write_zeroes = random.bool();
         let config = ControllerConfig { doorbells, write_zeroes, max_io_queues: 8, max_depth: 32, ..config() };
+        let entries = [3 + random.u16(..ENTRIES - 2), 3 + random.u16(..2 * ENTRIES - 2)];
         let mut host = Host::new(config.clone());
         host.disk[BASE_BYTES as usize..][..SIZE_BYTES as usize].fill(0);
         let buffers = host.alloc(BUFFERS * BUFFER_BYTES);
@@ -103,6 +110,7 @@ impl Run {
             random,
             host,
             config,
+            entries,
             buffers,
             page,
             free: (0..BUFFERS).collect(),
@@ -192,14 +200,15 @@ impl Run {
         while !self.host.csts().rdy() {
             self.live(Host::run);
         }
+        let [sq_entries, cq_entries] = self.entries;
         for qid in 1..=QUEUES {
             let cqid = if qid == 3 { 1 } else { qid };
             if cqid == qid {
-                let sqe = self.host.create_cq_sqe(qid, ENTRIES * 2, qid);
+                let sqe = self.host.create_cq_sqe(qid, cq_entries, qid);
                 self.admin_now(sqe);
                 self.host.track_cq(&sqe);
             }
-            let sqe = self.host.create_sq_sqe(qid, ENTRIES, cqid);
+            let sqe = self.host.create_sq_sqe(qid, sq_entries, cqid);
             self.admin_now(sqe);
             self.host.track_sq(&sqe);
         }
@@ -215,10 +224,14 @@ impl Run {
         let cid = self.host.push(0, sqe);
         self.admin.insert(cid, Admin::Plain);
         self.ring(0);
-        while self.admin.contains_key(&cid) {
+        for _ in 0..LOOKS {
             self.live(Host::run);
             self.reap();
+            if !self.admin.contains_key(&cid) {
+                return;
+            }
         }
+        panic!("an admin command is not completed: {sqe:?}");
     }
 
     /// Rings as a guest does: into a page, or by a message where that is trapped.
@@ -257,7 +270,7 @@ impl Run {
 
     fn drain(&mut self) {
         let is_event = |admin: &Admin| matches!(admin, Admin::Event);
-        for _ in 0..1000 {
+        for _ in 0..LOOKS {
             if self.pending.is_empty() && self.admin.values().all(is_event) {
                 return;
             }
@@ -293,7 +306,7 @@ impl Run {
         let qid = 1 + self.random.u16(..queues);
         let outstanding = self.pending.keys().filter(|(queue, _)| *queue == qid).count();
         let is_formatting = self.admin.values().any(|admin| matches!(admin, Admin::Format));
-        if outstanding + 1 >= usize::from(ENTRIES) || is_formatting {
+        if outstanding + 1 >= usize::from(self.entries[0]) || is_formatting {
             return;
         }
         let blocks = 1 + self.random.u64(..MAX_BYTES / 512);
@@ -385,9 +398,10 @@ impl Run {
     /// The extra queue pair's next step.
     fn come_and_go(&mut self) {
         let delete = |opc| Sqe { opc, cdw10: EXTRA.into(), ..Sqe::zeroed() };
+        let [sq_entries, cq_entries] = self.entries;
         let (sqe, now, next, is_made) = match self.extra {
-            Extra::Absent => (self.host.create_cq_sqe(EXTRA, ENTRIES, EXTRA), Extra::MakingCq, Extra::HasCq, true),
-            Extra::HasCq => (self.host.create_sq_sqe(EXTRA, ENTRIES, EXTRA), Extra::MakingSq, Extra::There, true),
+            Extra::Absent => (self.host.create_cq_sqe(EXTRA, cq_entries, EXTRA), Extra::MakingCq, Extra::HasCq, true),
+            Extra::HasCq => (self.host.create_sq_sqe(EXTRA, sq_entries, EXTRA), Extra::MakingSq, Extra::There, true),
             // What is in flight ends first, as the deletion has it.
             Extra::There => (delete(admin::DELETE_SQ), Extra::DeletingSq, Extra::WithoutSq, false),
             Extra::WithoutSq if self.pending.keys().any(|(qid, _)| *qid == EXTRA) => return,
