@@ -140,7 +140,10 @@ fn answer(
     }
     notes.extend(former(tenant, &comparison, &events));
     let view = views.iter().find(|view| *view.name == *comparison.drive);
-    let story = story::tell(tenant, &comparison, view.map(|view| &*view.foresight), declared, &mut notes);
+    let spell = comparison.spell.from_unix_ms..=comparison.spell.to_unix_ms;
+    let is_restarted = events.iter().any(|it| it.kind == EventKind::Started && spell.contains(&it.at_unix_ms));
+    let foresight = view.map(|view| &*view.foresight);
+    let story = story::tell(tenant, &comparison, is_restarted, foresight, declared, &mut notes);
     let since = comparison.spell.from_unix_ms.saturating_sub(EVENTS_MS);
     let mut told: Vec<Event> =
         events.into_iter().filter(|it| (since..=comparison.spell.to_unix_ms).contains(&it.at_unix_ms)).collect();

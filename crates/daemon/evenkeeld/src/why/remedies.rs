@@ -24,6 +24,8 @@ pub enum Fault {
     Drive,
     /// The host.
     Host,
+    /// The host's too: for a while there was no daemon.
+    Restart,
 }
 
 /// Parts of what a neighbour did that are tried as its limit, the largest first.
@@ -90,6 +92,7 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
             );
             vec![plain(what, Some("evenkeel drive list".to_owned()))]
         }
+        Fault::Restart => Vec::new(),
         Fault::Host => {
             let what = "CPUs that the pollers have to themselves: [pollers] cpus in the configuration, or fewer pollers \
                         (layout = \"shared\")";

@@ -12,11 +12,12 @@ use super::model::Scene;
 use super::remedies::{self, Fault};
 use crate::foresight::Foresight;
 
-/// All but the events. `foresight`: of the drive, if that is there still. `declared`: the tenants that the
-/// configuration file declares.
+/// All but the events. `is_restarted`: a daemon came in that time. `foresight`: of the drive, if that is there still.
+/// `declared`: the tenants that the configuration file declares.
 pub fn tell(
     tenant: &str,
     comparison: &Comparison,
+    is_restarted: bool,
     foresight: Option<&Foresight>,
     declared: &BTreeSet<String>,
     notes: &mut Vec<String>,
@@ -27,7 +28,8 @@ pub fn tell(
     }
     let then = &comparison.then;
     let limits = foresight.and_then(|it| it.held_by(tenant, then.iops, then.bytes_s, then.read_share));
-    let found = (comparison.spell.is_slow == Some(true)).then(|| find(comparison, scene.as_ref(), limits)).flatten();
+    let is_slow = comparison.spell.is_slow == Some(true);
+    let found = is_slow.then(|| find(comparison, is_restarted, scene.as_ref(), limits)).flatten();
     let fault = found.as_ref().map(|(fault, _)| *fault);
     let remedies =
         fault.map(|fault| remedies::of(tenant, fault, comparison, scene.as_ref(), declared)).unwrap_or_default();
@@ -79,7 +81,12 @@ fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
 
 /// Whose fault, and what shows it. Load that grew comes first: what else there is may follow from it. Then what the
 /// model says of a promise; then what no load explains.
-fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>) -> Option<(Fault, String)> {
+fn find(
+    comparison: &Comparison,
+    is_restarted: bool,
+    scene: Option<&Scene<'_>>,
+    limits: Option<&str>,
+) -> Option<(Fault, String)> {
     match comparison.grown() {
         Some(Change::Neighbour(at)) => {
             let neighbour = comparison.neighbours.get(at)?;
@@ -98,6 +105,10 @@ fn find(comparison: &Comparison, scene: Option<&Scene<'_>>, limits: Option<&str>
     if let Some(limits) = limits.filter(|_| waited_ns > served_ns) {
         let why = format!("its commands waited {} in its queue, and it is held to {limits}", time(waited_ns));
         return Some((Fault::Limits, why));
+    }
+    if is_restarted {
+        let why = "restart: another daemon came then, and commands waited for it; nobody did more than usual";
+        return Some((Fault::Restart, why.to_owned()));
     }
     if let Some(blame) = scene.and_then(Scene::blame) {
         let fault = match blame.culprit {
@@ -136,7 +147,7 @@ fn blame_row(fault: Fault, why: String, comparison: &Comparison) -> BlameRow {
         Fault::Own | Fault::Limits => ("own", None),
         Fault::Neighbour(at) => ("neighbour", comparison.neighbours.get(at).map(|it| it.name.clone())),
         Fault::Drive => ("drive", None),
-        Fault::Host => ("host", None),
+        Fault::Host | Fault::Restart => ("host", None),
     };
     BlameRow { culprit: culprit.to_owned(), neighbour, why }
 }
@@ -171,5 +182,27 @@ fn row(did: &Did) -> api::Did {
         max_us: Nanos(did.max_ns).as_micros_f64(),
         late: did.late,
         errors: did.errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{Interval, Summary};
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_came_meanwhile_explains_what_no_load_does() {
+        let tenants = vec![Summary { name: "db".into(), reads: 1, p99_ns: 1, ..Summary::default() }];
+        let interval = Interval { span_ms: 10_000, tenants, ..Interval::default() };
+        let mut comparison = Comparison::of(&[interval], "db", 0..10_000).expect("it did something");
+        comparison.spell.is_slow = Some(true);
+        let told = |is_restarted, limits| find(&comparison, is_restarted, None, limits).map(|(fault, _)| fault);
+        assert_eq!(told(true, None), Some(Fault::Restart));
+        assert_eq!(told(false, None), None);
+        let tell = |is_restarted| tell("db", &comparison, is_restarted, None, &BTreeSet::new(), &mut Vec::new());
+        let blame = tell(true).blame.expect("a cause");
+        assert!(blame.culprit == "host" && blame.why.starts_with("restart: "), "{blame:?}");
+        assert!(tell(true).remedies.is_empty() && tell(false).blame.is_none());
     }
 }
