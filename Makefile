@@ -24,8 +24,10 @@ test: check
 	$(MAKE) guest-test
 	$(MAKE) browser-test
 
-# Runs a command in fuzz/, on the stable toolchain. libFuzzer, which it links, needs a C++ compiler.
-in_fuzz = if command -v c++ >/dev/null; then cd fuzz && $(1); \
+# Runs a command in fuzz/, on the stable toolchain, with what is compiled already. libFuzzer, which it links, needs a C++
+# compiler.
+in_fuzz = if command -v c++ >/dev/null; then \
+	export CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-$(CURDIR)/target}" && cd fuzz && $(1); \
 	else echo "$@: skipped, there is no C++ compiler (c++)"; test -z "$$CI"; fi
 
 fuzz-check:
