@@ -368,9 +368,9 @@ impl World {
         }
     }
 
-    /// Saves the state, and goes on from it in a new controller.
+    /// Leaves the state, and goes on from it in a new controller.
     fn take_over(&mut self) {
-        self.controller.record();
+        self.controller.leave();
         if !self.controller.is_idle() || !self.controller.snapshot().is_at_rest() {
             return;
         }

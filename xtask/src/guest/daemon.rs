@@ -19,7 +19,8 @@ pub const READ_ONLY_SIZE_MIB: u64 = 16;
 /// Size of the drive: four tenants' disks, two read-only ones, and room for the layout's start.
 const DRIVE_SIZE_MIB: u64 = 5 << 10;
 
-const CONFIG_FILE: &str = "evenkeel.toml";
+/// The configuration file, in the folder.
+pub const CONFIG_FILE: &str = "evenkeel.toml";
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 

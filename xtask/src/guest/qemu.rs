@@ -15,6 +15,8 @@ use super::qmp::Qmp;
 /// Virtual CPUs of a guest, and so I/O queues of its drive.
 pub const VCPUS: u32 = 4;
 const MEMORY_MIB: u32 = 1024;
+/// With what may be plugged.
+const MAX_MEMORY_MIB: u32 = 4096;
 /// Free PCI Express ports, for drives that come while a guest runs.
 pub const PORTS: [&str; 2] = ["port0", "port1"];
 /// A kernel that is broken says so at once, instead of answering no more. Where a CPU of the guest has to wait for one
@@ -210,7 +212,7 @@ impl Setup {
             .qemu(self.qemu)
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-machine", "q35,memory-backend=mem", "-object", &memory])
-            .args(["-m", &format!("{MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
+            .args(["-m", &format!("size={MEMORY_MIB}M,slots=1,maxmem={MAX_MEMORY_MIB}M"), "-smp", &VCPUS.to_string()])
             .args(self.accel.arguments())
             .arg("-kernel")
             .arg(self.machine.images.kernel())

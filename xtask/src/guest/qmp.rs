@@ -38,6 +38,19 @@ impl Qmp {
         Ok(monitor)
     }
 
+    /// Gives the guest more memory, which it shares as all of it.
+    ///
+    /// # Errors
+    /// With QEMU's reason.
+    pub fn plug_memory(&mut self, mib: u32) -> Result<()> {
+        let size = u64::from(mib) << 20;
+        self.execute(
+            "object-add",
+            &json!({"qom-type": "memory-backend-memfd", "id": "more", "size": size, "share": true}),
+        )?;
+        self.execute("device_add", &json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}))
+    }
+
     /// Plugs a drive into a free port, under a name by which it can be unplugged.
     ///
     /// # Errors

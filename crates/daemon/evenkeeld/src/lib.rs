@@ -43,6 +43,7 @@ mod foreign_pages;
 pub mod foresight;
 mod front_end;
 mod growing;
+mod handover;
 mod http;
 mod http_why;
 mod leaving;

@@ -20,12 +20,11 @@ use crate::clock::Clock;
 use crate::daemon::Handle;
 use crate::disks::DiskCommand;
 use crate::events::EventLog;
-use crate::front_end;
 use crate::problems::no_such_disk;
 use crate::refused::Refused;
 use crate::snapshot::DriveMarks;
 use crate::verdicts::Verdicts;
-use crate::{panics, threads};
+use crate::{handover, panics, threads};
 
 /// A longer span is none: it would not tell what is now.
 const SPAN_MAX: Duration = Duration::from_secs(10);
@@ -183,7 +182,7 @@ impl Watch {
         marks.move_on(&views, now, |_| false);
         let live = Live {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            handover: handover(),
+            handover: handover::left(),
             started_at_unix_ms: self.started_at_unix_ms,
             at_unix_ms: unix_ms(),
             span_ms: span.map(|span| span.0.div_ceil(1_000_000)),
@@ -194,12 +193,6 @@ impl Watch {
         };
         Ok(Reading { live, tenants })
     }
-}
-
-/// See [`Live::handover`].
-pub fn handover() -> String {
-    let (nvme, virtio) = (nvme_controller::STATE_VERSION, front_end::VIRTIO_STATE_VERSION);
-    format!("{nvme}.{}.{virtio}", client_socket::keeping::wire::VERSION)
 }
 
 fn holdings(drive: Drive, disks: &[Disk]) -> LiveDrive {

@@ -21,7 +21,7 @@ use crate::daemon::{Command, Daemon};
 use crate::log;
 use crate::manager::Manager;
 use crate::opened::Opened;
-use crate::{live_thread, open_files, panics, stderr, threads};
+use crate::{handover, open_files, panics, stderr, threads};
 
 /// Serve the tenants of a configuration until SIGTERM or SIGINT; then complete what is in flight and exit 0. Refuses
 /// promises that the drive can't keep, unless they are overcommitted. SIGHUP applies the file as it is then.
@@ -153,14 +153,13 @@ pub const CAN_TAKE_OVER: &str = "--can-take-over=";
 
 /// Answers that: says why, if it can't.
 pub fn can_take_over(asked: &str) -> ExitCode {
-    let (known, theirs) = (live_thread::handover(), asked.strip_prefix(CAN_TAKE_OVER).unwrap_or_default());
-    if theirs == known {
-        return ExitCode::SUCCESS;
+    match handover::goes_on_with(asked.strip_prefix(CAN_TAKE_OVER).unwrap_or_default()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            stderr::say(&why);
+            ExitCode::FAILURE
+        }
     }
-    stderr::say(&format!(
-        "what is known of its clients is of version {theirs:?}, and this program knows {known} alone"
-    ));
-    ExitCode::FAILURE
 }
 
 /// Serves as the descriptor gate of the daemon that started this process, until that ends: in a process of its own, and

@@ -479,6 +479,14 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
+    /// This process does nothing more with it: records it for the next one, which may know the version before alone.
+    pub fn leave(&mut self) {
+        if let Some(mut journal) = self.queues.journal.take() {
+            journal.record_as_before(&self.snapshot());
+            self.queues.journal = Some(journal);
+        }
+    }
+
     /// What was counted so far.
     pub fn stats(&self) -> Stats {
         Stats { interrupts: self.irq.raised, ..self.stats }

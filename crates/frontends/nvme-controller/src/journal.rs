@@ -24,9 +24,10 @@ use nvme_spec::entry::SQE_BYTES;
 
 use crate::config::ControllerConfig;
 use crate::crash::{self, Swap};
+use crate::previous::{self, PREVIOUS_STATE_VERSION};
 use crate::queue::Cq;
 use crate::queues::QIDS;
-use crate::state::{ControllerState, StateError};
+use crate::state::{ControllerState, STATE_VERSION, StateError, magic};
 
 /// Where the number of the copy in force is.
 const IN_FORCE: u64 = 0;
@@ -35,7 +36,9 @@ const TAILS: u64 = 64;
 const TAIL_BYTES: u64 = 64;
 /// The two copies of the state.
 const STATES: u64 = (TAILS + QIDS as u64 * TAIL_BYTES).next_multiple_of(4096);
-const STATE_BYTES: u64 = (size_of::<ControllerState>() as u64).next_multiple_of(64);
+/// Room for a state of either version that is read, so that what comes after it has the same place.
+const STATE_BYTES: u64 = (previous::BYTES as u64).next_multiple_of(64);
+const _: () = assert!(size_of::<ControllerState>() as u64 <= STATE_BYTES);
 /// The tables of submission queues: words, then entries.
 const TABLES: u64 = (STATES + 2 * STATE_BYTES).next_multiple_of(4096);
 const WORD_BYTES: u64 = 8;
@@ -146,19 +149,34 @@ impl Journal {
         Ok(Self { mapping: Arc::clone(memory), memory: range, depth: config.max_depth.into(), in_force })
     }
 
-    /// The state in force. `None`: it can't be reached.
+    /// The state in force. `None`: it can't be reached, or is of a version that is not known.
     pub fn state(&self) -> Option<ControllerState> {
+        let at = STATES + (self.in_force & 1) * STATE_BYTES;
         let mut state = ControllerState::zeroed();
-        self.mapping.read_at(STATES + (self.in_force & 1) * STATE_BYTES, bytemuck::bytes_of_mut(&mut state))?;
-        Some(state)
+        self.mapping.read_at(at, bytemuck::bytes_of_mut(&mut state))?;
+        if state.magic == magic(PREVIOUS_STATE_VERSION) {
+            let mut bytes = [0; previous::BYTES];
+            self.mapping.read_at(at, &mut bytes)?;
+            return Some(previous::read(&bytes));
+        }
+        (state.magic == magic(STATE_VERSION)).then_some(state)
     }
 
     /// Puts another state in force, whole or not at all.
     pub fn record(&mut self, state: &ControllerState) {
+        self.put_in_force(bytemuck::bytes_of(state));
+    }
+
+    /// The same, as the version before this one has it.
+    pub fn record_as_before(&mut self, state: &ControllerState) {
+        self.put_in_force(&previous::write(state));
+    }
+
+    fn put_in_force(&mut self, state: &[u8]) {
         let next = self.in_force.wrapping_add(1);
         crash::point();
         // Its length was checked, and it is memory of our own.
-        let _ = self.mapping.write_at(STATES + (next & 1) * STATE_BYTES, bytemuck::bytes_of(state));
+        let _ = self.mapping.write_at(STATES + (next & 1) * STATE_BYTES, state);
         self.store(IN_FORCE, next);
         self.in_force = next;
     }

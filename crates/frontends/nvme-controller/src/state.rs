@@ -15,11 +15,14 @@ use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
 use crate::stats::Health;
 
-/// Changes with the layout below, and with that of the journal.
-pub const STATE_VERSION: u8 = 4;
+/// Changes with the layout below, and with that of the journal. What the version before had is read too, and
+/// [left](Controller::leave) for whoever goes on.
+pub const STATE_VERSION: u8 = 5;
 
 /// "evenkeel", and the version.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes([b'e', b'v', b'n', b'k', b'e', b'e', b'l', STATE_VERSION]);
+pub(crate) const fn magic(version: u8) -> u64 {
+    u64::from_be_bytes([b'e', b'v', b'n', b'k', b'e', b'e', b'l', version])
+}
 
 /// Completions of admin commands that are posted at a time at most: one command's, and those of held event requests.
 const OUTBOX: usize = 8;
@@ -61,11 +64,9 @@ pub(crate) struct CqState {
     /// 0: no such queue.
     pub(crate) entries: u16,
     pub(crate) vector: u16,
-    pub(crate) reserved: u16,
     pub(crate) tail: u16,
     pub(crate) interrupts: u8,
     pub(crate) phase: u8,
-    pub(crate) more_reserved: [u8; 6],
 }
 
 #[repr(C)]
@@ -160,7 +161,7 @@ impl<I: Interrupts> Controller<I> {
     /// The state as it is. What I/O queues have in flight, and how far their completions are, the journal has besides.
     pub fn snapshot(&self) -> ControllerState {
         let mut state = ControllerState {
-            magic: MAGIC,
+            magic: magic(STATE_VERSION),
             serial: serial_of(&self.config),
             max_io_queues: self.config.max_io_queues,
             max_depth: self.config.max_depth,
@@ -216,8 +217,7 @@ impl<I: Interrupts> Controller<I> {
             let Geometry { qid, entries, iova } = cq.at;
             let (vector, tail) = (cq.vector, cq.tail);
             let (interrupts, phase) = (cq.interrupts.into(), cq.phase.into());
-            state.cqs[usize::from(qid)] =
-                CqState { iova, entries, vector, tail, interrupts, phase, ..CqState::zeroed() };
+            state.cqs[usize::from(qid)] = CqState { iova, entries, vector, tail, interrupts, phase };
         }
         state
     }

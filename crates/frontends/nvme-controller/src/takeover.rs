@@ -16,7 +16,7 @@ use crate::journal::{Journal, Tail, Word};
 use crate::msix::{Interrupts, VECTORS};
 use crate::queue::{Again, Cq, Entry, Geometry, Parked, Sq};
 use crate::queues::QIDS;
-use crate::state::{ControllerState, CqState, MAGIC, SqState, StateError, join, serial_of};
+use crate::state::{ControllerState, CqState, SqState, StateError, join, serial_of};
 
 impl<I: Interrupts> Controller<I> {
     /// A controller that goes on where the one was that kept the journal in `memory`, whatever that died at, and
@@ -24,7 +24,7 @@ impl<I: Interrupts> Controller<I> {
     /// guest memory next, and then [`resume`](Self::resume).
     ///
     /// # Errors
-    /// There is no state of this version, or it contradicts itself or the configuration.
+    /// There is no state of this version or the one before, or it contradicts itself or the configuration.
     pub fn take_over(
         config: ControllerConfig,
         doorbells: Arc<Mapping>,
@@ -32,7 +32,7 @@ impl<I: Interrupts> Controller<I> {
         memory: &Arc<Mapping>,
     ) -> Result<Self, StateError> {
         let journal = Journal::over(memory, &config)?;
-        let state = journal.state().filter(|state| state.magic == MAGIC).ok_or(StateError::Magic)?;
+        let state = journal.state().ok_or(StateError::Magic)?;
         if state.serial != serial_of(&config) {
             return Err(StateError::Invalid("it is another tenant's"));
         }

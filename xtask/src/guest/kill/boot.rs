@@ -1,37 +1,23 @@
 //! A daemon that is killed while guests boot from it: firmware and kernel set the disk up meanwhile, reset it, and find
 //! its blocks and queues.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::rig::Rig;
 use crate::guest::daemon::Daemon;
-use crate::guest::lab::{Tenant, complaints};
-use crate::guest::qemu::{Accel, Machine};
+use crate::guest::lab::complaints;
 
 /// Between two kills. A boot takes some seconds, so most of the kills are in one.
 const PAUSE_MS: std::ops::Range<u64> = 20..900;
 
-/// Boots guests over `kills` kills of their daemon, which a keeper outlives, reads from each one's disk, and holds them
-/// to having noticed nothing.
+/// Kills the daemon so often while guests boot, which a keeper outlives, reads from each one's disk, and holds them to
+/// having noticed nothing.
 ///
 /// # Errors
 /// When a guest does not boot, reads nothing, or something was noticed by a kernel or by QEMU.
-pub fn under_kills(
-    machine: &Machine,
-    accel: Accel,
-    binary: &Path,
-    dir: &Path,
-    tenants: &[Tenant],
-    (kills, seed): (u32, u64),
-) -> Result<()> {
-    let (mut rig, daemon) = Rig::spawn(machine, accel, binary, dir, tenants)?;
-    under(&mut rig, daemon, (kills, seed)).map_err(|error| error.context(rig.logs()))
-}
-
-fn under(rig: &mut Rig<'_>, mut daemon: Daemon, (kills, seed): (u32, u64)) -> Result<()> {
+pub fn under_kills(rig: &mut Rig<'_>, mut daemon: Daemon, (kills, seed): (u32, u64)) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut taken_over = 0;
     for _ in 0..kills {

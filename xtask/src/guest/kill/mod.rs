@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `rig` | guests, load, kills |
 //! | `boot` | kills while guests boot |
+//! | `disturb` | kills while they reset and format, and make their queues anew |
 //! | `ledger` | what the daemon's lives completed, by their logs |
 //! | `report` | the figures, judged |
 //!
@@ -13,6 +14,7 @@
 //! which the ring's log is gone with the guest.
 
 mod boot;
+mod disturb;
 mod ledger;
 mod report;
 mod rig;
@@ -29,11 +31,11 @@ use super::{CacheDir, daemon};
 use report::Report;
 use rig::{Plan, Rig};
 
-/// Kills within the guest tests.
-const FEW_KILLS: u32 = 20;
-/// The same with a keeper.
+/// Kills within the guest tests, of a daemon without a keeper.
+const FEW_KILLS: u32 = 8;
+/// With a keeper.
 const FEW_KEPT_KILLS: u32 = 30;
-/// While guests boot.
+/// While guests boot, or reset their drives.
 const FEW_BOOT_KILLS: u32 = 8;
 
 #[derive(Debug, clap::Args)]
@@ -44,6 +46,13 @@ pub struct Options {
     /// While the guests boot, instead of under their load
     #[arg(long, requires = "nvme")]
     booting: bool,
+    /// Instead of being killed, the daemon is upgraded to this other build of `evenkeel`, with evenkeeld beside it, and
+    /// back, in turn
+    #[arg(long, value_name = "PATH", requires = "nvme", conflicts_with_all = ["booting", "self_check"])]
+    upgrade_to: Option<PathBuf>,
+    /// While the guests reset, format and rebind their drives and get more memory, instead of under their load
+    #[arg(long, requires = "nvme", conflicts_with_all = ["booting", "upgrade_to"])]
+    resetting: bool,
     /// Replays the moments of the kills [default: of the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -96,15 +105,21 @@ pub fn run(options: &Options) -> Result<()> {
         (false, Some(tenant)) => vec![tenant],
         (false, None) => VIRTIO.to_vec(),
     };
-    if options.booting {
+    let occasion = match options {
+        Options { booting: true, .. } => Some(Occasion::Boot),
+        Options { resetting: true, .. } => Some(Occasion::Reset),
+        _ => None,
+    };
+    if let Some(occasion) = occasion {
         let kills = (plan.kills, plan.seed);
-        let result = boot::under_kills(&machine, accel, &binary, dir.path(), &tenants, kills);
+        let result = occasion.under_kills(&machine, accel, &binary, dir.path(), kills);
         if options.keep {
             println!("The run's files are in {}.", dir.keep().display());
         }
         return result;
     }
-    let result = boot_and_run(&machine, accel, &binary, dir.path(), &tenants, &[plan]);
+    let other = options.upgrade_to.as_deref();
+    let result = boot_and_run(&machine, accel, (&binary, other), dir.path(), &tenants, &[plan]);
     if options.keep {
         println!("The run's files are in {}.", dir.keep().display());
     }
@@ -134,19 +149,50 @@ pub fn few_kills_beside_a_keeper(lab: &mut Lab) -> Result<()> {
     kills_in(lab, &[NVME[0], VIRTIO[0]], FEW_KEPT_KILLS)
 }
 
-/// Kills while an NVMe and a virtio guest boot.
+/// What guests do instead of I/O alone.
+#[derive(Debug, Clone, Copy)]
+enum Occasion {
+    Boot,
+    Reset,
+}
+
+impl Occasion {
+    /// Kills under an NVMe and a virtio guest.
+    fn under_kills(self, machine: &Machine, accel: Accel, binary: &Path, dir: &Path, kills: (u32, u64)) -> Result<()> {
+        let (mut rig, daemon) = Rig::spawn(machine, accel, binary, dir, &[NVME[0], VIRTIO[0]])?;
+        let done = match self {
+            Self::Boot => boot::under_kills(&mut rig, daemon, kills),
+            Self::Reset => rig.wait_ready().and_then(|()| disturb::under_kills(&mut rig, daemon, kills)),
+        };
+        done.map_err(|error| error.context(rig.logs()))
+    }
+
+    /// The guest tests' share.
+    fn few(self, lab: &mut Lab, kills: u32) -> Result<()> {
+        let Some(binary) = lab.binary() else { return Ok(()) };
+        let (seed, option) = (seed_of_now(), if matches!(self, Self::Boot) { "booting" } else { "resetting" });
+        println!(
+            "cargo xtask kill-test --nvme --{option} --kills {kills} --seed {seed} replays the moments of the kills"
+        );
+        lab.discard();
+        self.under_kills(lab.machine(), lab.accel(), &binary, lab.dir(), (kills, seed))
+    }
+}
+
+/// Kills while guests boot.
 ///
 /// # Errors
 /// As [`run`].
 pub fn few_kills_while_guests_boot(lab: &mut Lab) -> Result<()> {
-    let Some(binary) = lab.binary() else { return Ok(()) };
-    let seed = seed_of_now();
-    println!(
-        "cargo xtask kill-test --nvme --booting --kills {FEW_BOOT_KILLS} --seed {seed} replays the moments of the kills"
-    );
-    lab.discard();
-    let kills = (FEW_BOOT_KILLS, seed);
-    boot::under_kills(lab.machine(), lab.accel(), &binary, lab.dir(), &[NVME[0], VIRTIO[0]], kills)
+    Occasion::Boot.few(lab, FEW_BOOT_KILLS)
+}
+
+/// Kills while guests reset, format and rebind their drives, and get more memory.
+///
+/// # Errors
+/// As [`run`].
+pub fn few_kills_while_guests_reset(lab: &mut Lab) -> Result<()> {
+    Occasion::Reset.few(lab, FEW_BOOT_KILLS)
 }
 
 fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {
@@ -158,22 +204,23 @@ fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {
     let plans = [Plan { kills, seed, spoil: false }, Plan { kills: 1, seed, spoil: true }];
     // Other guests would only take time from these.
     lab.discard();
-    let reports = boot_and_run(lab.machine(), lab.accel(), &binary, lab.dir(), tenants, &plans)?;
+    let reports = boot_and_run(lab.machine(), lab.accel(), (&binary, None), lab.dir(), tenants, &plans)?;
     reports[0].print();
     reports.iter().zip(plans).try_for_each(|(report, plan)| judge(report, plan))
 }
 
 /// Boots the guests and runs the plans one after the other.
-fn boot_and_run(
+fn boot_and_run<'a>(
     machine: &Machine,
     accel: Accel,
-    binary: &Path,
+    (binary, other): (&'a Path, Option<&'a Path>),
     dir: &Path,
     tenants: &[Tenant],
     plans: &[Plan],
 ) -> Result<Vec<Report>> {
     let (mut rig, mut first) =
         Rig::boot(machine, accel, binary, dir, tenants).map(|(rig, daemon)| (rig, Some(daemon)))?;
+    rig.upgrade_to(other);
     let mut reports = Vec::new();
     for plan in plans {
         let daemon = first.take().map_or_else(|| rig.start_daemon(), Ok)?;
@@ -194,7 +241,7 @@ fn judge(report: &Report, plan: Plan) -> Result<()> {
         return Ok(());
     }
     ensure!(problems.is_empty(), "the kill test failed (seed {}):\n{}", plan.seed, problems.join("\n"));
-    for guest in &report.guests {
+    for guest in report.guests.iter().filter(|_| !report.was_upgraded()) {
         ensure!(guest.taken_over > 0, "{}: no kill hit a request in flight, so nothing was tested", guest.tenant);
     }
     Ok(())

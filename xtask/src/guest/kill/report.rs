@@ -41,13 +41,20 @@ pub struct GuestReport {
 pub struct Report {
     /// Replays the moments of the kills.
     pub seed: u64,
-    /// SIGKILLs sent under load.
-    pub kills_under_load: u64,
+    /// What ended the daemon's lives under load: SIGKILLs, or upgrades.
+    pub by: &'static str,
+    /// How many did.
+    pub ends_under_load: u64,
     /// SIGKILLs sent to the daemon at rest, before all was read back.
     pub kills_at_rest: u64,
     /// Each guest.
     pub guests: Vec<GuestReport>,
 }
+
+/// See [`Report::by`].
+pub const SIGKILLS: &str = "SIGKILLs";
+/// See [`Report::by`].
+pub const UPGRADES: &str = "upgrades";
 
 /// A used index tells lives apart only below this.
 const REQUESTS_OF_A_LIFE_MAX: u64 = 65535;
@@ -59,7 +66,7 @@ impl Report {
     }
 
     fn problems_of(&self, guest: &GuestReport) -> Vec<String> {
-        let kills = self.kills_under_load + self.kills_at_rest;
+        let kills = self.ends_under_load + self.kills_at_rest;
         let rules = [
             (guest.reconnects == kills, format!("{kills} kills, but {} reconnects", guest.reconnects)),
             (
@@ -82,16 +89,21 @@ impl Report {
         broken.chain(said).map(|what| format!("{}: {what}", guest.tenant)).collect()
     }
 
+    /// Whether lives ended in order, with nothing in flight.
+    pub fn was_upgraded(&self) -> bool {
+        self.by == UPGRADES
+    }
+
     /// Prints a table, a guest a column.
     pub fn print(&self) {
         let row = |title: &str, value: &dyn Fn(&GuestReport) -> String| {
             let values: String = self.guests.iter().map(|guest| format!("{:>14}", value(guest))).collect();
             println!("{title:<40}{values}");
         };
-        let kills = format!("{} + {}", self.kills_under_load, self.kills_at_rest);
+        let kills = format!("{} + {}", self.ends_under_load, self.kills_at_rest);
         println!("kill test, seed {}", self.seed);
         row("", &|guest| format!("{} ({})", guest.tenant, guest.qemu));
-        row("SIGKILLs under load + at rest", &|_| kills.clone());
+        row(&format!("{} under load + SIGKILLs at rest", self.by), &|_| kills.clone());
         row("reconnects", &|guest| guest.reconnects.to_string());
         row("rounds of writing and verifying", &|guest| guest.rounds.to_string());
         row("requests completed, the guest's count", &|guest| guest.requests_of_guest.to_string());
@@ -109,7 +121,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::{GuestReport, Report};
+    use super::{GuestReport, Report, SIGKILLS};
 
     fn report() -> Report {
         let guest = GuestReport {
@@ -128,7 +140,7 @@ mod tests {
             kernel_complaints: vec![],
             fio_complaints: vec![],
         };
-        Report { seed: 1, kills_under_load: 2, kills_at_rest: 1, guests: vec![guest] }
+        Report { seed: 1, by: SIGKILLS, ends_under_load: 2, kills_at_rest: 1, guests: vec![guest] }
     }
 
     #[test]

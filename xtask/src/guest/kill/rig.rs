@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::ledger::Ledger;
-use super::report::{GuestReport, Report};
+use super::report::{GuestReport, Report, SIGKILLS, UPGRADES};
 use crate::guest::daemon::{self, Daemon};
 use crate::guest::lab::{Tenant, complaints};
 use crate::guest::qemu::{Accel, Disk, Guest, Machine, VCPUS};
@@ -39,6 +39,8 @@ pub struct Plan {
 /// The guests; the daemon runs only during a run.
 pub struct Rig<'a> {
     binary: &'a Path,
+    /// Another build, which takes turns with it where the daemon is upgraded instead of killed.
+    other: Option<&'a Path>,
     dir: PathBuf,
     sockets: Vec<PathBuf>,
     configuration: String,
@@ -142,7 +144,12 @@ impl<'a> Rig<'a> {
                 longest_outage: Duration::ZERO,
             });
         }
-        Ok((Self { binary, dir, sockets, configuration, members, _keeper: keeper }, daemon))
+        Ok((Self { binary, other: None, dir, sockets, configuration, members, _keeper: keeper }, daemon))
+    }
+
+    /// From now on the daemon is upgraded to that build and back, in turn, instead of killed.
+    pub fn upgrade_to(&mut self, other: Option<&'a Path>) {
+        self.other = other;
     }
 
     /// Waits until all guests have booted.
@@ -166,6 +173,24 @@ impl<'a> Rig<'a> {
         Daemon::start_with(self.binary, &self.dir, &self.configuration, &self.sockets)
     }
 
+    /// The daemon's next life: after a kill, or after an upgrade that it agreed to.
+    fn next_life(&mut self, mut daemon: Daemon, newest: &Path) -> Result<Daemon> {
+        let Some(next) = self.other else {
+            self.end_life(&daemon.kill()?)?;
+            return self.start_daemon();
+        };
+        daemon.check()?;
+        let mut upgrade = Command::new(newest);
+        upgrade.args(["upgrade", "--dry-run", "--program"]).arg(next.with_file_name("evenkeeld"));
+        upgrade.arg("--config").arg(self.dir.join(daemon::CONFIG_FILE));
+        upgrade.arg("--socket").arg(self.dir.join("run/api.sock"));
+        let told = upgrade.output()?;
+        ensure!(told.status.success(), "{}{}", String::from_utf8_lossy(&told.stderr), daemon.log_text());
+        self.end_life(&daemon.stop()?)?;
+        self.other = Some(std::mem::replace(&mut self.binary, next));
+        self.start_daemon()
+    }
+
     /// Kills the daemon under load as planned, and once more at rest; has all read back; stops the
     /// daemon. The guests stay up.
     ///
@@ -181,12 +206,12 @@ impl<'a> Rig<'a> {
         }
         self.wait_for_requests(&mut daemon, Instant::now())?;
         let mut random = fastrand::Rng::with_seed(plan.seed);
+        let newest = self.binary;
         for _ in 0..plan.kills {
             let pause_ms = random.u64(PAUSE_MS);
             std::thread::sleep(Duration::from_millis(pause_ms));
             let killed = Instant::now();
-            self.end_life(&daemon.kill()?)?;
-            daemon = self.start_daemon()?;
+            daemon = self.next_life(daemon, newest)?;
             self.wait_for_requests(&mut daemon, killed)?;
         }
 
@@ -197,6 +222,7 @@ impl<'a> Rig<'a> {
             // Where the load has failed, the report says why.
             member.guest.wait_for("the end of the load's last round", "test -e /run/resting -o -e /run/load.code")?;
         }
+        // With --upgrade-to it may be either build, and leaves what it knows itself: the same one goes on.
         self.end_life(&daemon.kill()?)?;
         if plan.spoil {
             self.spoil()?;
@@ -207,7 +233,8 @@ impl<'a> Rig<'a> {
         let log = daemon.stop()?;
         self.end_life(&log)?;
         let guests = self.members.iter_mut().zip(guests).map(|(member, ending)| member.report(ending)).collect();
-        Ok(Report { seed: plan.seed, kills_under_load: plan.kills.into(), kills_at_rest: 1, guests })
+        let by = if self.other.is_some() { UPGRADES } else { SIGKILLS };
+        Ok(Report { seed: plan.seed, by, ends_under_load: plan.kills.into(), kills_at_rest: 1, guests })
     }
 
     /// Enters a life that has ended.

@@ -96,6 +96,7 @@ pub const ALL: &[Test] = &[
     test("daemon-killed-while-guests-boot", kill::few_kills_while_guests_boot),
     test("recipe-qemu", recipes::qemu),
     test("recipe-libvirt", recipes::libvirt),
+    test("daemon-killed-while-guests-reset", kill::few_kills_while_guests_reset),
     test("package-installed-upgraded-and-purged", package::installed_upgraded_and_purged),
     long("recipe-containers", recipes_containers::containers),
 ];

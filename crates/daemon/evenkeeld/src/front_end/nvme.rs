@@ -470,7 +470,7 @@ impl FrontEnd for NvmeDevice {
             return self.leave();
         }
         self.is_paused = true;
-        self.controller.record();
+        self.controller.leave();
     }
 
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
@@ -503,7 +503,7 @@ impl FrontEnd for NvmeDevice {
                 false
             }
             Waiting::Left(done) if is_idle => {
-                controller.record();
+                controller.leave();
                 answer(done, ());
                 false
             }

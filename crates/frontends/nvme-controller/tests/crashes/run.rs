@@ -143,16 +143,18 @@ impl Run {
             }
             match did {
                 Ok(did) => return did,
-                Err(died) if died.is::<Crash>() => self.succeed(),
+                Err(died) if died.is::<Crash>() => {
+                    self.died += 1;
+                    self.succeed();
+                }
                 Err(other) => resume_unwind(other),
             }
             cut_off += 1;
         }
     }
 
-    /// The process is dead. What the drive had it did, or not; then the next process takes over, which may die of it.
+    /// The process has ended. What the drive had it did, or not; then the next process takes over, which may die of it.
     fn succeed(&mut self) {
-        self.died += 1;
         let Host { in_flight, disk, .. } = &mut self.host;
         for (_, command, buf) in in_flight.iter() {
             if self.chance.bool() {
@@ -252,6 +254,7 @@ impl Run {
             13..=16 => self.finish_some(),
             17..=19 => self.reap(),
             20..=21 => self.ask_admin(),
+            22 if self.random.bool() => self.leave(),
             22 => self.sleep(),
             _ if self.random.u64(..8) == 0 => self.reset(),
             _ if self.random.u64(..6) == 0 => self.format(),
@@ -290,6 +293,15 @@ impl Run {
             host.wire();
             host.controller.notify();
         });
+    }
+
+    /// The process ends in order, once nothing is in flight: what it leaves, the version before its own reads too.
+    fn leave(&mut self) {
+        self.live(|host| {
+            host.finish_all();
+            host.controller.leave();
+        });
+        self.succeed();
     }
 
     /// The poller sleeps and wakes, and looks at what was rung meanwhile.
