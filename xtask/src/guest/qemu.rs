@@ -31,9 +31,10 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(240);
 
 /// The files that the host adds to the guest's userland at each run.
-const GUEST_FILES: [(&str, &str); 13] = [
+const GUEST_FILES: [(&str, &str); 14] = [
     ("init", include_str!("../../guest/init.sh")),
     ("usr/sbin/ext4-fill", include_str!("../../guest/ext4-fill.sh")),
+    ("usr/sbin/numbered-files", include_str!("../../guest/numbered-files.sh")),
     ("usr/sbin/write-in-order", include_str!("../../guest/write-in-order.sh")),
     ("usr/sbin/rebind", include_str!("../../guest/rebind.sh")),
     ("usr/sbin/load-modules", include_str!("../../guest/load-modules.sh")),
@@ -360,6 +361,14 @@ impl Guest {
     /// When the command channel is gone.
     pub fn start_reboot(&mut self) -> Result<()> {
         self.leave_boot("reboot -f")
+    }
+
+    /// Resets the guest at once, as its reset button would, without waiting for it: what it had in memory is lost.
+    ///
+    /// # Errors
+    /// When the command channel is gone.
+    pub fn crash(&mut self) -> Result<()> {
+        self.leave_boot("echo b >/proc/sysrq-trigger")
     }
 
     /// Has a guest with systemd shut down in order and boot again in the same QEMU, and waits until it is back.

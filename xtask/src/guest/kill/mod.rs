@@ -6,6 +6,7 @@
 //! | `rig` | guests, load, kills |
 //! | `boot` | kills while guests boot |
 //! | `disturb` | kills while they reset and format, and make their queues anew |
+//! | `ext4` | kills under file systems, whose guests crash in the end |
 //! | `ledger` | what the daemon's lives completed, by their logs |
 //! | `report` | the figures, judged |
 //!
@@ -15,6 +16,7 @@
 
 mod boot;
 mod disturb;
+mod ext4;
 mod ledger;
 mod report;
 mod rig;
@@ -53,6 +55,9 @@ pub struct Options {
     /// While the guests reset, format and rebind their drives and get more memory, instead of under their load
     #[arg(long, requires = "nvme", conflicts_with_all = ["booting", "upgrade_to"])]
     resetting: bool,
+    /// While the guests write files on an ext4, instead of under their load; in the end they crash
+    #[arg(long, requires = "nvme", conflicts_with_all = ["booting", "resetting", "upgrade_to"])]
+    ext4: bool,
     /// Replays the moments of the kills [default: of the time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -108,6 +113,7 @@ pub fn run(options: &Options) -> Result<()> {
     let occasion = match options {
         Options { booting: true, .. } => Some(Occasion::Boot),
         Options { resetting: true, .. } => Some(Occasion::Reset),
+        Options { ext4: true, .. } => Some(Occasion::Files),
         _ => None,
     };
     if let Some(occasion) = occasion {
@@ -154,6 +160,7 @@ pub fn few_kills_beside_a_keeper(lab: &mut Lab) -> Result<()> {
 enum Occasion {
     Boot,
     Reset,
+    Files,
 }
 
 impl Occasion {
@@ -163,6 +170,7 @@ impl Occasion {
         let done = match self {
             Self::Boot => boot::under_kills(&mut rig, daemon, kills),
             Self::Reset => rig.wait_ready().and_then(|()| disturb::under_kills(&mut rig, daemon, kills)),
+            Self::Files => rig.wait_ready().and_then(|()| ext4::under_kills(&mut rig, daemon, kills)),
         };
         done.map_err(|error| error.context(rig.logs()))
     }

@@ -19,6 +19,8 @@ use crate::wait;
 const DISK_SIZE_MIB: u64 = 128;
 /// How long a kill waits after requests have completed again.
 const PAUSE_MS: std::ops::Range<u64> = 20..600;
+/// Between two kills that wait for nothing.
+const BLIND_PAUSE_MS: std::ops::Range<u64> = 20..900;
 /// How long requests may take to complete again, on a machine that does much else.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(120);
 const ROUND_LIMIT: Duration = Duration::from_secs(300);
@@ -173,6 +175,30 @@ impl<'a> Rig<'a> {
         Daemon::start_with(self.binary, &self.dir, &self.configuration, &self.sockets)
     }
 
+    /// Kills the daemon so often, at moments that `seed` draws, and starts it again; `before` is done before each.
+    /// Returns the one that lives in the end, and how often a client went on.
+    ///
+    /// # Errors
+    /// When it does not start, or `before` fails.
+    pub fn kill_at_random(
+        &mut self,
+        mut daemon: Daemon,
+        (kills, seed): (u32, u64),
+        mut before: impl FnMut(&mut Self, u32) -> Result<()>,
+    ) -> Result<(Daemon, usize)> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut went_on = 0;
+        for kill in 0..kills {
+            // Not to wait for anything: for the guests to be at ever other places.
+            std::thread::sleep(Duration::from_millis(random.u64(BLIND_PAUSE_MS)));
+            before(self, kill)?;
+            went_on += daemon.kill()?.matches("a client goes on").count();
+            daemon = self.start_daemon()?;
+        }
+        ensure!(went_on > 0, "no kill hit a client, so nothing was tested");
+        Ok((daemon, went_on))
+    }
+
     /// The daemon's next life: after a kill, or after an upgrade that it agreed to.
     fn next_life(&mut self, mut daemon: Daemon, newest: &Path) -> Result<Daemon> {
         let Some(next) = self.other else {
@@ -323,6 +349,18 @@ struct Ending {
 }
 
 impl Member {
+    /// Requires that neither its kernel nor its QEMU noticed anything.
+    ///
+    /// # Errors
+    /// With what they said.
+    pub fn noticed_nothing(&mut self) -> Result<()> {
+        let (name, log) = (self.tenant.name(), self.guest.run("dmesg -r")?);
+        let complaints = complaints(&log, true);
+        ensure!(complaints.is_empty(), "{name}: its kernel complains: {complaints:?}");
+        ensure!(self.guest.output().is_empty(), "{name}: QEMU says {}", self.guest.output());
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<Ending> {
         let guest = &mut self.guest;
         let output = guest.finish_job("load", ROUND_LIMIT)?;
