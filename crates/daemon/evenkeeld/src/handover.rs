@@ -10,7 +10,12 @@ use crate::front_end::VIRTIO_STATE_VERSION;
 
 /// See [`Live::handover`](api::Live::handover).
 pub fn left() -> String {
-    format!("{PREVIOUS_STATE_VERSION}.{}.{VIRTIO_STATE_VERSION}", wire::VERSION)
+    with(PREVIOUS_STATE_VERSION)
+}
+
+/// That, with such a version of controllers' states.
+fn with(state_version: u8) -> String {
+    format!("{state_version}.{}.{VIRTIO_STATE_VERSION}", wire::VERSION)
 }
 
 /// Whether this program goes on where a daemon leaves that; says why, if it doesn't.
@@ -18,13 +23,11 @@ pub fn left() -> String {
 /// # Errors
 /// Another version's.
 pub fn goes_on_with(theirs: &str) -> Result<(), String> {
-    let known = [PREVIOUS_STATE_VERSION, STATE_VERSION];
-    let after = format!(".{}.{VIRTIO_STATE_VERSION}", wire::VERSION);
-    let nvme = theirs.strip_suffix(&after).and_then(|nvme| nvme.parse().ok());
-    if nvme.is_some_and(|nvme: u8| known.contains(&nvme)) {
+    let known = [PREVIOUS_STATE_VERSION, STATE_VERSION].map(with);
+    if known.iter().any(|known| known == theirs) {
         return Ok(());
     }
-    let known = known.map(|version| format!("{version}{after}")).join(" and ");
+    let known = known.join(" and ");
     Err(format!("what is known of its clients is of version {theirs:?}, and this program knows {known} alone"))
 }
 
@@ -35,7 +38,7 @@ mod tests {
     #[test]
     fn what_is_left_is_gone_on_with() {
         assert_eq!(goes_on_with(&left()), Ok(()));
-        let newer = format!("{}.{}.{VIRTIO_STATE_VERSION}", STATE_VERSION + 1, wire::VERSION);
+        let newer = with(STATE_VERSION + 1);
         for others in [newer, String::new(), "4".into(), format!("{}.1", left()), format!(" {}", left())] {
             assert!(goes_on_with(&others).is_err(), "{others:?}");
         }

@@ -20,7 +20,7 @@ use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
 use crate::registers::{Effect, Registers};
-use crate::state::StateError;
+use crate::state::{ControllerState, StateError};
 use crate::stats::{Health, Stats};
 
 /// Bytes of the doorbell page.
@@ -473,16 +473,17 @@ impl<I: Interrupts> Controller<I> {
     /// Records what changed but for I/O commands. To be called before anybody outside hears of it: before a register
     /// write is answered, say.
     pub fn record(&mut self) {
-        if let Some(mut journal) = self.queues.journal.take() {
-            journal.record(&self.snapshot());
-            self.queues.journal = Some(journal);
-        }
+        self.record_by(Journal::record);
     }
 
     /// This process does nothing more with it: records it for the next one, which may know the version before alone.
     pub fn leave(&mut self) {
+        self.record_by(Journal::record_as_before);
+    }
+
+    fn record_by(&mut self, record: fn(&mut Journal, &ControllerState)) {
         if let Some(mut journal) = self.queues.journal.take() {
-            journal.record_as_before(&self.snapshot());
+            record(&mut journal, &self.snapshot());
             self.queues.journal = Some(journal);
         }
     }

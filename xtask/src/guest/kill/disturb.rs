@@ -25,8 +25,10 @@ pub fn under_kills(rig: &mut Rig<'_>, daemon: Daemon, kills: (u32, u64)) -> Resu
         member.guest.start_rounds("disturb", &round)?;
     }
     let (daemon, went_on) = rig.kill_at_random(daemon, kills, |rig, kill| {
-        let mut members = rig.members().filter(|_| kill == kills.0 / 2);
-        members.try_for_each(|member| member.guest.monitor()?.plug_memory(MEMORY_MIB))
+        if kill != kills.0 / 2 {
+            return Ok(());
+        }
+        rig.members().try_for_each(|member| member.guest.monitor()?.plug_memory(MEMORY_MIB))
     })?;
     for member in rig.members() {
         let ended = member.guest.finish_rounds("disturb", ROUND_LIMIT)?;

@@ -175,10 +175,10 @@ impl Occasion {
         done.map_err(|error| error.context(rig.logs()))
     }
 
-    /// The guest tests' share.
-    fn few(self, lab: &mut Lab, kills: u32) -> Result<()> {
+    /// The guest tests' share, which a run with that option is too.
+    fn few(self, lab: &mut Lab, option: &str) -> Result<()> {
         let Some(binary) = lab.binary() else { return Ok(()) };
-        let (seed, option) = (seed_of_now(), if matches!(self, Self::Boot) { "booting" } else { "resetting" });
+        let (seed, kills) = (seed_of_now(), FEW_BOOT_KILLS);
         println!(
             "cargo xtask kill-test --nvme --{option} --kills {kills} --seed {seed} replays the moments of the kills"
         );
@@ -192,7 +192,7 @@ impl Occasion {
 /// # Errors
 /// As [`run`].
 pub fn few_kills_while_guests_boot(lab: &mut Lab) -> Result<()> {
-    Occasion::Boot.few(lab, FEW_BOOT_KILLS)
+    Occasion::Boot.few(lab, "booting")
 }
 
 /// Kills while guests reset, format and rebind their drives, and get more memory.
@@ -200,7 +200,7 @@ pub fn few_kills_while_guests_boot(lab: &mut Lab) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn few_kills_while_guests_reset(lab: &mut Lab) -> Result<()> {
-    Occasion::Reset.few(lab, FEW_BOOT_KILLS)
+    Occasion::Reset.few(lab, "resetting")
 }
 
 fn kills_in(lab: &mut Lab, tenants: &[Tenant], kills: u32) -> Result<()> {
