@@ -140,6 +140,13 @@ fn same_tenant(one: &Entry, other: &Entry) -> bool {
 #[derive(Debug, Clone)]
 pub struct TenantProbes(Vec<Arc<Probe>>);
 
+/// Of a tenant that has one poller.
+impl From<Arc<Probe>> for TenantProbes {
+    fn from(probe: Arc<Probe>) -> Self {
+        Self(vec![probe])
+    }
+}
+
 impl TenantProbes {
     /// Whose.
     pub fn tenant(&self) -> TenantId {

@@ -337,6 +337,11 @@ impl Config {
         self.runtime_dir.join("keeper")
     }
 
+    /// What tenants' counters have reached, for the next daemon.
+    pub fn totals_path(&self) -> PathBuf {
+        self.runtime_dir.join("totals.json")
+    }
+
     /// The socket of the API.
     pub fn api_path(&self) -> PathBuf {
         self.runtime_dir.join("api.sock")

@@ -223,8 +223,15 @@ const OWNER: &[Call] = &[
 /// Of clients that are waited for together.
 const API: &[Call] = &[any(SYS_recvfrom), any(SYS_sendto), any(SYS_writev), any(SYS_ioctl), any(SYS_shutdown)];
 
-/// How full the daemon's file systems are.
-const METRICS: &[Call] = &[any(SYS_statfs), any(SYS_fstatfs)];
+/// How full the daemon's file systems are, and the record of what was counted.
+const METRICS: &[Call] = &[
+    any(SYS_statfs),
+    any(SYS_fstatfs),
+    any(SYS_renameat2),
+    any(SYS_renameat),
+    #[cfg(target_arch = "x86_64")]
+    any(SYS_rename),
+];
 
 const CONTROL: &[Call] = &[
     any(SYS_accept4),

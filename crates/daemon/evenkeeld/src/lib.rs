@@ -81,6 +81,7 @@ pub mod stderr;
 mod stopwatch;
 mod summaries;
 mod threads;
+mod totals;
 mod traces;
 mod verdicts;
 mod why;

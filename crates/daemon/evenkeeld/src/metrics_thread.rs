@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::{Drive, Operation, Problem};
@@ -12,9 +13,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
-use metrics::{
-    BOUNDS_NS, DriveReading, FileSystem, Format, Moved, PollerReading, QueueReading, Reading, TenantReading,
-};
+use metrics::{DriveReading, FileSystem, Format, PollerReading, QueueReading, Reading, TenantReading};
 use policy::{Class, PolicyFigure, TenantFigure};
 use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
@@ -24,8 +23,8 @@ use crate::clock::Clock;
 use crate::cpu_waits::waits_by_poller;
 use crate::daemon::{DriveView, Handle};
 use crate::disks::DiskCommand;
-use crate::foresight::Foresight;
 use crate::refused::Refused;
+use crate::totals::{Ledger, Served};
 use crate::verdicts::Verdicts;
 use crate::{panics, threads};
 
@@ -35,27 +34,46 @@ pub struct Metrics {
     requests: Sender<Request>,
 }
 
-struct Request {
-    format: Format,
-    answer: oneshot::Sender<Arc<String>>,
+enum Request {
+    Read(Format, oneshot::Sender<Arc<String>>),
+    /// All that tenants were, now that nobody serves them any more.
+    Last(Vec<Served>, Sender<()>),
 }
+
+/// How long the last record may take when the daemon ends.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Metrics {
     /// Starts the thread.
     ///
     /// # Errors
     /// The kernel refused a thread.
-    pub fn start(daemon: Handle, verdicts: Arc<Verdicts>, clock: Clock, state_dir: PathBuf) -> Result<Self> {
+    pub fn start(
+        daemon: Handle,
+        verdicts: Arc<Verdicts>,
+        clock: Clock,
+        state_dir: PathBuf,
+        ledger: Ledger,
+    ) -> Result<Self> {
         let (requests, asked) = channel();
         let started_at_s = clock.started_at_unix().as_secs_f64();
-        let reader = Reader { daemon, verdicts, state_dir, started_at_s };
+        let mut reader = Reader { daemon, verdicts, state_dir, started_at_s, ledger };
         let run = move || {
             threads::enter(ThreadKind::Metrics);
             panics::drill();
-            answer_all(&reader, &asked);
+            answer_all(&mut reader, &asked);
         };
         std::thread::Builder::new().name("metrics".into()).spawn(run).context("can't start the metrics' thread")?;
         Ok(Self { requests })
+    }
+
+    /// Has it recorded what all these were counted, which nobody serves any more.
+    pub fn record_last(&self, tenants: Vec<Served>) {
+        let (done, answer) = std::sync::mpsc::channel();
+        if self.requests.send(Request::Last(tenants, done)).is_ok() {
+            // It may wait for us, or for a file.
+            let _ = answer.recv_timeout(FAREWELL);
+        }
     }
 }
 
@@ -70,14 +88,14 @@ pub async fn answer(State(metrics): State<Metrics>, headers: HeaderMap) -> Resul
     let format = Format::accepted(accept);
     let (answer, answered) = oneshot::channel();
     // If nobody hears it, nobody answers.
-    let _ = metrics.requests.send(Request { format, answer });
+    let _ = metrics.requests.send(Request::Read(format, answer));
     let ending = || Refused(Problem::new(503, "ending", "the daemon is ending", "try again once it runs"));
     let text = answered.await.map_err(|_| ending())?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], answers::body(text)).into_response())
 }
 
 /// Answers until nobody can ask any more.
-fn answer_all(reader: &Reader, asked: &Receiver<Request>) {
+fn answer_all(reader: &mut Reader, asked: &Receiver<Request>) {
     let mut answers = Answers::default();
     loop {
         let next = match answers.is_fresh() {
@@ -85,8 +103,15 @@ fn answer_all(reader: &Reader, asked: &Receiver<Request>) {
             false => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
-            Ok(Request { format, answer }) => {
-                let Ok(reading) = answers.reading(|| reader.read()) else { return };
+            Ok(Request::Last(tenants, done)) => {
+                reader.ledger.record_last(&tenants);
+                // Who waited may have given up.
+                let _ = done.send(());
+                return;
+            }
+            Ok(Request::Read(format, answer)) => {
+                // The daemon ends: what is dropped is answered so.
+                let Ok(reading) = answers.reading(|| reader.read()) else { continue };
                 let text = answers.text(format, || metrics::render(&reading, format));
                 // Who asked may have gone.
                 let _ = answer.send(text);
@@ -103,10 +128,11 @@ struct Reader {
     verdicts: Arc<Verdicts>,
     state_dir: PathBuf,
     started_at_s: f64,
+    ledger: Ledger,
 }
 
 impl Reader {
-    fn read(&self) -> Result<Reading> {
+    fn read(&mut self) -> Result<Reading> {
         self.verdicts.wanted();
         let views = self.daemon.describe()?;
         let drives = self.daemon.ask_disks(DiskCommand::Drives)?;
@@ -117,13 +143,15 @@ impl Reader {
         let read = |drive: Drive| {
             let view = views.iter().find(|view| *view.name == drive.name);
             let pollers = view.map(|view| pollers(&view.board, &cpu_waits)).unwrap_or_default();
-            let tenants = view.map(|view| tenants(view, &verdicts)).unwrap_or_default();
+            let tenants = view.map(|view| tenants(view, &verdicts, &mut self.ledger)).unwrap_or_default();
             DriveReading { drive, pollers, tenants }
         };
+        let drives = drives.into_iter().map(read).collect();
+        self.ledger.record();
         Ok(Reading {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at_s: self.started_at_s,
-            drives: drives.into_iter().map(read).collect(),
+            drives,
             operations,
             file_systems,
         })
@@ -170,47 +198,38 @@ fn pollers(board: &Board, cpu_waits: &BTreeMap<usize, u64>) -> Vec<PollerReading
     board.pollers().iter().map(read).collect()
 }
 
-fn tenants(view: &DriveView, verdicts: &BTreeMap<io_model::TenantId, metrics::Verdict>) -> Vec<TenantReading> {
+fn tenants(
+    view: &DriveView,
+    verdicts: &BTreeMap<io_model::TenantId, metrics::Verdict>,
+    ledger: &mut Ledger,
+) -> Vec<TenantReading> {
     let read = |probes: TenantProbes| {
+        // Without a name it left.
+        let name = view.foresight.name(probes.tenant())?;
+        let totals = ledger.total(&view.name, name, &probes);
         let verdict = verdicts.get(&probes.tenant()).cloned();
-        Some(TenantReading { verdict, ..tenant(&probes, &view.foresight)? })
+        Some(TenantReading { name: name.to_owned(), totals, verdict, ..tenant(&probes) })
     };
     view.board.tenants().into_iter().filter_map(read).collect()
 }
 
-/// `None`: it left.
-fn tenant(probes: &TenantProbes, foresight: &Foresight) -> Option<TenantReading> {
-    let name = foresight.name(probes.tenant())?.to_owned();
-    let counts = probes.counters();
+/// What its probes say of it as it is.
+fn tenant(probes: &TenantProbes) -> TenantReading {
     let (class, weight, target) = match probes.class() {
         Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
         Class::BestEffort { weight } => ("best-effort", Some(weight), None),
     };
-    let moved = |completions, bytes, errors| Moved { completions, bytes, errors };
-    // Read one after another, while the poller counts on.
-    let others = counts.completed.saturating_sub(counts.reads + counts.writes);
-    let other_errors = counts.errors.saturating_sub(counts.read_errors + counts.write_errors);
     let mut figures = [None; TenantFigure::COUNT];
     TenantFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = probes.figure(*figure));
-    // Nothing is read of tenants that are idle for good.
-    let latencies = if counts.completed == 0 { HistogramCounts::default() } else { probes.latency_counts() };
-    Some(TenantReading {
-        name,
+    TenantReading {
         class: class.to_owned(),
         weight,
         target_ns: target.map(|target| target.0),
         bound_ns: probes.bound().and_then(|bound| bound.vouched).map(|bound| bound.0),
-        reads: moved(counts.reads, counts.read_bytes, counts.read_errors),
-        writes: moved(counts.writes, counts.write_bytes, counts.write_errors),
-        others: moved(others, 0, other_errors),
-        late: counts.violations,
-        at_most: latencies.at_most(BOUNDS_NS).collect(),
-        latency_ns: counts.latency_sum_ns,
-        served_ns: counts.served_sum_ns,
-        in_flight: counts.in_flight(),
+        in_flight: probes.counters().in_flight(),
         waiting: probes.waiting(),
         figures,
         queues: probes.hwqs().map(|(poller, queue, hwq)| QueueReading { queue, poller, hwq }).collect(),
-        verdict: None,
-    })
+        ..TenantReading::default()
+    }
 }

@@ -42,6 +42,8 @@ pub struct Opened {
     pub(crate) roles: Roles,
     /// Where summaries of the last day belong.
     pub(crate) history: PathBuf,
+    /// The file of what `/metrics` has counted.
+    pub(crate) totals: PathBuf,
     /// The shortest that a drive's pollers ask for.
     pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
@@ -126,7 +128,7 @@ impl Opened {
         let control = bind(&config.control_path(), mode(roles.let_others_see_all()))?;
         let api = bind(&config.api_path(), mode(roles.let_others_in()))?;
         let port = OpenedPort::open(config, identity.as_ref(), sink)?;
-        let state_dir = config.state_dir.clone();
+        let (state_dir, totals) = (config.state_dir.clone(), config.totals_path());
         let own_file = OwnFile::find(config.file());
         let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
@@ -141,6 +143,7 @@ impl Opened {
             own_file,
             roles,
             history,
+            totals,
             doorbell_scan,
             helper: None,
             keeper,

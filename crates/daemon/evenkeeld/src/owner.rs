@@ -27,6 +27,7 @@ use crate::pollers::PollerThreads;
 use crate::served_drive::{Common, DriveId, ServedDrive, answer, nobody};
 use crate::status;
 use crate::summaries::{Around, Summaries};
+use crate::totals::{Ledger, Served};
 use crate::traces::Traces;
 use crate::verdicts::Verdicts;
 use crate::why::Asker;
@@ -54,6 +55,7 @@ pub struct Owner {
     /// Pollers that ran when they were last told whether they share cores.
     told_pollers: usize,
     summaries: Summaries,
+    metrics: Metrics,
     _control: ControlSocket,
     _api: ApiSocket,
 }
@@ -79,12 +81,13 @@ impl Owner {
         let daemon = || common.handle.clone();
         let events = || Arc::clone(&common.events);
         let verdicts = Arc::new(Verdicts::start(daemon(), clock)?);
-        let metrics = Metrics::start(daemon(), Arc::clone(&verdicts), clock, state_dir)?;
+        let ledger = Ledger::open(opened.totals, Arc::clone(&common.around.sink));
+        let metrics = Metrics::start(daemon(), Arc::clone(&verdicts), clock, state_dir, ledger)?;
         let live = LiveView::start(LiveReader { daemon: daemon(), verdicts, events: events(), clock })?;
         let sink = Arc::clone(&common.around.sink);
         let summaries = Summaries::start(history, Around { daemon: daemon(), clock, events: events(), sink })?;
         let asker = Asker::start(daemon(), summaries.clone(), events())?;
-        let asked = Asked::new(daemon(), events(), metrics, live, asker, Traces::start(daemon())?);
+        let asked = Asked::new(daemon(), events(), metrics.clone(), live, asker, Traces::start(daemon())?);
         let next_drive = drives.len() as u32;
         let numbered = (0..).map(DriveId).zip(drives);
         let mut owner = Self {
@@ -98,6 +101,7 @@ impl Owner {
             told_status: String::new(),
             told_pollers: 0,
             summaries,
+            metrics,
             _control: ControlSocket::serve(control, View { daemon: daemon(), clock, roles }, control_gate)?,
             _api: ApiSocket::serve(api, port, roles, asked, api_gate)?,
             common,
@@ -220,12 +224,16 @@ impl Owner {
         self.notices.stopping();
         // While the probes are there.
         self.summaries.stop();
+        let views: Vec<_> = self.drives.values().map(ServedDrive::view).collect();
+        let tenants = Served::all(&views);
         // Clients that it has go on with the next daemon.
         self.common.keeper.iter().for_each(|keeper| keeper.let_go());
         // All at once: one that does not answer holds up no other.
         let servers: Vec<_> = self.drives.values_mut().flat_map(ServedDrive::begin_to_stop).collect();
         let lost = self.drives.values_mut().map(|drive| drive.pollers.join()).fold(0, u32::saturating_add);
         part_with(servers);
+        // What was in flight is counted by now.
+        self.metrics.record_last(tenants);
         lost
     }
 }

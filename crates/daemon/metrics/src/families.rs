@@ -5,7 +5,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use crate::reading::{BOUNDS_NS, DriveReading, PollerReading, Reading, TenantReading};
+use crate::reading::{BOUNDS_NS, DriveReading, PollerReading, Reading, TenantReading, Totals};
 
 /// A label and its value.
 pub type Label<'a> = (&'static str, &'a str);
@@ -110,13 +110,13 @@ const TENANT: [Of<TenantReading>; 15] = [
         Some(seconds(it.bound_ns?))
     }),
     counter("tenant_late_completions", "Completions later than the target then in force", |it| {
-        it.target_ns.map(|_| it.late as f64)
+        it.target_ns.map(|_| it.totals.late as f64)
     }),
     counter("tenant_wait_seconds", "Time that completed commands passed in the tenant's queues, summed up", |it| {
-        Some(seconds(it.latency_ns.saturating_sub(it.served_ns)))
+        Some(seconds(it.totals.latency_ns.saturating_sub(it.totals.served_ns)))
     }),
     counter("tenant_service_seconds", "Time that completed commands passed with the drive, summed up", |it| {
-        Some(seconds(it.served_ns.min(it.latency_ns)))
+        Some(seconds(it.totals.served_ns.min(it.totals.latency_ns)))
     }),
     gauge("tenant_in_flight_commands", "Commands of the tenant that are with the drive", |it| {
         Some(it.in_flight as f64)
@@ -256,20 +256,20 @@ fn histogram(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt
         each_tenant(reading, |labels, it| {
             buckets.clear();
             let mut below = 0;
-            for (bound_ns, at_most) in BOUNDS_NS.iter().zip(&it.at_most) {
+            for (bound_ns, at_most) in BOUNDS_NS.iter().zip(&it.totals.at_most) {
                 buckets.push((seconds(*bound_ns), at_most.saturating_sub(below)));
                 below = below.max(*at_most);
             }
             // Counters are read one after another: what was completed meanwhile may be in one and not yet in another.
-            let count = it.completions().max(below);
+            let count = it.totals.completions().max(below);
             buckets.push((f64::INFINITY, count - below));
             let mut one = metric.encode_family(labels)?;
-            one.encode_histogram::<[Label<'_>; 0]>(seconds(it.latency_ns), count, &buckets, None)
+            one.encode_histogram::<[Label<'_>; 0]>(seconds(it.totals.latency_ns), count, &buckets, None)
         })
     })
 }
 
-impl TenantReading {
+impl Totals {
     fn completions(&self) -> u64 {
         self.reads.completions + self.writes.completions + self.others.completions
     }

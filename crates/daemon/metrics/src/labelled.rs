@@ -31,7 +31,8 @@ fn tenants(reading: &Reading, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::
         let help = format!("{help}, by direction: read, write, or other for what moves no data");
         one(encoder, name, &help, MetricType::Counter, |metric| {
             each_tenant(reading, |[drive, tenant], it| {
-                let directions = [("read", &it.reads), ("write", &it.writes), ("other", &it.others)];
+                let directions =
+                    [("read", &it.totals.reads), ("write", &it.totals.writes), ("other", &it.totals.others)];
                 directions.into_iter().try_for_each(|(direction, moved)| {
                     let labels = [*drive, *tenant, ("direction", direction)];
                     sample(metric, MetricType::Counter, &labels, Some(number(moved) as f64))

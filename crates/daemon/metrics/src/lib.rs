@@ -22,7 +22,7 @@ use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
 use prometheus_client::registry::Registry;
 
 pub use reading::{
-    BOUNDS_NS, DriveReading, FileSystem, Moved, PollerReading, QueueReading, Reading, TenantReading, Verdict,
+    BOUNDS_NS, DriveReading, FileSystem, Moved, PollerReading, QueueReading, Reading, TenantReading, Totals, Verdict,
 };
 
 /// Before each name.

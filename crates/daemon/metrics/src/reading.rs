@@ -1,7 +1,10 @@
 //! What is told at a scrape.
 
+use std::ops::AddAssign;
+
 use api::{BlameRow, Drive, Operation, Predicted};
 use policy::{PolicyFigure, TenantFigure};
+use serde::{Deserialize, Serialize};
 
 /// Upper bounds of the latency histogram's buckets, in ns, rising: six to a decade, so that a percentile between two of
 /// them is off by a fifth at most.
@@ -47,7 +50,8 @@ pub const BOUNDS_NS: [u64; 39] = [
     10_000_000_000,
 ];
 
-/// All that a daemon tells at one moment. Counts are since the start of the daemon, or since what they are of came.
+/// All that a daemon tells at one moment. Counts are since the start of the daemon, or
+/// since what they are of came; those of tenants go on from the daemon before.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
     /// The daemon's version.
@@ -103,7 +107,7 @@ pub struct PollerReading {
 }
 
 /// What a tenant moved in one direction.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Moved {
     /// Commands that completed.
     pub completions: u64,
@@ -111,6 +115,47 @@ pub struct Moved {
     pub bytes: u64,
     /// Those that the drive failed.
     pub errors: u64,
+}
+
+impl AddAssign for Moved {
+    fn add_assign(&mut self, other: Self) {
+        let sum = |one: u64, other: u64| one.saturating_add(other);
+        self.completions = sum(self.completions, other.completions);
+        self.bytes = sum(self.bytes, other.bytes);
+        self.errors = sum(self.errors, other.errors);
+    }
+}
+
+/// What was counted of a tenant: it only grows, over the daemon's lives too.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Reads.
+    pub reads: Moved,
+    /// Writes.
+    pub writes: Moved,
+    /// Commands that move no data: flushes, discards, zeroing.
+    pub others: Moved,
+    /// Completions later than the target then in force.
+    pub late: u64,
+    /// Completions at most as late as each of [`BOUNDS_NS`].
+    pub at_most: Vec<u64>,
+    /// Sum of all latencies, in ns.
+    pub latency_ns: u64,
+    /// The part of it that passed with the drive, in ns.
+    pub served_ns: u64,
+}
+
+impl AddAssign<&Self> for Totals {
+    fn add_assign(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.others += other.others;
+        self.late = self.late.saturating_add(other.late);
+        self.at_most.resize(self.at_most.len().max(other.at_most.len()), 0);
+        self.at_most.iter_mut().zip(&other.at_most).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
+        self.latency_ns = self.latency_ns.saturating_add(other.latency_ns);
+        self.served_ns = self.served_ns.saturating_add(other.served_ns);
+    }
 }
 
 /// A tenant.
@@ -126,20 +171,8 @@ pub struct TenantReading {
     pub target_ns: Option<u64>,
     /// What the policy can vouch for, in ns.
     pub bound_ns: Option<u64>,
-    /// Reads.
-    pub reads: Moved,
-    /// Writes.
-    pub writes: Moved,
-    /// Commands that move no data: flushes, discards, zeroing.
-    pub others: Moved,
-    /// Completions later than the target then in force.
-    pub late: u64,
-    /// Completions at most as late as each of [`BOUNDS_NS`].
-    pub at_most: Vec<u64>,
-    /// Sum of all latencies, in ns.
-    pub latency_ns: u64,
-    /// The part of it that passed with the drive, in ns.
-    pub served_ns: u64,
+    /// What was counted.
+    pub totals: Totals,
     /// Commands with the drive.
     pub in_flight: u64,
     /// Commands that wait in the tenant's queues.

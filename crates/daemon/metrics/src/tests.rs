@@ -45,13 +45,15 @@ fn tenant(name: &str) -> TenantReading {
         weight: Some(3),
         target_ns: Some(50_000),
         bound_ns: Some(45_000),
-        reads: Moved { completions: 6, bytes: 24_576, errors: 1 },
-        writes: Moved { completions: 3, bytes: 12_288, errors: 0 },
-        others: Moved { completions: 1, bytes: 0, errors: 0 },
-        late: 2,
-        at_most: [vec![0; 2], vec![4; 3], vec![9; 34]].concat(),
-        latency_ns: 1_000_000,
-        served_ns: 400_000,
+        totals: Totals {
+            reads: Moved { completions: 6, bytes: 24_576, errors: 1 },
+            writes: Moved { completions: 3, bytes: 12_288, errors: 0 },
+            others: Moved { completions: 1, bytes: 0, errors: 0 },
+            late: 2,
+            at_most: [vec![0; 2], vec![4; 3], vec![9; 34]].concat(),
+            latency_ns: 1_000_000,
+            served_ns: 400_000,
+        },
         in_flight: 5,
         waiting: 7,
         figures: [Some(1.5); TenantFigure::COUNT],
@@ -167,7 +169,7 @@ fn the_histogram_is_cumulative_and_adds_up() {
     assert!(BOUNDS_NS.is_sorted());
     // Buckets that were read after the counts may be ahead of these.
     let mut ahead = Reading::clone(&full());
-    ahead.drives[0].tenants[0].at_most = vec![20; BOUNDS_NS.len()];
+    ahead.drives[0].tenants[0].totals.at_most = vec![20; BOUNDS_NS.len()];
     has(
         &render(&Arc::new(ahead), Format::Text),
         r#"evenkeel_tenant_latency_seconds_count{drive="fast",tenant="db"} 20"#,

@@ -110,6 +110,52 @@ fn what_a_guest_does_is_told_on_the_socket() {
     daemon.stop();
 }
 
+/// Prometheus takes a counter that fell for one that began anew, and counts all of it again.
+#[test]
+fn what_was_counted_goes_on_with_the_next_daemon() {
+    let home = Home::new();
+    home.configure(TWO);
+    let (mut daemon, mut writes) = (home.serve(), 0);
+    let told = |home: &Home| {
+        let text = scrape(home);
+        let told = samples(&text);
+        let count = |name: &str| told[name];
+        let writes = count("evenkeel_tenant_completions_total{drive=\"device\",tenant=\"db\",direction=\"write\"}");
+        let late = count("evenkeel_tenant_latency_seconds_bucket{drive=\"device\",tenant=\"db\",le=\"+Inf\"}");
+        assert_eq!(writes, late, "{text}");
+        assert!(count("evenkeel_tenant_service_seconds_total{drive=\"device\",tenant=\"db\"}") > 0.0);
+        writes
+    };
+    for killed in [false, true, false, true] {
+        let mut guest = home.attach("db");
+        for lba in 0..5 {
+            guest.write(lba, &pattern(lba, 4096)[..guest.ns.block_bytes as usize]).unwrap();
+        }
+        writes += 5;
+        if killed {
+            // What was shown does not fall; an orderly end needs nobody to look. A reading is given again for a second.
+            wait_for("a reading with all of them", || (told(&home) == f64::from(writes)).then_some(()));
+            guest.write(0, &pattern(0, 4096)[..guest.ns.block_bytes as usize]).unwrap();
+            drop(daemon);
+        } else {
+            daemon.stop();
+        }
+        daemon = home.serve();
+        assert_eq!(told(&home), f64::from(writes));
+    }
+    // Of a disk of that name that is made anew nothing was counted.
+    daemon.stop();
+    home.configure(&TWO.replace("name = \"db\"", "name = \"other\""));
+    let daemon = home.serve();
+    assert!(!scrape(&home).contains("\"db\""));
+    daemon.stop();
+    home.configure(TWO);
+    let daemon = home.serve();
+    let none = samples(&scrape(&home))["evenkeel_tenant_wait_seconds_total{drive=\"device\",tenant=\"db\"}"];
+    assert_eq!(none, 0.0);
+    daemon.stop();
+}
+
 /// One drive for each policy, all in one daemon.
 fn policies() -> String {
     let drive = |name: &str| {

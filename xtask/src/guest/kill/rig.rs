@@ -21,6 +21,8 @@ const DISK_SIZE_MIB: u64 = 128;
 const PAUSE_MS: std::ops::Range<u64> = 20..600;
 /// Between two kills that wait for nothing.
 const BLIND_PAUSE_MS: std::ops::Range<u64> = 20..900;
+/// How many times as many kills as planned there are until each guest has been hit.
+const KILLS_MORE: u32 = 10;
 /// How long requests may take to complete again, on a machine that does much else.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(120);
 const ROUND_LIMIT: Duration = Duration::from_secs(300);
@@ -30,7 +32,7 @@ const SPOILED_BYTES: u64 = 4 << 20;
 /// What a run does.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// SIGKILLs under load; one more follows at rest.
+    /// SIGKILLs under load, and more where none of them hit a request in flight; one more follows at rest.
     pub kills: u32,
     /// Draws the moments.
     pub seed: u64,
@@ -228,12 +230,15 @@ impl<'a> Rig<'a> {
             // What an earlier run left.
             member.guest.run("rm -f /run/resting /run/read-back")?;
             let load = format!("sh /usr/sbin/kill-load /dev/{}", member.drive);
-            member.guest.start_job("load", &load, ROUND_LIMIT + OUTAGE_LIMIT * plan.kills)?;
+            let limit = ROUND_LIMIT + OUTAGE_LIMIT * plan.kills * KILLS_MORE;
+            member.guest.start_job("load", &load, limit)?;
         }
         self.wait_for_requests(&mut daemon, Instant::now())?;
         let mut random = fastrand::Rng::with_seed(plan.seed);
         let newest = self.binary;
-        for _ in 0..plan.kills {
+        let mut ends = 0;
+        while ends < plan.kills || (ends < plan.kills * KILLS_MORE && self.must_kill_more(plan)) {
+            ends += 1;
             let pause_ms = random.u64(PAUSE_MS);
             std::thread::sleep(Duration::from_millis(pause_ms));
             let killed = Instant::now();
@@ -260,7 +265,13 @@ impl<'a> Rig<'a> {
         self.end_life(&log)?;
         let guests = self.members.iter_mut().zip(guests).map(|(member, ending)| member.report(ending)).collect();
         let by = if self.other.is_some() { UPGRADES } else { SIGKILLS };
-        Ok(Report { seed: plan.seed, by, ends_under_load: plan.kills.into(), kills_at_rest: 1, guests })
+        Ok(Report { seed: plan.seed, by, ends_under_load: ends.into(), kills_at_rest: 1, guests })
+    }
+
+    /// Whether some guest has not had a request in flight at any kill yet, which would test nothing of it.
+    fn must_kill_more(&self, plan: Plan) -> bool {
+        let is_missed = |member: &Member| member.ledger.taken_over == 0;
+        self.other.is_none() && !plan.spoil && self.members.iter().any(is_missed)
     }
 
     /// Enters a life that has ended.

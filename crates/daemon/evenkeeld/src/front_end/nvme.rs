@@ -429,7 +429,9 @@ impl FrontEnd for NvmeDevice {
         match order {
             Order::Connected(session) => self.connected(session),
             Order::Restored(alone) => {
-                (self.is_paused, self.alone) = (false, alone);
+                self.is_paused = false;
+                // Where nothing could be waiting, nothing did.
+                self.alone = if self.controller.live_vqs() == 0 { Nanos(0) } else { alone };
                 let taken_over = self.controller.taken_over();
                 self.log.info(&format!("{}: its controller goes on, {taken_over} commands taken over", self.name));
                 self.controller.resume();
