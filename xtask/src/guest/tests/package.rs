@@ -122,12 +122,18 @@ fn verify(guest: &mut Guest, disk: &str) -> Result<()> {
     Ok(())
 }
 
+/// NVMe disks with a client: of a drive that the kernel has, and of one that it does not have.
+const WITH_CLIENTS: [&str; 2] = ["db", "raw"];
+
 /// Over an upgrade NVMe clients go on, with a keeper; and over whatever kills either program.
 fn upgrade(guest: &mut Guest) -> Result<()> {
     let (before, keeper) = (property(guest, "MainPID")?, main_pid(guest, KEEPER)?);
-    let load = "exec evenkeel load /run/evenkeel/db --rw randwrite --bs 4k --iodepth 2 --verify --runtime 600s --json";
-    guest.start_job("nvme", load, ENDLESS)?;
-    guest.wait_for("the NVMe client", "evenkeel disk list --attached --frontend vfio-user --names | grep -qx db")?;
+    for disk in WITH_CLIENTS {
+        let load = format!("exec evenkeel load /run/evenkeel/{disk} --rw randwrite --bs 4k --iodepth 2 --size 4m");
+        guest.start_job(disk, &format!("{load} --verify --runtime 600s --json"), ENDLESS)?;
+        let attached = "evenkeel disk list --attached --frontend vfio-user --names";
+        guest.wait_for("the NVMe client", &format!("{attached} | grep -qx {disk}"))?;
+    }
     let told = guest.install_version(NEW)?;
     ensure!(!told.contains("would lose them"), "{told}");
     wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
@@ -146,23 +152,27 @@ fn upgrade(guest: &mut Guest) -> Result<()> {
     guest.wait_for("the next daemon", "test $(systemctl show --value -p NRestarts evenkeeld) = 1")?;
     wait_for_status(guest, "Serving 3 disks on 3 drives$")?;
     goes_on(guest, 2)?;
-    let told = finish_load(guest, "nvme")?;
-    ensure!(told.contains("\"bad_blocks\": 0"), "{told}");
+    guest.run("kill -TERM $(pidof evenkeel)")?;
+    for disk in WITH_CLIENTS {
+        let told = finish_load(guest, disk)?;
+        ensure!(told.contains("\"bad_blocks\": 0"), "{disk}: {told}");
+    }
 
     without_keeper(guest)
 }
 
-/// The NVMe client was taken over so often, and works.
+/// The NVMe clients were taken over so often, and work.
 fn goes_on(guest: &mut Guest, times: u32) -> Result<()> {
-    let count = "journalctl -q -o cat -u evenkeeld | grep -c 'db: a client goes on'";
-    guest.wait_for("the NVMe client to go on", &format!("test $({count}) = {times}"))?;
-    ensure!(guest.job_runs("nvme")?, "the NVMe client ended");
+    for disk in WITH_CLIENTS {
+        let count = format!("journalctl -q -o cat -u evenkeeld | grep -c '{disk}: a client goes on'");
+        guest.wait_for("the NVMe client to go on", &format!("test $({count}) = {times}"))?;
+        ensure!(guest.job_runs(disk)?, "the NVMe client of {disk} ended");
+    }
     Ok(())
 }
 
-/// Ends a load that must have had no error, and returns its report.
+/// The report of a load that was told to end, and must have had no error.
 fn finish_load(guest: &mut Guest, job: &str) -> Result<String> {
-    guest.run("kill -TERM $(pidof evenkeel)")?;
     let ended = guest.finish_job(job, PROGRAM_LIMIT)?;
     ensure!(ended.code == 0, "the NVMe client failed: {}", ended.text);
     Ok(ended.text)
@@ -178,6 +188,7 @@ fn without_keeper(guest: &mut Guest) -> Result<()> {
     let told = guest.install_version(OLD)?;
     ensure!(told.contains("clients have these disks attached, and would lose them: db"), "{told}");
     ensure!(property(guest, "MainPID")? == before && guest.job_runs("nvme")?, "the daemon was restarted: {told}");
+    guest.run("kill -TERM $(pidof evenkeel)")?;
     finish_load(guest, "nvme")?;
     guest.wait_for("its end", "test -z \"$(evenkeel disk list --lost-on-restart --names)\"")?;
 
