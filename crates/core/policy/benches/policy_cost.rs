@@ -11,7 +11,7 @@ use std::time::Instant;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
     AnyPolicy, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig,
-    PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    PollerShape, TARGET_STEPS, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -77,6 +77,7 @@ impl Load {
             submitted: 0,
             completed: 0,
             violations: 0,
+            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos::from_micros(20),
             busy_pollers: 1,
             best_effort_cap: None,

@@ -5,7 +5,7 @@ use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 use crate::by_flow::ByFlow;
 use crate::limits::Limiter;
 use crate::{
-    Arbitrated, Bound, Caps, D2fq, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
+    Arbitrated, Bound, Caps, D2fq, Evenkeel, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
     TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
 };
 
@@ -19,6 +19,7 @@ enum Chosen {
     D2fq(Box<D2fq>),
     Caps(Box<Caps>),
     Arbitrated(Box<Arbitrated>),
+    Evenkeel(Box<Evenkeel>),
 }
 
 /// Any policy of this crate, and each tenant's limits whichever it is.
@@ -51,7 +52,7 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps, Arbitrated => Arbitrated);
+boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps, Arbitrated => Arbitrated, Evenkeel => Evenkeel);
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {
@@ -65,6 +66,7 @@ macro_rules! each {
             Chosen::D2fq($policy) => $call,
             Chosen::Caps($policy) => $call,
             Chosen::Arbitrated($policy) => $call,
+            Chosen::Evenkeel($policy) => $call,
         }
     };
 }
@@ -81,6 +83,7 @@ impl AnyPolicy {
             Chosen::D2fq(_) => "d2fq",
             Chosen::Caps(_) => "caps",
             Chosen::Arbitrated(policy) => policy.name(),
+            Chosen::Evenkeel(_) => "evenkeel",
         }
     }
 

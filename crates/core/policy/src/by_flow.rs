@@ -54,7 +54,7 @@ pub(crate) trait ByFlow {
     }
 
     /// See [`Policy::interval`].
-    fn end_interval(&mut self, _now: Nanos) {}
+    fn end_interval(&mut self, _reports: &[TenantReport], _now: Nanos) {}
 
     /// See [`Policy::wrr_weights`].
     fn weights(&self) -> Option<WrrWeights> {
@@ -136,8 +136,8 @@ impl<P: ByFlow> Policy for P {
         self.flows_mut().completed(hwq);
     }
 
-    fn interval(&mut self, _: &[TenantReport], now: Nanos) {
-        self.end_interval(now);
+    fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
+        self.end_interval(reports, now);
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {

@@ -3,8 +3,8 @@
 use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
-    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, FairConfig, FairNvme, K2, K2Config, Lpns,
-    LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, arbitrated, d2fq,
+    AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme,
+    K2, K2Config, Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, arbitrated, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -69,6 +69,8 @@ pub enum PolicyConfig {
     Wrr(ArbitratedConfig),
     /// See [`PolicyKind::Drr`].
     Drr(ArbitratedConfig),
+    /// See [`PolicyKind::Evenkeel`].
+    Evenkeel(EvenkeelConfig),
 }
 
 impl PolicyConfig {
@@ -84,6 +86,7 @@ impl PolicyConfig {
             Self::Caps => PolicyKind::Caps,
             Self::Wrr(_) => PolicyKind::Wrr,
             Self::Drr(_) => PolicyKind::Drr,
+            Self::Evenkeel(_) => PolicyKind::Evenkeel,
         }
     }
 
@@ -109,6 +112,7 @@ impl PolicyConfig {
             Self::Caps => Caps::new(shape)?.into(),
             Self::Wrr(config) => Arbitrated::wrr(config, shape)?.into(),
             Self::Drr(config) => Arbitrated::drr(config, shape)?.into(),
+            Self::Evenkeel(config) => Evenkeel::new(config.clone(), shape)?.into(),
         })
     }
 

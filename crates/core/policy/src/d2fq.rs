@@ -364,7 +364,7 @@ impl ByFlow for D2fq {
         self.flows.turns.completed(tenant.0, class_of(hwq.0), cost, now);
     }
 
-    fn end_interval(&mut self, now: Nanos) {
+    fn end_interval(&mut self, _: &[crate::TenantReport], now: Nanos) {
         self.flows.turns.expire(now);
         if now >= self.period_end {
             self.period_end = now + PERIOD;

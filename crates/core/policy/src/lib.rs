@@ -18,6 +18,7 @@
 //! | `mqfq` | [`Mqfq`]: weighted shares, nobody further ahead than a gap |
 //! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
 //! | `caps` | [`Caps`]: tenants take turns |
+//! | `evenkeel` | [`Evenkeel`]: guaranteed latency at the least price, by what commands are seen to wait |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
@@ -25,8 +26,8 @@
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
 //! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and
-//! under [`Lpns`] if it is a guaranteed one; all other policies compare what tenants wait for, and must see all of
-//! their VQs.
+//! under [`Lpns`] and [`Evenkeel`] if it is a guaranteed one; all other policies compare what tenants
+//! wait for, and must see all of their VQs.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
@@ -38,11 +39,13 @@
 mod any;
 mod arbitrated;
 mod by_flow;
+mod by_target;
 mod calendar;
 mod caps;
 mod config;
 mod cost;
 mod d2fq;
+mod evenkeel;
 mod fair;
 mod fairnvme;
 mod figures;
@@ -61,10 +64,12 @@ mod terms;
 
 pub use any::AnyPolicy;
 pub use arbitrated::{Arbitrated, ArbitratedConfig};
+pub use by_target::{TARGET_STEPS, target_step};
 pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
+pub use evenkeel::{Evenkeel, EvenkeelConfig};
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use figures::{FigureKind, PolicyFigure, TenantFigure};
 pub use k2::{K2, K2Config};
@@ -114,6 +119,9 @@ pub struct TenantReport {
     pub completed: u64,
     /// Of these, how many took longer than the tenant's own latency target; 0 without a target.
     pub violations: u64,
+    /// Commands completed since it was attached, by the [step](target_step) of its target; 0 without a target. They
+    /// wrap.
+    pub by_target: [u32; TARGET_STEPS],
     /// Mean latency (fetch to completion) over the last interval; 0 if none completed.
     pub mean_latency: Nanos,
     /// Pollers at which it had commands in the last interval or has some in flight; at least 1.

@@ -4,7 +4,8 @@ use io_model::Nanos;
 use io_model::units::Rate;
 
 use crate::{
-    ArbitratedConfig, D2fqConfig, FairConfig, HwqSplit, K2Config, Lending, LpnsConfig, MqfqConfig, PolicyConfig,
+    ArbitratedConfig, D2fqConfig, EvenkeelConfig, FairConfig, HwqSplit, K2Config, Lending, LpnsConfig, MqfqConfig,
+    PolicyConfig,
 };
 
 /// Which rules of a published policy (`lpns`, `fair`).
@@ -48,12 +49,24 @@ pub enum PolicyKind {
     Wrr,
     /// Deficit round robin among tenants by class.
     Drr,
+    /// Latency targets at the least price.
+    Evenkeel,
 }
 
 impl PolicyKind {
     /// Every one.
-    pub const ALL: [Self; 9] =
-        [Self::Passthrough, Self::Lpns, Self::Fair, Self::K2, Self::Mqfq, Self::D2fq, Self::Caps, Self::Wrr, Self::Drr];
+    pub const ALL: [Self; 10] = [
+        Self::Passthrough,
+        Self::Lpns,
+        Self::Fair,
+        Self::K2,
+        Self::Mqfq,
+        Self::D2fq,
+        Self::Caps,
+        Self::Wrr,
+        Self::Drr,
+        Self::Evenkeel,
+    ];
 
     /// The [`name`](Self::name) of each.
     pub const NAMES: [&str; Self::ALL.len()] = {
@@ -78,17 +91,23 @@ impl PolicyKind {
             Self::Caps => "caps",
             Self::Wrr => "wrr",
             Self::Drr => "drr",
+            Self::Evenkeel => "evenkeel",
         }
     }
 
     /// Whether it knows what all tenants do only if one poller serves them all.
     pub const fn needs_one_poller(self) -> bool {
-        !matches!(self, Self::Passthrough | Self::Lpns)
+        !matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
+    }
+
+    /// Whether it holds best-effort tenants back together, for guaranteed ones that may have pollers of their own.
+    pub const fn throttles_best_effort(self) -> bool {
+        matches!(self, Self::Lpns | Self::Evenkeel)
     }
 
     /// Whether it keeps latency targets: by a throttle, or because a tenant's priority may be high enough.
     pub const fn keeps_targets(self) -> bool {
-        matches!(self, Self::Lpns) || self.has_priorities()
+        self.throttles_best_effort() || self.has_priorities()
     }
 
     /// Whether tenants' priorities count.
@@ -118,6 +137,8 @@ pub enum Settings {
     Wrr(ArbitratedConfig<Option<u32>>),
     /// See [`PolicyKind::Drr`]. `max_in_flight` as for `wrr`.
     Drr(ArbitratedConfig<Option<u32>>),
+    /// See [`PolicyKind::Evenkeel`]. What it expects of the drive is the drive's.
+    Evenkeel,
 }
 
 /// What may be set of `lpns`; `None`: as the drive has it.
@@ -153,7 +174,7 @@ pub struct FairSettings {
 /// What policies must know about a drive: their settings on it where an operator says nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriveFigures {
-    /// Of `lpns`; its `cost` goes for `mqfq` and `d2fq` too.
+    /// Of `lpns`; its `cost` goes for `mqfq` and `d2fq` too, and for `evenkeel` with the rate and latencies.
     pub lpns: LpnsConfig,
     /// Of `fair`.
     pub fair: FairConfig,
@@ -174,6 +195,7 @@ impl Settings {
             PolicyKind::Caps => Self::Caps,
             PolicyKind::Wrr => Self::Wrr(ArbitratedConfig::wrr().with_max_in_flight(None)),
             PolicyKind::Drr => Self::Drr(ArbitratedConfig::drr().with_max_in_flight(None)),
+            PolicyKind::Evenkeel => Self::Evenkeel,
         }
     }
 
@@ -189,6 +211,7 @@ impl Settings {
             Self::Caps => PolicyKind::Caps,
             Self::Wrr(_) => PolicyKind::Wrr,
             Self::Drr(_) => PolicyKind::Drr,
+            Self::Evenkeel => PolicyKind::Evenkeel,
         }
     }
 
@@ -213,6 +236,7 @@ impl Settings {
             Self::Caps => PolicyConfig::Caps,
             Self::Wrr(settings) => PolicyConfig::Wrr(arbitrated(settings)),
             Self::Drr(settings) => PolicyConfig::Drr(arbitrated(settings)),
+            Self::Evenkeel => PolicyConfig::Evenkeel(EvenkeelConfig::on(drive)),
         }
     }
 }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
-    PolicyConfig, PolicyKind, PollerShape, TenantPriority, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig,
+    MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TARGET_STEPS, TenantPriority, TenantReport,
+    TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -44,6 +45,11 @@ fn config(name: &str, random: &mut Rng) -> PolicyConfig {
             PolicyConfig::D2fq(D2fqConfig { medium_gap_commands, low_gap_commands, ..D2fqConfig::default() })
         }
         "caps" => PolicyConfig::Caps,
+        "evenkeel" => PolicyConfig::Evenkeel(EvenkeelConfig {
+            max_in_flight: random.u32(1..=40),
+            floor_in_flight: random.u32(1..=4),
+            ..EvenkeelConfig::p5800x()
+        }),
         "wrr" => PolicyConfig::Wrr(arbitrated(256, random)),
         "drr" => PolicyConfig::Drr(arbitrated(1_024, random)),
         _ => unreachable!("no such policy: {name}"),
@@ -359,6 +365,7 @@ fn report(tenant: TenantId, class: Class) -> TenantReport {
         submitted: 0,
         completed: 0,
         violations: 0,
+        by_target: [0; TARGET_STEPS],
         mean_latency: Nanos::from_micros(20),
         busy_pollers: 1,
         best_effort_cap: None,

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
-    Variant, VqSlot,
+    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, TenantState,
+    Terms, Variant, VqSlot,
 };
 use support::{Workload, World};
 
@@ -200,6 +200,7 @@ fn the_window_is_split_with_other_pollers() {
         submitted: 2,
         completed: 1,
         violations: 0,
+        by_target: [0; TARGET_STEPS],
         mean_latency: T0,
         busy_pollers: 1,
         best_effort_cap: None,

@@ -3,7 +3,9 @@
 mod support;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Variant, VqSlot};
+use policy::{
+    Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, Variant, VqSlot,
+};
 use support::{INTERVAL, Workload, World};
 
 /// How long is measured.
@@ -308,6 +310,7 @@ fn report(tenant: u32, class: Class, submitted: u64, busy_pollers: u32) -> Tenan
         submitted,
         completed: submitted,
         violations: 0,
+        by_target: [0; TARGET_STEPS],
         mean_latency: Nanos::from_micros(20),
         busy_pollers,
         best_effort_cap: None,

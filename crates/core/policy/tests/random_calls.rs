@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, Terms,
+    Variant, VqSlot,
 };
 
 const SLOTS: u64 = 24;
@@ -89,6 +90,7 @@ impl Model {
             submitted: 0,
             completed: 0,
             violations: 0,
+            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos::from_micros(20),
             busy_pollers: 1,
             best_effort_cap: None,

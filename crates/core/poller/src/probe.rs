@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use io_model::{HwqId, Nanos, Op, Outcome, TenantId};
-use policy::{Bound, Class, TenantFigure, TenantReport};
+use policy::{Bound, Class, TARGET_STEPS, TenantFigure, TenantReport, target_step};
 
 use crate::Histogram;
 use crate::count::{Count, Figures};
@@ -85,6 +85,7 @@ pub(crate) struct Recent {
     submitted: u64,
     completed: u64,
     violations: u64,
+    by_target: [u32; TARGET_STEPS],
     count: u64,
     sum_ns: u64,
     busy_pollers: u32,
@@ -95,6 +96,7 @@ impl AddAssign for Recent {
         self.submitted += other.submitted;
         self.completed += other.completed;
         self.violations += other.violations;
+        self.by_target.iter_mut().zip(other.by_target).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
         self.count += other.count;
         self.sum_ns += other.sum_ns;
         self.busy_pollers += other.busy_pollers;
@@ -110,6 +112,7 @@ impl Recent {
             submitted: self.submitted,
             completed: self.completed,
             violations: self.violations,
+            by_target: self.by_target,
             mean_latency: Nanos(self.sum_ns.checked_div(self.count).unwrap_or(0)),
             busy_pollers: self.busy_pollers.max(1),
             best_effort_cap: None,
@@ -164,6 +167,7 @@ pub struct Probe {
     read_errors: Count,
     write_errors: Count,
     violations: Count,
+    by_target: [AtomicU32; TARGET_STEPS],
     latency_sum_ns: Count,
     /// Of all intervals before the current one: summed once per interval, not per command.
     served_sum_ns: Count,
@@ -217,6 +221,7 @@ impl Probe {
             read_errors: Count::default(),
             write_errors: Count::default(),
             violations: Count::default(),
+            by_target: [const { AtomicU32::new(0) }; TARGET_STEPS],
             latency_sum_ns: Count::default(),
             served_sum_ns: Count::default(),
             outage_ns: Count::default(),
@@ -290,8 +295,12 @@ impl Probe {
         }
         self.latency_sum_ns.add(latency_ns);
         self.histogram.record(latency_ns);
-        if self.class().latency_target().is_some_and(|target| latency_ns > target.0) {
-            self.violations.add(1);
+        if let Some(target) = self.class().latency_target() {
+            if latency_ns > target.0 {
+                self.violations.add(1);
+            }
+            let count = &self.by_target[target_step(Nanos(latency_ns), target)];
+            count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         let cell = self.cell(self.interval.load(Ordering::Relaxed));
         cell.count.add(1);
@@ -340,6 +349,7 @@ impl Probe {
             submitted,
             completed,
             violations: self.violations.get(),
+            by_target: self.by_target.each_ref().map(|count| count.load(Ordering::Relaxed)),
             count,
             sum_ns: last.sum_ns.get(),
             busy_pollers: u32::from(count > 0 || submitted > completed),

@@ -9,8 +9,8 @@ use io_model::{
     Backend, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token,
 };
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, PolicyConfig,
-    PolicyKind, PollerShape, TenantPriority, TenantSlot, Terms,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig,
+    MqfqConfig, PolicyConfig, PolicyKind, PollerShape, TenantPriority, TenantSlot, Terms,
 };
 use poller::{Board, Poller, Probe};
 
@@ -225,6 +225,7 @@ fn ten_thousand_tenants_leave_no_trace_under_any_policy() {
         PolicyConfig::Caps,
         PolicyConfig::Wrr(ArbitratedConfig::wrr()),
         PolicyConfig::Drr(ArbitratedConfig::drr()),
+        PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
     ];
     assert_eq!(configs.each_ref().map(PolicyConfig::name), PolicyKind::NAMES);
     for config in configs {

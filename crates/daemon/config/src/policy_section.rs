@@ -21,11 +21,12 @@ const WEIGHT_MAX_COMMANDS: u16 = 256;
 const WEIGHT_MAX_KIB: u16 = 1024;
 
 /// Which of the section's keys each policy has.
-const KEYS: [(PolicyKind, &[&str]); 9] = [
+const KEYS: [(PolicyKind, &[&str]); 10] = [
     (
         PolicyKind::Lpns,
         &["variant", "omega", "rate_iops", "min_latency", "exclusive_queues", "shared_queues", "lending"],
     ),
+    (PolicyKind::Evenkeel, &[]),
     (PolicyKind::Passthrough, &[]),
     (PolicyKind::Fair, &["variant", "min_latency", "max_latency", "epoch"]),
     (PolicyKind::K2, &["max_in_flight"]),
@@ -79,7 +80,7 @@ fn read_parameters(
     profile: &Profile,
 ) -> Option<Settings> {
     Some(match Settings::with_defaults(kind) {
-        plain @ (Settings::Passthrough | Settings::Caps) => plain,
+        plain @ (Settings::Passthrough | Settings::Caps | Settings::Evenkeel) => plain,
         Settings::Lpns(_) => Settings::Lpns(read_lpns(sink, section, profile)?),
         Settings::Fair(_) => Settings::Fair(read_fair(sink, section)?),
         Settings::K2(default) => {

@@ -197,8 +197,9 @@ fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
             let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
             let remedy = "write threads = \"shared\", or name = \"passthrough\" under [policy]";
             sink.at(mark, what, remedy);
-        } else if best_effort && matches!(policy, Settings::Lpns(_)) {
-            let what = "lpns throttles best-effort tenants, and one poller does that for all of them";
+        } else if best_effort && policy.kind().throttles_best_effort() {
+            let what =
+                format!("{} throttles best-effort tenants, and one poller does that for all of them", policy.name());
             let remedy = "write threads = \"shared\", or class = \"guaranteed\" with a latency_target";
             sink.at(mark, what, remedy);
         }

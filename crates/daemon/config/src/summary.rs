@@ -216,7 +216,7 @@ impl PolicySummary {
     fn new(policy: &Settings) -> Self {
         let named = Self { name: policy.name(), ..Self::default() };
         match policy {
-            Settings::Passthrough | Settings::Caps => named,
+            Settings::Passthrough | Settings::Caps | Settings::Evenkeel => named,
             Settings::Lpns(lpns) => Self {
                 variant: Some(lpns.variant.name()),
                 omega: lpns.omega,

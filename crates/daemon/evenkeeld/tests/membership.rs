@@ -20,7 +20,7 @@ use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice
 use policy::{Class, Limits, TenantPriority, Terms};
 use ssd_model::Profile;
 
-const POLICIES: [&str; 9] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
+const POLICIES: [&str; 10] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
 /// Tenants that come and go.
 const OTHERS: usize = 12;
 const BLOCK_BYTES: u64 = 4096;

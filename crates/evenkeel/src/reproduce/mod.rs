@@ -22,7 +22,7 @@ use crate::table;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Whose experiments.
-    #[arg(default_value = "all", value_parser = ["lpns", "fairnvme", "qos", "vbmq", "cloud", "all"])]
+    #[arg(default_value = "all", value_parser = ["lpns", "fairnvme", "qos", "vbmq", "cloud", "policy", "all"])]
     paper: String,
 
     /// The directory for the report; made if it is missing.

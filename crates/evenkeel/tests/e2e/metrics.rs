@@ -166,7 +166,8 @@ fn policies() -> String {
              [[tenant]]\nname = \"on-{name}\"\ndrive = \"{name}\"\nsize = \"4MiB\"\nrw_iops = 100000\n"
         )
     };
-    let all = ["lpns", "fair", "k2", "mqfq", "d2fq", "wrr", "drr", "passthrough", "caps"].map(drive).concat();
+    let all =
+        ["lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "wrr", "drr", "passthrough", "caps"].map(drive).concat();
     // As printed in the paper: the one that has a θ, beside a guaranteed tenant.
     format!(
         "{all}[[drive]]\nname = \"printed\"\nbackend = \"memory\"\nsize = \"8MiB\"\n\
@@ -181,11 +182,12 @@ fn each_policy_shows_what_it_has_inside() {
     let home = Home::new();
     home.configure(&policies());
     let daemon = home.serve();
-    let of_pollers: [(&str, &[&str]); 6] = [
+    let of_pollers: [(&str, &[&str]); 7] = [
         ("lpns", &["lpns_engaged", "lpns_omega", "lpns_best_effort_cap_commands", "lpns_hwq_switches_total"]),
         ("printed", &["lpns_engaged", "lpns_omega", "lpns_theta"]),
         ("fair", &["policy_window_commands"]),
         ("k2", &["policy_window_commands"]),
+        ("evenkeel", &["policy_window_commands"]),
         ("d2fq", &["d2fq_speed_ratio"]),
         ("drr", &["policy_window_commands"]),
     ];

@@ -40,7 +40,7 @@ fn serves(name: &str, policy: &str, tenants: &str) {
     let limits = tenants.contains("rw_iops").then_some("20k IOPS, reads 500MiB/s, writes 500MiB/s");
     assert_eq!(stats["tenants"][1]["limits"].as_str(), limits);
     let pollers = daemon.ready["drives"][0]["pollers"].as_array().unwrap().len();
-    assert_eq!(pollers, if matches!(name, "lpns" | "passthrough") { 2 } else { 1 });
+    assert_eq!(pollers, if matches!(name, "lpns" | "evenkeel" | "passthrough") { 2 } else { 1 });
     daemon.stop();
 }
 
@@ -64,6 +64,12 @@ fn fair() {
 #[test]
 fn k2() {
     serves("k2", "max_in_flight = 8", TENANTS);
+}
+
+#[test]
+fn evenkeel_itself() {
+    serves("evenkeel", "", TENANTS);
+    serves("evenkeel", "", &with_limits());
 }
 
 #[test]

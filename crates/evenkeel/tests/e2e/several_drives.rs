@@ -237,7 +237,7 @@ fn policies_change_under_load() {
     wait_for("the disk", || is_served(&home, "web"));
     let load = home.load("web", "--rw randrw --bs 4k --iodepth 16 --verify --runtime 600s");
     wait_for("the load", || (done(&home, "show web")["attached"] == true).then_some(()));
-    for policy in ["lpns", "k2", "fair", "wrr", "drr", "caps", "mqfq", "passthrough"] {
+    for policy in ["lpns", "evenkeel", "k2", "fair", "wrr", "drr", "caps", "mqfq", "passthrough"] {
         let applied = apply(policy);
         let step = &applied["steps"][0];
         assert_eq!((&step["action"], &step["keys"][0]["new"]), (&json!("change"), &json!(policy)), "{applied}");

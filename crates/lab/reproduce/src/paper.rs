@@ -15,11 +15,13 @@ pub enum Paper {
     Vbmq,
     /// Ways to give a cloud's virtual machines a drive.
     Cloud,
+    /// No paper: our own policy beside the others.
+    Policy,
 }
 
 impl Paper {
     /// All of them, in the report's order.
-    pub const ALL: [Self; 5] = [Self::Lpns, Self::FairNvme, Self::Qos, Self::Vbmq, Self::Cloud];
+    pub const ALL: [Self; 6] = [Self::Lpns, Self::FairNvme, Self::Qos, Self::Vbmq, Self::Cloud, Self::Policy];
 
     /// As a command line or a row names it.
     pub fn key(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Paper {
             Self::Qos => "qos",
             Self::Vbmq => "vbmq",
             Self::Cloud => "cloud",
+            Self::Policy => "policy",
         }
     }
 
@@ -40,6 +43,7 @@ impl Paper {
             Self::Qos => "QoS for NVMe SSDs",
             Self::Vbmq => "VBMq",
             Self::Cloud => "NVMe for cloud VMs",
+            Self::Policy => "Evenkeel's own policy",
         }
     }
 
@@ -57,6 +61,9 @@ impl Paper {
             Self::Qos => "Analyzing, Modeling, and Provisioning QoS for NVMe SSDs. UCC 2018",
             Self::Vbmq => "VBMq: Pursuit Bare-metal Performance by Embracing Block I/O Parallelism in Virtualization",
             Self::Cloud => "NVMe Virtualization for Cloud Virtual Machines. ICPE 2022",
+            Self::Policy => {
+                "No paper's: `evenkeel` beside the other policies, and beside the best that could be set by hand"
+            }
         }
     }
 }

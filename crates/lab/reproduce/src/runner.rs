@@ -102,6 +102,11 @@ impl Context<'_> {
         self.options.seed
     }
 
+    /// Whether a look at the report is all that is wanted.
+    pub fn is_quick(&self) -> bool {
+        self.options.quick
+    }
+
     /// How long to simulate what should run for `full`.
     pub fn span(&self, full: Nanos) -> Nanos {
         if self.options.quick { Nanos(full.0 / QUICK_DIVISOR).max(QUICK_LEAST).min(full) } else { full }

@@ -22,6 +22,16 @@ fn a_report_is_the_same_on_any_number_of_threads() {
 }
 
 #[test]
+fn our_own_policy_is_held_against_the_best_that_could_be_set() {
+    let report = quick(&[Paper::Policy], 3, 2);
+    let [price] = report.figures.as_slice() else { panic!("{} figures", report.figures.len()) };
+    assert_eq!(price.criteria.len(), 3);
+    // So short a run tells nothing of the numbers.
+    let series: HashSet<_> = price.rows.iter().map(|row| row.series.as_str()).collect();
+    assert_eq!(series, HashSet::from(["evenkeel", "lpns", "best fixed cap"]));
+}
+
+#[test]
 fn every_figure_says_what_it_shows_and_stands_alone() {
     let report = quick(&[Paper::FairNvme, Paper::Qos, Paper::Vbmq, Paper::Cloud], 1, 2);
     let mut anchors = HashSet::new();

@@ -277,6 +277,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TARGET_STEPS;
 
     const MS10: u64 = 10_000_000;
 
@@ -287,6 +288,7 @@ mod tests {
             submitted,
             completed: submitted,
             violations,
+            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos::from_micros(20),
             busy_pollers: 1,
             best_effort_cap: None,

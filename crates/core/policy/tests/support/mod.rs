@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Next, Policy, TenantReport, TenantSlot, VqSlot};
+use policy::{Class, Next, Policy, TARGET_STEPS, TenantReport, TenantSlot, VqSlot};
 
 pub const INTERVAL: Nanos = Nanos::from_millis(10);
 
@@ -270,6 +270,7 @@ impl<P: Policy> World<P> {
             submitted: seen.submitted,
             completed: seen.completed,
             violations: seen.violations,
+            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos(mean),
             busy_pollers: 1,
             best_effort_cap: None,

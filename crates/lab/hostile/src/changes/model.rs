@@ -16,7 +16,7 @@ pub const SPARES: [&str; 2] = ["spare-a", "spare-b"];
 /// MiB of each.
 pub const SPARE_MIB: u64 = 24;
 /// Policies that take over from one another while a daemon runs.
-pub const POLICIES: [&str; 8] = ["mqfq", "lpns", "k2", "fair", "wrr", "drr", "caps", "passthrough"];
+pub const POLICIES: [&str; 9] = ["mqfq", "lpns", "evenkeel", "k2", "fair", "wrr", "drr", "caps", "passthrough"];
 
 /// What a tenant is promised and held to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 pub mod cloud;
 pub mod fairnvme;
 pub mod lpns;
+pub mod policy;
 pub mod qos;
 pub mod vbmq;
 
@@ -18,6 +19,7 @@ pub fn experiments(papers: &[Paper]) -> Vec<Experiment> {
         Paper::Qos => qos::EXPERIMENTS,
         Paper::Vbmq => vbmq::EXPERIMENTS,
         Paper::Cloud => cloud::EXPERIMENTS,
+        Paper::Policy => policy::EXPERIMENTS,
     };
     Paper::ALL.into_iter().filter(|paper| papers.contains(paper)).flat_map(of).copied().collect()
 }

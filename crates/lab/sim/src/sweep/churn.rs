@@ -5,8 +5,8 @@ use std::fmt;
 use fastrand::Rng;
 use io_model::Nanos;
 use policy::{
-    ArbitratedConfig, D2fqConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig, PolicyKind, Terms,
-    Variant,
+    ArbitratedConfig, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig,
+    PolicyKind, Terms, Variant,
 };
 use ssd_model::Profile;
 
@@ -98,6 +98,7 @@ fn config(name: &str) -> Option<PolicyConfig> {
         "passthrough" => PolicyConfig::Passthrough,
         "lpns" => PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, ..LpnsConfig::p5800x() }),
         "fair" => PolicyConfig::Fair(FairConfig::p5800x()),
+        "evenkeel" => PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
         "k2" => PolicyConfig::K2(K2Config { max_in_flight: 32 }),
         "mqfq" => PolicyConfig::Mqfq(MqfqConfig::default()),
         "d2fq" => PolicyConfig::D2fq(D2fqConfig::default()),

@@ -7,8 +7,8 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, FairConfig, K2Config, Lending, Limits, LpnsConfig, MqfqConfig,
-    PolicyConfig, TenantPriority, Terms, Variant,
+    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Lending, Limits,
+    LpnsConfig, MqfqConfig, PolicyConfig, TenantPriority, Terms, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
 
@@ -347,8 +347,13 @@ fn profile(rng: &mut Rng) -> Profile {
 /// Policies that want to know more of tenants than their class have that drawn too.
 fn policy(rng: &mut Rng, tenants: &mut [Tenant]) -> PolicyConfig {
     let cost = if rng.bool() { Cost::default() } else { Cost { read: Curve::linear(13), ..Cost::default() } };
-    match rng.u8(..8) {
+    match rng.u8(..9) {
         0 => PolicyConfig::Passthrough,
+        8 => PolicyConfig::Evenkeel(EvenkeelConfig {
+            max_in_flight: *choose(rng, &[1, 16, 48, 1_000]),
+            cost,
+            ..EvenkeelConfig::p5800x()
+        }),
         1 | 2 => PolicyConfig::Lpns(lpns(rng)),
         3 => PolicyConfig::Fair(fair(rng)),
         4 => PolicyConfig::K2(K2Config { max_in_flight: *choose(rng, &[1, 8, 16, 32, 1_000]) }),
