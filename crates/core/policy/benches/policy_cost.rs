@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, Class, D2fqConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig,
-    PollerShape, TARGET_STEPS, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
+    PolicyConfig, PollerShape, TARGET_STEPS, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -142,6 +142,7 @@ fn rows() -> Vec<Row> {
         let config = LpnsConfig { variant, r_iops: 4_000_000.0, parallelism: 64, ..LpnsConfig::p5800x() };
         PolicyConfig::Lpns(config)
     };
+    let evenkeel = || PolicyConfig::Evenkeel(EvenkeelConfig { rate_iops: 4_000_000.0, ..EvenkeelConfig::p5800x() });
     let fair = |variant| PolicyConfig::Fair(FairConfig { variant, parallel_units: 256, ..FairConfig::p5800x() });
     let row = |name, config| Row { name, config, guaranteed: false, limits: Limits::default() };
     vec![
@@ -150,6 +151,8 @@ fn rows() -> Vec<Row> {
         row("lpns, nobody guaranteed", lpns(Variant::Corrected)),
         Row { guaranteed: true, ..row("lpns, one guaranteed", lpns(Variant::Corrected)) },
         row("lpns as published", lpns(Variant::Published)),
+        row("evenkeel, nobody guaranteed", evenkeel()),
+        Row { guaranteed: true, ..row("evenkeel, one guaranteed", evenkeel()) },
         row("fair", fair(Variant::Corrected)),
         row("fair as published", fair(Variant::Published)),
         row("k2", PolicyConfig::K2(K2Config { max_in_flight: 128 })),
@@ -178,8 +181,8 @@ fn main() {
         println!(r#"{{"policy_cost":[{}]}}"#, measured.iter().map(row).collect::<Vec<_>>().join(","));
         return;
     }
-    println!("{:<24} {:>8} {:>6} {:>12}", "policy", "tenants", "VQs", "ns/command");
+    println!("{:<28} {:>8} {:>6} {:>12}", "policy", "tenants", "VQs", "ns/command");
     for (policy, tenants, ns) in measured {
-        println!("{policy:<24} {tenants:>8} {:>6} {ns:>12.1}", tenants * VQS_PER_TENANT);
+        println!("{policy:<28} {tenants:>8} {:>6} {ns:>12.1}", tenants * VQS_PER_TENANT);
     }
 }

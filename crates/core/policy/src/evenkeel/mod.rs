@@ -16,6 +16,8 @@
 //! Where none was active for a second, others may have what keeps the drive busy. Several pollers: those that serve
 //! guaranteed tenants alone need to know nothing; all best-effort tenants of a drive must have one poller.
 //!
+//! A guaranteed tenant without a target goes first, and nobody is held back for it.
+//!
 //! Not implemented: other percentiles than the 99th, floors of IOPS or bandwidth, a bound.
 
 mod promises;
@@ -123,7 +125,7 @@ impl Turns for Order {
         let is_guaranteed = terms.class.is_guaranteed();
         match (std::mem::replace(&mut it.is_guaranteed, is_guaranteed), is_guaranteed) {
             (true, false) => self.in_flight += it.in_flight,
-            (false, true) => self.in_flight -= it.in_flight,
+            (false, true) => self.in_flight = self.in_flight.saturating_sub(it.in_flight),
             _ => {}
         }
         self.others.set_weight(tenant, terms.class.weight_or(1));
