@@ -52,7 +52,8 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps, Arbitrated => Arbitrated, Evenkeel => Evenkeel);
+boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps);
+boxed!(Arbitrated => Arbitrated, Evenkeel => Evenkeel);
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {

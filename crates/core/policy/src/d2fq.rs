@@ -24,7 +24,7 @@ use crate::cost::Cost;
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List, NONE};
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A tenant without commands for so long is not active any more, and starts anew without credit or debt.
 const GRACE: Nanos = Nanos::from_millis(200);
@@ -364,7 +364,7 @@ impl ByFlow for D2fq {
         self.flows.turns.completed(tenant.0, class_of(hwq.0), cost, now);
     }
 
-    fn end_interval(&mut self, _: &[crate::TenantReport], now: Nanos) {
+    fn end_interval(&mut self, _: &[TenantReport], now: Nanos) {
         self.flows.turns.expire(now);
         if now >= self.period_end {
             self.period_end = now + PERIOD;

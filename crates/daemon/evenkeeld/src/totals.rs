@@ -84,7 +84,8 @@ impl Ledger {
             known.probes = probes.clone();
         }
         known.is_seen = true;
-        known.count();
+        known.total = known.before.clone();
+        known.total += &counted(&known.probes);
         known.total.clone()
     }
 
@@ -114,13 +115,6 @@ impl Ledger {
             self.total(drive, name, probes);
         }
         self.record();
-    }
-}
-
-impl Known {
-    fn count(&mut self) {
-        self.total = self.before.clone();
-        self.total += &counted(&self.probes);
     }
 }
 
