@@ -147,7 +147,7 @@ impl World {
         let mut poller = Poller::new(Checked::new(Drive(Rc::clone(&shelf))), policy, Arc::clone(&board), Nanos(0));
         let guests = (0..TENANTS as u16).map(|number| {
             let class = match number {
-                0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) },
+                0 => Class::guaranteed(Some(Nanos::from_micros(50))),
                 weight => Class::BestEffort { weight: weight.into() },
             };
             let probe = Arc::new(Probe::new(TenantId(number.into()), class));

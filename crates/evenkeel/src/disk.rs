@@ -215,9 +215,21 @@ struct Terms {
     #[arg(long)]
     class: Option<String>,
 
-    /// The promise to a guaranteed disk for 99 of 100 commands, such as 50us
+    /// The promise to a guaranteed disk, such as 50us
     #[arg(long, value_name = "TIME")]
     latency_target: Option<String>,
+
+    /// The percentage of its commands that this is for, 50 to 99.9 [default: 99]
+    #[arg(long, value_name = "PERCENT")]
+    latency_percentile: Option<f64>,
+
+    /// What a best-effort disk gets at least while it asks for it, under evenkeel: commands per second, such as 20k
+    #[arg(long, value_name = "RATE")]
+    min_iops: Option<String>,
+
+    /// The same in bytes per second, such as 200MiB/s
+    #[arg(long, value_name = "RATE")]
+    min_bandwidth: Option<String>,
 
     /// The share of a best-effort disk, 1 to 10000
     #[arg(long, value_name = "N")]
@@ -323,13 +335,17 @@ struct FrontEnd {
 
 impl Terms {
     fn change(self, front_end: FrontEnd) -> DiskChange {
-        let Self { class, latency_target, weight, priority, rw_iops, r_iops, w_iops, .. } = self;
+        let Self { class, latency_target, latency_percentile, weight, min_iops, min_bandwidth, .. } = self;
+        let Self { priority, rw_iops, r_iops, w_iops, .. } = self;
         let Self { rw_bandwidth, r_bandwidth, w_bandwidth, burst, overcommit, .. } = self;
         let FrontEnd { frontend, isolation, queues, read_only, doorbells, threads, mode, cpus, .. } = front_end;
         let FrontEnd { queue_depth, max_memory, max_maps, socket_user, socket_group, socket_mode, .. } = front_end;
         DiskChange {
             class,
             latency_target,
+            latency_percentile,
+            min_iops,
+            min_bandwidth,
             weight,
             priority,
             rw_iops,

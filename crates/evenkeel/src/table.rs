@@ -65,10 +65,17 @@ pub fn health(health: &DriveHealth) -> String {
     )
 }
 
+/// Which commands a target is for, where these are not 99 of 100.
+pub fn of_commands(percentile: Option<f64>) -> String {
+    percentile.filter(|percent| *percent != 99.0).map(|percent| format!(" for {percent} %")).unwrap_or_default()
+}
+
 /// What a tenant was promised, in few words.
 pub fn promise(row: &TenantRow) -> String {
-    let target = row.latency_target_us.map(|target| format!("≤ {}", span(target)));
-    let mut words: Vec<String> = target.into_iter().chain(row.priority.clone()).collect();
+    let target =
+        row.latency_target_us.map(|target| format!("≤ {}{}", span(target), of_commands(row.latency_percentile)));
+    let floor = row.floor.iter().map(|floor| format!("≥ {floor}"));
+    let mut words: Vec<String> = target.into_iter().chain(floor).chain(row.priority.clone()).collect();
     if words.is_empty()
         && let Some(weight) = row.weight.filter(|weight| row.limits.is_none() || *weight > 1)
     {

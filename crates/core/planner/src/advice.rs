@@ -88,7 +88,7 @@ impl Change {
             }
             Self::Target { tenant, to, .. } => {
                 if let Some(tenant) = tenants.get_mut(tenant) {
-                    tenant.class = Class::Guaranteed { latency_target: Some(to) };
+                    tenant.class = Class::guaranteed(Some(to));
                 }
             }
         }

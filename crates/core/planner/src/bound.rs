@@ -115,7 +115,7 @@ mod tests {
             profile.arbitration = arbitration.unwrap_or(profile.arbitration);
             let tenant = Tenant {
                 name: "a".to_owned(),
-                class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(100)) },
+                class: Class::guaranteed(Some(Nanos::from_micros(100))),
                 priority: QueuePriority::High,
                 load: Load::Closed { depth: 1 },
                 read_share: 1.0,

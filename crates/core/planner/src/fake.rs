@@ -13,7 +13,7 @@ pub fn site() -> Site {
 
 /// A 4 KiB random read at a time, promised a latency.
 pub fn guaranteed(name: &str, target_us: u64) -> Tenant {
-    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(target_us)) };
+    let class = Class::guaranteed(Some(Nanos::from_micros(target_us)));
     Tenant { class, ..best_effort(name, 1) }
 }
 

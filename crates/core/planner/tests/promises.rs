@@ -28,7 +28,7 @@ fn policies() -> [PolicyConfig; 6] {
 
 fn tenant() -> impl Strategy<Value = Tenant> {
     let class = prop_oneof![
-        (20u64..5_000).prop_map(|us| Class::Guaranteed { latency_target: Some(Nanos::from_micros(us)) }),
+        (20u64..5_000).prop_map(|us| Class::guaranteed(Some(Nanos::from_micros(us)))),
         (1u32..=100).prop_map(|weight| Class::BestEffort { weight }),
     ];
     let priority = prop::sample::select(vec![QueuePriority::High, QueuePriority::Medium, QueuePriority::Low]);
@@ -126,7 +126,7 @@ fn a_plan_for_256_tenants_takes_few_questions() {
     let kind = |index: u64| Tenant {
         name: format!("t{index}"),
         class: match index % 4 {
-            0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(300 + index)) },
+            0 => Class::guaranteed(Some(Nanos::from_micros(300 + index))),
             _ => Class::BestEffort { weight: 1 },
         },
         priority: QueuePriority::Medium,

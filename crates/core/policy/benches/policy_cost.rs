@@ -50,7 +50,7 @@ struct Load {
 
 fn class(tenant: u16, guaranteed: bool) -> Class {
     if guaranteed && tenant == 0 {
-        Class::Guaranteed { latency_target: Some(Nanos::from_micros(100)) }
+        Class::guaranteed(Some(Nanos::from_micros(100)))
     } else {
         Class::BestEffort { weight: u32::from(tenant % 4) + 1 }
     }

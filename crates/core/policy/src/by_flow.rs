@@ -64,11 +64,8 @@ pub(crate) trait ByFlow {
     /// See [`Policy::figures`].
     fn inside(&self, _tell: &mut dyn FnMut(PolicyFigure, f64)) {}
 
-    /// How far a tenant is ahead of the slowest, in commands at weight 1, where the policy knows; see
-    /// [`TenantFigure::Lead`].
-    fn lead_of(&self, _tenant: TenantSlot) -> Option<f64> {
-        None
-    }
+    /// See [`Policy::tenant_figures`].
+    fn inside_of(&self, _tenant: TenantSlot, _tell: &mut dyn FnMut(TenantFigure, f64)) {}
 }
 
 impl<P: ByFlow> Policy for P {
@@ -153,8 +150,6 @@ impl<P: ByFlow> Policy for P {
     }
 
     fn tenant_figures(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
-        if let Some(lead) = self.lead_of(tenant) {
-            tell(TenantFigure::Lead, lead);
-        }
+        self.inside_of(tenant, tell);
     }
 }

@@ -24,7 +24,7 @@ use crate::cost::Cost;
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List, NONE};
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A tenant without commands for so long is not active any more, and starts anew without credit or debt.
 const GRACE: Nanos = Nanos::from_millis(200);
@@ -382,10 +382,12 @@ impl ByFlow for D2fq {
         tell(PolicyFigure::D2fqRatio, self.ratio.into());
     }
 
-    fn lead_of(&self, tenant: TenantSlot) -> Option<f64> {
+    fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
         let Tenants { tenants, lowest, .. } = &self.flows.turns;
-        let ticks = tenants.get(usize::from(tenant.0))?.virtual_time.saturating_sub(*lowest);
-        Some(ticks as f64 / TICKS_PER_COMMAND as f64)
+        if let Some(it) = tenants.get(usize::from(tenant.0)) {
+            let ticks = it.virtual_time.saturating_sub(*lowest);
+            tell(TenantFigure::Lead, ticks as f64 / TICKS_PER_COMMAND as f64);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | here | the contract: [`Policy`], [`Next`], [`TenantReport`] |
 //! | `terms` | [`Terms`]: what a tenant was promised and is held to; they may change while it runs |
+//! | `percentile` | [`Percentile`]: the part of commands that a latency target is for |
 //! | `settings` | [`Settings`]: which policy, as an operator asks for it; [`Settings::on`] a drive it is a [`PolicyConfig`] |
 //! | `config` | [`PolicyConfig`]: all that a policy needs; builds one for a poller |
 //! | `any` | [`AnyPolicy`]: one of them, chosen at run time, within each tenant's limits |
@@ -57,6 +58,7 @@ mod lpns;
 mod mqfq;
 pub mod netcalc;
 mod passthrough;
+mod percentile;
 mod ready;
 mod roster;
 mod settings;
@@ -76,8 +78,9 @@ pub use k2::{K2, K2Config};
 pub use lpns::{Bound, HwqSplit, Lending, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
+pub use percentile::Percentile;
 pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
-pub use terms::{Class, Limits, TenantPriority, Terms};
+pub use terms::{Class, Floor, Limits, TenantPriority, Terms};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 

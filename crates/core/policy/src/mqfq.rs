@@ -19,7 +19,7 @@ use crate::cost::{COST_UNIT, Cost};
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms};
+use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantSlot, Terms};
 
 /// Settings of [`Mqfq`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,10 +237,12 @@ impl ByFlow for Mqfq {
         tell(PolicyFigure::Window, self.max_in_flight.into());
     }
 
-    fn lead_of(&self, tenant: TenantSlot) -> Option<f64> {
+    fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
         let VirtualTime { flows, now, .. } = &self.flows.turns;
-        let ticks = flows.get(usize::from(tenant.0))?.start.saturating_sub(*now);
-        Some(ticks as f64 / TICKS_PER_COMMAND as f64)
+        if let Some(it) = flows.get(usize::from(tenant.0)) {
+            let ticks = it.start.saturating_sub(*now);
+            tell(TenantFigure::Lead, ticks as f64 / TICKS_PER_COMMAND as f64);
+        }
     }
 }
 

@@ -110,6 +110,11 @@ impl PolicyKind {
         self.throttles_best_effort() || self.has_priorities()
     }
 
+    /// Whether it keeps what best-effort tenants are to get at least.
+    pub const fn keeps_floors(self) -> bool {
+        matches!(self, Self::Evenkeel)
+    }
+
     /// Whether tenants' priorities count.
     pub const fn has_priorities(self) -> bool {
         matches!(self, Self::Wrr | Self::Drr)

@@ -5,7 +5,7 @@ use std::fmt;
 use io_model::units::{Bandwidth, Rate};
 use io_model::{Nanos, QueuePriority};
 
-use crate::ConfigError;
+use crate::{ConfigError, Percentile};
 
 /// What a tenant was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Class {
     Guaranteed {
         /// The promise. `None`: as good as the drive can, no number given.
         latency_target: Option<Nanos>,
+        /// The part of its commands that it is for.
+        percentile: Percentile,
     },
     /// A share in proportion to its weight.
     BestEffort {
@@ -23,6 +25,11 @@ pub enum Class {
 }
 
 impl Class {
+    /// A latency for 99 of 100 commands, with or without a number.
+    pub const fn guaranteed(latency_target: Option<Nanos>) -> Self {
+        Self::Guaranteed { latency_target, percentile: Percentile::P99 }
+    }
+
     /// As files and tables name it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,8 +54,16 @@ impl Class {
     /// The latency that was promised, if it has a number.
     pub const fn latency_target(self) -> Option<Nanos> {
         match self {
-            Self::Guaranteed { latency_target } => latency_target,
+            Self::Guaranteed { latency_target, .. } => latency_target,
             Self::BestEffort { .. } => None,
+        }
+    }
+
+    /// The latency that was promised, if it has a number, and the part of commands that it is for.
+    pub const fn promise(self) -> Option<(Nanos, Percentile)> {
+        match self {
+            Self::Guaranteed { latency_target: Some(target), percentile } => Some((target, percentile)),
+            Self::Guaranteed { latency_target: None, .. } | Self::BestEffort { .. } => None,
         }
     }
 
@@ -176,6 +191,42 @@ impl fmt::Display for Limits {
     }
 }
 
+/// What a best-effort tenant gets at least while it asks for it, before anybody's weight counts; 0: nothing is promised.
+/// Heeded by [`Evenkeel`](crate::Evenkeel). Of both it gets what it asks for (QoS paper, Eqs. 1 and 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Floor {
+    /// Commands per second, up to [`Limits::MOST_IOS_PER_SEC`].
+    pub ios_per_sec: u64,
+    /// MiB per second, both ways, up to [`Limits::MOST_MBYTES_PER_SEC`].
+    pub mbytes_per_sec: u64,
+}
+
+impl Floor {
+    /// Whether nothing is promised.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Commands of `mean_len_bytes` (above 0) per second that it comes to.
+    pub fn iops(&self, mean_len_bytes: f64) -> f64 {
+        (self.ios_per_sec as f64).max((self.mbytes_per_sec << 20) as f64 / mean_len_bytes)
+    }
+
+    /// As it is shown; `None` where nothing is promised.
+    pub fn in_words(&self) -> Option<String> {
+        (!self.is_empty()).then(|| self.to_string())
+    }
+}
+
+/// As an operator would say it: `20k IOPS, 200MiB/s`.
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ios = (self.ios_per_sec > 0).then(|| format!("{} IOPS", Rate(self.ios_per_sec)));
+        let bandwidth = (self.mbytes_per_sec > 0).then(|| Bandwidth::from_mib(self.mbytes_per_sec).to_string());
+        f.write_str(&ios.into_iter().chain(bandwidth).collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// Whence a tenant's priority comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TenantPriority {
@@ -226,6 +277,8 @@ pub struct Terms {
     pub class: Class,
     /// What it may do at most. Out of range: the highest limit there is; see [`Limits::validate`].
     pub limits: Limits,
+    /// What a best-effort tenant gets at least.
+    pub floor: Floor,
     /// What it counts for under `wrr` and `drr`.
     pub priority: TenantPriority,
 }
@@ -233,7 +286,7 @@ pub struct Terms {
 impl Terms {
     /// A latency, with or without a number; no limits, medium priority.
     pub fn guaranteed(latency_target: Option<Nanos>) -> Self {
-        Class::Guaranteed { latency_target }.into()
+        Class::guaranteed(latency_target).into()
     }
 
     /// A share by weight, 1 to 10000; no limits, medium priority.
@@ -242,7 +295,8 @@ impl Terms {
     }
 
     /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0, where each has as
-    /// many of them: an equal share of the limits, at least one command and one MiB per second; all else as it is.
+    /// many of them: an equal share of the limits, at least one command and one MiB per second; all else as it is (who
+    /// keeps floors sees all queues of a best-effort tenant).
     pub fn share(&self, number: u16, of: u16) -> Self {
         Self { limits: self.limits.share(number, of), ..*self }
     }
@@ -250,7 +304,7 @@ impl Terms {
 
 impl From<Class> for Terms {
     fn from(class: Class) -> Self {
-        Self { class, limits: Limits::default(), priority: TenantPriority::default() }
+        Self { class, limits: Limits::default(), floor: Floor::default(), priority: TenantPriority::default() }
     }
 }
 
@@ -275,6 +329,14 @@ mod tests {
         assert_eq!(apart.in_words().as_deref(), Some("reads 5k IOPS, writes 700 IOPS, burst 1500ms"));
         assert_eq!(Limits { burst, ..Limits::default() }.in_words(), None);
         assert_eq!(Limits::default().in_words(), None);
+    }
+
+    #[test]
+    fn a_floor_is_told_as_a_file_has_it() {
+        let floor = Floor { ios_per_sec: 20_000, mbytes_per_sec: 200 };
+        assert_eq!(floor.in_words().as_deref(), Some("20k IOPS, 200MiB/s"));
+        assert_eq!(Floor::default().in_words(), None);
+        assert_eq!((floor.iops(4096.0), floor.iops(1048576.0)), (51_200.0, 20_000.0));
     }
 
     #[test]

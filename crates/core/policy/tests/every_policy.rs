@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Limits, LpnsConfig,
     MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TARGET_STEPS, TenantPriority, TenantReport,
     TenantSlot, Terms, Variant, VqSlot,
 };
@@ -75,19 +75,20 @@ fn terms(class: Class, random: &mut Rng) -> Terms {
         w_ios_per_sec: limit(20, 50_000),
         burst: Nanos(limit(1, 50_000_000)),
     };
+    let floor = Floor { ios_per_sec: limit(1, 20_000), mbytes_per_sec: limit(1, 100) };
     let priority = match random.u64(..4) {
         0 => TenantPriority::Fixed(QueuePriority::High),
         1 => TenantPriority::Fixed(QueuePriority::Medium),
         2 => TenantPriority::Fixed(QueuePriority::Low),
         _ => TenantPriority::OfQueue,
     };
-    Terms { class, limits, priority }
+    Terms { class, limits, floor, priority }
 }
 
 fn class(random: &mut Rng) -> Class {
     match random.u64(..6) {
-        0 => Class::Guaranteed { latency_target: None },
-        1 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(random.u32(20..=400).into())) },
+        0 => Class::guaranteed(None),
+        1 => Class::guaranteed(Some(Nanos::from_micros(random.u32(20..=400).into()))),
         _ => Class::BestEffort { weight: random.u32(1..=8) },
     }
 }
@@ -147,8 +148,8 @@ impl World {
         let policy = config.build(&shape).expect("valid settings");
         assert_eq!((config.name(), policy.name()), (name, name));
         let classes = (0..TENANTS).map(|tenant| match tenant {
-            0 if guaranteed > 0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
-            _ if tenant < guaranteed => Class::Guaranteed { latency_target: None },
+            0 if guaranteed > 0 => Class::guaranteed(Some(Nanos::from_micros(40))),
+            _ if tenant < guaranteed => Class::guaranteed(None),
             _ => Class::BestEffort { weight: random.u32(1..=8) },
         });
         let classes: Vec<_> = classes.collect();

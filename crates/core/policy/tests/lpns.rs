@@ -319,7 +319,7 @@ fn report(tenant: u32, class: Class, submitted: u64, busy_pollers: u32) -> Tenan
 
 #[test]
 fn a_larger_cap_is_told_an_interval_before_it_is_used() {
-    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let class = Class::guaranteed(Some(Nanos::from_micros(50)));
     let mut policy = corrected();
     let (own, best_effort) = (VqId { tenant: TenantId(1), index: 1 }, Class::BestEffort { weight: 1 });
     policy.attach(VqSlot(0), own, TenantSlot(0), &best_effort.into(), Nanos(0));
@@ -347,7 +347,7 @@ fn a_larger_cap_is_told_an_interval_before_it_is_used() {
 
 #[test]
 fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
-    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let class = Class::guaranteed(Some(Nanos::from_micros(50)));
     let sent_at_each = |busy_pollers: u32| -> Vec<u32> {
         let at = |interval| Nanos::from_millis(10 * interval);
         // Each poller serves one of the tenant's virtqueues, whose indexes count from 1.
@@ -374,7 +374,7 @@ fn pollers_that_serve_one_guaranteed_tenant_share_its_limit() {
 
 #[test]
 fn the_first_virtqueue_index_is_like_any_other() {
-    let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let class = Class::guaranteed(Some(Nanos::from_micros(50)));
     let hwqs: Vec<_> = [0, 1, 64]
         .map(|index| {
             let mut policy = corrected();

@@ -83,8 +83,8 @@ impl Model {
         let reports = (0..TENANTS).map(|tenant| TenantReport {
             tenant: TenantId(tenant as u32),
             class: match tenant {
-                0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(40)) },
-                1 => Class::Guaranteed { latency_target: None },
+                0 => Class::guaranteed(Some(Nanos::from_micros(40))),
+                1 => Class::guaranteed(None),
                 _ => Class::BestEffort { weight: 1 + random.u64(..10_000) as u32 },
             },
             submitted: 0,
@@ -224,7 +224,7 @@ impl Model {
         let latency = self.now - sent;
         let report = &mut self.reports[usize::from(tenant.0)];
         report.completed += 1;
-        if let Class::Guaranteed { latency_target: Some(target) } = report.class {
+        if let Some(target) = report.class.latency_target() {
             report.violations += u64::from(latency > target);
         }
         self.policy.completed(slot, hwq, tenant, op, len_bytes, latency, self.now);

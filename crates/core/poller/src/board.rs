@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use io_model::Op;
 
-    const CLASS: Class = Class::Guaranteed { latency_target: Some(Nanos(50)) };
+    const CLASS: Class = Class::guaranteed(Some(Nanos(50)));
 
     /// A poller of one tenant in slot 0.
     fn poller(board: &Board, tenant: u32) -> (Arc<Probe>, Arc<Shared>) {

@@ -170,6 +170,13 @@ impl Percentiles {
         let [p50_ns, p99_ns, p999_ns, p9999_ns, max_ns] = values_at(shares, new.buckets(), delta);
         Self { p50_ns, p99_ns, p999_ns, p9999_ns, max_ns }
     }
+
+    /// One quantile, 0 to 1, of the same.
+    pub fn one_between(old: &HistogramCounts, new: &HistogramCounts, quantile: f64) -> u64 {
+        let delta = |bucket| new.count(bucket).saturating_sub(old.count(bucket));
+        let [value_ns] = values_at([quantile], new.buckets(), delta);
+        value_ns
+    }
 }
 
 #[cfg(test)]
@@ -207,6 +214,7 @@ mod tests {
         let old = histogram.counts();
         let all = Percentiles::between(&HistogramCounts::default(), &old);
         assert_eq!((all.p50_ns, all.p99_ns, all.max_ns), (25, 50, 50));
+        assert_eq!(Percentiles::one_between(&HistogramCounts::default(), &old, 0.9), 45);
         histogram.record(60);
         assert_eq!(Percentiles::between(&old, &histogram.counts()).p50_ns, 60);
         assert_eq!(Percentiles::between(&old, &old), Percentiles::default());

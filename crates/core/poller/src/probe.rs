@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use io_model::{HwqId, Nanos, Op, Outcome, TenantId};
-use policy::{Bound, Class, TARGET_STEPS, TenantFigure, TenantReport, target_step};
+use policy::{Bound, Class, Percentile, TARGET_STEPS, TenantFigure, TenantReport, target_step};
 
 use crate::Histogram;
 use crate::count::{Count, Figures};
@@ -120,21 +120,24 @@ impl Recent {
     }
 }
 
-/// A class in one word, so that its kind and its number are always of the same one.
+/// A class in one word, so that its kind and its numbers are always of the same one.
 #[derive(Debug)]
 struct ClassWord(AtomicU64);
 
 impl ClassWord {
-    /// Set: guaranteed, and the rest is the target in ns.
+    /// Set: guaranteed. Then commands of a million that may be late, and the target in ns.
     const GUARANTEED: u64 = 1 << 63;
+    const TARGET_BITS: u32 = 43;
     /// In the place of a target: none was named.
-    const UNNAMED: u64 = Self::GUARANTEED - 1;
+    const UNNAMED: u64 = (1 << Self::TARGET_BITS) - 1;
 
     fn set(&self, class: Class) {
         let word = match class {
-            // No target is as long as 292 years.
-            Class::Guaranteed { latency_target: Some(target) } => Self::GUARANTEED | target.0.min(Self::UNNAMED - 1),
-            Class::Guaranteed { latency_target: None } => Self::GUARANTEED | Self::UNNAMED,
+            Class::Guaranteed { latency_target, percentile } => {
+                // No target is as long as two hours.
+                let target = latency_target.map_or(Self::UNNAMED, |target| target.0.min(Self::UNNAMED - 1));
+                Self::GUARANTEED | u64::from(percentile.late_ppm()) << Self::TARGET_BITS | target
+            }
             Class::BestEffort { weight } => weight.into(),
         };
         self.0.store(word, Ordering::Relaxed);
@@ -143,11 +146,12 @@ impl ClassWord {
     #[inline]
     fn get(&self) -> Class {
         let word = self.0.load(Ordering::Relaxed);
-        match word & Self::UNNAMED {
-            weight if word & Self::GUARANTEED == 0 => Class::BestEffort { weight: weight as u32 },
-            Self::UNNAMED => Class::Guaranteed { latency_target: None },
-            target_ns => Class::Guaranteed { latency_target: Some(Nanos(target_ns)) },
+        if word & Self::GUARANTEED == 0 {
+            return Class::BestEffort { weight: word as u32 };
         }
+        let target = Some(Nanos(word & Self::UNNAMED)).filter(|target| target.0 < Self::UNNAMED);
+        let late_ppm = (word & !Self::GUARANTEED) >> Self::TARGET_BITS;
+        Class::Guaranteed { latency_target: target, percentile: Percentile::from_late_ppm(late_ppm as u32) }
     }
 }
 
@@ -471,7 +475,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_of_the_finished_interval() {
-        let probe = Probe::new(TenantId(1), Class::Guaranteed { latency_target: Some(Nanos(50)) });
+        let probe = Probe::new(TenantId(1), Class::guaranteed(Some(Nanos(50))));
         for interval in 0..20 {
             probe.submitted();
             probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(interval + 40));
@@ -491,9 +495,13 @@ mod tests {
     #[test]
     fn a_class_is_read_as_it_was_set() {
         let probe = Probe::new(TenantId(u32::MAX), Class::BestEffort { weight: 10_000 });
-        let target = |ns| Class::Guaranteed { latency_target: Some(Nanos(ns)) };
-        let unnamed = Class::Guaranteed { latency_target: None };
-        for class in [unnamed, target(0), target(50_000), Class::BestEffort { weight: u32::MAX }, target(1 << 40)] {
+        let promised = |ns: u64, percent| Class::Guaranteed {
+            latency_target: Some(Nanos(ns)),
+            percentile: Percentile::new(percent).expect("a percentile"),
+        };
+        let unnamed = Class::guaranteed(None);
+        let targets = [promised(0, 50.0), promised(50_000, 99.0), promised(1 << 40, 99.9)];
+        for class in targets.into_iter().chain([unnamed, Class::BestEffort { weight: u32::MAX }]) {
             probe.set_class(class);
             assert_eq!(probe.class(), class);
         }

@@ -9,7 +9,7 @@ use io_model::{
     Backend, Done, Fetch, HwqId, Io, IoBuf, Nanos, Op, Outcome, Place, QueuePriority, Source, TenantId, Token,
 };
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig,
+    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Limits, LpnsConfig,
     MqfqConfig, PolicyConfig, PolicyKind, PollerShape, TenantPriority, TenantSlot, Terms,
 };
 use poller::{Board, Poller, Probe};
@@ -22,7 +22,7 @@ const STEP: Nanos = Nanos::from_micros(20);
 
 fn terms(random: &mut Rng) -> Terms {
     let class = match random.u64(..4) {
-        0 => Class::Guaranteed { latency_target: Some(Nanos::from_micros(20 + random.u64(..400))) },
+        0 => Class::guaranteed(Some(Nanos::from_micros(20 + random.u64(..400)))),
         _ => Class::BestEffort { weight: 1 + random.u64(..10_000) as u32 },
     };
     let priority = match random.u64(..4) {
@@ -32,7 +32,8 @@ fn terms(random: &mut Rng) -> Terms {
         _ => TenantPriority::default(),
     };
     let rw_ios_per_sec = if random.u64(..2) == 0 { 0 } else { 1 + random.u64(..100_000) };
-    Terms { class, priority, limits: Limits { rw_ios_per_sec, ..Limits::default() } }
+    let floor = Floor { ios_per_sec: random.u64(0..3_000), ..Floor::default() };
+    Terms { class, priority, floor, limits: Limits { rw_ios_per_sec, ..Limits::default() } }
 }
 
 /// VQs 1 and up with reads of 4 KiB.

@@ -7,7 +7,7 @@ use crate::Attachment;
 
 /// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
 /// the same default.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDisk {
     /// 1 to 63 of `a-z 0-9 _ -`, unique among the living.
@@ -24,9 +24,19 @@ pub struct NewDisk {
     /// `best-effort` (the default) or `guaranteed`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub class: Option<String>,
-    /// The promise to a guaranteed tenant for 99 of 100 commands, such as `50us`.
+    /// The promise to a guaranteed tenant, such as `50us`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_target: Option<String>,
+    /// The percentage of its commands that this is for, 50 to 99.9; 99 if left out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_percentile: Option<f64>,
+    /// What a best-effort tenant gets at least while it asks for it, under `evenkeel`: commands per second, such as
+    /// `20k`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min_iops: Option<String>,
+    /// The same in bytes per second, in whole MiB, such as `200MiB/s`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min_bandwidth: Option<String>,
     /// The share of a best-effort tenant, 1 to 10000.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub weight: Option<u32>,
@@ -112,11 +122,11 @@ pub struct NewDisk {
 /// Instead of a limit: there is none from now on.
 const NO_LIMIT: &str = "none";
 
-/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit that is `none`
-/// is taken away, and the burst goes with the last one.
+/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit or a least that
+/// is `none` is taken away, and the burst goes with the last limit.
 ///
 /// From `frontend` on: how its guest reaches it, which changes only while no client is attached.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiskChange {
     /// A larger one than it has: it grows, while it is in use. See [`NewDisk::size`].
@@ -128,6 +138,15 @@ pub struct DiskChange {
     /// See [`NewDisk::latency_target`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency_target: Option<String>,
+    /// See [`NewDisk::latency_percentile`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_percentile: Option<f64>,
+    /// See [`NewDisk::min_iops`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min_iops: Option<String>,
+    /// See [`NewDisk::min_bandwidth`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub min_bandwidth: Option<String>,
     /// See [`NewDisk::weight`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub weight: Option<u32>,
@@ -234,18 +253,20 @@ impl DiskChange {
         let limit = |new: &Option<String>, old: &Option<String>| {
             new.as_ref().or(old.as_ref()).filter(|limit| *limit != NO_LIMIT).cloned()
         };
-        let (mut latency_target, mut weight, mut overcommit) =
-            (disk.latency_target.clone(), disk.weight, disk.overcommit);
+        let mut disk = disk.clone();
         match self.class.as_deref() {
-            Some("best-effort") => (latency_target, overcommit) = (None, None),
-            Some("guaranteed") => weight = None,
+            Some("best-effort") => (disk.latency_target, disk.latency_percentile, disk.overcommit) = (None, None, None),
+            Some("guaranteed") => (disk.weight, disk.min_iops, disk.min_bandwidth) = (None, None, None),
             _ => {}
         }
         let mut changed = NewDisk {
             size: self.size.clone().unwrap_or_else(|| disk.size.clone()),
             class: self.class.clone().or_else(|| disk.class.clone()),
-            latency_target: self.latency_target.clone().or(latency_target),
-            weight: self.weight.or(weight),
+            latency_target: self.latency_target.clone().or_else(|| disk.latency_target.clone()),
+            latency_percentile: self.latency_percentile.or(disk.latency_percentile),
+            weight: self.weight.or(disk.weight),
+            min_iops: limit(&self.min_iops, &disk.min_iops),
+            min_bandwidth: limit(&self.min_bandwidth, &disk.min_bandwidth),
             priority: self.priority.clone().or_else(|| disk.priority.clone()),
             rw_iops: limit(&self.rw_iops, &disk.rw_iops),
             r_iops: limit(&self.r_iops, &disk.r_iops),
@@ -254,8 +275,8 @@ impl DiskChange {
             r_bandwidth: limit(&self.r_bandwidth, &disk.r_bandwidth),
             w_bandwidth: limit(&self.w_bandwidth, &disk.w_bandwidth),
             burst: limit(&self.burst, &disk.burst),
-            overcommit: self.overcommit.or(overcommit),
-            ..disk.clone()
+            overcommit: self.overcommit.or(disk.overcommit),
+            ..disk
         };
         let NewDisk { rw_iops, r_iops, w_iops, rw_bandwidth, r_bandwidth, w_bandwidth, .. } = &changed;
         let is_limited =
@@ -388,6 +409,12 @@ pub struct Disk {
     pub weight: Option<u32>,
     /// The promise to a guaranteed one, in microseconds.
     pub latency_target_us: Option<f64>,
+    /// The percentage of its commands that this is for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_percentile: Option<f64>,
+    /// What a best-effort disk gets at least, in words.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub floor: Option<String>,
     /// What it may do at most, in words.
     pub limits: Option<String>,
     /// The same in numbers.

@@ -75,8 +75,14 @@ pub struct LiveTenant {
     pub class: String,
     /// The share of a best-effort tenant.
     pub weight: Option<u32>,
-    /// The promise to a guaranteed tenant: 99 of 100 commands take no longer.
+    /// The promise to a guaranteed tenant.
     pub target_ns: Option<u64>,
+    /// The percentage of its commands that take no longer.
+    #[serde(default)]
+    pub latency_percentile: Option<f64>,
+    /// What a best-effort tenant gets at least, in words.
+    #[serde(default)]
+    pub floor: Option<String>,
     /// What 99 of 100 of its commands are expected to take, where there is a model.
     pub predicted_p99_ns: Option<u64>,
     /// What it did in the span; none where there was no span.

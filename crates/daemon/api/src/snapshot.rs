@@ -56,6 +56,15 @@ pub struct TenantRow {
     pub weight: Option<u32>,
     /// The promise to a guaranteed tenant.
     pub latency_target_us: Option<f64>,
+    /// The percentage of its commands that this is for.
+    #[serde(default)]
+    pub latency_percentile: Option<f64>,
+    /// That percentile of their latencies.
+    #[serde(default)]
+    pub at_percentile_us: Option<f64>,
+    /// What a best-effort tenant gets at least, in words.
+    #[serde(default)]
+    pub floor: Option<String>,
     /// What it may do at most, in words.
     pub limits: Option<String>,
     /// `urgent`, `high`, `medium`, `low` or `client` under `wrr` and `drr`.
@@ -101,7 +110,7 @@ pub struct TenantRow {
     pub hwqs: Vec<u16>,
     /// What the model says; none where the file names no drive, or there is no model of the policy.
     pub predicted: Option<Predicted>,
-    /// Whether 99 of 100 commands met the target; none without one, and where nothing was asked.
+    /// Whether as many commands met the target as were to; none without one, and where nothing was asked.
     pub kept: Option<bool>,
     /// Whose fault it was if they did not.
     pub blame: Option<BlameRow>,

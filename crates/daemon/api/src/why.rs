@@ -28,8 +28,11 @@ pub struct Why {
     pub drive: String,
     /// The drive's policy then.
     pub policy: String,
-    /// The promise to it then, in microseconds for 99 of 100 commands.
+    /// The promise to it then, in microseconds.
     pub latency_target_us: Option<f64>,
+    /// The percentage of its commands that this was for.
+    #[serde(default)]
+    pub latency_percentile: Option<f64>,
     /// Its weight then, if it was promised nothing.
     pub weight: Option<u32>,
     /// Start of the time that this is about: the slow part of what was asked for, or all of it. Milliseconds since

@@ -337,7 +337,9 @@ fn remedy_of(kind: DiskKind, key: &str, values: [Option<&str>; 2], attached: boo
             attached.then_some("detach its client (shut the guest down, or unplug the disk), and apply the file again")
         }
         "tenants" | "read_only" | "shared" if kind == DiskKind::Namespace => None,
-        "size" | "class" | "latency_target" | "weight" | "priority" | "overcommit" | "burst" => None,
+        "size" | "class" | "latency_target" | "latency_percentile" | "weight" | "priority" | "overcommit" | "burst" => {
+            None
+        }
         _ if key.ends_with("_iops") || key.ends_with("_bandwidth") || key.starts_with("demand") => None,
         "lba_size" => Some("format it from inside its guest (`nvme format`): the key is for new tenants"),
         "drive" => Some("write the drive that it is on, or remove the key: a disk is not moved"),

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use io_model::Nanos;
 use io_model::units::{Rate, Size};
 use layout::{Change, Placement};
-use policy::Terms;
-use policy::{ArbitratedConfig, Settings};
+use policy::{ArbitratedConfig, Percentile, Settings, Terms};
 use serde::Serialize;
 
 use crate::config::{Config, Doorbells};
@@ -123,6 +122,10 @@ pub struct TenantSummary {
     pub class: &'static str,
     /// The target of a guaranteed tenant.
     pub latency_target_us: Option<f64>,
+    /// The percentage of its commands that it is for.
+    pub latency_percentile: Option<f64>,
+    /// What a best-effort tenant gets at least, in words.
+    pub floor: Option<String>,
     /// The weight of a best-effort tenant.
     pub weight: Option<u32>,
     /// urgent, high, medium, low or client (wrr, drr).
@@ -306,11 +309,13 @@ impl PollerSummary {
 impl TenantSummary {
     fn new(prepared: &Prepared, tenant: &crate::Tenant) -> Option<Self> {
         let placement = prepared.layout.find(&tenant.name)?;
-        let Terms { class, limits, priority } = tenant.terms;
+        let Terms { class, limits, floor, priority } = tenant.terms;
         Some(Self {
             name: tenant.name.clone(),
             class: class.name(),
             latency_target_us: class.latency_target().map(Nanos::as_micros_f64),
+            latency_percentile: class.promise().map(|(_, percentile)| percentile.percent()),
+            floor: floor.in_words(),
             weight: class.weight(),
             priority: prepared.config.policy.kind().has_priorities().then(|| priority.name()),
             overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
@@ -393,9 +398,12 @@ impl TenantSummary {
 
     /// What it gets, in few words.
     fn promise(&self) -> String {
-        let target = self.latency_target_us.map(spelled);
+        let percentile = self.latency_percentile.filter(|percent| *percent != Percentile::P99.percent());
+        let percentile = percentile.map(|percent| format!(" for {percent} %")).unwrap_or_default();
+        let target = self.latency_target_us.map(|target_us| spelled(target_us) + &percentile);
+        let floor = self.floor.iter().map(|floor| format!("at least {floor}"));
         let priority = self.priority.map(|priority| format!("priority {priority}"));
-        let mut words: Vec<String> = target.into_iter().chain(priority).collect();
+        let mut words: Vec<String> = target.into_iter().chain(floor).chain(priority).collect();
         let weight = self.weight.unwrap_or(1);
         if words.is_empty() && (self.limits.is_none() || weight > 1) {
             words.push(format!("weight {weight}"));

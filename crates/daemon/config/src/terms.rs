@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use io_model::Nanos;
 use io_model::units::{Bandwidth, Rate};
-use policy::{Class, Limits, Settings, TenantPriority, Terms};
+use policy::{Class, Floor, Limits, Percentile, PolicyKind, Settings, TenantPriority, Terms};
+use toml::de::DeValue;
 
 use crate::problem::Sink;
-use crate::section::{Section, Wrong, bandwidth, choice, integer, or, rate, span, span_in};
+use crate::section::{Section, Wrong, bandwidth, choice, fraction, integer, or, rate, span, span_in};
 
 /// A target above this is no promise worth a poller.
 const TARGET_MAX: Nanos = Nanos(1_000_000_000);
@@ -15,17 +16,23 @@ const TARGET_MAX: Nanos = Nanos(1_000_000_000);
 /// Keys of limits; `burst` counts beside one of them.
 pub(crate) const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"];
 
+/// What a tenant gets at least.
+const FLOORS: [&str; 2] = ["min_iops", "min_bandwidth"];
+
 /// What the file's policies make of tenants' keys.
 #[derive(Clone, Copy)]
 pub struct TenantRules {
     /// One arbitrates by priority.
     pub priorities: bool,
+    /// One keeps floors.
+    pub floors: bool,
 }
 
 impl TenantRules {
     /// Where one policy is in force; `None`: it could not be read.
     pub fn of(policy: Option<&Settings>) -> Self {
-        Self { priorities: policy.is_none_or(|policy| policy.kind().has_priorities()) }
+        let one = |does: fn(PolicyKind) -> bool| policy.is_none_or(|policy| does(policy.kind()));
+        Self { priorities: one(PolicyKind::has_priorities), floors: one(PolicyKind::keeps_floors) }
     }
 }
 
@@ -37,6 +44,8 @@ pub struct TermsDraft {
     pub priority: Option<TenantPriority>,
     /// What it may do at most.
     pub limits: Option<Limits>,
+    /// What it gets at least.
+    pub floor: Option<Floor>,
     /// Where `latency_target` stands.
     pub target_mark: Option<Range<usize>>,
 }
@@ -44,7 +53,7 @@ pub struct TermsDraft {
 impl TermsDraft {
     /// The terms, where all of them could be read.
     pub fn finish(&self) -> Option<Terms> {
-        Some(Terms { class: self.class?, limits: self.limits?, priority: self.priority? })
+        Some(Terms { class: self.class?, limits: self.limits?, floor: self.floor?, priority: self.priority? })
     }
 
     /// Whether it is known to limit nothing.
@@ -60,10 +69,13 @@ pub fn read_terms(
     rules: TenantRules,
     no_client: Option<(&str, &str)>,
 ) -> TermsDraft {
+    let class = read_class(sink, section);
+    let limits = read_limits(sink, section);
     TermsDraft {
-        class: read_class(sink, section),
+        class,
         priority: read_priority(sink, section, rules.priorities, no_client),
-        limits: read_limits(sink, section),
+        floor: read_floor(sink, section, rules.floors, class, limits),
+        limits,
         target_mark: section.entry("latency_target").map(|(_, value)| value.span()),
     }
 }
@@ -80,11 +92,57 @@ fn read_class(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Class> {
             }
             Ok(found)
         })?;
-        return Some(Class::Guaranteed { latency_target: Some(target.into_inner()) });
+        let percentile = or(sink, section, "latency_percentile", Percentile::P99, percentile)?;
+        return Some(Class::Guaranteed { latency_target: Some(target.into_inner()), percentile });
     }
     let why = "only a guaranteed tenant has a target";
     section.forbid(sink, "latency_target", why, "add class = \"guaranteed\", or remove the target");
+    section.forbid(sink, "latency_percentile", why, "add class = \"guaranteed\" and a latency_target, or remove it");
     Some(Class::BestEffort { weight: or(sink, section, "weight", 1, integer(1..=10_000))? })
+}
+
+fn percentile(value: &DeValue<'_>) -> Result<Percentile, Wrong> {
+    let found = fraction(50.0..=99.9)(value)?;
+    Percentile::new(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: "write 99".into() })
+}
+
+/// `kept`: whether a policy of the file keeps floors.
+fn read_floor(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    kept: bool,
+    class: Option<Class>,
+    limits: Option<Limits>,
+) -> Option<Floor> {
+    for key in FLOORS {
+        if !kept {
+            let remedy = "write name = \"evenkeel\" under [policy], or remove it";
+            section.forbid(sink, key, "only the evenkeel policy keeps it", remedy);
+        } else if class.is_some_and(Class::is_guaranteed) {
+            let why = "a guaranteed tenant has its latency target, and goes before all others";
+            section.forbid(sink, key, why, "remove it, or write class = \"best-effort\"");
+        }
+    }
+    if !kept || class.is_some_and(Class::is_guaranteed) {
+        return Some(Floor::default());
+    }
+    let ios = or(sink, section, "min_iops", 0, |value| sane(rate(value)?).map(|rate| rate.0));
+    let mib = or(sink, section, "min_bandwidth", 0, |value| bandwidth(value).map(Bandwidth::as_mib));
+    let floor = Floor { ios_per_sec: ios?, mbytes_per_sec: mib? };
+    let Limits { rw_ios_per_sec, rw_mbytes_per_sec, .. } = limits?;
+    let above = [
+        ("min_iops", "rw_iops", floor.ios_per_sec, rw_ios_per_sec),
+        ("min_bandwidth", "rw_bandwidth", floor.mbytes_per_sec, rw_mbytes_per_sec),
+    ];
+    for (key, limit_key, least, most) in above {
+        if most > 0 && least > most {
+            let span = section.entry(key).map(|(_, value)| value.span());
+            let remedy = format!("write a lower {key}, or a higher {limit_key}");
+            sink.maybe_at(span.as_ref(), format!("{key} is above {limit_key}: it is not to get so much"), remedy);
+            return None;
+        }
+    }
+    Some(floor)
 }
 
 fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {
@@ -110,7 +168,7 @@ fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits>
 }
 
 fn sane(found: Rate) -> Result<Rate, Wrong> {
-    let remedy = "write the commands per second that it may send, 1 to \"1000M\", or remove the line: no limit";
+    let remedy = "write commands per second, 1 to \"1000M\", or remove the line";
     let valid = (1..=Limits::MOST_IOS_PER_SEC).contains(&found.0);
     valid.then_some(found).ok_or_else(|| Wrong { what: format!("is {found}"), remedy: remedy.into() })
 }

@@ -21,7 +21,7 @@ fn two_tenants() {
     let path = PathBuf::from("/srv/evenkeel/drive.img");
     assert_eq!(config.device.backend, Backend::File { path, create: true });
     assert_eq!(config.device.size, Some(Size(64 << 30)));
-    assert_eq!(config.tenants[0].terms.class, Class::Guaranteed { latency_target: Some(Nanos(50_000)) });
+    assert_eq!(config.tenants[0].terms.class, Class::guaranteed(Some(Nanos(50_000))));
     assert_eq!((config.tenants[1].lba_bytes, config.tenants[1].queues), (4096, 8));
     let pollers: Vec<_> = config.poller_plan().into_iter().map(|poller| poller.serves).collect();
     assert_eq!(pollers, [[Serves { tenant: 0, queues: 0..64 }], [Serves { tenant: 1, queues: 0..8 }]]);

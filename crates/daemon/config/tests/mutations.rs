@@ -62,7 +62,7 @@ fn holds_together(config: &Config) {
         let len = config.socket_path(tenant).map_or(0, |path| path.as_os_str().len());
         assert!(len <= config::SOCKET_PATH_MAX_BYTES);
         match tenant.terms.class {
-            Class::Guaranteed { latency_target } => assert!(latency_target.is_some_and(|target| target.0 > 0)),
+            Class::Guaranteed { latency_target, .. } => assert!(latency_target.is_some_and(|target| target.0 > 0)),
             Class::BestEffort { weight } => assert!((1..=10_000).contains(&weight)),
         }
     }

@@ -505,6 +505,8 @@ impl ServedDrive {
             class: Some(class.name().to_owned()),
             weight: class.weight(),
             latency_target_us: class.latency_target().map(io_model::Nanos::as_micros_f64),
+            latency_percentile: class.promise().map(|(_, percentile)| percentile.percent()),
+            floor: tenant.terms.floor.in_words(),
             limits: tenant.terms.limits.in_words(),
             ceilings: ceilings(&tenant.terms.limits),
             socket: Some(self.config.reached_at(tenant).display().to_string()),

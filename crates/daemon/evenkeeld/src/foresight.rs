@@ -6,7 +6,7 @@ use api::{BlameRow, Predicted, TenantRow};
 use config::{Config, Tenant};
 use io_model::{Nanos, TenantId};
 use planner::{Culprit, Evidence, Measured, Planner, Site, Unmodelled, blame};
-use policy::{Limits, PolicyConfig, TenantPriority};
+use policy::{Floor, Limits, PolicyConfig, TenantPriority};
 use promises::{planning, words};
 use ssd_model::Profile;
 
@@ -32,6 +32,7 @@ pub struct Observed {
 struct Said {
     name: String,
     limits: Option<String>,
+    floor: Floor,
     held_to: Limits,
     priority: Option<TenantPriority>,
     overcommit: bool,
@@ -86,6 +87,7 @@ impl Foresight {
         let said = Said {
             name: tenant.name.clone(),
             limits: tenant.terms.limits.in_words(),
+            floor: tenant.terms.floor,
             held_to: tenant.terms.limits,
             priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
             overcommit: tenant.is_guaranteed() && overcommits,
@@ -136,6 +138,7 @@ impl Foresight {
         let Some(said) = self.tenants.get(&id) else { return false };
         row.name.clone_from(&said.name);
         row.limits.clone_from(&said.limits);
+        row.floor = said.floor.in_words();
         row.priority = said.priority.map(|priority| priority.name().to_owned());
         row.overcommit = said.overcommit;
         row.demand = words::demand(&said.asks);

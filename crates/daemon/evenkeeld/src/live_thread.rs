@@ -232,6 +232,8 @@ fn tenant(row: &TenantRow, in_flight: u64, verdict: Option<&Verdict>, is_measure
         class: row.class.clone(),
         weight: row.weight,
         target_ns: row.latency_target_us.map(ns),
+        latency_percentile: row.latency_percentile,
+        floor: row.floor.clone(),
         predicted_p99_ns: predicted.map(|predicted| ns(predicted.p99_us)),
         moved,
         in_flight,

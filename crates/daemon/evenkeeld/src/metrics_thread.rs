@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use confine::ThreadKind;
 use metrics::{DriveReading, FileSystem, Format, PollerReading, QueueReading, Reading, TenantReading};
-use policy::{Class, PolicyFigure, TenantFigure};
+use policy::{PolicyFigure, TenantFigure};
 use poller::{Board, HistogramCounts, Iterations, Spent, TenantProbes};
 use tokio::sync::oneshot;
 
@@ -215,16 +215,14 @@ fn tenants(
 
 /// What its probes say of it as it is.
 fn tenant(probes: &TenantProbes) -> TenantReading {
-    let (class, weight, target) = match probes.class() {
-        Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
-        Class::BestEffort { weight } => ("best-effort", Some(weight), None),
-    };
+    let class = probes.class();
     let mut figures = [None; TenantFigure::COUNT];
     TenantFigure::ALL.iter().for_each(|figure| figures[*figure as usize] = probes.figure(*figure));
     TenantReading {
-        class: class.to_owned(),
-        weight,
-        target_ns: target.map(|target| target.0),
+        class: class.name().to_owned(),
+        weight: class.weight(),
+        target_ns: class.latency_target().map(|target| target.0),
+        quantile: class.promise().map(|(_, percentile)| percentile.quantile()),
         bound_ns: probes.bound().and_then(|bound| bound.vouched).map(|bound| bound.0),
         in_flight: probes.counters().in_flight(),
         waiting: probes.waiting(),

@@ -274,6 +274,8 @@ impl ServedDrive {
             class: None,
             weight: None,
             latency_target_us: None,
+            latency_percentile: None,
+            floor: None,
             limits: None,
             ceilings: Ceilings::default(),
             socket: None,

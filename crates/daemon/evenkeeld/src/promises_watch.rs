@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::{EventKind, TenantRow};
 use client_socket::{About, Level, Sink};
 use io_model::{Nanos, TenantId};
+use policy::Percentile;
 use poller::Board;
 
 use crate::events::EventLog;
@@ -98,9 +99,12 @@ fn fails(row: &TenantRow, why: &str) -> String {
     if row.overdue > 0 {
         return format!("{}: its promise of {target:.0} µs fails: {why}", row.name);
     }
+    let percentile = row.latency_percentile.and_then(Percentile::new).unwrap_or_default();
     format!(
-        "{}: its promise fails: 99 of 100 commands took up to {:.0} µs, not {target:.0} µs; {why}",
-        row.name, row.p99_us
+        "{}: its promise fails: {} commands took up to {:.0} µs, not {target:.0} µs; {why}",
+        row.name,
+        percentile.in_words(),
+        row.at_percentile_us.unwrap_or_default()
     )
 }
 

@@ -13,7 +13,7 @@ use config::{Config, ConfigErrors, DeviceLock, Home, Tenant};
 use io_model::{Nanos, TenantId};
 use layout::{Layout, LayoutFile};
 use nvme_controller::{FormatRecord, FormatStep};
-use policy::{Class, PolicyConfig, Terms};
+use policy::{Class, Percentile, PolicyConfig, Terms};
 use poller::{Probe, TenantSlot};
 use promises::planning;
 use ssd_model::Profile;
@@ -532,11 +532,16 @@ fn why(error: &layout::LayoutError) -> String {
 /// What a tenant is promised and held to.
 pub(crate) fn terms_in_words(terms: &Terms) -> String {
     let promise = match terms.class {
-        Class::Guaranteed { latency_target: Some(target) } => format!("promised {target}"),
-        Class::Guaranteed { latency_target: None } => "promised".to_owned(),
+        Class::Guaranteed { latency_target: Some(target), percentile: Percentile::P99 } => format!("promised {target}"),
+        Class::Guaranteed { latency_target: Some(target), percentile } => {
+            format!("promised {target} for {percentile} % of its commands")
+        }
+        Class::Guaranteed { latency_target: None, .. } => "promised".to_owned(),
         Class::BestEffort { weight } => format!("weight {weight}"),
     };
-    terms.limits.in_words().into_iter().fold(promise, |promise, limits| format!("{promise}, at most {limits}"))
+    let floor = terms.floor.in_words().map(|floor| format!(", at least {floor}")).unwrap_or_default();
+    let limits = terms.limits.in_words().map(|limits| format!(", at most {limits}")).unwrap_or_default();
+    format!("{promise}{floor}{limits}")
 }
 
 pub(crate) fn nobody(id: TenantId) -> String {

@@ -7,7 +7,7 @@ use api::{BoundRow, DriveHealth, DrivePolicy, PollerRow, Snapshot, TenantRow};
 use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
 use planner::Measured;
-use policy::{Bound, Class, RestsOn};
+use policy::{Bound, Percentile, RestsOn};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
@@ -220,14 +220,17 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let (reads, writes) = (new.reads - old.reads, new.writes - old.writes);
     let us = |ns: u64| Nanos(ns).as_micros_f64();
     let (hwqs, bound) = (probes.hwqs_in_use(), probes.bound());
-    let (class, weight, target) = match probes.class() {
-        Class::Guaranteed { latency_target } => ("guaranteed", None, latency_target),
-        Class::BestEffort { weight } => ("best-effort", Some(weight), None),
-    };
+    let class = probes.class();
+    let promise = class.promise();
+    let target = promise.map(|(target, _)| target);
+    let at_percentile = promise.filter(|_| completed > 0).map(|(_, percentile)| match percentile {
+        Percentile::P99 => latencies.p99_ns,
+        percentile => Percentiles::one_between(old_counts, &probes.latency_counts(), percentile.quantile()),
+    });
     let overdue = old.in_flight().saturating_sub(completed);
     let kept = match target {
         Some(target) if overdue > 0 && span > target => Some(false),
-        target => target.filter(|_| completed > 0).map(|target| latencies.p99_ns <= target.0),
+        target => target.zip(at_percentile).map(|(target, took_ns)| took_ns <= target.0),
     };
     let measured = Measured {
         iops: completed as f64 / seconds,
@@ -240,9 +243,12 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let row = TenantRow {
         name: String::new(),
         drive: String::new(),
-        class: class.into(),
-        weight,
+        class: class.name().into(),
+        weight: class.weight(),
         latency_target_us: target.map(Nanos::as_micros_f64),
+        latency_percentile: promise.map(|(_, percentile)| percentile.percent()),
+        at_percentile_us: at_percentile.map(us),
+        floor: None,
         limits: None,
         priority: None,
         overcommit: false,

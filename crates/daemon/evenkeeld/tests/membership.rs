@@ -17,7 +17,7 @@ use config::{Config, Prepared, Tenant};
 use evenkeeld::daemon::{Daemon, Handle};
 use io_model::{Nanos, QueuePriority, TenantId};
 use nvme_driver::{Blocks, Controller, Data, DmaMemory, QueuePair, VfioUserDevice};
-use policy::{Class, Limits, TenantPriority, Terms};
+use policy::{Class, Floor, Limits, TenantPriority, Terms};
 use ssd_model::Profile;
 
 const POLICIES: [&str; 10] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps", "wrr", "drr"];
@@ -157,11 +157,12 @@ impl World {
         let class = if self.random.bool() {
             Class::BestEffort { weight: self.random.u32(1..100) }
         } else {
-            Class::Guaranteed { latency_target: Some(Nanos(self.random.u64(1_000_000..9_000_000))) }
+            Class::guaranteed(Some(Nanos(self.random.u64(1_000_000..9_000_000))))
         };
         let priority = TenantPriority::Fixed(*self.random.choice(QueuePriority::ALL.iter()).unwrap());
         let limits = Limits { rw_ios_per_sec: self.random.u64(1_000..100_000), ..Limits::default() };
-        self.handle.change(id, Terms { class, limits, priority }).unwrap();
+        let floor = Floor { ios_per_sec: self.random.u64(0..500), ..Floor::default() };
+        self.handle.change(id, Terms { class, limits, floor, priority }).unwrap();
         self.done[1] += 1;
     }
 

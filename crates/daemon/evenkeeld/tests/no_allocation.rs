@@ -238,7 +238,7 @@ fn passthrough_allocates_nothing() {
 
 #[test]
 fn lpns_allocates_nothing() {
-    for class in [Class::BestEffort { weight: 1 }, Class::Guaranteed { latency_target: Some(Nanos(50_000)) }] {
+    for class in [Class::BestEffort { weight: 1 }, Class::guaranteed(Some(Nanos(50_000)))] {
         let config = LpnsConfig::p5800x().with_hwqs(8, 5, 1024);
         let (first, steady) = allocations(Lpns::new(config).unwrap().into(), 8, class);
         assert_eq!(steady, 0, "{class:?}: {first} while warming up");
@@ -257,7 +257,7 @@ fn the_other_policies_allocate_nothing() {
         PolicyConfig::Caps,
     ];
     for config in policies {
-        for class in [Class::BestEffort { weight: 1 }, Class::Guaranteed { latency_target: Some(Nanos(50_000)) }] {
+        for class in [Class::BestEffort { weight: 1 }, Class::guaranteed(Some(Nanos(50_000)))] {
             let (first, steady) = allocations(config.build(&shape).unwrap(), shape.hwqs, class);
             assert_eq!(steady, 0, "{} {class:?}: {first} while warming up", config.name());
         }

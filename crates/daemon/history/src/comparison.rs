@@ -193,10 +193,7 @@ impl Comparison {
         let asked: Vec<&Interval> = own.iter().copied().filter(|it| is_asked(it)).collect();
         let usual_mean = lower_quartile(own.iter().filter_map(|it| of(it, tenant)).map(Summary::mean_ns).collect());
         let is_slow = |it: &Interval| {
-            of(it, tenant).is_some_and(|own| {
-                let misses = matches!(own.promise, Promise::Target(target_ns) if own.p99_ns > target_ns);
-                misses || own.mean_ns() as f64 > SLOW * usual_mean as f64
-            })
+            of(it, tenant).is_some_and(|own| own.misses() || own.mean_ns() as f64 > SLOW * usual_mean as f64)
         };
         let slow = runs(&asked, is_slow);
         let lost = |run: &&[&Interval]| -> u64 {
@@ -208,7 +205,7 @@ impl Comparison {
         // What comes after the window says nothing of what was usual before.
         let before = own.iter().copied().filter(|it| it.at_unix_ms < window.end && !is_then(it));
         let usual: Vec<&Interval> = before.filter(|it| !is_slow(it)).collect();
-        let has_target = of(last, tenant).is_some_and(|own| matches!(own.promise, Promise::Target(_)));
+        let has_target = of(last, tenant).is_some_and(|own| matches!(own.promise, Promise::Target { .. }));
         let (Some(first), Some(newest)) = (then.first(), then.last()) else { return Err(NoComparison::Idle) };
         let spell = Spell {
             from_unix_ms: first.at_unix_ms,

@@ -27,8 +27,13 @@ pub enum Promise {
     None,
     /// As good a latency as the drive has.
     Unnamed,
-    /// 99 of 100 commands within so many ns.
-    Target(u64),
+    /// All but a few commands within a time.
+    Target {
+        /// That time, in ns.
+        ns: u64,
+        /// Commands of a million that may be late.
+        late_ppm: u32,
+    },
 }
 
 /// What one tenant got in one interval. Latencies run from the first sight of a command's doorbell to the posted
@@ -73,6 +78,12 @@ impl Summary {
         u64::from(self.reads) + u64::from(self.writes) + u64::from(self.others)
     }
 
+    /// Whether more commands were late than may be.
+    pub fn misses(&self) -> bool {
+        let Promise::Target { late_ppm, .. } = self.promise else { return false };
+        u128::from(self.late) * 1_000_000 > u128::from(self.commands()) * u128::from(late_ppm)
+    }
+
     /// Bytes both ways.
     pub fn bytes(&self) -> u64 {
         self.read_bytes.saturating_add(self.write_bytes)
@@ -113,10 +124,14 @@ pub(crate) fn encode(interval: &Interval, into: &mut Vec<u8>) {
         put_text(&tenant.name, into);
         let (class, target_ns) = match tenant.promise {
             Promise::None => (BEST_EFFORT, 0),
-            Promise::Target(target_ns) => (GUARANTEED, target_ns),
+            Promise::Target { ns, .. } => (GUARANTEED, ns),
             Promise::Unnamed => (GUARANTEED_UNNAMED, 0),
         };
-        let Summary { weight, reads, writes, others, errors, late, .. } = *tenant;
+        let Summary { reads, writes, others, errors, late, .. } = *tenant;
+        let weight = match tenant.promise {
+            Promise::Target { late_ppm, .. } => late_ppm,
+            Promise::None | Promise::Unnamed => tenant.weight,
+        };
         for word in [class, weight, reads, writes, others, errors, late] {
             into.extend(word.to_le_bytes());
         }
@@ -169,12 +184,16 @@ impl Bytes<'_> {
     fn summary(&mut self) -> Option<Summary> {
         let name = self.text()?;
         let class = self.u32()?;
-        let [weight, reads, writes, others, errors, late] = self.words(Self::u32)?;
+        let [mut weight, reads, writes, others, errors, late] = self.words(Self::u32)?;
         let [target_ns, read_bytes, write_bytes, latency_sum_ns, served_sum_ns, p50_ns, p99_ns, max_ns] =
             self.words(Self::u64)?;
         let promise = match class {
             BEST_EFFORT => Promise::None,
-            GUARANTEED => Promise::Target(target_ns),
+            GUARANTEED => {
+                // Once there was but one percentile, and nothing in the place of a weight.
+                let late_ppm = if weight == 0 { 10_000 } else { std::mem::take(&mut weight) };
+                Promise::Target { ns: target_ns, late_ppm }
+            }
             GUARANTEED_UNNAMED => Promise::Unnamed,
             _ => return None,
         };
@@ -235,7 +254,7 @@ mod tests {
             drive: "fast".into(),
             policy: "lpns".into(),
             tenants: vec![
-                tenant("db", Promise::Target(50_000)),
+                tenant("db", Promise::Target { ns: 50_000, late_ppm: 1_000 }),
                 tenant("", Promise::Unnamed),
                 tenant(&"x".repeat(63), Promise::None),
             ],

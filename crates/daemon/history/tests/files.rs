@@ -14,8 +14,12 @@ use history::{
 const START: u64 = 1_700_000_000_000;
 
 fn interval(at_s: u64) -> Interval {
-    let tenant =
-        Summary { name: "db".into(), promise: Promise::Target(50_000), reads: at_s as u32, ..Summary::default() };
+    let tenant = Summary {
+        name: "db".into(),
+        promise: Promise::Target { ns: 50_000, late_ppm: 10_000 },
+        reads: at_s as u32,
+        ..Summary::default()
+    };
     Interval {
         at_unix_ms: START + at_s * 1000,
         span_ms: 10_000,

@@ -101,11 +101,12 @@ const POLLER: [Of<PollerReading>; 9] = [
     gauge("poller_hwq_depth_commands", "Commands that each of the poller's HWQs holds", |it| Some(it.hwq_depth.into())),
 ];
 
-const TENANT: [Of<TenantReading>; 15] = [
+const TENANT: [Of<TenantReading>; 16] = [
     gauge("tenant_weight", "Share of a best-effort tenant", |it| Some(it.weight?.into())),
-    gauge("tenant_latency_target_seconds", "What the tenant is promised: 99 of 100 commands within this", |it| {
+    gauge("tenant_latency_target_seconds", "What the tenant is promised: its commands within this", |it| {
         Some(seconds(it.target_ns?))
     }),
+    gauge("tenant_latency_target_quantile_ratio", "Part of its commands that this is promised for", |it| it.quantile),
     gauge("tenant_latency_bound_seconds", "Time with the drive that the policy can vouch for now", |it| {
         Some(seconds(it.bound_ns?))
     }),
@@ -144,7 +145,7 @@ const TENANT: [Of<TenantReading>; 15] = [
         let alone_us = verdict.predicted.as_ref().map(|said| said.alone_us).filter(|alone_us| *alone_us > 0.0)?;
         Some(verdict.p99_us? / alone_us)
     }),
-    gauge("promise_kept", "1: 99 of 100 commands met the target in the last judged span; 0: they did not", |it| {
+    gauge("promise_kept", "1: so many commands met the target in the last judged span; 0: they did not", |it| {
         Some(flag(it.verdict.as_ref()?.kept?))
     }),
 ];

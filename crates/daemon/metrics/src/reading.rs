@@ -169,6 +169,8 @@ pub struct TenantReading {
     pub weight: Option<u32>,
     /// The promise to a guaranteed one, in ns.
     pub target_ns: Option<u64>,
+    /// The part of its commands that it is for, 0 to 1.
+    pub quantile: Option<f64>,
     /// What the policy can vouch for, in ns.
     pub bound_ns: Option<u64>,
     /// What was counted.

@@ -44,6 +44,7 @@ fn tenant(name: &str) -> TenantReading {
         class: "guaranteed".to_owned(),
         weight: Some(3),
         target_ns: Some(50_000),
+        quantile: Some(0.999),
         bound_ns: Some(45_000),
         totals: Totals {
             reads: Moved { completions: 6, bytes: 24_576, errors: 1 },

@@ -26,7 +26,7 @@ pub struct Admission {
 pub struct PromiseRow {
     /// To whom.
     pub tenant: String,
-    /// The target for 99 of 100 commands.
+    /// The target.
     pub latency_target_us: f64,
     /// certain, expected, not kept or impossible.
     pub verdict: &'static str,

@@ -51,10 +51,11 @@ pub fn run(args: &Args) -> Result<()> {
 pub(super) fn disks(disks: &[Disk]) -> String {
     let row = |disk: &Disk| {
         let promise = match (disk.latency_target_us, disk.weight) {
-            (Some(target), _) => format!("p99 ≤ {}", table::span(target)),
+            (Some(target), _) => format!("p{} ≤ {}", disk.latency_percentile.unwrap_or(99.0), table::span(target)),
             (None, Some(weight)) => format!("weight {weight}"),
             (None, None) => disk.class.clone().unwrap_or_else(|| "its tenants'".to_owned()),
         };
+        let promise = disk.floor.iter().fold(promise, |promise, floor| format!("{promise}, ≥ {floor}"));
         let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
         let state = if disk.attached { "attached" } else { disk.state.name() };
         let made_by = if disk.declared { "file" } else { "api" };

@@ -213,8 +213,9 @@ fn known(app: &App, row: &TenantRow) -> Vec<Line<'static>> {
     let bound = row.bound_us.map(|us| format!("; the policy vouches for {} with the drive", table::span(us)));
     if let Some(target_us) = row.latency_target_us {
         lines.push(Line::raw(format!(
-            "promised {}; {} commands were late in this span{}",
+            "promised {}{}; {} commands were late in this span{}",
             table::span(target_us),
+            table::of_commands(row.latency_percentile),
             row.violations,
             bound.unwrap_or_default()
         )));

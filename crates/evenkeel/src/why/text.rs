@@ -6,7 +6,7 @@ use api::{Did, Why};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::table::{count, layout_with_words, micros, span};
+use crate::table::{count, layout_with_words, micros, of_commands, span};
 
 /// All of it.
 pub fn why(why: &Why, zone: &TimeZone) -> String {
@@ -62,7 +62,9 @@ fn verdict(why: &Why, zone: &TimeZone) -> String {
 fn shares(why: &Why) -> String {
     let Did { mean_us, waited_us, served_us, p99_us, .. } = why.then;
     let part = |us: f64| 100.0 * us / mean_us.max(1e-9);
-    let target = why.latency_target_us.map(|target| format!(", the target is {}", span(target))).unwrap_or_default();
+    let of_commands = of_commands(why.latency_percentile);
+    let target = why.latency_target_us.map(|target| format!(", the target is {}{of_commands}", span(target)));
+    let target = target.unwrap_or_default();
     let alone = why.alone_mean_us.map(|us| format!("; alone it would be {} by the model", span(us)));
     format!(
         "99 of 100 commands took up to {}{target}. Of the mean of {} they waited {} ({:.0} %) in the tenant's queue, \

@@ -25,7 +25,7 @@ fn tenant(name: &str, class: Class, load: Load, read_share: f64, len_bytes: u64)
 
 /// A guaranteed tenant alone; beside greedy ones; beside one that writes at a rate.
 fn mixes() -> Vec<Vec<Tenant>> {
-    let guaranteed = Class::Guaranteed { latency_target: Some(Nanos::from_micros(500)) };
+    let guaranteed = Class::guaranteed(Some(Nanos::from_micros(500)));
     let best_effort = Class::BestEffort { weight: 1 };
     let db = || tenant("db", guaranteed, Load::Closed { depth: 1 }, 1.0, 4096);
     let greedy =

@@ -10,7 +10,7 @@ use config::reading::{
 use config::{ConfigErrors, Profile, TENANTS_MAX};
 use io_model::Nanos;
 use io_model::units::Size;
-use policy::Settings;
+use policy::{PolicyKind, Settings};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -38,8 +38,11 @@ const TENANT: &[&str] = &[
     "count",
     "class",
     "latency_target",
+    "latency_percentile",
     "weight",
     "priority",
+    "min_iops",
+    "min_bandwidth",
     "rw_iops",
     "r_iops",
     "w_iops",
@@ -82,11 +85,10 @@ pub(crate) fn check(source: Text) -> Result<Scenario, ConfigErrors> {
     let host = host::read(&mut sink, &host_section);
     let drive_profile = drive.as_ref().map_or(Profile::DEFAULT, |drive| drive.profile.clone());
     let policies = read_policies(&mut sink, &top, &drive_profile);
-    let rules = TenantRules {
-        priorities: policies
-            .as_ref()
-            .is_none_or(|policies| policies.iter().any(|policy| policy.kind().has_priorities())),
+    let one = |does: fn(PolicyKind) -> bool| {
+        policies.as_ref().is_none_or(|policies| policies.iter().any(|policy| does(policy.kind())))
     };
+    let rules = TenantRules { priorities: one(PolicyKind::has_priorities), floors: one(PolicyKind::keeps_floors) };
     let run_section = top.table(&mut sink, "run", RUN);
     let run = read_run(&mut sink, &run_section);
     let draft = Draft {

@@ -21,7 +21,7 @@ fn six_noisy_neighbours() {
     assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
-    assert_eq!(scenario.tenants[0].terms.class, Class::Guaranteed { latency_target: Some(Nanos(50_000)) });
+    assert_eq!(scenario.tenants[0].terms.class, Class::guaranteed(Some(Nanos(50_000))));
     let Workload::Fio(noise) = &scenario.tenants[6].workload else { panic!("not fio") };
     assert_eq!((noise.numjobs, noise.iodepth, noise.rw.read_percent, noise.rw.random), (4, 32, 0, true));
     assert_eq!(scenario.tenants[6].terms.limits.rw_mbytes_per_sec, 300);

@@ -24,7 +24,7 @@ fn tenant(class: Class, jobs: u32, iodepth: u32) -> Tenant {
 }
 
 fn scenario(duration: Nanos) -> Scenario {
-    let mut tenants = vec![tenant(Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) }, 1, 1)];
+    let mut tenants = vec![tenant(Class::guaranteed(Some(Nanos::from_micros(50))), 1, 1)];
     tenants.extend((0..6).map(|_| tenant(Class::BestEffort { weight: 1 }, 4, 32)));
     Scenario {
         policy: PolicyConfig::Lpns(LpnsConfig::p5800x()),

@@ -11,7 +11,7 @@ use ssd_model::Placement;
 /// A promise beside a busy neighbour, on a drive that serves at R in the order of arrival, on a host that costs
 /// nothing.
 fn promised() -> Scenario {
-    let promise = Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) };
+    let promise = Class::guaranteed(Some(Nanos::from_micros(50)));
     let mut scenario = scenario(vec![reader(promise, 1, 1), reader(BEST_EFFORT, 4, 128)]);
     scenario.policy = PolicyConfig::Lpns(LpnsConfig::p5800x());
     scenario.profile.placement = Placement::Pooled;
@@ -43,7 +43,7 @@ fn a_drive_that_stalls_or_hashes_is_to_blame_itself() {
 #[test]
 fn who_asks_for_more_than_before_is_told_so() {
     // One guaranteed tenant as before; another that sleeps until long after the first bound.
-    let promise = Class::Guaranteed { latency_target: Some(Nanos::from_micros(500)) };
+    let promise = Class::guaranteed(Some(Nanos::from_micros(500)));
     let mut late = reader(promise, 4, 64);
     late.workload = sim::workload::Workload::Open(sim::workload::Open {
         jobs: 4,

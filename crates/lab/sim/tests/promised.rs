@@ -4,7 +4,7 @@ mod common;
 
 use common::{BEST_EFFORT, clean, reader, scenario};
 use io_model::Nanos;
-use policy::{Class, EvenkeelConfig, LpnsConfig, PolicyConfig, Terms};
+use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, Percentile, PolicyConfig, Terms};
 use sim::workload::{Access, BlockSize, Fio, Workload};
 use sim::{Change, ChangeKind, Report, Scenario};
 
@@ -18,7 +18,7 @@ fn beside(target: Nanos, kib: u32, read_percent: u8, policy: PolicyConfig) -> Sc
         Access { block_sizes: vec![BlockSize { bytes: kib << 10, weight: 1 }], ..Access::random_4k(read_percent) };
     let mut busy = reader(BEST_EFFORT, 4, 64);
     busy.workload = Workload::Fio(Fio { jobs: 4, iodepth: 64, access });
-    let promised = reader(Class::Guaranteed { latency_target: Some(target) }, 1, 1);
+    let promised = reader(Class::guaranteed(Some(target)), 1, 1);
     Scenario {
         policy,
         warmup: Nanos::from_millis(600),
@@ -71,4 +71,66 @@ fn nobody_is_held_back_for_a_tenant_that_is_not_there() {
     let freed = Change { at: Nanos(0), tenant: 0, kind: ChangeKind::NewTerms(unnamed) };
     let freed = others_bytes_s(&clean(&Scenario { changes: vec![freed], ..scenario }));
     assert!(gone > held * 1.5 && freed > held * 1.5, "{held} {gone} {freed}");
+}
+
+#[test]
+fn another_percentile_is_kept_and_used_as_well() {
+    for (percent, least) in [(95.0, 0.8), (99.9, 0.6)] {
+        let percentile = Percentile::new(percent).expect("a percentile");
+        let target = Nanos::from_micros(100);
+        let mut scenario = beside(target, 16, 50, ours());
+        scenario.tenants[0].terms = Class::Guaranteed { latency_target: Some(target), percentile }.into();
+        scenario.duration = Nanos::from_millis(1_000);
+        let report = clean(&scenario);
+        let latency = &report.tenants[0].latency;
+        let took_ns = if percent == 95.0 { latency.p95_ns } else { latency.p999_ns };
+        let reached = took_ns as f64 / 1e5;
+        assert!((least..=1.0).contains(&reached), "{percent} %: {reached}");
+    }
+}
+
+/// Two tenants with floors beside a promised one and two busy ones, all of 16 KiB.
+fn with_floors(floors: [Floor; 2], depth: u32) -> Scenario {
+    let mut scenario = beside(Nanos::from_micros(100), 16, 50, ours());
+    for floor in floors {
+        let mut tenant = reader(BEST_EFFORT, 2, depth);
+        let Workload::Fio(busy) = &scenario.tenants[1].workload else { unreachable!("it is one of fio") };
+        tenant.workload = Workload::Fio(Fio { jobs: 2, iodepth: depth, access: busy.access.clone() });
+        tenant.terms.floor = floor;
+        scenario.tenants.push(tenant);
+    }
+    scenario.duration = Nanos::from_millis(1_000);
+    scenario
+}
+
+#[test]
+fn floors_are_kept_beside_a_promise_and_lent_where_nobody_asks() {
+    let ios = Floor { ios_per_sec: 100_000, mbytes_per_sec: 0 };
+    let bytes = Floor { ios_per_sec: 0, mbytes_per_sec: 600 };
+    for depth in [8, 64] {
+        let report = clean(&with_floors([ios, bytes], depth));
+        let [promised, busy, _, ios, bytes] = &report.tenants[..] else { panic!("five") };
+        assert!((98_000.0..125_000.0).contains(&ios.iops), "depth {depth}: {}", ios.iops);
+        assert!(bytes.bandwidth_bytes_s > 0.98 * (600 << 20) as f64, "depth {depth}: {}", bytes.bandwidth_bytes_s);
+        assert!(promised.latency.p99_ns <= 100_000, "depth {depth}: {}", promised.latency.p99_ns);
+        assert!(busy.iops > 1_000.0 && busy.iops < ios.iops, "depth {depth}: {}", busy.iops);
+    }
+    let mut idle = with_floors([ios, bytes], 8);
+    idle.changes = [3, 4].map(|tenant| Change { at: Nanos(0), tenant, kind: ChangeKind::Leaves }).to_vec();
+    let lent = clean(&idle);
+    let without = clean(&beside(Nanos::from_micros(100), 16, 50, ours()));
+    let ratio = others_bytes_s(&lent) / others_bytes_s(&without);
+    assert!((0.95..1.1).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn floors_are_shared_out_where_they_are_more_than_the_drive_has() {
+    let much = Floor { ios_per_sec: 1_000_000, mbytes_per_sec: 0 };
+    // Who was promised nothing has a 64th of what is with the drive then.
+    let starvation_limit = Nanos::from_millis(50);
+    let report = clean(&Scenario { starvation_limit, ..with_floors([much, much], 64) });
+    let [_, busy, other, first, second] = &report.tenants[..] else { panic!("five") };
+    let part = first.iops / (first.iops + second.iops);
+    assert!((0.45..0.55).contains(&part), "{part}");
+    assert!(busy.iops + other.iops > 0.01 * (first.iops + second.iops), "{} {}", busy.iops, other.iops);
 }

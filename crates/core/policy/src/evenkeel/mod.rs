@@ -1,37 +1,45 @@
-//! A promise at the least price: others may have as much work with the drive as leaves each guaranteed tenant's 99th
+//! A promise at the least price: others may have as much work with the drive as leaves each guaranteed tenant's
 //! percentile just below its target, and share that by their weights.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `promises` | how much others may have with the drive |
+//! | `floors` | what best-effort tenants get at least |
 //! | `tail` | what is learned for that: how long a command waits for each unit of others' work |
 //!
 //! A cap on the work in flight is the lever, as in [`K2`](crate::K2) and [`Lpns`](crate::Lpns); what is ours is where
 //! it stands. The wait of a command grows with the work that it finds, so the wait for a unit of work says something of
-//! the drive and of the mix, whatever the cap was when it was seen: its 99th percentile, learned from the guaranteed
+//! the drive and of the mix, whatever the cap was when it was seen: its percentile, learned from the guaranteed
 //! tenant's own commands over about a second, gives the cap for a target at once. A target that is looser gives a cap
 //! that is larger, by construction. `docs/decisions/0023` has what was tried.
 //!
-//! Guaranteed tenants go first and are not held, but for one command that others may always have with the drive.
+//! Tenants that are behind a floor of theirs go first. Guaranteed tenants are next and are not held, but for the
+//! 64th part that others may always have of the work with the drive.
 //! Where none was active for a second, others may have what keeps the drive busy. Several pollers: those that serve
 //! guaranteed tenants alone need to know nothing; all best-effort tenants of a drive must have one poller.
 //!
 //! A guaranteed tenant without a target goes first, and nobody is held back for it.
 //!
-//! Not implemented: other percentiles than the 99th, floors of IOPS or bandwidth, a bound.
+//! Not implemented: a bound; a floor of who has one command at a time, beside a drive that is busy with others: what it
+//! would have to wait less is not known.
 
+mod floors;
 mod promises;
 mod tail;
 
 use io_model::{HwqId, Nanos, Op};
 
+use self::floors::Floors;
 use self::promises::Promises;
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, DriveFigures, LpnsConfig, Next, PolicyFigure, PollerShape, TenantReport, TenantSlot, Terms};
+use crate::{
+    ConfigError, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport,
+    TenantSlot, Terms,
+};
 
 /// Settings of [`Evenkeel`]: what it expects of a drive, until it has seen more.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,10 +82,19 @@ pub(crate) struct Order {
     guaranteed: List,
     links: Links,
     others: Fair,
+    floors: Floors,
     tenants: Vec<Tenant>,
     /// Work of best-effort tenants with the drive.
     in_flight: u64,
+    /// Of that, the work of those without a floor.
+    without_floor: u64,
+    /// Everybody's.
+    all_in_flight: u64,
 }
+
+/// Whatever others were promised and ask for, those who were promised nothing may have this part of the work with the
+/// drive, and a command at a time at least.
+const LEAST_PART: u64 = 64;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tenant {
@@ -92,8 +109,11 @@ impl Order {
             guaranteed: List::default(),
             links: Links::default(),
             others: Fair::new(),
+            floors: Floors::new(),
             tenants: Vec::new(),
             in_flight: 0,
+            without_floor: 0,
+            all_in_flight: 0,
         }
     }
 
@@ -103,12 +123,36 @@ impl Order {
 
     /// `cap`: work that best-effort tenants may have with the drive.
     #[inline]
-    fn front(&mut self, cap: u64) -> Option<u16> {
-        // Guaranteed tenants that ask for all there is leave others a command at a time.
-        match self.guaranteed.front() {
-            Some(tenant) if self.in_flight > 0 || self.others.is_empty() => Some(tenant),
-            _ if self.in_flight < cap => self.others.front(),
-            none => none,
+    fn front(&mut self, cap: u64, now: Nanos) -> Option<u16> {
+        if let Some(tenant) = self.floors.front(now) {
+            return Some(tenant);
+        }
+        let guaranteed = self.guaranteed.front();
+        let is_behind = self.without_floor * LEAST_PART <= self.all_in_flight;
+        if self.others.is_empty() || guaranteed.is_some() && !is_behind {
+            return guaranteed;
+        }
+        let other = self.others.front();
+        let goes = |tenant: &u16| self.in_flight == 0 || is_behind && !self.floors.has(*tenant);
+        match guaranteed {
+            Some(tenant) => other.filter(goes).or(Some(tenant)),
+            None => other.filter(|tenant| self.in_flight < cap || goes(tenant)),
+        }
+    }
+
+    /// Work of a tenant that goes to the drive (`true`) or comes back.
+    #[inline]
+    fn count(&mut self, tenant: u16, cost: u64, goes: bool) {
+        let has_floor = self.floors.has(tenant);
+        let Some(it) = self.tenants.get_mut(usize::from(tenant)) else { return };
+        let add = |sum: &mut u64| *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
+        add(&mut it.in_flight);
+        add(&mut self.all_in_flight);
+        if !it.is_guaranteed {
+            add(&mut self.in_flight);
+            if !has_floor {
+                add(&mut self.without_floor);
+            }
         }
     }
 }
@@ -120,27 +164,36 @@ impl Turns for Order {
             self.tenants.resize(len, Tenant::default());
             self.links.grow(len);
             self.others.grow(len);
+            self.floors.grow(len);
         }
-        let it = &mut self.tenants[usize::from(tenant)];
-        let is_guaranteed = terms.class.is_guaranteed();
-        match (std::mem::replace(&mut it.is_guaranteed, is_guaranteed), is_guaranteed) {
-            (true, false) => self.in_flight += it.in_flight,
-            (false, true) => self.in_flight = self.in_flight.saturating_sub(it.in_flight),
-            _ => {}
-        }
+        // What it has in flight counts under its new terms.
+        let in_flight = self.tenants[usize::from(tenant)].in_flight;
+        self.count(tenant, in_flight, false);
+        self.tenants[usize::from(tenant)].is_guaranteed = terms.class.is_guaranteed();
+        self.floors.set(tenant, if terms.class.is_guaranteed() { Floor::default() } else { terms.floor });
+        self.count(tenant, in_flight, true);
         self.others.set_weight(tenant, terms.class.weight_or(1));
     }
 
     fn forget(&mut self, tenant: u16) {
         self.others.forget(tenant);
+        if usize::from(tenant) < self.tenants.len() {
+            self.floors.set(tenant, Floor::default());
+        }
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
         match (self.is_guaranteed(tenant), from == Standing::Ready, to == Standing::Ready) {
             (true, true, _) => self.guaranteed.remove(&mut self.links, tenant),
             (true, _, true) => self.guaranteed.push_back(&mut self.links, tenant),
-            (false, true, _) => self.others.remove(tenant),
-            (false, _, true) => self.others.insert(tenant),
+            (false, true, _) => {
+                self.others.remove(tenant);
+                self.floors.remove(tenant);
+            }
+            (false, _, true) => {
+                self.others.insert(tenant);
+                self.floors.insert(tenant, self.tenants[usize::from(tenant)].in_flight == 0);
+            }
             _ => {}
         }
     }
@@ -163,6 +216,8 @@ pub struct Evenkeel {
     commands: u64,
     /// The mean cost of their commands, when there were some last.
     mean: u64,
+    /// When somebody was picked last.
+    now: Nanos,
     flows: Flows<Order>,
 }
 
@@ -180,14 +235,28 @@ impl Evenkeel {
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
-        let mut policy =
-            Self { config, promises: Promises::new(), cap: 0, peak: 0, sent: 0, commands: 0, mean: 0, flows };
+        let mut policy = Self {
+            config,
+            promises: Promises::new(),
+            cap: 0,
+            peak: 0,
+            sent: 0,
+            commands: 0,
+            mean: 0,
+            now: Nanos(0),
+            flows,
+        };
         policy.set_cap();
         Ok(policy)
     }
 
+    /// Reference commands that best-effort tenants may have with the drive.
+    fn window(&self) -> f64 {
+        self.promises.cap(&self.config).min(self.flows.turns.floors.level())
+    }
+
     fn set_cap(&mut self) {
-        let cap = (self.promises.cap(&self.config) * f64::from(COST_UNIT)) as u64;
+        let cap = (self.window() * f64::from(COST_UNIT)) as u64;
         // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
         self.cap = cap.saturating_sub(self.mean / 2).max(1);
     }
@@ -205,20 +274,23 @@ impl ByFlow for Evenkeel {
     }
 
     #[inline]
-    fn pick(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, now: Nanos) -> Next {
+        self.now = now;
         let cap = self.cap;
-        self.flows.next_within(u32::MAX, |order| order.front(cap))
+        match self.flows.next_within(u32::MAX, |order| order.front(cap, now)) {
+            Next::WaitUntil(_) => Next::WaitUntil(self.flows.turns.floors.next()),
+            next => next,
+        }
     }
 
     #[inline]
     fn sending(&mut self, tenant: u16, op: Op, len_bytes: u64) {
         let cost = self.config.cost.of(op, len_bytes);
         let order = &mut self.flows.turns;
-        let it = &mut order.tenants[usize::from(tenant)];
-        it.in_flight += u64::from(cost);
-        if !it.is_guaranteed {
-            order.in_flight += u64::from(cost);
+        order.count(tenant, cost.into(), true);
+        if !order.is_guaranteed(tenant) {
             order.others.charge(tenant, cost);
+            order.floors.charge(tenant, len_bytes, self.now);
             self.peak = self.peak.max(order.in_flight);
             self.sent += u64::from(cost);
             self.commands += 1;
@@ -237,23 +309,31 @@ impl ByFlow for Evenkeel {
     #[inline]
     fn completing(&mut self, _: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos) {
         let cost = u64::from(self.config.cost.of(op, len_bytes));
+        let is_ready = self.flows.is_ready(tenant.0);
         let order = &mut self.flows.turns;
-        let Some(it) = order.tenants.get_mut(usize::from(tenant.0)) else { return };
-        it.in_flight = it.in_flight.saturating_sub(cost);
-        if !it.is_guaranteed {
-            order.in_flight = order.in_flight.saturating_sub(cost);
+        order.count(tenant.0, cost, false);
+        if order.floors.has(tenant.0) {
+            let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].in_flight == 0;
+            order.floors.completed(tenant.0, len_bytes, has_nothing);
         }
     }
 
-    fn end_interval(&mut self, reports: &[TenantReport], _: Nanos) {
-        let peak = std::mem::replace(&mut self.peak, self.flows.turns.in_flight);
-        self.promises.learn(&self.config, reports, peak as f64 / f64::from(COST_UNIT));
+    fn end_interval(&mut self, reports: &[TenantReport], now: Nanos) {
+        let peak = std::mem::replace(&mut self.peak, self.flows.turns.in_flight) as f64 / f64::from(COST_UNIT);
+        self.promises.learn(&self.config, reports, peak);
+        self.flows.turns.floors.learn(now, peak);
         self.mean = self.sent.checked_div(self.commands).unwrap_or(self.mean);
         (self.sent, self.commands) = (0, 0);
         self.set_cap();
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.promises.cap(&self.config));
+        tell(PolicyFigure::Window, self.window());
+    }
+
+    fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {
+        if let Some(got) = self.flows.turns.floors.got(tenant.0) {
+            tell(TenantFigure::Floor, got);
+        }
     }
 }

@@ -4,17 +4,15 @@ use io_model::{Nanos, TenantId};
 
 use super::EvenkeelConfig;
 use super::tail::Tail;
-use crate::TenantReport;
 use crate::by_target::TARGET_STEPS;
+use crate::{Percentile, TenantReport};
 
-/// The share of a tenant's commands that may be late.
-const LATE: f64 = 0.01;
 /// What is aimed at, in targets: what is learned is off by some hundredths.
 const AIM: f64 = 0.88;
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
-/// At least so many commands are remembered, which a hundredth of is known from; where all is well up to a second's.
-const LEAST_MEMORY: f64 = 1_000.0;
+/// At least so many commands that may be late are remembered, with all others; where all is well up to a second's.
+const LEAST_LATE: f64 = 10.0;
 /// What is remembered from one interval to the next, where a tenant's percentile is off the mark, and where it is not.
 const FORGETS: f64 = 0.7;
 const REMEMBERS: f64 = 1.05;
@@ -28,6 +26,8 @@ const INTERVALS_PER_SECOND: u32 = 100;
 const MOST_GROWTH: f64 = 1.25;
 /// What is taken from others at once where many commands of an interval are late, and how fast it is given back.
 const BRAKE: f64 = 0.7;
+/// Many: so many times those that may be.
+const MANY: f64 = 10.0;
 const RELEASE: f64 = 1.05;
 /// What others may have while nobody is active, in multiples of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
@@ -39,6 +39,7 @@ const FIRST_LATE: usize = 8;
 struct Promise {
     tenant: TenantId,
     target: Nanos,
+    percentile: Percentile,
     /// Totals as last reported.
     seen: [u32; TARGET_STEPS],
     tail: Tail,
@@ -89,7 +90,7 @@ impl Promises {
     /// An interval ended, in which others had `units` reference commands with the drive at most.
     pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], units: f64) {
         self.keep_up(config, reports);
-        let told = reports.iter().filter(|report| report.class.latency_target().is_some());
+        let told = reports.iter().filter(|report| report.class.promise().is_some());
         let is_told_by = units >= self.level / 2.0;
         for (promise, report) in self.of.iter_mut().zip(told) {
             promise.hear(config, report, is_told_by.then_some((units, self.level)));
@@ -107,17 +108,17 @@ impl Promises {
     fn keep_up(&mut self, config: &EvenkeelConfig, reports: &[TenantReport]) {
         let mut at = 0;
         for report in reports {
-            let Some(target) = report.class.latency_target() else { continue };
+            let Some(asked) = report.class.promise() else { continue };
             while self.of.get(at).is_some_and(|promise| promise.tenant < report.tenant) {
                 self.of.remove(at);
             }
             match self.of.get_mut(at) {
                 Some(promise) if promise.tenant == report.tenant => {
-                    if promise.target != target {
-                        *promise = Promise::new(config, report, target);
+                    if (promise.target, promise.percentile) != asked {
+                        *promise = Promise::new(config, report, asked);
                     }
                 }
-                _ => self.of.insert(at, Promise::new(config, report, target)),
+                _ => self.of.insert(at, Promise::new(config, report, asked)),
             }
             at += 1;
         }
@@ -126,14 +127,15 @@ impl Promises {
 }
 
 impl Promise {
-    fn new(config: &EvenkeelConfig, report: &TenantReport, target: Nanos) -> Self {
+    fn new(config: &EvenkeelConfig, report: &TenantReport, (target, percentile): (Nanos, Percentile)) -> Self {
         Self {
             tenant: report.tenant,
             target,
+            percentile,
             seen: report.by_target,
             tail: Tail::expecting(1e9 / config.rate_iops, EXPECTATION),
             rate: 0.0,
-            memory: LEAST_MEMORY,
+            memory: LEAST_LATE / percentile.late(),
             rest: Rest { left: 0, length: FIRST_REST },
             // It may have come to work.
             quiet: 0,
@@ -160,10 +162,11 @@ impl Promise {
         self.rate += (f64::from(new) - self.rate) / f64::from(INTERVALS_PER_SECOND);
         if let Some((units, level)) = others {
             let (target_ns, alone_ns) = (self.target.0 as f64, self.alone_ns(config));
-            let reaches = (self.tail.beyond(LATE) * units + alone_ns) / target_ns;
-            let most = (self.rate * f64::from(INTERVALS_PER_SECOND)).max(LEAST_MEMORY);
+            let reaches = (self.tail.beyond(self.percentile.late()) * units + alone_ns) / target_ns;
+            let least = LEAST_LATE / self.percentile.late();
+            let most = (self.rate * f64::from(INTERVALS_PER_SECOND)).max(least);
             let changes = if ON_THE_MARK.contains(&reaches) { REMEMBERS } else { FORGETS };
-            self.memory = (self.memory * changes).clamp(LEAST_MEMORY, most);
+            self.memory = (self.memory * changes).clamp(least, most);
             match reaches > *ON_THE_MARK.end() {
                 true if self.rest.left == 0 => self.rest.begin(),
                 true => {}
@@ -175,13 +178,15 @@ impl Promise {
             self.tail.learn(&counts, (target_ns, alone_ns), units, self.memory);
         }
         let late = counts[FIRST_LATE..].iter().sum::<u32>();
-        let is_broken = late >= 3 && late * 10 > new;
+        let may_be = self.percentile.late();
+        let many = (may_be * MANY).min((1.0 + may_be) / 2.0);
+        let is_broken = late >= 3 && f64::from(late) > f64::from(new) * many;
         self.brake = if is_broken { (self.brake * BRAKE).max(0.05) } else { (self.brake * RELEASE).min(1.0) };
     }
 
     /// Reference commands that others may have with the drive for its sake.
     fn allows(&self, config: &EvenkeelConfig) -> f64 {
         let rest_ns = self.target.0 as f64 * AIM - self.alone_ns(config);
-        rest_ns / self.tail.beyond(LATE) * self.brake
+        rest_ns / self.tail.beyond(self.percentile.late()) * self.brake
     }
 }

@@ -182,7 +182,7 @@ impl Detector {
                     weights.add(weight, active, own.is_some());
                     seen_all.best_effort += u32::from(active);
                 }
-                Class::Guaranteed { latency_target } => {
+                Class::Guaranteed { latency_target, .. } => {
                     if let Some(submitted) = submitted {
                         seen_all.slowest = Some(seen_all.slowest.map_or(submitted, |slowest| slowest.min(submitted)));
                     }
@@ -284,7 +284,7 @@ mod tests {
     fn guaranteed(tenant: u32, submitted: u64, violations: u64) -> TenantReport {
         TenantReport {
             tenant: TenantId(tenant),
-            class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(50)) },
+            class: Class::guaranteed(Some(Nanos::from_micros(50))),
             submitted,
             completed: submitted,
             violations,
@@ -403,7 +403,7 @@ mod tests {
         let mut detector = Detector::default();
         observe(&mut detector, 1, &[guaranteed(0, 0, 0)]);
         let looser = |submitted, violations| TenantReport {
-            class: Class::Guaranteed { latency_target: Some(Nanos::from_micros(500)) },
+            class: Class::guaranteed(Some(Nanos::from_micros(500))),
             ..guaranteed(0, submitted, violations)
         };
         assert_eq!(observe(&mut detector, 2, &[looser(1_000, 900)]).verdict, Verdict::Open);

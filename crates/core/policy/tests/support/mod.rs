@@ -23,7 +23,7 @@ pub struct Workload {
 
 impl Workload {
     pub fn guaranteed(target_us: u64) -> Self {
-        let class = Class::Guaranteed { latency_target: Some(Nanos::from_micros(target_us)) };
+        let class = Class::guaranteed(Some(Nanos::from_micros(target_us)));
         Self { class, poller: 0, vqs: 1, depth: 1, len_bytes: 4096, think: Nanos(0) }
     }
 
@@ -205,7 +205,7 @@ impl<P: Policy> World<P> {
                 let seen = &mut self.seen[tenant];
                 seen.completed += 1;
                 seen.latencies_ns.push(latency.0);
-                if let Class::Guaranteed { latency_target: Some(target) } = load.class {
+                if let Some(target) = load.class.latency_target() {
                     seen.violations += u64::from(latency > target);
                 }
                 let id = TenantSlot(tenant as u16);

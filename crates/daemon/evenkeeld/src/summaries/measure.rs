@@ -60,8 +60,10 @@ impl Counted {
             _ => Percentiles::between(&self.latencies, &now.latencies),
         };
         let (promise, weight) = match now.probes.class() {
-            Class::Guaranteed { latency_target: Some(target) } => (Promise::Target(target.0), 0),
-            Class::Guaranteed { latency_target: None } => (Promise::Unnamed, 0),
+            Class::Guaranteed { latency_target: Some(target), percentile } => {
+                (Promise::Target { ns: target.0, late_ppm: percentile.late_ppm() }, 0)
+            }
+            Class::Guaranteed { latency_target: None, .. } => (Promise::Unnamed, 0),
             Class::BestEffort { weight } => (Promise::None, weight),
         };
         let (reads, writes) = (count(|it| it.reads), count(|it| it.writes));

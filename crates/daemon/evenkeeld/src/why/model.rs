@@ -3,7 +3,7 @@
 use history::{Comparison, Did, Promise};
 use io_model::Nanos;
 use planner::{Blame, Evidence, Measured, Planner, Site, Tenant};
-use policy::{Class, PolicyConfig};
+use policy::{Class, Percentile, PolicyConfig};
 use promises::planning::undeclared;
 
 use crate::foresight::Foresight;
@@ -110,8 +110,10 @@ impl<'a> Scene<'a> {
 /// What a tenant is taken to ask for. One that is gone is taken for one of which nobody said anything.
 fn asks(name: &str, promise: Promise, weight: u32, foresight: &Foresight) -> (Tenant, bool) {
     let class = match promise {
-        Promise::Target(target_ns) => Class::Guaranteed { latency_target: Some(Nanos(target_ns)) },
-        Promise::Unnamed => Class::Guaranteed { latency_target: None },
+        Promise::Target { ns, late_ppm } => {
+            Class::Guaranteed { latency_target: Some(Nanos(ns)), percentile: Percentile::from_late_ppm(late_ppm) }
+        }
+        Promise::Unnamed => Class::guaranteed(None),
         Promise::None => Class::BestEffort { weight: weight.max(1) },
     };
     match foresight.asks(name) {

@@ -103,8 +103,8 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
 
 /// What the tenant's 99th percentile should be: its target, or what the model says of the usual time.
 fn goal(comparison: &Comparison, scene: Option<&Scene<'_>>) -> Option<Nanos> {
-    if let Promise::Target(target_ns) = comparison.promise {
-        return Some(Nanos(target_ns));
+    if let Promise::Target { ns, .. } = comparison.promise {
+        return Some(Nanos(ns));
     }
     let usual = scene.and_then(Scene::usual_p99)?;
     Some(Nanos((usual.0 as f64 * GOAL) as u64))
@@ -156,12 +156,12 @@ fn promise(
 ) -> Option<Remedy> {
     let (scene, goal) = (scene?, goal?);
     let promised = |index: usize, asks: Tenant| match index {
-        0 => Tenant { class: Class::Guaranteed { latency_target: Some(goal) }, ..asks },
+        0 => Tenant { class: Class::guaranteed(Some(goal)), ..asks },
         _ => asks,
     };
     let target = Nanos::from_micros(two_digits(goal.0 as f64 / 1e3));
     let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, at, promised).filter(|p99| *p99 <= goal);
-    let is_promised = matches!(comparison.promise, Promise::Target(_));
+    let is_promised = matches!(comparison.promise, Promise::Target { .. });
     if !is_promised && let Some(p99) = kept(scene.policy()) {
         return Some(Remedy {
             what: format!("promise {tenant:?} a latency: class = \"guaranteed\", latency_target = \"{target}\""),
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(remedy.predicted_p99_us, None);
         // One that usually does nothing can't be held to that.
         assert_eq!(limit(0, &neighbour(did(4_000.0, 4096.0), None), None, None), None);
-        let promised = Neighbour { promise: Promise::Target(1), ..grown.clone() };
+        let promised = Neighbour { promise: Promise::Target { ns: 1, late_ppm: 10_000 }, ..grown.clone() };
         assert_eq!(limit(0, &promised, None, None), None);
         assert_eq!(limit(0, &Neighbour { name: "(wiper)".into(), ..grown }, None, None), None);
     }

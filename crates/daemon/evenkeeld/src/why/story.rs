@@ -7,6 +7,7 @@ use history::{Change, Comparison, Did, Promise};
 use io_model::Nanos;
 use io_model::units::Size;
 use planner::Culprit;
+use policy::Percentile;
 
 use super::model::Scene;
 use super::remedies::{self, Fault};
@@ -33,10 +34,13 @@ pub fn tell(
     let fault = found.as_ref().map(|(fault, _)| *fault);
     let remedies =
         fault.map(|fault| remedies::of(tenant, fault, comparison, scene.as_ref(), declared)).unwrap_or_default();
-    let target = |promise| match promise {
-        Promise::Target(target_ns) => Some(Nanos(target_ns).as_micros_f64()),
+    let promised = |promise| match promise {
+        Promise::Target { ns, late_ppm } => {
+            Some((Nanos(ns).as_micros_f64(), Percentile::from_late_ppm(late_ppm).percent()))
+        }
         Promise::Unnamed | Promise::None => None,
     };
+    let target = |promise| promised(promise).map(|(target_us, _)| target_us);
     let neighbours = comparison.neighbours.iter().map(|it| NeighbourThen {
         name: it.name.clone(),
         latency_target_us: target(it.promise),
@@ -50,6 +54,7 @@ pub fn tell(
         drive: comparison.drive.clone(),
         policy: comparison.policy.clone(),
         latency_target_us: target(comparison.promise),
+        latency_percentile: promised(comparison.promise).map(|(_, percent)| percent),
         weight: (comparison.promise == Promise::None).then_some(comparison.weight),
         from_unix_ms: spell.from_unix_ms,
         to_unix_ms: spell.to_unix_ms,

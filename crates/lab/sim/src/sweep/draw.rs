@@ -7,7 +7,7 @@ use arbitration::{Arbitration, QuantaKib};
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use policy::{
-    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Lending, Limits,
+    ArbitratedConfig, Class, Cost, Curve, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Lending, Limits,
     LpnsConfig, MqfqConfig, PolicyConfig, TenantPriority, Terms, Variant,
 };
 use ssd_model::{Gc, Placement, Profile, Writes};
@@ -280,12 +280,12 @@ pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
         PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => priority(rng),
         _ => TenantPriority::default(),
     };
-    Terms { class: promise(rng), limits, priority }
+    Terms { class: promise(rng), limits, floor: Floor::default(), priority }
 }
 
 fn promise(rng: &mut Rng) -> Class {
     if rng.u8(..3) == 0 {
-        Class::Guaranteed { latency_target: rng.bool().then(|| Nanos::from_micros(rng.u64(20..=500))) }
+        Class::guaranteed(rng.bool().then(|| Nanos::from_micros(rng.u64(20..=500))))
     } else {
         Class::BestEffort { weight: *choose(rng, &[1, 1, 1, 2, 4, 8, 100]) }
     }

@@ -7,7 +7,7 @@ use sim::workload::{Fio, Workload};
 use sim::{Fault, FaultKind, GuestCosts, HostCosts, Report, Scenario, Tenant};
 use ssd_model::Profile;
 
-pub const GUARANTEED: Class = Class::Guaranteed { latency_target: None };
+pub const GUARANTEED: Class = Class::guaranteed(None);
 pub const BEST_EFFORT: Class = Class::BestEffort { weight: 1 };
 
 /// A tenant with a vCPU and a VQ for each of its jobs, reading 4 KiB at random.

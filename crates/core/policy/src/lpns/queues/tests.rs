@@ -14,7 +14,7 @@ fn queues(depth: u32, classes: &[(Class, u16)]) -> Queues {
     queues
 }
 
-const GUARANTEED: Class = Class::Guaranteed { latency_target: None };
+const GUARANTEED: Class = Class::guaranteed(None);
 
 #[test]
 fn guaranteed_vqs_take_turns_at_a_full_hwq() {

@@ -70,7 +70,7 @@ impl System {
 
     fn class(self, tenant: usize) -> Class {
         match (self, tenant) {
-            (Self::Lpns, 0) => Class::Guaranteed { latency_target: None },
+            (Self::Lpns, 0) => Class::guaranteed(None),
             _ => Class::BestEffort { weight: 1 },
         }
     }

@@ -175,7 +175,7 @@ impl Case {
         let promised = if self.is_rare { rare_reads() } else { reads_back_to_back() };
         let neighbour = Class::BestEffort { weight: 1 };
         let tenants = vec![
-            tenant("promised", Class::Guaranteed { latency_target: Some(target) }, 1, promised),
+            tenant("promised", Class::guaranteed(Some(target)), 1, promised),
             tenant("first", neighbour, jobs, busy.clone()),
             tenant("second", neighbour, jobs, busy),
         ];

@@ -259,7 +259,7 @@ pub fn measure_idle(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     );
     let (drive, window, total_iops) = DRIVES[0];
     let share_iops = total_iops / (OTHERS + 1) as f64;
-    let target = Class::Guaranteed { latency_target: Some(Nanos::from_micros(100)) };
+    let target = Class::guaranteed(Some(Nanos::from_micros(100)));
     let ways = [
         ("drr", "drr", window),
         ("drr, 16 in flight", "drr", 16),

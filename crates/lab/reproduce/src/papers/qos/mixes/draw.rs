@@ -93,7 +93,7 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
     let class = if rng.u8(..4) == 0 {
         let factor = 1.5 * 8_f64.powf(rng.f64());
         let target = Nanos((factor * lone_ns(&mix.site.profile, read_percent) as f64) as u64);
-        Class::Guaranteed { latency_target: Some(target) }
+        Class::guaranteed(Some(target))
     } else {
         Class::BestEffort { weight: rng.u32(1..=8) }
     };

@@ -1,0 +1,308 @@
+//! What best-effort tenants get at least: who is behind that goes before all others, whatever the cap.
+//!
+//! Each floor has a clock, which a command moves on by what it is worth at the floor's rate. A tenant is behind while
+//! one of its clocks is (QoS paper, Eqs. 1 and 2: commands and bytes per second, each a promise).
+
+use io_model::Nanos;
+
+use crate::Floor;
+use crate::calendar::{Calendar, FARTHEST};
+
+/// Clocks count in these parts of a nanosecond: a floor of 10^7 commands per second is exact to 0.1 %.
+const PARTS_PER_NS: u64 = 16;
+/// The calendar's ticks, in the same: they reach 8 s ahead.
+const PARTS_PER_TICK: u64 = 8 * PARTS_PER_NS;
+/// How far a clock may be behind: what a tenant could not be given is made up for, up to that.
+const MOST_BEHIND: u64 = 100_000_000 * PARTS_PER_NS;
+/// The same for who comes back from having nothing: what it did not ask for is not saved.
+const MOST_BEHIND_AWOKEN: u64 = 1_000_000 * PARTS_PER_NS;
+/// Intervals over which what a tenant gets is averaged.
+const AVERAGED: f64 = 10.0;
+/// What is less than that part of its floor is short.
+const SHORT: f64 = 0.99;
+/// How fast others get back what was taken for a floor.
+const RELEASE: f64 = 1.05;
+/// The most that is taken at once.
+const MOST_TAKEN: f64 = 0.5;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    floor: Floor,
+    /// What a command and a byte are worth, in parts; 0: no such floor.
+    per_command: u64,
+    per_byte: f64,
+    command_clock: u64,
+    byte_clock: u64,
+    is_awoken: bool,
+    /// Since the last interval.
+    commands: u64,
+    bytes: u64,
+    has_rested: bool,
+    /// What it got of its floor lately, while it asked all along.
+    got: Option<f64>,
+}
+
+impl Kept {
+    /// When it is behind, in parts.
+    fn due(&self) -> u64 {
+        let clock = |per: bool, clock: u64| if per { clock } else { u64::MAX };
+        clock(self.per_command > 0, self.command_clock).min(clock(self.per_byte > 0.0, self.byte_clock))
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Floors {
+    /// By tenant.
+    of: Vec<Kept>,
+    /// Those that are ready, by when they are due, in ticks.
+    waiting: Calendar,
+    clock: u64,
+    /// Tenants that have one.
+    count: usize,
+    /// Work that others may have with the drive so that a floor can be kept at the depth that its tenant has.
+    level: f64,
+    since: Nanos,
+}
+
+impl Floors {
+    pub(super) fn new() -> Self {
+        Self { of: Vec::new(), waiting: Calendar::new(), clock: 0, count: 0, level: f64::INFINITY, since: Nanos(0) }
+    }
+
+    pub(super) fn grow(&mut self, len: usize) {
+        if self.of.len() < len {
+            self.of.resize(len, Kept::default());
+            self.waiting.grow(len);
+        }
+    }
+
+    /// A tenant that is not ready has this one from now on.
+    pub(super) fn set(&mut self, tenant: u16, floor: Floor) {
+        let kept = &mut self.of[usize::from(tenant)];
+        if kept.floor == floor {
+            return;
+        }
+        self.count += usize::from(!floor.is_empty());
+        self.count -= usize::from(!kept.floor.is_empty());
+        let second = 1_000_000_000 * PARTS_PER_NS;
+        *kept = Kept {
+            floor,
+            per_command: second.checked_div(floor.ios_per_sec).map_or(0, |parts| parts.max(1)),
+            per_byte: if floor.mbytes_per_sec == 0 { 0.0 } else { second as f64 / (floor.mbytes_per_sec << 20) as f64 },
+            is_awoken: true,
+            ..Kept::default()
+        };
+    }
+
+    #[inline]
+    pub(super) fn has(&self, tenant: u16) -> bool {
+        self.count > 0 && self.of.get(usize::from(tenant)).is_some_and(|kept| !kept.floor.is_empty())
+    }
+
+    /// It is ready. `has_nothing`: neither has it anything with the drive.
+    #[inline]
+    pub(super) fn insert(&mut self, tenant: u16, has_nothing: bool) {
+        if self.has(tenant) {
+            self.of[usize::from(tenant)].is_awoken |= has_nothing;
+            self.place(tenant);
+        }
+    }
+
+    fn place(&mut self, tenant: u16) {
+        let due = self.of[usize::from(tenant)].due() / PARTS_PER_TICK;
+        self.waiting.insert(tenant, due.clamp(self.clock, self.clock + FARTHEST), self.clock);
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, tenant: u16) {
+        if self.has(tenant) {
+            self.waiting.remove(tenant);
+        }
+    }
+
+    /// Who is ready and behind, the one that has been for longest first.
+    #[inline]
+    pub(super) fn front(&mut self, now: Nanos) -> Option<u16> {
+        if self.count == 0 {
+            return None;
+        }
+        let Self { of, waiting, clock, .. } = self;
+        let now = now.0.saturating_mul(PARTS_PER_NS) / PARTS_PER_TICK;
+        if waiting.is_empty() {
+            *clock = now.max(*clock);
+            return None;
+        }
+        waiting.lowest(clock, now, |tenant| of[usize::from(tenant)].due() / PARTS_PER_TICK)
+    }
+
+    /// Until then nobody who is ready is behind, unless [`front`](Self::front) says so now.
+    pub(super) fn next(&self) -> Nanos {
+        let tick = self.waiting.first(self.clock).map(|(tick, _)| tick + 1);
+        tick.map_or(Nanos::MAX, |tick| Nanos(tick * PARTS_PER_TICK / PARTS_PER_NS))
+    }
+
+    /// It sent a command, for its floor or otherwise.
+    #[inline]
+    pub(super) fn charge(&mut self, tenant: u16, len_bytes: u64, now: Nanos) {
+        if !self.has(tenant) {
+            return;
+        }
+        let kept = &mut self.of[usize::from(tenant)];
+        let most_behind = if std::mem::take(&mut kept.is_awoken) { MOST_BEHIND_AWOKEN } else { MOST_BEHIND };
+        let earliest = now.0.saturating_mul(PARTS_PER_NS).saturating_sub(most_behind);
+        kept.command_clock = kept.command_clock.max(earliest) + kept.per_command;
+        kept.byte_clock = kept.byte_clock.max(earliest) + (len_bytes as f64 * kept.per_byte) as u64;
+        if self.waiting.remove(tenant) {
+            self.place(tenant);
+        }
+    }
+
+    /// A command ended. `has_nothing`: it has no other, here or with the drive.
+    #[inline]
+    pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, has_nothing: bool) {
+        if self.has(tenant) {
+            let kept = &mut self.of[usize::from(tenant)];
+            kept.commands += 1;
+            kept.bytes += len_bytes;
+            kept.has_rested |= has_nothing;
+        }
+    }
+
+    /// An interval ended, in which best-effort tenants had `units` of work with the drive at most. Where a tenant gets
+    /// less than its floor although it always had a command here or there, its commands wait with the drive: others
+    /// may have as much less there.
+    pub(super) fn learn(&mut self, now: Nanos, units: f64) {
+        let seconds = now.0.saturating_sub(self.since.0) as f64 / 1e9;
+        self.since = now;
+        if self.count == 0 || seconds <= 0.0 {
+            self.level = f64::INFINITY;
+            return;
+        }
+        let mut least: Option<f64> = None;
+        for kept in self.of.iter_mut().filter(|kept| !kept.floor.is_empty()) {
+            let (commands, bytes) = (std::mem::take(&mut kept.commands), std::mem::take(&mut kept.bytes));
+            if std::mem::take(&mut kept.has_rested) || commands == 0 && kept.got.is_none() {
+                kept.got = None;
+                continue;
+            }
+            let part = |got: u64, floor: u64| got as f64 / seconds / floor.max(1) as f64;
+            let now = [
+                (kept.per_command > 0).then(|| part(commands, kept.floor.ios_per_sec)),
+                (kept.per_byte > 0.0).then(|| part(bytes, kept.floor.mbytes_per_sec << 20)),
+            ];
+            let now = now.into_iter().flatten().fold(f64::INFINITY, f64::min);
+            let got = kept.got.map_or(now, |got| got + (now - got) / AVERAGED);
+            kept.got = Some(got);
+            least = Some(least.map_or(got, |least| least.min(got)));
+        }
+        self.level = match least {
+            Some(got) if got < SHORT => (self.level.min(units) * got.max(MOST_TAKEN)).max(1.0),
+            _ if self.level < units * 2.0 => self.level * RELEASE,
+            _ => f64::INFINITY,
+        };
+    }
+
+    /// Work that best-effort tenants may have with the drive, in reference commands.
+    pub(super) fn level(&self) -> f64 {
+        self.level
+    }
+
+    /// The part of its floor that a tenant got lately; `None`: it has none, or did not ask for all of it.
+    pub(super) fn got(&self, tenant: u16) -> Option<f64> {
+        self.of.get(usize::from(tenant))?.got
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Asks for all it can get of a drive that takes a command each `each_ns`, from `from_ns` on.
+    fn sent(floors: &mut Floors, tenant: u16, (from_ns, to_ns): (u64, u64), each_ns: u64, len_bytes: u64) -> u64 {
+        let mut sent = 0;
+        for at in (from_ns..to_ns).step_by(each_ns as usize) {
+            if floors.front(Nanos(at)) == Some(tenant) {
+                floors.charge(tenant, len_bytes, Nanos(at));
+                sent += 1;
+            }
+        }
+        sent
+    }
+
+    fn floors(of: &[Floor]) -> Floors {
+        let mut floors = Floors::new();
+        floors.grow(of.len());
+        for (tenant, floor) in (0..).zip(of) {
+            floors.set(tenant, *floor);
+            floors.insert(tenant, true);
+        }
+        floors
+    }
+
+    #[test]
+    fn a_floor_is_what_a_tenant_gets_and_no_more() {
+        let mut one = floors(&[Floor { ios_per_sec: 12_345, mbytes_per_sec: 0 }]);
+        let got = sent(&mut one, 0, (0, 1_000 * MS), 7_000, 4_096);
+        assert!((12_345..12_360).contains(&got), "{got}");
+        let mut bytes = floors(&[Floor { ios_per_sec: 0, mbytes_per_sec: 100 }]);
+        let got = sent(&mut bytes, 0, (0, 1_000 * MS), 7_000, 131_072);
+        assert!((800..=803).contains(&got), "{got}");
+        // Of both it gets the one that is more commands.
+        let mut both = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 100 }]);
+        let got = sent(&mut both, 0, (0, 1_000 * MS), 7_000, 4_096);
+        assert!((25_600..25_640).contains(&got), "{got}");
+    }
+
+    #[test]
+    fn what_could_not_be_given_is_made_up_for_and_rest_is_not_saved() {
+        let floor = Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 };
+        let mut late = floors(&[floor]);
+        assert!((10..=12).contains(&sent(&mut late, 0, (0, MS), 5_000, 512)));
+        // 50 ms in which nothing could be sent, and then half of a second.
+        let got = sent(&mut late, 0, (51 * MS, 500 * MS), 5_000, 512);
+        assert!((4_985..=5_000).contains(&got), "{got}");
+        late.remove(0);
+        late.insert(0, true);
+        let got = sent(&mut late, 0, (5_000 * MS, 5_100 * MS), 5_000, 512);
+        assert!((1_000..=1_012).contains(&got), "{got}");
+    }
+
+    #[test]
+    fn who_is_behind_longest_goes_first_and_the_next_time_is_told() {
+        let slow = Floor { ios_per_sec: 100, mbytes_per_sec: 0 };
+        let mut two = floors(&[slow, Floor { ios_per_sec: 1_000, mbytes_per_sec: 0 }]);
+        let start = Nanos(1_000 * MS);
+        while let Some(first) = two.front(start) {
+            two.charge(first, 512, start);
+        }
+        let mut now = start;
+        while two.front(now).is_none() {
+            let next = two.next();
+            assert!(next > now);
+            now = next;
+        }
+        assert_eq!((two.front(now), now.0.abs_diff(1_001 * MS) < MS / 100), (Some(1), true));
+        two.remove(1);
+        assert_eq!(two.front(Nanos(1_010 * MS)), Some(0));
+        two.set(1, Floor::default());
+        assert!(!two.has(1) && two.has(0));
+    }
+
+    #[test]
+    fn others_have_less_where_a_floor_is_short_and_all_where_nobody_asks() {
+        let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
+        let mut interval = |at: u64, commands: u64, rests: bool| {
+            (0..commands).for_each(|command| floors.completed(0, 512, rests && command == 3));
+            floors.learn(Nanos(at * 10 * MS), 40.0);
+            (floors.level(), floors.got(0))
+        };
+        assert_eq!(interval(1, 110, false), (f64::INFINITY, Some(1.1)));
+        let (level, got) = (2..30).map(|at| interval(at, 80, false)).last().unwrap();
+        assert!(level < 40.0 && (got.unwrap() - 0.8).abs() < 0.03, "{level} {got:?}");
+        let (level, got) = (30..300).map(|at| interval(at, 80, true)).last().unwrap();
+        assert_eq!((level, got), (f64::INFINITY, None));
+    }
+}
