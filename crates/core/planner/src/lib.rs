@@ -8,6 +8,7 @@
 //! | `figures` | a drive's arithmetic, and what policies must know of it: [`drive_figures`] |
 //! | `forecast` | what is answered: [`Forecast`] |
 //! | `model` | how: a queueing network, solved for its mean values |
+//! | `floors` | what tenants are to get at least: whether it fits: [`judge_floors`] |
 //! | `verdict` | which promises hold, and what is in the way: [`judge`] |
 //! | `outcome` | both together, and who asks: [`Outcome`], [`Planner`] |
 //! | `setting`, `advice` | the smallest change that makes promises hold: [`advise`], [`Change`] |
@@ -22,6 +23,7 @@ mod demand;
 #[cfg(test)]
 mod fake;
 mod figures;
+mod floors;
 mod forecast;
 mod model;
 mod outcome;
@@ -33,6 +35,7 @@ pub use advice::{Advice, Change, advise};
 pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;
+pub use floors::{FloorForecast, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use outcome::{Outcome, Planner};
 pub use setting::Setting;

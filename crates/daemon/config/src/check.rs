@@ -486,15 +486,16 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let isolation = read_isolation(sink, &section, tenants);
-    let overcommit = read_overcommit(sink, &section, terms.class);
+    let overcommit = read_overcommit(sink, &section, &terms);
     let demand = read_demand(sink, &section);
     let socket = read_socket(sink, &section);
     TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues, socket }
 }
 
-fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, class: Option<Class>) -> Option<bool> {
-    if class.is_some_and(|class| !class.is_guaranteed()) {
-        let why = "only a guaranteed tenant has a promise that may be broken";
+fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &TermsDraft) -> Option<bool> {
+    let is_guaranteed = terms.class.is_none_or(Class::is_guaranteed);
+    if !is_guaranteed && terms.floor.is_some_and(|floor| floor.is_empty()) {
+        let why = "only a guaranteed tenant has a promise that may be broken, or one with a min_iops or min_bandwidth";
         section.forbid(sink, "overcommit", why, "remove it, or add class = \"guaranteed\" and a latency_target");
         return Some(false);
     }

@@ -267,7 +267,7 @@ impl Config {
         ConfigErrors { file: self.file().to_owned(), problems: sink.into_problems() }
     }
 
-    /// A problem with the promise to a tenant, at its `latency_target`. `tenant` is an index into
+    /// A problem with the promise to a tenant, where that stands. `tenant` is an index into
     /// [`Config::tenants`].
     pub fn promise_problem(&self, tenant: usize, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let marks = self.tenants.get(tenant).map(|tenant| &tenant.marks);
@@ -385,6 +385,11 @@ impl Tenant {
     /// Whether it has a latency target.
     pub fn is_guaranteed(&self) -> bool {
         self.terms.class.is_guaranteed()
+    }
+
+    /// Whether it has that, or a least of commands or bytes.
+    pub fn is_promised(&self) -> bool {
+        self.is_guaranteed() || !self.terms.floor.is_empty()
     }
 }
 

@@ -318,7 +318,7 @@ impl TenantSummary {
             floor: floor.in_words(),
             weight: class.weight(),
             priority: prepared.config.policy.kind().has_priorities().then(|| priority.name()),
-            overcommit: tenant.is_guaranteed() && prepared.config.overcommits(tenant),
+            overcommit: tenant.is_promised() && prepared.config.overcommits(tenant),
             demand: tenant.demand.as_ref().map(Demand::to_string),
             limits: limits.in_words(),
             offset_bytes: placement.offset_bytes(),

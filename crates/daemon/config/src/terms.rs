@@ -46,7 +46,7 @@ pub struct TermsDraft {
     pub limits: Option<Limits>,
     /// What it gets at least.
     pub floor: Option<Floor>,
-    /// Where `latency_target` stands.
+    /// Where its promise stands.
     pub target_mark: Option<Range<usize>>,
 }
 
@@ -76,7 +76,10 @@ pub fn read_terms(
         priority: read_priority(sink, section, rules.priorities, no_client),
         floor: read_floor(sink, section, rules.floors, class, limits),
         limits,
-        target_mark: section.entry("latency_target").map(|(_, value)| value.span()),
+        target_mark: ["latency_target", "min_iops", "min_bandwidth"]
+            .iter()
+            .find_map(|key| section.entry(key))
+            .map(|(_, value)| value.span()),
     }
 }
 

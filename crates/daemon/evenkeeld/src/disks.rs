@@ -520,7 +520,7 @@ impl ServedDrive {
 
     /// What is to be known of a promise that was made; not what of those to the others.
     fn warnings_of(&self, tenant: &Tenant) -> Vec<String> {
-        let unchecked = tenant.is_guaranteed().then(|| Admission::unchecked(&self.config)).flatten();
+        let unchecked = tenant.is_promised().then(|| Admission::unchecked(&self.config)).flatten();
         unchecked.map(|why| format!("{}; {}", why.what, why.remedy)).into_iter().collect()
     }
 

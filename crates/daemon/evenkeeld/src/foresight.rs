@@ -58,6 +58,9 @@ impl Said {
     }
 }
 
+/// Who moves that part of all bytes and more leaves others short.
+const A_LOT: f64 = 0.3;
+
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
 /// out copies.
 #[derive(Debug, Clone)]
@@ -90,7 +93,7 @@ impl Foresight {
             floor: tenant.terms.floor,
             held_to: tenant.terms.limits,
             priority: self.policy.kind().has_priorities().then_some(tenant.terms.priority),
-            overcommit: tenant.is_guaranteed() && overcommits,
+            overcommit: tenant.is_promised() && overcommits,
             asks,
             assumed,
         };
@@ -192,12 +195,43 @@ impl Foresight {
         Some(("own", format!("its commands wait {:.0} µs in its queue, since it is held to {limits}", row.waited_us)))
     }
 
+    /// Whose fault it is that a tenant gets less than its floor. Who was promised nothing is held back for it as far as
+    /// need be: it is another promise, or the drive.
+    fn short(&self, observed: &[Observed], own: &Observed) -> Option<BlameRow> {
+        let floor = own.row.floor.as_ref().filter(|_| own.row.latency_target_us.is_none())?;
+        let others = observed.iter().filter(|it| it.id != own.id);
+        let promised = others.filter(|it| it.row.floor.is_some() || it.row.latency_target_us.is_some());
+        let heaviest = promised.max_by(|one, other| one.row.bw_bytes.total_cmp(&other.row.bw_bytes));
+        let all_bytes: f64 = observed.iter().map(|it| it.row.bw_bytes).sum();
+        let heaviest = heaviest.filter(|it| it.row.bw_bytes > all_bytes * A_LOT);
+        let got =
+            format!("it got {:.0} commands a second and {:.1} MB/s of {floor}", own.row.iops, own.row.bw_bytes / 1e6);
+        Some(match heaviest {
+            Some(other) => BlameRow {
+                culprit: "neighbour".to_owned(),
+                neighbour: Some(other.row.name.clone()),
+                why: format!(
+                    "{got}, beside {:.0} MB/s of one that was promised something too",
+                    other.row.bw_bytes / 1e6
+                ),
+            },
+            None => BlameRow {
+                culprit: "drive".to_owned(),
+                neighbour: None,
+                why: format!("{got}, and the drive takes {:.0} µs for a command", own.row.served_us),
+            },
+        })
+    }
+
     /// Whose fault it is that the promise to a tenant fails, if it does. `starved` is the part of the span in which
     /// pollers waited for a CPU.
     pub fn blame(&self, observed: &[Observed], starved: f64, broken: TenantId) -> Option<BlameRow> {
         let own = observed.iter().find(|it| it.id == broken)?;
         if let Some((culprit, why)) = self.plain_fault(own) {
             return Some(BlameRow { culprit: culprit.to_owned(), neighbour: None, why });
+        }
+        if let Some(short) = self.short(observed, own) {
+            return Some(short);
         }
         let there = |Observed { id, measured, .. }: &Observed| Some((*id, self.tenants.get(id)?, *measured));
         let there: Vec<_> = observed.iter().filter_map(there).collect();

@@ -99,6 +99,9 @@ fn fails(row: &TenantRow, why: &str) -> String {
     if row.overdue > 0 {
         return format!("{}: its promise of {target:.0} µs fails: {why}", row.name);
     }
+    if row.latency_target_us.is_none() {
+        return format!("{}: its promise fails: {why}", row.name);
+    }
     let percentile = row.latency_percentile.and_then(Percentile::new).unwrap_or_default();
     format!(
         "{}: its promise fails: {} commands took up to {:.0} µs, not {target:.0} µs; {why}",
@@ -121,7 +124,7 @@ pub fn is_kept(Observed { commands, row, .. }: &Observed) -> Option<bool> {
 
 /// Whether a tenant's span goes on, since there is too little in it to tell.
 pub fn goes_on(observed: &Observed) -> bool {
-    let is_promised = observed.row.latency_target_us.is_some();
+    let is_promised = observed.row.latency_target_us.is_some() || observed.row.floor.is_some();
     is_promised && observed.commands > 0 && is_kept(observed).is_none() && observed.span < SPAN_MAX
 }
 

@@ -195,7 +195,7 @@ impl ServedDrive {
     /// What to wait for a command at most, to look at promises in time. Nobody is watched where nobody was promised
     /// anything.
     pub fn patience(&self) -> Option<Duration> {
-        let promised = self.tenants.values().any(|live| live.tenant.is_guaranteed());
+        let promised = self.tenants.values().any(|live| live.tenant.is_promised());
         promised.then(|| self.promises.patience(self.clock.now()))
     }
 

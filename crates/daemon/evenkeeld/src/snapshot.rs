@@ -7,7 +7,7 @@ use api::{BoundRow, DriveHealth, DrivePolicy, PollerRow, Snapshot, TenantRow};
 use backend_nvme::LastHealth;
 use io_model::{Nanos, TenantId};
 use planner::Measured;
-use policy::{Bound, Percentile, RestsOn};
+use policy::{Bound, Percentile, RestsOn, TenantFigure};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
 use crate::cpu_waits::CpuWaits;
@@ -203,6 +203,9 @@ impl Mark {
     }
 }
 
+/// A tenant that gets that part of its floor and more gets it.
+const KEPT: f64 = 0.98;
+
 /// Without what the configuration says of the tenant.
 fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts, span: Nanos) -> Observed {
     let new = probes.counters();
@@ -230,7 +233,8 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let overdue = old.in_flight().saturating_sub(completed);
     let kept = match target {
         Some(target) if overdue > 0 && span > target => Some(false),
-        target => target.zip(at_percentile).map(|(target, took_ns)| took_ns <= target.0),
+        Some(target) => at_percentile.map(|took_ns| took_ns <= target.0),
+        None => probes.figure(TenantFigure::Floor).map(|got| got >= KEPT),
     };
     let measured = Measured {
         iops: completed as f64 / seconds,

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use config::{Backend, Config, ConfigErrors, Problem};
-use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise};
+use io_model::units::Rate;
+use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise, judge_floors};
 use policy::PolicyConfig;
 use serde::Serialize;
 use ssd_model::Profile;
@@ -14,7 +15,7 @@ use crate::words;
 /// What becomes of a configuration's promises.
 #[derive(Debug, Default)]
 pub struct Admission {
-    /// Each guaranteed tenant's, in the file's order; none where they can't be judged.
+    /// Each guaranteed tenant's and then each floor, in the file's order; none where they can't be judged.
     pub promises: Vec<PromiseRow>,
     /// What the operator should know: promises that nobody checked, or that are made although they can't be kept.
     pub warnings: Vec<Problem>,
@@ -26,8 +27,10 @@ pub struct Admission {
 pub struct PromiseRow {
     /// To whom.
     pub tenant: String,
-    /// The target.
-    pub latency_target_us: f64,
+    /// The target of a guaranteed tenant.
+    pub latency_target_us: Option<f64>,
+    /// What a best-effort one gets at least.
+    pub floor: Option<String>,
     /// certain, expected, not kept or impossible.
     pub verdict: &'static str,
     /// Why.
@@ -43,7 +46,7 @@ pub struct PromiseRow {
 impl Admission {
     /// Judges every promise on the drive that the file names. Pure.
     pub fn new(config: &Config, profile: &Profile) -> Self {
-        if !config.tenants.iter().any(config::Tenant::is_guaranteed) || is_no_drive(config) {
+        if !config.tenants.iter().any(config::Tenant::is_promised) || is_no_drive(config) {
             return Self::default();
         }
         if let Some(why) = Self::unchecked(config) {
@@ -97,6 +100,64 @@ struct Assessment<'a> {
 
 impl Assessment<'_> {
     fn assess(&self) -> Admission {
+        let mut admission = self.assess_targets();
+        self.assess_floors(&mut admission);
+        admission
+    }
+
+    /// All floors at once, and the targets beside nothing but them.
+    fn assess_floors(&self, admission: &mut Admission) {
+        let floors: Vec<_> = self.config.tenants.iter().map(|tenant| tenant.terms.floor).collect();
+        // A demand that is not known was told of with the targets.
+        let Ok(judged) = judge_floors(&self.question.site, &self.question.tenants, &floors) else { return };
+        for floor in &judged.floors {
+            let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
+            let (kept, overcommits) = (floor.is_kept(), self.config.overcommits(tenant));
+            let [asked, got] = [floor.asked_iops, floor.got_iops].map(|iops| Rate(iops.round() as u64));
+            let reason = match kept {
+                true => format!("{asked} commands a second fit beside all that others were promised"),
+                false => format!("of {asked} commands a second it would get {got} beside what others were promised"),
+            };
+            let what = format!("tenant {:?} can't be promised {}: {reason}", tenant.name, tenant.terms.floor);
+            admission.promises.push(PromiseRow {
+                tenant: tenant.name.clone(),
+                latency_target_us: None,
+                floor: tenant.terms.floor.in_words(),
+                verdict: if kept { Verdict::Expected } else { Verdict::NotKept }.name(),
+                reason,
+                demand: self.question.tenants.get(floor.tenant).map(words::demand).unwrap_or_default(),
+                assumed: self.question.assumed.get(floor.tenant).copied().unwrap_or(true),
+                overcommitted: !kept && overcommits,
+            });
+            if !kept {
+                let remedy = "write a lower min_iops or min_bandwidth, here or for another tenant";
+                self.refuse(admission, floor.tenant, what, remedy);
+            }
+        }
+        let is_told = |at: &usize| {
+            let row = admission.promises.iter().find(|row| self.config.tenants[*at].name == row.tenant);
+            row.is_some_and(|row| !matches!(row.verdict, "certain" | "expected"))
+        };
+        let late: Vec<usize> = judged.late.into_iter().filter(|at| !is_told(at)).collect();
+        for at in late {
+            let name = &self.config.tenants[at].name;
+            let what = format!("tenant {name:?} can't be promised its latency beside the floors of others");
+            let remedy = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
+            self.refuse(admission, at, what, remedy);
+        }
+    }
+
+    /// A promise that can't be kept: refused, or told of where the tenant is served all the same.
+    fn refuse(&self, admission: &mut Admission, tenant: usize, what: String, remedy: &str) {
+        if self.config.tenants.get(tenant).is_some_and(|tenant| self.config.overcommits(tenant)) {
+            let remedy = "it is served all the same, as overcommit = true says";
+            return admission.warnings.push(self.config.promise_problem(tenant, what, remedy));
+        }
+        let remedy = format!("{remedy}; or serve it all the same with overcommit = true");
+        admission.refused.push(self.config.promise_problem(tenant, what, remedy));
+    }
+
+    fn assess_targets(&self) -> Admission {
         let planner = Planner::new(&self.question.site);
         let Question { policy, tenants, .. } = &self.question;
         let mut admission = Admission::default();
@@ -138,7 +199,8 @@ impl Assessment<'_> {
         let assumed = |index: usize| self.question.assumed.get(index).copied().unwrap_or(true);
         admission.promises.push(PromiseRow {
             tenant: tenant.name.clone(),
-            latency_target_us: promise.target.as_micros_f64(),
+            latency_target_us: Some(promise.target.as_micros_f64()),
+            floor: None,
             verdict: promise.verdict.name(),
             reason: promise.reason.clone(),
             demand: self.question.tenants.get(promise.tenant).map(words::demand).unwrap_or_default(),
@@ -149,13 +211,7 @@ impl Assessment<'_> {
             return;
         }
         let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
-        if overcommits {
-            let remedy = "it is served all the same, as overcommit = true says";
-            admission.warnings.push(self.config.promise_problem(promise.tenant, what, remedy));
-            return;
-        }
-        let remedy = format!("{}; or serve it all the same with overcommit = true", self.remedy(promise, change));
-        admission.refused.push(self.config.promise_problem(promise.tenant, what, remedy));
+        self.refuse(admission, promise.tenant, what, &self.remedy(promise, change));
     }
 
     fn remedy(&self, promise: &Promise, change: Option<&str>) -> String {
@@ -271,5 +327,22 @@ mod tests {
         admission.refuse(&config).expect("admitted");
         let (_, admission) = assess(&text.replace("backend = \"block\"\npath = \"/dev/x\"", "backend = \"memory\""));
         assert!(admission.warnings.is_empty() && admission.promises.is_empty());
+    }
+
+    #[test]
+    fn floors_are_judged_all_at_once_and_beside_the_targets() {
+        let floor = |ios: &str| {
+            let batch = format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
+            assess(&(model("evenkeel", "latency_target = \"60us\"", LIGHT) + &batch))
+        };
+        let (config, admission) = floor("50k");
+        let row = admission.promises.last().expect("a floor");
+        assert_eq!((row.tenant.as_str(), row.floor.as_deref(), row.verdict), ("log", Some("50k IOPS"), "expected"));
+        admission.refuse(&config).expect("admitted");
+        let (config, admission) = floor("5M");
+        let told = admission.refuse(&config).expect_err("refused").to_string();
+        for part in ["\"log\" can't be promised 5M IOPS", "\"db\" can't be promised its latency beside the floors"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
     }
 }
