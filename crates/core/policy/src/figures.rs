@@ -80,7 +80,7 @@ figures! {
              share";
         Lead = "policy_lead_commands", Gauge,
             "How far d2fq or mqfq has the tenant ahead of the slowest, in commands of 4 KiB at weight 1";
-        Floor = "evenkeel_floor_ratio", Gauge,
+        Floor = "tenant_floor_ratio", Gauge,
             "What a tenant gets of its min_iops or min_bandwidth while it asks for all of it; from 1 on it is kept";
         Held = "tenant_held_by_limits", Gauge,
             "1 while the tenant waits for its own limits, else 0";

@@ -23,7 +23,7 @@ const SILENCE: Nanos = Nanos(60_000_000_000);
 /// Periods in a row without fault after which a promise counts as kept again.
 const GOOD_PERIODS: u32 = 3;
 
-/// Fewer commands than this have no 99th percentile worth a line.
+/// Fewer commands than this have no percentile worth a line; of a higher one than the 99th as many more.
 const COMMANDS_MIN: u64 = 100;
 
 /// No span is longer: what was then is not now.
@@ -112,11 +112,13 @@ fn fails(row: &TenantRow, why: &str) -> String {
 }
 
 /// Whether a promise was kept over a span; `None` where too little was asked to tell. That it was not shows earlier:
-/// two late commands of fewer than a hundred are too many, and so is one that does not come back.
+/// two late commands of fewer than a hundred are too many for a 99th percentile, and so is one that does not come back.
 pub fn is_kept(Observed { commands, row, .. }: &Observed) -> Option<bool> {
+    let late_ppm = u64::from(row.latency_percentile.and_then(Percentile::new).unwrap_or_default().late_ppm());
+    let enough = COMMANDS_MIN.max(1_000_000 / late_ppm);
     match row.kept {
-        kept if *commands >= COMMANDS_MIN => kept,
-        Some(_) if row.violations >= 2 => Some(false),
+        kept if *commands >= enough => kept,
+        Some(_) if row.violations * 1_000_000 > late_ppm * enough => Some(false),
         Some(false) if row.overdue > 0 => Some(false),
         _ => None,
     }
@@ -199,6 +201,13 @@ mod tests {
         // The drive hangs.
         assert_eq!(judged(observed(0, 0.0, 0, 1)), (Some(false), false));
         assert_eq!(judged(observed(0, 0.0, 0, 0)), (None, false));
+        let at = |percent: f64, commands, violations| {
+            let mut it = observed(commands, 90.0, violations, 0);
+            it.row.latency_percentile = Some(percent);
+            is_kept(&it)
+        };
+        assert_eq!((at(99.9, 900, 1), at(99.9, 900, 2), at(99.9, 1_000, 1)), (None, Some(false), Some(true)));
+        assert_eq!((at(50.0, 80, 40), at(50.0, 80, 51)), (None, Some(false)));
         let old = Observed { span: SPAN_MAX, ..observed(30, 90.0, 0, 0) };
         assert_eq!(judged(old), (None, false));
     }

@@ -145,7 +145,7 @@ const TENANT: [Of<TenantReading>; 16] = [
         let alone_us = verdict.predicted.as_ref().map(|said| said.alone_us).filter(|alone_us| *alone_us > 0.0)?;
         Some(verdict.p99_us? / alone_us)
     }),
-    gauge("promise_kept", "1: so many commands met the target in the last judged span; 0: they did not", |it| {
+    gauge("promise_kept", "1: the promise was kept in the last judged span; 0: it was not", |it| {
         Some(flag(it.verdict.as_ref()?.kept?))
     }),
 ];

@@ -125,6 +125,37 @@ fn limits_are_those_of_the_configuration_file() {
 }
 
 #[test]
+fn what_a_disk_gets_at_least_and_which_commands_a_target_is_for_change_while_it_is_in_use() {
+    let home = Home::new();
+    home.configure("[device]\nbackend = \"model\"\nsize = \"64MiB\"\n[policy]\nname = \"evenkeel\"\n");
+    let daemon = home.serve();
+    done(&home, "create log --size 8MiB --min-iops 5k --min-bandwidth 50MiB/s");
+    done(&home, "create db --size 8MiB --class guaranteed --latency-target 2ms --latency-percentile 99.9");
+    let mut guest = home.attach("log");
+    assert_eq!(done(&home, "show log")["floor"], "5k IOPS, 50MiB/s");
+    done(&home, "set log --min-iops 6k --min-bandwidth none");
+    done(&home, "set db --latency-percentile 95");
+    guest.write(0, &pattern(1, 4096)).unwrap();
+    assert_eq!(guest.read(0, 8).unwrap(), pattern(1, 4096));
+
+    let told = refused(&home, "set log --min-iops 50M");
+    assert!(told.contains("\"log\" can't be promised 50M IOPS"), "{told}");
+    let told = refused(&home, "set db --min-iops 1k");
+    assert!(told.contains("a guaranteed tenant has its latency target"), "{told}");
+    let table = evenkeel()
+        .args(["stats", "--once", "--interval", "0", "--runtime-dir"])
+        .arg(home.runtime_dir())
+        .output()
+        .unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("≥ 6k IOPS") && table.contains("≤ 2000 µs for 95 %"), "{table}");
+    let db = done(&home, "set db --class best-effort");
+    assert_eq!((&db["latency_target_us"], &db["floor"]), (&Value::Null, &Value::Null));
+    assert_eq!(done(&home, "set log --class guaranteed --latency-target 3ms")["floor"], Value::Null);
+    daemon.stop();
+}
+
+#[test]
 fn what_can_t_be_done_changes_nothing() {
     let home = Home::new();
     home.configure(CONFIG);
