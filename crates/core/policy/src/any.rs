@@ -237,6 +237,10 @@ impl Policy for AnyPolicy {
         each!(&mut self.chosen, policy => policy.completed(slot, hwq, tenant, op, len_bytes, latency, now));
     }
 
+    fn awoken(&mut self, tenant: TenantId, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.awoken(tenant, now));
+    }
+
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {
         each!(&mut self.chosen, policy => policy.interval(reports, now));
     }

@@ -1,7 +1,7 @@
 //! The contract of [`Policy`] for policies whose VQs wait in [`Flows`]: they say who goes next and what it costs, and
 //! nothing of the rest.
 
-use io_model::{HwqId, Nanos, Op, QueuePriority, VqId, WrrWeights};
+use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::flows::{Flows, Turns};
 use crate::{Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
@@ -52,6 +52,9 @@ pub(crate) trait ByFlow {
     fn forget_flows(&mut self, tenant: TenantSlot) {
         self.flows_mut().turns.forget(tenant.0);
     }
+
+    /// See [`Policy::awoken`].
+    fn has_awoken(&mut self, _tenant: TenantId) {}
 
     /// See [`Policy::interval`].
     fn end_interval(&mut self, _reports: &[TenantReport], _now: Nanos) {}
@@ -131,6 +134,10 @@ impl<P: ByFlow> Policy for P {
     fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos, now: Nanos) {
         self.completing(hwq, tenant, op, len_bytes, now);
         self.flows_mut().completed(hwq);
+    }
+
+    fn awoken(&mut self, tenant: TenantId, _: Nanos) {
+        self.has_awoken(tenant);
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {

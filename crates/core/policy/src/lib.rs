@@ -193,6 +193,10 @@ pub trait Policy {
         now: Nanos,
     );
 
+    /// A tenant that was promised a latency begins to ask, here or at another poller, after two intervals or more in
+    /// which it did not. Told at once, and then as to everybody.
+    fn awoken(&mut self, _tenant: TenantId, _now: Nanos) {}
+
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
     /// identifiers. Who isn't in it left the drive: nothing is kept of it.
     fn interval(&mut self, reports: &[TenantReport], now: Nanos);

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use io_model::{Nanos, TenantId};
 use policy::{Bound, Class, TenantFigure, TenantReport, TenantSlot};
 
+use crate::awoken::Awoken;
 use crate::probe::Recent;
 use crate::shared::Shared;
 use crate::{Counters, HistogramCounts, Iterations, Probe};
@@ -17,6 +18,7 @@ use crate::{Counters, HistogramCounts, Iterations, Probe};
 pub struct Board {
     probes: RwLock<Entries>,
     pollers: RwLock<Vec<Arc<Iterations>>>,
+    pub(crate) awoken: Awoken,
 }
 
 /// All probes.

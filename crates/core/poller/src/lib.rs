@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awoken;
 mod board;
 mod count;
 mod flights;

@@ -155,6 +155,8 @@ pub struct Poller<S, B, P> {
     flights: Flights,
     reports: Reports,
     next_interval: Nanos,
+    /// Of those that awoke on the drive, so many were told to the policy.
+    awoken: u32,
     /// Intervals that ended.
     intervals: usize,
     last_progress: Nanos,
@@ -166,6 +168,7 @@ pub struct Poller<S, B, P> {
 impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// A poller without tenants.
     pub fn new(backend: B, policy: P, board: Arc<Board>, now: Nanos) -> Self {
+        let awoken = board.awoken.count();
         let inside = Arc::new(Inside::new(backend.hwqs(), backend.depth()));
         Self {
             backend,
@@ -181,6 +184,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             flights: Flights::default(),
             reports: Reports::default(),
             next_interval: now + INTERVAL,
+            awoken,
             intervals: 0,
             last_progress: now,
             wait_until: Nanos::MAX,
@@ -392,6 +396,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         {
             self.take_over(policy, now);
         }
+        while let Some(tenant) = self.board.awoken.next(&mut self.awoken) {
+            self.policy.awoken(tenant, now);
+        }
         match self.next_policy {
             None => self.dispatch(now, &mut progress),
             // Completions are all that it waits for.
@@ -570,6 +577,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                     tenant.stirs = true;
                     self.stirring.push(vq.tenant);
                     self.shared.turn(vq.tenant);
+                    if tenant.terms.class.promise().is_some() {
+                        self.board.awoken.tell(tenant.probe.tenant());
+                    }
                 }
                 tenant.probe.submitted();
                 progress.sent += 1;

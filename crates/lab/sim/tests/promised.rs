@@ -5,7 +5,7 @@ mod common;
 use common::{BEST_EFFORT, clean, reader, scenario};
 use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, Percentile, PolicyConfig, Terms};
-use sim::workload::{Access, BlockSize, Fio, Workload};
+use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{Change, ChangeKind, Report, Scenario};
 
 fn ours() -> PolicyConfig {
@@ -133,4 +133,20 @@ fn floors_are_shared_out_where_they_are_more_than_the_drive_has() {
     let part = first.iops / (first.iops + second.iops);
     assert!((0.45..0.55).contains(&part), "{part}");
     assert!(busy.iops + other.iops > 0.01 * (first.iops + second.iops), "{} {}", busy.iops, other.iops);
+}
+
+#[test]
+fn who_awakes_is_on_time_from_its_20th_command_on() {
+    let mut scenario = beside(Nanos::from_micros(100), 16, 50, ours());
+    let ms = Nanos::from_millis;
+    // Bursts of 500 commands, one at a time, each after more than a second of silence.
+    let arrivals = Arrivals::Bursts { iops: 5_000.0, on: ms(100), off: ms(1_200) };
+    let access = Access::random_4k(100);
+    scenario.tenants[0].workload = Workload::Open(Open { jobs: 1, arrivals, max_outstanding: 4, access });
+    scenario.warmup = ms(1_000);
+    scenario.duration = ms(3_000);
+    let report = clean(&scenario);
+    let it = &report.tenants[0];
+    let (late, all) = (it.over_target, it.reads.count);
+    assert!(late < 2 * 20 + all / 100, "{late} of {all}");
 }

@@ -27,7 +27,7 @@ mod floors;
 mod promises;
 mod tail;
 
-use io_model::{HwqId, Nanos, Op};
+use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::floors::Floors;
 use self::promises::Promises;
@@ -316,6 +316,11 @@ impl ByFlow for Evenkeel {
             let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].in_flight == 0;
             order.floors.completed(tenant.0, len_bytes, has_nothing);
         }
+    }
+
+    fn has_awoken(&mut self, tenant: TenantId) {
+        self.promises.awoken(&self.config, tenant);
+        self.set_cap();
     }
 
     fn end_interval(&mut self, reports: &[TenantReport], now: Nanos) {

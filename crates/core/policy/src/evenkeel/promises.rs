@@ -87,6 +87,15 @@ impl Promises {
         if self.is_active { self.level } else { f64::from(config.max_in_flight) * LENT }
     }
 
+    /// This tenant asks again: others have no more than its target lets them from now on.
+    pub(super) fn awoken(&mut self, config: &EvenkeelConfig, tenant: TenantId) {
+        let Ok(at) = self.of.binary_search_by_key(&tenant, |promise| promise.tenant) else { return };
+        self.of[at].quiet = 0;
+        let level = if self.is_active { self.level } else { f64::INFINITY };
+        self.level = self.of[at].allows(config).min(level).max(f64::from(config.floor_in_flight));
+        self.is_active = true;
+    }
+
     /// An interval ended, in which others had `units` reference commands with the drive at most.
     pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], units: f64) {
         self.keep_up(config, reports);

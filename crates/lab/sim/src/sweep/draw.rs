@@ -280,7 +280,18 @@ pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
         PolicyConfig::Wrr(_) | PolicyConfig::Drr(_) => priority(rng),
         _ => TenantPriority::default(),
     };
-    Terms { class: promise(rng), limits, floor: Floor::default(), priority }
+    let class = promise(rng);
+    let floor = match policy {
+        PolicyConfig::Evenkeel(_) if !class.is_guaranteed() && limits.is_empty() && rng.u8(..3) == 0 => floor(rng),
+        _ => Floor::default(),
+    };
+    Terms { class, limits, floor, priority }
+}
+
+/// Up to more than any drive has.
+fn floor(rng: &mut Rng) -> Floor {
+    let up_to = |rng: &mut Rng, most: u64| if rng.bool() { rng.u64(1..=most) } else { 0 };
+    Floor { ios_per_sec: up_to(rng, 1_000_000), mbytes_per_sec: up_to(rng, 4_000) }
 }
 
 fn promise(rng: &mut Rng) -> Class {

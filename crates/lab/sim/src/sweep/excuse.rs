@@ -38,10 +38,8 @@ pub(super) fn excuse(
         PolicyConfig::Lpns(config) if config.variant == Variant::Published => {
             Some("lpns as published: all best effort is suspended beside an idle guaranteed tenant")
         }
-        PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_)
-            if best_effort() && guaranteed_depth(scenario, terms, report) >= SATURATING =>
-        {
-            Some("lpns, evenkeel: guaranteed tenants with much in flight leave best effort a command or two at a time")
+        PolicyConfig::Lpns(_) if best_effort() && guaranteed_depth(scenario, terms, report) >= SATURATING => {
+            Some("lpns: guaranteed tenants with much in flight leave best effort a command or two at a time")
         }
         PolicyConfig::Fair(config) if config.variant == Variant::Published => {
             Some("fair as published: the first tenant goes first, and who asks most gets most")
