@@ -3,8 +3,8 @@
 //!
 //! A command costs device time by a model. The device has a clock of such time, which runs at a rate, and each tenant
 //! one of its own, moved on by cost over its share with each command; it may send while its clock is not ahead of the
-//! device's. Who uses less than its share lends the rest: in each interval its weight in force falls to what it used and
-//! some more, and it has all of it again as soon as it would have to wait. The rate falls by some percent of itself
+//! device's. Who uses less than its share lends the rest: in each interval its weight in force falls to what it used
+//! and some more, and it has all of it again as soon as it would have to wait. The rate falls by some percent of itself
 //! while more of the drive's commands are late than may be, the more the longer that goes on, and rises while somebody
 //! waits and none are.
 //!
