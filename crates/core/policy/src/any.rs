@@ -3,6 +3,7 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::by_flow::ByFlow;
+use crate::compared::{Gimbal, IoCost, Reflex};
 use crate::limits::Limiter;
 use crate::{
     Arbitrated, Bound, Caps, D2fq, Evenkeel, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
@@ -20,6 +21,9 @@ enum Chosen {
     Caps(Box<Caps>),
     Arbitrated(Box<Arbitrated>),
     Evenkeel(Box<Evenkeel>),
+    IoCost(Box<IoCost>),
+    Gimbal(Box<Gimbal>),
+    Reflex(Box<Reflex>),
 }
 
 /// Any policy of this crate, and each tenant's limits whichever it is.
@@ -54,6 +58,7 @@ macro_rules! boxed {
 
 boxed!(Lpns => Lpns, FairNvme => Fair, K2 => K2, Mqfq => Mqfq, D2fq => D2fq, Caps => Caps);
 boxed!(Arbitrated => Arbitrated, Evenkeel => Evenkeel);
+boxed!(IoCost => IoCost, Gimbal => Gimbal, Reflex => Reflex);
 
 /// Calls the same method on whichever policy it is.
 macro_rules! each {
@@ -68,6 +73,9 @@ macro_rules! each {
             Chosen::Caps($policy) => $call,
             Chosen::Arbitrated($policy) => $call,
             Chosen::Evenkeel($policy) => $call,
+            Chosen::IoCost($policy) => $call,
+            Chosen::Gimbal($policy) => $call,
+            Chosen::Reflex($policy) => $call,
         }
     };
 }
@@ -85,6 +93,9 @@ impl AnyPolicy {
             Chosen::Caps(_) => "caps",
             Chosen::Arbitrated(policy) => policy.name(),
             Chosen::Evenkeel(_) => "evenkeel",
+            Chosen::IoCost(_) => "iocost",
+            Chosen::Gimbal(_) => "gimbal",
+            Chosen::Reflex(_) => "reflex",
         }
     }
 

@@ -48,6 +48,9 @@ pub(crate) trait ByFlow {
     /// See [`Policy::completed`]; the HWQ still counts the command.
     fn completing(&mut self, _hwq: HwqId, _tenant: TenantSlot, _op: Op, _len_bytes: u64, _now: Nanos) {}
 
+    /// A command of anybody's ended, and took so long.
+    fn took(&mut self, _op: Op, _len_bytes: u64, _latency: Nanos) {}
+
     /// See [`Policy::forget`].
     fn forget_flows(&mut self, tenant: TenantSlot) {
         self.flows_mut().turns.forget(tenant.0);
@@ -131,7 +134,17 @@ impl<P: ByFlow> Policy for P {
     }
 
     #[inline]
-    fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos, now: Nanos) {
+    fn completed(
+        &mut self,
+        _: VqSlot,
+        hwq: HwqId,
+        tenant: TenantSlot,
+        op: Op,
+        len_bytes: u64,
+        latency: Nanos,
+        now: Nanos,
+    ) {
+        self.took(op, len_bytes, latency);
         self.completing(hwq, tenant, op, len_bytes, now);
         self.flows_mut().completed(hwq);
     }

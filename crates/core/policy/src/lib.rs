@@ -20,6 +20,7 @@
 //! | `d2fq` | [`D2fq`]: weighted shares by the drive's weighted round robin |
 //! | `caps` | [`Caps`]: tenants take turns |
 //! | `evenkeel` | [`Evenkeel`]: guaranteed latency at the least price, by what commands are seen to wait |
+//! | [`compared`] | published policies to compare with, in the simulator alone |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
@@ -43,6 +44,7 @@ mod by_flow;
 mod by_target;
 mod calendar;
 mod caps;
+pub mod compared;
 mod config;
 mod cost;
 mod d2fq;

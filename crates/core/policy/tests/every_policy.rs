@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
+use policy::compared::{Gimbal, GimbalConfig, IoCost, IoCostConfig, Reflex, ReflexConfig};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Class, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Limits, LpnsConfig,
-    MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TARGET_STEPS, TenantPriority, TenantReport,
-    TenantSlot, Terms, Variant, VqSlot,
+    AnyPolicy, ArbitratedConfig, Class, Cost, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Limits,
+    LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TARGET_STEPS, TenantPriority,
+    TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -19,6 +20,28 @@ const STEPS: u32 = 3_000;
 const SLOTS: u64 = 20;
 const TENANTS: u64 = 6;
 const INTERVAL: Nanos = Nanos::from_millis(10);
+
+/// Those that no configuration names.
+const COMPARED: [&str; 3] = ["iocost", "gimbal", "reflex"];
+
+/// One of [`COMPARED`], on some drive.
+fn compared(name: &str, random: &mut Rng, shape: &PollerShape) -> AnyPolicy {
+    let (rate_iops, cost) = (f64::from(random.u32(10_000..=2_000_000)), Cost::default());
+    match name {
+        "iocost" => IoCost::new(IoCostConfig { rate_iops, cost }, shape).expect("valid settings").into(),
+        "reflex" => {
+            let alone = Nanos::from_micros(random.u32(5..=100).into());
+            Reflex::new(ReflexConfig { rate_iops, alone, cost }, shape).expect("valid settings").into()
+        }
+        "gimbal" => {
+            let least = Nanos::from_micros(random.u32(10..=250).into());
+            let (highest, dearest_write) = (Nanos(least.0 * 6), f64::from(random.u32(1..=9)));
+            let config = GimbalConfig { least, highest, dearest_write, first_rate: rate_iops * 4096.0 };
+            Gimbal::new(config, shape).expect("valid settings").into()
+        }
+        _ => unreachable!("no such policy: {name}"),
+    }
+}
 
 /// A random configuration of the named policy.
 fn config(name: &str, random: &mut Rng) -> PolicyConfig {
@@ -138,15 +161,20 @@ impl World {
         let mut random = Rng::with_seed(seed);
         let (hwqs, hwq_depth) = (random.u32(3..=7) as u16, random.u32(1..=12));
         let shape = PollerShape { hwqs, hwq_depth, guaranteed_vqs: 2, weighted: random.bool() };
-        let config = config(name, &mut random);
-        let most_in_flight = match &config {
-            PolicyConfig::K2(config) => config.max_in_flight as usize,
-            PolicyConfig::Mqfq(config) => config.max_in_flight as usize,
-            PolicyConfig::Wrr(config) | PolicyConfig::Drr(config) => config.max_in_flight as usize,
-            _ => usize::MAX,
+        let (policy, most_in_flight) = if COMPARED.contains(&name) {
+            (compared(name, &mut random, &shape), usize::MAX)
+        } else {
+            let config = config(name, &mut random);
+            let most_in_flight = match &config {
+                PolicyConfig::K2(config) => config.max_in_flight as usize,
+                PolicyConfig::Mqfq(config) => config.max_in_flight as usize,
+                PolicyConfig::Wrr(config) | PolicyConfig::Drr(config) => config.max_in_flight as usize,
+                _ => usize::MAX,
+            };
+            assert_eq!(config.name(), name);
+            (config.build(&shape).expect("valid settings"), most_in_flight)
         };
-        let policy = config.build(&shape).expect("valid settings");
-        assert_eq!((config.name(), policy.name()), (name, name));
+        assert_eq!(policy.name(), name);
         let classes = (0..TENANTS).map(|tenant| match tenant {
             0 if guaranteed > 0 => Class::guaranteed(Some(Nanos::from_micros(40))),
             _ if tenant < guaranteed => Class::guaranteed(None),
@@ -470,7 +498,8 @@ fn saturation(name: &str, seed: u64) {
 fn each(test: impl Fn(&str, u64) + std::panic::RefUnwindSafe, seeds: u64) {
     let only = std::env::var("POLICY").ok();
     let seed = std::env::var("POLICY_SEED").ok().and_then(|seed| seed.parse().ok());
-    for name in PolicyKind::NAMES.into_iter().filter(|name| only.as_deref().is_none_or(|only| only == *name)) {
+    let names = PolicyKind::NAMES.into_iter().chain(COMPARED);
+    for name in names.filter(|name| only.as_deref().is_none_or(|only| only == *name)) {
         if let Some(seed) = seed {
             test(name, seed);
             continue;

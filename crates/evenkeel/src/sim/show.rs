@@ -186,7 +186,7 @@ mod tests {
             writes: Moments::default(),
             errors,
             latency: Latencies { count, p99_ns, ..Latencies::default() },
-            window_means_ns: Vec::new(),
+            windows: Vec::new(),
             operations: std::collections::BTreeMap::new(),
             target_ns: Some(50_000),
             over_target: 0,

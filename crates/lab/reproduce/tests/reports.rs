@@ -24,11 +24,23 @@ fn a_report_is_the_same_on_any_number_of_threads() {
 #[test]
 fn our_own_policy_is_held_against_the_best_that_could_be_set() {
     let report = quick(&[Paper::Policy], 3, 2);
-    let [price] = report.figures.as_slice() else { panic!("{} figures", report.figures.len()) };
-    assert_eq!(price.criteria.len(), 3);
+    let demands: Vec<_> = report.figures.iter().map(|figure| (figure.id, figure.criteria.len())).collect();
+    let expected =
+        [("price", 3), ("further", 12), ("policies", 0), ("fairness", 1), ("reaction", 4), ("steadiness", 1)];
+    assert_eq!(demands, expected);
     // So short a run tells nothing of the numbers.
-    let series: HashSet<_> = price.rows.iter().map(|row| row.series.as_str()).collect();
+    let series: HashSet<_> = report.figures[0].rows.iter().map(|row| row.series.as_str()).collect();
     assert_eq!(series, HashSet::from(["evenkeel", "lpns", "best fixed cap"]));
+    let policies = &report.figures[2].tables[0];
+    let named: HashSet<_> = policies.rows.iter().map(|row| row[0].as_str()).collect();
+    assert!(["evenkeel", "lpns", "iocost", "gimbal", "reflex", "drr"].iter().all(|name| named.contains(name)));
+    assert!(
+        report
+            .figures
+            .iter()
+            .flat_map(|figure| &figure.tables)
+            .all(|table| { !table.rows.is_empty() && table.rows.iter().all(|row| row.len() == table.head.len()) })
+    );
 }
 
 #[test]

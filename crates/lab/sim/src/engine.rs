@@ -434,7 +434,6 @@ impl<'a, P: Policy> Engine<'a, P> {
         let seconds = scenario.duration.0 as f64 / 1e9;
         let tenants =
             scenario.tenants.iter().zip(&mut self.guests).zip(&self.probes).map(|((tenant, guest), probe)| {
-                guest.tally.end_window();
                 // Who still waits at the end is late too.
                 let overdue = guest.port.borrow().overdue(guest.target_ns, self.now_ns);
                 let tally = &guest.tally;
@@ -448,7 +447,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                     writes: tally.writes.moments(),
                     errors: tally.errors,
                     latency,
-                    window_means_ns: tally.windows_ns.clone(),
+                    windows: tally.windows(scenario.warmup + scenario.duration),
                     operations: operations.collect(),
                     target_ns: (guest.target_ns != u64::MAX).then_some(guest.target_ns),
                     over_target: tally.late + overdue,

@@ -291,8 +291,7 @@ impl Guest {
         self.ios += 1;
         let measured = now_ns >= self.measure_from_ns && !self.stopped;
         if measured {
-            self.tally.io(&io.shape, took, io.outcome.is_err(), now_ns);
-            self.tally.late += u64::from(took.0 > self.target_ns);
+            self.tally.io(&io.shape, took, self.target_ns, io.outcome.is_err(), now_ns);
             self.tally.over_bound += u64::from(io.served_ns() > io.bound_ns);
         }
         let thread = &mut self.threads[io.job as usize];

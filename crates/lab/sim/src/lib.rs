@@ -51,7 +51,7 @@ pub use check::{BoundCounts, Rule, Violation};
 pub use disks::DiskCounts;
 pub use host::{Contention, FREE, GuestCosts, HostCosts, Kick, Layout, PathCosts};
 pub use job::{Action, Job, Operation, Shape};
-pub use measure::{Latencies, Moments, fairness_index};
+pub use measure::{Latencies, Moments, Window, fairness_index};
 pub use report::{BoundReport, Report, TenantReport};
 pub use scenario::{Change, ChangeKind, Fault, FaultKind, Scenario, ScenarioError, Tenant};
 

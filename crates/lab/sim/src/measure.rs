@@ -42,6 +42,26 @@ pub struct Moments {
     pub stddev_ns: f64,
 }
 
+/// What ended in a span of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// I/Os.
+    pub ios: u64,
+    /// Of these, how many took longer than the target, as the guest sees them.
+    pub late: u64,
+    /// Bytes of those that did not fail.
+    pub bytes: u64,
+    /// Their latencies' sum.
+    pub latency_ns: u64,
+}
+
+impl Window {
+    /// Mean latency, if anything ended.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.ios > 0).then(|| self.latency_ns as f64 / self.ios as f64)
+    }
+}
+
 /// Sums that moments follow from.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
@@ -116,21 +136,24 @@ pub(crate) struct Tally {
     pub(crate) over_bound: u64,
     pub(crate) operations: BTreeMap<&'static str, Collector>,
     window_ns: u64,
-    window: (u64, u64, u64),
-    pub(crate) windows_ns: Vec<f64>,
+    /// The first window's number, from time 0.
+    first_window: u64,
+    /// Each one in which something ended, and those before.
+    windows: Vec<Window>,
 }
 
 impl Tally {
-    /// Mean latencies are also kept for every window of this length, if it is not 0.
-    pub(crate) fn with_windows(window: Nanos) -> Self {
-        Self { window_ns: window.0, ..Self::default() }
+    /// What ends from `from` on is also counted for every window of this length, if it is not 0.
+    pub(crate) fn with_windows(window: Nanos, from: Nanos) -> Self {
+        Self { window_ns: window.0, first_window: from.0.checked_div(window.0).unwrap_or(0), ..Self::default() }
     }
 
-    pub(crate) fn io(&mut self, shape: &Shape, latency: Nanos, failed: bool, now_ns: u64) {
+    pub(crate) fn io(&mut self, shape: &Shape, latency: Nanos, target_ns: u64, failed: bool, now_ns: u64) {
+        let bytes = if failed { 0 } else { u64::from(shape.len_bytes) };
+        let late = u64::from(latency.0 > target_ns);
         self.latencies.add(latency);
-        if !failed {
-            self.bytes += u64::from(shape.len_bytes);
-        }
+        self.bytes += bytes;
+        self.late += late;
         match shape.op {
             Op::Read => self.reads.add(latency),
             Op::Write => self.writes.add(latency),
@@ -138,12 +161,15 @@ impl Tally {
         }
         self.errors += u64::from(failed);
         if let Some(number) = now_ns.checked_div(self.window_ns) {
-            if number != self.window.0 {
-                self.end_window();
-                self.window = (number, 0, 0);
+            let at = number.saturating_sub(self.first_window) as usize;
+            if self.windows.len() <= at {
+                self.windows.resize(at + 1, Window::default());
             }
-            self.window.1 += 1;
-            self.window.2 += latency.0;
+            let window = &mut self.windows[at];
+            window.ios += 1;
+            window.late += late;
+            window.bytes += bytes;
+            window.latency_ns += latency.0;
         }
     }
 
@@ -151,11 +177,14 @@ impl Tally {
         self.operations.entry(operation.kind).or_default().add(operation.latency);
     }
 
-    pub(crate) fn end_window(&mut self) {
-        let (_, count, sum_ns) = self.window;
-        if count > 0 {
-            self.windows_ns.push(sum_ns as f64 / count as f64);
+    /// All windows until `end`.
+    pub(crate) fn windows(&self, end: Nanos) -> Vec<Window> {
+        let mut windows = self.windows.clone();
+        if self.window_ns > 0 {
+            let numbers = end.0.div_ceil(self.window_ns).saturating_sub(self.first_window);
+            windows.resize(numbers as usize, Window::default());
         }
+        windows
     }
 }
 
@@ -188,13 +217,15 @@ mod tests {
 
     #[test]
     fn windows_hold_their_own_mean() {
-        let mut tally = Tally::with_windows(Nanos(100));
+        let mut tally = Tally::with_windows(Nanos(100), Nanos(200));
         let shape = Shape { op: Op::Read, offset_bytes: 0, len_bytes: 4096 };
-        for (latency_ns, now_ns) in [(10, 20), (30, 90), (50, 250)] {
-            tally.io(&shape, Nanos(latency_ns), false, now_ns);
+        for (latency_ns, now_ns) in [(10, 220), (30, 290), (50, 450)] {
+            tally.io(&shape, Nanos(latency_ns), 30, false, now_ns);
         }
-        tally.end_window();
-        assert_eq!(tally.windows_ns, [20.0, 50.0]);
-        assert_eq!(tally.bytes, 3 * 4096);
+        let windows = tally.windows(Nanos(550));
+        let means: Vec<Option<f64>> = windows.iter().map(Window::mean_ns).collect();
+        assert_eq!(means, [Some(20.0), None, Some(50.0), None]);
+        assert_eq!(windows[0], Window { ios: 2, late: 0, bytes: 8192, latency_ns: 40 });
+        assert_eq!((tally.bytes, tally.late, windows[2].late), (3 * 4096, 1, 1));
     }
 }

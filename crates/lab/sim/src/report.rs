@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::check::{BoundCounts, Violation};
 use crate::disks::DiskCounts;
-use crate::measure::{Latencies, Moments, fairness_index};
+use crate::measure::{Latencies, Moments, Window, fairness_index};
 
 /// A latency that a policy vouches for. Times in ns, with the drive: from the fetch of a command to its completion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -48,8 +48,9 @@ pub struct TenantReport {
     pub errors: u64,
     /// As the guest's application sees them.
     pub latency: Latencies,
-    /// Mean latency in each window, if the scenario asked for windows.
-    pub window_means_ns: Vec<f64>,
+    /// What ended in each window, if the scenario asked for windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Window>,
     /// Operations of applications that have them, by kind.
     pub operations: BTreeMap<String, Latencies>,
     /// Target of a guaranteed tenant.

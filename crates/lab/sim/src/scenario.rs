@@ -150,7 +150,7 @@ pub struct Scenario {
     pub warmup: Nanos,
     /// Measured.
     pub duration: Nanos,
-    /// Mean latencies are also kept for every span of this length; 0 for none.
+    /// What ends is also counted for every span of this length; 0 for none.
     pub window: Nanos,
     /// Everything random follows from it.
     pub seed: u64,

@@ -17,6 +17,24 @@ pub struct Criterion {
     pub saw: String,
 }
 
+/// Numbers side by side, for people: what a row of the figure can't show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// The columns' names.
+    pub head: Vec<String>,
+    /// As many cells in each.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// One without rows.
+    pub fn new(title: &str, head: &[&str]) -> Self {
+        Self { title: title.to_owned(), head: head.iter().map(|cell| (*cell).to_owned()).collect(), rows: Vec::new() }
+    }
+}
+
 /// A figure or a table of a paper, with our numbers.
 #[derive(Debug, Clone)]
 pub struct Figure {
@@ -36,6 +54,8 @@ pub struct Figure {
     pub rows: Vec<Row>,
     /// The demands.
     pub criteria: Vec<Criterion>,
+    /// The numbers in short, beside one another.
+    pub tables: Vec<Table>,
     /// How to draw the numbers.
     pub plots: Vec<Plot>,
     /// Where we deviate: why, and which assumption would have to change.
@@ -54,6 +74,7 @@ impl Figure {
             assumptions: Vec::new(),
             rows: Vec::new(),
             criteria: Vec::new(),
+            tables: Vec::new(),
             plots: Vec::new(),
             deviation: None,
         }

@@ -1,7 +1,7 @@
 //! One page for people: no script, nothing loaded from anywhere, well-formed as XML too.
 
 use super::Report;
-use super::figure::{Criterion, Figure, Uncovered};
+use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::number::{percent, short};
 use super::plot::{Drawing, colour};
 use super::row::Row;
@@ -119,6 +119,7 @@ fn section(figure: &Figure) -> String {
         html += &format!("<p><strong>Asked:</strong> {}</p>\n", escape(&figure.goal));
     }
     html += &criteria(&figure.criteria);
+    figure.tables.iter().for_each(|shown| html += &table(shown));
     figure.plots.iter().filter_map(|plot| plot.draw(&figure.rows)).for_each(|drawing| html += &drawing.html());
     if let Some(deviation) = &figure.deviation {
         html += &format!("<aside><strong>Where we deviate.</strong> {}</aside>\n", escape(deviation));
@@ -144,6 +145,19 @@ fn criteria(criteria: &[Criterion]) -> String {
         )
     };
     format!("<ul class=\"criteria\">\n{}</ul>\n", criteria.iter().map(item).collect::<String>())
+}
+
+fn table(table: &Table) -> String {
+    let line = |tag: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = table.rows.iter().map(|row| line("td", row)).collect();
+    format!(
+        "<p>{}</p>\n<div class=\"wide\"><table>\n{}{rows}</table></div>\n",
+        escape(&table.title),
+        line("th", &table.head)
+    )
 }
 
 impl Drawing {

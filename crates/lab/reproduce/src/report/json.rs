@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Report;
-use super::figure::{Criterion, Figure, Uncovered};
+use super::figure::{Criterion, Figure, Table, Uncovered};
 use super::row::Row;
 use crate::paper::Paper;
 
@@ -24,6 +24,8 @@ struct Summary<'a> {
     goal: &'a str,
     criteria: &'a [Criterion],
     assumptions: &'a [String],
+    #[serde(skip_serializing_if = "<[Table]>::is_empty")]
+    tables: &'a [Table],
     deviation: Option<&'a str>,
 }
 
@@ -36,6 +38,7 @@ impl<'a> From<&'a Figure> for Summary<'a> {
             goal: &figure.goal,
             criteria: &figure.criteria,
             assumptions: &figure.assumptions,
+            tables: &figure.tables,
             deviation: figure.deviation.as_deref(),
         }
     }

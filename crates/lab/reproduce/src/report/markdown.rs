@@ -1,7 +1,7 @@
 //! The report's short form, to be read beside the code.
 
 use super::Report;
-use super::figure::{Figure, Uncovered};
+use super::figure::{Figure, Table, Uncovered};
 use crate::paper::Paper;
 
 impl Report {
@@ -31,6 +31,7 @@ impl Report {
             }
             figures.iter().for_each(|figure| text += &rows(figure));
             for figure in figures {
+                figure.tables.iter().for_each(|shown| text += &table(shown));
                 if let Some(why) = &figure.deviation {
                     text += &format!("\n**{}**: {}\n", figure.id, one_line(why));
                 }
@@ -57,6 +58,16 @@ fn rows(figure: &Figure) -> String {
         text += &format!("| {} | {} | shown, nothing to compare with | |\n", figure.id, cell(figure.title));
     }
     text
+}
+
+fn table(table: &Table) -> String {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|text| cell(text)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rule = vec!["---".to_owned(); table.head.len()];
+    let rows: String = table.rows.iter().map(|row| line(row)).collect();
+    format!("\n{}:\n\n{}{}{rows}", table.title, line(&table.head), line(&rule))
 }
 
 fn one_line(text: &str) -> String {

@@ -15,7 +15,7 @@ mod row;
 mod tests;
 mod write;
 
-pub use figure::{Criterion, Figure, Uncovered};
+pub use figure::{Criterion, Figure, Table, Uncovered};
 pub use html::{escape, page};
 pub use number::short as short_number;
 pub use plot::{Axis, Drawing, Kind, Plot};

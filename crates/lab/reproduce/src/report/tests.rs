@@ -18,6 +18,8 @@ fn lines() -> Figure {
     }
     figure.demand("LPNS ≤ 50 µs", true, "12 to 36 µs");
     figure.demand("SPDK < LPNS", false, HOSTILE);
+    let rows = vec![vec!["LPNS".to_owned(), "a | b".to_owned()], vec![HOSTILE.to_owned(), "–".to_owned()]];
+    figure.tables.push(Table { rows, ..Table::new("In short", &["system", "seen"]) });
     figure.plots.push(Plot::lines("mean (µs)", "VM2's load").log_y().mark(50.0, "promised"));
     figure.plots.push(Plot::lines("nothing has this", "VM2's load"));
     figure.deviation = Some("SPDK < LPNS only if its reactor were free.".into());
@@ -66,6 +68,14 @@ fn the_page_is_well_formed_and_says_what_the_figures_say() {
     let ids: Vec<&str> = page.descendants().filter_map(|node| node.attribute("id")).collect();
     let links = page.descendants().filter_map(|node| node.attribute("href")?.strip_prefix('#'));
     assert_eq!(links.collect::<Vec<_>>(), ids);
+}
+
+#[test]
+fn a_table_is_one_in_both_forms() {
+    let report = report();
+    assert!(report.html().contains("<tr><td>LPNS</td><td>a | b</td></tr>"));
+    let text = report.markdown();
+    assert!(text.contains("\nIn short:\n\n| system | seen |\n| --- | --- |\n| LPNS | a \\| b |\n"), "{text}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl<P: Policy> Engine<'_, P> {
             start_bytes += tenant.size_bytes;
             let port = Port::new(tenant.vcpus, tenant.vqs, scenario.hwq_depth, self.path.kick);
             let jobs = tenant.workload.jobs(tenant.size_bytes, seeds.u64(..));
-            let tally = Tally::with_windows(scenario.window);
+            let tally = Tally::with_windows(scenario.window, scenario.warmup);
             let mut guest = Guest::new(port, scenario.costs.guest, &self.path, jobs, tally, seeds.u64(..));
             guest.measure_from_ns = scenario.warmup.0;
             if let Some(target) = tenant.terms.class.latency_target() {

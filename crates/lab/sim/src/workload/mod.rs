@@ -5,6 +5,7 @@
 //! | `access` | which operation, where and how much: shared by the next three |
 //! | `fio` | a closed loop: each I/O that ends is followed by another |
 //! | `open` | an open loop: arrivals come whether or not the last I/O ended |
+//! | `phases` | a closed loop that does something else from time to time, or nothing |
 //! | `webuser` | a stand-in for the web server's trace that LPNS replays |
 //! | `replay` | a block trace |
 //! | `ycsb` | a key-value store's operations through a small model of its log-structured merge tree |
@@ -22,6 +23,7 @@ mod driver;
 mod filebench;
 mod fio;
 mod open;
+mod phases;
 mod replay;
 mod seed;
 #[cfg(test)]
@@ -33,6 +35,7 @@ pub use access::{Access, BlockSize, Pattern};
 pub use filebench::{Filebench, Personality};
 pub use fio::Fio;
 pub use open::{Arrivals, Open};
+pub use phases::{AWAKE, Phase, Phases, WAKING};
 pub use replay::Replay;
 pub use webuser::Webuser;
 pub use ycsb::{Core, CpuCosts, Lsm, LsmStats, Mix, Requests, StatsHandle, Store, Ycsb};
@@ -44,6 +47,8 @@ use crate::Job;
 pub enum Workload {
     /// A closed loop with a depth.
     Fio(Fio),
+    /// A closed loop with a depth that does something else from time to time.
+    Phases(Phases),
     /// An open loop with a rate.
     Open(Open),
     /// An open loop with a wandering rate.
@@ -69,6 +74,7 @@ impl Workload {
         }
         match self {
             Self::Fio(fio) => fio.jobs(disk_bytes, seed),
+            Self::Phases(phases) => phases.jobs(disk_bytes, seed),
             Self::Open(open) => open.jobs(disk_bytes, seed),
             Self::Webuser(webuser) => webuser.jobs(disk_bytes, seed),
             Self::Replay(replay) => replay.jobs(),
@@ -82,6 +88,7 @@ impl Workload {
     pub fn validate(&self, disk_bytes: u64) -> Result<(), WorkloadError> {
         match self {
             Self::Fio(fio) => fio.validate(disk_bytes),
+            Self::Phases(phases) => phases.validate(disk_bytes),
             Self::Open(open) => open.validate(disk_bytes),
             Self::Webuser(webuser) => webuser.validate(disk_bytes),
             Self::Replay(replay) => replay.validate(disk_bytes),

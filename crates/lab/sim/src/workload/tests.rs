@@ -55,6 +55,28 @@ fn fio_follows_its_block_sizes() {
     assert!(run.submitted.iter().any(|io| io.shape.offset_bytes == (1 << 20) - 4096));
 }
 
+/// Reads, writes, nothing: a millisecond each.
+fn changing() -> Phases {
+    let kinds = [Some(Access::random_4k(100)), Some(Access::random_4k(0)), None];
+    let phases = kinds.map(|access| Phase { lasts: Nanos::from_millis(1), access });
+    Phases { jobs: 2, iodepth: 4, phases: phases.to_vec() }
+}
+
+#[test]
+fn phases_come_at_their_times_and_pauses_are_told_apart() {
+    let run = run(&Workload::Phases(changing()), 1, Nanos::from_millis(5));
+    assert_eq!(run.deepest, [4, 4]);
+    for io in &run.submitted {
+        let phase = io.at.0 / 1_000_000 % 3;
+        assert!(phase < 2, "at {}", io.at.0);
+        assert_eq!(io.shape.op, if phase == 0 { Op::Read } else { Op::Write }, "at {}", io.at.0);
+    }
+    // The first I/Os of both jobs, at the start and after the pause.
+    let waking = run.operations.iter().filter(|operation| operation.kind == WAKING).count();
+    assert_eq!(waking, 2 * 2 * 19);
+    assert_eq!(run.operations.len(), run.operations.iter().filter(|it| it.kind == AWAKE).count() + waking);
+}
+
 #[test]
 fn sequential_jobs_stay_in_their_parts_and_wrap() {
     let access = Access { pattern: Pattern::Sequential, working_set_bytes: Some(1 << 20), ..Access::random_4k(50) };
@@ -226,6 +248,7 @@ fn the_seed_decides_everything() {
     let workloads = [
         Workload::Fio(Fio::random_4k(2, 3, 50)),
         Workload::Open(Open { arrivals: bursts, ..Open::random_4k(2, 1.0, 50) }),
+        Workload::Phases(changing()),
         Workload::Webuser(Webuser::default()),
         Workload::Filebench(Filebench::new(Personality::Webserver)),
     ];

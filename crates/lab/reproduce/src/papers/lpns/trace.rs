@@ -76,7 +76,7 @@ pub fn play(context: &Context<'_>, cases: &[Case]) -> Result<Vec<Seen>, Error> {
         let report = run(&scenario)?;
         let promised = report.tenants.iter().take(case.svms);
         let mut windows_us: Vec<f64> =
-            promised.clone().flat_map(|tenant| tenant.window_means_ns.iter().map(|ns| ns / 1e3)).collect();
+            promised.clone().flat_map(|tenant| &tenant.windows).filter_map(|it| Some(it.mean_ns()? / 1e3)).collect();
         windows_us.sort_by(f64::total_cmp);
         let noisy_gb_s = mb_s_from(&report, case.svms) / 1e3;
         Ok(Seen { means_us: promised.map(mean_us).collect(), windows_us, noisy_gb_s })
