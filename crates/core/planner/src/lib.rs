@@ -34,6 +34,7 @@ pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
+pub use model::Tail;
 pub use outcome::{Outcome, Planner};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};

@@ -16,8 +16,6 @@ impl Model<'_> {
         for at in 0..self.flows.len() {
             let flow = &self.flows[at];
             let pool = &self.pools[flow.pool];
-            let inside = (flow.x * flow.slot_ns).max(1.0).min(flow.population);
-            let _ = inside;
             let capped = pool.level != Level::ALL;
             let waits = std::array::from_fn(|s| {
                 let own = flow.own[s] / flow.population;
@@ -48,7 +46,10 @@ impl Model<'_> {
                     let left = (link + work.link.mean_ns - work.lead_ns - fan.spread_ns).max(0.0);
                     wait += left.min(link);
                     service += (left - link).max(0.0);
-                    variance += (flow.waits[UNITS] / self.busy[UNITS].clamp(0.05, 1.0)).powi(2) + work.piece.variance();
+                    // As in an M/G/1 queue. Of few units none has more than its part of what closed loads have.
+                    let few = (self.parallel - 1.0) / (self.parallel + 1.0);
+                    let wait = flow.waits[UNITS];
+                    variance += wait * (wait * few + self.uneven_ns) + work.piece.variance();
                 } else {
                     wait += link + self.buffer_ns;
                     service += work.link.mean_ns;
@@ -118,6 +119,7 @@ impl Model<'_> {
         let controller = Service::fixed(self.profile.controller_ns as f64);
         let channel_ns = self.channel_ns;
         let mut pieces = (0.0, 0.0);
+        let mut moments = Moments::default();
         self.busy = [0.0; STATIONS];
         let mut rates = [0.0; STATIONS];
         for flow in &mut self.flows {
@@ -136,6 +138,7 @@ impl Model<'_> {
                     let piece = work.piece.after(channel_ns);
                     queue(UNITS, visits, flow.waits[UNITS], piece);
                     let load = flow.x * visits * piece.mean_ns;
+                    moments.add(flow.x * visits, &piece);
                     pieces.0 += load;
                     pieces.1 += load * ((work.pieces - 1.0) / (self.parallel - 1.0).max(1.0)).min(1.0);
                 }
@@ -155,8 +158,10 @@ impl Model<'_> {
             self.page_wait_ns = 0.5 * (self.page_wait_ns + wait);
             if nand.reads_wait_for_programs {
                 self.backlog[UNITS] += visits * (wait * self.page.mean_ns + self.page.square / 2.0);
+                moments.add(visits, &self.page);
             }
         }
+        self.uneven_ns = moments.uneven_ns();
         self.move_buffer_wait();
     }
 
@@ -222,6 +227,26 @@ impl Model<'_> {
 fn spread(wait: f64, busy: f64) -> f64 {
     let busy = busy.clamp(0.1, 1.0);
     wait * wait * (2.0 - busy) / busy
+}
+
+/// Sums of the second and third moments of times of service.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moments {
+    square: f64,
+    cube: f64,
+}
+
+impl Moments {
+    /// So many visits per ns. A third moment is estimated from the others: exact for equal times.
+    fn add(&mut self, rate: f64, service: &Service) {
+        self.square += rate * service.square;
+        self.cube += rate * service.square * service.square / service.mean_ns.max(1.0);
+    }
+
+    /// The variance of a wait is the square of its mean and its mean times this (Takács, for M/G/1).
+    fn uneven_ns(&self) -> f64 {
+        if self.square > 0.0 { self.cube / self.square * 2.0 / 3.0 } else { 0.0 }
+    }
 }
 
 /// How a command's pieces end.

@@ -26,6 +26,7 @@ mod tail;
 use io_model::{HwqId, Nanos, Op};
 
 use self::promises::Promises;
+pub use self::promises::{AIM, LENT};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::fair::Fair;

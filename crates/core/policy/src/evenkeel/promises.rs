@@ -10,7 +10,7 @@ use crate::by_target::TARGET_STEPS;
 /// The share of a tenant's commands that may be late.
 const LATE: f64 = 0.01;
 /// What is aimed at, in targets: what is learned is off by some hundredths.
-const AIM: f64 = 0.88;
+pub const AIM: f64 = 0.88;
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
 /// At least so many commands are remembered, which a hundredth of is known from; where all is well up to a second's.
@@ -30,7 +30,7 @@ const MOST_GROWTH: f64 = 1.25;
 const BRAKE: f64 = 0.7;
 const RELEASE: f64 = 1.05;
 /// What others may have while nobody is active, in multiples of what keeps the drive busy with short commands.
-const LENT: f64 = 4.0;
+pub const LENT: f64 = 4.0;
 /// Steps of the target from here on are late.
 const FIRST_LATE: usize = 8;
 
