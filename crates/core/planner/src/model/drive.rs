@@ -13,6 +13,7 @@ impl Model<'_> {
     pub(super) fn reckon_drive(&mut self) {
         let controller_ns = self.profile.controller_ns as f64;
         let crowd: f64 = self.flows.iter().map(|flow| flow.x * flow.slot_ns).sum();
+        let buffer_variance = self.buffer_variance();
         for at in 0..self.flows.len() {
             let flow = &self.flows[at];
             let pool = &self.pools[flow.pool];
@@ -53,7 +54,7 @@ impl Model<'_> {
                 } else {
                     wait += link + self.buffer_ns;
                     service += work.link.mean_ns;
-                    variance += (0.1 * self.buffer_ns).powi(2);
+                    variance += buffer_variance;
                 }
                 flow.inside_ns[kind] = wait + service;
                 flow.inside_waits[kind] = wait;
@@ -193,6 +194,30 @@ impl Model<'_> {
         self.page = Service::fixed(program).after(copies + erases);
     }
 
+    /// A short mean wait for room is a long one of few writes, those that find the buffer full.
+    fn buffer_variance(&self) -> f64 {
+        let full_ns = self.room_ns * self.room_ns / (self.room_ns + self.buffer_ns).max(1.0);
+        2.0 * self.buffer_ns * full_ns + (0.1 * self.buffer_ns).powi(2)
+    }
+
+    /// How long the buffer takes to make room for a write, where large ones count for their size.
+    fn room_ns(&self) -> f64 {
+        let (mut sum, mut of) = (0.0, 0.0);
+        for flow in &self.flows {
+            let work = &flow.works[WRITE];
+            let service = match self.profile.writes {
+                Writes::Programmed { nand, .. } => {
+                    let pages = work.room_bytes / nand.page_bytes as f64;
+                    Service::fixed(pages * self.page.mean_ns / self.parallel)
+                }
+                _ => work.drain,
+            };
+            sum += flow.x * work.part * service.square;
+            of += flow.x * work.part * service.mean_ns;
+        }
+        if of > 0.0 { sum / of } else { 0.0 }
+    }
+
     /// Lets writes wait for room in the buffer just so long that it takes no more than it gives on.
     fn move_buffer_wait(&mut self) {
         let full = match self.profile.writes {
@@ -206,6 +231,7 @@ impl Model<'_> {
             }
         };
         self.busy[DRAIN] = full;
+        self.room_ns = self.room_ns();
         // How much longer a writer's round gets for each ns of waiting.
         let (mut rounds, mut writes) = (0.0, 0.0);
         for flow in &self.flows {

@@ -171,6 +171,8 @@ pub(crate) struct Model<'a> {
     round_moved: f64,
     /// What writes wait for room in the buffer.
     buffer_ns: f64,
+    /// How long the buffer takes to make room for one.
+    room_ns: f64,
     /// Flash: pages programmed per ns, and a die's time for each.
     pages_rate: f64,
     page: Service,
@@ -248,6 +250,7 @@ impl<'a> Model<'a> {
             round_ns: 1e3,
             round_moved: 0.0,
             buffer_ns: 0.0,
+            room_ns: 0.0,
             pages_rate: 0.0,
             page: Service::default(),
             channel_ns: 0.0,
