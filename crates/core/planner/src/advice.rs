@@ -88,7 +88,7 @@ impl Change {
             }
             Self::Target { tenant, to, .. } => {
                 if let Some(tenant) = tenants.get_mut(tenant) {
-                    tenant.class = Class::guaranteed(Some(to));
+                    tenant.class = Class::Guaranteed { latency_target: Some(to), percentile: tenant.percentile() };
                 }
             }
         }
@@ -168,7 +168,8 @@ fn the_one_failing(outcome: &Outcome) -> Option<&Promise> {
 fn target(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Option<Advice> {
     let one = the_one_failing(outcome)?;
     // What a tenant gets may depend on its target (a throttle follows it): a few steps up, until it meets itself.
-    let mut to = outcome.forecast.tenants.get(one.tenant)?.p99;
+    let percentile = tenants.get(one.tenant)?.percentile();
+    let mut to = outcome.forecast.tenants.get(one.tenant)?.at(percentile);
     for _ in 0..TENANTS_TRIED {
         to = round_up(to.max(one.target));
         let change = Change::Target { tenant: one.tenant, from: one.target, to };
@@ -177,7 +178,7 @@ fn target(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outc
         if outcome.keeps_what_it_can() {
             return Some(Advice { change, outcome });
         }
-        to = outcome.forecast.tenants.get(one.tenant)?.p99.max(Nanos(to.0.saturating_add(to.0 / 8)));
+        to = outcome.forecast.tenants.get(one.tenant)?.at(percentile).max(Nanos(to.0.saturating_add(to.0 / 8)));
     }
     None
 }

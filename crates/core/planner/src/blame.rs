@@ -17,8 +17,8 @@ pub struct Measured {
     pub mean_len_bytes: f64,
     /// Mean latency, waiting included.
     pub mean: Nanos,
-    /// 99th percentile of the same.
-    pub p99: Nanos,
+    /// The percentile of the same that its promise is for; the 99th without one.
+    pub at_percentile: Nanos,
     /// The part of the mean that was spent with the drive.
     pub served: Nanos,
 }
@@ -113,7 +113,7 @@ impl Measured {
 /// was spent waiting; so does a drive that is much slower than forecast under that load. Else it is a neighbour.
 pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Option<Blame> {
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
-    let target = tenant.target().filter(|target| own.p99 > *target)?;
+    let target = tenant.target().filter(|target| own.at_percentile > *target)?;
     let assumed = evidence.assumed.get(broken).copied().unwrap_or(true);
     let at_fault = |why| Some(Blame { culprit: Culprit::Own, why });
     if let Some(excess) = excess(tenant, own).filter(|_| !assumed) {
@@ -131,8 +131,10 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
     if let Ok(outcome) = planner.outcome(evidence.policy, &now)
         && let Some(forecast) = outcome.forecast.tenants.get(at)
     {
-        if forecast.p99 <= target {
-            let load = format!("the load that there is explains {} at the 99th percentile", words(forecast.p99));
+        let foreseen = forecast.at(tenant.percentile());
+        if foreseen <= target {
+            let percentile = tenant.percentile();
+            let load = format!("the load that there is explains {} at the {percentile}th percentile", words(foreseen));
             return Some(drive_or_host(own, evidence.starved, &load));
         }
         if own.served.0 as f64 > SLOW * forecast.mean.0 as f64 {
@@ -171,13 +173,14 @@ fn too_much_alone(
     target: Nanos,
 ) -> Option<String> {
     let alone = planner.outcome(policy, std::slice::from_ref(asks)).ok()?;
-    let forecast = alone.forecast.tenants.first().filter(|forecast| forecast.p99 > target)?;
-    let (p99, target) = (words(forecast.p99), words(target));
+    let percentile = asks.percentile();
+    let took = alone.forecast.tenants.first().map(|forecast| forecast.at(percentile)).filter(|took| *took > target)?;
+    let (took, target, many) = (words(took), words(target), percentile.in_words());
     let load = match asks.load {
         Load::Closed { depth } => format!("{depth} of its commands outstanding"),
         Load::Open { .. } => format!("{:.0} commands a second", own.iops),
     };
-    Some(format!("with {load}, 99 of 100 would take up to {p99} even alone, and the target is {target}"))
+    Some(format!("with {load}, {many} would take up to {took} even alone, and the target is {target}"))
 }
 
 fn drive_or_host(own: &Measured, starved: f64, beside: &str) -> Blame {
@@ -272,7 +275,7 @@ mod tests {
             read_share: 1.0,
             mean_len_bytes: 4096.0,
             mean: Nanos::from_micros(mean_us),
-            p99: Nanos::from_micros(3 * mean_us),
+            at_percentile: Nanos::from_micros(3 * mean_us),
             served: Nanos::from_micros(served_us),
         }
     }

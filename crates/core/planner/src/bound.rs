@@ -72,10 +72,14 @@ fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
     matches!(site.profile.arbitration, Arbitration::WeightedRoundRobin { .. }) && !is_highest
 }
 
+/// Whether each guaranteed tenant has a poller of its own under this policy.
+pub(crate) fn has_own_pollers(policy: &PolicyConfig) -> bool {
+    matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_))
+}
+
 /// Whether a poller serves this tenant alone.
 fn own_poller(policy: &PolicyConfig, tenant: &Tenant) -> bool {
-    matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_))
-        && matches!(tenant.class, Class::Guaranteed { .. })
+    has_own_pollers(policy) && matches!(tenant.class, Class::Guaranteed { .. })
 }
 
 /// The longest pass of a poller with so many commands in flight.

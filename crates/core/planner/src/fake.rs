@@ -4,7 +4,7 @@ use io_model::{Nanos, QueuePriority};
 use policy::{Class, PolicyConfig};
 use ssd_model::Profile;
 
-use crate::{Forecast, Host, LimitedBy, Load, Planner, Site, Size, Tenant, TenantForecast};
+use crate::{Forecast, Host, LimitedBy, Load, Planner, Site, Size, Tail, Tenant, TenantForecast};
 
 /// A P5800X whose host costs nothing.
 pub fn site() -> Site {
@@ -37,6 +37,7 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
         bandwidth_bytes_s: iops * 4096.0,
         mean: Nanos::from_micros(p99_us / 2),
         p99: Nanos::from_micros(p99_us),
+        tail: Tail::fixed(Nanos::from_micros(p99_us)),
         bound: None,
         alone: Nanos::from_micros(10),
         lowest: Nanos::from_micros(10),

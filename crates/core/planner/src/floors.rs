@@ -67,7 +67,9 @@ pub fn judge_floors(site: &Site, tenants: &[Tenant], floors: &[Floor]) -> Result
     for ((tenant, floor), own) in places.into_iter().zip(&forecast.tenants) {
         match floor {
             Some(asked_iops) => found.floors.push(FloorForecast { tenant, asked_iops, got_iops: own.iops }),
-            None if tenants[tenant].target().is_some_and(|target| own.p99 > target) => found.late.push(tenant),
+            None if tenants[tenant].class.promise().is_some_and(|(target, percentile)| own.at(percentile) > target) => {
+                found.late.push(tenant)
+            }
             None => {}
         }
     }

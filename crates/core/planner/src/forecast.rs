@@ -1,10 +1,10 @@
 //! What tenants will get.
 
 use io_model::Nanos;
-use policy::{Class, PolicyConfig};
+use policy::{Class, Percentile, PolicyConfig};
 
 use crate::bound::bounds_ns;
-use crate::model::Model;
+use crate::model::{Model, Tail};
 use crate::{Load, Site, Tenant};
 
 /// What keeps a tenant from getting more.
@@ -38,6 +38,8 @@ pub struct TenantForecast {
     pub mean: Nanos,
     /// 99th percentile of the same.
     pub p99: Nanos,
+    /// Any percentile of the same.
+    pub tail: Tail,
     /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times
     /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads;
     /// beside open loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent
@@ -51,6 +53,13 @@ pub struct TenantForecast {
     pub lowest: Nanos,
     /// What keeps it from getting more.
     pub limited_by: LimitedBy,
+}
+
+impl TenantForecast {
+    /// What so many of its commands don't exceed.
+    pub fn at(&self, percentile: Percentile) -> Nanos {
+        if percentile == Percentile::P99 { self.p99 } else { self.tail.percentile(percentile.percent()) }
+    }
 }
 
 /// What all tenants will get under one policy.
@@ -68,7 +77,9 @@ pub struct Forecast {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmodelled {
     /// There is no model of this policy.
-    #[error("there is no model of the policy {policy:?}; there is one of passthrough, wrr, drr, lpns and fair")]
+    #[error(
+        "there is no model of the policy {policy:?}; there is one of passthrough, wrr, drr, lpns, fair and evenkeel"
+    )]
     Policy {
         /// Its name.
         policy: &'static str,
@@ -95,7 +106,8 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
         | PolicyConfig::Wrr(_)
         | PolicyConfig::Drr(_)
         | PolicyConfig::Lpns(_)
-        | PolicyConfig::Fair(_) => {}
+        | PolicyConfig::Fair(_)
+        | PolicyConfig::Evenkeel(_) => {}
         _ => return Err(Unmodelled::Policy { policy: policy.name() }),
     }
     tenants.iter().try_for_each(check)?;
@@ -105,11 +117,13 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     let forecast = |(at, tenant): (usize, &Tenant)| {
         let means = model.means(at);
         let (alone, lowest) = alone(site, tenant);
+        let tail = model.tail(at);
         TenantForecast {
             iops: means.iops,
             bandwidth_bytes_s: means.iops * tenant.mean_len_bytes(),
             mean: Nanos(means.mean_ns as u64),
-            p99: Nanos(model.percentile_ns(at, 0.01) as u64),
+            p99: tail.percentile(99.0),
+            tail,
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
             alone,
             lowest,
@@ -127,7 +141,7 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
 fn by_itself(site: &Site, tenant: &Tenant) -> (Nanos, LimitedBy) {
     let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(tenant));
     model.solve();
-    (rounded_up(model.percentile_ns(0, 0.01).max(model.means(0).mean_ns)), model.limited_by(0))
+    (rounded_up(model.tail(0).percentile_ns(0.01).max(model.means(0).mean_ns)), model.limited_by(0))
 }
 
 /// See [`TenantForecast::alone`] and [`TenantForecast::lowest`].
@@ -182,7 +196,7 @@ fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
 #[cfg(test)]
 mod tests {
     use io_model::QueuePriority;
-    use policy::{ArbitratedConfig, FairConfig, LpnsConfig};
+    use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig};
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
@@ -249,10 +263,16 @@ mod tests {
         assert!(heavy.iops < 820_000.0 && heavy.bound.is_none());
     }
 
+    /// Best effort whose own CPUs are not in its way.
+    fn four_cpus(name: &str) -> Tenant {
+        Tenant { vcpus: 4, ..best_effort(name, 128) }
+    }
+
     #[test]
     fn a_promise_holds_best_effort_back() {
-        let alone = [best_effort("noisy", 128), best_effort("other", 128)];
-        let beside = [guaranteed("quiet", 30), best_effort("noisy", 128), best_effort("other", 128)];
+        let [noisy, other] = ["noisy", "other"].map(four_cpus);
+        let alone = [noisy.clone(), other.clone()];
+        let beside = [guaranteed("quiet", 30), noisy, other];
         let site = Site { host: Host::default(), ..site() };
         let policy = PolicyConfig::Lpns(LpnsConfig::p5800x());
         let free = predict(&site, &policy, &alone).unwrap();
@@ -260,6 +280,43 @@ mod tests {
         assert!(held.tenants[1].iops < free.tenants[0].iops, "{} and {}", held.tenants[1].iops, free.tenants[0].iops);
         assert_eq!(held.tenants[1].limited_by, LimitedBy::Throttle);
         assert!(held.tenants[0].p99 < Nanos(33_000), "{:?}", held.tenants[0]);
+    }
+
+    #[test]
+    fn evenkeel_uses_the_target_and_a_looser_one_gives_others_no_less() {
+        let site = Site { host: Host { guest_varies: 0.0, ..Host::default() }, ..site() };
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let others = |target_us| {
+            let tenants = [guaranteed("quiet", target_us), four_cpus("noisy"), four_cpus("other")];
+            let [quiet, noisy, other] = &predict(&site, &policy, &tenants).unwrap().tenants[..] else { panic!() };
+            assert!(close(noisy.iops, other.iops, 1e-6) && quiet.bound.is_none());
+            (quiet.p99.as_micros_f64() / target_us as f64, noisy.iops, noisy.limited_by)
+        };
+        let seen: Vec<_> = [30, 40, 50, 60, 80].map(others).to_vec();
+        assert!(seen.windows(2).all(|pair| pair[1].1 >= pair[0].1), "{seen:?}");
+        for (of_target, _, limited_by) in &seen[1..3] {
+            // The policy aims at 0.88, and does not see the guest's part.
+            assert!((0.88..=1.0).contains(of_target) && *limited_by == LimitedBy::Throttle, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_promise_evenkeel_shares_by_weight() {
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let heavy = Tenant { class: Class::BestEffort { weight: 3 }, ..best_effort("heavy", 512) };
+        let forecast = predict(&site(), &policy, &[heavy, best_effort("light", 512)]).unwrap();
+        let [heavy, light] = &forecast.tenants[..] else { panic!("two tenants") };
+        assert!(close(heavy.iops / light.iops, 3.0, 0.01) && light.limited_by == LimitedBy::Share, "{forecast:?}");
+        assert!(forecast.drive_utilization > 0.95);
+    }
+
+    #[test]
+    fn percentiles_rise_and_the_99th_is_the_one_that_is_told() {
+        let policy = PolicyConfig::Fair(FairConfig::p5800x());
+        for tenant in predict(&site(), &policy, &[best_effort("a", 8), best_effort("b", 64)]).unwrap().tenants {
+            let all = [50.0, 90.0, 99.0, 99.9].map(|percent| tenant.tail.percentile(percent));
+            assert!(all.is_sorted() && all[2] == tenant.p99 && all[0] < all[3], "{all:?}");
+        }
     }
 
     #[test]

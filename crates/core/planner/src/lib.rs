@@ -37,6 +37,7 @@ pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;
 pub use floors::{FloorForecast, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
+pub use model::Tail;
 pub use outcome::{Outcome, Planner};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};

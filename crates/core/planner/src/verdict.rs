@@ -1,8 +1,9 @@
 //! Which promises hold, and if not, whose load is in the way.
 //!
-//! A promise is a guaranteed tenant's latency target for 99 of 100 commands.
+//! A promise is a guaranteed tenant's latency target for 99 of 100 commands, or another part of them.
 
 use io_model::Nanos;
+use policy::Percentile;
 use ssd_model::Profile;
 
 use crate::figures::{read_busy_ns, write_busy_ns};
@@ -16,9 +17,9 @@ const BUSY: f64 = 0.9;
 pub enum Verdict {
     /// No command will miss the target: the bound is within it.
     Certain,
-    /// 99 of 100 commands are expected to meet the target; a bound that says more can't be given, or is above it.
+    /// As many commands as were promised are expected to meet the target; a bound that says more can't be given, or is above it.
     Expected,
-    /// More than one command in 100 is expected to miss the target.
+    /// More are expected to miss the target than may.
     NotKept,
     /// The drive takes longer even for a lone command of this tenant.
     Impossible {
@@ -29,12 +30,12 @@ pub enum Verdict {
 
 impl Verdict {
     /// What a forecast means for a target.
-    pub fn of(target: Nanos, forecast: &TenantForecast) -> Self {
+    pub fn of((target, percentile): (Nanos, Percentile), forecast: &TenantForecast) -> Self {
         if target < forecast.alone {
             Self::Impossible { lowest: forecast.lowest }
         } else if forecast.bound.is_some_and(|bound| bound <= target) {
             Self::Certain
-        } else if forecast.p99 <= target {
+        } else if forecast.at(percentile) <= target {
             Self::Expected
         } else {
             Self::NotKept
@@ -99,8 +100,8 @@ pub struct Promise {
 pub fn judge(site: &Site, tenants: &[Tenant], forecast: &Forecast) -> Vec<Promise> {
     let findings = Findings::new(&site.profile, tenants, forecast);
     let promise = |(index, (tenant, own)): (usize, (&Tenant, &TenantForecast))| {
-        let target = tenant.target()?;
-        let verdict = Verdict::of(target, own);
+        let (target, percentile) = tenant.class.promise()?;
+        let verdict = Verdict::of((target, percentile), own);
         let obstacle = match verdict {
             Verdict::Certain | Verdict::Expected => Obstacle::None,
             Verdict::Impossible { .. } => Obstacle::DriveAlone,
@@ -116,6 +117,11 @@ impl Tenant {
     /// The latency that it was promised, if any.
     pub fn target(&self) -> Option<Nanos> {
         self.class.latency_target()
+    }
+
+    /// The part of its commands that this is for; the 99th percentile without one.
+    pub fn percentile(&self) -> Percentile {
+        self.class.promise().map(|(_, percentile)| percentile).unwrap_or_default()
     }
 }
 
@@ -183,7 +189,8 @@ impl<'a> Findings<'a> {
         verdict: Verdict,
         obstacle: Obstacle,
     ) -> String {
-        let (p99, within) = (words(own.p99), words(target));
+        let percentile = tenant.percentile();
+        let (took, within, many) = (words(own.at(percentile)), words(target), percentile.in_words());
         match (verdict, own.bound) {
             (Verdict::Impossible { lowest }, _) => {
                 let lowest = words(lowest);
@@ -193,16 +200,16 @@ impl<'a> Findings<'a> {
             }
             (Verdict::NotKept, _) => {
                 let obstacle = self.in_the_way(tenant, own, obstacle);
-                format!("99 of 100 commands take up to {p99}, the target is {within}: {obstacle}")
+                format!("{many} commands take up to {took}, the target is {within}: {obstacle}")
             }
             (Verdict::Certain, Some(bound)) => {
                 format!("no command takes longer than {}, within {within}", words(bound))
             }
             (_, Some(bound)) => {
-                format!("99 of 100 commands take up to {p99}, within {within}; at worst one may take {}", words(bound))
+                format!("{many} commands take up to {took}, within {within}; at worst one may take {}", words(bound))
             }
             (_, None) => {
-                format!("99 of 100 commands take up to {p99}, within {within}; no limit can be given for the slowest")
+                format!("{many} commands take up to {took}, within {within}; no limit can be given for the slowest")
             }
         }
     }
@@ -277,8 +284,9 @@ mod tests {
 
     #[test]
     fn a_verdict_follows_from_bound_percentile_and_alone_latency() {
-        let verdict =
-            |target_us, p99_us, bound_us| Verdict::of(Nanos::from_micros(target_us), &forecast(p99_us, bound_us));
+        let verdict = |target_us, p99_us, bound_us| {
+            Verdict::of((Nanos::from_micros(target_us), Percentile::P99), &forecast(p99_us, bound_us))
+        };
         assert_eq!(verdict(100, 50, Some(100)), Verdict::Certain);
         assert_eq!(verdict(100, 100, Some(101)), Verdict::Expected);
         assert_eq!(verdict(100, 100, None), Verdict::Expected);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Host, Load, Planner, Site, Size, Tenant, Unsolved, advise, solve};
-use policy::{ArbitratedConfig, Class, FairConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Variant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -14,7 +14,7 @@ fn site(profile: Profile) -> Site {
     Site { profile, host: Host::default() }
 }
 
-fn policies() -> [PolicyConfig; 6] {
+fn policies() -> [PolicyConfig; 7] {
     let lpns = LpnsConfig::p5800x();
     [
         PolicyConfig::Passthrough,
@@ -23,6 +23,7 @@ fn policies() -> [PolicyConfig; 6] {
         PolicyConfig::Lpns(LpnsConfig { variant: Variant::Published, ..lpns.clone() }),
         PolicyConfig::Lpns(lpns),
         PolicyConfig::Fair(FairConfig::p5800x()),
+        PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
     ]
 }
 
@@ -70,7 +71,7 @@ fn for_each_case<S: Strategy>(strategy: &S, body: impl Fn(S::Value)) {
 fn advice_holds() {
     let site = site(Profile::p5800x());
     let (failing, advised) = (Cell::new(0), Cell::new(0));
-    for_each_case(&(vec(tenant(), 1..8), 0usize..6), |(tenants, which)| {
+    for_each_case(&(vec(tenant(), 1..8), 0usize..7), |(tenants, which)| {
         let planner = Planner::new(&site);
         let policy = &policies()[which];
         let outcome = planner.outcome(policy, &tenants).expect("modelled");
@@ -94,7 +95,7 @@ fn advice_holds() {
 fn solutions_hold() {
     let site = site(Profile::pm1735());
     let (as_it_is, changed, unsolved) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    for_each_case(&(vec(tenant(), 1..8), 0usize..6), |(tenants, first)| {
+    for_each_case(&(vec(tenant(), 1..8), 0usize..7), |(tenants, first)| {
         let planner = Planner::new(&site);
         let mut choices = policies().to_vec();
         choices.rotate_left(first);

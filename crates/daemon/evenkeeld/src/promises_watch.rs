@@ -184,8 +184,9 @@ mod tests {
             "overdue": overdue, "errors": 0, "hwqs": [], "predicted": null, "kept": kept, "blame": null
         });
         let row = serde_json::from_value(row).expect("a row");
-        let (mean, p99, served) = (Nanos(0), Nanos(0), Nanos(0));
-        let measured = planner::Measured { iops: 0.0, read_share: 1.0, mean_len_bytes: 4096.0, mean, p99, served };
+        let (mean, at_percentile, served) = (Nanos(0), Nanos(0), Nanos(0));
+        let measured =
+            planner::Measured { iops: 0.0, read_share: 1.0, mean_len_bytes: 4096.0, mean, at_percentile, served };
         Observed { id: TenantId(1), span: Nanos::from_millis(5_000), commands, outage: Nanos(0), row, measured }
     }
 

@@ -241,7 +241,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         read_share: reads as f64 / (reads + writes).max(1) as f64,
         mean_len_bytes: bytes as f64 / completed.max(1) as f64,
         mean: mean_latency,
-        p99: Nanos(latencies.p99_ns),
+        at_percentile: Nanos(at_percentile.unwrap_or(latencies.p99_ns)),
         served,
     };
     let row = TenantRow {

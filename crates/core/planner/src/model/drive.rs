@@ -13,11 +13,10 @@ impl Model<'_> {
     pub(super) fn reckon_drive(&mut self) {
         let controller_ns = self.profile.controller_ns as f64;
         let crowd: f64 = self.flows.iter().map(|flow| flow.x * flow.slot_ns).sum();
+        let buffer_variance = self.buffer_variance();
         for at in 0..self.flows.len() {
             let flow = &self.flows[at];
             let pool = &self.pools[flow.pool];
-            let inside = (flow.x * flow.slot_ns).max(1.0).min(flow.population);
-            let _ = inside;
             let capped = pool.level != Level::ALL;
             let waits = std::array::from_fn(|s| {
                 let own = flow.own[s] / flow.population;
@@ -48,11 +47,14 @@ impl Model<'_> {
                     let left = (link + work.link.mean_ns - work.lead_ns - fan.spread_ns).max(0.0);
                     wait += left.min(link);
                     service += (left - link).max(0.0);
-                    variance += (flow.waits[UNITS] / self.busy[UNITS].clamp(0.05, 1.0)).powi(2) + work.piece.variance();
+                    // As in an M/G/1 queue. Of few units none has more than its part of what closed loads have.
+                    let few = (self.parallel - 1.0) / (self.parallel + 1.0);
+                    let wait = flow.waits[UNITS];
+                    variance += wait * (wait * few + self.uneven_ns) + work.piece.variance();
                 } else {
                     wait += link + self.buffer_ns;
                     service += work.link.mean_ns;
-                    variance += (0.1 * self.buffer_ns).powi(2);
+                    variance += buffer_variance;
                 }
                 flow.inside_ns[kind] = wait + service;
                 flow.inside_waits[kind] = wait;
@@ -118,6 +120,7 @@ impl Model<'_> {
         let controller = Service::fixed(self.profile.controller_ns as f64);
         let channel_ns = self.channel_ns;
         let mut pieces = (0.0, 0.0);
+        let mut moments = Moments::default();
         self.busy = [0.0; STATIONS];
         let mut rates = [0.0; STATIONS];
         for flow in &mut self.flows {
@@ -136,6 +139,7 @@ impl Model<'_> {
                     let piece = work.piece.after(channel_ns);
                     queue(UNITS, visits, flow.waits[UNITS], piece);
                     let load = flow.x * visits * piece.mean_ns;
+                    moments.add(flow.x * visits, &piece);
                     pieces.0 += load;
                     pieces.1 += load * ((work.pieces - 1.0) / (self.parallel - 1.0).max(1.0)).min(1.0);
                 }
@@ -155,8 +159,10 @@ impl Model<'_> {
             self.page_wait_ns = 0.5 * (self.page_wait_ns + wait);
             if nand.reads_wait_for_programs {
                 self.backlog[UNITS] += visits * (wait * self.page.mean_ns + self.page.square / 2.0);
+                moments.add(visits, &self.page);
             }
         }
+        self.uneven_ns = moments.uneven_ns();
         self.move_buffer_wait();
     }
 
@@ -188,6 +194,30 @@ impl Model<'_> {
         self.page = Service::fixed(program).after(copies + erases);
     }
 
+    /// A short mean wait for room is a long one of few writes, those that find the buffer full.
+    fn buffer_variance(&self) -> f64 {
+        let full_ns = self.room_ns * self.room_ns / (self.room_ns + self.buffer_ns).max(1.0);
+        2.0 * self.buffer_ns * full_ns + (0.1 * self.buffer_ns).powi(2)
+    }
+
+    /// How long the buffer takes to make room for a write, where large ones count for their size.
+    fn room_ns(&self) -> f64 {
+        let (mut sum, mut of) = (0.0, 0.0);
+        for flow in &self.flows {
+            let work = &flow.works[WRITE];
+            let service = match self.profile.writes {
+                Writes::Programmed { nand, .. } => {
+                    let pages = work.room_bytes / nand.page_bytes as f64;
+                    Service::fixed(pages * self.page.mean_ns / self.parallel)
+                }
+                _ => work.drain,
+            };
+            sum += flow.x * work.part * service.square;
+            of += flow.x * work.part * service.mean_ns;
+        }
+        if of > 0.0 { sum / of } else { 0.0 }
+    }
+
     /// Lets writes wait for room in the buffer just so long that it takes no more than it gives on.
     fn move_buffer_wait(&mut self) {
         let full = match self.profile.writes {
@@ -201,6 +231,7 @@ impl Model<'_> {
             }
         };
         self.busy[DRAIN] = full;
+        self.room_ns = self.room_ns();
         // How much longer a writer's round gets for each ns of waiting.
         let (mut rounds, mut writes) = (0.0, 0.0);
         for flow in &self.flows {
@@ -222,6 +253,26 @@ impl Model<'_> {
 fn spread(wait: f64, busy: f64) -> f64 {
     let busy = busy.clamp(0.1, 1.0);
     wait * wait * (2.0 - busy) / busy
+}
+
+/// Sums of the second and third moments of times of service.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moments {
+    square: f64,
+    cube: f64,
+}
+
+impl Moments {
+    /// So many visits per ns. A third moment is estimated from the others: exact for equal times.
+    fn add(&mut self, rate: f64, service: &Service) {
+        self.square += rate * service.square;
+        self.cube += rate * service.square * service.square / service.mean_ns.max(1.0);
+    }
+
+    /// The variance of a wait is the square of its mean and its mean times this (Takács, for M/G/1).
+    fn uneven_ns(&self) -> f64 {
+        if self.square > 0.0 { self.cube / self.square * 2.0 / 3.0 } else { 0.0 }
+    }
 }
 
 /// How a command's pieces end.

@@ -13,28 +13,35 @@
 //! | `host` | pollers that work in passes; vCPUs |
 //! | `rule`, `share` | the policy: turns, weights, what may be in flight |
 //! | `lpns` | where the throttle comes to rest |
+//! | `evenkeel` | where the cap comes to rest |
+//! | `window` | what is in flight where a cap is met |
 //! | `tail` | percentiles |
 //!
 //! Not modelled: reads that suspend programs (they are taken not to wait, and programs not to be delayed), bursts of
 //! garbage collection, the published variants of `lpns` and `fair`, `fair`'s moving weights, clients' own priorities.
 
 mod drive;
+mod evenkeel;
 mod host;
 mod lpns;
 mod rule;
 mod share;
 mod tail;
+mod window;
 mod work;
 
 use policy::{Class, PolicyConfig};
 use ssd_model::Profile;
 
+use crate::bound::has_own_pollers;
 use crate::{Host, LimitedBy, Load, Site, Tenant};
+use evenkeel::Cap;
 use host::guest;
 use lpns::Throttle;
 pub(crate) use lpns::{ceiling, guaranteed_limit};
 use share::{CLASSES, Level};
-use tail::{Part, percentile_ns};
+use tail::Part;
+pub use tail::Tail;
 use work::{Service, Work, works};
 
 const READ: usize = 0;
@@ -70,8 +77,7 @@ struct Flow {
     cost: f64,
     cost_square: f64,
     cost_least: f64,
-    /// Each price and which part of the commands has it.
-    prices: Vec<(f64, f64)>,
+    prices: Vec<Price>,
     /// Commands (or cost) in one turn.
     turn: f64,
     class: usize,
@@ -90,8 +96,9 @@ struct Flow {
     inside_variance: [f64; 2],
     /// By kind: waits in that.
     inside_waits: [f64; 2],
-    /// From the poller's fetch to its reaping.
+    /// From the poller's fetch to its reaping: in the mean, and by kind.
     slot_ns: f64,
+    slots_ns: [f64; 2],
     /// Wait for the policy.
     policy_ns: f64,
     /// Wait for room in the drive.
@@ -104,6 +111,15 @@ struct Flow {
     /// Backlogs at its vCPU: completions, submissions.
     guest: [f64; 2],
     guest_wait_ns: f64,
+}
+
+/// Commands of one kind and cost.
+#[derive(Debug, Clone, Copy)]
+struct Price {
+    kind: usize,
+    cost: f64,
+    /// Of the tenant's commands.
+    part: f64,
 }
 
 /// One poller with its policy.
@@ -155,6 +171,8 @@ pub(crate) struct Model<'a> {
     round_moved: f64,
     /// What writes wait for room in the buffer.
     buffer_ns: f64,
+    /// How long the buffer takes to make room for one.
+    room_ns: f64,
     /// Flash: pages programmed per ns, and a die's time for each.
     pages_rate: f64,
     page: Service,
@@ -162,8 +180,18 @@ pub(crate) struct Model<'a> {
     channel_ns: f64,
     page_wait_ns: f64,
     throttle: Option<Throttle>,
+    cap: Option<Cap>,
     /// How alike the units' queues are: 1 if every command visits all of them.
     alike: f64,
+    /// What makes waits for a unit differ beside their mean: how unequal the times of service are.
+    uneven_ns: f64,
+}
+
+/// What is not the same in all of a tenant's commands, in one part of their way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Beyond {
+    wait_ns: f64,
+    variance: f64,
 }
 
 /// What the iteration found for one tenant.
@@ -177,7 +205,7 @@ impl<'a> Model<'a> {
     pub(crate) fn new(site: &'a Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Self {
         let Site { profile, host } = site;
         let guaranteed = |tenant: &Tenant| matches!(tenant.class, Class::Guaranteed { .. });
-        let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_));
+        let own_pollers = has_own_pollers(policy);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut shared = Vec::new();
         for (at, tenant) in tenants.iter().enumerate() {
@@ -222,12 +250,15 @@ impl<'a> Model<'a> {
             round_ns: 1e3,
             round_moved: 0.0,
             buffer_ns: 0.0,
+            room_ns: 0.0,
             pages_rate: 0.0,
             page: Service::default(),
             channel_ns: 0.0,
             page_wait_ns: 0.0,
             throttle: None,
+            cap: None,
             alike: 0.0,
+            uneven_ns: 0.0,
         };
         model.bind();
         model.apply(policy, tenants);
@@ -284,6 +315,7 @@ impl<'a> Model<'a> {
 
     fn step(&mut self, damping: f64) -> f64 {
         self.throttle_now();
+        self.cap_now();
         self.reckon_pollers();
         self.reckon_drive();
         self.reckon_latency();
@@ -292,7 +324,8 @@ impl<'a> Model<'a> {
         let change = self.share(damping);
         self.reckon_backlog();
         let buffer_moved = (self.buffer_ns - buffer_ns).abs() / (self.buffer_ns + 1e3);
-        change.max(self.round_moved).max(buffer_moved)
+        let cap_moved = self.cap.as_ref().map_or(0.0, |cap| cap.moved);
+        change.max(self.round_moved).max(buffer_moved).max(cap_moved)
     }
 
     /// Latencies and what a closed loop does between them.
@@ -315,6 +348,7 @@ impl<'a> Model<'a> {
             let outside = submit_visit + complete_visit + host.delay_ns + guest.latency_ns;
             let flow = &mut self.flows[at];
             flow.slot_ns = slot + flow.window_ns;
+            flow.slots_ns = flow.inside_ns.map(|inside_ns| flow.slot_ns - drive + inside_ns);
             flow.think_ns = guest.think_ns;
             for kind in [READ, WRITE] {
                 let write = if kind == WRITE { host.guest_write_ns } else { 0.0 };
@@ -331,25 +365,41 @@ impl<'a> Model<'a> {
         Means { iops: flow.x * 1e9, mean_ns: served + flow.policy_ns }
     }
 
-    /// What all but `above` of a tenant's commands stay below.
-    pub(crate) fn percentile_ns(&self, at: usize, above: f64) -> f64 {
+    /// A tenant's latencies.
+    pub(crate) fn tail(&self, at: usize) -> Tail {
+        let (flow, host) = (&self.flows[at], self.host);
+        let guest = Beyond {
+            wait_ns: flow.guest_wait_ns + 0.8 * host.guest_complete_ns,
+            variance: (host.guest_varies * host.guest_complete_ns).powi(2) + flow.guest_wait_ns.powi(2),
+        };
+        self.tail_of(at, flow.latency_ns, guest)
+    }
+
+    /// The same as the tenant's poller sees it: without the guest's part.
+    fn seen_tail(&self, at: usize) -> Tail {
+        let flow = &self.flows[at];
+        self.tail_of(at, flow.slots_ns, Beyond::default())
+    }
+
+    /// `served_ns`: means by kind but for the wait for the policy, of which `guest` is part.
+    fn tail_of(&self, at: usize, served_ns: [f64; 2], guest: Beyond) -> Tail {
         let flow = &self.flows[at];
         let pool = &self.pools[flow.pool];
-        let host = self.host;
-        let polled = 2.0 * (0.4 * pool.busy * pool.pass_ns).powi(2) + 2.0 * (host.poller_pass_ns / 4.0).powi(2);
-        let guest = (host.guest_varies * host.guest_complete_ns).powi(2) + flow.guest_wait_ns.powi(2);
-        let turn = if flow.rate.is_none() { 0.15 } else { 0.6 };
-        let shared = polled + guest + (turn * flow.policy_ns).powi(2) + (0.1 * flow.window_ns).powi(2);
-        let waits = flow.guest_wait_ns + flow.policy_ns + flow.window_ns + 1.5 * pool.busy * pool.pass_ns;
+        let polled = 2.0 * (0.4 * pool.busy * pool.pass_ns).powi(2) + 2.0 * (self.host.poller_pass_ns / 4.0).powi(2);
+        // Fitted. A closed loop waits for as many turns as it has commands; turns by class are the most regular.
+        let one = if pool.class_turns.is_some() { 0.4 } else { 0.7 };
+        let turn = if flow.rate.is_none() { (one / flow.population.sqrt()).min(0.5) } else { 0.6 };
+        let shared = polled + guest.variance + (turn * flow.policy_ns).powi(2) + (0.1 * flow.window_ns).powi(2);
+        let waits = guest.wait_ns + flow.policy_ns + flow.window_ns + 1.5 * pool.busy * pool.pass_ns;
         let part = |kind: usize| {
-            let mean_ns = flow.latency_ns[kind] + flow.policy_ns;
-            let least = mean_ns - waits - flow.inside_waits[kind] - 0.8 * host.guest_complete_ns;
+            let mean_ns = served_ns[kind] + flow.policy_ns;
+            let least = mean_ns - waits - flow.inside_waits[kind];
             let variance = shared + flow.inside_variance[kind];
             // Nothing is so regular that it stays near its least.
             let least_ns = least.min(mean_ns - variance.sqrt()).max(0.0);
             Part { part: flow.works[kind].part, least_ns, mean_ns, variance }
         };
-        percentile_ns(&[part(READ), part(WRITE)], above)
+        Tail::new([part(READ), part(WRITE)])
     }
 
     /// What keeps a tenant from getting more.
@@ -360,10 +410,10 @@ impl<'a> Model<'a> {
             return LimitedBy::Demand;
         }
         if flow.policy_ns > 0.5 * flow.cycle_ns() {
-            let throttled = self
-                .throttle
-                .as_ref()
-                .is_some_and(|throttle| !throttle.guaranteed.is_empty() && throttle.pool == Some(flow.pool));
+            let by_lpns = self.throttle.as_ref().filter(|throttle| !throttle.guaranteed.is_empty());
+            let by_cap = self.cap.as_ref().filter(|cap| cap.is_engaged());
+            let held = by_lpns.and_then(|throttle| throttle.pool).or(by_cap.and_then(|cap| cap.pool));
+            let throttled = held == Some(flow.pool);
             return match () {
                 () if throttled => LimitedBy::Throttle,
                 () if pool.busy > BUSY => LimitedBy::Poller,
@@ -435,6 +485,7 @@ fn flow(profile: &Profile, tenant: &Tenant) -> Flow {
         inside_variance: [0.0; 2],
         inside_waits: [0.0; 2],
         slot_ns: 0.0,
+        slots_ns: [0.0; 2],
         policy_ns: 0.0,
         window_ns: 0.0,
         window_sum: (0.0, 0.0),

@@ -3,11 +3,16 @@
 use io_model::{Op, QueuePriority};
 use policy::{COST_UNIT, Cost, PolicyConfig};
 
+use super::evenkeel::Cap;
 use super::host::service;
 use super::lpns::Throttle;
 use super::share::{CLASSES, Claim, Level, RESOURCES, fill};
-use super::{Flow, Model, OWN_DOING, Pool};
+use super::window::in_flight_at_cap;
+use super::{Flow, Model, OWN_DOING, Pool, Price, READ, WRITE};
 use crate::{Host, Tenant};
+
+/// Between two looks of a policy at what was done.
+const INTERVAL_NS: f64 = 1e7;
 
 impl Model<'_> {
     pub(super) fn apply(&mut self, policy: &PolicyConfig, tenants: &[Tenant]) {
@@ -62,8 +67,31 @@ impl Model<'_> {
                 self.throttle = Throttle::new(config, tenants, &self.pools);
                 self.throttle_now();
             }
+            PolicyConfig::Evenkeel(config) => {
+                for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
+                    flow.price(&config.cost, tenant);
+                    flow.turn = f64::from(tenant.class.weight().unwrap_or(1)) / flow.cost;
+                }
+                self.pools.iter_mut().for_each(|pool| pool.rounds = false);
+                self.cap = Some(Cap::new(config, tenants, &self.pools));
+                self.cap_now();
+            }
             _ => {}
         }
+    }
+
+    /// Moves the cap of `evenkeel`.
+    pub(super) fn cap_now(&mut self) {
+        let Some(mut cap) = self.cap.take() else { return };
+        if let Some(at) = cap.pool {
+            let members = || self.pools[at].members.iter().map(|&at| &self.flows[at]);
+            let commands: f64 = members().map(|flow| flow.x).sum();
+            let mean_cost = members().map(|flow| flow.x * flow.cost).sum::<f64>() / commands;
+            let dearest = members().map(|flow| flow.dearest(1.0 / INTERVAL_NS)).fold(0.0, f64::max);
+            cap.judge(mean_cost, dearest, |tenant| (self.seen_tail(tenant), self.flows[tenant].x * INTERVAL_NS));
+            self.pools[at].cap = cap.sends_below();
+        }
+        self.cap = Some(cap);
     }
 
     /// Moves what best effort may have in flight as the promises fare.
@@ -73,8 +101,10 @@ impl Model<'_> {
             let flow = &self.flows[at];
             // Who fills its own limit is judged by its mean alone.
             let own_doing = flow.x * flow.slot_ns >= OWN_DOING * throttle.guaranteed_cap;
-            let seen_ns = if own_doing { flow.slot_ns } else { self.percentile_ns(at, throttle.may_miss) };
-            seen_ns > target_ns
+            match own_doing {
+                true => flow.slot_ns > target_ns,
+                false => self.tail(at).longer(target_ns) > throttle.may_miss,
+            }
         });
         throttle.judge(missed);
         let (mut depth, mut rate) = (0.0, 0.0);
@@ -142,18 +172,23 @@ impl Model<'_> {
 }
 
 impl Flow {
+    /// The dearest command of those that it sends as often as this or more.
+    fn dearest(&self, rate: f64) -> f64 {
+        self.prices.iter().filter(|price| price.part * self.x >= rate).map(|price| price.cost).fold(0.0, f64::max)
+    }
+
     fn price(&mut self, cost: &Cost, tenant: &Tenant) {
         (self.cost, self.cost_square, self.cost_least) = (0.0, 0.0, f64::INFINITY);
         self.prices.clear();
         for size in &tenant.sizes {
-            for (op, part) in [(Op::Read, tenant.read_share), (Op::Write, 1.0 - tenant.read_share)] {
+            for (op, kind, part) in [(Op::Read, READ, tenant.read_share), (Op::Write, WRITE, 1.0 - tenant.read_share)] {
                 let one = f64::from(cost.of(op, size.len_bytes)) / f64::from(COST_UNIT);
                 let part = part * size.part;
                 self.cost += part * one;
                 self.cost_square += part * one * one;
                 if part > 0.0 {
                     self.cost_least = self.cost_least.min(one);
-                    self.prices.push((one, part));
+                    self.prices.push(Price { kind, cost: one, part });
                 }
             }
         }
@@ -196,43 +231,6 @@ fn short_wait(pool: &Pool, flow: &Flow, level: Level) -> f64 {
     classes + between / 2.0 * (1.0 + busy / (turn * (1.0 - busy)))
 }
 
-/// What is in flight on average when the cap is reached: the last command may overdraw it.
-fn in_flight_at_cap(pool: &Pool, flows: &[Flow]) -> f64 {
-    let (mut slots, mut held, mut cost, mut square, mut least) = (0.0, 0.0, 0.0, 0.0, f64::INFINITY);
-    for flow in pool.members.iter().map(|&at| &flows[at]) {
-        slots += flow.x * flow.slot_ns;
-        held += flow.x * flow.slot_ns * flow.cost;
-        cost += flow.x * flow.cost;
-        square += flow.x * flow.cost_square;
-        least = f64::min(least, flow.cost_least);
-    }
-    if cost <= 0.0 || !pool.cap.is_finite() {
-        return pool.cap;
-    }
-    let seen = square / cost;
-    // Wide: the excess is half of a command as the cap meets it. Narrow: one command at a time.
-    let wide = pool.cap + if pool.rounds { 0.0 } else { mixed(pool, flows, cost) * ((seen - least) / 2.0).max(0.0) };
-    let narrow = (held / slots).max(pool.cap);
-    let width = ((pool.cap - least) / (seen - least).max(1e-3)).clamp(0.0, 1.0);
-    narrow + (wide - narrow) * width
-}
-
-/// Where the cap holds a whole number of the dearest commands, these alone never overdraw it: which part of what is in
-/// flight is not among them, twice over. 1 for other caps.
-fn mixed(pool: &Pool, flows: &[Flow], cost: f64) -> f64 {
-    let members = || pool.members.iter().map(|&at| &flows[at]);
-    let dearest = members().flat_map(|flow| &flow.prices).map(|price| price.0).fold(0.0, f64::max);
-    if dearest <= 0.0 || (pool.cap / dearest).fract() > 1e-9 {
-        return 1.0;
-    }
-    let by_dearest = |flow: &Flow| {
-        let prices = flow.prices.iter().filter(|price| price.0 == dearest);
-        flow.x * prices.map(|price| price.0 * price.1).sum::<f64>()
-    };
-    let part = members().map(by_dearest).sum::<f64>() / cost;
-    1.0 - part * part
-}
-
 fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64; RESOURCES]) -> Level {
     fill(&claims.iter().map(|claim| claim.1).collect::<Vec<_>>(), turns, has)
 }
@@ -244,7 +242,7 @@ fn claim(host: &Host, pool: &Pool, flow: &Flow) -> Claim {
     Claim {
         wants: flow.wants(flow.cycle_ns() + short),
         turn: flow.turn,
-        uses: [flow.cost * flow.slot_ns, service(host, flow) + overhead, flow.cost],
+        uses: [flow.held_ns(), service(host, flow) + overhead, flow.cost],
         class: flow.class,
     }
 }

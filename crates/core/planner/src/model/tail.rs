@@ -1,7 +1,9 @@
 //! From a mean and a variance to a percentile.
 
+use io_model::Nanos;
+
 /// One part of a tenant's commands: none faster than `least_ns`, beyond that gamma-distributed.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Part {
     /// Of all commands.
     pub(super) part: f64,
@@ -37,17 +39,46 @@ fn normal_above(z: f64) -> f64 {
     if z >= 0.0 { above } else { 1.0 - above }
 }
 
-/// What all but `above` of the commands stay below.
-pub(super) fn percentile_ns(parts: &[Part], above: f64) -> f64 {
-    let longer = |ns: f64| parts.iter().filter(|part| part.part > 0.0).map(|part| part.above(ns)).sum::<f64>();
-    let mut high = parts.iter().map(|part| part.mean_ns).fold(1.0, f64::max);
-    while longer(high) > above && high < 1e18 {
-        high *= 2.0;
+/// How one tenant's latencies are distributed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Tail {
+    /// Reads and writes.
+    parts: [Part; 2],
+}
+
+impl Tail {
+    pub(super) fn new(parts: [Part; 2]) -> Self {
+        Self { parts }
     }
-    let mut low = 0.0;
-    for _ in 0..40 {
-        let middle = f64::midpoint(low, high);
-        if longer(middle) > above { low = middle } else { high = middle }
+
+    /// All of them take as long.
+    #[cfg(test)]
+    pub(crate) fn fixed(latency: Nanos) -> Self {
+        let mean_ns = latency.0 as f64;
+        Self { parts: [Part { part: 1.0, least_ns: mean_ns, mean_ns, variance: 0.0 }, Part::default()] }
     }
-    high
+
+    /// What so many of 100 commands don't exceed; meant for 50 to 99.9.
+    pub fn percentile(&self, percent: f64) -> Nanos {
+        Nanos(self.percentile_ns(1.0 - percent / 100.0) as u64)
+    }
+
+    /// Part of the commands that take longer.
+    pub(super) fn longer(&self, ns: f64) -> f64 {
+        self.parts.iter().filter(|part| part.part > 0.0).map(|part| part.above(ns)).sum()
+    }
+
+    /// What all but `above` of the commands stay below.
+    pub(crate) fn percentile_ns(&self, above: f64) -> f64 {
+        let mut high = self.parts.iter().map(|part| part.mean_ns).fold(1.0, f64::max);
+        while self.longer(high) > above && high < 1e18 {
+            high *= 2.0;
+        }
+        let mut low = 0.0;
+        for _ in 0..40 {
+            let middle = f64::midpoint(low, high);
+            if self.longer(middle) > above { low = middle } else { high = middle }
+        }
+        high
+    }
 }

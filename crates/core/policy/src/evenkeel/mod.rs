@@ -31,6 +31,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::floors::Floors;
 use self::promises::Promises;
+pub use self::promises::{AIM, LENT, MANY};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::fair::Fair;

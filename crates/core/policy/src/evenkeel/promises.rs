@@ -8,7 +8,7 @@ use crate::by_target::TARGET_STEPS;
 use crate::{Percentile, TenantReport};
 
 /// What is aimed at, in targets: what is learned is off by some hundredths.
-const AIM: f64 = 0.88;
+pub const AIM: f64 = 0.88;
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
 /// At least so many commands that may be late are remembered, with all others; where all is well up to a second's.
@@ -27,10 +27,10 @@ const MOST_GROWTH: f64 = 1.25;
 /// What is taken from others at once where many commands of an interval are late, and how fast it is given back.
 const BRAKE: f64 = 0.7;
 /// Many: so many times those that may be.
-const MANY: f64 = 10.0;
+pub const MANY: f64 = 10.0;
 const RELEASE: f64 = 1.05;
 /// What others may have while nobody is active, in multiples of what keeps the drive busy with short commands.
-const LENT: f64 = 4.0;
+pub const LENT: f64 = 4.0;
 /// Steps of the target from here on are late.
 const FIRST_LATE: usize = 8;
 

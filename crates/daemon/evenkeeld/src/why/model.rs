@@ -133,7 +133,8 @@ fn measured(did: &Did) -> Measured {
         read_share: did.read_share,
         mean_len_bytes: did.mean_len_bytes(),
         mean: Nanos(did.mean_ns as u64),
-        p99: Nanos(did.p99_ns),
+        // Other percentiles are not kept.
+        at_percentile: Nanos(did.p99_ns),
         served: Nanos(did.served_ns as u64),
     }
 }

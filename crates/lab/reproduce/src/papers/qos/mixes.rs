@@ -16,14 +16,21 @@ const MIXES: u64 = 200;
 /// Seeds of one set; the next set's begin so much later.
 const SETS: u64 = 1_000;
 
+/// Those that hold others back for a promise.
+const HOLDS_BACK: [&str; 2] = ["lpns", "evenkeel"];
+
 /// About so many commands are simulated of each mix, within these limits of virtual time.
 const COMMANDS: f64 = 80_000.0;
 const LEAST: Nanos = Nanos::from_millis(80);
 const MOST: Nanos = Nanos::from_millis(3_000);
-/// `lpns` finds out what it may let go, in steps of 10 ms.
+/// `lpns` and `evenkeel` find out what they may let go, in steps of 10 ms; `evenkeel` takes a second to forget how it
+/// began.
 const LEARNING: Nanos = Nanos::from_millis(800);
+const FORGETTING: Nanos = Nanos::from_millis(1_500);
 /// Fewer commands than this show no mean.
 const LEAST_SEEN: u64 = 50;
+/// Fewer than this show no 99.9th percentile.
+const LEAST_SEEN_FAR: u64 = 10_000;
 /// An open load that gets less than this part of what it asks for waits longer and longer: it has no mean latency.
 const SERVED: f64 = 0.97;
 
@@ -31,10 +38,12 @@ const SERVED: f64 = 0.97;
 const THROUGHPUT_MEDIAN: f64 = 0.05;
 const THROUGHPUT_P95: f64 = 0.15;
 const LATENCY_MEDIAN: f64 = 0.10;
+const TAIL_MEDIAN: f64 = 0.15;
 
 const THROUGHPUT: &str = "error of the throughput (%)";
 const LATENCY: &str = "error of the mean latency (%)";
 const TAIL: &str = "error of the 99th percentile (%)";
+const FAR_TAIL: &str = "error of the 99.9th percentile (%)";
 const BOUND: &str = "bound over the longest latency seen";
 
 /// One tenant's figures, predicted over simulated.
@@ -43,6 +52,8 @@ struct Seen {
     throughput: f64,
     /// Of a load that is served: its mean latency and its 99th percentile.
     latency: Option<(f64, f64)>,
+    /// Its 99.9th percentile, where enough commands were seen.
+    far: Option<f64>,
     bound: Option<f64>,
 }
 
@@ -50,6 +61,8 @@ struct Seen {
 struct Played {
     policy: &'static str,
     drive: String,
+    /// Whether every promise was kept in the simulation.
+    kept: bool,
     tenants: Vec<Seen>,
 }
 
@@ -64,10 +77,22 @@ fn play(context: &Context<'_>, mix: &Mix) -> Result<Played, String> {
     let forecast = planner::predict(&mix.site, &policy, &mix.tenants).map_err(|error| error.to_string())?;
     let all_iops: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
     let span = Nanos((COMMANDS / all_iops.max(1.0) * 1e9) as u64).max(LEAST).min(MOST);
-    let (warmup, span) = if name == "lpns" { (LEARNING, span.max(LEARNING)) } else { (Nanos(span.0 / 4), span) };
+    let (warmup, span) = match name {
+        "lpns" => (LEARNING, span.max(LEARNING)),
+        "evenkeel" => (FORGETTING, span.max(LEARNING)),
+        _ => (Nanos(span.0 / 4), span),
+    };
     let report = sim::run(&scenario(mix, policy, context.span(warmup), context.span(span)));
     let report = report.map_err(|error| error.to_string())?;
-    Ok(Played { policy: name, drive: mix.site.profile.name.to_string(), tenants: compare(mix, &forecast, &report) })
+    let kept = |(tenant, seen): (&planner::Tenant, &sim::TenantReport)| {
+        tenant.target().is_none_or(|target| seen.latency.p99_ns <= target.0)
+    };
+    Ok(Played {
+        policy: name,
+        drive: mix.site.profile.name.to_string(),
+        kept: mix.tenants.iter().zip(&report.tenants).all(kept),
+        tenants: compare(mix, &forecast, &report),
+    })
 }
 
 fn compare(mix: &Mix, forecast: &Forecast, report: &Report) -> Vec<Seen> {
@@ -81,7 +106,9 @@ fn compare(mix: &Mix, forecast: &Forecast, report: &Report) -> Vec<Seen> {
         let of = |said: Nanos, seen_ns: f64| said.0 as f64 / seen_ns;
         let latency = served.then(|| (of(said.mean, seen.latency.mean_ns), of(said.p99, seen.latency.p99_ns as f64)));
         let bound = said.bound.map(|bound| of(bound, seen.latency.max_ns as f64));
-        Seen { throughput: said.iops / seen.iops, latency, bound }
+        let far_ns = (seen.latency.count >= LEAST_SEEN_FAR).then_some(seen.latency.p999_ns as f64);
+        let far = far_ns.filter(|_| served).map(|far_ns| of(said.tail.percentile(99.9), far_ns));
+        Seen { throughput: said.iops / seen.iops, latency, far, bound }
     });
     seen.collect()
 }
@@ -107,6 +134,7 @@ fn rows(figure: &mut Figure, x: &str, seen: &[Seen]) {
             (THROUGHPUT, error(throughput(), part)),
             (LATENCY, error(latency().map(|both| both.0), part)),
             (TAIL, error(latency().map(|both| both.1), part)),
+            (FAR_TAIL, error(seen.iter().filter_map(|one| one.far), part)),
             (BOUND, percentile(seen.iter().filter_map(|one| one.bound), part)),
         ];
         for (metric, value) in all {
@@ -126,20 +154,21 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     let mut figure = Figure::new(Paper::Qos, "mixes", "Random mixes of tenants: planned and simulated");
     figure.shows = format!(
         "{MIXES} mixes of 2 to 32 tenants (512 B to 128 KiB, any part of reads, closed loops of depth 1 to 128 and open \
-         ones), each on one of the built-in drives and under one of five policies. The planner's forecast for each tenant \
-         beside the simulation: how far off the throughput, the mean latency and the 99th percentile are. Not in the paper."
+         ones), each on one of the built-in drives and under one of six policies. The planner's forecast for each tenant \
+         beside the simulation: how far off the throughput, the mean latency and two percentiles are. Not in the paper."
     );
     figure.goal = format!(
-        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % (median), no command \
-         beyond its bound",
+        "throughput within {:.0} % (median) and {:.0} % (95th percentile), mean latency within {:.0} % and 99th percentile \
+         within {:.0} % (medians), no command beyond its bound",
         THROUGHPUT_MEDIAN * 100.0,
         THROUGHPUT_P95 * 100.0,
-        LATENCY_MEDIAN * 100.0
+        LATENCY_MEDIAN * 100.0,
+        TAIL_MEDIAN * 100.0
     );
     figure.assume(format!("Seeds {first} to {}.", first.wrapping_add(MIXES - 1)));
     figure.assume(
-        "Pollers as in the daemon: one for each guaranteed tenant and one for all others under lpns and passthrough, one for \
-         all under the other policies. Host costs are the simulator's.",
+        "Pollers as in the daemon: one for each guaranteed tenant and one for all others under lpns, evenkeel and \
+         passthrough, one for all under the other policies. Host costs are the simulator's.",
     );
     figure.assume(format!(
         "Left out: tenants of whom fewer than {LEAST_SEEN} commands were seen, and the latency of open loads that ask for \
@@ -153,15 +182,21 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
     for policy in POLICIES {
         rows(&mut figure, policy, &of(&|one| one.policy == policy));
     }
+    for policy in HOLDS_BACK {
+        rows(&mut figure, &format!("{policy}, promises kept"), &of(&|one| one.policy == policy && one.kept));
+    }
     for profile in ssd_model::Profile::names() {
         rows(&mut figure, profile, &of(&|one| one.drive == profile));
     }
     demands(&mut figure, &all);
-    figure.plots.extend([THROUGHPUT, LATENCY, TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()));
+    figure.plots.extend(
+        [THROUGHPUT, LATENCY, TAIL, FAR_TAIL, BOUND].map(|metric| Plot::bars(metric, "policy or drive").log_y()),
+    );
     figure.deviation = Some(
-        "The throttle of lpns comes to rest at a high percentile of the guaranteed tenants' latency; a tail that is forecast a little too \
-         long holds best effort back far too much, so its rates are the worst forecasts. The rest of the widest errors are full drives \
-         with mixed sizes under fair and drr. More in docs/decisions/0011."
+        "lpns and evenkeel hold best effort back until a high percentile of the guaranteed tenants' latency is where it \
+         should be. Where that depends on best effort but little, a small error of the percentile is a large one of best \
+         effort's rates: these are the worst forecasts. The rest of the widest errors are full drives with mixed sizes \
+         under fair and drr. More in docs/decisions/0011."
             .into(),
     );
     Ok(vec![figure])
@@ -169,11 +204,12 @@ pub fn measure(context: &Context<'_>) -> Result<Vec<Figure>, Error> {
 
 fn demands(figure: &mut Figure, all: &[Seen]) {
     let throughput = || all.iter().map(|one| one.throughput);
-    let latency = || all.iter().filter_map(|one| one.latency.map(|both| both.0));
+    let latency = || all.iter().filter_map(|one| one.latency);
     let limits = [
         ("half of all throughputs", error(throughput(), 0.5), THROUGHPUT_MEDIAN),
         ("95 of 100 throughputs", error(throughput(), 0.95), THROUGHPUT_P95),
-        ("half of all mean latencies", error(latency(), 0.5), LATENCY_MEDIAN),
+        ("half of all mean latencies", error(latency().map(|both| both.0), 0.5), LATENCY_MEDIAN),
+        ("half of all 99th percentiles", error(latency().map(|both| both.1), 0.5), TAIL_MEDIAN),
     ];
     for (what, seen, limit) in limits {
         let seen = seen.unwrap_or(f64::NAN);
@@ -187,4 +223,58 @@ fn demands(figure: &mut Figure, all: &[Seen]) {
         exceeded == 0,
         format!("{exceeded} of {} tenants with a bound exceeded it", bounds.len()),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use io_model::QueuePriority;
+    use planner::{Site, Size, Tenant, predict};
+    use policy::Class;
+    use sim::HostCosts;
+    use ssd_model::Profile;
+
+    use super::*;
+
+    /// A guaranteed tenant that reads two blocks at a time, and three neighbours alike.
+    fn beside_three(profile: Profile, target_us: u64, (len_bytes, read_percent): (u64, u8)) -> Mix {
+        let tenant = |class, depth, len_bytes, read_percent: u8, vcpus| Tenant {
+            name: "t".to_owned(),
+            class,
+            priority: QueuePriority::Medium,
+            load: Load::Closed { depth },
+            read_share: f64::from(read_percent) / 100.0,
+            sizes: vec![Size { len_bytes, part: 1.0 }],
+            vcpus,
+        };
+        let guaranteed = Class::guaranteed(Some(Nanos::from_micros(target_us)));
+        let noisy = || tenant(Class::BestEffort { weight: 1 }, 64, len_bytes, read_percent, 4);
+        let tenants = vec![tenant(guaranteed, 2, 4096, 100, 2), noisy(), noisy(), noisy()];
+        Mix::of_one_size(Site { profile, host: host(&HostCosts::default()) }, tenants)
+    }
+
+    /// On four drives: what the others get within 12 %, the promised tenant's 99th percentile within 5 %, its 99.9th
+    /// within 20 %. It is forecast too long where neighbours are large: the gamma distribution has no end, the cap has.
+    #[test]
+    fn evenkeel_is_forecast_as_it_is_simulated() {
+        let settings = [
+            (Profile::p5800x(), 50, (4096, 0)),
+            (Profile::p5800x(), 100, (16_384, 50)),
+            (Profile::pm1735(), 400, (16_384, 100)),
+            (Profile::p3520(), 400, (16_384, 100)),
+            (Profile::by_name("p3700").unwrap(), 400, (16_384, 70)),
+        ];
+        for (profile, target_us, neighbours) in settings {
+            let mix = beside_three(profile, target_us, neighbours);
+            let policy = policy("evenkeel", &mix);
+            let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
+            let span = Nanos::from_millis(1_000);
+            let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+            let [promised, other, ..] = seen[..] else { panic!("four tenants") };
+            let place = format!("{} {target_us} {neighbours:?}: {seen:?}", mix.site.profile.name);
+            let off = |ratio: f64| (ratio - 1.0).abs();
+            assert!(off(other.throughput) < 0.12, "{place}");
+            assert!(promised.latency.is_some_and(|(_, p99)| off(p99) < 0.05), "{place}");
+            assert!(promised.far.is_none_or(|p999| off(p999) < 0.2), "{place}");
+        }
+    }
 }

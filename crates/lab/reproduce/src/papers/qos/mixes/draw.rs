@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
-use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
@@ -24,6 +24,16 @@ pub struct Mix {
     reads: Vec<u8>,
     /// By tenant and size.
     weights: Vec<Vec<u32>>,
+}
+
+#[cfg(test)]
+impl Mix {
+    /// Tenants each of whom has commands of one size.
+    pub fn of_one_size(site: Site, tenants: Vec<Tenant>) -> Self {
+        let reads = tenants.iter().map(|tenant| (tenant.read_share * 100.0).round() as u8).collect();
+        let weights = vec![vec![1]; tenants.len()];
+        Self { seed: 0, site, tenants, reads, weights }
+    }
 }
 
 /// The mix of a seed: 2 to 32 tenants on the profiles in turn.
@@ -157,7 +167,7 @@ fn rough_iops(profile: &Profile, tenant: &Tenant) -> f64 {
 }
 
 /// The policies that are compared, by name.
-pub const POLICIES: [&str; 5] = ["passthrough", "wrr", "drr", "lpns", "fair"];
+pub const POLICIES: [&str; 6] = ["passthrough", "wrr", "drr", "lpns", "fair", "evenkeel"];
 
 /// A policy as the daemon would configure it for the mix's drive.
 pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
@@ -167,13 +177,14 @@ pub fn policy(name: &str, mix: &Mix) -> PolicyConfig {
         "drr" => PolicyConfig::Drr(ArbitratedConfig::drr()),
         "fair" => PolicyConfig::Fair(figures.fair),
         "lpns" => PolicyConfig::Lpns(figures.lpns),
+        "evenkeel" => PolicyConfig::Evenkeel(EvenkeelConfig::on(&figures)),
         _ => PolicyConfig::Passthrough,
     }
 }
 
 /// The same mix for the simulator.
 pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos) -> Scenario {
-    let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_));
+    let own_pollers = matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_));
     let tenants = mix.tenants.iter().enumerate().map(|(at, tenant)| {
         let sizes = tenant.sizes.iter().zip(&mix.weights[at]);
         let block = |(size, &weight): (&Size, &u32)| BlockSize { bytes: size.len_bytes as u32, weight };

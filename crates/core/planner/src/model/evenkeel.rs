@@ -1,0 +1,142 @@
+//! Where the cap of `evenkeel` comes to rest.
+//!
+//! The policy takes the wait for each unit of others' work that is in flight, and allows so many units that as many
+//! commands as were promised are done within what it aims at. So does this, step by step, with the network's forecast of the waits.
+
+use io_model::Nanos;
+use policy::{COST_UNIT, EVENKEEL_AIM, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile};
+
+use super::{Pool, Tail};
+use crate::Tenant;
+
+/// How far the cap goes in a step, in the logarithm, towards where what was seen last would put it.
+const STEP: f64 = 0.3;
+const MOST_STEP: f64 = 1.4;
+/// Once in so many steps of the network, which is given time to follow.
+const EVERY: usize = 3;
+/// Where others can't use what they may have it goes no further.
+const MOST: f64 = 1e6;
+
+/// The policy tells latencies apart up to here, in targets.
+const LONGEST_SEEN: f64 = 15.0;
+/// It takes no more than that from others at once.
+const LEAST_BRAKE: f64 = 0.05;
+/// Fitted: what an interval's dearest command adds to the most that was in flight, as a part of its cost. In some
+/// intervals it comes when there is nothing else, and waits are counted by that, too.
+const OF_DEAREST: f64 = 0.5;
+/// In one of eight intervals so many standard deviations more commands are late than in the mean. Fitted: 1.15 if they
+/// were late independently of each other.
+const EIGHTH: f64 = 2.3;
+
+/// What others may have in flight beside promises.
+#[derive(Debug, Clone)]
+pub(super) struct Cap {
+    promises: Vec<Promise>,
+    /// The pool of best effort.
+    pub(super) pool: Option<usize>,
+    /// In reference commands.
+    level: f64,
+    floor: f64,
+    /// What best effort's commands cost in the mean.
+    mean_cost: f64,
+    steps: usize,
+    /// By which part it moved in the last step.
+    pub(super) moved: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    tenant: usize,
+    target_ns: f64,
+    /// The part of its commands that may be late.
+    late: f64,
+    /// What the others are to take.
+    aim_ns: f64,
+    /// What the policy takes them to need with nobody else there.
+    alone_ns: f64,
+    /// What is taken from others while many commands are late, as a factor.
+    brake: f64,
+}
+
+impl Cap {
+    pub(super) fn new(config: &EvenkeelConfig, tenants: &[Tenant], pools: &[Pool]) -> Self {
+        let promise = |(tenant, (target, percentile)): (usize, (Nanos, Percentile))| {
+            let target_ns = target.0 as f64;
+            let aim_ns = target_ns * EVENKEEL_AIM;
+            let alone_ns = (config.alone.0 as f64).min(aim_ns / 2.0);
+            Promise { tenant, target_ns, late: percentile.late(), aim_ns, alone_ns, brake: 1.0 }
+        };
+        let targets = tenants.iter().enumerate();
+        let targets = targets.filter_map(|(at, tenant)| Some((at, tenant.class.promise()?)));
+        Self {
+            promises: targets.map(promise).collect(),
+            pool: pools.iter().position(|pool| pool.members.iter().any(|&at| !tenants[at].class.is_guaranteed())),
+            level: f64::from(config.max_in_flight) * EVENKEEL_LENT,
+            floor: f64::from(config.floor_in_flight),
+            mean_cost: 0.0,
+            steps: 0,
+            moved: 0.0,
+        }
+    }
+
+    /// Whether best effort is held back for somebody.
+    pub(super) fn is_engaged(&self) -> bool {
+        !self.promises.is_empty()
+    }
+
+    /// A step towards where the tightest promise is just kept. `dearest`: of the commands that best effort sends in
+    /// each interval; `seen`: a tenant's latencies as its poller sees them, and its commands in an interval.
+    pub(super) fn judge(&mut self, mean_cost: f64, dearest: f64, seen: impl Fn(usize) -> (Tail, f64)) {
+        self.mean_cost = mean_cost;
+        self.steps += 1;
+        if !self.is_engaged() || !self.steps.is_multiple_of(EVERY) {
+            return;
+        }
+        let peak = (self.sends_below() + dearest * OF_DEAREST).max(self.level);
+        let mut allowed = MOST;
+        for promise in &mut self.promises {
+            let (tail, in_interval) = seen(promise.tenant);
+            allowed = allowed.min(promise.allows(peak, &tail, in_interval));
+        }
+        let before = self.level;
+        let factor = (allowed / before).powf(STEP).clamp(1.0 / MOST_STEP, MOST_STEP);
+        self.level = (before * factor).clamp(self.floor, MOST.max(self.floor));
+        self.moved = (self.level / before - 1.0).abs();
+    }
+
+    /// Best effort sends while it has less than this in flight: what a command costs is known once it is fetched.
+    pub(super) fn sends_below(&self) -> f64 {
+        (self.level - self.mean_cost / 2.0).max(1.0 / f64::from(COST_UNIT))
+    }
+}
+
+impl Promise {
+    /// What others may have in flight, who had `peak` at most.
+    fn allows(&mut self, peak: f64, tail: &Tail, in_interval: f64) -> f64 {
+        let late_ns = tail.percentile_ns(self.late).min(LONGEST_SEEN * self.target_ns);
+        let braked = tail.longer(self.target_ns) / late_to_brake(in_interval, EVENKEEL_MANY * self.late);
+        self.brake = (self.brake * braked.max(1e-3).powf(-STEP).clamp(0.8, 1.25)).clamp(LEAST_BRAKE, 1.0);
+        peak * (self.aim_ns - self.alone_ns) / (late_ns - self.alone_ns).max(1.0) * self.brake
+    }
+}
+
+/// Which part of the commands is late, with so many in an interval, where the policy brakes as often as it lets go: in
+/// one of eight intervals that part of them and at least three.
+fn late_to_brake(in_interval: f64, many: f64) -> f64 {
+    let many = (many.min(1.0) * in_interval).max(2.5);
+    let root = ((EIGHTH * EIGHTH + 4.0 * many).sqrt() - EIGHTH) / 2.0;
+    root * root / in_interval
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_brakes_for_a_tenth_of_many_commands_and_for_three_of_few() {
+        assert!((late_to_brake(1e6, 0.1) - 0.1).abs() < 0.001);
+        assert!((0.03..0.1).contains(&late_to_brake(100.0, 0.1)));
+        // A tenant with one command in an interval never has three of them late.
+        assert!(late_to_brake(0.5, 0.1) > 1.0);
+    }
+}
