@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn floors_fit_until_the_drive_is_full_and_targets_count_beside_them() {
         let site = Site { profile: Profile::p5800x(), host: Host::FREE };
-        let tenants = [fake::guaranteed("db", 40), fake::best_effort("a", 64), fake::best_effort("b", 64)];
+        let [a, b] = ["a", "b"].map(|name| Tenant { vcpus: 8, ..fake::best_effort(name, 64) });
+        let tenants = [fake::guaranteed("db", 40), a, b];
         let judged = |ios: [u64; 2]| {
             let [a, b] = ios.map(|ios_per_sec| Floor { ios_per_sec, ..Floor::default() });
             judge_floors(&site, &tenants, &[Floor::default(), a, b]).unwrap()
