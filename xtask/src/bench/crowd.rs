@@ -39,16 +39,16 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         [("vfio-user", ""), ("vhost-user-blk", "frontend = \"vhost-user-blk\"\nmode = \"adaptive\"\n")]
     {
         let keys = format!("{keys}queues = {QUEUES}\nweight = 1");
-        let mut rounds =
-            Rounds { slower: ATTACHED.map(|attached| (attached, Default::default())).into(), ..Rounds::default() };
+        let slower = ATTACHED.map(|attached| (attached, Default::default())).into();
+        let mut rounds = Rounds { slower, ..Rounds::default() };
         for _ in 0..options.rounds {
             round(&keys, options.seconds, &mut rounds).with_context(|| protocol.to_owned())?;
         }
         figures.extend(figures_of(protocol, rounds)?);
     }
     notes.push(format!(
-        "beside idle queues: null, passthrough, one poller; each attached tenant has {QUEUES} queues, of which one works \
-         in all; times are beside those of a lone tenant with a single queue in the same round"
+        "beside idle queues: null, passthrough, one poller; each attached tenant has {QUEUES} queues, of which one \
+         works in all; times are beside those of a lone tenant with a single queue in the same round"
     ));
     Ok(figures)
 }

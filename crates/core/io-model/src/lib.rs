@@ -183,10 +183,11 @@ pub trait Source {
         0
     }
 
-    /// VQs whose [`backlog`](Self::backlog) may not be what it last said: whose doorbells (read anew at each call) moved,
-    /// or who waited for something else than those. The poller asks no others, but for those that appear, those that it
-    /// fetched from, and all after it let somebody else have the source. One call looks at all that a tenant has, and it
-    /// is all that a tenant at rest costs. One VQ too many costs time; one too few, and its commands wait for ever.
+    /// VQs whose [`backlog`](Self::backlog) may not be what it last said: whose doorbells (read anew at each call)
+    /// moved, or who waited for something else than those. The poller asks no others that do nothing, but for those
+    /// that appear, those that it fetched from, and all after it let somebody else have the source. One call looks at
+    /// all that a tenant has, and it is all that a tenant at rest costs. One VQ too many costs time; one too few, and
+    /// its commands wait for ever.
     fn rung(&mut self) -> u128 {
         u128::MAX
     }

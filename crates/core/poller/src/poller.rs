@@ -52,7 +52,9 @@ struct Tenant<S> {
     terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
-    /// VQs to be asked for their backlog at the next look, rung or not.
+    /// VQs that do something: they are asked for their backlog in each iteration.
+    active: u128,
+    /// VQs to be asked at the next look, whatever they do.
     ask: u128,
     /// VQs that operators were told of.
     told: u128,
@@ -62,7 +64,7 @@ struct Tenant<S> {
     inflight: u32,
     /// Is in [`Poller::touched`].
     touched: bool,
-    /// Is in [`Poller::busy`], else in [`Poller::resting`].
+    /// Is in [`Poller::busy`].
     is_busy: bool,
     /// When it last had something to do.
     stirred_at: Nanos,
@@ -122,8 +124,7 @@ pub struct Poller<S, B, P> {
     tenants: Vec<Option<Tenant<S>>>,
     /// Tenants that are looked at in each iteration.
     busy: Vec<TenantSlot>,
-    /// All others: the patrol looks at them, in turn.
-    resting: Vec<TenantSlot>,
+    /// At all of them it looks in turn.
     patrol: Patrol,
     /// Tenants with completions to announce.
     touched: Vec<TenantSlot>,
@@ -156,7 +157,6 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             shared: Arc::default(),
             tenants: Vec::new(),
             busy: Vec::new(),
-            resting: Vec::new(),
             patrol: Patrol::default(),
             touched: Vec::new(),
             stirring: Vec::new(),
@@ -196,16 +196,18 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         probe.set_class(terms.class);
         probe.belongs_to(&self.shared);
         self.shared.make_room(slot);
-        for list in [&mut self.stirring, &mut self.busy, &mut self.resting, &mut self.touched] {
+        for list in [&mut self.stirring, &mut self.busy, &mut self.touched] {
             list.reserve(self.tenants.len() - list.len());
         }
         self.busy.push(slot);
+        self.patrol.round.push(slot);
         self.board.add(Arc::clone(&probe), Arc::clone(&self.shared), slot);
         self.tenants[at] = Some(Tenant {
             source,
             probe,
             terms: *terms,
             live: 0,
+            active: 0,
             ask: 0,
             told: 0,
             slots: vec![VqSlot(0); 128],
@@ -276,8 +278,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             return None;
         }
         self.set_live(at, 0, now);
-        self.wake(slot);
         self.busy.retain(|other| *other != slot);
+        self.patrol.forget(slot);
         self.touched.retain(|other| *other != slot);
         let Tenant { source, probe, stirs, .. } = self.tenants[at].take()?;
         if stirs {
@@ -422,7 +424,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn reap(&mut self, now: Nanos) -> u32 {
-        let Self { backend, policy, tenants, touched, flights, inside, unknown_completions, .. } = self;
+        let Self { backend, policy, tenants, vqs, touched, flights, inside, unknown_completions, .. } = self;
         let mut completed = 0;
         backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
             let Some(flight) = flights.remove(tag) else {
@@ -435,6 +437,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             inside.completed(hwq);
             tenant.inflight -= 1;
             tenant.stirred_at = now;
+            // Unless it left, and its place is another's.
+            if let Some(vq) = vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.tenant == tenant_slot) {
+                tenant.active |= 1 << vq.index;
+                vq.stirred_at = now;
+            }
             tenant.touch(tenant_slot, touched);
             let (waited, served) = (since(arrived, fetched), now - fetched);
             tenant.probe.completed(op, len_bytes, outcome, waited, served);

@@ -160,8 +160,8 @@ impl Queues {
         self.hindered |= 1 << qid;
     }
 
-    /// Submission queues whose backlog may not be what it was when it was last asked for; of I/O queues that are one VQ,
-    /// that VQ.
+    /// Submission queues whose backlog may not be what it was when it was last asked for; of I/O queues that are one
+    /// VQ, that VQ.
     #[inline]
     pub fn rung(&self) -> u128 {
         let mut rung = self.hindered & self.live;

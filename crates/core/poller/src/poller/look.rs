@@ -1,5 +1,6 @@
-//! Looking at doorbells. A tenant that does something is looked at in each iteration. One that does nothing rests: a
-//! patrol looks at those who rest in turn, at a pace that costs the others a small share of the time, however many rest.
+//! Looking at doorbells. VQs that do something are asked in each iteration. Those that do nothing rest: a patrol looks
+//! at all of a tenant's doorbells, one tenant after the other, at a pace that costs the busy ones a small share of the
+//! time, however many rest.
 
 use io_model::{Backend, Nanos, Source, VqId};
 use policy::{Policy, TenantSlot, VqSlot};
@@ -7,7 +8,7 @@ use policy::{Policy, TenantSlot, VqSlot};
 use super::{MOST, Poller, WORK_PER_LOOK};
 use crate::poller::vq::Vq;
 
-/// A tenant that did nothing for so long rests. Guaranteed ones never do.
+/// What did nothing for so long rests, a VQ or a tenant. Guaranteed ones never do.
 pub const REST_AFTER: Nanos = Nanos::from_micros(500);
 
 /// How often the patrol looks at a tenant: one look in this time, and so much more for each VQ that it looked at. What
@@ -15,15 +16,34 @@ pub const REST_AFTER: Nanos = Nanos::from_micros(500);
 const PACE: Nanos = Nanos(160);
 const PACE_PER_VQ: Nanos = Nanos(20);
 
-/// How far the patrol is.
+/// The round over all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Patrol {
-    /// Who is next, as a place in [`Poller::resting`].
+    /// In this order.
+    pub(super) round: Vec<TenantSlot>,
+    /// Who is next, as a place in `round`.
     place: usize,
     /// When that one is due.
     due: Nanos,
     /// All are due, at the next look.
     pub(super) everybody: bool,
+}
+
+impl Patrol {
+    /// In order, so that nobody else's turn comes later for it.
+    pub(super) fn forget(&mut self, slot: TenantSlot) {
+        let Some(place) = self.round.iter().position(|other| *other == slot) else { return };
+        self.round.remove(place);
+        self.place -= usize::from(place < self.place);
+    }
+
+    fn next(&mut self) -> TenantSlot {
+        if self.place >= self.round.len() {
+            self.place = 0;
+        }
+        self.place += 1;
+        self.round[self.place - 1]
+    }
 }
 
 /// What a look at a tenant found.
@@ -33,22 +53,20 @@ struct Found {
     serviced: u32,
     /// Whether there was anything.
     any: bool,
-    vqs: u32,
 }
 
 impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
-    /// Looks at the doorbells of all that are busy, and of who is due among those at rest. Returns the commands that
+    /// Looks at the doorbells of all that are busy, and at all doorbells of who is due. Returns the commands that
     /// needed no device.
     pub(super) fn look(&mut self, now: Nanos, has_reaped: bool) -> u32 {
         let (mut serviced, mut is_idle) = (0, !has_reaped);
         let mut at = 0;
         while let Some(slot) = self.busy.get(at).copied() {
-            let found = self.look_at(slot, now);
+            let found = self.look_at(slot, now, false);
             serviced += found.serviced;
             is_idle &= !found.any;
-            if !found.any && self.may_rest(slot, now) {
+            if !found.any && self.rests(slot, now) {
                 self.busy.swap_remove(at);
-                self.resting.push(slot);
             } else {
                 at += 1;
             }
@@ -63,22 +81,23 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     fn patrol(&mut self, now: Nanos, mut is_idle: bool) -> u32 {
         let mut serviced = 0;
         // At nobody twice.
-        for _ in 0..self.resting.len() {
+        for _ in 0..self.patrol.round.len() {
             if !(self.patrol.everybody || self.patrol.due <= now || is_idle) {
                 break;
             }
             is_idle = false;
-            if self.patrol.place >= self.resting.len() {
-                self.patrol.place = 0;
-            }
-            let slot = self.resting[self.patrol.place];
-            let Found { serviced: count, any, vqs } = self.look_at(slot, now);
-            serviced += count;
-            self.patrol.due = self.patrol.due.min(now) + PACE + Nanos(PACE_PER_VQ.0 * u64::from(vqs));
-            if any {
-                self.stir(self.patrol.place);
-            } else {
-                self.patrol.place += 1;
+            let slot = self.patrol.next();
+            let Some(tenant) = &self.tenants[usize::from(slot.0)] else { continue };
+            let vqs = u64::from(tenant.live.count_ones());
+            self.patrol.due = self.patrol.due.min(now) + PACE + Nanos(PACE_PER_VQ.0 * vqs);
+            if !tenant.is_busy {
+                let found = self.look_at(slot, now, true);
+                serviced += found.serviced;
+                if found.any {
+                    self.stir(slot);
+                }
+            } else if !tenant.terms.class.is_guaranteed() {
+                self.ask(slot, now, true);
             }
         }
         self.patrol.everybody = false;
@@ -86,71 +105,74 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         serviced
     }
 
-    /// When the patrol goes on. [`Nanos::MAX`]: nobody rests.
+    /// When the patrol goes on. [`Nanos::MAX`]: there is nobody.
     pub fn next_patrol(&self) -> Nanos {
-        if self.resting.is_empty() { Nanos::MAX } else { self.patrol.due }
+        if self.patrol.round.is_empty() { Nanos::MAX } else { self.patrol.due }
     }
 
-    /// Looks at all of a tenant's doorbells, and at which VQs there are.
-    fn look_at(&mut self, slot: TenantSlot, now: Nanos) -> Found {
+    /// Looks at a tenant's doorbells, and at which VQs there are. `all`: also at those of VQs that do nothing.
+    fn look_at(&mut self, slot: TenantSlot, now: Nanos, all: bool) -> Found {
         let at = usize::from(slot.0);
         let Some(tenant) = &mut self.tenants[at] else { return Found::default() };
         tenant.work = tenant.work.saturating_sub(WORK_PER_LOOK);
         let serviced = tenant.source.service();
-        let mut any = serviced > 0;
-        if any {
+        if serviced > 0 {
             tenant.touch(slot, &mut self.touched);
+            tenant.stirred_at = now;
         }
         let live = tenant.source.live_vqs();
-        if live != tenant.live {
-            any = true;
+        let has_changed = live != tenant.live;
+        let all = all || tenant.terms.class.is_guaranteed();
+        if has_changed {
+            tenant.stirred_at = now;
             self.set_live(at, live, now);
         }
-        let Some(tenant) = &mut self.tenants[at] else { return Found::default() };
-        let mut rung = (tenant.source.rung() | std::mem::take(&mut tenant.ask)) & tenant.live;
-        while rung != 0 {
-            let index = rung.trailing_zeros() as u16;
-            rung &= rung - 1;
+        let has_arrived = self.ask(slot, now, all);
+        Found { serviced, any: serviced > 0 || has_changed || has_arrived }
+    }
+
+    /// Asks VQs for their backlog: those that do something, or of all those that rang. Whether any has another one.
+    fn ask(&mut self, slot: TenantSlot, now: Nanos, all: bool) -> bool {
+        let Some(tenant) = &mut self.tenants[usize::from(slot.0)] else { return false };
+        let rung = if all { tenant.source.rung() } else { tenant.active };
+        let mut asked = (rung | std::mem::take(&mut tenant.ask)) & tenant.live;
+        let mut any = false;
+        while asked != 0 {
+            let index = asked.trailing_zeros() as u16;
+            asked &= asked - 1;
             let slot = tenant.slots[usize::from(index)];
             let vq = &mut self.vqs[usize::from(slot.0)];
             let backlog = tenant.source.backlog(index);
             if backlog != vq.backlog {
                 any = true;
                 vq.saw(backlog, now);
+                vq.stirred_at = now;
+                tenant.active |= 1 << index;
                 self.policy.arrived(slot, backlog, now);
+            } else if backlog == 0 && now - vq.stirred_at > REST_AFTER {
+                tenant.active &= !(1 << index);
             }
         }
         if any {
             tenant.stirred_at = now;
         }
-        Found { serviced, any, vqs: tenant.live.count_ones() }
+        any
     }
 
-    /// Whether a tenant has had nothing to do for long enough, and nothing waits.
-    fn may_rest(&mut self, slot: TenantSlot, now: Nanos) -> bool {
+    /// Whether a tenant has had nothing to do for long enough: it is no longer busy then.
+    fn rests(&mut self, slot: TenantSlot, now: Nanos) -> bool {
         let Some(tenant) = &mut self.tenants[usize::from(slot.0)] else { return false };
-        let is_quiet = tenant.inflight == 0 && tenant.ask == 0 && now - tenant.stirred_at > REST_AFTER;
-        if !is_quiet || tenant.terms.class.is_guaranteed() {
-            return false;
-        }
-        let slots = tenant.slots.iter().enumerate().filter(|(index, _)| tenant.live & (1 << index) != 0);
-        let waits = slots.map(|(_, slot)| self.vqs[usize::from(slot.0)].backlog).any(|backlog| backlog > 0);
-        if waits {
-            // Not to be counted again in each iteration.
-            tenant.stirred_at = now;
-        }
-        tenant.is_busy = waits;
-        !waits
+        let does_nothing = tenant.inflight == 0 && (tenant.active | tenant.ask) & tenant.live == 0;
+        let is_quiet = does_nothing && now - tenant.stirred_at > REST_AFTER;
+        tenant.is_busy = !is_quiet || tenant.terms.class.is_guaranteed();
+        !tenant.is_busy
     }
 
-    /// Who is at this place among those at rest is looked at in each iteration from now on.
-    fn stir(&mut self, place: usize) {
-        // In order, so that nobody else's turn comes later for it.
-        let slot = self.resting.remove(place);
-        self.patrol.place -= usize::from(place < self.patrol.place);
-        self.busy.push(slot);
-        if let Some(tenant) = &mut self.tenants[usize::from(slot.0)] {
+    /// A tenant is looked at in each iteration from now on.
+    fn stir(&mut self, slot: TenantSlot) {
+        if let Some(tenant) = self.tenants[usize::from(slot.0)].as_mut().filter(|tenant| !tenant.is_busy) {
             tenant.is_busy = true;
+            self.busy.push(slot);
         }
     }
 
@@ -158,11 +180,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     pub(super) fn wake(&mut self, slot: TenantSlot) {
         let Some(Some(tenant)) = self.tenants.get_mut(usize::from(slot.0)) else { return };
         tenant.ask = u128::MAX;
-        if !tenant.is_busy
-            && let Some(place) = self.resting.iter().position(|other| *other == slot)
-        {
-            self.stir(place);
-        }
+        self.stir(slot);
     }
 
     /// Attaches and detaches VQs so that the policy knows exactly those in `live`, as far as there are slots.

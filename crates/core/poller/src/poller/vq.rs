@@ -17,11 +17,13 @@ pub(super) struct Vq {
     stamped: u32,
     /// When it appeared, and how long what waited in it then had waited.
     appeared: (Nanos, Nanos),
+    /// When something last came or was completed.
+    pub(super) stirred_at: Nanos,
 }
 
 impl Vq {
     pub(super) fn new(tenant: TenantSlot, index: u16, appeared: (Nanos, Nanos)) -> Self {
-        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0, appeared }
+        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0, appeared, stirred_at: appeared.0 }
     }
 
     pub(super) fn saw(&mut self, backlog: u32, now: Nanos) {
