@@ -4,6 +4,7 @@
 //! measured in turn (A B A B …) and compared round by round, since shared machines drift. Figures are
 //! medians; the range of all rounds stands beside them.
 
+mod crowd;
 mod four_drives;
 mod history;
 mod idle;
@@ -115,13 +116,14 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 16] = [
+    let parts: [(&str, Part); 17] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
         ("cost of extents", pairs::extents),
         ("idle tenants", idle::measure),
+        ("beside idle queues", crowd::measure),
         ("system calls while polling", syscalls::measure),
         ("vhost-user-blk", vhost::throughput),
         ("vhost-user-blk, idle", vhost::idle),

@@ -131,6 +131,9 @@ pub struct Run {
     pub iops: f64,
     /// Mean latency in microseconds.
     pub mean_us: f64,
+    /// Its median and its 99th percentile, of the worst queue.
+    pub p50_us: f64,
+    pub p99_us: f64,
 }
 
 /// 4 KiB random reads for `seconds` at `depth`, from the client's CPU.
@@ -139,7 +142,7 @@ pub fn load(socket: &Path, depth: u32, seconds: u64) -> Result<Run> {
 }
 
 /// As [`load()`], with options of the caller's.
-fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
+pub fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string()])
@@ -162,7 +165,16 @@ fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
         Ok::<f64, anyhow::Error>(values.context("a figure is missing in the load generator's JSON")?.iter().sum())
     };
     let mean_ns = sum(&|read| read["lat_ns"]["mean"].as_f64())? / jobs.len() as f64;
-    Ok(Run { iops: sum(&|read| read["iops"].as_f64())?, mean_us: mean_ns / 1000.0 })
+    let worst_us = |percentile: &str| {
+        let each_ns = jobs.iter().filter_map(|job| job["read"]["lat_ns"]["percentile"][percentile].as_f64());
+        each_ns.fold(0.0, f64::max) / 1000.0
+    };
+    Ok(Run {
+        iops: sum(&|read| read["iops"].as_f64())?,
+        mean_us: mean_ns / 1000.0,
+        p50_us: worst_us("50.000000"),
+        p99_us: worst_us("99.000000"),
+    })
 }
 
 /// As [`load()`] on `queues` queues, and the percentage of a core that the server `pid` took meanwhile. The client

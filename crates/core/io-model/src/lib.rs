@@ -161,7 +161,7 @@ pub const PLAIN_DESCRIPTORS: u32 = 32;
 /// reserves a completion slot before it fetches, so `complete` can't fail. A command stays in the
 /// guest's own queue until `fetch` takes it.
 pub trait Source {
-    /// Bit `i` is set while VQ `i` may be fetched from. Cheap: asked at every poll iteration. A VQ that
+    /// Bit `i` is set while VQ `i` may be fetched from. Cheap: asked at every look. A VQ that
     /// leaves may still have commands in flight; their tokens stay valid.
     fn live_vqs(&self) -> u128;
 
@@ -181,6 +181,15 @@ pub trait Source {
     /// The policy has no say: a tenant that it holds back must still be able to bring its driver up.
     fn service(&mut self) -> u32 {
         0
+    }
+
+    /// VQs whose [`backlog`](Self::backlog) may not be what it last said: whose doorbells (read anew at each call)
+    /// moved, or who waited for something else than those. The poller asks no others that do nothing, but for those
+    /// that appear, those that it fetched from, and all after it let somebody else have the source. One call looks at
+    /// all that a tenant has, and it is all that a tenant at rest costs. One VQ too many costs time; one too few, and
+    /// its commands wait for ever.
+    fn rung(&mut self) -> u128 {
+        u128::MAX
     }
 
     /// Commands waiting in a VQ, as far as its doorbell (read anew at each call) tells.

@@ -152,6 +152,11 @@ impl<S: Source> Source for Placed<S> {
     }
 
     #[inline]
+    fn rung(&mut self) -> u128 {
+        self.source.rung()
+    }
+
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         let backlog = self.source.backlog(vq);
         if self.has_unfinished(vq) { backlog.saturating_add(1) } else { backlog }

@@ -35,7 +35,7 @@ pub use histogram::{Histogram, HistogramCounts, Percentiles};
 pub use inside::Inside;
 pub use iterations::{Iterations, Spent};
 pub use policy::TenantSlot;
-pub use poller::{Poller, Progress, TenantMemory};
+pub use poller::{Poller, Progress, REST_AFTER, TenantMemory};
 pub use probe::{Counters, Probe};
 pub use recorder::{Recorded, Recorder, Recording, recorder};
 

@@ -1,14 +1,18 @@
 //! The poll iteration.
 
 mod interval;
+mod look;
+mod vq;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::{Mapping, MemoryListener, Refused};
 use io_model::{Backend, Done, Fetch, HwqId, Io, Nanos, Source, TenantId, VqId};
 use policy::{Bound, Next, Policy, TenantSlot, Terms, VqSlot};
 
+use self::look::Patrol;
+pub use self::look::REST_AFTER;
+use self::vq::Vq;
 use crate::board::Reports;
 use crate::flights::{Flight, Flights};
 use crate::shared::Shared;
@@ -48,14 +52,22 @@ struct Tenant<S> {
     terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
+    /// VQs that do something: they are asked for their backlog in each iteration.
+    active: u128,
+    /// VQs to be asked at the next look, whatever they do.
+    ask: u128,
     /// VQs that operators were told of.
     told: u128,
     /// The policy's slot of each VQ.
     slots: Vec<VqSlot>,
     /// Commands with the device.
     inflight: u32,
-    /// Whether the source has completions to announce.
+    /// Is in [`Poller::touched`].
     touched: bool,
+    /// Is in [`Poller::busy`].
+    is_busy: bool,
+    /// When it last had something to do.
+    stirred_at: Nanos,
     /// Is in [`Poller::stirring`].
     stirs: bool,
     hwqs_used: u64,
@@ -67,52 +79,15 @@ struct Tenant<S> {
     recorder: Option<Recorder>,
 }
 
-/// A VQ that the policy knows.
-struct Vq {
-    tenant: TenantSlot,
-    index: u16,
-    /// The backlog that the policy knows.
-    backlog: u32,
-    /// When waiting commands were first seen, and how many each time.
-    arrivals: VecDeque<(Nanos, u32)>,
-    /// Sum of the counts in `arrivals`.
-    stamped: u32,
-    /// When it appeared, and how long what waited in it then had waited.
-    appeared: (Nanos, Nanos),
-}
-
-impl Vq {
-    fn new(tenant: TenantSlot, index: u16, appeared: (Nanos, Nanos)) -> Self {
-        Self { tenant, index, backlog: 0, arrivals: VecDeque::new(), stamped: 0, appeared }
-    }
-
-    fn saw(&mut self, backlog: u32, now: Nanos) {
-        self.backlog = backlog;
-        if backlog > self.stamped {
-            let (at, waited) = self.appeared;
-            let since = if now == at { before(now, waited) } else { now };
-            self.arrivals.push_back((since, backlog - self.stamped));
-            self.stamped = backlog;
+impl<S> Tenant<S> {
+    /// It has completions to announce.
+    #[inline]
+    fn touch(&mut self, slot: TenantSlot, touched: &mut Vec<TenantSlot>) {
+        if !self.touched {
+            self.touched = true;
+            touched.push(slot);
         }
     }
-
-    /// One command left the VQ: when it was first seen.
-    fn took(&mut self, now: Nanos) -> Nanos {
-        self.backlog = self.backlog.saturating_sub(1);
-        let Some((at, count)) = self.arrivals.front_mut() else { return now };
-        let at = *at;
-        *count -= 1;
-        self.stamped -= 1;
-        if *count == 0 {
-            self.arrivals.pop_front();
-        }
-        at
-    }
-}
-
-/// So long before a time, which may be before the clock's zero: only [`since`] can tell.
-fn before(time: Nanos, span: Nanos) -> Nanos {
-    Nanos(time.0.wrapping_sub(span.0))
 }
 
 /// How long before a time another one was that may be [`before`] the clock's zero.
@@ -147,6 +122,12 @@ pub struct Poller<S, B, P> {
     inside: Arc<Inside>,
     shared: Arc<Shared>,
     tenants: Vec<Option<Tenant<S>>>,
+    /// Tenants that are looked at in each iteration.
+    busy: Vec<TenantSlot>,
+    /// At all of them it looks in turn.
+    patrol: Patrol,
+    /// Tenants with completions to announce.
+    touched: Vec<TenantSlot>,
     /// Tenants with commands with the device, or that had some in one of the last two intervals: the end of an interval
     /// is about them alone.
     stirring: Vec<TenantSlot>,
@@ -178,6 +159,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             inside,
             shared: Arc::default(),
             tenants: Vec::new(),
+            busy: Vec::new(),
+            patrol: Patrol::default(),
+            touched: Vec::new(),
             stirring: Vec::new(),
             vqs: Vec::new(),
             free_vqs: Vec::new(),
@@ -216,17 +200,25 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         probe.set_class(terms.class);
         probe.belongs_to(&self.shared);
         self.shared.make_room(slot);
-        self.stirring.reserve(self.tenants.len() - self.stirring.len());
+        for list in [&mut self.stirring, &mut self.busy, &mut self.touched] {
+            list.reserve(self.tenants.len() - list.len());
+        }
+        self.busy.push(slot);
+        self.patrol.round.push(slot);
         self.board.add(Arc::clone(&probe), Arc::clone(&self.shared), slot);
         self.tenants[at] = Some(Tenant {
             source,
             probe,
             terms: *terms,
             live: 0,
+            active: 0,
+            ask: 0,
             told: 0,
             slots: vec![VqSlot(0); 128],
             inflight: 0,
             touched: false,
+            is_busy: true,
+            stirred_at: Nanos(0),
             stirs: false,
             hwqs_used: 0,
             shown: None,
@@ -246,6 +238,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         tenant.probe.set_class(terms.class);
         self.shared.changed(slot);
         self.policy.change_terms(slot, terms, now);
+        self.wake(slot);
         true
     }
 
@@ -289,6 +282,9 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             return None;
         }
         self.set_live(at, 0, now);
+        self.busy.retain(|other| *other != slot);
+        self.patrol.forget(slot);
+        self.touched.retain(|other| *other != slot);
         let Tenant { source, probe, stirs, .. } = self.tenants[at].take()?;
         if stirs {
             self.stirring.retain(|other| *other != slot);
@@ -304,13 +300,15 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         (self.tenants.len(), self.vqs.len())
     }
 
-    /// A tenant's front end, for what does not go through queues (registers, DMA maps).
+    /// A tenant's front end, for what does not go through queues (registers, DMA maps). The next iteration looks at it.
     pub fn source_mut(&mut self, slot: TenantSlot) -> Option<&mut S> {
+        self.wake(slot);
         Some(&mut self.tenants.get_mut(usize::from(slot.0))?.as_mut()?.source)
     }
 
     /// A tenant's front end with the listener for what maps and unmaps memory, or finds that an unmapping is over.
     pub fn source_and_memory(&mut self, slot: TenantSlot) -> Option<(&mut S, TenantMemory<'_, B>)> {
+        self.wake(slot);
         let tenant = self.tenants.get_mut(usize::from(slot.0))?.as_mut()?;
         let memory = TenantMemory { backend: &mut self.backend, tenant: tenant.probe.tenant() };
         Some((&mut tenant.source, memory))
@@ -390,7 +388,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// One iteration.
     pub fn step(&mut self, now: Nanos) -> Progress {
         let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
-        progress.handled = self.look(now);
+        progress.handled = self.look(now, progress.completed > 0);
         if self.flights.live() == 0
             && let Some(policy) = self.next_policy.take()
         {
@@ -427,11 +425,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// Tells every guest whether its doorbells must notify, because the poller is about to sleep
     /// (`true`) or has woken up (`false`).
     pub fn set_wakeup(&mut self, wanted: bool) {
+        // Who sleeps must have seen everybody.
+        self.patrol.everybody |= wanted;
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.source.set_wakeup(wanted));
     }
 
     fn reap(&mut self, now: Nanos) -> u32 {
-        let Self { backend, policy, tenants, flights, inside, unknown_completions, .. } = self;
+        let Self { backend, policy, tenants, vqs, touched, flights, inside, unknown_completions, .. } = self;
         let mut completed = 0;
         backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
             let Some(flight) = flights.remove(tag) else {
@@ -443,7 +443,13 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             let Some(Some(tenant)) = tenants.get_mut(usize::from(tenant_slot.0)) else { return };
             inside.completed(hwq);
             tenant.inflight -= 1;
-            tenant.touched = true;
+            tenant.stirred_at = now;
+            // Unless it left, and its place is another's.
+            if let Some(vq) = vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.tenant == tenant_slot) {
+                tenant.active |= 1 << vq.index;
+                vq.stirred_at = now;
+            }
+            tenant.touch(tenant_slot, touched);
             let (waited, served) = (since(arrived, fetched), now - fetched);
             tenant.probe.completed(op, len_bytes, outcome, waited, served);
             if let Some(recorder) = &mut tenant.recorder {
@@ -458,68 +464,6 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             completed += 1;
         });
         completed
-    }
-
-    /// Looks at every doorbell, and at which VQs there are. Returns the commands that needed no device.
-    fn look(&mut self, now: Nanos) -> u32 {
-        let mut serviced = 0;
-        for at in 0..self.tenants.len() {
-            let Some(tenant) = &mut self.tenants[at] else { continue };
-            tenant.work = tenant.work.saturating_sub(WORK_PER_LOOK);
-            let count = tenant.source.service();
-            tenant.touched |= count > 0;
-            serviced += count;
-            let live = tenant.source.live_vqs();
-            if live != tenant.live {
-                self.set_live(at, live, now);
-            }
-            let Some(tenant) = &mut self.tenants[at] else { continue };
-            let mut rest = tenant.live;
-            while rest != 0 {
-                let index = rest.trailing_zeros() as u16;
-                rest &= rest - 1;
-                let slot = tenant.slots[usize::from(index)];
-                let vq = &mut self.vqs[usize::from(slot.0)];
-                let backlog = tenant.source.backlog(index);
-                if backlog != vq.backlog {
-                    vq.saw(backlog, now);
-                    self.policy.arrived(slot, backlog, now);
-                }
-            }
-        }
-        serviced
-    }
-
-    /// Attaches and detaches VQs so that the policy knows exactly those in `live`, as far as there are slots.
-    fn set_live(&mut self, at: usize, live: u128, now: Nanos) {
-        let Some(tenant) = &mut self.tenants[at] else { return };
-        let changed = tenant.live ^ live;
-        let waited = if live & changed == 0 { Nanos(0) } else { tenant.source.take_waited_before() };
-        tenant.probe.went_on(waited);
-        let tenant_slot = TenantSlot(at as u16);
-        for index in (0..128_u16).filter(|index| changed & (1 << index) != 0) {
-            let place = &mut tenant.slots[usize::from(index)];
-            tenant.live ^= 1 << index;
-            if live & (1 << index) == 0 {
-                self.policy.detach(*place, now);
-                self.free_vqs.push(*place);
-                continue;
-            }
-            let vq = Vq::new(tenant_slot, index, (now, waited));
-            if let Some(free) = self.free_vqs.pop() {
-                self.vqs[usize::from(free.0)] = vq;
-                *place = free;
-            } else if self.vqs.len() < MOST {
-                *place = VqSlot(self.vqs.len() as u16);
-                self.vqs.push(vq);
-            } else {
-                tenant.live ^= 1 << index;
-                continue;
-            }
-            let id = VqId { tenant: tenant.probe.tenant(), index };
-            self.policy.attach(*place, id, tenant_slot, &tenant.terms, now);
-            self.policy.asked_priority(*place, tenant.source.priority(index));
-        }
     }
 
     fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {
@@ -548,9 +492,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         if tenant.work >= WORK_PER_LOOK {
             // As below, so that the next look tells the policy again.
             vq.backlog = 0;
+            tenant.ask |= 1 << vq.index;
             self.policy.refused(slot, false, now);
             return true;
         }
+        tenant.ask |= 1 << vq.index;
         match tenant.source.fetch(vq.index) {
             Fetch::Command(command, buf, token) => {
                 let arrived = vq.took(now);
@@ -587,7 +533,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             Fetch::Handled => {
                 vq.took(now);
                 self.policy.refused(slot, true, now);
-                tenant.touched = true;
+                tenant.touch(vq.tenant, &mut self.touched);
                 progress.handled += 1;
             }
             Fetch::Empty => {
@@ -601,7 +547,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn announce(&mut self) {
-        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.touched) {
+        for slot in self.touched.drain(..) {
+            let Some(tenant) = &mut self.tenants[usize::from(slot.0)] else { continue };
             tenant.touched = false;
             tenant.source.notify();
         }

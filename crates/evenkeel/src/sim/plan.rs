@@ -218,6 +218,7 @@ pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
         Layout::K2 => &mut costs.k2,
     };
     set(&mut path.pass_ns, own.poller_pass);
+    set(&mut path.look_ns, own.poller_look);
     set(&mut path.fetch_ns, own.poller_fetch);
     set(&mut path.complete_ns, own.poller_complete);
     set(&mut path.doorbell_ns, own.poller_doorbell);

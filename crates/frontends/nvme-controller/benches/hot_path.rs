@@ -52,6 +52,44 @@ fn main() {
     measure("128 KiB, PRP list", 32, |host, _| {
         *list.get_or_insert_with(|| host.rw(nvm::READ, 0, 256, data(0), 131_072))
     });
+    println!("\n{:<28} {:>6} {:>10}", "a look at an idle tenant", "of", "ns/look");
+    for queues in [1, 16, 64] {
+        for tenants in [1, 64, 256] {
+            row(&format!("{queues} queues"), tenants, look_ns(queues, tenants));
+        }
+    }
+}
+
+/// What a look at a tenant takes that has so many queues and does nothing, one of so many in turn.
+fn look_ns(queues: u16, tenants: u16) -> f64 {
+    const LOOKS: u32 = 20_000;
+    let host = |_| {
+        let config = nvme_controller::ControllerConfig { doorbells: Doorbells::Mapped, ..config() };
+        let mut host = Host::without_journal(config);
+        host.enable(32);
+        (1..=queues).for_each(|qid| host.create_pair(qid, 64));
+        host
+    };
+    let mut hosts: Vec<Host> = (0..tenants).map(host).collect();
+    let rounds = LOOKS / u32::from(tenants);
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            for host in &mut hosts {
+                let controller = &mut host.controller;
+                let (done, live) = (controller.service(), controller.live_vqs());
+                let mut rung = controller.rung() & live;
+                while rung != 0 {
+                    std::hint::black_box(controller.backlog(rung.trailing_zeros() as u16));
+                    rung &= rung - 1;
+                }
+                std::hint::black_box(done);
+            }
+        }
+        best = best.min(start.elapsed());
+    }
+    best.as_nanos() as f64 / f64::from(rounds * u32::from(tenants))
 }
 
 /// Page `n` of the upper half of guest memory.

@@ -194,8 +194,13 @@ impl Sq {
 
     /// Where the host rings while we sleep, and what it last wrote there as far as we know.
     pub fn doorbell(&self) -> Option<(MappedU32, u32)> {
-        let known = if self.bad_tail == 0 { u32::from(self.tail) } else { self.bad_tail };
-        Some(self.view.as_ref()?.rings(known))
+        Some(self.view.as_ref()?.rings(self.known_tail()))
+    }
+
+    /// What the tail doorbell said when it was last read.
+    #[inline]
+    pub fn known_tail(&self) -> u32 {
+        if self.bad_tail == 0 { self.tail.into() } else { self.bad_tail }
     }
 
     /// Commands between head and the last known tail.

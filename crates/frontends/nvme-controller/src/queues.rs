@@ -14,6 +14,19 @@ use crate::turns::{TOGETHER, class};
 /// Queue identifiers 0 (admin) to 64.
 pub(crate) const QIDS: usize = MAX_IO_QUEUES as usize + 1;
 
+/// A submission queue's doorbell, apart from its queue: a look at all of them touches nothing else.
+#[derive(Debug, Clone)]
+struct Tail {
+    /// `None`: no such queue, its memory is out of reach, or it is the admin queue's.
+    doorbell: Option<MappedU32>,
+    /// What it said when its queue's backlog was last asked for.
+    known: u32,
+}
+
+impl Tail {
+    const NONE: Self = Self { doorbell: None, known: 0 };
+}
+
 #[derive(Debug)]
 pub(crate) struct Queues {
     // Boxed: most identifiers are unused, and an idle tenant should stay small.
@@ -27,6 +40,10 @@ pub(crate) struct Queues {
     pub shown: u128,
     /// Picks among the I/O queues, by identifier, while they are one VQ. Boxed: most guests have none.
     pub arbiter: Option<Box<Arbiter>>,
+    /// What rings the I/O queues, by identifier and side by side.
+    tails: Vec<Tail>,
+    /// Submission queues with commands that can't be fetched now: they wait for something else than their doorbell.
+    hindered: u128,
     /// Completion queues with entries posted since the last interrupts.
     pub dirty: u128,
     /// The poller is awake: keep event indexes behind.
@@ -47,6 +64,8 @@ impl Queues {
             live: 0,
             shown: 0,
             arbiter: None,
+            tails: Vec::new(),
+            hindered: 0,
             dirty: 0,
             awake: true,
             doorbells,
@@ -124,7 +143,43 @@ impl Queues {
             *place = Some(Box::new(sq));
             self.end = self.end.max(usize::from(qid) + 1);
             self.set_live(qid, true);
+            self.follow_doorbell(qid);
         }
+    }
+
+    /// A submission queue came or went, or its doorbell lies elsewhere from now on.
+    fn follow_doorbell(&mut self, qid: u16) {
+        let at = usize::from(qid);
+        let view = self.sqs.get(at).and_then(Option::as_ref).and_then(|sq| sq.view());
+        let doorbell = view.filter(|_| qid > 0).map(|view| view.doorbell.clone());
+        if self.tails.len() <= at {
+            self.tails.resize(at + 1, Tail::NONE);
+        }
+        self.tails[at].doorbell = doorbell;
+        // Whatever it says is news.
+        self.hindered |= 1 << qid;
+    }
+
+    /// Submission queues whose backlog may not be what it was when it was last asked for; of I/O queues that are one
+    /// VQ, that VQ.
+    #[inline]
+    pub fn rung(&self) -> u128 {
+        let mut rung = self.hindered & self.live;
+        for (qid, tail) in self.tails.iter().enumerate() {
+            if tail.doorbell.as_ref().is_some_and(|doorbell| doorbell.load() != tail.known) {
+                rung |= 1 << qid;
+            }
+        }
+        if self.arbiter.is_some() { u128::from(rung >> 1 != 0) << TOGETHER } else { rung }
+    }
+
+    /// The backlog of a submission queue was told, up to this value of its doorbell. `all`: nothing else waits there.
+    #[inline]
+    pub fn told(&mut self, qid: u16, doorbell: u32, all: bool) {
+        if let Some(tail) = self.tails.get_mut(usize::from(qid)) {
+            tail.known = doorbell;
+        }
+        self.hindered = self.hindered & !(1 << qid) | u128::from(!all) << qid;
     }
 
     /// Nothing more is fetched from a submission queue.
@@ -161,6 +216,7 @@ impl Queues {
     pub fn remove_sq(&mut self, qid: u16) {
         let Some(sq) = self.sqs.get_mut(usize::from(qid)).and_then(Option::take) else { return };
         self.retire_sq(qid);
+        self.follow_doorbell(qid);
         if let Some(cq) = self.cq(sq.cqid) {
             cq.users -= 1;
         }
@@ -180,6 +236,8 @@ impl Queues {
         self.end = 0;
         (self.live, self.shown) = (0, 0);
         self.arbiter = None;
+        self.tails.clear();
+        self.hindered = 0;
         self.dirty = 0;
         self.outbox.clear();
         self.doorbells.pages = None;
@@ -240,6 +298,7 @@ impl Queues {
                 cq.set_view(None);
             }
         }
+        (0..self.end as u16).for_each(|qid| self.follow_doorbell(qid));
     }
 
     /// Lets halted queues go on where their memory can be reached; `all`: looks at the others too,
@@ -261,6 +320,7 @@ impl Queues {
         }
         for qid in 0..self.end as u16 {
             self.go_on(qid);
+            self.follow_doorbell(qid);
         }
     }
 

@@ -33,6 +33,12 @@ impl<I: Interrupts> Source for Controller<I> {
         did.into()
     }
 
+    /// Commands of our own are asked for at each look.
+    #[inline]
+    fn rung(&mut self) -> u128 {
+        self.queues.rung() | 1
+    }
+
     /// Commands that can be fetched now: none while the queue is halted, its completion queue is full or
     /// its table is.
     #[inline]
@@ -140,6 +146,9 @@ impl<I: Interrupts> Controller<I> {
         let can_fetch = reachable && sq.has_room() && cq.free > 0;
         let again = if reachable { sq.again.len() as u32 } else { 0 };
         let waiting = if can_fetch { sq.waiting() } else { 0 };
+        let all = sq.waiting() == waiting && sq.again.len() == again as usize;
+        let known = sq.known_tail();
+        self.queues.told(vq, known, all);
         if invalid {
             self.invalid_doorbell();
         }

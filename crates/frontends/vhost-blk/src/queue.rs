@@ -178,6 +178,12 @@ impl Queue {
         self.ranges.left().into()
     }
 
+    /// Whether [`Queue::backlog`] may tell something new, or has something to publish.
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.ring.is_rung() || !self.done.is_empty()
+    }
+
     /// Commands waiting, as far as the driver tells; of one lane where it has several.
     #[inline]
     pub fn backlog(&mut self, lane: Lane, memory: &mut GuestMemory) -> Result<u32, FaultKind> {

@@ -339,6 +339,22 @@ impl Queues {
         if self.by_priority { lane.priority() } else { QueuePriority::Medium }
     }
 
+    /// VQs whose backlog may be another one than it was.
+    #[inline]
+    pub(crate) fn rung(&mut self) -> u128 {
+        // A ring is sorted into lanes when one of them is asked.
+        if self.by_priority || self.memory.is_lost() {
+            return u128::MAX;
+        }
+        let mut rung = 1;
+        for (at, ring) in self.queues.iter().enumerate() {
+            if ring.as_ref().is_some_and(|ring| ring.is_rung()) {
+                rung |= bit(self.first + at as u16);
+            }
+        }
+        rung
+    }
+
     #[inline]
     pub(crate) fn waiting(&mut self, lane: Lane) -> u32 {
         if self.memory.is_lost() {

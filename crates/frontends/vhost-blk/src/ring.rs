@@ -102,6 +102,12 @@ impl Ring {
         Ok(waiting)
     }
 
+    /// Whether the available index is another one than when it was last read.
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| view.avail_idx() != self.seen)
+    }
+
     /// The head of the next request, which stays where it is. The index is read only when all that was seen is
     /// fetched.
     #[inline]

@@ -17,6 +17,11 @@ impl Source for Queues {
         self.lane(vq).map_or(QueuePriority::Medium, |lane| self.priority_of(lane))
     }
 
+    #[inline]
+    fn rung(&mut self) -> u128 {
+        Queues::rung(self)
+    }
+
     /// Requests that can be fetched now, by the available index; commands of a request that was fetched in part; and
     /// requests to be done again after a restart. Publishes what was completed since the last look.
     #[inline]

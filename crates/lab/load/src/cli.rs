@@ -57,6 +57,9 @@ pub struct Args {
     /// Jobs per socket, each with its own queue.
     #[arg(long, default_value_t = 1, value_name = "N")]
     numjobs: u16,
+    /// More queues per socket, to which nothing is sent: what do they cost the others?
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    idle_queues: u16,
     /// What a queue counts for among its client's: urgent, high, medium or low. Several, with commas, go to a
     /// socket's jobs in turn. Without it, by this process's I/O priority (ionice): realtime is high, best-effort
     /// medium, idle low. NVMe alone.
@@ -131,6 +134,7 @@ impl Args {
             block_sizes: self.bssplit.clone().unwrap_or_else(|| BlockSizes::fixed(self.bs)),
             iodepth: self.iodepth,
             numjobs: self.numjobs,
+            idle_queues: self.idle_queues,
             queue_priorities: self.queue_priority.clone(),
             rate_iops: self.rate_iops,
             arrivals: self.rate_process,

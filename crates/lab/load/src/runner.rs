@@ -166,8 +166,10 @@ pub fn run<D: Disk>(
 ) -> Result<Vec<JobResult>, Error> {
     let mut books = Vec::new();
     let mut jobs = Vec::new();
+    // Open until the end.
+    let mut idle = Vec::new();
     for (index, target) in targets.iter_mut().enumerate() {
-        for job in make_jobs(target)? {
+        for job in make_jobs(target, &mut idle)? {
             books.push(Book::new(index, target, &job));
             jobs.push(job);
         }
@@ -190,8 +192,8 @@ pub fn run<D: Disk>(
     Ok(books.into_iter().map(|book| book.close(&mut targets)).collect())
 }
 
-/// Every copy of every job of a target, with its queue.
-fn make_jobs<D: Disk>(target: &mut Target<D>) -> Result<Vec<Job<D::Queue>>, Error> {
+/// Every copy of every job of a target, with its queue; into `idle`, the queues that are to have no job.
+fn make_jobs<D: Disk>(target: &mut Target<D>, idle: &mut Vec<D::Queue>) -> Result<Vec<Job<D::Queue>>, Error> {
     let geometry = target.disk.geometry();
     let mut copies = Vec::new();
     for spec in &target.specs {
@@ -200,8 +202,11 @@ fn make_jobs<D: Disk>(target: &mut Target<D>) -> Result<Vec<Job<D::Queue>>, Erro
             copies.push((spec, copy, spec.range(&geometry, copy)?));
         }
     }
-    let shapes: Vec<_> = copies.iter().map(|(spec, copy, _)| shape(spec, *copy)).collect();
-    let queues = target.disk.open_queues(&shapes)?;
+    let mut shapes: Vec<_> = copies.iter().map(|(spec, copy, _)| shape(spec, *copy)).collect();
+    let idle_shapes = target.specs.iter().map(|spec| (shape(spec, 0), usize::from(spec.idle_queues)));
+    shapes.extend(idle_shapes.flat_map(|(shape, count)| std::iter::repeat_n(shape, count)));
+    let mut queues = target.disk.open_queues(&shapes)?;
+    idle.extend(queues.drain(copies.len()..));
     let jobs = copies.into_iter().zip(queues);
     jobs.map(|((spec, copy, range), queue)| Job::new(spec, copy, queue, range)).collect()
 }

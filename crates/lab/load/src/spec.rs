@@ -90,6 +90,8 @@ pub struct JobSpec {
     pub iodepth: u16,
     /// Copies of this job, each with its own queue. With `verify` they share the range out.
     pub numjobs: u16,
+    /// Queues beside those of the copies, which nothing is ever sent to.
+    pub idle_queues: u16,
     /// What the copies' queues count for among the client's, in turn. Empty: what follows from the I/O priority of the
     /// thread that starts the run.
     pub queue_priorities: Vec<QueuePriority>,
@@ -127,6 +129,7 @@ impl Default for JobSpec {
             block_sizes: BlockSizes::fixed(4096),
             iodepth: 1,
             numjobs: 1,
+            idle_queues: 0,
             queue_priorities: Vec::new(),
             rate_iops: None,
             arrivals: Arrivals::Linear,

@@ -46,6 +46,8 @@ pub struct HostCosts {
     pub guest_complete: Option<Nanos>,
     /// One look of the poller at the doorbells.
     pub poller_pass: Option<Nanos>,
+    /// What each tenant that it looks at adds.
+    pub poller_look: Option<Nanos>,
     /// Fetching, translating and submitting one command.
     pub poller_fetch: Option<Nanos>,
     /// Reaping and posting one completion.
@@ -69,6 +71,7 @@ pub(crate) const KEYS: &[&str] = &[
     "guest_irq",
     "guest_complete",
     "poller_pass",
+    "poller_look",
     "poller_fetch",
     "poller_complete",
     "poller_doorbell",
@@ -96,6 +99,7 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Hos
         guest_irq: cost("guest_irq")?,
         guest_complete: cost("guest_complete")?,
         poller_pass: cost("poller_pass")?,
+        poller_look: cost("poller_look")?,
         poller_fetch: cost("poller_fetch")?,
         poller_complete: cost("poller_complete")?,
         poller_doorbell: cost("poller_doorbell")?,

@@ -49,6 +49,8 @@ struct Node<P> {
     tenants: Vec<(u16, TenantSlot)>,
     /// The most that they ever were.
     most_tenants: usize,
+    /// Tenants and their VQs that rang, and that it has perhaps not seen yet.
+    rung: Vec<(u16, u16)>,
     /// Those who come later.
     awaited: Vec<Awaited>,
     /// What its policy last had the drive fetch by.
@@ -255,15 +257,25 @@ impl<'a, P: Policy> Engine<'a, P> {
     fn ring(&mut self, tenant: u16, vq: u16, heard: bool) {
         let nodes = &self.nodes_of[usize::from(tenant)];
         let number = if nodes.len() > 1 { nodes.start + vq - 1 } else { nodes.start };
-        let node = &self.nodes[usize::from(number)];
+        let node = &mut self.nodes[usize::from(number)];
+        if !node.rung.contains(&(tenant, vq)) {
+            node.rung.push((tenant, vq));
+        }
         let sleeps = node.wake_ns == u64::MAX && self.now_ns >= node.busy_until_ns;
         if heard || self.path.kick == Kick::Never || !sleeps {
             self.poke(number);
         }
     }
 
+    /// Something changed about a tenant that is no doorbell: its pollers hear of it.
     fn poke_all(&mut self, tenant: usize) {
-        self.nodes_of[tenant].clone().for_each(|number| self.poke(number));
+        for number in self.nodes_of[tenant].clone() {
+            let node = &mut self.nodes[usize::from(number)];
+            if let Some((_, slot)) = node.tenants.iter().find(|place| usize::from(place.0) == tenant) {
+                node.poller.source_mut(*slot);
+            }
+            self.poke(number);
+        }
     }
 
     /// Something happened that a poller will see when it next looks.
@@ -327,6 +339,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         } else if wanted_ns != u64::MAX {
             self.wake(number, wanted_ns.max(earliest_ns));
         }
+        self.go_on_looking(number, busy_until_ns);
         let node = &mut self.nodes[usize::from(number)];
         if self.path.kick == Kick::Asleep && node.wake_ns == u64::MAX {
             node.poller.set_wakeup(true);
@@ -339,6 +352,20 @@ impl<'a, P: Policy> Engine<'a, P> {
         }
         self.interrupt(number);
         self.let_go_deleted();
+    }
+
+    /// Who rang and rests is seen when the patrol comes to it, which no event tells of.
+    fn go_on_looking(&mut self, number: u16, from_ns: u64) {
+        let Self { nodes, guests, .. } = self;
+        let node = &mut nodes[usize::from(number)];
+        node.rung.retain(|(tenant, vq)| {
+            let port = guests[usize::from(*tenant)].port.borrow();
+            port.live && port.doorbells[usize::from(*vq)].has_unseen()
+        });
+        if !node.rung.is_empty() {
+            let patrol_ns = node.poller.next_patrol().0;
+            self.wake(number, patrol_ns.max(from_ns));
+        }
     }
 
     /// Delivers the interrupts that a step raised.

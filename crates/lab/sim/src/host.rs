@@ -55,6 +55,8 @@ pub enum Kick {
 pub struct PathCosts {
     /// One look at all doorbells and queues, beside what is found there.
     pub pass_ns: u64,
+    /// What each tenant that is looked at adds to that: in each pass those that do something, of those at rest some.
+    pub look_ns: u64,
     /// Fetching, translating and submitting one command.
     pub fetch_ns: u64,
     /// What a write adds to that.
@@ -120,6 +122,7 @@ impl Default for GuestCosts {
 /// Costs nothing.
 pub const FREE: PathCosts = PathCosts {
     pass_ns: 0,
+    look_ns: 0,
     fetch_ns: 0,
     write_ns: 0,
     batch: 64,

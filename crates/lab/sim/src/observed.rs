@@ -57,6 +57,10 @@ impl Source for Observed {
         self.source.priority(vq)
     }
 
+    fn rung(&mut self) -> u128 {
+        self.source.rung()
+    }
+
     fn backlog(&mut self, vq: u16) -> u32 {
         self.source.backlog(vq)
     }

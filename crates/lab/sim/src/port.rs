@@ -81,6 +81,8 @@ pub(crate) struct Doorbell {
     seen: Cell<u32>,
     /// Commands that aren't there and that a rogue rings for.
     claimed: Cell<u32>,
+    /// What the poller was last told of these two.
+    told: Cell<u32>,
     /// From when the guest must ring by an exit.
     exits: Cell<Exits>,
 }
@@ -97,6 +99,16 @@ enum Exits {
 }
 
 impl Doorbell {
+    /// Whether there are commands that the poller has not seen.
+    pub(crate) fn has_unseen(&self) -> bool {
+        self.waiting != self.seen
+    }
+
+    /// What it says of how many commands wait.
+    fn says(&self) -> u32 {
+        self.waiting.get() + self.claimed.get()
+    }
+
     /// Whether to ring by an exit at `now_ns`; the others need not any more, where once is enough.
     pub(crate) fn take_exit(&self, now_ns: u64) -> bool {
         match self.exits.get() {
@@ -341,15 +353,24 @@ impl Source for SimSource {
         asked.copied().unwrap_or(QueuePriority::Medium)
     }
 
+    fn rung(&mut self) -> u128 {
+        self.meter.spend(self.costs.look_ns);
+        let rung = |doorbell: &Doorbell| doorbell.says() != doorbell.told.get();
+        let vqs = self.vqs.clone().filter(|vq| rung(&self.doorbells[usize::from(*vq)]));
+        vqs.fold(0, |bits, vq| bits | 1 << vq)
+    }
+
     fn backlog(&mut self, vq: u16) -> u32 {
-        let Doorbell { waiting, seen, claimed, .. } = &self.doorbells[usize::from(vq)];
+        let doorbell = &self.doorbells[usize::from(vq)];
+        let Doorbell { waiting, seen, told, .. } = doorbell;
         if waiting != seen {
             let mut port = self.port.borrow_mut();
             port.seen = port.seen - seen.get() + waiting.get();
             port.seen_since_ns.get_or_insert(self.meter.now_ns());
             seen.set(waiting.get());
         }
-        waiting.get() + claimed.get()
+        told.set(doorbell.says());
+        told.get()
     }
 
     fn fetch(&mut self, vq: u16) -> Fetch {

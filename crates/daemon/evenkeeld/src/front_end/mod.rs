@@ -193,6 +193,11 @@ macro_rules! front_ends {
             }
 
             #[inline]
+            fn rung(&mut self) -> u128 {
+                match self { $(Self::$variant(it) => it.rung()),+ }
+            }
+
+            #[inline]
             fn backlog(&mut self, vq: u16) -> u32 {
                 match self { $(Self::$variant(it) => it.backlog(vq)),+ }
             }

@@ -552,6 +552,11 @@ impl Source for NvmeDevice {
     }
 
     #[inline]
+    fn rung(&mut self) -> u128 {
+        self.controller.rung()
+    }
+
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         self.controller.backlog(vq)
     }

@@ -302,6 +302,11 @@ impl Source for VirtioQueues {
     }
 
     #[inline]
+    fn rung(&mut self) -> u128 {
+        self.queues.rung()
+    }
+
+    #[inline]
     fn backlog(&mut self, vq: u16) -> u32 {
         self.queues.backlog(vq)
     }

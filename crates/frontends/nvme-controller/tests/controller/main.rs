@@ -17,6 +17,7 @@ mod namespaces;
 mod queues;
 mod random;
 mod registers;
+mod rung;
 mod state;
 
 /// The seeds of a random test: that of `EVENKEEL_SEED`, or `1..=count`. Each is printed when its turn comes.

@@ -10,3 +10,4 @@ mod no_allocation;
 mod notifications;
 mod priorities;
 mod requests;
+mod rung;

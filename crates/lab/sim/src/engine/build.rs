@@ -99,6 +99,7 @@ impl<P: Policy> Engine<'_, P> {
             let node = Node {
                 members: tenants.iter().map(|&tenant| tenant as u16).collect(),
                 most_tenants: places.len(),
+                rung: Vec::new(),
                 tenants: places,
                 awaited,
                 weights,
