@@ -270,7 +270,7 @@ fn those_to_compare_with_allocate_nothing() {
     let shape = PollerShape { hwqs: 8, hwq_depth: 1024, guaranteed_vqs: 5, weighted: false };
     let (rate_iops, alone, cost) = (1e6, Nanos(10_000), Cost::default());
     let gimbal = GimbalConfig { least: Nanos(30_000), highest: Nanos(200_000), dearest_write: 2.0, first_rate: 4e9 };
-    for class in [Class::BestEffort { weight: 1 }, Class::Guaranteed { latency_target: Some(Nanos(50_000)) }] {
+    for class in [Class::BestEffort { weight: 1 }, Class::guaranteed(Some(Nanos(50_000)))] {
         let policies: [AnyPolicy; 3] = [
             IoCost::new(IoCostConfig { rate_iops, cost }, &shape).unwrap().into(),
             Gimbal::new(gimbal.clone(), &shape).unwrap().into(),

@@ -276,6 +276,14 @@ mod tests {
     }
 
     #[test]
+    fn evenkeel_admits_what_it_can_keep_beside_a_greedy_neighbour() {
+        let (config, admission) = assess(&model("evenkeel", "latency_target = \"60us\"", ""));
+        let [promise] = &admission.promises[..] else { panic!("{admission:?}") };
+        assert!(promise.verdict == "expected" && admission.warnings.is_empty(), "{admission:?}");
+        admission.refuse(&config).expect("admitted");
+    }
+
+    #[test]
     fn a_promise_that_fails_is_refused_with_the_reason_and_the_way_out() {
         let (config, admission) = assess(&model("passthrough", "latency_target = \"20us\"", ""));
         let told = admission.refuse(&config).expect_err("refused").to_string();

@@ -7,8 +7,14 @@ use policy::{PolicyConfig, PolicyKind, Settings};
 use ssd_model::Profile;
 
 /// Those that there is a model of.
-pub const MODELLED: [PolicyKind; 5] =
-    [PolicyKind::Passthrough, PolicyKind::Wrr, PolicyKind::Drr, PolicyKind::Lpns, PolicyKind::Fair];
+pub const MODELLED: [PolicyKind; 6] = [
+    PolicyKind::Passthrough,
+    PolicyKind::Wrr,
+    PolicyKind::Drr,
+    PolicyKind::Lpns,
+    PolicyKind::Fair,
+    PolicyKind::Evenkeel,
+];
 
 /// A policy, and the tenants as they would be under it.
 pub struct Choice {

@@ -36,7 +36,7 @@ fn every_modelled_policy_is_compared() {
     let home = Home::new();
     let config = home.configure(&format!("{CALM}{HOG}"));
     let report = plan(&config, &[], NOT_KEPT);
-    assert_eq!(names(&report["policies"], "policy"), ["passthrough", "wrr", "drr", "lpns", "fair"]);
+    assert_eq!(names(&report["policies"], "policy"), ["passthrough", "wrr", "drr", "lpns", "fair", "evenkeel"]);
     assert_eq!(report["drive"], serde_json::json!({ "name": "device", "profile": "p5800x", "named": true }));
     for policy in report["policies"].as_array().unwrap() {
         assert_eq!(names(&policy["tenants"], "tenant"), ["db", "calm", "hog"]);
