@@ -17,7 +17,8 @@ const BUSY: f64 = 0.9;
 pub enum Verdict {
     /// No command will miss the target: the bound is within it.
     Certain,
-    /// As many commands as were promised are expected to meet the target; a bound that says more can't be given, or is above it.
+    /// As many commands as were promised are expected to meet the target; a bound that says more can't be given, or is
+    /// above it.
     Expected,
     /// More are expected to miss the target than may.
     NotKept,

@@ -191,8 +191,8 @@ impl fmt::Display for Limits {
     }
 }
 
-/// What a best-effort tenant gets at least while it asks for it, before anybody's weight counts; 0: nothing is promised.
-/// Heeded by [`Evenkeel`](crate::Evenkeel). Of both it gets what it asks for (QoS paper, Eqs. 1 and 2).
+/// What a best-effort tenant gets at least while it asks for it, before anybody's weight counts; 0: nothing is
+/// promised. Heeded by [`Evenkeel`](crate::Evenkeel). Of both it gets what it asks for (QoS paper, Eqs. 1 and 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Floor {
     /// Commands per second, up to [`Limits::MOST_IOS_PER_SEC`].

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::Attachment;
+use crate::{Attachment, Ceilings};
 
 /// A disk to be made. Its keys are those of a `[[tenant]]` section, with the same words and units; what is left out has
 /// the same default.
@@ -122,8 +122,8 @@ pub struct NewDisk {
 /// Instead of a limit: there is none from now on.
 const NO_LIMIT: &str = "none";
 
-/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit or a least that
-/// is `none` is taken away, and the burst goes with the last limit.
+/// What a disk is promised and held to from now on, and how large it is; what is left out stays. A limit or a least
+/// that is `none` is taken away, and the burst goes with the last limit.
 ///
 /// From `frontend` on: how its guest reaches it, which changes only while no client is attached.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -326,32 +326,6 @@ impl DiskChange {
         or(&self.socket_group, &mut disk.socket_group);
         or(&self.socket_mode, &mut disk.socket_mode);
     }
-}
-
-/// What a disk may do at most; what is left out has no limit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Ceilings {
-    /// Commands per second.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rw_iops: Option<u64>,
-    /// Reads per second.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub r_iops: Option<u64>,
-    /// Commands per second that are no reads.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub w_iops: Option<u64>,
-    /// Bytes per second, both ways.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rw_bytes_per_second: Option<u64>,
-    /// Bytes per second read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub r_bytes_per_second: Option<u64>,
-    /// Bytes per second written.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub w_bytes_per_second: Option<u64>,
-    /// For how long unused quota is kept.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub burst_ms: Option<f64>,
 }
 
 /// How far a disk is.

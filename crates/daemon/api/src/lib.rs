@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod ceilings;
 mod client;
 mod disks;
 mod drives;
@@ -20,8 +21,9 @@ mod why;
 use std::path::{Path, PathBuf};
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
+pub use ceilings::Ceilings;
 pub use client::{Client, NoDaemon, WHO_ELSE_MAY_ASK};
-pub use disks::{Ceilings, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use disks::{Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved};

@@ -1,7 +1,8 @@
 //! Where the cap of `evenkeel` comes to rest.
 //!
 //! The policy takes the wait for each unit of others' work that is in flight, and allows so many units that as many
-//! commands as were promised are done within what it aims at. So does this, step by step, with the network's forecast of the waits.
+//! commands as were promised are done within what it aims at. So does this, step by step, with the network's forecast
+//! of the waits.
 
 use io_model::Nanos;
 use policy::{COST_UNIT, EVENKEEL_AIM, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile};
