@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use self::addition::Enlarged;
 use self::choices::Choice;
-use self::report::{Addition, AdviceRow, Drive, PolicyReport, PromiseRow, Report, Solution, TenantRow};
+use self::report::{Addition, AdviceRow, Drive, FloorRow, PolicyReport, PromiseRow, Report, Solution, TenantRow};
 
 /// A promise does not hold, or what was to be added does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;
@@ -128,11 +128,13 @@ impl Report {
     /// Whether what was asked has a good answer: the solution where one was asked for, else whether what is added fits,
     /// else whether every promise holds.
     fn is_good(&self) -> bool {
-        match (&self.solution, &self.addition) {
-            (Some(solution), _) => solution.found,
-            (None, Some(addition)) => addition.fits,
-            (None, None) => self.policies.first().is_some_and(|policy| policy.promises_kept),
-        }
+        let floors_fit = self.floors.iter().all(FloorRow::is_good);
+        floors_fit
+            && match (&self.solution, &self.addition) {
+                (Some(solution), _) => solution.found,
+                (None, Some(addition)) => addition.fits,
+                (None, None) => self.policies.first().is_some_and(|policy| policy.promises_kept),
+            }
     }
 }
 
@@ -164,6 +166,7 @@ fn make(
         warnings,
         advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
+        floors: FloorRow::all(config, &question.site, &question.tenants),
         solution: solve.then(|| solution_of(planner, config, choices, &rows)),
         tenants: rows,
         policies,

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use config::Config;
 use io_model::Nanos;
-use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
+use planner::{
+    Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Site, Tenant, TenantForecast, Unmodelled, Verdict,
+};
 use promises::words;
 use serde::Serialize;
 
@@ -27,6 +29,8 @@ pub struct Report {
     pub advice: Vec<AdviceRow>,
     /// With `--add`.
     pub addition: Option<Addition>,
+    /// One for each tenant with a floor.
+    pub floors: Vec<FloorRow>,
     /// With `--solve`.
     pub solution: Option<Solution>,
 }
@@ -49,6 +53,9 @@ pub struct TenantRow {
     /// guaranteed or best-effort.
     pub class: &'static str,
     pub latency_target_us: Option<f64>,
+    pub latency_percentile: Option<f64>,
+    /// What it gets at least, in words.
+    pub floor: Option<String>,
     pub weight: Option<u32>,
     /// Its configured priority, where the configured policy has any.
     pub priority: Option<&'static str>,
@@ -117,6 +124,46 @@ pub struct PromiseRow {
     pub overcommit: bool,
 }
 
+/// What becomes of what a best-effort tenant is to get at least, under a policy that keeps floors.
+#[derive(Debug, Serialize)]
+pub struct FloorRow {
+    pub tenant: String,
+    /// In words.
+    pub floor: String,
+    /// Commands per second that it comes to, and those of them that the tenant is expected to get.
+    pub asked_iops: f64,
+    pub expected_iops: f64,
+    pub kept: bool,
+    /// It may be broken: `overcommit = true`.
+    pub overcommit: bool,
+}
+
+impl FloorRow {
+    /// All floors of a configuration at once.
+    pub fn all(config: &Config, site: &Site, tenants: &[Tenant]) -> Vec<Self> {
+        let floors: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.floor).collect();
+        // Where a demand is not known, no policy's row has anything either.
+        let judged = planner::judge_floors(site, tenants, &floors).unwrap_or_default().floors;
+        let row = |floor: planner::FloorForecast| {
+            let tenant = config.tenants.get(floor.tenant)?;
+            Some(Self {
+                tenant: tenant.name.clone(),
+                floor: tenant.terms.floor.to_string(),
+                asked_iops: floor.asked_iops,
+                expected_iops: floor.got_iops,
+                kept: floor.is_kept(),
+                overcommit: config.overcommits(tenant),
+            })
+        };
+        judged.into_iter().filter_map(row).collect()
+    }
+
+    /// Whether nothing is to be said against it.
+    pub fn is_good(&self) -> bool {
+        self.kept || self.overcommit
+    }
+}
+
 /// One change that makes every promise hold.
 #[derive(Debug, Serialize)]
 pub struct AdviceRow {
@@ -168,12 +215,14 @@ impl TenantRow {
             name: tenant.name.clone(),
             class: configured.terms.class.name(),
             latency_target_us: tenant.target().map(Nanos::as_micros_f64),
+            latency_percentile: tenant.target().map(|_| tenant.percentile().percent()),
+            floor: configured.terms.floor.in_words(),
             weight: configured.terms.class.weight(),
             priority: config.policy.kind().has_priorities().then(|| configured.terms.priority.name()),
             demand: words::demand(tenant),
             assumed: *assumed,
             added: index >= present,
-            overcommit: configured.is_guaranteed() && config.overcommits(configured),
+            overcommit: configured.is_promised() && config.overcommits(configured),
         };
         config.tenants.iter().zip(tenants).zip(assumed).enumerate().map(row).collect()
     }

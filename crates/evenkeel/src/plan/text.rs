@@ -1,7 +1,8 @@
 //! The plan for people, in 120 columns.
 
 use super::report::{
-    Addition, AdviceRow, Drive, ForecastRow, PolicyReport, PriorityRow, PromiseRow, Report, Solution, TenantRow,
+    Addition, AdviceRow, Drive, FloorRow, ForecastRow, PolicyReport, PriorityRow, PromiseRow, Report, Solution,
+    TenantRow,
 };
 use crate::table;
 
@@ -32,6 +33,7 @@ pub fn show(report: &Report) -> String {
     if let Some(policy) = report.policies.first() {
         text += &promises(policy);
     }
+    text += &floors(&report.floors);
     text += &advice(report);
     text += &report.addition.as_ref().map(addition).unwrap_or_default();
     text += &report.solution.as_ref().map(solution).unwrap_or_default();
@@ -40,8 +42,9 @@ pub fn show(report: &Report) -> String {
 
 const LEGEND: &str = "\n\
     Latencies from a command's submission to its completion, waiting included: their mean; p99, which 99 of 100 commands\n\
-    don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the p99. It holds for\n\
-    certain where the bound is within it, is expected to where only the p99 is, and is NOT KEPT where that is above.\n";
+    don't exceed; bound, which none exceeds (- where none can be given). A promise is a limit for the p99, or for another\n\
+    percentile. It holds for certain where the bound is within it, is expected to where only the percentile is, and is\n\
+    NOT KEPT where that is above.\n";
 
 fn drive(drive: &Drive) -> String {
     let assumed = if drive.named { "" } else { " (assumed: the configuration names none)" };
@@ -52,10 +55,11 @@ fn drive(drive: &Drive) -> String {
 fn demands(tenants: &[TenantRow]) -> String {
     const HEADING: [&str; 6] = ["tenant", "class", "promise", "priority", "asks for", ""];
     let row = |tenant: &TenantRow| {
-        let promise = match (tenant.latency_target_us, tenant.weight) {
-            (Some(target), _) => format!("≤ {}", table::span(target)),
-            (None, Some(weight)) => format!("weight {weight}"),
-            (None, None) => "-".to_owned(),
+        let promise = match (tenant.latency_target_us, &tenant.floor, tenant.weight) {
+            (Some(target), ..) => format!("≤ {}{}", table::span(target), table::of_commands(tenant.latency_percentile)),
+            (None, Some(floor), _) => format!("≥ {floor}"),
+            (None, None, Some(weight)) => format!("weight {weight}"),
+            (None, None, None) => "-".to_owned(),
         };
         let mut demand = tenant.demand.clone();
         if tenant.assumed {
@@ -159,6 +163,26 @@ fn promises(policy: &PolicyReport) -> String {
     }
     let untold = sentences.len().saturating_sub(SENTENCES_MAX);
     text + &if untold > 0 { format!("  and {untold} more; --json has them all\n") } else { String::new() }
+}
+
+/// A sentence for each floor.
+fn floors(floors: &[FloorRow]) -> String {
+    let row = |row: &FloorRow| {
+        let [asked, expected] = [row.asked_iops, row.expected_iops].map(table::count);
+        let head = match (row.kept, row.overcommit) {
+            (true, _) => "is expected to be kept",
+            (false, false) => "will NOT be kept",
+            (false, true) => "will not be kept, which is allowed (overcommit = true)",
+        };
+        let reason = match row.kept {
+            true => format!("{asked} commands a second fit beside all that others were promised"),
+            false => format!("of {asked} commands a second it would get {expected} beside what others were promised"),
+        };
+        (row.tenant.clone(), vec![format!("{} {head}: {reason}.", row.floor)])
+    };
+    let sentences = merge(floors.iter().map(row));
+    let told = sentences.iter().map(|(names, sentence)| paragraph("  ", &format!("{names}: {}", sentence.concat())));
+    if floors.is_empty() { String::new() } else { format!("\nFloors, under evenkeel\n{}", told.collect::<String>()) }
 }
 
 /// What would help.

@@ -182,7 +182,7 @@ fn what_can_t_be_done_changes_nothing() {
         ("create odd --size 4MiB --weight 0", "expected a whole number from 1 to 10000"),
         ("create odd --size 4MiB --class guaranteed", "add latency_target"),
         ("set web --class guaranteed", "add latency_target"),
-        ("set web --r-iops 0", "write the commands per second"),
+        ("set web --r-iops 0", "write commands per second"),
         ("set web --w-bandwidth 1KiB/s", "write \"1MiB/s\""),
         ("set web --burst 2s", "there is no limit"),
         ("set web --r-iops 1k --burst 2000s", "write a time from 0ns to 60s"),
