@@ -233,7 +233,7 @@ mod tests {
         let tenant = |name: &str, promise| Summary {
             name: name.to_owned(),
             promise,
-            weight: 7,
+            weight: if matches!(promise, Promise::Target { .. }) { 0 } else { 7 },
             reads: 1,
             writes: u32::MAX,
             others: 3,

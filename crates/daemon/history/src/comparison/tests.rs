@@ -101,6 +101,7 @@ fn a_target_that_is_missed_is_slow_however_usual_that_is() {
     let mut past = incident(&[tenant("db", 10_000, 110, 90)]);
     for own in past.iter_mut().flat_map(|it| &mut it.tenants).filter(|it| it.name == "db") {
         own.promise = Promise::Target { ns: 200_000, late_ppm: 10_000 };
+        own.late = own.reads / 50;
     }
     let found = compare(&past, 60_000..80_000);
     assert_eq!((found.spell.is_slow, found.usual, found.change()), (Some(true), None, None));
