@@ -29,7 +29,9 @@ use serde::Serialize;
 
 use self::addition::Enlarged;
 use self::choices::Choice;
-use self::report::{Addition, AdviceRow, Drive, FloorRow, PolicyReport, PromiseRow, Report, Solution, TenantRow};
+use self::report::{
+    Addition, AdviceRow, Drive, FloorRow, PolicyReport, PriceRow, PromiseRow, Report, Solution, TenantRow,
+};
 
 /// A promise does not hold, or what was to be added does not fit, or there is no solution.
 const EXIT_NOT_KEPT: u8 = 3;
@@ -166,6 +168,7 @@ fn make(
         warnings,
         advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
+        prices: first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default(),
         floors: FloorRow::all(config, &question.site, &question.tenants),
         solution: solve.then(|| solution_of(planner, config, choices, &rows)),
         tenants: rows,

@@ -29,6 +29,8 @@ pub struct Report {
     pub advice: Vec<AdviceRow>,
     /// With `--add`.
     pub addition: Option<Addition>,
+    /// One for each of the first promises.
+    pub prices: Vec<PriceRow>,
     /// One for each tenant with a floor.
     pub floors: Vec<FloorRow>,
     /// With `--solve`.
@@ -122,6 +124,38 @@ pub struct PromiseRow {
     pub neighbour: Option<String>,
     /// It may be broken: `overcommit = true`.
     pub overcommit: bool,
+}
+
+/// What a promise costs tenants without one: bytes per second that they get together.
+#[derive(Debug, Serialize)]
+pub struct PriceRow {
+    pub tenant: String,
+    pub latency_target_us: f64,
+    pub best_effort_bytes_s: f64,
+    /// If it were a best-effort tenant.
+    pub without_bytes_s: f64,
+    pub looser_target_us: f64,
+    /// Beside that.
+    pub looser_bytes_s: f64,
+}
+
+impl PriceRow {
+    /// Of the first promises, under a policy that holds others back for them.
+    pub fn all(planner: &Planner<'_>, choice: &Choice, outcome: &Outcome) -> Vec<Self> {
+        let row = |price: planner::Price| {
+            let tenant = choice.tenants.get(price.tenant)?;
+            Some(Self {
+                tenant: tenant.name.clone(),
+                latency_target_us: tenant.target()?.as_micros_f64(),
+                best_effort_bytes_s: price.others_bytes_s,
+                without_bytes_s: price.without_bytes_s,
+                looser_target_us: price.looser.as_micros_f64(),
+                looser_bytes_s: price.looser_bytes_s,
+            })
+        };
+        let all = planner::prices(planner, &choice.policy, &choice.tenants, outcome);
+        all.into_iter().filter_map(row).collect()
+    }
 }
 
 /// What becomes of what a best-effort tenant is to get at least, under a policy that keeps floors.

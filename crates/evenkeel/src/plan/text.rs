@@ -1,8 +1,8 @@
 //! The plan for people, in 120 columns.
 
 use super::report::{
-    Addition, AdviceRow, Drive, FloorRow, ForecastRow, PolicyReport, PriorityRow, PromiseRow, Report, Solution,
-    TenantRow,
+    Addition, AdviceRow, Drive, FloorRow, ForecastRow, PolicyReport, PriceRow, PriorityRow, PromiseRow, Report,
+    Solution, TenantRow,
 };
 use crate::table;
 
@@ -33,6 +33,7 @@ pub fn show(report: &Report) -> String {
     if let Some(policy) = report.policies.first() {
         text += &promises(policy);
     }
+    text += &report.policies.first().map(|policy| prices(policy.policy, &report.prices)).unwrap_or_default();
     text += &floors(&report.floors);
     text += &advice(report);
     text += &report.addition.as_ref().map(addition).unwrap_or_default();
@@ -163,6 +164,23 @@ fn promises(policy: &PolicyReport) -> String {
     }
     let untold = sentences.len().saturating_sub(SENTENCES_MAX);
     text + &if untold > 0 { format!("  and {untold} more; --json has them all\n") } else { String::new() }
+}
+
+/// What each promise costs, under the policy that is configured.
+fn prices(policy: &str, prices: &[PriceRow]) -> String {
+    let row = |row: &PriceRow| {
+        let mb_s = |bytes_s: f64| format!("{:.0} MB/s", bytes_s / 1e6);
+        let (target, looser) = (table::span(row.latency_target_us), table::span(row.looser_target_us));
+        let [now, without, then] = [row.best_effort_bytes_s, row.without_bytes_s, row.looser_bytes_s].map(mb_s);
+        (row.tenant.clone(), vec![format!("{now} beside {target}, {then} beside {looser}, {without} without it.")])
+    };
+    if prices.is_empty() {
+        return String::new();
+    }
+    let title = format!("What tenants without a promise get together beside each of these, under {policy}");
+    let told = merge(prices.iter().map(row));
+    let told = told.iter().map(|(names, sentence)| paragraph("  ", &format!("{names}: {}", sentence.concat())));
+    format!("\n{title}\n{}", told.collect::<String>())
 }
 
 /// A sentence for each floor.

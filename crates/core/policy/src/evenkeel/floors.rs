@@ -62,12 +62,13 @@ pub(super) struct Floors {
     count: usize,
     /// Work that others may have with the drive so that a floor can be kept at the depth that its tenant has.
     level: f64,
-    since: Nanos,
+    /// When the last interval ended; none did yet.
+    since: Option<Nanos>,
 }
 
 impl Floors {
     pub(super) fn new() -> Self {
-        Self { of: Vec::new(), waiting: Calendar::new(), clock: 0, count: 0, level: f64::INFINITY, since: Nanos(0) }
+        Self { of: Vec::new(), waiting: Calendar::new(), clock: 0, count: 0, level: f64::INFINITY, since: None }
     }
 
     pub(super) fn grow(&mut self, len: usize) {
@@ -173,12 +174,16 @@ impl Floors {
     /// less than its floor although it always had a command here or there, its commands wait with the drive: others
     /// may have as much less there.
     pub(super) fn learn(&mut self, now: Nanos, units: f64) {
-        let seconds = now.0.saturating_sub(self.since.0) as f64 / 1e9;
-        self.since = now;
-        if self.count == 0 || seconds <= 0.0 {
+        let since = self.since.replace(now).filter(|since| *since < now);
+        if self.count == 0 {
             self.level = f64::INFINITY;
             return;
         }
+        let Some(since) = since else {
+            self.of.iter_mut().for_each(|kept| (kept.commands, kept.bytes) = (0, 0));
+            return;
+        };
+        let seconds = (now - since).0 as f64 / 1e9;
         let mut least: Option<f64> = None;
         for kept in self.of.iter_mut().filter(|kept| !kept.floor.is_empty()) {
             let (commands, bytes) = (std::mem::take(&mut kept.commands), std::mem::take(&mut kept.bytes));
@@ -192,7 +197,8 @@ impl Floors {
                 (kept.per_byte > 0.0).then(|| part(bytes, kept.floor.mbytes_per_sec << 20)),
             ];
             let now = now.into_iter().flatten().fold(f64::INFINITY, f64::min);
-            let got = kept.got.map_or(now, |got| got + (now - got) / AVERAGED);
+            // The first interval in which it asks did not begin with that.
+            let got = kept.got.map_or(now.max(1.0), |got| got + (now - got) / AVERAGED);
             kept.got = Some(got);
             least = Some(least.map_or(got, |least| least.min(got)));
         }
@@ -294,9 +300,13 @@ mod tests {
     #[test]
     fn others_have_less_where_a_floor_is_short_and_all_where_nobody_asks() {
         let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
+        // What came before the first interval is over says nothing: nobody knows when it began.
+        floors.completed(0, 512, false);
+        floors.learn(Nanos(7_000 * MS), 40.0);
+        assert_eq!((floors.level(), floors.got(0)), (f64::INFINITY, None));
         let mut interval = |at: u64, commands: u64, rests: bool| {
             (0..commands).for_each(|command| floors.completed(0, 512, rests && command == 3));
-            floors.learn(Nanos(at * 10 * MS), 40.0);
+            floors.learn(Nanos((700 + at) * 10 * MS), 40.0);
             (floors.level(), floors.got(0))
         };
         assert_eq!(interval(1, 110, false), (f64::INFINITY, Some(1.1)));

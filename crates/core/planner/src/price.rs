@@ -1,0 +1,83 @@
+//! What a promise costs those who were promised nothing, and what a looser one would.
+
+use io_model::Nanos;
+use policy::{Class, PolicyConfig};
+
+use crate::advice::round_up;
+use crate::{Outcome, Planner, Tenant};
+
+/// So many promises have a price told; each takes two forecasts.
+const PRICED: usize = 8;
+
+/// What is tried as a looser target, in percent of the target.
+const LOOSER_PERCENT: u64 = 150;
+
+/// What tenants without a promise get together, in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    /// Index of the tenant that was promised a latency.
+    pub tenant: usize,
+    /// Beside the promise.
+    pub others_bytes_s: f64,
+    /// If it had a share of weight 1 instead.
+    pub without_bytes_s: f64,
+    /// A looser target, half as long again.
+    pub looser: Nanos,
+    /// What they get beside that.
+    pub looser_bytes_s: f64,
+}
+
+/// What each of the first promises costs, under a policy that holds others back for them; none under another. `outcome`
+/// is that of `policy` and `tenants`.
+pub fn prices(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Vec<Price> {
+    if !policy.kind().throttles_best_effort() {
+        return Vec::new();
+    }
+    let others = |tenant: usize, class: Class| {
+        let mut changed = tenants.to_vec();
+        changed[tenant].class = class;
+        let outcome = planner.outcome(policy, &changed).ok()?;
+        // The same tenants are counted, whatever this one is.
+        Some(outcome.best_effort_bytes_s(tenants))
+    };
+    let price = |(at, tenant): (usize, &Tenant)| {
+        let (target, percentile) = tenant.class.promise()?;
+        let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));
+        Some(Price {
+            tenant: at,
+            others_bytes_s: outcome.best_effort_bytes_s(tenants),
+            without_bytes_s: others(at, Class::BestEffort { weight: 1 })?,
+            looser,
+            looser_bytes_s: others(at, Class::Guaranteed { latency_target: Some(looser), percentile })?,
+        })
+    };
+    tenants.iter().enumerate().filter_map(price).take(PRICED).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{EvenkeelConfig, FairConfig};
+    use ssd_model::Profile;
+
+    use super::*;
+    use crate::{Host, Site, fake};
+
+    #[test]
+    fn a_looser_promise_costs_less_and_none_nothing() {
+        let site = Site { profile: Profile::p5800x(), host: Host::FREE };
+        let planner = Planner::new(&site);
+        let noisy = Tenant { vcpus: 8, ..fake::best_effort("noisy", 128) };
+        let tenants = [fake::guaranteed("db", 40), noisy];
+        let priced = |policy: PolicyConfig| {
+            let outcome = planner.outcome(&policy, &tenants).unwrap();
+            prices(&planner, &policy, &tenants, &outcome)
+        };
+        let [price] = priced(PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()))[..] else { panic!("one promise") };
+        assert_eq!((price.tenant, price.looser), (0, Nanos::from_micros(60)));
+        assert!(
+            price.others_bytes_s < price.looser_bytes_s && price.looser_bytes_s < price.without_bytes_s,
+            "{price:?}"
+        );
+        assert_eq!(priced(PolicyConfig::Fair(FairConfig::p5800x())), []);
+    }
+}
