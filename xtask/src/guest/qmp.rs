@@ -48,7 +48,11 @@ impl Qmp {
             "object-add",
             &json!({"qom-type": "memory-backend-memfd", "id": "more", "size": size, "share": true}),
         )?;
-        self.execute("device_add", &json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}))
+        // Emulated CPUs that run while the map of memory changes now and then find their code outside of it, and QEMU
+        // aborts.
+        self.execute("stop", &json!({}))?;
+        self.execute("device_add", &json!({"driver": "pc-dimm", "id": "dimm", "memdev": "more"}))?;
+        self.execute("cont", &json!({}))
     }
 
     /// Plugs a drive into a free port, under a name by which it can be unplugged.
