@@ -201,7 +201,7 @@ fn draw(figure: &mut Figure, seen: &[(&Run, &Vec<f64>)]) {
 const WHY: &str = "A cap is set anew each 10 ms, from what the promised tenant's commands met before. Beside a \
     neighbour that starts it is the profile's at first, or that of another load: too high for large commands and \
     where reads wait for programs of the flash. A tenant that was silent for more than a second holds nobody back; \
-    when it wakes, others fill the drive for one interval more, and that is a fifth of the 50 ms that count here.";
+    when it wakes, all pollers are told at once, and it waits for what others have with the drive by then.";
 
 #[cfg(test)]
 mod tests {
