@@ -211,10 +211,8 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let new = probes.counters();
     let seconds = (span.0 as f64 / 1e9).max(1e-9);
     let completed = new.completed - old.completed;
-    let latencies = match completed {
-        0 => Percentiles::default(),
-        _ => Percentiles::between(old_counts, &probes.latency_counts()),
-    };
+    let counts = (completed > 0).then(|| probes.latency_counts());
+    let latencies = counts.as_ref().map(|counts| Percentiles::between(old_counts, counts)).unwrap_or_default();
     let bytes = new.read_bytes + new.write_bytes - old.read_bytes - old.write_bytes;
     let mean = |sum_ns: u64| Nanos(sum_ns.checked_div(completed).unwrap_or(0));
     let mean_latency = mean(new.latency_sum_ns - old.latency_sum_ns);
@@ -226,9 +224,9 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let class = probes.class();
     let promise = class.promise();
     let target = promise.map(|(target, _)| target);
-    let at_percentile = promise.filter(|_| completed > 0).map(|(_, percentile)| match percentile {
+    let at_percentile = promise.zip(counts.as_ref()).map(|((_, percentile), counts)| match percentile {
         Percentile::P99 => latencies.p99_ns,
-        percentile => Percentiles::one_between(old_counts, &probes.latency_counts(), percentile.quantile()),
+        percentile => Percentiles::one_between(old_counts, counts, percentile.quantile()),
     });
     let overdue = old.in_flight().saturating_sub(completed);
     let kept = match target {

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use config::{Backend, Config, ConfigErrors, Problem};
-use io_model::units::Rate;
 use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise, judge_floors};
 use policy::PolicyConfig;
 use serde::Serialize;
@@ -113,11 +112,7 @@ impl Assessment<'_> {
         for floor in &judged.floors {
             let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
             let (kept, overcommits) = (floor.is_kept(), self.config.overcommits(tenant));
-            let [asked, got] = [floor.asked_iops, floor.got_iops].map(|iops| Rate(iops.round() as u64));
-            let reason = match kept {
-                true => format!("{asked} commands a second fit beside all that others were promised"),
-                false => format!("of {asked} commands a second it would get {got} beside what others were promised"),
-            };
+            let reason = words::floor(floor);
             let what = format!("tenant {:?} can't be promised {}: {reason}", tenant.name, tenant.terms.floor);
             admission.promises.push(PromiseRow {
                 tenant: tenant.name.clone(),

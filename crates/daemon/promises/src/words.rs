@@ -2,7 +2,7 @@
 
 use io_model::QueuePriority;
 use io_model::units::{Rate, Size};
-use planner::{Change, Load, Setting, Tenant};
+use planner::{Change, FloorForecast, Load, Setting, Tenant};
 
 /// `4KiB reads, 1 at a time`.
 pub fn demand(tenant: &Tenant) -> String {
@@ -19,6 +19,15 @@ pub fn demand(tenant: &Tenant) -> String {
         Load::Open { rate_iops } => format!("{} a second", Rate(rate_iops.round() as u64)),
     };
     format!("{sizes}{kind}, {load}")
+}
+
+/// Why a floor will be kept or not. No full stop.
+pub fn floor(floor: &FloorForecast) -> String {
+    let [asked, got] = [floor.asked_iops, floor.got_iops].map(|iops| Rate(iops.round() as u64));
+    match floor.is_kept() {
+        true => format!("{asked} commands a second fit beside all that others were promised"),
+        false => format!("of {asked} commands a second it would get {got} beside what others were promised"),
+    }
 }
 
 /// What to do, in a configuration's words.

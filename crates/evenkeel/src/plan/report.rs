@@ -168,6 +168,8 @@ pub struct FloorRow {
     pub asked_iops: f64,
     pub expected_iops: f64,
     pub kept: bool,
+    /// A sentence without a full stop.
+    pub reason: String,
     /// It may be broken: `overcommit = true`.
     pub overcommit: bool,
 }
@@ -186,6 +188,7 @@ impl FloorRow {
                 asked_iops: floor.asked_iops,
                 expected_iops: floor.got_iops,
                 kept: floor.is_kept(),
+                reason: words::floor(&floor),
                 overcommit: config.overcommits(tenant),
             })
         };

@@ -186,17 +186,12 @@ fn prices(policy: &str, prices: &[PriceRow]) -> String {
 /// A sentence for each floor.
 fn floors(floors: &[FloorRow]) -> String {
     let row = |row: &FloorRow| {
-        let [asked, expected] = [row.asked_iops, row.expected_iops].map(table::count);
         let head = match (row.kept, row.overcommit) {
             (true, _) => "is expected to be kept",
             (false, false) => "will NOT be kept",
             (false, true) => "will not be kept, which is allowed (overcommit = true)",
         };
-        let reason = match row.kept {
-            true => format!("{asked} commands a second fit beside all that others were promised"),
-            false => format!("of {asked} commands a second it would get {expected} beside what others were promised"),
-        };
-        (row.tenant.clone(), vec![format!("{} {head}: {reason}.", row.floor)])
+        (row.tenant.clone(), vec![format!("{} {head}: {}.", row.floor, row.reason)])
     };
     let sentences = merge(floors.iter().map(row));
     let told = sentences.iter().map(|(names, sentence)| paragraph("  ", &format!("{names}: {}", sentence.concat())));

@@ -310,10 +310,10 @@ impl ByFlow for Evenkeel {
     #[inline]
     fn completing(&mut self, _: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos) {
         let cost = u64::from(self.config.cost.of(op, len_bytes));
-        let is_ready = self.flows.is_ready(tenant.0);
-        let order = &mut self.flows.turns;
-        order.count(tenant.0, cost, false);
-        if order.floors.has(tenant.0) {
+        self.flows.turns.count(tenant.0, cost, false);
+        if self.flows.turns.floors.has(tenant.0) {
+            let is_ready = self.flows.is_ready(tenant.0);
+            let order = &mut self.flows.turns;
             let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].in_flight == 0;
             order.floors.completed(tenant.0, len_bytes, has_nothing);
         }
