@@ -5,13 +5,15 @@
 //! | --- | --- |
 //! | `promises` | how much others may have with the drive |
 //! | `floors` | what best-effort tenants get at least |
-//! | `tail` | what is learned for that: how long a command waits for each unit of others' work |
+//! | `tail` | what is learned for that: how long commands take beside others' work |
+//! | `work` | what others have with the drive, by kinds of command |
 //!
 //! A cap on the work in flight is the lever, as in [`K2`](crate::K2) and [`Lpns`](crate::Lpns); what is ours is where
-//! it stands. The wait of a command grows with the work that it finds, so the wait for a unit of work says something of
-//! the drive and of the mix, whatever the cap was when it was seen: its percentile, learned from the guaranteed
-//! tenant's own commands over about a second, gives the cap for a target at once. A target that is looser gives a cap
-//! that is larger, by construction. `docs/decisions/0023` has what was tried.
+//! it stands. The wait of a command grows with the work that it finds, so what commands took, and beside how much work,
+//! tells how much may be there for a target, whatever the cap was when it was seen: learned from the guaranteed
+//! tenant's own commands over about a second. A target that is looser gives a cap that is larger, by construction.
+//! Short, medium and long reads, and the rest, have caps of their own, and what others have of each counts as that part
+//! of its cap: so a mix that changes finds the right cap at once. `docs/decisions/0023` has what was tried.
 //!
 //! Tenants that are behind a floor of theirs go first. Guaranteed tenants are next and are not held, but for the
 //! 64th part that others may always have of the work with the drive.
@@ -26,14 +28,16 @@
 mod floors;
 mod promises;
 mod tail;
+mod work;
 
 use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::floors::Floors;
 use self::promises::Promises;
 pub use self::promises::{AIM, LENT, MANY};
+use self::work::{ByKind, KINDS, Work, kind_of};
 use crate::by_flow::ByFlow;
-use crate::cost::{COST_UNIT, Cost};
+use crate::cost::Cost;
 use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
@@ -86,8 +90,9 @@ pub(crate) struct Order {
     floors: Floors,
     tenants: Vec<Tenant>,
     /// Work of best-effort tenants with the drive.
+    work: Work,
+    /// All of that, and of those without a floor.
     in_flight: u64,
-    /// Of that, the work of those without a floor.
     without_floor: u64,
     /// Everybody's.
     all_in_flight: u64,
@@ -102,6 +107,7 @@ struct Tenant {
     is_guaranteed: bool,
     /// Its work with the drive.
     in_flight: u64,
+    of_kind: ByKind<u64>,
 }
 
 impl Order {
@@ -112,6 +118,7 @@ impl Order {
             others: Fair::new(),
             floors: Floors::new(),
             tenants: Vec::new(),
+            work: Work::new(),
             in_flight: 0,
             without_floor: 0,
             all_in_flight: 0,
@@ -122,9 +129,8 @@ impl Order {
         self.tenants.get(usize::from(tenant)).is_some_and(|it| it.is_guaranteed)
     }
 
-    /// `cap`: work that best-effort tenants may have with the drive.
     #[inline]
-    fn front(&mut self, cap: u64, now: Nanos) -> Option<u16> {
+    fn front(&mut self, now: Nanos) -> Option<u16> {
         if let Some(tenant) = self.floors.front(now) {
             return Some(tenant);
         }
@@ -137,20 +143,22 @@ impl Order {
         let goes = |tenant: &u16| self.in_flight == 0 || is_behind && !self.floors.has(*tenant);
         match guaranteed {
             Some(tenant) => other.filter(goes).or(Some(tenant)),
-            None => other.filter(|tenant| self.in_flight < cap || goes(tenant)),
+            None => other.filter(|tenant| self.work.has_room() || goes(tenant)),
         }
     }
 
     /// Work of a tenant that goes to the drive (`true`) or comes back.
     #[inline]
-    fn count(&mut self, tenant: u16, cost: u64, goes: bool) {
+    fn count(&mut self, tenant: u16, kind: usize, cost: u64, goes: bool) {
         let has_floor = self.floors.has(tenant);
         let Some(it) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let add = |sum: &mut u64| *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
         add(&mut it.in_flight);
+        add(&mut it.of_kind[kind]);
         add(&mut self.all_in_flight);
         if !it.is_guaranteed {
             add(&mut self.in_flight);
+            self.work.count(kind, cost, goes);
             if !has_floor {
                 add(&mut self.without_floor);
             }
@@ -168,11 +176,11 @@ impl Turns for Order {
             self.floors.grow(len);
         }
         // What it has in flight counts under its new terms.
-        let in_flight = self.tenants[usize::from(tenant)].in_flight;
-        self.count(tenant, in_flight, false);
+        let of_kind = self.tenants[usize::from(tenant)].of_kind;
+        (0..KINDS).for_each(|kind| self.count(tenant, kind, of_kind[kind], false));
         self.tenants[usize::from(tenant)].is_guaranteed = terms.class.is_guaranteed();
         self.floors.set(tenant, if terms.class.is_guaranteed() { Floor::default() } else { terms.floor });
-        self.count(tenant, in_flight, true);
+        (0..KINDS).for_each(|kind| self.count(tenant, kind, of_kind[kind], true));
         self.others.set_weight(tenant, terms.class.weight_or(1));
     }
 
@@ -209,14 +217,6 @@ impl Turns for Order {
 pub struct Evenkeel {
     config: EvenkeelConfig,
     promises: Promises,
-    /// Best-effort tenants send while they have less work with the drive.
-    cap: u64,
-    /// The most that they had since the last interval; what they sent, and how many commands that was.
-    peak: u64,
-    sent: u64,
-    commands: u64,
-    /// The mean cost of their commands, when there were some last.
-    mean: u64,
     /// When somebody was picked last.
     now: Nanos,
     flows: Flows<Order>,
@@ -236,30 +236,20 @@ impl Evenkeel {
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
-        let mut policy = Self {
-            config,
-            promises: Promises::new(),
-            cap: 0,
-            peak: 0,
-            sent: 0,
-            commands: 0,
-            mean: 0,
-            now: Nanos(0),
-            flows,
-        };
-        policy.set_cap();
+        let mut policy = Self { config, promises: Promises::new(), now: Nanos(0), flows };
+        policy.allow();
         Ok(policy)
     }
 
-    /// Reference commands that best-effort tenants may have with the drive.
-    fn window(&self) -> f64 {
-        self.promises.cap(&self.config).min(self.flows.turns.floors.level())
+    /// Reference commands of each kind that best-effort tenants may have with the drive.
+    fn caps(&self) -> ByKind<f64> {
+        let floors = self.flows.turns.floors.level();
+        self.promises.caps(&self.config).map(|cap| cap.min(floors))
     }
 
-    fn set_cap(&mut self) {
-        let cap = (self.window() * f64::from(COST_UNIT)) as u64;
-        // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
-        self.cap = cap.saturating_sub(self.mean / 2).max(1);
+    fn allow(&mut self) {
+        let caps = self.caps();
+        self.flows.turns.work.allow(caps);
     }
 }
 
@@ -277,8 +267,7 @@ impl ByFlow for Evenkeel {
     #[inline]
     fn pick(&mut self, now: Nanos) -> Next {
         self.now = now;
-        let cap = self.cap;
-        match self.flows.next_within(u32::MAX, |order| order.front(cap, now)) {
+        match self.flows.next_within(u32::MAX, |order| order.front(now)) {
             Next::WaitUntil(_) => Next::WaitUntil(self.flows.turns.floors.next()),
             next => next,
         }
@@ -286,15 +275,13 @@ impl ByFlow for Evenkeel {
 
     #[inline]
     fn sending(&mut self, tenant: u16, op: Op, len_bytes: u64) {
-        let cost = self.config.cost.of(op, len_bytes);
+        let (cost, kind) = (self.config.cost.of(op, len_bytes), kind_of(op, len_bytes));
         let order = &mut self.flows.turns;
-        order.count(tenant, cost.into(), true);
+        order.count(tenant, kind, cost.into(), true);
         if !order.is_guaranteed(tenant) {
             order.others.charge(tenant, cost);
             order.floors.charge(tenant, len_bytes, self.now);
-            self.peak = self.peak.max(order.in_flight);
-            self.sent += u64::from(cost);
-            self.commands += 1;
+            order.work.sent(kind, cost.into());
         }
     }
 
@@ -310,7 +297,7 @@ impl ByFlow for Evenkeel {
     #[inline]
     fn completing(&mut self, _: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos) {
         let cost = u64::from(self.config.cost.of(op, len_bytes));
-        self.flows.turns.count(tenant.0, cost, false);
+        self.flows.turns.count(tenant.0, kind_of(op, len_bytes), cost, false);
         if self.flows.turns.floors.has(tenant.0) {
             let is_ready = self.flows.is_ready(tenant.0);
             let order = &mut self.flows.turns;
@@ -321,20 +308,18 @@ impl ByFlow for Evenkeel {
 
     fn has_awoken(&mut self, tenant: TenantId) {
         self.promises.awoken(&self.config, tenant);
-        self.set_cap();
+        self.allow();
     }
 
     fn end_interval(&mut self, reports: &[TenantReport], now: Nanos) {
-        let peak = std::mem::replace(&mut self.peak, self.flows.turns.in_flight) as f64 / f64::from(COST_UNIT);
-        self.promises.learn(&self.config, reports, peak);
-        self.flows.turns.floors.learn(now, peak);
-        self.mean = self.sent.checked_div(self.commands).unwrap_or(self.mean);
-        (self.sent, self.commands) = (0, 0);
-        self.set_cap();
+        let peak = self.flows.turns.work.turn_over();
+        self.promises.learn(&self.config, reports, &peak);
+        self.flows.turns.floors.learn(now, peak.units.iter().sum());
+        self.allow();
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.window());
+        tell(PolicyFigure::Window, self.flows.turns.work.window(self.caps()));
     }
 
     fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {

@@ -3,7 +3,8 @@
 use io_model::{Nanos, TenantId};
 
 use super::EvenkeelConfig;
-use super::tail::Tail;
+use super::tail::{Allowed, Asked, Tail};
+use super::work::{ByKind, KINDS, Peak};
 use crate::by_target::TARGET_STEPS;
 use crate::{Percentile, TenantReport};
 
@@ -16,6 +17,8 @@ const LEAST_LATE: f64 = 10.0;
 /// What is remembered from one interval to the next, where a tenant's percentile is off the mark, and where it is not.
 const FORGETS: f64 = 0.7;
 const REMEMBERS: f64 = 1.05;
+/// A kind that is less than this part of the wait tells nothing of itself.
+const TELLING: f64 = 0.1;
 /// Intervals in which nothing is tried after commands were late: the first time, and at most.
 const FIRST_REST: u32 = 4;
 const LONGEST_REST: u32 = 512;
@@ -40,17 +43,25 @@ struct Promise {
     tenant: TenantId,
     target: Nanos,
     percentile: Percentile,
+    asked: Asked,
     /// Totals as last reported.
     seen: [u32; TARGET_STEPS],
-    tail: Tail,
+    learned: ByKind<Learned>,
     /// Commands in an interval, in the mean of about a second.
     rate: f64,
-    /// How many commands count.
-    memory: f64,
-    rest: Rest,
     /// Intervals without a command.
     quiet: u32,
     brake: f64,
+}
+
+/// What a tenant's commands were seen to wait for others' of a kind.
+#[derive(Debug)]
+struct Learned {
+    tail: Tail,
+    allowed: Allowed,
+    /// How many commands count.
+    memory: f64,
+    rest: Rest,
 }
 
 /// Intervals in which nothing is tried: twice as many each time that commands were late.
@@ -72,44 +83,47 @@ impl Rest {
 pub(super) struct Promises {
     /// By identifier.
     of: Vec<Promise>,
-    /// Reference commands that others may have with the drive while somebody is active who was promised something.
-    level: f64,
+    /// Reference commands of each kind that others may have with the drive while somebody is active who was promised
+    /// something.
+    levels: ByKind<f64>,
     is_active: bool,
 }
 
 impl Promises {
     pub(super) fn new() -> Self {
-        Self { of: Vec::new(), level: f64::INFINITY, is_active: false }
+        Self { of: Vec::new(), levels: [f64::INFINITY; KINDS], is_active: false }
     }
 
-    /// Reference commands that others may have with the drive.
-    pub(super) fn cap(&self, config: &EvenkeelConfig) -> f64 {
-        if self.is_active { self.level } else { f64::from(config.max_in_flight) * LENT }
+    /// Reference commands of each kind that others may have with the drive.
+    pub(super) fn caps(&self, config: &EvenkeelConfig) -> ByKind<f64> {
+        if self.is_active { self.levels } else { [f64::from(config.max_in_flight) * LENT; KINDS] }
     }
 
     /// This tenant asks again: others have no more than its target lets them from now on.
     pub(super) fn awoken(&mut self, config: &EvenkeelConfig, tenant: TenantId) {
         let Ok(at) = self.of.binary_search_by_key(&tenant, |promise| promise.tenant) else { return };
         self.of[at].quiet = 0;
-        let level = if self.is_active { self.level } else { f64::INFINITY };
-        self.level = self.of[at].allows(config).min(level).max(f64::from(config.floor_in_flight));
+        let levels = if self.is_active { self.levels } else { [f64::INFINITY; KINDS] };
+        let allowed = self.of[at].allows();
+        self.levels = std::array::from_fn(|kind| allowed[kind].min(levels[kind]).max(config.floor_in_flight.into()));
         self.is_active = true;
     }
 
-    /// An interval ended, in which others had `units` reference commands with the drive at most.
-    pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], units: f64) {
+    /// An interval ended, in which others had that with the drive at most.
+    pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], others: &Peak) {
         self.keep_up(config, reports);
         let told = reports.iter().filter(|report| report.class.promise().is_some());
-        let is_told_by = units >= self.level / 2.0;
+        let is_told_by = others.part >= 0.5;
         for (promise, report) in self.of.iter_mut().zip(told) {
-            promise.hear(config, report, is_told_by.then_some((units, self.level)));
+            promise.hear(report, is_told_by.then_some(others));
         }
         let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
-        let allowed = active.map(|promise| promise.allows(config)).reduce(f64::min);
+        let allowed = active.map(|promise| promise.allows());
+        let allowed = allowed.reduce(|least, other| std::array::from_fn(|kind| least[kind].min(other[kind])));
         self.is_active = allowed.is_some();
-        if let Some(allowed) = allowed {
-            let most = if self.level.is_finite() { self.level * MOST_GROWTH } else { allowed };
-            self.level = allowed.min(most).max(f64::from(config.floor_in_flight));
+        for (level, allowed) in self.levels.iter_mut().zip(allowed.into_iter().flatten()) {
+            let most = if level.is_finite() { *level * MOST_GROWTH } else { allowed };
+            *level = allowed.min(most).max(f64::from(config.floor_in_flight));
         }
     }
 
@@ -137,29 +151,33 @@ impl Promises {
 
 impl Promise {
     fn new(config: &EvenkeelConfig, report: &TenantReport, (target, percentile): (Nanos, Percentile)) -> Self {
+        let target_ns = target.0.max(1) as f64;
+        let alone = (config.alone.0 as f64 / target_ns).min(AIM / 2.0);
+        let asked = Asked { late: percentile.late(), aim: AIM, alone };
+        let expected = (AIM - alone) * target_ns * config.rate_iops / 1e9;
+        let tail = Tail::expecting(&asked, expected, EXPECTATION);
+        let learned = || Learned {
+            allowed: tail.allows(&asked, expected),
+            tail: tail.clone(),
+            memory: LEAST_LATE / asked.late,
+            rest: Rest { left: 0, length: FIRST_REST },
+        };
         Self {
             tenant: report.tenant,
             target,
             percentile,
+            asked,
             seen: report.by_target,
-            tail: Tail::expecting(1e9 / config.rate_iops, EXPECTATION),
+            learned: std::array::from_fn(|_| learned()),
             rate: 0.0,
-            memory: LEAST_LATE / percentile.late(),
-            rest: Rest { left: 0, length: FIRST_REST },
             // It may have come to work.
             quiet: 0,
             brake: 1.0,
         }
     }
 
-    /// What a command takes with nobody else there, in ns.
-    fn alone_ns(&self, config: &EvenkeelConfig) -> f64 {
-        (config.alone.0 as f64).min(self.target.0 as f64 * AIM / 2.0)
-    }
-
-    /// `others`: what others had with the drive meanwhile, and what they might have had; `None`: too little to learn
-    /// from.
-    fn hear(&mut self, config: &EvenkeelConfig, report: &TenantReport, others: Option<(f64, f64)>) {
+    /// `others`: what others had with the drive meanwhile; `None`: too little to learn from.
+    fn hear(&mut self, report: &TenantReport, others: Option<&Peak>) {
         let mut counts = report.by_target;
         counts.iter_mut().zip(&self.seen).for_each(|(count, seen)| *count = count.wrapping_sub(*seen));
         self.seen = report.by_target;
@@ -169,33 +187,54 @@ impl Promise {
             return;
         }
         self.rate += (f64::from(new) - self.rate) / f64::from(INTERVALS_PER_SECOND);
-        if let Some((units, level)) = others {
-            let (target_ns, alone_ns) = (self.target.0 as f64, self.alone_ns(config));
-            let reaches = (self.tail.beyond(self.percentile.late()) * units + alone_ns) / target_ns;
-            let least = LEAST_LATE / self.percentile.late();
-            let most = (self.rate * f64::from(INTERVALS_PER_SECOND)).max(least);
-            let changes = if ON_THE_MARK.contains(&reaches) { REMEMBERS } else { FORGETS };
-            self.memory = (self.memory * changes).clamp(least, most);
-            match reaches > *ON_THE_MARK.end() {
-                true if self.rest.left == 0 => self.rest.begin(),
-                true => {}
-                false => self.rest.left = self.rest.left.saturating_sub(1),
-            }
-            // The next command may have been too large for what was left, or the wait has little to do with others:
-            // what they might have had does no harm either, as far as is known. Until it did.
-            let units = if reaches < AIM && self.rest.left == 0 { units.max(level) } else { units };
-            self.tail.learn(&counts, (target_ns, alone_ns), units, self.memory);
+        if let Some(others) = others {
+            self.learn(&counts, others);
         }
         let late = counts[FIRST_LATE..].iter().sum::<u32>();
-        let may_be = self.percentile.late();
+        let may_be = self.asked.late;
         let many = (may_be * MANY).min((1.0 + may_be) / 2.0);
         let is_broken = late >= 3 && f64::from(late) > f64::from(new) * many;
         self.brake = if is_broken { (self.brake * BRAKE).max(0.05) } else { (self.brake * RELEASE).min(1.0) };
     }
 
-    /// Reference commands that others may have with the drive for its sake.
-    fn allows(&self, config: &EvenkeelConfig) -> f64 {
-        let rest_ns = self.target.0 as f64 * AIM - self.alone_ns(config);
-        rest_ns / self.tail.beyond(self.percentile.late()) * self.brake
+    /// What commands waited is laid to each kind by what it was expected to be of that.
+    fn learn(&mut self, counts: &[u32; TARGET_STEPS], others: &Peak) {
+        let asked = self.asked;
+        let loads: ByKind<f64> = std::array::from_fn(|kind| others.units[kind] / self.learned[kind].allowed.units);
+        let load = loads.iter().sum::<f64>();
+        let least = LEAST_LATE / asked.late;
+        let most = (self.rate * f64::from(INTERVALS_PER_SECOND)).max(least);
+        for (kind, learned) in self.learned.iter_mut().enumerate().filter(|(kind, _)| loads[*kind] > 0.0) {
+            let part = loads[kind] / load;
+            let Allowed { units, anyhow } = learned.allowed;
+            let reaches = anyhow + (asked.aim - anyhow) * load;
+            if part >= TELLING {
+                learned.heed(reaches, (least, most));
+            }
+            // The next command may have been too large for what was left, or the wait has little to do with others:
+            // what they might have had does no harm either, as far as is known. Until it did.
+            let is_tried = reaches < asked.aim && learned.rest.left == 0;
+            let beside = units * load * if is_tried { others.part.recip().max(1.0) } else { 1.0 };
+            learned.tail.learn(counts, beside, (part, learned.memory));
+            learned.allowed = learned.tail.allows(&asked, units);
+        }
+    }
+
+    /// Reference commands of each kind that others may have with the drive for its sake.
+    fn allows(&self) -> ByKind<f64> {
+        std::array::from_fn(|kind| self.learned[kind].allowed.units * self.brake)
+    }
+}
+
+impl Learned {
+    /// `reaches`: where the tenant's percentile should be by what was learned, in targets.
+    fn heed(&mut self, reaches: f64, (least, most): (f64, f64)) {
+        let changes = if ON_THE_MARK.contains(&reaches) { REMEMBERS } else { FORGETS };
+        self.memory = (self.memory * changes).clamp(least, most);
+        match reaches > *ON_THE_MARK.end() {
+            true if self.rest.left == 0 => self.rest.begin(),
+            true => {}
+            false => self.rest.left = self.rest.left.saturating_sub(1),
+        }
     }
 }

@@ -1,103 +1,190 @@
-//! How long a command waits for each unit of others' work that is with the drive: the tail of that, as learned lately.
+//! How long a command waits beside others' work with the drive, as was seen lately, and how much of it that leaves.
 
 use crate::by_target::{TARGET_STEPS, span_of};
 
-/// Bins to a factor of ten.
-const PER_DECADE: f64 = 32.0;
-/// Those of the lowest bin wait no longer than this for a unit, in ns.
-const LOWEST_NS: f64 = 1e-3;
-/// Nine decades.
-const BINS: usize = 288;
-/// A step is spread over the bins that it covers in so many parts.
+/// Rows to a doubling of the work.
+const PER_OCTAVE: f64 = 2.0;
+/// From half a reference command to 2,048.
+const ROWS: usize = 25;
+const LEAST_UNITS: f64 = 0.5;
+/// Places to a row, for what follows from them.
+const FINE: usize = 8;
+/// A step is spread over its span in so many parts.
 const PARTS: usize = 4;
+/// What is waited beside so much less work than may be is waited beside any.
+const LITTLE: f64 = 0.4;
+/// Of fewer commands that is not known; and the most of the aim that it may be.
+const FEW: f64 = 10.0;
+const MOST_ANYHOW: f64 = 0.8;
 
-/// Waits in ns for a unit of work, by how often they were seen; what is older counts less.
+/// What is asked: at most `late` (0 to 1) of the commands are to take longer than `aim`, where each takes `alone` with
+/// nothing else there; both in targets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) late: f64,
+    pub(super) aim: f64,
+    pub(super) alone: f64,
+}
+
+/// What may be, by what was seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Allowed {
+    /// Reference commands that others may have with the drive.
+    pub(super) units: f64,
+    /// What a command takes however few they have, in targets.
+    pub(super) anyhow: f64,
+}
+
+/// Commands by what others had with the drive, and by the step of the target in which they ended; what is older counts
+/// less.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
-    bins: Box<[f32; BINS]>,
+    rows: Box<[[f32; TARGET_STEPS]; ROWS]>,
     total: f64,
 }
 
 impl Tail {
     /// Nothing seen, but `weight` commands' worth of an expectation.
-    pub(super) fn expecting(wait_ns: f64, weight: f64) -> Self {
-        let mut tail = Self { bins: Box::new([0.0; BINS]), total: 0.0 };
-        tail.add(wait_ns, weight);
+    pub(super) fn expecting(asked: &Asked, units: f64, weight: f64) -> Self {
+        let mut tail = Self { rows: Box::new([[0.0; TARGET_STEPS]; ROWS]), total: weight };
+        let is_there = |step: &usize| span_of(*step).1 > asked.aim;
+        let step = (0..TARGET_STEPS).find(is_there).unwrap_or(TARGET_STEPS - 1);
+        let (from, to) = span_of(step);
+        let scale = ((from + to) / 2.0 - asked.alone) / (asked.aim - asked.alone);
+        tail.rows[row_of(units * scale)][step] = weight as f32;
         tail
     }
 
-    fn add(&mut self, wait_ns: f64, weight: f64) {
-        let decades = (wait_ns.max(LOWEST_NS) / LOWEST_NS).log10();
-        let bin = ((decades * PER_DECADE) as usize).min(BINS - 1);
-        self.bins[bin] += weight as f32;
-        self.total += weight;
-    }
-
-    /// Commands ended, `counts` by the steps of the target in which they did, while `units` were with the drive; with
-    /// none each would have taken `alone_ns`. Beyond `memory` commands the oldest count less and less.
-    pub(super) fn learn(
-        &mut self,
-        counts: &[u32; TARGET_STEPS],
-        (target_ns, alone_ns): (f64, f64),
-        units: f64,
-        memory: f64,
-    ) {
-        let new: f64 = counts.iter().map(|count| f64::from(*count)).sum();
+    /// Commands ended, `counts` by the steps of the target in which they did, while others had `units`. Each counts as
+    /// `weight` (0 to 1) of one. Beyond `memory` commands the oldest count less and less.
+    pub(super) fn learn(&mut self, counts: &[u32; TARGET_STEPS], units: f64, (weight, memory): (f64, f64)) {
+        let new = counts.iter().map(|count| f64::from(*count)).sum::<f64>() * weight;
         if self.total + new > memory {
             let keep = ((memory - new) / self.total).clamp(0.0, 1.0) as f32;
-            self.bins.iter_mut().for_each(|bin| *bin *= keep);
-            self.total = self.bins.iter().map(|bin| f64::from(*bin)).sum();
+            self.rows.iter_mut().flatten().for_each(|cell| *cell *= keep);
+            self.total = self.rows.iter().flatten().map(|cell| f64::from(*cell)).sum();
         }
-        for (step, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let (from, to) = span_of(step);
-            for part in 0..PARTS {
-                let at = from + (to - from) * (part as f64 + 0.5) / PARTS as f64;
-                self.add((at * target_ns - alone_ns) / units, f64::from(*count) / PARTS as f64);
+        let at = place_of(units);
+        let row = (at as usize).min(ROWS - 2);
+        let above = (at - row as f64).clamp(0.0, 1.0);
+        for (row, share) in [(row, 1.0 - above), (row + 1, above)] {
+            for (cell, count) in self.rows[row].iter_mut().zip(counts) {
+                *cell += (f64::from(*count) * weight * share) as f32;
             }
         }
+        self.total += new;
     }
 
-    /// The wait for a unit that a share `late` (0 to 1) of commands exceeds, in ns; above 0.
-    pub(super) fn beyond(&self, late: f64) -> f64 {
-        let mut left = late * self.total;
-        for (bin, count) in self.bins.iter().enumerate().rev() {
-            let count = f64::from(*count);
+    /// How much others may have, if they had `units` until now.
+    pub(super) fn allows(&self, asked: &Asked, until_now: f64) -> Allowed {
+        let anyhow = self.anyhow(asked, until_now * LITTLE).clamp(asked.alone, asked.aim * MOST_ANYHOW);
+        Allowed { units: self.most(asked, anyhow), anyhow }
+    }
+
+    /// What all but those that may be late take beside at most `units`; 0: too few were seen.
+    fn anyhow(&self, asked: &Asked, units: f64) -> f64 {
+        let rows = &self.rows[..(place_of(units) as usize).min(ROWS)];
+        let seen = rows.iter().flatten().map(|cell| f64::from(*cell)).sum::<f64>();
+        if seen < FEW {
+            return 0.0;
+        }
+        let mut left = seen * asked.late;
+        for step in (0..TARGET_STEPS).rev() {
+            let count = rows.iter().map(|row| f64::from(row[step])).sum::<f64>();
+            let (from, to) = span_of(step);
             if left < count {
-                // Within the bin as if they lay evenly.
-                let place = bin as f64 + 1.0 - left / count;
-                return LOWEST_NS * 10_f64.powf(place / PER_DECADE);
+                return to - (to - from) * left / count;
             }
             left -= count;
         }
-        LOWEST_NS
+        0.0
     }
+
+    /// Of two commands the one that waits so many times as long is late beside so many times less.
+    fn most(&self, asked: &Asked, anyhow: f64) -> f64 {
+        // Work beside which a command is late, by how many are.
+        let mut late = [0.0; ROWS * FINE];
+        for step in 0..TARGET_STEPS {
+            let (from, to) = span_of(step);
+            for part in 0..PARTS {
+                let takes = from + (to - from) * (part as f64 + 0.5) / PARTS as f64;
+                let times = (asked.aim - anyhow) / (takes - anyhow);
+                let moved = if times > 0.0 { times.log2() * PER_OCTAVE } else { f64::INFINITY };
+                for (row, cells) in self.rows.iter().enumerate().filter(|(_, cells)| cells[step] > 0.0) {
+                    let place = (row as f64 + moved) * FINE as f64;
+                    if place < late.len() as f64 {
+                        late[place.max(0.0) as usize] += f64::from(cells[step]) / PARTS as f64;
+                    }
+                }
+            }
+        }
+        // How many are late is known to a standard deviation: of few commands less, so with more caution.
+        let late_ones = asked.late * self.total;
+        let mut left = (late_ones - late_ones.sqrt()).max(0.0);
+        for (place, count) in late.iter().enumerate() {
+            if left < *count {
+                return units_at((place as f64 + left / count) / FINE as f64);
+            }
+            left -= count;
+        }
+        units_at(ROWS as f64)
+    }
+}
+
+/// The place of that much work among the rows.
+fn place_of(units: f64) -> f64 {
+    ((units / LEAST_UNITS).max(1.0).log2() * PER_OCTAVE).min((ROWS - 1) as f64)
+}
+
+fn row_of(units: f64) -> usize {
+    place_of(units).round() as usize
+}
+
+fn units_at(place: f64) -> f64 {
+    LEAST_UNITS * (place / PER_OCTAVE).exp2()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ASKED: Asked = Asked { late: 0.01, aim: 0.9, alone: 0.2 };
+
     #[test]
     fn an_expectation_gives_way_to_what_is_seen() {
-        let mut tail = Tail::expecting(1_000.0, 100.0);
-        assert!((tail.beyond(0.01) / 1_000.0 - 1.0).abs() < 0.08);
-        // 10 units with the drive: commands take 2 of a target of 40 µs more than the 8 µs that they take alone.
+        let mut tail = Tail::expecting(&ASKED, 16.0, 100.0);
+        let units = tail.allows(&ASKED, 16.0).units;
+        assert!((units / 16.0 - 1.0).abs() < 0.2, "{units}");
+        // Beside 8 commands take 3/8 of the target, 0.2 of which they take alone: four times as many are no harm.
         let mut counts = [0; TARGET_STEPS];
         counts[1] = 1_000;
         for _ in 0..10 {
-            tail.learn(&counts, (40_000.0, 8_000.0), 10.0, 2_000.0);
+            tail.learn(&counts, 8.0, (1.0, 2_000.0));
         }
-        // The step is from a quarter to half of the target: waits of 200 to 1,200 ns for each unit.
-        let waits = [0.5, 0.01].map(|late| tail.beyond(late));
-        assert!((550.0..850.0).contains(&waits[0]) && (1_000.0..1_250.0).contains(&waits[1]), "{waits:?}");
+        let units = tail.allows(&ASKED, 8.0).units;
+        assert!((17.0..22.0).contains(&units), "{units}: one of 100 takes half of the target");
     }
 
     #[test]
     fn nothing_is_forgotten_of_what_is_rare() {
-        let mut tail = Tail::expecting(1_000.0, 0.0);
+        let mut tail = Tail::expecting(&ASKED, 16.0, 0.0);
         let mut counts = [0; TARGET_STEPS];
-        (counts[0], counts[9]) = (98, 2);
-        tail.learn(&counts, (100_000.0, 0.0), 1.0, 1e9);
-        assert!(tail.beyond(0.01) > 100_000.0 && tail.beyond(0.03) < 30_000.0);
+        (counts[0], counts[9]) = (9_800, 200);
+        tail.learn(&counts, 16.0, (1.0, 1e9));
+        let strict = tail.allows(&ASKED, 16.0).units;
+        let lax = tail.allows(&Asked { late: 0.03, ..ASKED }, 16.0).units;
+        assert!(strict < 12.0 && lax > 500.0, "{strict} {lax}");
+    }
+
+    #[test]
+    fn what_is_waited_beside_little_is_not_laid_to_more() {
+        let mut tail = Tail::expecting(&ASKED, 16.0, 0.0);
+        let (mut few, mut many) = ([0; TARGET_STEPS], [0; TARGET_STEPS]);
+        (few[2], many[3]) = (1_000, 1_000);
+        tail.learn(&few, 1.0, (1.0, 1e9));
+        tail.learn(&many, 16.0, (1.0, 1e9));
+        // An eighth of the target more beside 16 than beside one: so that another eighth is left allows twice as much.
+        let Allowed { units, anyhow } = tail.allows(&ASKED, 16.0);
+        assert!((0.6..0.63).contains(&anyhow) && (30.0..45.0).contains(&units), "{units} {anyhow}");
     }
 }

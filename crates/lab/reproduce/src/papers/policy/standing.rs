@@ -3,7 +3,7 @@
 use super::cases::{Case, Group};
 use super::contenders::{Contender, LPNS, OTHERS, OURS};
 use super::median;
-use super::price::{Outcome, is_for_all};
+use super::price::{KEPT, Outcome, is_for_all};
 use crate::paper::Paper;
 use crate::report::{Figure, Row, Table};
 
@@ -28,7 +28,7 @@ impl Standing {
             .filter_map(|outcome| outcome.beside_best(contender))
             .map(|(got, price)| (got.reached, price))
             .collect();
-        let kept: Vec<f64> = seen.iter().filter(|(reached, _)| *reached <= 1.0).map(|(_, price)| *price).collect();
+        let kept: Vec<f64> = seen.iter().filter(|(reached, _)| *reached <= KEPT).map(|(_, price)| *price).collect();
         let prices: Vec<f64> = seen.iter().map(|(_, price)| *price).collect();
         Self {
             kept: kept.len(),

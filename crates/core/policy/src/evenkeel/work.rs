@@ -1,0 +1,127 @@
+//! What others have with the drive, by kinds of command: those that a command waits for differently.
+
+use io_model::Op;
+
+use crate::cost::COST_UNIT;
+
+/// Reads and the rest, each short, medium and long.
+pub(super) const KINDS: usize = 6;
+/// Something of each kind.
+pub(super) type ByKind<T> = [T; KINDS];
+
+/// Commands from here on are medium, and long.
+const MEDIUM_BYTES: u64 = 16 << 10;
+const LONG_BYTES: u64 = 64 << 10;
+
+/// All that others may have with the drive.
+const ALL: u64 = 1 << 32;
+
+/// The kind of a command.
+#[inline]
+pub(super) fn kind_of(op: Op, len_bytes: u64) -> usize {
+    let size = usize::from(len_bytes >= MEDIUM_BYTES) + usize::from(len_bytes >= LONG_BYTES);
+    if op == Op::Read { size } else { size + KINDS / 2 }
+}
+
+/// The most that others had with the drive in an interval.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peak {
+    /// Reference commands of each kind, as they were sent.
+    pub(super) units: ByKind<f64>,
+    /// Of what they might have had.
+    pub(super) part: f64,
+}
+
+/// The work of best-effort tenants with the drive.
+#[derive(Debug)]
+pub(super) struct Work {
+    in_flight: ByKind<u64>,
+    /// What a unit of each kind takes of [`ALL`], and what all in flight do.
+    takes: ByKind<u64>,
+    taken: u64,
+    /// They send while less than that is taken.
+    most: u64,
+    /// Since the last interval: the most that was taken, and what was sent.
+    peak: u64,
+    sent: ByKind<u64>,
+    commands: u64,
+    /// Of the work that was seen last, the part of each kind, and what a command was in the mean.
+    mix: ByKind<f64>,
+    mean: f64,
+}
+
+impl Work {
+    pub(super) fn new() -> Self {
+        let mut mix = [0.0; KINDS];
+        mix[0] = 1.0;
+        Self {
+            in_flight: [0; KINDS],
+            takes: [0; KINDS],
+            taken: 0,
+            most: ALL,
+            peak: 0,
+            sent: [0; KINDS],
+            commands: 0,
+            mix,
+            mean: 0.0,
+        }
+    }
+
+    /// Work that goes to the drive, or comes back.
+    #[inline]
+    pub(super) fn count(&mut self, kind: usize, cost: u64, goes: bool) {
+        let taken = cost * self.takes[kind];
+        if goes {
+            self.in_flight[kind] += cost;
+            self.taken += taken;
+        } else {
+            self.in_flight[kind] = self.in_flight[kind].saturating_sub(cost);
+            self.taken = self.taken.saturating_sub(taken);
+        }
+    }
+
+    /// A command was sent, and counted.
+    #[inline]
+    pub(super) fn sent(&mut self, kind: usize, cost: u64) {
+        self.peak = self.peak.max(self.taken);
+        self.sent[kind] += cost;
+        self.commands += 1;
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.taken < self.most
+    }
+
+    /// From now on they may have so many reference commands of one kind, or parts of several that add up to one.
+    pub(super) fn allow(&mut self, caps: ByKind<f64>) {
+        self.takes = caps.map(|cap| (ALL as f64 / (cap * f64::from(COST_UNIT)).max(1.0)) as u64);
+        self.taken = self.in_flight.iter().zip(&self.takes).map(|(work, takes)| work * takes).sum();
+        self.peak = self.taken;
+        // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
+        let takes = self.mix.iter().zip(&self.takes).map(|(part, takes)| part * *takes as f64).sum::<f64>();
+        self.most = ALL.saturating_sub((takes * self.mean / 2.0) as u64).max(1);
+    }
+
+    /// An interval ended. The next one begins with [`allow`](Self::allow).
+    pub(super) fn turn_over(&mut self) -> Peak {
+        let sent = std::mem::take(&mut self.sent);
+        let commands = std::mem::take(&mut self.commands);
+        let seen: ByKind<f64> = std::array::from_fn(|kind| (sent[kind] + self.in_flight[kind]) as f64);
+        let sum = seen.iter().sum::<f64>();
+        if sum > 0.0 {
+            self.mix = seen.map(|work| work / sum);
+        }
+        if commands > 0 {
+            self.mean = sent.iter().sum::<u64>() as f64 / commands as f64;
+        }
+        let taken = seen.iter().zip(&self.takes).map(|(work, takes)| work * *takes as f64).sum::<f64>();
+        let scale = if taken > 0.0 { self.peak as f64 / taken } else { 0.0 };
+        Peak { units: seen.map(|work| work * scale / f64::from(COST_UNIT)), part: self.peak as f64 / ALL as f64 }
+    }
+
+    /// Reference commands of the mix that was seen last that others may have.
+    pub(super) fn window(&self, caps: ByKind<f64>) -> f64 {
+        1.0 / self.mix.iter().zip(caps).map(|(part, cap)| part / cap).sum::<f64>()
+    }
+}
