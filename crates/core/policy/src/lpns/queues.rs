@@ -359,7 +359,6 @@ impl Queues {
     }
 
     /// First in, first out within each class.
-    #[inline(never)]
     fn park(&mut self, slot: u16, hwq: u16, guaranteed: bool) {
         self.unready(slot);
         let vq = &mut self.vqs[usize::from(slot)];
@@ -485,8 +484,7 @@ impl Queues {
         }
     }
 
-    /// Apart: it is seldom that a VQ waits for room.
-    #[inline(never)]
+    #[inline(never)] // Seldom, and none of its callers' business.
     fn wake_if_room(&mut self, slot: u16, hwq: u16) {
         let tenant = self.vqs[usize::from(slot)].tenant;
         if self.pool.has_room(hwq, self.tenants[usize::from(tenant)].guaranteed) {
