@@ -135,9 +135,14 @@ pub(crate) unsafe fn store_u64(at: *mut u64, value: u64) -> Result<(), Lost> {
 /// As for a read of them, but that their pages may be lost and others may write to them meanwhile.
 #[inline]
 pub(crate) unsafe fn load_16(at: *const u8) -> Result<[u8; 16], Lost> {
-    let mut out = [0; 16];
-    // SAFETY: the caller's; `out` is ours and has 16 bytes.
-    unsafe { move_16(at, out.as_mut_ptr()) }.map(|()| out)
+    // Into registers: what is looked at piece by piece right away would wait for its way through memory.
+    let (low, high): (u64, u64);
+    // SAFETY: as in `load_u8`; x86-64 loads need no alignment.
+    unsafe {
+        access!("mov {low}, qword ptr [{at}]", "mov {high}, qword ptr [{at} + 8]";
+            at = in(reg) at, low = out(reg) low, high = out(reg) high)
+    }
+    .map(|()| (u128::from(low) | u128::from(high) << 64).to_ne_bytes())
 }
 
 /// The 64 bytes at `at`, which needs no alignment, into `out`.

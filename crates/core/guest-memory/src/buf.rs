@@ -82,6 +82,24 @@ impl IoBuf {
         true
     }
 
+    /// Whether it has no pin yet.
+    #[inline]
+    pub(crate) fn is_unpinned(&self) -> bool {
+        self.pin.is_none()
+    }
+
+    /// Gives it a pin, if there is one, on the mapping that is pushed next.
+    #[inline]
+    pub(crate) fn pin(&mut self, pin: Option<Arc<Mapping>>) {
+        self.pin = pin;
+    }
+
+    /// Takes its first pin. It has to be cleared then.
+    #[inline]
+    pub(crate) fn take_pin(&mut self) -> Option<Arc<Mapping>> {
+        self.pin.take()
+    }
+
     fn keep(&mut self, mapping: &Arc<Mapping>) {
         match &self.pin {
             None => self.pin = Some(Arc::clone(mapping)),

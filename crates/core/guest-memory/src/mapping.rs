@@ -264,6 +264,27 @@ impl Mapping {
         copied.map_err(|lost| self.fault(lost)).ok()
     }
 
+    /// The 16 bytes at `offset`, by one access. `None`: not all inside, or lost.
+    #[inline]
+    pub(crate) fn read_16(&self, offset: u64) -> Option<[u8; 16]> {
+        let src = self.at(offset, 16)?;
+        // SAFETY: as in `read_at`.
+        let copied = unsafe { access::load_16(src.as_ptr()) };
+        copied.map_err(|lost| self.fault(lost)).ok()
+    }
+
+    /// Puts one byte at `offset`. `None`: not inside, not writable, or lost.
+    #[inline]
+    pub(crate) fn write_u8(&self, offset: u64, value: u8) -> Option<()> {
+        if !self.writable {
+            return None;
+        }
+        let dst = self.at(offset, 1)?;
+        // SAFETY: as in `write_at`.
+        let copied = unsafe { access::store_u8(dst.as_ptr(), value) };
+        copied.map_err(|lost| self.fault(lost)).ok()
+    }
+
     /// Copies `data` in at `offset`. `None`: not all inside, not writable, or lost.
     #[inline]
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Option<()> {

@@ -80,6 +80,54 @@ fn a_replica_pins_by_itself() {
     assert_eq!(&out, b"shared");
 }
 
+/// A command's pin is the next one's, and keeps nothing of what is taken out but for commands in flight.
+#[test]
+fn a_pin_is_kept_until_its_memory_is_taken_out() {
+    let [low, high] = [0, 1].map(|_| Mapping::anonymous(4096).expect("memory"));
+    let mut memory = GuestMemory::default();
+    for (at, mapping) in [(0x1000, &low), (0x2000, &high)] {
+        memory.map(at, 4096, Some(Arc::clone(mapping)), &mut ()).expect("free");
+    }
+    let command = |memory: &mut GuestMemory, iova| {
+        let mut buf = IoBuf::default();
+        memory.translate(iova, 512, Access::Write, &mut buf).expect("mapped");
+        buf
+    };
+    let (mut first, mut second) = (command(&mut memory, 0x1000), command(&mut memory, 0x1200));
+    let pins = Arc::strong_count(&low);
+    memory.release(&mut first);
+    assert_eq!((Arc::strong_count(&low), first.len_bytes(), first.mappings().count()), (pins, 0, 0));
+    first = command(&mut memory, 0x1400);
+    assert_eq!(Arc::strong_count(&low), pins, "the pin that there was");
+    let other = command(&mut memory, 0x2000);
+    assert_eq!(other.mappings().next().expect("pinned").addresses(), high.addresses());
+
+    memory.release(&mut second);
+    drop(low);
+    memory.unmap(0x1000, 4096).expect("mapped");
+    assert_eq!(memory.take_unmapped(&mut ()), None, "a command is in flight");
+    memory.release(&mut first);
+    assert_eq!(memory.take_unmapped(&mut ()), Some((0x1000, 4096)));
+    drop(other);
+}
+
+#[test]
+fn short_accesses_are_those_of_any_length() {
+    let mut memory = GuestMemory::default();
+    for at in [0x1000, 0x2000] {
+        memory.map(at, 0x1000, Some(Mapping::anonymous(0x1000).expect("memory")), &mut ()).expect("free");
+    }
+    let value: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
+    for iova in [0x1000, 0x1ff1, 0x1ff8, 0x2ff0] {
+        memory.write(iova, &value).expect("mapped");
+        assert_eq!(memory.read_16(iova), Ok(value), "{iova:#x}");
+    }
+    assert_eq!(memory.read_16(0x2ff1), Err(Fault { iova: 0x3000 }));
+    assert_eq!(memory.write_u8(0x2fff, 77), Ok(()));
+    assert_eq!(memory.read_16(0x2ff0).map(|read| read[15]), Ok(77));
+    assert_eq!(memory.write_u8(0x3000, 77), Err(Fault { iova: 0x3000 }));
+}
+
 /// What the kernel does with the pages of a mapping (VmFlags of proc_pid_smaps(5)).
 fn flags_of(mapping: &Mapping) -> String {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");

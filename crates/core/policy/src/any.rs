@@ -149,6 +149,12 @@ impl AnyPolicy {
         limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
     }
 
+    fn sent_within_limits(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
+        self.limiter.charge(slot, Some(op), len_bytes);
+        self.had_turn(slot, now);
+    }
+
     fn next_within_limits(&mut self, now: Nanos) -> Next {
         self.release(now);
         loop {
@@ -215,11 +221,10 @@ impl Policy for AnyPolicy {
 
     #[inline]
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
-        each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
-        if !self.limiter.is_idle() {
-            self.limiter.charge(slot, Some(op), len_bytes);
-            self.had_turn(slot, now);
+        if self.limiter.is_idle() {
+            return each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
         }
+        self.sent_within_limits(slot, hwq, op, len_bytes, now);
     }
 
     #[inline]

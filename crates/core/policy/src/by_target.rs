@@ -10,6 +10,9 @@ const ENDS: [u16; TARGET_STEPS] = [4, 8, 10, 12, 13, 14, 15, 16, 18, 20, 24, 32,
 
 const LAST: usize = 128;
 
+/// The first step ends at the target divided by this.
+const FIRST: u64 = 16 / ENDS[0] as u64;
+
 const STEPS: [u8; LAST + 1] = {
     let mut steps = [0; LAST + 1];
     let mut sixteenths = 0;
@@ -27,6 +30,10 @@ const STEPS: [u8; LAST + 1] = {
 /// The step of a latency.
 #[inline]
 pub fn target_step(latency: Nanos, target: Nanos) -> usize {
+    // Most commands of a tenant that is served well: without a division by what is no constant.
+    if latency.0 < target.0 / FIRST {
+        return 0;
+    }
     let sixteenths = latency.0.saturating_mul(16) / target.0.max(1);
     usize::from(STEPS[sixteenths.min(LAST as u64) as usize])
 }

@@ -86,6 +86,7 @@ impl Fair {
         }
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.calendar.is_empty() && self.alone == NONE
     }
@@ -128,16 +129,22 @@ impl Fair {
             self.clock = self.clock.max(self.entries[usize::from(self.alone)].tag);
             return Some(self.alone);
         }
+        self.front_of_several()
+    }
+
+    #[inline(never)]
+    fn front_of_several(&mut self) -> Option<u16> {
         let (start, id) = self.calendar.first(self.clock)?;
         self.clock = self.clock.max(start);
         Some(id)
     }
 
     /// It was served at this cost. It keeps waiting if it did.
+    #[inline]
     pub(crate) fn charge(&mut self, id: u16, cost: u32) {
         let entry = &mut self.entries[usize::from(id)];
         entry.tag = entry.tag.max(self.clock) + entry.share.ticks(cost);
-        if self.calendar.remove(id) {
+        if self.alone != id && self.calendar.remove(id) {
             self.place(id);
         }
     }

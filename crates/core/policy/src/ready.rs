@@ -38,14 +38,17 @@ impl Default for List {
 impl List {
     pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE };
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NONE
     }
 
+    #[inline]
     pub(crate) fn front(&self) -> Option<u16> {
         (self.head != NONE).then_some(self.head)
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, links: &mut Links, slot: u16) {
         links.0[usize::from(slot)] = Link { next: NONE, prev: self.tail };
         match self.tail {
@@ -55,6 +58,7 @@ impl List {
         self.tail = slot;
     }
 
+    #[inline]
     pub(crate) fn push_front(&mut self, links: &mut Links, slot: u16) {
         links.0[usize::from(slot)] = Link { next: self.head, prev: NONE };
         match self.head {
@@ -65,6 +69,7 @@ impl List {
     }
 
     /// Takes out a slot that is in this list.
+    #[inline]
     pub(crate) fn remove(&mut self, links: &mut Links, slot: u16) {
         let Link { next, prev } = links.0[usize::from(slot)];
         match prev {
@@ -77,6 +82,7 @@ impl List {
         }
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self, links: &mut Links) -> Option<u16> {
         let slot = self.front()?;
         self.remove(links, slot);
@@ -84,6 +90,7 @@ impl List {
     }
 
     /// Moves a slot of this list to its end.
+    #[inline]
     pub(crate) fn rotate(&mut self, links: &mut Links, slot: u16) {
         if self.tail != slot {
             self.remove(links, slot);

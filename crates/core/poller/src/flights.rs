@@ -30,6 +30,7 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
+    #[inline]
     pub fn insert(&mut self, flight: Flight) -> u32 {
         self.live += 1;
         if let Some(tag) = self.free.pop() {
@@ -41,6 +42,7 @@ impl Flights {
     }
 
     /// Takes a flight out. `None`: no such tag, or it ended before; a back end that completes twice.
+    #[inline]
     pub fn remove(&mut self, tag: u32) -> Option<Flight> {
         let flight = self.entries.get_mut(tag as usize)?.take()?;
         self.free.push(tag);

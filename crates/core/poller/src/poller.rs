@@ -52,6 +52,8 @@ struct Tenant<S> {
     terms: Terms,
     /// VQs that the policy knows, as of the last look.
     live: u128,
+    /// How many.
+    vqs: u32,
     /// VQs that do something: they are asked for their backlog in each iteration.
     active: u128,
     /// VQs to be asked at the next look, whatever they do.
@@ -211,6 +213,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             probe,
             terms: *terms,
             live: 0,
+            vqs: 0,
             active: 0,
             ask: 0,
             told: 0,
@@ -446,7 +449,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             tenant.stirred_at = now;
             // Unless it left, and its place is another's.
             if let Some(vq) = vqs.get_mut(usize::from(slot.0)).filter(|vq| vq.tenant == tenant_slot) {
-                tenant.active |= 1 << vq.index;
+                tenant.active |= vq.bit;
                 vq.stirred_at = now;
             }
             tenant.touch(tenant_slot, touched);
@@ -492,11 +495,11 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         if tenant.work >= WORK_PER_LOOK {
             // As below, so that the next look tells the policy again.
             vq.backlog = 0;
-            tenant.ask |= 1 << vq.index;
+            tenant.ask |= vq.bit;
             self.policy.refused(slot, false, now);
             return true;
         }
-        tenant.ask |= 1 << vq.index;
+        tenant.ask |= vq.bit;
         match tenant.source.fetch(vq.index) {
             Fetch::Command(command, buf, token) => {
                 let arrived = vq.took(now);

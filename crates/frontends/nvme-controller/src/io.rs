@@ -304,10 +304,10 @@ impl<I: Interrupts> Controller<I> {
         self.finish_deletion(vq);
     }
 
-    /// Takes a buffer back: its pins are released at once, its lists are kept.
+    /// Takes a buffer back, and keeps its lists.
     #[inline]
     pub(crate) fn recycle(&mut self, mut buf: IoBuf) {
-        buf.clear();
+        self.memory.release(&mut buf);
         if buf.has_spill() && self.pool.len() < POOL {
             self.pool.push(buf);
         }

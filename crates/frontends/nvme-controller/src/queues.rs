@@ -179,7 +179,12 @@ impl Queues {
         if let Some(tail) = self.tails.get_mut(usize::from(qid)) {
             tail.known = doorbell;
         }
-        self.hindered = self.hindered & !(1 << qid) | u128::from(!all) << qid;
+        let bit = 1 << qid;
+        if all {
+            self.hindered &= !bit;
+        } else {
+            self.hindered |= bit;
+        }
     }
 
     /// Nothing more is fetched from a submission queue.

@@ -5,7 +5,7 @@ use io_model::PLAIN_DESCRIPTORS;
 
 use crate::config::MAX_RING_SIZE;
 use crate::fault::FaultKind;
-use crate::spec::request::IOPRIO;
+use crate::spec::request::{HEADER_BYTES, IOPRIO};
 use crate::spec::ring::{DESC_BYTES, INDIRECT, NEXT, WRITE};
 
 /// Descriptors of an indirect table read at a time, onto the stack: most requests have three.
@@ -192,8 +192,19 @@ impl Chain {
         self.readable.len() + self.writable.len() <= 3
     }
 
-    /// Copies what the device may read from `offset` on. `false`: there is less, or it is not guest memory.
+    /// The first 16 bytes that the device may read. `None`: there are fewer, or they are not guest memory.
     #[inline]
+    pub fn header(&self, memory: &mut GuestMemory) -> Option<[u8; HEADER_BYTES as usize]> {
+        let first = self.readable.first()?;
+        // As nearly every driver has it.
+        if u64::from(first.len_bytes) >= HEADER_BYTES {
+            return memory.read_16(first.address).ok();
+        }
+        let mut header = [0; HEADER_BYTES as usize];
+        self.read(memory, 0, &mut header).then_some(header)
+    }
+
+    /// Copies what the device may read from `offset` on. `false`: there is less, or it is not guest memory.
     pub fn read(&self, memory: &mut GuestMemory, offset: u64, out: &mut [u8]) -> bool {
         let mut skip = offset;
         let mut rest = out;

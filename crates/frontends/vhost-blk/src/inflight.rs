@@ -4,7 +4,7 @@
 //! Each step is one store, in an order that makes every prefix of them recoverable:
 //!
 //! - *fetch*: the head's counter, then its `inflight` flag. What died before the flag was not fetched.
-//! - *publish*, for the requests of a batch: used elements; each head linked to the one before it by `next`, and
+//! - *publish*, for the requests of a batch: used elements, and each head linked to the one before it by `next`;
 //!   `last_batch_head`; the ring's used index; the `inflight` flags; our `used_idx`. What died before the used index
 //!   is still in flight and is done again; what died after it shows as a difference between the two indexes, which
 //!   says how many heads of the linked batch were published.
@@ -304,8 +304,13 @@ impl Log {
             self.range.store_u16(entry(head) + NEXT, self.last_batch_head);
         }
         self.last_batch_head = head;
+    }
+
+    /// The batch is complete; the ring's used index comes next.
+    #[inline]
+    pub fn close_batch(&self) {
         if kill::is_alive() {
-            self.range.store_u16(LAST_BATCH_HEAD, head);
+            self.range.store_u16(LAST_BATCH_HEAD, self.last_batch_head);
         }
     }
 

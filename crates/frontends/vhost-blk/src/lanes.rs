@@ -33,7 +33,13 @@ impl Lane {
     #[inline]
     pub fn of_vq(vq: u16, by_priority: bool) -> Option<Self> {
         let from_0 = vq.checked_sub(1)?;
-        Some(Self { queue: if by_priority { from_0 % MAX_QUEUES_BY_PRIORITY } else { from_0 }, vq })
+        // A branch: the division is not free, and most disks have no priorities.
+        Some(if by_priority { Self::of_three(vq, from_0) } else { Self { queue: from_0, vq } })
+    }
+
+    #[cold]
+    fn of_three(vq: u16, from_0: u16) -> Self {
+        Self { queue: from_0 % MAX_QUEUES_BY_PRIORITY, vq }
     }
 
     /// Which of the virtqueue's.

@@ -307,7 +307,7 @@ impl Queue {
         }
         let address = slot.status_address;
         let written = if slot.status == Status::Ok { slot.written.0 } else { slot.written.1 };
-        if kill::is_alive() && memory.write(address, &[slot.status as u8]).is_err() {
+        if kill::is_alive() && memory.write_u8(address, slot.status as u8).is_err() {
             return Err(FaultKind::StatusMemory { head, address });
         }
         self.done.push(Used { head, written });
@@ -325,6 +325,9 @@ impl Queue {
             if let Some(log) = &mut self.log {
                 log.join_batch(used.head);
             }
+        }
+        if let Some(log) = &self.log {
+            log.close_batch();
         }
         self.ring.publish(self.done.len() as u16);
         for used in &self.done {

@@ -375,7 +375,7 @@ impl Queues {
     #[inline]
     pub(crate) fn fetch_from(&mut self, lane: Lane) -> Fetch {
         let queue = lane.queue;
-        if self.live() & bit(queue) == 0 || self.memory.is_lost() {
+        if self.disk.is_broken() || self.memory.is_lost() {
             return Fetch::Empty;
         }
         let fetched = self.next_request(lane);
@@ -422,23 +422,27 @@ impl Queues {
         ring.take(lane, (head, is_off), address, (only_status, only_status));
         stats.requests += 1;
         let writethrough = ring.features & (feature::FLUSH | feature::CONFIG_WCE) == 0;
-        match (Rules { disk, writethrough }).admit(chain, memory, pool, &mut ring.ranges) {
-            Ok(Admitted::Device(command, buf)) => {
+        let mut buf = pool.take(chain.is_plain());
+        match (Rules { disk, writethrough }).admit(chain, memory, &mut buf, &mut ring.ranges) {
+            Ok(Admitted::Device(command)) => {
                 if command.op == io_model::Op::Read {
                     ring.set_written(head, chain.write_bytes as u32);
                 }
                 Ok(hand_out(ring, lane, head, command, buf))
             }
             Ok(Admitted::Ranges) => {
+                pool.give(buf, memory);
                 ring.start_ranges(lane, head);
                 Ok(next_range(ring, lane, &disk.config().place))
             }
             Ok(Admitted::Done { written }) => {
+                pool.give(buf, memory);
                 let all = u64::from(written) + 1 == chain.write_bytes;
                 ring.set_written(head, written + u32::from(all));
                 self.answer(lane.queue, head, Status::Ok)
             }
             Err(status) => {
+                pool.give(buf, memory);
                 stats.rejected += 1;
                 self.answer(lane.queue, head, status)
             }
@@ -458,7 +462,7 @@ impl Queues {
     #[inline]
     pub(crate) fn end(&mut self, token: Token, outcome: Outcome, buf: IoBuf) {
         let (vq, generation, head) = token.spend();
-        self.pool.give(buf);
+        self.pool.give(buf, &mut self.memory);
         let Some(Lane { queue, .. }) = self.lane(vq) else {
             self.cache.parted();
             self.flush_error = outcome.err();

@@ -33,8 +33,8 @@ impl From<DeviceError> for Status {
 /// A request that passed its checks.
 #[derive(Debug)]
 pub(crate) enum Admitted {
-    /// One device command, its data in guest memory.
-    Device(Command, IoBuf),
+    /// One device command; where its data lies was added to the caller's buffer.
+    Device(Command),
     /// Several device commands, one for each range; they are where the caller wanted them.
     Ranges,
     /// Nothing to do. `written` bytes were written, from the first that the device may write.
@@ -50,14 +50,14 @@ impl Pool {
 
     /// A buffer; one without lists if one segment will do.
     #[inline]
-    fn take(&mut self, plain: bool) -> IoBuf {
+    pub fn take(&mut self, plain: bool) -> IoBuf {
         if plain { IoBuf::default() } else { self.0.pop().unwrap_or_default() }
     }
 
-    /// Takes a buffer back: its pins are released at once, its lists are kept.
+    /// Takes a buffer back, and keeps its lists.
     #[inline]
-    pub fn give(&mut self, mut buf: IoBuf) {
-        buf.clear();
+    pub fn give(&mut self, mut buf: IoBuf, memory: &mut GuestMemory) {
+        memory.release(&mut buf);
         if buf.has_spill() && self.0.len() < Self::MAX {
             self.0.push(buf);
         }
@@ -110,27 +110,27 @@ impl Rules<'_> {
         self.config().write_cache && (self.writethrough || !self.disk.writeback())
     }
 
-    /// Checks a request, which has a status byte. Its ranges go to `ranges`, where none may be left.
+    /// Checks a request, which has a status byte. Where its data lies goes to `buf`, which is empty, its ranges to
+    /// `ranges`, where none may be left.
     #[inline]
     pub fn admit(
         &self,
         chain: &Chain,
         memory: &mut GuestMemory,
-        pool: &mut Pool,
+        buf: &mut IoBuf,
         ranges: &mut Ranges,
     ) -> Result<Admitted, Status> {
-        let mut header = [0; HEADER_BYTES as usize];
-        if chain.disordered || !chain.read(memory, 0, &mut header) {
+        if chain.disordered {
             return Err(Status::IoError);
         }
-        let header = u128::from_le_bytes(header);
+        let header = u128::from_le_bytes(chain.header(memory).ok_or(Status::IoError)?);
         let (kind, sector) = (header as u32, (header >> 64) as u64);
         match kind {
-            IN => self.transfer(Op::Read, sector, chain, memory, pool),
+            IN => self.transfer(Op::Read, sector, chain, memory, buf),
             OUT if self.config().read_only => Err(Status::IoError),
-            OUT => self.transfer(Op::Write, sector, chain, memory, pool),
+            OUT => self.transfer(Op::Write, sector, chain, memory, buf),
             // Also with the write cache off: a write of before may still be in it.
-            FLUSH if self.config().write_cache => Ok(Admitted::Device(self.config().place.flush(), IoBuf::default())),
+            FLUSH if self.config().write_cache => Ok(Admitted::Device(self.config().place.flush())),
             FLUSH => Ok(Admitted::Done { written: 0 }),
             GET_ID => self.identify(chain, memory),
             DISCARD | WRITE_ZEROES if self.config().read_only => Err(Status::IoError),
@@ -147,7 +147,7 @@ impl Rules<'_> {
         sector: u64,
         chain: &Chain,
         memory: &mut GuestMemory,
-        pool: &mut Pool,
+        buf: &mut IoBuf,
     ) -> Result<Admitted, Status> {
         let len_bytes = match op {
             Op::Read => chain.write_bytes - 1,
@@ -160,17 +160,13 @@ impl Rules<'_> {
         if len_bytes == 0 {
             return Ok(Admitted::Done { written: 0 });
         }
-        let mut buf = pool.take(chain.is_plain());
         let added = match op {
-            Op::Read => chain.data_in(memory, len_bytes, &mut buf),
-            _ => chain.data_out(memory, HEADER_BYTES, &mut buf),
+            Op::Read => chain.data_in(memory, len_bytes, buf),
+            _ => chain.data_out(memory, HEADER_BYTES, buf),
         };
-        if added.is_err() {
-            pool.give(buf);
-            return Err(Status::IoError);
-        }
+        added.map_err(|_| Status::IoError)?;
         let command = self.config().place.command(op, offset_bytes, len_bytes);
-        Ok(Admitted::Device(command.with_fua(op == Op::Write && self.fua()), buf))
+        Ok(Admitted::Device(command.with_fua(op == Op::Write && self.fua())))
     }
 
     fn identify(&self, chain: &Chain, memory: &mut GuestMemory) -> Result<Admitted, Status> {

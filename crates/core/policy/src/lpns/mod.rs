@@ -163,6 +163,7 @@ impl Lpns {
         self.config.hwqs_high.is_some() && (self.some_not_high || !guaranteed)
     }
 
+    #[inline]
     fn next_guaranteed(&mut self) -> Option<Next> {
         let limit = self.throttle.guaranteed_limit();
         while let Some(tenant) = self.queues.front_guaranteed() {
@@ -184,6 +185,7 @@ impl Lpns {
     }
 
     /// `Err`: when to ask again, if the throttle knows.
+    #[inline]
     fn next_best_effort(&mut self, now: Nanos) -> Result<Next, Option<Nanos>> {
         while let Some(tenant) = self.queues.front_best_effort() {
             self.throttle.admits(self.queues.best_effort_in_flight(), now)?;

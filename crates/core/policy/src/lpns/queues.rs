@@ -479,7 +479,13 @@ impl Queues {
     fn wake_parked(&mut self, hwq: u16) {
         let Some(parked) = self.parked.get(usize::from(hwq)) else { return };
         // Guaranteed VQs go first here too; they also have room that the others don't.
-        let Some(slot) = parked.guaranteed.front().or(parked.best_effort.front()) else { return };
+        if let Some(slot) = parked.guaranteed.front().or(parked.best_effort.front()) {
+            self.wake_if_room(slot, hwq);
+        }
+    }
+
+    #[inline(never)] // Seldom, and none of its callers' business.
+    fn wake_if_room(&mut self, slot: u16, hwq: u16) {
         let tenant = self.vqs[usize::from(slot)].tenant;
         if self.pool.has_room(hwq, self.tenants[usize::from(tenant)].guaranteed) {
             self.unpark(slot);

@@ -88,15 +88,15 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             is_idle = false;
             let slot = self.patrol.next();
             let Some(tenant) = &self.tenants[usize::from(slot.0)] else { continue };
-            let vqs = u64::from(tenant.live.count_ones());
-            self.patrol.due = self.patrol.due.min(now) + PACE + Nanos(PACE_PER_VQ.0 * vqs);
+            self.patrol.due = self.patrol.due.min(now) + PACE + Nanos(PACE_PER_VQ.0 * u64::from(tenant.vqs));
             if !tenant.is_busy {
                 let found = self.look_at(slot, now, true);
                 serviced += found.serviced;
                 if found.any {
                     self.stir(slot);
                 }
-            } else if !tenant.terms.class.is_guaranteed() {
+            } else if tenant.live & !tenant.active != 0 && !tenant.terms.class.is_guaranteed() {
+                // Those that do something were asked just before.
                 self.ask(slot, now, true);
             }
         }
@@ -147,10 +147,10 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
                 any = true;
                 vq.saw(backlog, now);
                 vq.stirred_at = now;
-                tenant.active |= 1 << index;
+                tenant.active |= vq.bit;
                 self.policy.arrived(slot, backlog, now);
             } else if backlog == 0 && now - vq.stirred_at > REST_AFTER {
-                tenant.active &= !(1 << index);
+                tenant.active &= !vq.bit;
             }
         }
         if any {
@@ -214,5 +214,6 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             self.policy.attach(*place, id, tenant_slot, &tenant.terms, now);
             self.policy.asked_priority(*place, tenant.source.priority(index));
         }
+        tenant.vqs = tenant.live.count_ones();
     }
 }
