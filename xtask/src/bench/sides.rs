@@ -87,17 +87,19 @@ pub fn vhost_tenant(mode: &str) -> String {
     tenant("a", &format!("frontend = \"vhost-user-blk\"\nqueues = 4\nmode = \"{mode}\""))
 }
 
-/// A new file, or a loop device over one; gone when dropped.
+/// A new file in a directory of its own, where a daemon may put more, or a loop device over one; gone when dropped.
 pub struct ScratchDrive {
+    directory: PathBuf,
     file: PathBuf,
     loop_device: Option<PathBuf>,
 }
 
 impl ScratchDrive {
-    /// A sparse file in `directory`.
-    pub fn file(directory: &Path, name: &str) -> Result<Self> {
-        let file = directory.join(format!("evenkeel-bench-{}-{name}.img", std::process::id()));
-        let made = Self { file, loop_device: None };
+    /// A sparse file at `place`.
+    pub fn file(place: &Path, name: &str) -> Result<Self> {
+        let directory = place.join(format!("evenkeel-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+        let made = Self { file: directory.join("drive.img"), directory, loop_device: None };
         std::fs::File::create(&made.file)
             .and_then(|file| file.set_len(FILE_BYTES))
             .with_context(|| format!("can't make {}", made.file.display()))?;
@@ -105,8 +107,8 @@ impl ScratchDrive {
     }
 
     /// A loop device over such a file; making one takes root.
-    pub fn loop_over(directory: &Path, name: &str) -> Result<Self> {
-        let mut made = Self::file(directory, name)?;
+    pub fn loop_over(place: &Path, name: &str) -> Result<Self> {
+        let mut made = Self::file(place, name)?;
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&made.file).output();
         let output = output.context("can't start losetup")?;
         if !output.status.success() {
@@ -127,6 +129,6 @@ impl Drop for ScratchDrive {
             // A server that was killed may have it for a moment; the device then goes with its last user.
             let _ = Command::new("losetup").arg("--detach").arg(device).status();
         }
-        let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
