@@ -5,6 +5,7 @@
 //! medians; the range of all rounds stands beside them.
 
 mod crowd;
+mod files;
 mod four_drives;
 mod history;
 mod idle;
@@ -13,6 +14,7 @@ mod online;
 mod pairs;
 mod scrape;
 pub mod server;
+mod sides;
 mod storage_daemon;
 mod syscalls;
 mod vhost;
@@ -116,7 +118,7 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 17] = [
+    let parts: [(&str, Part); 18] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
         ("lpns beside passthrough", pairs::policies),
@@ -127,6 +129,7 @@ pub fn run(options: &Options) -> Result<()> {
         ("system calls while polling", syscalls::measure),
         ("vhost-user-blk", vhost::throughput),
         ("vhost-user-blk, idle", vhost::idle),
+        ("files and block devices", files::throughput),
         ("online changes among 1,000 tenants", online::measure),
         ("four drives with 1,000 tenants", four_drives::measure),
         ("wiping beside a promise", online::wiping),

@@ -1,124 +1,34 @@
 //! vhost-user-blk: our daemon in its modes beside `qemu-storage-daemon`, with the same client on the same cores.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use load::disk::{Disk, QueueShape};
 use load::{AnyDisk, Frontend};
 
-use super::server::{Server, cpu_seconds, fill, load_and_cost, tenant};
+use super::files::MEMORY_FILES;
+use super::server::{Server, cpu_seconds};
+use super::sides::{ScratchDrive, Shape, Side, vhost_tenant};
 use super::storage_daemon::{HOW_TO_GET, StorageDaemon, version};
 use super::{Figure, Goal, Options};
 
-/// Queues, and commands in flight on each.
-type Shape = (u32, u32);
 const SHAPES: [Shape; 4] = [(1, 1), (1, 32), (2, 1), (2, 32)];
 /// What the goals are for.
 const BUSY: Shape = (1, 32);
 const MODES: [&str; 3] = ["polling", "adaptive", "event"];
-/// A memory drive's pages are larger than any cache only if there are enough of them.
-const FILE_BYTES: u64 = 4 << 30;
-/// Where files are memory.
-const MEMORY_FILES: &str = "/dev/shm";
 
 /// Our sides that the others are compared with.
 const OUR_NULL: &str = "null, polling";
 const OUR_MEMORY: &str = "memory, polling";
-const OUR_FILE: &str = "file in memory, polling";
 const THEIR_NULL: &str = "qemu-storage-daemon, null-co";
 const THEIR_ZEROES: &str = "qemu-storage-daemon, null-co that fills with zeros";
 const THEIR_FILE: &str = "qemu-storage-daemon, file in memory";
 
-enum Running {
-    Ours(Server),
-    Theirs(StorageDaemon),
-}
-
-/// A server that runs through all rounds; it is idle while others are measured.
-struct Side {
-    title: String,
-    running: Running,
-    /// Removed when the side goes.
-    _file: Option<MemoryFile>,
-}
-
-impl Side {
-    fn ours(drive: &str, mode: &str) -> Result<Self> {
-        let server = Server::start(drive, "passthrough", &vhost_tenant(mode))?;
-        Self { title: format!("{drive}, {mode}"), running: Running::Ours(server), _file: None }.filled(drive != "null")
-    }
-
-    fn our_file(mode: &str) -> Result<Self> {
-        let file = MemoryFile::new("ours");
-        let device =
-            format!("backend = \"file\"\npath = {:?}\nsize = \"{}GiB\"\ncreate = true", file.0, FILE_BYTES >> 30);
-        let server = Server::start_on(&device, "passthrough", "shared", &vhost_tenant(mode))?;
-        let title = format!("file in memory, {mode}");
-        Self { title, running: Running::Ours(server), _file: Some(file) }.filled(true)
-    }
-
-    fn theirs(title: &str, blockdev: &str) -> Result<Self> {
-        let running = Running::Theirs(StorageDaemon::start(&format!("{blockdev},node-name=drive"))?);
-        Ok(Self { title: title.into(), running, _file: None })
-    }
-
-    fn their_file(title: &str) -> Result<Self> {
-        let file = MemoryFile::new("theirs");
-        std::fs::File::create(&file.0)?.set_len(FILE_BYTES)?;
-        // The cache is passed by, as our daemon does it where the file system lets it.
-        let blockdev = format!("driver=file,filename={},aio=io_uring,cache.direct=on", file.0.display());
-        let side = Self::theirs(title, &blockdev)?;
-        Self { _file: Some(file), ..side }.filled(true)
-    }
-
-    /// Gives the drive pages of its own, if it has pages at all.
-    fn filled(self, has_pages: bool) -> Result<Self> {
-        if has_pages {
-            fill(&self.socket()).with_context(|| self.title.clone())?;
-        }
-        Ok(self)
-    }
-
-    fn socket(&self) -> PathBuf {
-        match &self.running {
-            Running::Ours(server) => server.socket("a"),
-            Running::Theirs(daemon) => daemon.socket(),
-        }
-    }
-
-    fn pid(&self) -> u32 {
-        match &self.running {
-            Running::Ours(server) => server.pid(),
-            Running::Theirs(daemon) => daemon.pid(),
-        }
-    }
-}
-
-/// A file that is memory, gone when dropped.
-struct MemoryFile(PathBuf);
-
-impl MemoryFile {
-    fn new(name: &str) -> Self {
-        Self(Path::new(MEMORY_FILES).join(format!("evenkeel-bench-{}-{name}.img", std::process::id())))
-    }
-}
-
-impl Drop for MemoryFile {
-    fn drop(&mut self) {
-        // Fails where it was never made.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// QEMU's drive without content, of a tenant's size.
 fn null_co(zeroes: &str) -> String {
     format!("driver=null-co,size={},read-zeroes={zeroes}", 2_u64 << 30)
-}
-
-fn vhost_tenant(mode: &str) -> String {
-    tenant("a", &format!("frontend = \"vhost-user-blk\"\nqueues = 4\nmode = \"{mode}\""))
 }
 
 /// What the rounds of one side in one shape brought.
@@ -138,8 +48,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
     for _ in 0..options.rounds {
         for shape in SHAPES {
             for (number, side) in sides.iter().enumerate() {
-                let (run, cpu_percent) = load_and_cost(&side.socket(), side.pid(), shape, options.seconds)
-                    .with_context(|| side.title.clone())?;
+                let (run, cpu_percent) = side.measure(shape, options.seconds)?;
                 let cell = cells.entry((number, shape)).or_default();
                 cell.mega_iops.push(run.iops / 1e6);
                 cell.mean_us.push(run.mean_us);
@@ -172,16 +81,16 @@ fn sides(notes: &mut Vec<String>) -> Result<Vec<Side>> {
     notes.push(format!("the peer is {version}; its export has an I/O thread, whose adaptive polling is on"));
     notes.push(
         "null and null-co touch no data; null-co that fills with zeros writes each 4 KiB, memory reads them from 512 MiB \
-         and writes them; the files in memory are tmpfs, both through io_uring with O_DIRECT"
+         and writes them; the file in memory is tmpfs, through io_uring with O_DIRECT"
             .into(),
     );
     sides.push(Side::theirs(THEIR_NULL, &null_co("off"))?);
     sides.push(Side::theirs(THEIR_ZEROES, &null_co("on"))?);
     if Path::new(MEMORY_FILES).is_dir() {
-        sides.push(Side::our_file("polling")?);
-        sides.push(Side::their_file(THEIR_FILE)?);
+        let file = ScratchDrive::file(Path::new(MEMORY_FILES), "vhost")?;
+        sides.push(Side::theirs_on(THEIR_FILE, file)?);
     } else {
-        notes.push(format!("files in memory were not measured: there is no {MEMORY_FILES}"));
+        notes.push(format!("a file in memory was not measured: there is no {MEMORY_FILES}"));
     }
     Ok(sides)
 }
@@ -202,7 +111,7 @@ fn figures_of(title: &str, shape: Shape, cell: &Cell) -> Result<Vec<Figure>> {
 /// Pairs of the same round, one queue at depth 32.
 fn ratios(titles: &[&str], cells: &Cells) -> Result<Vec<Figure>> {
     let find = |title: &str| titles.iter().position(|known| *known == title).map(|number| &cells[&(number, BUSY)]);
-    let peers = [(OUR_NULL, THEIR_NULL), (OUR_MEMORY, THEIR_ZEROES), (OUR_MEMORY, THEIR_FILE), (OUR_FILE, THEIR_FILE)];
+    let peers = [(OUR_NULL, THEIR_NULL), (OUR_MEMORY, THEIR_ZEROES), (OUR_MEMORY, THEIR_FILE)];
     let mut pairs: Vec<_> =
         peers.iter().map(|&(ours, theirs)| (ours, theirs, 1.0, "×", Some(Goal::AtLeast(3.0)))).collect();
     pairs.push(("memory, adaptive", OUR_MEMORY, 100.0, "%", Some(Goal::AtLeast(95.0))));

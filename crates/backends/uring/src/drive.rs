@@ -100,6 +100,9 @@ pub(crate) struct Opened {
     /// Memory addresses are multiples of this, or the data is bounced. A power of two.
     pub(crate) memory_align: u64,
     direct: bool,
+    /// Of a tmpfs: io_uring would have a thread of the kernel's do each read and write.
+    pub(crate) in_memory: bool,
+    is_loop: bool,
     can_discard: AtomicBool,
     can_zero: AtomicBool,
     pub(crate) flushes: Arc<Flushes>,
@@ -166,6 +169,7 @@ impl UringDrive {
             let wanted_bytes = wanted_bytes.unwrap_or(block_bytes);
             return Err(OpenError::TooSmall { path: path.to_owned(), found_bytes: size_bytes, wanted_bytes });
         }
+        let in_memory = kind == Kind::File && is_in_memory(&file).map_err(os("examine"))?;
         Ok(Opened {
             file,
             path: path.to_owned(),
@@ -174,6 +178,8 @@ impl UringDrive {
             physical_block_bytes: physical_block_bytes.max(block_bytes),
             memory_align: memory_align.next_power_of_two(),
             direct: direct.is_some(),
+            in_memory,
+            is_loop: kind == Kind::Block && device_attribute(&stat, "loop").is_some(),
             can_discard: AtomicBool::new(kind == Kind::File || device_discards(&stat)),
             can_zero: AtomicBool::new(true),
             flushes: Arc::default(),
@@ -217,6 +223,12 @@ impl UringDrive {
         self.opened.direct
     }
 
+    /// Whether threads of the kernel's do what is in flight, on CPUs of this host: of a loop device, and of a file in
+    /// memory for what is longer than a poller moves itself. Who waits for it by looking may be in their way.
+    pub fn is_on_cpus(&self) -> bool {
+        self.opened.in_memory || self.opened.is_loop
+    }
+
     /// Whether discards reach the drive, as far as known: a file system may refuse the first one, after
     /// which this is `false`. Discards succeed all the same, without effect.
     pub fn can_discard(&self) -> bool {
@@ -247,6 +259,8 @@ impl Opened {
             physical_block_bytes: 512,
             memory_align: 4,
             direct: true,
+            in_memory: false,
+            is_loop: false,
             can_discard: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
             flushes: Arc::default(),
@@ -357,6 +371,10 @@ fn claim(file: &File) -> Result<(), Errno> {
     }
 }
 
+fn is_in_memory(file: &File) -> Result<bool, Errno> {
+    Ok(rustix::fs::fstatfs(file)?.f_type == libc::TMPFS_MAGIC)
+}
+
 /// Turns `O_DIRECT` on if the file has it; then the alignment of memory and of offsets that it wants.
 fn direct_alignment(stat: &Statx, file: &File) -> Result<Option<(u64, u64)>, Errno> {
     let reported = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
@@ -373,12 +391,16 @@ fn direct_alignment(stat: &Statx, file: &File) -> Result<Option<(u64, u64)>, Err
     }
 }
 
+/// A directory of a block device in sysfs, or of the disk that it is a partition of.
+fn device_attribute(stat: &Statx, name: &str) -> Option<PathBuf> {
+    let device = format!("/sys/dev/block/{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
+    ["", "../"].iter().map(|up| PathBuf::from(format!("{device}/{up}{name}"))).find(|path| path.is_dir())
+}
+
 /// What sysfs says about a block device; `true` where it says nothing, and the first discard will tell.
 fn device_discards(stat: &Statx) -> bool {
-    let device = format!("/sys/dev/block/{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
-    // A partition's queue is its disk's.
-    let limit = ["queue", "../queue"].iter().find_map(|queue| {
-        let text = fs::read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok()?;
+    let limit = device_attribute(stat, "queue").and_then(|queue| {
+        let text = fs::read_to_string(queue.join("discard_max_bytes")).ok()?;
         text.trim().parse::<u64>().ok()
     });
     limit.is_none_or(|limit| limit > 0)

@@ -22,9 +22,11 @@
 //! A ring is restricted before it runs: to reads, writes, flushes and fallocate, on the drive alone. Entries need no
 //! system call each, so no seccomp filter sees them.
 //!
-//! Not implemented: kernel-side polling (`IORING_SETUP_SQPOLL` costs a core per ring; `IORING_SETUP_IOPOLL` takes
-//! only reads and writes and needs poll queues in the driver), registered buffers, ranges smaller than the
-//! drive's logical block, growing or shrinking a drive that is open.
+//! Of a file on tmpfs short reads and writes pass the ring by: a system call each, since the kernel would hand each to
+//! a thread of its own. `docs/decisions/0026-io-uring-what-helps.md` has that, and what else was weighed.
+//!
+//! Not implemented: kernel-side polling (`IORING_SETUP_SQPOLL`, `IORING_SETUP_IOPOLL`), registered buffers, ranges
+//! smaller than the drive's logical block, growing or shrinking a drive that is open.
 
 #![allow(clippy::disallowed_methods, reason = "a drive that a killed daemon had may be released a little later")]
 

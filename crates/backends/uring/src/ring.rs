@@ -90,16 +90,22 @@ impl Ring {
 
     /// Takes a command in, or says how it ended already.
     pub(crate) fn submit(&mut self, io: Io, bounces: &mut Bounces) -> Result<(), (Io, Outcome)> {
-        if self.broken || self.free.is_empty() {
+        let Some(&index) = self.free.last().filter(|_| !self.broken) else {
             return Err((io, Err(DeviceError::Gone)));
+        };
+        let mut flight = Flight::start(io, &self.drive)?;
+        let slot = &mut self.slots[index as usize];
+        let epoch = self.writers.start(flight.command(), &self.drive.flushes);
+        if flight.moves_at_once(&self.drive) {
+            let outcome = flight.move_at_once(&mut slot.iovecs, &self.drive);
+            let (io, _) = flight.end();
+            let outcome = self.writers.end(&io.command, epoch, outcome, &self.drive.flushes);
+            return Err((io, outcome));
         }
-        let flight = Flight::start(io, &self.drive)?;
-        if let Some(index) = self.free.pop() {
-            let slot = &mut self.slots[index as usize];
-            slot.epoch = self.writers.start(flight.command(), &self.drive.flushes);
-            slot.flight = Some(flight);
-            self.queue(index, bounces);
-        }
+        slot.epoch = epoch;
+        slot.flight = Some(flight);
+        self.free.pop();
+        self.queue(index, bounces);
         Ok(())
     }
 

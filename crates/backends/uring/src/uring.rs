@@ -16,13 +16,13 @@ use crate::ring::Ring;
 /// One poller's queues on a [`UringDrive`](crate::UringDrive).
 ///
 /// It may be opened by any thread, and belongs to the one that first calls [`Backend::kick`]: from another one,
-/// commands end as [`DeviceError::Gone`]. Dropping it there waits until the drive is done with every
+/// commands that need a ring end as [`DeviceError::Gone`]. Dropping it there waits until the drive is done with every
 /// buffer; dropping it elsewhere leaks those that the drive may still write to.
 pub struct Uring {
     rings: Vec<Ring>,
     depth: u32,
     bounces: Bounces,
-    /// Refused commands.
+    /// Commands that ended when they were submitted: refused, or moved at once.
     ready: VecDeque<(HwqId, Done)>,
     /// Signalled by every ring, once somebody asked for it.
     wake: Option<OwnedFd>,
@@ -59,11 +59,11 @@ impl Backend for Uring {
     }
 
     fn submit(&mut self, hwq: HwqId, io: Io, _now: Nanos) {
-        let refused = match self.rings.get_mut(usize::from(hwq.0)) {
+        let ended = match self.rings.get_mut(usize::from(hwq.0)) {
             Some(ring) => ring.submit(io, &mut self.bounces),
             None => Err((io, Err(DeviceError::Gone))),
         };
-        if let Err((io, outcome)) = refused {
+        if let Err((io, outcome)) = ended {
             self.ready.push_back((hwq, io.done(outcome)));
         }
     }

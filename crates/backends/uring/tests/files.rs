@@ -13,8 +13,15 @@ use io_model::{Backend, DeviceError, HwqId, Io, Nanos, Op, Outcome, Place, Tenan
 const DRIVE: Place = Place::whole_drive(TenantId(0));
 
 fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+    directory_in(env!("CARGO_TARGET_TMPDIR"))
 }
+
+fn directory_in(place: &str) -> tempfile::TempDir {
+    tempfile::tempdir_in(place).expect("a directory")
+}
+
+/// A file of a disk's file system, and one that is memory: their data goes different ways.
+const PLACES: [&str; 2] = [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"];
 
 fn run(queues: &mut Uring, op: Op, offset_bytes: u64, memory: &Arc<Mapping>) -> Outcome {
     let command = DRIVE.command(op, offset_bytes, memory.len_bytes());
@@ -70,29 +77,63 @@ fn what_is_no_drive_is_refused() {
 
 #[test]
 fn a_file_cut_short_behind_our_back_is_a_medium_error() {
-    let directory = directory();
-    let path = directory.path().join("drive");
-    let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
-    let mut queues = drive.open_queues(1, 4).unwrap();
-    let memory = Mapping::anonymous(8192).unwrap();
-    assert_eq!(run(&mut queues, Op::Write, 512 << 10, &memory), Ok(()));
-    OpenOptions::new().write(true).open(&path).unwrap().set_len((512 << 10) + 4096).unwrap();
-    assert_eq!(run(&mut queues, Op::Read, 512 << 10, &memory), Err(DeviceError::Medium));
-    assert_eq!(run(&mut queues, Op::Read, (512 << 10) - 4096, &memory), Ok(()));
+    for place in PLACES {
+        let directory = directory_in(place);
+        let path = directory.path().join("drive");
+        let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+        let mut queues = drive.open_queues(1, 4).unwrap();
+        let memory = Mapping::anonymous(8192).unwrap();
+        assert_eq!(run(&mut queues, Op::Write, 512 << 10, &memory), Ok(()));
+        OpenOptions::new().write(true).open(&path).unwrap().set_len((512 << 10) + 4096).unwrap();
+        assert_eq!(run(&mut queues, Op::Read, 512 << 10, &memory), Err(DeviceError::Medium), "{place}");
+        assert_eq!(run(&mut queues, Op::Read, (512 << 10) - 4096, &memory), Ok(()), "{place}");
+    }
 }
 
 #[test]
 fn data_reaches_the_file() {
-    let directory = directory();
-    let path = directory.path().join("drive");
-    let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+    for place in PLACES {
+        let directory = directory_in(place);
+        let path = directory.path().join("drive");
+        let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+        let mut queues = drive.open_queues(1, 4).unwrap();
+        let memory = Mapping::anonymous(8192).unwrap();
+        memory.write_at(0, &[7; 8192]).unwrap();
+        assert_eq!(run(&mut queues, Op::Write, 4096, &memory), Ok(()));
+        let content = fs::read(&path).unwrap();
+        assert!(content[4096..12288].iter().all(|&byte| byte == 7), "{place}");
+        assert!(content[..4096].iter().chain(&content[12288..]).all(|&byte| byte == 0), "{place}");
+    }
+}
+
+/// The poller moves what is short, the kernel's threads what is long.
+#[test]
+fn of_a_file_in_memory_short_commands_end_as_they_are_submitted() {
+    let directory = directory_in("/dev/shm");
+    let drive = UringDrive::open(&directory.path().join("drive"), Kind::File, Some(1 << 20)).unwrap();
     let mut queues = drive.open_queues(1, 4).unwrap();
-    let memory = Mapping::anonymous(8192).unwrap();
-    memory.write_at(0, &[7; 8192]).unwrap();
-    assert_eq!(run(&mut queues, Op::Write, 4096, &memory), Ok(()));
-    let content = fs::read(&path).unwrap();
-    assert!(content[4096..12288].iter().all(|&byte| byte == 7));
-    assert!(content[..4096].iter().chain(&content[12288..]).all(|&byte| byte == 0));
+    for (op, len_bytes, at_once) in [
+        (Op::Write, 64 << 10, true),
+        (Op::Read, 64 << 10, true),
+        (Op::Write, (64 << 10) + 4096, false),
+        (Op::Read, (64 << 10) + 4096, false),
+    ] {
+        let memory = Mapping::anonymous(len_bytes).unwrap();
+        // In pieces, the way they are on both paths.
+        let mut buf = IoBuf::default();
+        let half = len_bytes as u64 / 8192 * 4096;
+        assert!(buf.push(&memory, half, len_bytes as u64 - half) && buf.push(&memory, 0, half));
+        let command = DRIVE.command(op, 4096, len_bytes as u64);
+        queues.submit(HwqId(0), Io { tag: 1, command, buf }, Nanos(0));
+        let mut outcome = None;
+        queues.reap(Nanos(0), &mut |_, done| outcome = Some(done.outcome));
+        assert_eq!(outcome, at_once.then_some(Ok(())), "{op:?} of {len_bytes} bytes before it was kicked");
+        while outcome.is_none() {
+            queues.kick();
+            queues.reap(Nanos(0), &mut |_, done| outcome = Some(done.outcome));
+        }
+        assert_eq!(outcome, Some(Ok(())));
+    }
 }
 
 #[test]

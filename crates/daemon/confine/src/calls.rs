@@ -206,7 +206,13 @@ const CHANGES: &[Call] = &[
     any(SYS_lchown),
 ];
 
-const POLLER: &[Call] = &[any(SYS_sched_setaffinity), (SYS_prctl, &[(0, Eq, PR_SET_TIMERSLACK as u64)])];
+const POLLER: &[Call] = &[
+    any(SYS_sched_setaffinity),
+    (SYS_prctl, &[(0, Eq, PR_SET_TIMERSLACK as u64)]),
+    // Of a drive that is a file in memory.
+    any(SYS_preadv2),
+    any(SYS_pwritev2),
+];
 
 /// Queues are opened, with their rings and memory, and devices made.
 const OWNER: &[Call] = &[

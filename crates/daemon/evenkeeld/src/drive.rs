@@ -33,6 +33,8 @@ pub struct Facts {
     pub discard: bool,
     /// It fetches by weighted round robin.
     pub weighted: bool,
+    /// Threads of this host do its commands: a poller that looks for completions may keep a CPU from them.
+    pub on_cpus: bool,
 }
 
 /// A drive that pollers open queues on; copies are the same drive. A wrapper of a drive is one too.
@@ -191,8 +193,9 @@ impl<D: Drive> AnyDrive for D {
         let built = policy.build(&shape).context("[policy]")?;
         let (queues, set_weights) = open(self, policy, &shape)?;
         let poller = Poller::new(queues, built, board, clock.now());
-        poller_thread::start(Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulses })
-            .with_context(|| format!("can't start poller {number}"))
+        let drive_on_cpus = Drive::facts(self).on_cpus;
+        let start = Start { number, poller, set_weights, behaviour, drive_on_cpus, cpu, clock, scanner, pulses };
+        poller_thread::start(start).with_context(|| format!("can't start poller {number}"))
     }
 }
 
@@ -210,7 +213,7 @@ fn open<D: Drive>(drive: &D, policy: &PolicyConfig, shape: &PollerShape) -> Resu
 /// Sets the weights of a drive's arbitration classes.
 pub type SetWeights = Box<dyn FnMut(WrrWeights) + Send>;
 
-const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true, weighted: false };
+const IN_MEMORY: Facts = Facts { block_bytes: 512, write_cache: false, discard: true, weighted: false, on_cpus: false };
 
 impl Drive for NullDrive {
     type Queues = Null;
@@ -267,7 +270,8 @@ impl Drive for UringDrive {
 
     fn facts(&self) -> Facts {
         let block_bytes = u32::try_from(self.block_bytes()).unwrap_or(u32::MAX);
-        Facts { block_bytes, write_cache: true, discard: self.can_discard(), weighted: false }
+        let (discard, on_cpus) = (self.can_discard(), self.is_on_cpus());
+        Facts { block_bytes, write_cache: true, discard, weighted: false, on_cpus }
     }
 
     fn zeroer(&self) -> Option<Box<dyn ZeroRange>> {

@@ -138,7 +138,7 @@ impl<D: PciDevice + 'static> Drive for ServedNvme<D> {
     fn facts(&self) -> Facts {
         let drive = &self.drive;
         let (block_bytes, write_cache, discard) = (drive.block_bytes(), drive.has_write_cache(), drive.can_discard());
-        Facts { block_bytes, write_cache, discard, weighted: drive.is_weighted() }
+        Facts { block_bytes, write_cache, discard, weighted: drive.is_weighted(), on_cpus: false }
     }
 
     fn open_queues(&self, hwqs: u16, depth: u32) -> Result<NvmeQueues> {

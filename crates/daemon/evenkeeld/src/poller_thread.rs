@@ -31,7 +31,8 @@ const HEALTH_PERIOD: Nanos = Nanos::from_millis(50);
 /// Messages between two iterations at most: tenants with many must not hold up the others' commands.
 const MESSAGES_PER_LOOK: u32 = 16;
 
-/// How long a poller that shares its CPU looks in vain before it gives way: as long as a fast drive takes.
+/// How long a poller that shares its CPU, or whose drive needs one, looks in vain before it gives way: as long as a
+/// fast drive takes.
 const LOOKS_IN_VAIN: Nanos = Nanos(10_000);
 
 /// How it gives way: as short a sleep as there is. It does not call `sched_yield`: pollers that do so in turn keep a
@@ -137,6 +138,8 @@ pub struct Start<S, B> {
     pub set_weights: Option<SetWeights>,
     /// At first.
     pub behaviour: Behaviour,
+    /// See [`Facts::on_cpus`](crate::drive::Facts::on_cpus).
+    pub drive_on_cpus: bool,
     /// Run on this CPU only.
     pub cpu: Option<u32>,
     /// The daemon's.
@@ -157,11 +160,12 @@ pub fn start<S: FrontEnd, B: Backend + Send + 'static>(
     let (sender, receiver) = channel();
     let waker = Arc::new(PollerWaker::new()?);
     let handle = PollerSender { sender, waker: Arc::clone(&waker) };
-    let Start { number, poller, set_weights, behaviour, cpu, clock, scanner, pulses } = start;
+    let Start { number, poller, set_weights, behaviour, drive_on_cpus, cpu, clock, scanner, pulses } = start;
     let runner = Runner {
         number,
         poller,
         behaviour,
+        drive_on_cpus,
         clock,
         waker,
         scanner,
@@ -185,6 +189,7 @@ struct Runner<S: FrontEnd, B> {
     number: usize,
     poller: Poller<S, B, AnyPolicy>,
     behaviour: Behaviour,
+    drive_on_cpus: bool,
     clock: Clock,
     waker: Arc<PollerWaker>,
     scanner: DoorbellScanner,
@@ -371,10 +376,14 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     }
 
     fn may_sleep(&mut self, now: Nanos) -> bool {
-        let idle = now - self.poller.last_progress() > self.behaviour.idle_after;
+        let quiet = now - self.poller.last_progress();
+        let idle = quiet > self.behaviour.idle_after;
+        // Who looks on may keep the very CPU that the drive waits for.
+        let gives_way = self.drive_on_cpus && self.poller.inflight() > 0 && quiet > LOOKS_IN_VAIN;
         self.unsettled.is_empty()
             && self.wakes_in_time()
             && match self.behaviour.mode {
+                _ if gives_way => true,
                 Mode::Event => true,
                 Mode::Adaptive => idle,
                 Mode::Polling => idle && !self.poller.sources_mut().any(|(_, front_end)| front_end.has_client()),
@@ -390,14 +399,17 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     /// Whether nothing is in flight, or what is would end a sleep.
     fn wakes_in_time(&self) -> bool {
         self.poller.inflight() == 0
-            || self.behaviour.mode == Mode::Event
-                && (self.drive_watch.is_some() || self.poller.backend().next_event().is_some())
+            || self.sleeps_in_flight() && (self.drive_watch.is_some() || self.poller.backend().next_event().is_some())
+    }
+
+    fn sleeps_in_flight(&self) -> bool {
+        self.behaviour.mode == Mode::Event || self.drive_on_cpus
     }
 
     /// For a poller that sleeps while commands are in flight. A drive that can't wake it has it spin, or keep to the
     /// drive's own forecast.
     fn watch_drive(&mut self) {
-        if self.behaviour.mode == Mode::Event && self.drive_watch.is_none() {
+        if self.sleeps_in_flight() && self.drive_watch.is_none() {
             let fd = self.poller.backend_mut().wake_fd().and_then(|fd| fd.try_clone_to_owned().ok());
             self.drive_watch = fd.and_then(|fd| self.waker.watch(fd).ok());
         }

@@ -30,7 +30,7 @@ const FORBIDDEN: [Trial; 9] = [
 ];
 
 /// What only some may do, and who.
-const FOR_SOME: [(Trial, &[ThreadKind]); 10] = [
+const FOR_SOME: [(Trial, &[ThreadKind]); 11] = [
     (("execute", || raw(libc::SYS_execve, [0; 3])), &[ThreadKind::Keeper]),
     (("a handler of signals", || raw(libc::SYS_rt_sigaction, [libc::SIGSYS as _, 0, 0])), &[ThreadKind::Keeper]),
     (("a process", || raw(libc::SYS_clone, [libc::SIGCHLD as _, 0, 0])), &[ThreadKind::Keeper]),
@@ -74,6 +74,7 @@ const FOR_SOME: [(Trial, &[ThreadKind]); 10] = [
             ThreadKind::Kept,
         ],
     ),
+    (("write to a drive in memory", || raw(libc::SYS_pwritev2, [-1, 0, 0])), &[ThreadKind::Poller, ThreadKind::Owner]),
 ];
 
 /// What every thread does.

@@ -139,6 +139,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         poller: Poller::new(drive, policy, Arc::new(Board::default()), clock.now()),
         set_weights: None,
         behaviour,
+        drive_on_cpus: false,
         cpu: None,
         clock,
         scanner: DoorbellScanner::start(std::time::Duration::from_millis(1)).unwrap(),
