@@ -68,6 +68,8 @@ pub(crate) struct Shares<'a> {
     pub(crate) span_ns: u64,
     /// The cost of all that the drive was given, if the policy reckons that.
     pub(crate) work: u64,
+    /// Of all that are there at some time, whichever poller serves them; a guaranteed tenant counts as 1.
+    pub(crate) weights: u64,
     /// What an HWQ holds.
     pub(crate) hwq_depth: u32,
     /// The poller's.
@@ -92,7 +94,7 @@ impl Shares<'_> {
             }
         }
         if let PolicyConfig::Evenkeel(_) = self.policy
-            && let Some((tenant, what)) = starving(contenders, self.work)
+            && let Some((tenant, what)) = starving(contenders, self.work, self.weights)
         {
             violate(Rule::NoStarvation, Some(tenant), format!("tenant {tenant}: {what}"));
         }

@@ -248,8 +248,8 @@ enum Flaw {
     TurnsTargets,
 }
 
-/// Time that one who is left a command now and then waits: no VQ of it waits long enough to starve.
-const TRICKLE: Nanos = Nanos::from_millis(1);
+/// Time from one command to the next of who is left one now and then: none of its VQs waits long enough to starve.
+const TRICKLE: Nanos = Nanos::from_micros(500);
 /// The loosest target beside which nothing is wrong.
 const TURNED_AT: Nanos = Nanos::from_micros(60);
 
@@ -314,18 +314,17 @@ impl Policy for Flawed {
     }
 
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        let is_victim = self.victims.contains(&slot);
-        if self.trickles && is_victim {
-            if now - self.heard >= TRICKLE {
-                self.heard = now;
-                self.inner.arrived(slot, 1, now);
-            }
-        } else if self.flaw != Flaw::Starves || !is_victim {
+        if !self.victims.contains(&slot) || self.flaw != Flaw::Starves && !self.trickles {
             self.inner.arrived(slot, backlog, now);
         }
     }
 
     fn next(&mut self, now: Nanos) -> Next {
+        if self.trickles && now - self.heard >= TRICKLE && !self.victims.is_empty() {
+            self.heard = now;
+            self.victims.rotate_left(1);
+            self.inner.arrived(self.victims[0], 1, now);
+        }
         if self.flaw == Flaw::Spins { Next::WaitUntil(now) } else { self.inner.next(now) }
     }
 
