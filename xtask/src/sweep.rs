@@ -55,7 +55,7 @@ struct Tally {
     next: AtomicU64,
     done: AtomicU64,
     ios: AtomicU64,
-    /// Seeds by why somebody was allowed to starve.
+    /// Seeds by why somebody was allowed to starve, or not to get its floor.
     excuses: Mutex<BTreeMap<&'static str, u64>>,
     bounds: Mutex<BoundCounts>,
     disks: Mutex<DiskCounts>,
@@ -135,7 +135,7 @@ fn sweep(options: &Options) -> Result<()> {
         failures.len()
     );
     for (why, seeds) in tally.excuses.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        println!("{seeds} seeds starved somebody: {why}");
+        println!("{seeds} seeds broke a rule that was forgiven: {why}");
     }
     let bounds = tally.bounds.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(

@@ -113,7 +113,24 @@ pub fn stats(snapshot: &Snapshot) -> String {
     for (name, bound) in snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.bound.as_ref()?))) {
         text += &format!("{name}: {}\n", grounds(bound));
     }
-    text + &foreseen(snapshot)
+    text + &foreseen(snapshot) + &prices(snapshot)
+}
+
+/// What each promise costs, and what holds others back.
+fn prices(snapshot: &Snapshot) -> String {
+    let mb_s = |bytes_s: f64| format!("{:.0} MB/s", bytes_s / 1e6);
+    let priced = snapshot.tenants.iter().filter_map(|t| Some((t, t.price.as_ref()?)));
+    let costs = priced.map(|(t, price)| {
+        let [now, without, looser] = [price.others_bw_bytes, price.without_bw_bytes, price.looser_bw_bytes].map(mb_s);
+        let target = span(price.looser_target_us);
+        format!(
+            "{}: by the model others get {now} beside its promise, {looser} with {target}, {without} without\n",
+            t.name
+        )
+    });
+    let held = snapshot.tenants.iter().filter_map(|t| Some((&t.name, t.held.as_ref()?)));
+    let held = held.map(|(name, held)| format!("{name}: held back by {}\n", held.in_words()));
+    costs.chain(held).collect()
 }
 
 /// What was predicted beside what came of it, and whose fault a broken promise is. Empty where nothing is known of

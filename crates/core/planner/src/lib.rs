@@ -11,7 +11,7 @@
 //! | `floors` | what tenants are to get at least: whether it fits: [`judge_floors`] |
 //! | `verdict` | which promises hold, and what is in the way: [`judge`] |
 //! | `outcome` | both together, and who asks: [`Outcome`], [`Planner`] |
-//! | `price` | what a promise costs the others: [`prices`] |
+//! | `price` | what a promise costs the others: [`price`](price()), [`prices`] |
 //! | `setting`, `advice` | the smallest change that makes promises hold: [`advise`], [`Change`] |
 //! | `solve` | settings at which every promise holds: [`solve`] |
 
@@ -41,7 +41,7 @@ pub use floors::{FloorForecast, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use model::Tail;
 pub use outcome::{Outcome, Planner};
-pub use price::{Price, prices};
+pub use price::{Price, price, prices};
 pub use setting::Setting;
 pub use solve::{Solution, Unsolved, solve};
 pub use verdict::{Obstacle, Promise, Verdict, judge};

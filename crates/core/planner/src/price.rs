@@ -27,31 +27,39 @@ pub struct Price {
     pub looser_bytes_s: f64,
 }
 
-/// What each of the first promises costs, under a policy that holds others back for them; none under another. `outcome`
-/// is that of `policy` and `tenants`.
+/// What each of the first promises costs: see [`price`].
 pub fn prices(planner: &Planner<'_>, policy: &PolicyConfig, tenants: &[Tenant], outcome: &Outcome) -> Vec<Price> {
+    (0..tenants.len()).filter_map(|tenant| price(planner, policy, tenants, outcome, tenant)).take(PRICED).collect()
+}
+
+/// What the promise to the tenant of that index costs, under a policy that holds others back for it; `None` under
+/// another, and where it was promised no latency. `outcome` is that of `policy` and `tenants`. Asks the model twice.
+pub fn price(
+    planner: &Planner<'_>,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    outcome: &Outcome,
+    tenant: usize,
+) -> Option<Price> {
+    let (target, percentile) = tenants.get(tenant)?.class.promise()?;
     if !policy.kind().throttles_best_effort() {
-        return Vec::new();
+        return None;
     }
-    let others = |tenant: usize, class: Class| {
+    let others = |class: Class| {
         let mut changed = tenants.to_vec();
         changed[tenant].class = class;
         let outcome = planner.outcome(policy, &changed).ok()?;
         // The same tenants are counted, whatever this one is.
         Some(outcome.best_effort_bytes_s(tenants))
     };
-    let price = |(at, tenant): (usize, &Tenant)| {
-        let (target, percentile) = tenant.class.promise()?;
-        let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));
-        Some(Price {
-            tenant: at,
-            others_bytes_s: outcome.best_effort_bytes_s(tenants),
-            without_bytes_s: others(at, Class::BestEffort { weight: 1 })?,
-            looser,
-            looser_bytes_s: others(at, Class::Guaranteed { latency_target: Some(looser), percentile })?,
-        })
-    };
-    tenants.iter().enumerate().filter_map(price).take(PRICED).collect()
+    let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));
+    Some(Price {
+        tenant,
+        others_bytes_s: outcome.best_effort_bytes_s(tenants),
+        without_bytes_s: others(Class::BestEffort { weight: 1 })?,
+        looser,
+        looser_bytes_s: others(Class::Guaranteed { latency_target: Some(looser), percentile })?,
+    })
 }
 
 #[cfg(test)]

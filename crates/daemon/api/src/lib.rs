@@ -30,7 +30,7 @@ pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, M
 pub use namespaces::{Attach, Attachment, Namespace};
 pub use rest::{Rest, api_path};
 use serde::{Deserialize, Serialize};
-pub use snapshot::{BlameRow, BoundRow, DrivePolicy, PollerRow, Predicted, Snapshot, TenantRow};
+pub use snapshot::{BlameRow, BoundRow, DrivePolicy, HeldRow, PollerRow, Predicted, PriceRow, Snapshot, TenantRow};
 pub use why::{Did, MAX_TRACE_S, MAX_WHY_MS, NeighbourThen, Remedy, TraceAsked, Why, WhyAsked, trace_end, trace_ended};
 
 /// The longest span that a client may ask for: until then the daemon keeps what its answer starts from.

@@ -114,6 +114,53 @@ pub struct TenantRow {
     pub kept: Option<bool>,
     /// Whose fault it was if they did not.
     pub blame: Option<BlameRow>,
+    /// What the promise of a latency costs the others; none where the policy holds nobody back for it, nothing was
+    /// asked, or there is no model. Of many promises only the first ones have it.
+    #[serde(default)]
+    pub price: Option<PriceRow>,
+    /// What keeps a best-effort tenant from more under such a policy; none where nothing was asked.
+    #[serde(default)]
+    pub held: Option<HeldRow>,
+}
+
+/// What tenants without a latency target get together, as the model says for the load that was measured: bytes per
+/// second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PriceRow {
+    /// Beside the promise.
+    pub others_bw_bytes: f64,
+    /// If the tenant were a best-effort one.
+    pub without_bw_bytes: f64,
+    /// A target about half as long again, µs.
+    pub looser_target_us: f64,
+    /// Beside that.
+    pub looser_bw_bytes: f64,
+}
+
+/// What keeps a tenant from more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldRow {
+    /// `promise`: others have no more work with the drive than one leaves them; `floor`: another one's goes first;
+    /// `limits`: its own; `depth`: the drive has all that it asks for; `share`: others have theirs; `poller`: its CPU
+    /// does no more; `drive`: that does no more.
+    pub by: String,
+    /// Whose promise or floor.
+    pub whose: Option<String>,
+}
+
+impl HeldRow {
+    /// For a table: `the promise to "db"`.
+    pub fn in_words(&self) -> String {
+        let whose = self.whose.as_deref().unwrap_or("");
+        match self.by.as_str() {
+            "promise" => format!("the promise to {whose:?}"),
+            "floor" => format!("the floor of {whose:?}"),
+            "limits" => "its own limits".to_owned(),
+            "depth" => "nothing: the drive has all that it asks for".to_owned(),
+            "share" => "its share beside the others".to_owned(),
+            by => format!("the {by}"),
+        }
+    }
 }
 
 /// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).

@@ -59,7 +59,7 @@ impl Said {
 }
 
 /// Who moves that part of all bytes and more leaves others short.
-const A_LOT: f64 = 0.3;
+pub const A_LOT: f64 = 0.3;
 
 /// All that the configuration and the plan say of the tenants that are there. The daemon's owner changes it and hands
 /// out copies.
@@ -129,6 +129,16 @@ impl Foresight {
     /// bytes a second, and the part of reads.
     pub fn held_by(&self, name: &str, iops: f64, bytes_s: f64, read_share: f64) -> Option<&str> {
         self.tenants.values().find(|said| said.name == name)?.held_by(iops, bytes_s, read_share)
+    }
+
+    /// What a tenant is taken to ask for.
+    pub fn asks_of(&self, id: TenantId) -> Option<&planner::Tenant> {
+        self.tenants.get(&id).map(|said| &said.asks)
+    }
+
+    /// Whether what a tenant did is all that its limits let it do: see [`held_by`](Self::held_by).
+    pub fn limits_reached(&self, id: TenantId, iops: f64, bytes_s: f64, read_share: f64) -> bool {
+        self.tenants.get(&id).is_some_and(|said| said.held_by(iops, bytes_s, read_share).is_some())
     }
 
     /// The drive and host of the model, with the policy in force; `None` where the model could only mislead.

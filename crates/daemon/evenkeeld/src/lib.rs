@@ -39,6 +39,7 @@ mod disks;
 mod doorbell_scanner;
 mod drive;
 mod events;
+mod explain;
 mod foreign_pages;
 pub mod foresight;
 mod front_end;

@@ -171,6 +171,7 @@ impl Mark {
         let foresight = &drive.foresight;
         let mut observed = self.measure(now, &drive.board, foresight);
         foresight.predict(&mut observed);
+        foresight.explain(&mut observed);
         let starved = self.starved(now);
         let blame = |tenant: &Observed| foresight.blame(&observed, starved, tenant.id);
         let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
@@ -274,6 +275,8 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         predicted: None,
         kept,
         blame: None,
+        price: None,
+        held: None,
     };
     let outage = Nanos(new.outage_ns - old.outage_ns);
     Observed { id: probes.tenant(), commands: completed, span, outage, row, measured }

@@ -125,6 +125,7 @@ impl<'a, P: Policy> Engine<'a, P> {
         let cost = match &scenario.policy {
             PolicyConfig::Mqfq(config) => Some(config.cost),
             PolicyConfig::Fair(config) => Some(config.cost),
+            PolicyConfig::Evenkeel(config) => Some(config.cost),
             PolicyConfig::Drr(_) => Some(Cost::default()),
             _ => None,
         };
@@ -438,8 +439,11 @@ impl<'a, P: Policy> Engine<'a, P> {
         let Scenario { policy, warmup, duration, hwq_depth, tenants, .. } = self.scenario;
         let mut ledger = self.ledger.borrow_mut();
         ledger.set_now(self.now_ns);
+        let given = (0..).zip(&self.measured_from).map(|(tenant, from)| ledger.service(tenant).cost - from.cost);
+        let work: u64 = given.sum();
+        let weights = self.terms.iter().map(|terms| u64::from(terms.class.weight().unwrap_or(1))).sum();
         for (node, hwqs) in self.nodes.iter().zip(self.scenario.poller_hwqs()) {
-            let shares = Shares { policy, span_ns: duration.0, hwq_depth: *hwq_depth, hwqs };
+            let shares = Shares { policy, span_ns: duration.0, work, weights, hwq_depth: *hwq_depth, hwqs };
             let contenders = node.members.iter().map(|&tenant| {
                 let guest = &self.guests[usize::from(tenant)];
                 let port = guest.port.borrow();
@@ -452,7 +456,7 @@ impl<'a, P: Policy> Engine<'a, P> {
                 Contender { tenant, terms, changed, always_waiting, rogue: port.rogue, kind, from, to }
             });
             let contenders: Vec<Contender> = contenders.collect();
-            shares.check(&contenders, &mut |rule, what| ledger.violate(rule, || what));
+            shares.check(&contenders, &mut |rule, tenant, what| ledger.violate_of(rule, tenant, || what));
         }
     }
 

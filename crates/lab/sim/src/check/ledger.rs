@@ -151,13 +151,18 @@ impl Ledger {
     }
 
     pub(crate) fn violate(&mut self, rule: Rule, what: impl FnOnce() -> String) {
-        self.book.write(self.now_ns, rule, None, what);
+        self.violate_of(rule, None, what);
+    }
+
+    /// The same, about a tenant that waits.
+    pub(crate) fn violate_of(&mut self, rule: Rule, tenant: Option<u16>, what: impl FnOnce() -> String) {
+        self.book.write(self.now_ns, rule, tenant, what);
     }
 
     /// One of a tenant's VQs is passed over.
     pub(crate) fn starves(&mut self, tenant: u16, vq: usize, waits_ns: u64) {
         let what = || format!("tenant {tenant}: VQ {vq} was not served for {waits_ns} ns, others were");
-        self.book.write(self.now_ns, Rule::NoStarvation, Some(tenant), what);
+        self.violate_of(Rule::NoStarvation, Some(tenant), what);
     }
 
     pub(crate) fn service(&self, tenant: u16) -> Service {

@@ -7,6 +7,7 @@
 //! | `space` | whose each byte of the drive is, while disks come, grow and go |
 //! | `watch`, `turns` | who waits while others are served |
 //! | `shares` | weights over the measured time |
+//! | `least` | what is left to everybody over the measured time, under `evenkeel` |
 //! | `limits` | IOPS and bandwidth ceilings over any span |
 //! | `bound` | no command takes longer than what was vouched for |
 //! | `classes` | weights of classes over the measured time, under `wrr` and `drr` |
@@ -16,6 +17,7 @@
 
 mod bound;
 mod classes;
+mod least;
 mod ledger;
 mod limits;
 mod shares;
@@ -60,10 +62,14 @@ pub enum Rule {
     /// overwritten.
     Space,
     /// A queue with commands waiting is served: not held for longer than the scenario's limit while others are
-    /// served many times its turn.
+    /// served many times its turn; and under `evenkeel` who always asks gets a hundredth of what its weight would give.
     NoStarvation,
     /// Tenants that always have work get what their weights say (`mqfq`, `fair`, `wrr`, `drr`).
     Shares,
+    /// Who always asks gets its floor, where the drive can give all of them; else all get the same part (`evenkeel`).
+    Floors,
+    /// A looser promise costs others no more, and a tighter one no less (`evenkeel`).
+    Monotone,
     /// Nobody gets more than its limits.
     Limits,
     /// No command takes longer than the bound that the policy vouched for, while what it rests on holds (`lpns`).

@@ -4,6 +4,7 @@ use policy::{COST_UNIT, Class, FairConfig, PolicyConfig, Terms};
 
 use super::Rule;
 use super::classes::{unequal_in_bytes, unequal_in_commands};
+use super::least::starving;
 use super::ledger::Service;
 
 /// `fair` moves weights between tenants by up to 4 either way as their latencies drift, and adds up to the configured
@@ -37,16 +38,25 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    fn weight(&self, guaranteed_weight: u32) -> f64 {
+    pub(super) fn weight(&self, guaranteed_weight: u32) -> f64 {
         match self.terms.class {
             Class::Guaranteed { .. } => guaranteed_weight.into(),
             Class::BestEffort { weight } => weight.into(),
         }
     }
 
+    pub(super) fn cost(&self) -> f64 {
+        (self.to.cost - self.from.cost) as f64
+    }
+
     /// Cost per weight.
     fn share(&self, guaranteed_weight: u32) -> f64 {
-        (self.to.cost - self.from.cost) as f64 / self.weight(guaranteed_weight)
+        self.cost() / self.weight(guaranteed_weight)
+    }
+
+    /// Nothing but others' commands keeps it from more.
+    pub(super) fn asks_all_along(&self) -> bool {
+        self.always_waiting && !self.changed && self.terms.limits.is_empty()
     }
 }
 
@@ -56,6 +66,10 @@ pub(crate) struct Shares<'a> {
     pub(crate) policy: &'a PolicyConfig,
     /// The measured time.
     pub(crate) span_ns: u64,
+    /// The cost of all that the drive was given, if the policy reckons that.
+    pub(crate) work: u64,
+    /// Of all that are there at some time, whichever poller serves them; a guaranteed tenant counts as 1.
+    pub(crate) weights: u64,
     /// What an HWQ holds.
     pub(crate) hwq_depth: u32,
     /// The poller's.
@@ -64,21 +78,25 @@ pub(crate) struct Shares<'a> {
 
 impl Shares<'_> {
     /// Checks the tenants of one poller.
-    pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, String)) {
+    pub(crate) fn check(&self, contenders: &[Contender], violate: &mut dyn FnMut(Rule, Option<u16>, String)) {
         if let PolicyConfig::Fair(_) = self.policy
             && contenders.iter().map(|one| one.to.commands - one.from.commands).sum::<u64>()
                 < FAIR_FILLS * u64::from(self.hwq_depth)
         {
             return;
         }
-        let counts = |one: &&Contender| one.always_waiting && !one.changed && one.terms.limits.is_empty();
-        let busy: Vec<_> = contenders.iter().filter(counts).collect();
+        let busy: Vec<_> = contenders.iter().filter(|one| one.asks_all_along()).collect();
         for (at, one) in busy.iter().enumerate() {
             for other in &busy[at + 1..] {
                 if let Some(what) = self.unequal(one, other).or_else(|| self.unequal_classes(one, other, contenders)) {
-                    violate(Rule::Shares, format!("tenants {} and {}: {what}", one.tenant, other.tenant));
+                    violate(Rule::Shares, None, format!("tenants {} and {}: {what}", one.tenant, other.tenant));
                 }
             }
+        }
+        if let PolicyConfig::Evenkeel(_) = self.policy
+            && let Some((tenant, what)) = starving(contenders, self.work, self.weights)
+        {
+            violate(Rule::NoStarvation, Some(tenant), format!("tenant {tenant}: {what}"));
         }
     }
 

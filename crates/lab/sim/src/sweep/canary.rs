@@ -2,11 +2,12 @@
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::{
-    AnyPolicy, ArbitratedConfig, Bound, Cost, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Passthrough, Policy,
-    PolicyConfig, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
+    AnyPolicy, ArbitratedConfig, Bound, Cost, EvenkeelConfig, Floor, K2Config, Limits, LpnsConfig, MqfqConfig, Next,
+    Passthrough, Policy, PolicyConfig, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot,
 };
 use ssd_model::{Placement, Profile};
 
+use super::ours::{Judged, judge as judge_ours};
 use crate::sabotage::Sabotage;
 use crate::workload::{BlockSize, Fio, Workload};
 use crate::{Change, ChangeKind, FREE, GuestCosts, Layout, Report, Rule, Scenario, ScenarioError, Tenant, play};
@@ -44,6 +45,9 @@ pub fn canaries() -> Vec<Canary> {
         ("a drr that charges commands instead of bytes", Flaw::ChargesCommands, Rule::Shares),
         ("a drr that forgets debts", Flaw::ForgetsDebts, Rule::Shares),
         ("an lpns whose cap best effort does not feel", Flaw::ExceedsBound, Rule::Bound),
+        ("a policy that leaves a tenant a command now and then", Flaw::Trickles, Rule::NoStarvation),
+        ("an evenkeel that forgets floors", Flaw::ForgetsFloors, Rule::Floors),
+        ("an evenkeel that gives others less beside a looser target", Flaw::TurnsTargets, Rule::Monotone),
     ];
     let parts = [
         ("a drive that completes twice", Sabotage::DeliverTwice, Rule::ExactlyOnce),
@@ -160,6 +164,15 @@ fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
         Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
         Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
         Flaw::ExceedsBound => promised(),
+        Flaw::Trickles => scenario(ours()),
+        Flaw::ForgetsFloors => with_floor(),
+        Flaw::TurnsTargets => {
+            // Nobody takes what the victim does not get.
+            let mut scenario = with_floor();
+            scenario.tenants.truncate(2);
+            scenario.tenants[1].terms.floor = Floor::default();
+            scenario
+        }
     };
     scenario.tenants[0].terms.limits = match flaw {
         Flaw::ExceedsLimits => Limits { rw_ios_per_sec: 50_000, ..Limits::default() },
@@ -169,12 +182,39 @@ fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
     };
     let mut build = |shape: &PollerShape| {
         let inner = match flaw {
-            Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights => Passthrough::new(shape.hwqs, shape.hwq_depth).into(),
+            Flaw::Starves | Flaw::Spins | Flaw::IgnoresWeights | Flaw::Trickles => {
+                Passthrough::new(shape.hwqs, shape.hwq_depth).into()
+            }
             _ => scenario.policy.build(shape)?,
         };
-        Ok(Flawed { inner, flaw, victims: Vec::new() })
+        Ok(Flawed { inner, flaw, victims: Vec::new(), trickles: flaw == Flaw::Trickles, heard: Nanos(0) })
     };
-    play(&scenario, &mut build, Sabotage::None)
+    let mut play_it = |scenario: &Scenario| play(scenario, &mut build, Sabotage::None);
+    match flaw {
+        Flaw::ForgetsFloors | Flaw::TurnsTargets => {
+            let Judged { report, violations, .. } = judge_ours(&scenario, &mut play_it)?;
+            Ok(Report { broken: violations, ..report })
+        }
+        _ => play_it(&scenario),
+    }
+}
+
+fn ours() -> PolicyConfig {
+    PolicyConfig::Evenkeel(EvenkeelConfig::p5800x())
+}
+
+/// A promise beside a tenant with a floor and one that would take all of the drive.
+fn with_floor() -> Scenario {
+    let mut scenario = scenario(ours());
+    let busy = scenario.tenants[1].clone();
+    let first = &mut scenario.tenants[0];
+    first.terms = Terms::guaranteed(Some(TURNED_AT));
+    first.workload = Workload::Fio(Fio::random_4k(1, 1, 100));
+    scenario.tenants[1].terms.floor = Floor { ios_per_sec: 300_000, mbytes_per_sec: 0 };
+    scenario.tenants.push(Tenant { terms: Terms::best_effort(16), ..busy });
+    scenario.warmup = Nanos::from_millis(200);
+    scenario.duration = Nanos::from_millis(100);
+    scenario
 }
 
 /// What is wrong with a policy.
@@ -200,7 +240,18 @@ enum Flaw {
     ForgetsDebts,
     /// Takes best effort's commands for flushes, which cost next to nothing.
     ExceedsBound,
+    /// Hears of tenant 1's commands once in a while.
+    Trickles,
+    /// Takes no notice of floors.
+    ForgetsFloors,
+    /// The same as `Trickles`, beside a target that is looser than a certain one.
+    TurnsTargets,
 }
+
+/// Time from one command to the next of who is left one now and then: none of its VQs waits long enough to starve.
+const TRICKLE: Nanos = Nanos::from_micros(500);
+/// The loosest target beside which nothing is wrong.
+const TURNED_AT: Nanos = Nanos::from_micros(60);
 
 impl Flaw {
     /// What it takes terms for.
@@ -210,6 +261,7 @@ impl Flaw {
             Self::ExceedsLimits => terms.limits.rw_ios_per_sec += terms.limits.rw_ios_per_sec / 5,
             Self::ForgetsLimits => terms.limits = Limits::default(),
             Self::IgnoresClasses => terms.priority = TenantPriority::default(),
+            Self::ForgetsFloors => terms.floor = Floor::default(),
             _ => {}
         }
         terms
@@ -233,6 +285,10 @@ struct Flawed {
     flaw: Flaw,
     /// Tenant 1's slots.
     victims: Vec<VqSlot>,
+    /// Hears of them once in a while only.
+    trickles: bool,
+    /// When it heard of them last.
+    heard: Nanos,
 }
 
 impl Policy for Flawed {
@@ -240,6 +296,8 @@ impl Policy for Flawed {
         if vq.tenant == TenantId(1) {
             self.victims.push(slot);
         }
+        let is_looser = terms.class.latency_target().is_some_and(|target| target > TURNED_AT);
+        self.trickles |= self.flaw == Flaw::TurnsTargets && is_looser;
         self.inner.attach(slot, vq, tenant, &self.flaw.understands(terms), now);
     }
 
@@ -256,12 +314,17 @@ impl Policy for Flawed {
     }
 
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        if self.flaw != Flaw::Starves || !self.victims.contains(&slot) {
+        if !self.victims.contains(&slot) || self.flaw != Flaw::Starves && !self.trickles {
             self.inner.arrived(slot, backlog, now);
         }
     }
 
     fn next(&mut self, now: Nanos) -> Next {
+        if self.trickles && now - self.heard >= TRICKLE && !self.victims.is_empty() {
+            self.heard = now;
+            self.victims.rotate_left(1);
+            self.inner.arrived(self.victims[0], 1, now);
+        }
         if self.flaw == Flaw::Spins { Next::WaitUntil(now) } else { self.inner.next(now) }
     }
 

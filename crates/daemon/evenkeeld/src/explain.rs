@@ -1,0 +1,183 @@
+//! What each promise costs the others now, and what holds back those who were promised no latency: of the load that is
+//! measured. Asked for by `evenkeel stats`, on the thread that answers it.
+
+use std::time::{Duration, Instant};
+
+use api::{HeldRow, PriceRow};
+use planner::{LimitedBy, Planner, Price, Tenant, price};
+
+use crate::foresight::{A_LOT, Foresight, Observed};
+
+/// How long prices may take on a drive. Those of the promises that are left are not told.
+const PRICES_LIMIT: Duration = Duration::from_millis(200);
+/// Who waits for less than that part of a command's time has all that it asks for with the drive.
+const WAITS: f64 = 0.1;
+
+impl Foresight {
+    /// Fills in what each promise costs and what holds others back; nothing where the policy holds nobody back for
+    /// promises, or the model could only mislead.
+    pub fn explain(&self, observed: &mut [Observed]) {
+        let Some((site, policy)) = self.model().filter(|(_, policy)| policy.kind().throttles_best_effort()) else {
+            return;
+        };
+        let asking = |at: usize| Some((at, observed[at].measured.as_demand(self.asks_of(observed[at].id)?)?));
+        let (places, tenants): (Vec<usize>, Vec<Tenant>) = (0..observed.len()).filter_map(asking).unzip();
+        if tenants.is_empty() {
+            return;
+        }
+        let planner = Planner::new(site);
+        let Ok(outcome) = planner.outcome(policy, &tenants) else { return };
+        let deadline = Instant::now() + PRICES_LIMIT;
+        let priced = (0..tenants.len()).take_while(|_| Instant::now() < deadline);
+        let prices: Vec<Price> =
+            priced.filter_map(|tenant| price(&planner, policy, &tenants, &outcome, tenant)).collect();
+        let whose = strictest(&prices, &tenants).map(|tenant| observed[places[tenant]].row.name.clone());
+        for (at, forecast) in places.iter().zip(&outcome.forecast.tenants) {
+            observed[*at].row.held = self.held(observed, *at, forecast.limited_by, whose.as_deref());
+        }
+        for price in &prices {
+            observed[places[price.tenant]].row.price = Some(row(price));
+        }
+    }
+
+    /// What holds a tenant back that asks: what was measured first, then what the model takes for its limit. `whose`:
+    /// the promise for which others are held back.
+    fn held(&self, observed: &[Observed], at: usize, limited_by: LimitedBy, whose: Option<&str>) -> Option<HeldRow> {
+        let Observed { id, row, measured, .. } = &observed[at];
+        row.weight?;
+        let by = |by: &str, whose: Option<&str>| Some(HeldRow { by: by.to_owned(), whose: whose.map(str::to_owned) });
+        if row.waited_us < row.mean_us * WAITS {
+            return by("depth", None);
+        }
+        if self.limits_reached(*id, row.iops, row.bw_bytes, measured.read_share) {
+            return by("limits", None);
+        }
+        if limited_by == LimitedBy::Throttle {
+            return by("promise", whose);
+        }
+        let all_bytes: f64 = observed.iter().map(|it| it.row.bw_bytes).sum();
+        let others = || observed.iter().enumerate().filter(|(other, it)| *other != at && !it.measured.is_idle());
+        let with_floor = others().filter(|(_, it)| it.row.floor.is_some() && it.row.bw_bytes > all_bytes * A_LOT);
+        let heaviest = with_floor.max_by(|(_, one), (_, other)| one.row.bw_bytes.total_cmp(&other.row.bw_bytes));
+        match (heaviest, limited_by) {
+            (Some((_, it)), _) => by("floor", Some(&it.row.name)),
+            (None, LimitedBy::Poller) => by("poller", None),
+            (None, LimitedBy::Share) if others().next().is_some() => by("share", None),
+            (None, _) => by("drive", None),
+        }
+    }
+}
+
+/// Whose promise leaves others least: the one without which they would get most, and of several alike the one with the
+/// lowest target.
+fn strictest(prices: &[Price], tenants: &[Tenant]) -> Option<usize> {
+    let most = prices.iter().map(|price| price.without_bytes_s).fold(0.0, f64::max);
+    let alike = prices.iter().filter(|price| price.without_bytes_s >= most * 0.99);
+    alike.map(|price| price.tenant).min_by_key(|tenant| tenants[*tenant].target())
+}
+
+fn row(price: &Price) -> PriceRow {
+    PriceRow {
+        others_bw_bytes: price.others_bytes_s,
+        without_bw_bytes: price.without_bytes_s,
+        looser_target_us: price.looser.as_micros_f64(),
+        looser_bw_bytes: price.looser_bytes_s,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use config::Config;
+    use io_model::{Nanos, TenantId};
+    use planner::Measured;
+    use promises::planning;
+    use ssd_model::Profile;
+
+    use super::*;
+
+    const FILE: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64MiB\"\n\
+        [policy]\nname = \"evenkeel\"\n\
+        [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"50us\"\n\
+        [[tenant]]\nname = \"batch\"\nsize = \"8MiB\"\n\
+        [[tenant]]\nname = \"web\"\nsize = \"8MiB\"\nrw_iops = \"20k\"\n\
+        [[tenant]]\nname = \"log\"\nsize = \"8MiB\"\nmin_iops = \"10k\"\n";
+
+    fn foresight(text: &str) -> Foresight {
+        let config = Config::parse(Path::new("ek.toml"), text).expect("good");
+        let profile = Profile::by_name("p5800x").expect("built in");
+        let mut foresight = Foresight::new(&config, &profile, planning::policy(&config, &profile));
+        for (id, tenant) in (1..).zip(&config.tenants) {
+            foresight.set(TenantId(id), tenant, false);
+        }
+        foresight
+    }
+
+    /// So many commands of 16 KiB at a time, of which that part of the time passed in the queue.
+    fn observed(foresight: &Foresight, id: u32, depth: f64, iops: f64, waited: f64) -> Observed {
+        let mean_ns = if iops > 0.0 { depth * 1e9 / iops } else { 0.0 };
+        let mean_us = mean_ns / 1e3;
+        let row = serde_json::json!({
+            "name": "", "drive": "fast", "class": "", "weight": (id > 1).then_some(1),
+            "latency_target_us": (id == 1).then_some(50.0), "limits": null, "priority": null, "overcommit": false,
+            "demand": "", "assumed": true, "iops": iops, "bw_bytes": iops * 16_384.0, "mean_us": mean_us,
+            "waited_us": mean_us * waited, "served_us": mean_us * (1.0 - waited), "p50_us": 0.0, "p99_us": 0.0,
+            "p999_us": 0.0, "p9999_us": 0.0, "bound_us": null, "bound": null, "violations": 0, "errors": 0, "hwqs": [],
+            "predicted": null, "kept": null, "blame": null
+        });
+        let mut row = serde_json::from_value(row).expect("a row");
+        foresight.describe(TenantId(id), &mut row);
+        let mean = Nanos(mean_ns as u64);
+        let measured =
+            Measured { iops, read_share: 0.0, mean_len_bytes: 16_384.0, mean, at_percentile: mean, served: mean };
+        Observed { id: TenantId(id), span: Nanos::from_millis(1_000), commands: 1, outage: Nanos(0), row, measured }
+    }
+
+    #[test]
+    fn a_promise_has_a_price_and_each_one_is_told_what_holds_it_back() {
+        let foresight = foresight(FILE);
+        let of = |id, depth, iops, waited| observed(&foresight, id, depth, iops, waited);
+        let mut all = [
+            of(1, 1.0, 30_000.0, 0.1),
+            of(2, 256.0, 40_000.0, 0.9),
+            of(3, 32.0, 20_000.0, 0.9),
+            of(4, 8.0, 9_000.0, 0.02),
+        ];
+        foresight.explain(&mut all);
+        let price = all[0].row.price.as_ref().expect("a price");
+        assert_eq!(price.looser_target_us, 75.0);
+        assert!(
+            price.others_bw_bytes < price.looser_bw_bytes && price.looser_bw_bytes < price.without_bw_bytes,
+            "{price:?}"
+        );
+        let held = |at: usize| all[at].row.held.as_ref().map(HeldRow::in_words);
+        assert_eq!(held(0), None);
+        assert_eq!(held(1).as_deref(), Some("the promise to \"db\""));
+        assert_eq!(held(2).as_deref(), Some("its own limits"));
+        assert_eq!(held(3).as_deref(), Some("nothing: the drive has all that it asks for"));
+    }
+
+    #[test]
+    fn where_the_promised_one_is_silent_floors_and_shares_hold_others_back() {
+        let foresight = foresight(FILE);
+        let of = |id, depth, iops, waited| observed(&foresight, id, depth, iops, waited);
+        let held = |log_iops: f64| {
+            let mut all = [of(1, 0.0, 0.0, 0.0), of(2, 256.0, 40_000.0, 0.9), of(4, 256.0, log_iops, 0.9)];
+            foresight.explain(&mut all);
+            assert_eq!((&all[0].row.price, &all[0].row.held), (&None, &None));
+            all[1].row.held.as_ref().map(HeldRow::in_words)
+        };
+        assert_eq!(held(40_000.0).as_deref(), Some("the floor of \"log\""));
+        assert_eq!(held(4_000.0).as_deref(), Some("its share beside the others"));
+    }
+
+    #[test]
+    fn a_policy_that_holds_nobody_back_has_no_prices() {
+        let text = FILE.replace("\"evenkeel\"", "\"fair\"").replace("min_iops = \"10k\"\n", "");
+        let foresight = foresight(&text);
+        let mut all = [observed(&foresight, 1, 1.0, 30_000.0, 0.1), observed(&foresight, 2, 256.0, 40_000.0, 0.9)];
+        foresight.explain(&mut all);
+        assert!(all.iter().all(|it| it.row.price.is_none() && it.row.held.is_none()));
+    }
+}

@@ -1,0 +1,245 @@
+//! What `evenkeel` is held to over a longer time, and played again on other terms: floors, and that a looser promise
+//! never costs others more.
+
+use fastrand::Rng;
+use io_model::{Nanos, Op};
+use planner::drive_figures;
+use policy::{COST_UNIT, Class, EvenkeelConfig, Floor, Limits, PolicyConfig, Terms};
+use ssd_model::Profile;
+
+use crate::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
+use crate::{
+    Change, ChangeKind, Layout, Moments, Report, Rule, Scenario, ScenarioError, Tenant, TenantReport, Violation,
+};
+
+/// Who gets that part of a floor and more gets it.
+const KEPT: f64 = 0.98;
+/// The drive can give floors if, with nobody there who was promised nothing, it gives so many percent of each.
+const SPARE_PERCENT: u64 = 110;
+/// Where they don't fit all get the same part of theirs, up to that; but for who has fewer than so many commands at a
+/// time, which may be too few for it.
+const SAME: f64 = 0.8;
+const DEEP: u32 = 32;
+/// What others got may go the wrong way by that part: what is drawn while a scenario is played differs.
+const TOLERANCE: f64 = 0.05;
+/// Targets of the scenario that is played again, in percent.
+const LOOSER_PERCENT: u64 = 150;
+const TIGHTER_PERCENT: u64 = 67;
+
+/// What plays a scenario: its own policy, or one that is broken on purpose.
+pub(super) type Play<'a> = dyn FnMut(&Scenario) -> Result<Report, ScenarioError> + 'a;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) report: Report,
+    /// What nothing excuses.
+    pub(super) violations: Vec<Violation>,
+    /// Why a floor was not kept that need not be.
+    pub(super) excuses: Vec<&'static str>,
+    /// I/Os of all plays.
+    pub(super) simulated_ios: u64,
+}
+
+/// Plays the scenario and, on other terms, again.
+///
+/// # Errors
+/// It can't be played.
+pub(super) fn judge(scenario: &Scenario, play: &mut Play<'_>) -> Result<Judged, ScenarioError> {
+    let report = play(scenario)?;
+    let simulated_ios = report.simulated_ios;
+    let violations = report.broken.clone();
+    let mut judged = Judged { report, violations, excuses: Vec::new(), simulated_ios };
+    judged.floors(scenario, play)?;
+    for percent in [LOOSER_PERCENT, TIGHTER_PERCENT] {
+        judged.monotone(scenario, percent, play)?;
+    }
+    Ok(judged)
+}
+
+impl Judged {
+    fn violate(&mut self, scenario: &Scenario, rule: Rule, tenant: Option<usize>, what: String) {
+        let at_ns = (scenario.warmup + scenario.duration).0;
+        self.violations.push(Violation { at_ns, rule, tenant: tenant.map(|at| at as u16), what });
+    }
+
+    /// Whose demand is always there gets its floor, where the drive can give all of them; else all get the same part.
+    fn floors(&mut self, scenario: &Scenario, play: &mut Play<'_>) -> Result<(), ScenarioError> {
+        let short: Vec<(usize, f64)> = self.parts(scenario).filter(|(_, part)| *part < KEPT).collect();
+        if short.is_empty() {
+            return Ok(());
+        }
+        let alone = alone_with_promises(scenario);
+        let reference = play(&Scenario { policy: PolicyConfig::Passthrough, ..alone.clone() })?;
+        self.simulated_ios += reference.simulated_ios;
+        let spare = SPARE_PERCENT as f64 / 100.0;
+        let fits = |(tenant, seen): (&Tenant, &TenantReport)| {
+            tenant.terms.floor.is_empty() || part(&tenant.terms.floor, seen) >= KEPT * spare
+        };
+        let all_fit = alone.tenants.iter().zip(&reference.tenants).all(fits);
+        // What all get at least, in parts of their floors: less than all where they don't fit.
+        let most = self.parts(scenario).map(|(_, part)| part.min(1.0)).fold(0.0, f64::max);
+        let least = if all_fit { KEPT } else { most * SAME };
+        for (at, part) in short {
+            let depth = commands(&scenario.tenants[at].workload);
+            if part >= least {
+                self.excuses.push("evenkeel: floors that the drive can't give beside what was promised");
+            } else if depth < 2 || !all_fit && depth < DEEP {
+                self.excuses.push("evenkeel: a floor of who has few commands at a time");
+            } else {
+                let what = format!(
+                    "tenant {at} got {:.1} % of its floor and always asked, {:.1} % is the least",
+                    part * 100.0,
+                    least * 100.0
+                );
+                self.violate(scenario, Rule::Floors, Some(at), what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has a floor, and what it got of that.
+    fn parts(&self, scenario: &Scenario) -> impl Iterator<Item = (usize, f64)> {
+        let tenants = scenario.tenants.iter().zip(&self.report.tenants).enumerate();
+        let with_floor = tenants.filter(|(_, (tenant, _))| !tenant.terms.floor.is_empty());
+        with_floor.map(|(at, (tenant, seen))| (at, part(&tenant.terms.floor, seen)))
+    }
+
+    /// Others have no less beside looser targets, and no more beside tighter ones.
+    fn monotone(&mut self, scenario: &Scenario, percent: u64, play: &mut Play<'_>) -> Result<(), ScenarioError> {
+        let again = play(&with_targets(scenario, percent))?;
+        self.simulated_ios += again.simulated_ios;
+        let [before, after] = [&self.report, &again].map(|report| others_work(scenario, report));
+        let is_worse = match percent > 100 {
+            true => after < before * (1.0 - TOLERANCE),
+            false => after > before * (1.0 + TOLERANCE),
+        };
+        if is_worse {
+            let what = format!("others got {before:.0} commands' worth, {after:.0} beside {percent} % of every target");
+            self.violate(scenario, Rule::Monotone, None, what);
+        }
+        Ok(())
+    }
+}
+
+/// What a tenant got of its floor.
+fn part(floor: &Floor, seen: &TenantReport) -> f64 {
+    let part = |got: f64, of: u64| if of == 0 { f64::INFINITY } else { got / of as f64 };
+    part(seen.iops, floor.ios_per_sec).min(part(seen.bandwidth_bytes_s, floor.mbytes_per_sec << 20))
+}
+
+/// The same without those that were promised nothing; who has a floor asks for it and for a little more.
+fn alone_with_promises(scenario: &Scenario) -> Scenario {
+    let mut alone = scenario.clone();
+    for (at, tenant) in alone.tenants.iter_mut().enumerate() {
+        let Floor { ios_per_sec, mbytes_per_sec } = tenant.terms.floor;
+        if !tenant.terms.floor.is_empty() {
+            // One of both is drawn: the other is no limit.
+            let [rw_ios_per_sec, rw_mbytes_per_sec] =
+                [ios_per_sec, mbytes_per_sec].map(|of| (of * SPARE_PERCENT).div_ceil(100));
+            tenant.terms.limits = Limits { rw_ios_per_sec, rw_mbytes_per_sec, ..Limits::default() };
+        } else if !tenant.terms.class.is_guaranteed() {
+            alone.changes.push(Change { at: Nanos(0), tenant: at, kind: ChangeKind::Leaves });
+        }
+    }
+    alone
+}
+
+fn with_targets(scenario: &Scenario, percent: u64) -> Scenario {
+    let mut again = scenario.clone();
+    for tenant in &mut again.tenants {
+        if let Class::Guaranteed { latency_target: Some(target), .. } = &mut tenant.terms.class {
+            target.0 = target.0 * percent / 100;
+        }
+    }
+    again
+}
+
+/// What tenants without a promise got together, in reference commands: what a cap leaves them is work, and bytes that
+/// are read and written are not worth the same.
+fn others_work(scenario: &Scenario, report: &Report) -> f64 {
+    let PolicyConfig::Evenkeel(EvenkeelConfig { cost, .. }) = &scenario.policy else { return 0.0 };
+    let others = scenario.tenants.iter().zip(&report.tenants);
+    let work = |(_, seen): (&Tenant, &TenantReport)| {
+        let len_bytes = (seen.bandwidth_bytes_s / seen.iops.max(1.0)) as u64;
+        let of = |op: Op, seen: &Moments| seen.count as f64 * f64::from(cost.of(op, len_bytes));
+        (of(Op::Read, &seen.reads) + of(Op::Write, &seen.writes)) / f64::from(COST_UNIT)
+    };
+    others.filter(|(tenant, _)| !tenant.terms.class.is_guaranteed()).map(work).sum()
+}
+
+/// Commands that a closed loop keeps with the host.
+fn commands(workload: &Workload) -> u32 {
+    if let Workload::Fio(fio) = workload { fio.jobs.saturating_mul(fio.iodepth) } else { 0 }
+}
+
+/// A scenario under `evenkeel` on a drive that is known: promises that can be kept, those who would take all of the
+/// drive, floors that fit more often than not. Long enough for what is learned.
+pub(super) fn draw(seed: u64) -> Scenario {
+    let mut rng = Rng::with_seed(seed.rotate_left(40) ^ 0xf100);
+    let known = Profile::built_in();
+    let profile = known[rng.usize(..known.len())].clone();
+    let config = EvenkeelConfig::on(&drive_figures(&profile));
+    let mut tenants: Vec<Tenant> = (0..rng.usize(1..=2)).map(|_| promised(&mut rng, config.alone)).collect();
+    for _ in 0..rng.usize(1..=3) {
+        let weight = *pick(&mut rng, &[1, 1, 2, 8]);
+        tenants.push(busy(&mut rng, Terms::best_effort(weight)));
+    }
+    // Their sum is a tenth to a half of what the drive can do of small commands; now and then more than all of it.
+    let floors = rng.usize(0..=2);
+    let most = config.rate_iops * if rng.u8(..8) == 0 { 2.0 } else { rng.f64() * 0.4 + 0.1 };
+    for _ in 0..floors {
+        let mut tenant = busy(&mut rng, Terms::best_effort(1));
+        tenant.terms.floor = floor(&mut rng, most / floors as f64, &tenant.workload);
+        tenants.push(tenant);
+    }
+    for (at, tenant) in tenants.iter_mut().enumerate() {
+        tenant.name = format!("t{at}");
+    }
+    Scenario {
+        layout: *pick(&mut rng, &[Layout::Evenkeel, Layout::Mdev]),
+        policy: PolicyConfig::Evenkeel(config),
+        tenants,
+        warmup: Nanos::from_millis(1_000),
+        duration: Nanos::from_millis(400),
+        seed,
+        starvation_limit: Nanos::from_millis(100),
+        ..Scenario::new(profile)
+    }
+}
+
+fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[rng.usize(..from.len())]
+}
+
+fn tenant(terms: Terms, workload: Workload) -> Tenant {
+    Tenant { name: String::new(), terms, vcpus: 4, vqs: 4, queue_priorities: Vec::new(), size_bytes: 1 << 30, workload }
+}
+
+/// `alone`: what a command takes with nobody else there.
+fn promised(rng: &mut Rng, alone: Nanos) -> Tenant {
+    let target = Nanos(alone.0 * pick(rng, &[3, 4, 6, 10, 16]));
+    let access = Access::random_4k(*pick(rng, &[100, 100, 70]));
+    let workload = if rng.bool() {
+        Workload::Fio(Fio { jobs: 1, iodepth: *pick(rng, &[1, 1, 4]), access })
+    } else {
+        let iops = *pick(rng, &[5_000.0, 10_000.0, 20_000.0]);
+        Workload::Open(Open { jobs: 2, arrivals: Arrivals::Poisson { iops }, access, max_outstanding: 1_024 })
+    };
+    tenant(Terms::guaranteed(Some(target)), workload)
+}
+
+fn busy(rng: &mut Rng, terms: Terms) -> Tenant {
+    let block_sizes = vec![BlockSize { bytes: *pick(rng, &[4, 16, 64, 128]) << 10, weight: 1 }];
+    let access = Access { block_sizes, ..Access::random_4k(*pick(rng, &[0, 50, 70, 100])) };
+    tenant(terms, Workload::Fio(Fio { jobs: 4, iodepth: *pick(rng, &[1, 4, 16, 64]), access }))
+}
+
+/// Worth so many commands of 4 KiB in a second, as commands or as bytes.
+fn floor(rng: &mut Rng, iops: f64, workload: &Workload) -> Floor {
+    let kib = if let Workload::Fio(fio) = workload { fio.access.block_sizes[0].bytes >> 10 } else { 4 };
+    match rng.bool() {
+        true => Floor { ios_per_sec: (iops * 4.0 / f64::from(kib)).max(1.0) as u64, mbytes_per_sec: 0 },
+        false => Floor { ios_per_sec: 0, mbytes_per_sec: (iops / 256.0).max(1.0) as u64 },
+    }
+}
