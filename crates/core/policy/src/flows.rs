@@ -42,6 +42,11 @@ pub(crate) trait Turns {
     fn goes_first(&self, _flow: u16) -> bool {
         false
     }
+
+    /// How often in turn they go before others that wait there too.
+    fn goes_first_times(&self) -> u32 {
+        u32::MAX
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,9 +98,21 @@ struct Flow {
 struct Parked {
     first: List,
     others: List,
+    /// How often those went first since the others had a turn.
+    passed: u32,
 }
 
 impl Parked {
+    /// Whose turn it is, those that go first `times` in turn at most.
+    fn pop(&mut self, links: &mut Links, times: u32) -> Option<u16> {
+        if self.passed >= times || self.first.is_empty() {
+            self.passed = 0;
+            return self.others.pop_front(links).or_else(|| self.first.pop_front(links));
+        }
+        self.passed += u32::from(!self.others.is_empty());
+        self.first.pop_front(links)
+    }
+
     fn list(&mut self, first: bool) -> &mut List {
         if first { &mut self.first } else { &mut self.others }
     }
@@ -440,9 +457,8 @@ impl<T: Turns> Flows<T> {
             return;
         }
         loop {
-            let parked = &mut self.parked[usize::from(hwq)];
-            let next = parked.first.pop_front(&mut self.links).or_else(|| parked.others.pop_front(&mut self.links));
-            let Some(slot) = next else { return };
+            let times = self.turns.goes_first_times();
+            let Some(slot) = self.parked[usize::from(hwq)].pop(&mut self.links, times) else { return };
             self.ready(slot, hwq);
             if !self.turns.holds(self.vqs[usize::from(slot)].flow) {
                 return;

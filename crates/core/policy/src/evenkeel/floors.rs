@@ -18,6 +18,8 @@ const MOST_BEHIND: u64 = 100_000_000 * PARTS_PER_NS;
 const MOST_BEHIND_AWOKEN: u64 = 1_000_000 * PARTS_PER_NS;
 /// Intervals over which what a tenant gets is averaged.
 const AVERAGED: f64 = 10.0;
+/// A tenant that had nothing for that part of an interval did not ask for all it could get.
+const RESTED: f64 = 0.1;
 /// What is less than that part of its floor is short.
 const SHORT: f64 = 0.99;
 /// How fast others get back what was taken for a floor.
@@ -37,7 +39,9 @@ struct Kept {
     /// Since the last interval.
     commands: u64,
     bytes: u64,
-    has_rested: bool,
+    /// How long it had nothing, here or with the drive, and since when it has.
+    rested: Nanos,
+    resting: Option<Nanos>,
     /// What it got of its floor lately, while it asked all along.
     got: Option<f64>,
 }
@@ -103,9 +107,13 @@ impl Floors {
 
     /// It is ready. `has_nothing`: neither has it anything with the drive.
     #[inline]
-    pub(super) fn insert(&mut self, tenant: u16, has_nothing: bool) {
+    pub(super) fn insert(&mut self, tenant: u16, has_nothing: bool, now: Nanos) {
         if self.has(tenant) {
-            self.of[usize::from(tenant)].is_awoken |= has_nothing;
+            let kept = &mut self.of[usize::from(tenant)];
+            kept.is_awoken |= has_nothing;
+            if let Some(since) = kept.resting.take() {
+                kept.rested += now - since;
+            }
             self.place(tenant);
         }
     }
@@ -159,14 +167,14 @@ impl Floors {
         }
     }
 
-    /// A command ended. `has_nothing`: it has no other, here or with the drive.
+    /// A command ended. `rests`: it has no other, here or with the drive, from now on.
     #[inline]
-    pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, has_nothing: bool) {
+    pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, rests: Option<Nanos>) {
         if self.has(tenant) {
             let kept = &mut self.of[usize::from(tenant)];
             kept.commands += 1;
             kept.bytes += len_bytes;
-            kept.has_rested |= has_nothing;
+            kept.resting = kept.resting.or(rests);
         }
     }
 
@@ -187,7 +195,10 @@ impl Floors {
         let mut least: Option<f64> = None;
         for kept in self.of.iter_mut().filter(|kept| !kept.floor.is_empty()) {
             let (commands, bytes) = (std::mem::take(&mut kept.commands), std::mem::take(&mut kept.bytes));
-            if std::mem::take(&mut kept.has_rested) || commands == 0 && kept.got.is_none() {
+            let rested = std::mem::take(&mut kept.rested);
+            let resting = kept.resting.as_mut().map(|from| now - std::mem::replace(from, now).max(since).min(now));
+            let rested = (rested + resting.unwrap_or_default()).0 as f64 / 1e9;
+            if rested > RESTED * seconds || commands == 0 && kept.got.is_none() {
                 kept.got = None;
                 continue;
             }
@@ -243,7 +254,7 @@ mod tests {
         floors.grow(of.len());
         for (tenant, floor) in (0..).zip(of) {
             floors.set(tenant, *floor);
-            floors.insert(tenant, true);
+            floors.insert(tenant, true, Nanos(0));
         }
         floors
     }
@@ -271,7 +282,7 @@ mod tests {
         let got = sent(&mut late, 0, (51 * MS, 500 * MS), 5_000, 512);
         assert!((4_985..=5_000).contains(&got), "{got}");
         late.remove(0);
-        late.insert(0, true);
+        late.insert(0, true, Nanos(5_000 * MS));
         let got = sent(&mut late, 0, (5_000 * MS, 5_100 * MS), 5_000, 512);
         assert!((1_000..=1_012).contains(&got), "{got}");
     }
@@ -301,18 +312,27 @@ mod tests {
     fn others_have_less_where_a_floor_is_short_and_all_where_nobody_asks() {
         let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
         // What came before the first interval is over says nothing: nobody knows when it began.
-        floors.completed(0, 512, false);
+        floors.completed(0, 512, None);
         floors.learn(Nanos(7_000 * MS), 40.0);
         assert_eq!((floors.level(), floors.got(0)), (f64::INFINITY, None));
-        let mut interval = |at: u64, commands: u64, rests: bool| {
-            (0..commands).for_each(|command| floors.completed(0, 512, rests && command == 3));
-            floors.learn(Nanos((700 + at) * 10 * MS), 40.0);
+        // 80 commands in each interval of 10 ms, after the last of which it has nothing for a while.
+        let mut interval = |at: u64, rest_ns: u64| {
+            let end = Nanos((700 + at) * 10 * MS);
+            (0..80).for_each(|command| {
+                let rests = command == 79 && rest_ns > 0;
+                floors.completed(0, 512, rests.then_some(Nanos(end.0 - MS)));
+            });
+            floors.remove(0);
+            floors.insert(0, true, Nanos(end.0 - MS + rest_ns));
+            floors.learn(end, 40.0);
             (floors.level(), floors.got(0))
         };
-        assert_eq!(interval(1, 110, false), (f64::INFINITY, Some(1.1)));
-        let (level, got) = (2..30).map(|at| interval(at, 80, false)).last().unwrap();
+        assert_eq!(interval(1, 0), (f64::INFINITY, Some(1.0)));
+        let (level, got) = (2..30).map(|at| interval(at, 0)).last().unwrap();
         assert!(level < 40.0 && (got.unwrap() - 0.8).abs() < 0.03, "{level} {got:?}");
-        let (level, got) = (30..300).map(|at| interval(at, 80, true)).last().unwrap();
+        let (shorter, got) = (30..40).map(|at| interval(at, MS / 10)).last().unwrap();
+        assert!(shorter <= level && got.is_some(), "a moment between two commands: {shorter} {got:?}");
+        let (level, got) = (40..300).map(|at| interval(at, MS / 2)).last().unwrap();
         assert_eq!((level, got), (f64::INFINITY, None));
     }
 }

@@ -96,6 +96,8 @@ pub(crate) struct Order {
     without_floor: u64,
     /// Everybody's.
     all_in_flight: u64,
+    /// When somebody was picked last.
+    now: Nanos,
 }
 
 /// Whatever others were promised and ask for, those who were promised nothing may have this part of the work with the
@@ -122,6 +124,7 @@ impl Order {
             in_flight: 0,
             without_floor: 0,
             all_in_flight: 0,
+            now: Nanos(0),
         }
     }
 
@@ -130,8 +133,8 @@ impl Order {
     }
 
     #[inline]
-    fn front(&mut self, now: Nanos) -> Option<u16> {
-        if let Some(tenant) = self.floors.front(now) {
+    fn front(&mut self) -> Option<u16> {
+        if let Some(tenant) = self.floors.front(self.now) {
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
@@ -201,7 +204,7 @@ impl Turns for Order {
             }
             (false, _, true) => {
                 self.others.insert(tenant);
-                self.floors.insert(tenant, self.tenants[usize::from(tenant)].in_flight == 0);
+                self.floors.insert(tenant, self.tenants[usize::from(tenant)].in_flight == 0, self.now);
             }
             _ => {}
         }
@@ -210,6 +213,10 @@ impl Turns for Order {
     fn goes_first(&self, tenant: u16) -> bool {
         self.is_guaranteed(tenant)
     }
+
+    fn goes_first_times(&self) -> u32 {
+        LEAST_PART as u32 / 4
+    }
 }
 
 /// The policy of one poller.
@@ -217,8 +224,6 @@ impl Turns for Order {
 pub struct Evenkeel {
     config: EvenkeelConfig,
     promises: Promises,
-    /// When somebody was picked last.
-    now: Nanos,
     flows: Flows<Order>,
 }
 
@@ -236,7 +241,7 @@ impl Evenkeel {
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
-        let mut policy = Self { config, promises: Promises::new(), now: Nanos(0), flows };
+        let mut policy = Self { config, promises: Promises::new(), flows };
         policy.allow();
         Ok(policy)
     }
@@ -266,8 +271,8 @@ impl ByFlow for Evenkeel {
 
     #[inline]
     fn pick(&mut self, now: Nanos) -> Next {
-        self.now = now;
-        match self.flows.next_within(u32::MAX, |order| order.front(now)) {
+        self.flows.turns.now = now;
+        match self.flows.next_within(u32::MAX, Order::front) {
             Next::WaitUntil(_) => Next::WaitUntil(self.flows.turns.floors.next()),
             next => next,
         }
@@ -280,7 +285,7 @@ impl ByFlow for Evenkeel {
         order.count(tenant, kind, cost.into(), true);
         if !order.is_guaranteed(tenant) {
             order.others.charge(tenant, cost);
-            order.floors.charge(tenant, len_bytes, self.now);
+            order.floors.charge(tenant, len_bytes, order.now);
             order.work.sent(kind, cost.into());
         }
     }
@@ -302,7 +307,7 @@ impl ByFlow for Evenkeel {
             let is_ready = self.flows.is_ready(tenant.0);
             let order = &mut self.flows.turns;
             let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].in_flight == 0;
-            order.floors.completed(tenant.0, len_bytes, has_nothing);
+            order.floors.completed(tenant.0, len_bytes, has_nothing.then_some(order.now));
         }
     }
 
