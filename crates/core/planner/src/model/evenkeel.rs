@@ -5,7 +5,7 @@
 //! of the waits.
 
 use io_model::Nanos;
-use policy::{COST_UNIT, EVENKEEL_AIM, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile};
+use policy::{COST_UNIT, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_ns};
 
 use super::{Pool, Tail};
 use crate::Tenant;
@@ -63,7 +63,7 @@ impl Cap {
     pub(super) fn new(config: &EvenkeelConfig, tenants: &[Tenant], pools: &[Pool]) -> Self {
         let promise = |(tenant, (target, percentile)): (usize, (Nanos, Percentile))| {
             let target_ns = target.0 as f64;
-            let aim_ns = target_ns * EVENKEEL_AIM;
+            let aim_ns = evenkeel_aim_ns(target);
             let alone_ns = (config.alone.0 as f64).min(aim_ns / 2.0);
             Promise { tenant, target_ns, late: percentile.late(), aim_ns, alone_ns, brake: 1.0 }
         };

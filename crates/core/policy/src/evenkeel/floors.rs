@@ -320,10 +320,10 @@ mod tests {
             let end = Nanos((700 + at) * 10 * MS);
             (0..80).for_each(|command| {
                 let rests = command == 79 && rest_ns > 0;
-                floors.completed(0, 512, rests.then_some(Nanos(end.0 - MS)));
+                floors.completed(0, 512, rests.then_some(Nanos(end.0 - 3 * MS)));
             });
             floors.remove(0);
-            floors.insert(0, true, Nanos(end.0 - MS + rest_ns));
+            floors.insert(0, true, Nanos(end.0 - 3 * MS + rest_ns));
             floors.learn(end, 40.0);
             (floors.level(), floors.got(0))
         };
@@ -332,7 +332,7 @@ mod tests {
         assert!(level < 40.0 && (got.unwrap() - 0.8).abs() < 0.03, "{level} {got:?}");
         let (shorter, got) = (30..40).map(|at| interval(at, MS / 10)).last().unwrap();
         assert!(shorter <= level && got.is_some(), "a moment between two commands: {shorter} {got:?}");
-        let (level, got) = (40..300).map(|at| interval(at, MS / 2)).last().unwrap();
+        let (level, got) = (40..300).map(|at| interval(at, 2 * MS)).last().unwrap();
         assert_eq!((level, got), (f64::INFINITY, None));
     }
 }

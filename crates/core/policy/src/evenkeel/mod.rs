@@ -34,7 +34,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::floors::Floors;
 use self::promises::Promises;
-pub use self::promises::{AIM, LENT, MANY};
+pub use self::promises::{LENT, MANY, aim_ns};
 use self::work::{ByKind, KINDS, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::Cost;

@@ -8,8 +8,16 @@ use super::work::{ByKind, KINDS, Peak};
 use crate::by_target::TARGET_STEPS;
 use crate::{Percentile, TenantReport};
 
-/// What is aimed at, in targets: what is learned is off by some hundredths.
-pub const AIM: f64 = 0.88;
+/// What is aimed at, of what the guest leaves of a target: what is learned is off by some hundredths.
+const AIM: f64 = 0.9;
+/// What a guest adds to what a poller sees of a latency: an interrupt, and its driver.
+const GUEST: Nanos = Nanos(5_000);
+
+/// What is aimed at for a target: latencies as a poller sees them, in ns.
+pub fn aim_ns(target: Nanos) -> f64 {
+    (target - GUEST).max(Nanos(target.0 / 2)).0 as f64 * AIM
+}
+
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
 /// At least so many commands that may be late are remembered, with all others; where all is well up to a second's.
@@ -152,9 +160,10 @@ impl Promises {
 impl Promise {
     fn new(config: &EvenkeelConfig, report: &TenantReport, (target, percentile): (Nanos, Percentile)) -> Self {
         let target_ns = target.0.max(1) as f64;
-        let alone = (config.alone.0 as f64 / target_ns).min(AIM / 2.0);
-        let asked = Asked { late: percentile.late(), aim: AIM, alone };
-        let expected = (AIM - alone) * target_ns * config.rate_iops / 1e9;
+        let aim = aim_ns(target) / target_ns;
+        let alone = (config.alone.0 as f64 / target_ns).min(aim / 2.0);
+        let asked = Asked { late: percentile.late(), aim, alone };
+        let expected = (aim - alone) * target_ns * config.rate_iops / 1e9;
         let tail = Tail::expecting(&asked, expected, EXPECTATION);
         let learned = || Learned {
             allowed: tail.allows(&asked, expected),

@@ -17,6 +17,9 @@ const LITTLE: f64 = 0.4;
 const FEW: f64 = 10.0;
 const MOST_ANYHOW: f64 = 0.8;
 
+/// How many of few commands are late is known badly: so many standard deviations fewer are to be. Fitted.
+const CAUTION: f64 = 1.3;
+
 /// What is asked: at most `late` (0 to 1) of the commands are to take longer than `aim`, where each takes `alone` with
 /// nothing else there; both in targets.
 #[derive(Debug, Clone, Copy)]
@@ -39,39 +42,64 @@ pub(super) struct Allowed {
 /// less.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
-    rows: Box<[[f32; TARGET_STEPS]; ROWS]>,
+    rows: Box<[Row; ROWS]>,
     total: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    counts: [f32; TARGET_STEPS],
+    total: f64,
+    /// The mean of where among the rows its commands have their place.
+    place: f64,
+}
+
+impl Row {
+    const EMPTY: Self = Self { counts: [0.0; TARGET_STEPS], total: 0.0, place: 0.0 };
+
+    fn keep(&mut self, part: f64) {
+        self.counts.iter_mut().for_each(|count| *count *= part as f32);
+        self.total *= part;
+    }
+
+    fn add(&mut self, counts: &[f64; TARGET_STEPS], new: f64, place: f64) {
+        self.counts.iter_mut().zip(counts).for_each(|(count, more)| *count += *more as f32);
+        self.total += new;
+        self.place += (place - self.place) * new / self.total;
+    }
 }
 
 impl Tail {
     /// Nothing seen, but `weight` commands' worth of an expectation.
     pub(super) fn expecting(asked: &Asked, units: f64, weight: f64) -> Self {
-        let mut tail = Self { rows: Box::new([[0.0; TARGET_STEPS]; ROWS]), total: weight };
         let is_there = |step: &usize| span_of(*step).1 > asked.aim;
         let step = (0..TARGET_STEPS).find(is_there).unwrap_or(TARGET_STEPS - 1);
         let (from, to) = span_of(step);
-        let scale = ((from + to) / 2.0 - asked.alone) / (asked.aim - asked.alone);
-        tail.rows[row_of(units * scale)][step] = weight as f32;
+        let place = place_of(units * ((from + to) / 2.0 - asked.alone) / (asked.aim - asked.alone));
+        let mut tail = Self { rows: Box::new([Row::EMPTY; ROWS]), total: weight };
+        let mut counts = [0.0; TARGET_STEPS];
+        counts[step] = weight;
+        if weight > 0.0 {
+            tail.rows[place.round() as usize].add(&counts, weight, place);
+        }
         tail
     }
 
     /// Commands ended, `counts` by the steps of the target in which they did, while others had `units`. Each counts as
     /// `weight` (0 to 1) of one. Beyond `memory` commands the oldest count less and less.
     pub(super) fn learn(&mut self, counts: &[u32; TARGET_STEPS], units: f64, (weight, memory): (f64, f64)) {
-        let new = counts.iter().map(|count| f64::from(*count)).sum::<f64>() * weight;
+        let counts = counts.map(|count| f64::from(count) * weight);
+        let new = counts.iter().sum::<f64>();
+        if new <= 0.0 {
+            return;
+        }
         if self.total + new > memory {
-            let keep = ((memory - new) / self.total).clamp(0.0, 1.0) as f32;
-            self.rows.iter_mut().flatten().for_each(|cell| *cell *= keep);
-            self.total = self.rows.iter().flatten().map(|cell| f64::from(*cell)).sum();
+            let part = ((memory - new) / self.total).clamp(0.0, 1.0);
+            self.rows.iter_mut().filter(|row| row.total > 0.0).for_each(|row| row.keep(part));
+            self.total *= part;
         }
-        let at = place_of(units);
-        let row = (at as usize).min(ROWS - 2);
-        let above = (at - row as f64).clamp(0.0, 1.0);
-        for (row, share) in [(row, 1.0 - above), (row + 1, above)] {
-            for (cell, count) in self.rows[row].iter_mut().zip(counts) {
-                *cell += (f64::from(*count) * weight * share) as f32;
-            }
-        }
+        let place = place_of(units);
+        self.rows[place.round() as usize].add(&counts, new, place);
         self.total += new;
     }
 
@@ -83,14 +111,14 @@ impl Tail {
 
     /// What all but those that may be late take beside at most `units`; 0: too few were seen.
     fn anyhow(&self, asked: &Asked, units: f64) -> f64 {
-        let rows = &self.rows[..(place_of(units) as usize).min(ROWS)];
-        let seen = rows.iter().flatten().map(|cell| f64::from(*cell)).sum::<f64>();
+        let rows = &self.rows[..place_of(units) as usize];
+        let seen = rows.iter().map(|row| row.total).sum::<f64>();
         if seen < FEW {
             return 0.0;
         }
         let mut left = seen * asked.late;
         for step in (0..TARGET_STEPS).rev() {
-            let count = rows.iter().map(|row| f64::from(row[step])).sum::<f64>();
+            let count = rows.iter().map(|row| f64::from(row.counts[step])).sum::<f64>();
             let (from, to) = span_of(step);
             if left < count {
                 return to - (to - from) * left / count;
@@ -110,17 +138,16 @@ impl Tail {
                 let takes = from + (to - from) * (part as f64 + 0.5) / PARTS as f64;
                 let times = (asked.aim - anyhow) / (takes - anyhow);
                 let moved = if times > 0.0 { times.log2() * PER_OCTAVE } else { f64::INFINITY };
-                for (row, cells) in self.rows.iter().enumerate().filter(|(_, cells)| cells[step] > 0.0) {
-                    let place = (row as f64 + moved) * FINE as f64;
+                for row in self.rows.iter().filter(|row| row.counts[step] > 0.0) {
+                    let place = (row.place + moved) * FINE as f64;
                     if place < late.len() as f64 {
-                        late[place.max(0.0) as usize] += f64::from(cells[step]) / PARTS as f64;
+                        late[place.max(0.0) as usize] += f64::from(row.counts[step]) / PARTS as f64;
                     }
                 }
             }
         }
-        // How many are late is known to a standard deviation: of few commands less, so with more caution.
         let late_ones = asked.late * self.total;
-        let mut left = (late_ones - late_ones.sqrt()).max(0.0);
+        let mut left = (late_ones - CAUTION * late_ones.sqrt()).max(0.0);
         for (place, count) in late.iter().enumerate() {
             if left < *count {
                 return units_at((place as f64 + left / count) / FINE as f64);
@@ -134,10 +161,6 @@ impl Tail {
 /// The place of that much work among the rows.
 fn place_of(units: f64) -> f64 {
     ((units / LEAST_UNITS).max(1.0).log2() * PER_OCTAVE).min((ROWS - 1) as f64)
-}
-
-fn row_of(units: f64) -> usize {
-    place_of(units).round() as usize
 }
 
 fn units_at(place: f64) -> f64 {
