@@ -6,7 +6,7 @@ use load::spec::{JobSpec, Rw};
 use load::value::{Amount, BlockSizes};
 
 /// As a configuration names them.
-pub const POLICIES: [&str; 7] = ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"];
+pub const POLICIES: [&str; 8] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "d2fq", "caps"];
 
 /// The guaranteed tenant.
 pub const GUARANTEED: &str = "db";
@@ -141,7 +141,8 @@ pub fn job(name: &str, ramp: Duration, runtime: Duration) -> JobSpec {
 /// The setting in a sentence.
 pub fn in_words(drive: &str, machine: Machine) -> String {
     let pollers = if machine.has_two_pollers() {
-        "a poller for the guaranteed tenant and one for the others under passthrough and lpns, one for all elsewhere"
+        "a poller for the guaranteed tenant and one for the others under passthrough, lpns and evenkeel, one for all \
+         elsewhere"
     } else {
         "one poller for all tenants, because this machine has fewer than four CPUs"
     };

@@ -1,14 +1,19 @@
-//! `evenkeel demo --json`: three phases, as programs read them.
+//! `evenkeel demo --json`: four phases, as programs read them.
 
 use crate::harness::{errors, run};
 
 #[test]
-fn the_demo_tells_three_phases() {
+fn the_demo_tells_four_phases() {
     let output = run(&["demo", "--json", "--seconds", "1"]);
     assert!(output.status.success(), "{}", errors(&output));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let phases = report["phases"].as_array().unwrap();
-    let expected = [("alone", "passthrough", 1), ("contended", "passthrough", 4), ("contended", "lpns", 4)];
+    let expected = [
+        ("alone", "passthrough", 1),
+        ("contended", "passthrough", 4),
+        ("contended", "lpns", 4),
+        ("contended", "evenkeel", 4),
+    ];
     assert_eq!(phases.len(), expected.len());
     for (phase, (scenario, policy, tenants)) in phases.iter().zip(expected) {
         assert_eq!((phase["scenario"].as_str(), phase["policy"].as_str()), (Some(scenario), Some(policy)));

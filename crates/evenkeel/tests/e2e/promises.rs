@@ -112,6 +112,27 @@ fn stats_show_what_was_predicted_beside_what_came() {
 }
 
 #[test]
+fn a_promise_has_its_price_told_and_the_others_what_holds_them_back() {
+    let home = Home::new();
+    home.configure(&model("evenkeel", "latency_target = \"50us\"\novercommit = true", ""));
+    let daemon = home.serve();
+    let batch = home.load("batch", "--rw randwrite --bs 16k --iodepth 64 --size 8m --runtime 3s");
+    home.load("db", "--rw randread --bs 4k --size 8m --runtime 2s").expect_clean();
+    batch.expect_clean();
+    let shown = stats_json(&home);
+    let [db, batch] = [&shown["tenants"][0], &shown["tenants"][1]];
+    let [now, looser, without] = ["others_bw_bytes", "looser_bw_bytes", "without_bw_bytes"]
+        .map(|field| db["price"][field].as_f64().unwrap_or_else(|| panic!("{field} of {db}")));
+    assert!(0.0 < now && now <= looser && looser <= without, "{db}");
+    assert_eq!(db["price"]["looser_target_us"], 75.0);
+    assert_eq!((&db["held"], &batch["price"]), (&Value::Null, &Value::Null));
+    assert!(batch["held"]["by"].is_string(), "{batch}");
+    let table = stats(&home, &[]);
+    assert!(table.contains("db: by the model others get") && table.contains("batch: held back by"), "{table}");
+    daemon.stop();
+}
+
+#[test]
 fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     let home = Home::new();
     let db = "latency_target = \"100us\"\n[tenant.demand]\nrw = \"randread\"\nbs = \"4k\"";
