@@ -80,11 +80,10 @@ fn draw_steady(seen: &[(Case, Outcome)]) -> Figure {
     figure
 }
 
-const WHY: &str = "What is over its target is by a tenth at most, and on the fastest drives: the guest's own part of \
-    a latency, up to 5 of 68 µs on a P5800X, is nothing that the policy sees. Commands of 64 and 128 KiB make steps \
-    of the cap that are worth a tenth of the target each, and of 400 commands per second the hundredth is known from \
-    10 in two and a half seconds. Where others get more than 100 %, the best fixed cap keeps a promise that ours \
-    just misses, or is a step too small.";
+const WHY: &str = "The promise that is missed is so by one step of the histogram, on the 970 Pro, whose reads wait for \
+    a program of the flash whatever the others have: there the best fixed cap gets four times as much out of the last \
+    hundredth of the target. Of 400 commands per second the hundredth is known from 10 in two and a half seconds, so \
+    ours is careful. Where others get more than 100 %, the best fixed cap is a step too small.";
 
 fn draw_further(seen: &[(Case, Outcome)]) -> Figure {
     let mut figure = Figure::new(Paper::Policy, "further", "What it costs where more is going on");
@@ -122,11 +121,11 @@ fn draw_further(seen: &[(Case, Outcome)]) -> Figure {
 }
 
 const WHY_FURTHER: &str = "Where neighbours change, a fixed cap counts commands whatever they are and must suit the \
-    worst of them; ours counts work, so others get more at the same target. What was learned of one mix is wrong for \
-    the next one for some intervals, and that breaks the promise on the P3700, where lpns keeps it. While the 970 Pro \
+    worst of them; ours has a cap for each kind of command, so others get more at the same target. While the 970 Pro \
     collects garbage no cap keeps any promise: a read waits for erasures, and the missed ones count for nobody here. \
-    Of several promises the tightest decides; on the P5800X it is missed, by lpns too. Where others get less than 90 \
-    % beside several promises or a trace, the cap stays lower than it would have to be: why is not known yet.";
+    Where others get less than 90 % beside several promises or a trace, the wait is nearly the same whatever they \
+    have, or the promised commands are rare: the cap climbs slowly from where it fell to at the start, or stays lower \
+    out of caution.";
 
 fn assume(figure: &mut Figure) {
     figure.assume("The target is 4 times what 99 of 100 commands take alone; latencies are those that the guest sees.");

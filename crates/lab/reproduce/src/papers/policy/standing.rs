@@ -98,11 +98,11 @@ pub fn draw(seen: &[(Case, Outcome)]) -> Figure {
     figure
 }
 
-const WHY: &str = "lpns keeps more promises than evenkeel, and takes a part of the others' throughput for it. reflex \
-    comes next: it paces others at a rate that follows from the strictest target and the profile, and does not see \
-    what the drive makes of it. iocost holds all commands of the drive to that target, the others' large ones too, so \
-    its rate says little of the promise. The rest know no targets: most of what they keep the drive keeps by itself, \
-    as passthrough shows, since many of these neighbours write and a buffer takes that in.";
+const WHY: &str = "evenkeel and lpns keep nearly all of these promises, and lpns takes a part of the others' \
+    throughput for it. reflex comes next: it paces others at a rate that follows from the strictest target and the \
+    profile, and does not see what the drive makes of it. iocost holds all commands of the drive to that target, the \
+    others' large ones too, so its rate says little of the promise. The rest know no targets: most of what they keep \
+    the drive keeps by itself, as passthrough shows, since many of these neighbours write and a buffer takes that in.";
 
 fn by_drive(seen: &[&(Case, Outcome)], contenders: &[Contender]) -> Table {
     let mut drives: Vec<&str> = Vec::new();
