@@ -70,10 +70,11 @@ impl Work {
     /// Work that goes to the drive, or comes back.
     #[inline]
     pub(super) fn count(&mut self, kind: usize, cost: u64, goes: bool) {
-        let taken = cost * self.takes[kind];
+        // Absurd lengths may saturate what is taken, until the interval ends.
+        let taken = cost.saturating_mul(self.takes[kind]);
         if goes {
             self.in_flight[kind] += cost;
-            self.taken += taken;
+            self.taken = self.taken.saturating_add(taken);
         } else {
             self.in_flight[kind] = self.in_flight[kind].saturating_sub(cost);
             self.taken = self.taken.saturating_sub(taken);
@@ -95,8 +96,9 @@ impl Work {
 
     /// From now on they may have so many reference commands of one kind, or parts of several that add up to one.
     pub(super) fn allow(&mut self, caps: ByKind<f64>) {
-        self.takes = caps.map(|cap| (ALL as f64 / (cap * f64::from(COST_UNIT)).max(1.0)) as u64);
-        self.taken = self.in_flight.iter().zip(&self.takes).map(|(work, takes)| work * takes).sum();
+        self.takes = caps.map(|cap| (ALL as f64 / (cap * f64::from(COST_UNIT)).max(1.0)).ceil() as u64);
+        let taken = self.in_flight.iter().zip(&self.takes).map(|(work, takes)| work.saturating_mul(*takes));
+        self.taken = taken.fold(0, u64::saturating_add);
         self.peak = self.taken;
         // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
         let takes = self.mix.iter().zip(&self.takes).map(|(part, takes)| part * *takes as f64).sum::<f64>();
@@ -123,5 +125,73 @@ impl Work {
     /// Reference commands of the mix that was seen last that others may have.
     pub(super) fn window(&self, caps: ByKind<f64>) -> f64 {
         1.0 / self.mix.iter().zip(caps).map(|(part, cap)| part / cap).sum::<f64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: usize = 0;
+    const LONG_WRITE: usize = KINDS - 1;
+
+    /// 10 short reads or 4 units of long writes.
+    fn work() -> Work {
+        let mut work = Work::new();
+        let mut caps = [100.0; KINDS];
+        (caps[READ], caps[LONG_WRITE]) = (10.0, 4.0);
+        work.allow(caps);
+        work
+    }
+
+    fn send(work: &mut Work, kind: usize, units: u64) {
+        work.count(kind, units * u64::from(COST_UNIT), true);
+        work.sent(kind, units * u64::from(COST_UNIT));
+    }
+
+    #[test]
+    fn a_command_is_of_one_kind_by_what_it_does_and_its_length() {
+        assert_eq!((kind_of(Op::Read, 4096), kind_of(Op::Read, 16 << 10), kind_of(Op::Read, 1 << 20)), (0, 1, 2));
+        assert_eq!(
+            (kind_of(Op::Write, 4096), kind_of(Op::Flush, 0), kind_of(Op::Write, 128 << 10)),
+            (3, 3, LONG_WRITE)
+        );
+    }
+
+    #[test]
+    fn parts_of_several_caps_add_up_to_one() {
+        let mut work = work();
+        (0..5).for_each(|_| send(&mut work, READ, 1));
+        assert!(work.has_room());
+        send(&mut work, LONG_WRITE, 2);
+        assert!(!work.has_room(), "half of each");
+        work.count(READ, u64::from(COST_UNIT), false);
+        assert!(work.has_room());
+        let peak = work.turn_over();
+        assert!((peak.part - 1.0).abs() < 1e-6, "{peak:?}");
+        assert!(peak.units[READ] > 4.0 && peak.units[LONG_WRITE] > 1.5, "{peak:?}");
+    }
+
+    #[test]
+    fn the_next_command_of_another_kind_finds_its_own_cap() {
+        let mut work = work();
+        (0..10).for_each(|_| send(&mut work, READ, 1));
+        assert!(!work.has_room());
+        for _ in 0..10 {
+            work.count(READ, u64::from(COST_UNIT), false);
+        }
+        send(&mut work, LONG_WRITE, 4);
+        assert!(!work.has_room());
+    }
+
+    #[test]
+    fn absurd_lengths_stop_others_and_no_more() {
+        let mut work = work();
+        (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, true));
+        assert!(!work.has_room());
+        (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, false));
+        work.turn_over();
+        work.allow([10.0; KINDS]);
+        assert!(work.has_room());
     }
 }
