@@ -16,7 +16,7 @@
 //! of its cap: so a mix that changes finds the right cap at once. `docs/decisions/0023` has what was tried.
 //!
 //! Tenants that are behind a floor of theirs go first. Guaranteed tenants are next and are not held, but for the
-//! 64th part that others may always have of the work with the drive.
+//! 64th part of the work that others may always send.
 //! Where none was active for a second, others may have what keeps the drive busy. Several pollers: those that serve
 //! guaranteed tenants alone need to know nothing; all best-effort tenants of a drive must have one poller.
 //!
@@ -37,7 +37,7 @@ use self::promises::Promises;
 pub use self::promises::{LENT, MANY, aim_ns};
 use self::work::{ByKind, KINDS, Work, kind_of};
 use crate::by_flow::ByFlow;
-use crate::cost::Cost;
+use crate::cost::{COST_UNIT, Cost};
 use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
@@ -91,18 +91,18 @@ pub(crate) struct Order {
     tenants: Vec<Tenant>,
     /// Work of best-effort tenants with the drive.
     work: Work,
-    /// All of that, and of those without a floor.
+    /// All of that.
     in_flight: u64,
-    without_floor: u64,
-    /// Everybody's.
-    all_in_flight: u64,
+    /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
+    owed: i64,
     /// When somebody was picked last.
     now: Nanos,
 }
 
-/// Whatever others were promised and ask for, those who were promised nothing may have this part of the work with the
-/// drive, and a command at a time at least.
-const LEAST_PART: u64 = 64;
+/// Whatever others were promised and ask for, those who were promised nothing may send this part of the work.
+const LEAST_PART: u32 = 64;
+/// As much of it as is saved for them: reference commands.
+const MOST_OWED: u32 = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tenant {
@@ -122,8 +122,7 @@ impl Order {
             tenants: Vec::new(),
             work: Work::new(),
             in_flight: 0,
-            without_floor: 0,
-            all_in_flight: 0,
+            owed: 0,
             now: Nanos(0),
         }
     }
@@ -138,7 +137,7 @@ impl Order {
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
-        let is_behind = self.without_floor * LEAST_PART <= self.all_in_flight;
+        let is_behind = self.owed >= 0;
         if self.others.is_empty() || guaranteed.is_some() && !is_behind {
             return guaranteed;
         }
@@ -153,19 +152,26 @@ impl Order {
     /// Work of a tenant that goes to the drive (`true`) or comes back.
     #[inline]
     fn count(&mut self, tenant: u16, kind: usize, cost: u64, goes: bool) {
-        let has_floor = self.floors.has(tenant);
         let Some(it) = self.tenants.get_mut(usize::from(tenant)) else { return };
         let add = |sum: &mut u64| *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
         add(&mut it.in_flight);
         add(&mut it.of_kind[kind]);
-        add(&mut self.all_in_flight);
         if !it.is_guaranteed {
             add(&mut self.in_flight);
             self.work.count(kind, cost, goes);
-            if !has_floor {
-                add(&mut self.without_floor);
-            }
         }
+    }
+}
+
+impl Order {
+    /// A command was sent: a part of it is owed to those who were promised nothing, or it is one of theirs.
+    #[inline]
+    fn owe(&mut self, tenant: u16, cost: u32) {
+        let (cost, is_theirs) = (i64::from(cost), !self.is_guaranteed(tenant) && !self.floors.has(tenant));
+        let least = -cost * i64::from(LEAST_PART);
+        let owed = self.owed + cost + if is_theirs { least } else { 0 };
+        // What they had while nobody else asked is not held against them.
+        self.owed = if is_theirs { owed.max(least) } else { owed.min(i64::from(LEAST_PART * MOST_OWED * COST_UNIT)) };
     }
 }
 
@@ -215,7 +221,7 @@ impl Turns for Order {
     }
 
     fn goes_first_times(&self) -> u32 {
-        LEAST_PART as u32 / 4
+        LEAST_PART / 4
     }
 }
 
@@ -283,6 +289,7 @@ impl ByFlow for Evenkeel {
         let (cost, kind) = (self.config.cost.of(op, len_bytes), kind_of(op, len_bytes));
         let order = &mut self.flows.turns;
         order.count(tenant, kind, cost.into(), true);
+        order.owe(tenant, cost);
         if !order.is_guaranteed(tenant) {
             order.others.charge(tenant, cost);
             order.floors.charge(tenant, len_bytes, order.now);
