@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -18,6 +18,14 @@ fn directory() -> tempfile::TempDir {
 
 fn directory_in(place: &str) -> tempfile::TempDir {
     tempfile::tempdir_in(place).expect("a directory")
+}
+
+/// A new drive of 1 MiB there.
+fn drive_in(place: &str) -> (tempfile::TempDir, PathBuf, UringDrive) {
+    let directory = directory_in(place);
+    let path = directory.path().join("drive");
+    let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).expect("a drive");
+    (directory, path, drive)
 }
 
 /// A file of a disk's file system, and one that is memory: their data goes different ways.
@@ -78,9 +86,7 @@ fn what_is_no_drive_is_refused() {
 #[test]
 fn a_file_cut_short_behind_our_back_is_a_medium_error() {
     for place in PLACES {
-        let directory = directory_in(place);
-        let path = directory.path().join("drive");
-        let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+        let (_directory, path, drive) = drive_in(place);
         let mut queues = drive.open_queues(1, 4).unwrap();
         let memory = Mapping::anonymous(8192).unwrap();
         assert_eq!(run(&mut queues, Op::Write, 512 << 10, &memory), Ok(()));
@@ -93,9 +99,7 @@ fn a_file_cut_short_behind_our_back_is_a_medium_error() {
 #[test]
 fn data_reaches_the_file() {
     for place in PLACES {
-        let directory = directory_in(place);
-        let path = directory.path().join("drive");
-        let drive = UringDrive::open(&path, Kind::File, Some(1 << 20)).unwrap();
+        let (_directory, path, drive) = drive_in(place);
         let mut queues = drive.open_queues(1, 4).unwrap();
         let memory = Mapping::anonymous(8192).unwrap();
         memory.write_at(0, &[7; 8192]).unwrap();
@@ -109,8 +113,7 @@ fn data_reaches_the_file() {
 /// The poller moves what is short, the kernel's threads what is long.
 #[test]
 fn of_a_file_in_memory_short_commands_end_as_they_are_submitted() {
-    let directory = directory_in("/dev/shm");
-    let drive = UringDrive::open(&directory.path().join("drive"), Kind::File, Some(1 << 20)).unwrap();
+    let (_directory, _, drive) = drive_in("/dev/shm");
     let mut queues = drive.open_queues(1, 4).unwrap();
     for (op, len_bytes, at_once) in [
         (Op::Write, 64 << 10, true),

@@ -196,7 +196,7 @@ impl Floors {
         for kept in self.of.iter_mut().filter(|kept| !kept.floor.is_empty()) {
             let (commands, bytes) = (std::mem::take(&mut kept.commands), std::mem::take(&mut kept.bytes));
             let rested = std::mem::take(&mut kept.rested);
-            let resting = kept.resting.as_mut().map(|from| now - std::mem::replace(from, now).max(since).min(now));
+            let resting = kept.resting.as_mut().map(|from| now - std::mem::replace(from, now).max(since));
             let rested = (rested + resting.unwrap_or_default()).0 as f64 / 1e9;
             if rested > RESTED * seconds || commands == 0 && kept.got.is_none() {
                 kept.got = None;

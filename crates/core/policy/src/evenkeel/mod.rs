@@ -91,8 +91,6 @@ pub(crate) struct Order {
     tenants: Vec<Tenant>,
     /// Work of best-effort tenants with the drive.
     work: Work,
-    /// All of that.
-    in_flight: u64,
     /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
     owed: i64,
     /// When somebody was picked last.
@@ -108,8 +106,13 @@ const MOST_OWED: u32 = 16;
 struct Tenant {
     is_guaranteed: bool,
     /// Its work with the drive.
-    in_flight: u64,
-    of_kind: ByKind<u64>,
+    in_flight: ByKind<u64>,
+}
+
+impl Tenant {
+    fn has_nothing_in_flight(&self) -> bool {
+        self.in_flight == [0; KINDS]
+    }
 }
 
 impl Order {
@@ -121,7 +124,6 @@ impl Order {
             floors: Floors::new(),
             tenants: Vec::new(),
             work: Work::new(),
-            in_flight: 0,
             owed: 0,
             now: Nanos(0),
         }
@@ -142,7 +144,7 @@ impl Order {
             return guaranteed;
         }
         let other = self.others.front();
-        let goes = |tenant: &u16| self.in_flight == 0 || is_behind && !self.floors.has(*tenant);
+        let goes = |tenant: &u16| self.work.is_empty() || is_behind && !self.floors.has(*tenant);
         match guaranteed {
             Some(tenant) => other.filter(goes).or(Some(tenant)),
             None => other.filter(|tenant| self.work.has_room() || goes(tenant)),
@@ -153,11 +155,9 @@ impl Order {
     #[inline]
     fn count(&mut self, tenant: u16, kind: usize, cost: u64, goes: bool) {
         let Some(it) = self.tenants.get_mut(usize::from(tenant)) else { return };
-        let add = |sum: &mut u64| *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
-        add(&mut it.in_flight);
-        add(&mut it.of_kind[kind]);
+        let sum = &mut it.in_flight[kind];
+        *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
         if !it.is_guaranteed {
-            add(&mut self.in_flight);
             self.work.count(kind, cost, goes);
         }
     }
@@ -185,11 +185,11 @@ impl Turns for Order {
             self.floors.grow(len);
         }
         // What it has in flight counts under its new terms.
-        let of_kind = self.tenants[usize::from(tenant)].of_kind;
-        (0..KINDS).for_each(|kind| self.count(tenant, kind, of_kind[kind], false));
+        let in_flight = self.tenants[usize::from(tenant)].in_flight;
+        (0..KINDS).for_each(|kind| self.count(tenant, kind, in_flight[kind], false));
         self.tenants[usize::from(tenant)].is_guaranteed = terms.class.is_guaranteed();
         self.floors.set(tenant, if terms.class.is_guaranteed() { Floor::default() } else { terms.floor });
-        (0..KINDS).for_each(|kind| self.count(tenant, kind, of_kind[kind], true));
+        (0..KINDS).for_each(|kind| self.count(tenant, kind, in_flight[kind], true));
         self.others.set_weight(tenant, terms.class.weight_or(1));
     }
 
@@ -210,7 +210,7 @@ impl Turns for Order {
             }
             (false, _, true) => {
                 self.others.insert(tenant);
-                self.floors.insert(tenant, self.tenants[usize::from(tenant)].in_flight == 0, self.now);
+                self.floors.insert(tenant, self.tenants[usize::from(tenant)].has_nothing_in_flight(), self.now);
             }
             _ => {}
         }
@@ -313,7 +313,7 @@ impl ByFlow for Evenkeel {
         if self.flows.turns.floors.has(tenant.0) {
             let is_ready = self.flows.is_ready(tenant.0);
             let order = &mut self.flows.turns;
-            let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].in_flight == 0;
+            let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].has_nothing_in_flight();
             order.floors.completed(tenant.0, len_bytes, has_nothing.then_some(order.now));
         }
     }

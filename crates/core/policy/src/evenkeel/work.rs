@@ -90,6 +90,11 @@ impl Work {
     }
 
     #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_flight == [0; KINDS]
+    }
+
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.taken < self.most
     }
