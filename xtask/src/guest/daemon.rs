@@ -209,7 +209,7 @@ path = "{image}"
 size = "{DRIVE_SIZE_MIB}MiB"
 
 [policy]
-name = "lpns"
+name = "evenkeel"
 
 [[tenant]]
 name = "{guaranteed}"

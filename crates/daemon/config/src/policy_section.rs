@@ -40,10 +40,10 @@ const KEYS: [(PolicyKind, &[&str]); 10] = [
 /// What other names call them.
 const ABSENT: [(&str, &str); 1] = [("fairnvme", "write name = \"fair\"")];
 
-/// Reads a `[policy]` section; `lpns` where it is missing or has no name.
+/// Reads a `[policy]` section; `evenkeel` where it is missing or has no name.
 pub fn read_policy(sink: &mut Sink<'_>, section: &Section<'_, '_>, profile: &Profile) -> Option<Settings> {
     section.reject_unknown(sink);
-    let kind = or(sink, section, "name", PolicyKind::Lpns, policy_name)?;
+    let kind = or(sink, section, "name", PolicyKind::Evenkeel, policy_name)?;
     let own = KEYS.iter().find(|(policy, _)| *policy == kind).map_or(&[][..], |(_, keys)| keys);
     for key in section.known.iter().filter(|key| **key != "name" && !own.contains(key)) {
         forbid(sink, section, key, kind);

@@ -267,7 +267,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
     }
     if any && !policy.kind().keeps_targets() {
         let what = format!("{} keeps no latency target", policy.name());
-        let remedy = "write name = \"lpns\" under [policy] to have them kept";
+        let remedy = "write name = \"evenkeel\" under [policy] to have them kept";
         warnings.maybe_at(draft.policy_mark.as_ref(), what, remedy);
     }
     if let (Settings::Lpns(lpns), true) = (policy, any && draft.drive_assumed)

@@ -170,12 +170,12 @@ fn promise(
         });
     }
     let keeps_none = !scene.policy().kind().keeps_targets();
-    let lpns = keeps_none.then(|| scene.other_policy(PolicyKind::Lpns))?;
-    let p99 = kept(&lpns)?;
+    let evenkeel = keeps_none.then(|| scene.other_policy(PolicyKind::Evenkeel))?;
+    let p99 = kept(&evenkeel)?;
     let also = if is_promised { String::new() } else { format!(", and latency_target = \"{target}\" for {tenant:?}") };
     Some(Remedy {
         what: format!(
-            "a policy that keeps promises, which {} does not: under [policy] write name = \"lpns\"{also}",
+            "a policy that keeps promises, which {} does not: under [policy] write name = \"evenkeel\"{also}",
             scene.policy().name()
         ),
         command: None,
