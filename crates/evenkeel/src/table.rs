@@ -178,12 +178,13 @@ fn grounds(bound: &BoundRow) -> String {
         Some(cap) if bound.engaged => format!("at most {cap:.0} best-effort commands of 4 KiB in flight"),
         _ => "best effort is not throttled now".into(),
     };
+    let published = bound.omega.zip(bound.published_us);
+    let published = published.map(|(omega, us)| format!("; as published (Ω = {omega:.0}): {} µs", micros(us)));
     format!(
-        "bound rests on R = {}/s, L_h = {} µs, {cap}; as published (Ω = {:.0}): {} µs",
+        "bound rests on R = {}/s, L_h = {} µs, {cap}{}",
         count(bound.r_iops),
         micros(bound.l_h_us),
-        bound.omega,
-        micros(bound.published_us)
+        published.unwrap_or_default()
     )
 }
 

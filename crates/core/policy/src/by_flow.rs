@@ -4,7 +4,7 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::flows::{Flows, Turns};
-use crate::{Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{Bound, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A policy over [`Flows`].
 pub(crate) trait ByFlow {
@@ -61,6 +61,11 @@ pub(crate) trait ByFlow {
 
     /// See [`Policy::interval`].
     fn end_interval(&mut self, _reports: &[TenantReport], _now: Nanos) {}
+
+    /// See [`Policy::bound`] and [`Policy::idle_bound`]: the same for all that are guaranteed, or not.
+    fn bound_of_all(&self, _guaranteed: bool) -> Option<Bound> {
+        None
+    }
 
     /// See [`Policy::wrr_weights`].
     fn weights(&self) -> Option<WrrWeights> {
@@ -159,6 +164,14 @@ impl<P: ByFlow> Policy for P {
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
         self.next_hwq_of(slot)
+    }
+
+    fn bound(&self, _: TenantId) -> Option<Bound> {
+        self.bound_of_all(true)
+    }
+
+    fn idle_bound(&self, guaranteed: bool) -> Option<Bound> {
+        self.bound_of_all(guaranteed)
     }
 
     fn wrr_weights(&self) -> Option<WrrWeights> {

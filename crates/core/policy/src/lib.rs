@@ -22,6 +22,7 @@
 //! | `evenkeel` | [`Evenkeel`]: guaranteed latency at the least price, by what commands are seen to wait |
 //! | [`compared`] | published policies to compare with, in the simulator alone |
 //! | `arbitrated` | [`Arbitrated`]: weighted round robin (`wrr`) and deficit round robin (`drr`) among tenants by class |
+//! | `bound` | [`Bound`]: the latency that a guaranteed tenant can count on, and what that rests on |
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
@@ -40,6 +41,7 @@
 
 mod any;
 mod arbitrated;
+mod bound;
 mod by_flow;
 mod by_target;
 mod calendar;
@@ -68,6 +70,7 @@ mod terms;
 
 pub use any::AnyPolicy;
 pub use arbitrated::{Arbitrated, ArbitratedConfig};
+pub use bound::{Bound, PublishedBound, RestsOn};
 pub use by_target::{TARGET_STEPS, target_step};
 pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
@@ -77,7 +80,7 @@ pub use evenkeel::{Evenkeel, EvenkeelConfig, LENT as EVENKEEL_LENT, MANY as EVEN
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use figures::{FigureKind, PolicyFigure, TenantFigure};
 pub use k2::{K2, K2Config};
-pub use lpns::{Bound, HwqSplit, Lending, Lpns, LpnsConfig, RestsOn, ThrottleState, rule as lpns_rule};
+pub use lpns::{HwqSplit, Lending, Lpns, LpnsConfig, ThrottleState, rule as lpns_rule};
 pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 pub use percentile::Percentile;

@@ -219,14 +219,15 @@ fn bounds_say_what_they_rest_on() {
     let tenants = [Workload::guaranteed(50), noisy()];
     let world = measure(vec![corrected()], &tenants);
     let bound = world.policies[0].bound_of(TenantId(0));
-    assert_eq!(bound.published, Nanos(248_550));
+    let published = bound.published.unwrap();
+    assert_eq!(published.latency, Nanos(248_550));
     // 31.16 commands in all: 30.16 best-effort and one of its own.
     assert_eq!(bound.corrected, Some(Nanos(50_000)));
     assert_eq!(bound.vouched, bound.corrected);
     assert!((bound.rests_on.best_effort_cap.unwrap() - 30.16).abs() < 1e-6);
     assert_eq!(bound.rests_on.guaranteed_in_flight, 1.0);
-    assert!(bound.rests_on.engaged && bound.rests_on.arriving_iops <= 800_000.0);
-    assert!(!bound.rests_on.published_rate_within_r, "p·Ω is far above R here");
+    assert!(bound.rests_on.engaged && bound.rests_on.arriving_iops.is_some_and(|iops| iops <= 800_000.0));
+    assert!(!published.rate_within_r, "p·Ω is far above R here");
     let worst = world.seen[0].percentile_us(100.0);
     assert!(worst <= 50.0, "{worst}");
 
@@ -253,7 +254,7 @@ fn no_bound_is_given_where_commands_outrun_the_drive() {
     let deep = Workload { vqs: 2, depth: 16, ..Workload::guaranteed(500) };
     let world = measure(vec![Lpns::new(config).unwrap()], &[deep]);
     let bound = world.policies[0].bound_of(TenantId(0));
-    assert!(bound.rests_on.arriving_iops > 300_000.0 && !bound.rests_on.windowed, "{bound:?}");
+    assert!(bound.rests_on.arriving_iops.is_some_and(|iops| iops > 300_000.0) && !bound.rests_on.windowed, "{bound:?}");
     assert_eq!(bound.corrected, None);
 }
 

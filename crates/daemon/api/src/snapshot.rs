@@ -163,11 +163,12 @@ impl HeldRow {
     }
 }
 
-/// A latency bound and what it rests on (LPNS §4.3, Eqs. 1 to 5).
+/// A latency bound and what it rests on.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BoundRow {
-    /// d·Ω/R + L_h as the paper prints it; nothing enforces the burst that it assumes.
-    pub published_us: f64,
+    /// Under `lpns`: d·Ω/R + L_h as its paper prints it (LPNS §4.3, Eqs. 1 to 5); nothing enforces the burst that it
+    /// assumes.
+    pub published_us: Option<f64>,
     /// b/R + L_h with the burst b that is enforced; none while rates don't allow one.
     pub corrected_us: Option<f64>,
     /// R, commands of 4 KiB per second.
@@ -175,9 +176,9 @@ pub struct BoundRow {
     /// L_h.
     pub l_h_us: f64,
     /// Ω of the published bound.
-    pub omega: f64,
+    pub omega: Option<f64>,
     /// Whether p·Ω ≤ R, without which the published bound has no ground.
-    pub published_rate_within_r: bool,
+    pub published_rate_within_r: Option<bool>,
     /// Whether best-effort tenants are throttled now.
     pub engaged: bool,
     /// Commands of 4 KiB that best-effort tenants may have in flight together.
@@ -186,8 +187,8 @@ pub struct BoundRow {
     pub overdraft: f64,
     /// Commands that guaranteed tenants had in flight.
     pub guaranteed_in_flight: f64,
-    /// v: commands per second that may arrive.
-    pub arriving_iops: f64,
+    /// v: commands per second that may arrive; none where no rate is limited.
+    pub arriving_iops: Option<f64>,
 }
 
 /// What a tenant was expected to get over a span, were it long.

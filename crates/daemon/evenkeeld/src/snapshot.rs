@@ -283,15 +283,15 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
 }
 
 fn bound_row(bound: Bound) -> BoundRow {
-    let RestsOn { r_iops, l_h, omega, published_rate_within_r, engaged, .. } = bound.rests_on;
-    let RestsOn { best_effort_cap, overdraft, guaranteed_in_flight, arriving_iops, .. } = bound.rests_on;
+    let RestsOn { r_iops, l_h, engaged, best_effort_cap, overdraft, guaranteed_in_flight, arriving_iops, .. } =
+        bound.rests_on;
     BoundRow {
-        published_us: bound.published.as_micros_f64(),
+        published_us: bound.published.map(|published| published.latency.as_micros_f64()),
         corrected_us: bound.corrected.map(Nanos::as_micros_f64),
         r_iops,
         l_h_us: l_h.as_micros_f64(),
-        omega,
-        published_rate_within_r,
+        omega: bound.published.map(|published| published.omega),
+        published_rate_within_r: bound.published.map(|published| published.rate_within_r),
         engaged,
         best_effort_cap,
         overdraft,

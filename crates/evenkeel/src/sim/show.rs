@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_bound_that_nobody_vouches_for_is_not_shown() {
         let shown = |corrected_ns, vouched_ns, over_bound| {
-            let bound = Some(BoundReport { published_ns: 9_000, corrected_ns, vouched_ns });
+            let bound = Some(BoundReport { published_ns: Some(9_000), corrected_ns, vouched_ns });
             let row = TenantReport { bound, over_bound, ..row(9, 1, 0) };
             cells(&row, String::new())[11..13].to_vec()
         };

@@ -129,7 +129,11 @@ impl<'a, P: Policy> Engine<'a, P> {
             PolicyConfig::Drr(_) => Some(Cost::default()),
             _ => None,
         };
-        let bound_cost = if let PolicyConfig::Lpns(config) = &scenario.policy { Some(config.cost) } else { None };
+        let bound_cost = match &scenario.policy {
+            PolicyConfig::Lpns(config) => Some(config.cost),
+            PolicyConfig::Evenkeel(config) => Some(config.cost),
+            _ => None,
+        };
         let ledger = Rc::new(RefCell::new(Ledger::new(cost, bound_cost)));
         let path = scenario.layout.path(&scenario.costs);
         let hwqs = scenario.poller_hwqs();

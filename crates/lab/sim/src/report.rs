@@ -13,8 +13,8 @@ use crate::measure::{Latencies, Moments, Window, fairness_index};
 /// A latency that a policy vouches for. Times in ns, with the drive: from the fetch of a command to its completion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BoundReport {
-    /// By the formula as published (LPNS Eq. 5).
-    pub published_ns: u64,
+    /// By the formula as published (LPNS Eq. 5), if the policy is that.
+    pub published_ns: Option<u64>,
     /// By the formula that holds, while its conditions do.
     pub corrected_ns: Option<u64>,
     /// The one that the policy vouches for, if it does.
@@ -24,7 +24,7 @@ pub struct BoundReport {
 impl From<Bound> for BoundReport {
     fn from(bound: Bound) -> Self {
         Self {
-            published_ns: bound.published.0,
+            published_ns: bound.published.map(|bound| bound.latency.0),
             corrected_ns: bound.corrected.map(|bound| bound.0),
             vouched_ns: bound.vouched.map(|bound| bound.0),
         }

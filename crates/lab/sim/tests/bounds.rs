@@ -4,7 +4,7 @@ mod common;
 
 use common::{BEST_EFFORT, clean, reader, scenario, with_fault};
 use io_model::Nanos;
-use policy::{Class, LpnsConfig, PolicyConfig};
+use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, PolicyConfig};
 use sim::{FREE, FaultKind, Layout, Scenario};
 use ssd_model::Placement;
 
@@ -22,22 +22,46 @@ fn promised() -> Scenario {
 
 #[test]
 fn a_drive_that_keeps_its_figures_excuses_nothing() {
-    for layout in [Layout::Evenkeel, Layout::Mdev] {
-        let seen = clean(&Scenario { layout, ..promised() }).bounds;
-        assert!(seen.held > 1_000, "{layout:?}: {seen:?}");
-        assert_eq!(seen.over, 0, "{layout:?}: {seen:?}");
+    for policy in both() {
+        for layout in [Layout::Evenkeel, Layout::Mdev] {
+            let seen = clean(&Scenario { layout, policy: policy.clone(), ..promised() }).bounds;
+            assert!(seen.held > 1_000, "{policy:?} {layout:?}: {seen:?}");
+            assert_eq!(seen.over, 0, "{policy:?} {layout:?}: {seen:?}");
+        }
     }
+}
+
+fn both() -> [PolicyConfig; 2] {
+    [PolicyConfig::Lpns(LpnsConfig::p5800x()), PolicyConfig::Evenkeel(EvenkeelConfig::p5800x())]
+}
+
+#[test]
+fn beside_floors_a_bound_counts_all_that_they_may_have() {
+    let mut scenario = promised();
+    scenario.policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+    let vouched = |scenario: &Scenario| {
+        let seen = clean(scenario);
+        assert!(seen.bounds.held > 1_000 && seen.bounds.over == 0, "{:?}", seen.bounds);
+        seen.tenants[0].bound.as_ref().and_then(|bound| bound.vouched_ns).expect("a bound")
+    };
+    let without = vouched(&scenario);
+    scenario.tenants[1].terms.floor = Floor { ios_per_sec: 700_000, mbytes_per_sec: 0 };
+    let beside = vouched(&scenario);
+    assert!(beside > without * 2, "{beside} ns, {without} ns without");
 }
 
 #[test]
 fn a_drive_that_stalls_or_hashes_is_to_blame_itself() {
     let stall = FaultKind::Stall { lasts: Nanos::from_millis(3) };
-    let stalled = clean(&with_fault(promised(), Nanos::from_millis(50), stall)).bounds;
-    assert!(stalled.over > 0 && stalled.slow_drive == stalled.over, "{stalled:?}");
-    let mut hashed = promised();
-    hashed.profile.placement = Placement::Hashed;
-    let hashed = clean(&hashed).bounds;
-    assert!(hashed.slow_drive > 0 && hashed.slow_drive + hashed.overdrawn == hashed.over, "{hashed:?}");
+    for policy in both() {
+        let promised = Scenario { policy, ..promised() };
+        let stalled = clean(&with_fault(promised.clone(), Nanos::from_millis(50), stall)).bounds;
+        assert!(stalled.over > 0 && stalled.slow_drive == stalled.over, "{stalled:?}");
+        let mut hashed = promised;
+        hashed.profile.placement = Placement::Hashed;
+        let hashed = clean(&hashed).bounds;
+        assert!(hashed.slow_drive > 0 && hashed.slow_drive + hashed.overdrawn == hashed.over, "{hashed:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `promises` | how much others may have with the drive |
+//! | `bound` | what that makes certain |
 //! | `floors` | what best-effort tenants get at least |
 //! | `tail` | what is learned for that: how long commands take beside others' work |
 //! | `work` | what others have with the drive, by kinds of command |
@@ -22,9 +23,10 @@
 //!
 //! A guaranteed tenant without a target goes first, and nobody is held back for it.
 //!
-//! Not implemented: a bound; a floor of who has one command at a time, beside a drive that is busy with others: what it
+//! Not implemented: a floor of who has one command at a time, beside a drive that is busy with others: what it
 //! would have to wait less is not known.
 
+mod bound;
 mod floors;
 mod promises;
 mod tail;
@@ -32,6 +34,7 @@ mod work;
 
 use io_model::{HwqId, Nanos, Op, TenantId};
 
+use self::bound::Found;
 use self::floors::Floors;
 use self::promises::Promises;
 pub use self::promises::{LENT, MANY, aim_ns};
@@ -42,7 +45,7 @@ use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
 use crate::{
-    ConfigError, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport,
+    Bound, ConfigError, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport,
     TenantSlot, Terms,
 };
 
@@ -68,6 +71,11 @@ impl EvenkeelConfig {
         Self { rate_iops: r_iops, alone: l_h, max_in_flight: 48, floor_in_flight, cost }
     }
 
+    /// Reference commands that others may have with the drive while nobody is active who was promised a latency.
+    fn lent(&self) -> f64 {
+        f64::from(self.max_in_flight) * LENT
+    }
+
     /// On a drive.
     pub fn on(drive: &DriveFigures) -> Self {
         let DriveFigures { lpns, max_in_flight, .. } = drive;
@@ -89,8 +97,11 @@ pub(crate) struct Order {
     others: Fair,
     floors: Floors,
     tenants: Vec<Tenant>,
-    /// Work of best-effort tenants with the drive.
+    /// Work of best-effort tenants with the drive, and of those among them who were promised nothing.
     work: Work,
+    unpromised: u64,
+    /// Who is behind a floor waits with us while there is so much of it: where floors don't fit, it is to be shared.
+    most_for_floors: u64,
     /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
     owed: i64,
     /// When somebody was picked last.
@@ -116,7 +127,7 @@ impl Tenant {
 }
 
 impl Order {
-    fn new() -> Self {
+    fn new(most_for_floors: u64) -> Self {
         Self {
             guaranteed: List::default(),
             links: Links::default(),
@@ -124,6 +135,8 @@ impl Order {
             floors: Floors::new(),
             tenants: Vec::new(),
             work: Work::new(),
+            unpromised: 0,
+            most_for_floors,
             owed: 0,
             now: Nanos(0),
         }
@@ -135,7 +148,9 @@ impl Order {
 
     #[inline]
     fn front(&mut self) -> Option<u16> {
-        if let Some(tenant) = self.floors.front(self.now) {
+        if let Some(tenant) = self.floors.front(self.now)
+            && self.work.in_flight() < self.most_for_floors
+        {
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
@@ -144,7 +159,9 @@ impl Order {
             return guaranteed;
         }
         let other = self.others.front();
-        let goes = |tenant: &u16| self.work.is_empty() || is_behind && !self.floors.has(*tenant);
+        // Beyond the cap too, but not without end: it would be no bound.
+        let is_little = self.unpromised < u64::from(MOST_OWED * COST_UNIT);
+        let goes = |tenant: &u16| self.work.is_empty() || is_behind && is_little && !self.floors.has(*tenant);
         match guaranteed {
             Some(tenant) => other.filter(goes).or(Some(tenant)),
             None => other.filter(|tenant| self.work.has_room() || goes(tenant)),
@@ -159,6 +176,10 @@ impl Order {
         *sum = if goes { *sum + cost } else { sum.saturating_sub(cost) };
         if !it.is_guaranteed {
             self.work.count(kind, cost, goes);
+            if !self.floors.has(tenant) {
+                let sum = self.unpromised;
+                self.unpromised = if goes { sum + cost } else { sum.saturating_sub(cost) };
+            }
         }
     }
 }
@@ -230,6 +251,7 @@ impl Turns for Order {
 pub struct Evenkeel {
     config: EvenkeelConfig,
     promises: Promises,
+    found: Found,
     flows: Flows<Order>,
 }
 
@@ -246,16 +268,23 @@ impl Evenkeel {
         ConfigError::check(alone_is_one, "alone", "must be above 0 and at most 1 s")?;
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
-        let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
-        let mut policy = Self { config, promises: Promises::new(), flows };
+        let flows = Flows::new(Order::new((config.lent() * f64::from(COST_UNIT)) as u64), shape.hwqs, shape.hwq_depth);
+        let mut policy = Self { config, promises: Promises::new(), found: Found::new(), flows };
         policy.allow();
         Ok(policy)
     }
 
     /// Reference commands of each kind that best-effort tenants may have with the drive.
     fn caps(&self) -> ByKind<f64> {
-        let floors = self.flows.turns.floors.level();
-        self.promises.caps(&self.config).map(|cap| cap.min(floors))
+        let most = self.flows.turns.floors.level().min(self.found.told());
+        self.promises.caps(&self.config).map(|cap| cap.min(most))
+    }
+
+    /// What best-effort tenants may have with the drive at most, if they are held.
+    fn most(&self) -> Option<f64> {
+        let caps = self.promises.caps(&self.config).into_iter().fold(f64::from(MOST_OWED), f64::max);
+        let floors = if self.flows.turns.floors.is_empty() { 0.0 } else { self.config.lent() };
+        self.promises.is_active().then_some(caps.max(floors))
     }
 
     fn allow(&mut self) {
@@ -279,7 +308,11 @@ impl ByFlow for Evenkeel {
     fn pick(&mut self, now: Nanos) -> Next {
         self.flows.turns.now = now;
         match self.flows.next_within(u32::MAX, Order::front) {
-            Next::WaitUntil(_) => Next::WaitUntil(self.flows.turns.floors.next()),
+            Next::WaitUntil(_) => {
+                // Who is behind already waits for room, which a completion makes.
+                let next = self.flows.turns.floors.next();
+                Next::WaitUntil(if next > now { next } else { Nanos::MAX })
+            }
             next => next,
         }
     }
@@ -291,6 +324,7 @@ impl ByFlow for Evenkeel {
         order.count(tenant, kind, cost.into(), true);
         order.owe(tenant, cost);
         if !order.is_guaranteed(tenant) {
+            self.found.sent(cost);
             order.others.charge(tenant, cost);
             order.floors.charge(tenant, len_bytes, order.now);
             order.work.sent(kind, cost.into());
@@ -327,7 +361,12 @@ impl ByFlow for Evenkeel {
         let peak = self.flows.turns.work.turn_over();
         self.promises.learn(&self.config, reports, &peak);
         self.flows.turns.floors.learn(now, peak.units.iter().sum());
+        self.found.observe(reports, self.most());
         self.allow();
+    }
+
+    fn bound_of_all(&self, guaranteed: bool) -> Option<Bound> {
+        Some(if guaranteed { self.found.bound(&self.config) } else { self.found.told_bound(&self.config) })
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {

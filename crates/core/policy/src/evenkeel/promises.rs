@@ -104,7 +104,12 @@ impl Promises {
 
     /// Reference commands of each kind that others may have with the drive.
     pub(super) fn caps(&self, config: &EvenkeelConfig) -> ByKind<f64> {
-        if self.is_active { self.levels } else { [f64::from(config.max_in_flight) * LENT; KINDS] }
+        if self.is_active { self.levels } else { [config.lent(); KINDS] }
+    }
+
+    /// Somebody is active who was promised something.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active
     }
 
     /// This tenant asks again: others have no more than its target lets them from now on.

@@ -94,6 +94,12 @@ impl Work {
         self.in_flight == [0; KINDS]
     }
 
+    /// In cost ticks.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.iter().sum()
+    }
+
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.taken < self.most

@@ -40,7 +40,6 @@ mod throttle;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId, WrrWeights};
 
-pub use self::bound::{Bound, RestsOn};
 pub use self::config::{HwqSplit, Lending, LpnsConfig};
 pub use self::throttle::ThrottleState;
 
@@ -49,7 +48,7 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{ConfigError, Next, Policy, PolicyFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot};
+use crate::{Bound, ConfigError, Next, Policy, PolicyFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot};
 
 /// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
 /// throttle lets it go.

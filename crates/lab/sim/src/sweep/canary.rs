@@ -45,6 +45,7 @@ pub fn canaries() -> Vec<Canary> {
         ("a drr that charges commands instead of bytes", Flaw::ChargesCommands, Rule::Shares),
         ("a drr that forgets debts", Flaw::ForgetsDebts, Rule::Shares),
         ("an lpns whose cap best effort does not feel", Flaw::ExceedsBound, Rule::Bound),
+        ("an evenkeel whose cap best effort does not feel", Flaw::ExceedsOurBound, Rule::Bound),
         ("a policy that leaves a tenant a command now and then", Flaw::Trickles, Rule::NoStarvation),
         ("an evenkeel that forgets floors", Flaw::ForgetsFloors, Rule::Floors),
         ("an evenkeel that gives others less beside a looser target", Flaw::TurnsTargets, Rule::Monotone),
@@ -164,6 +165,13 @@ fn play_flawed(flaw: Flaw) -> Result<Report, ScenarioError> {
         Flaw::IgnoresClasses => classes(PolicyConfig::Wrr, ArbitratedConfig::wrr()),
         Flaw::ChargesCommands | Flaw::ForgetsDebts => classes(PolicyConfig::Drr, ArbitratedConfig::drr()),
         Flaw::ExceedsBound => promised(),
+        Flaw::ExceedsOurBound => {
+            let cost = Cost { flush: 1, ..Cost::default() };
+            Scenario {
+                policy: PolicyConfig::Evenkeel(EvenkeelConfig { cost, ..EvenkeelConfig::p5800x() }),
+                ..promised()
+            }
+        }
         Flaw::Trickles => scenario(ours()),
         Flaw::ForgetsFloors => with_floor(),
         Flaw::TurnsTargets => {
@@ -240,6 +248,8 @@ enum Flaw {
     ForgetsDebts,
     /// Takes best effort's commands for flushes, which cost next to nothing.
     ExceedsBound,
+    /// The same under evenkeel.
+    ExceedsOurBound,
     /// Hears of tenant 1's commands once in a while.
     Trickles,
     /// Takes no notice of floors.
@@ -273,7 +283,7 @@ impl Flaw {
             Self::ChargesCommands => (op, 4_096),
             Self::TakesBytesForFree => (op, 0),
             Self::ForgetsDebts => (op, len_bytes.min(64 << 10)),
-            Self::ExceedsBound if victim => (Op::Flush, 0),
+            Self::ExceedsBound | Self::ExceedsOurBound if victim => (Op::Flush, 0),
             _ => (op, len_bytes),
         }
     }
@@ -357,5 +367,9 @@ impl Policy for Flawed {
 
     fn bound(&self, tenant: TenantId) -> Option<Bound> {
         self.inner.bound(tenant)
+    }
+
+    fn idle_bound(&self, guaranteed: bool) -> Option<Bound> {
+        self.inner.idle_bound(guaranteed)
     }
 }
