@@ -30,6 +30,13 @@ const MOST_SLOWED: f64 = 100.0;
 const RELEASE: f64 = 1.05;
 /// The most that is taken at once.
 const MOST_TAKEN: f64 = 0.5;
+/// Work that is left to others at least, in reference commands.
+const LEAST_LEFT: f64 = 1.0;
+/// Where a floor is short for so many intervals although others have no more than that, its tenant's depth is too small
+/// for it: nothing more is taken for it, for so many intervals the first time, and twice as many each further time.
+const TRIED: u32 = 20;
+const FIRST_GIVEN_UP: u32 = 100;
+const LONGEST_GIVEN_UP: u32 = 6_400;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
@@ -48,9 +55,28 @@ struct Kept {
     resting: Option<Nanos>,
     /// What it got of its floor lately, while it asked all along.
     got: Option<f64>,
+    /// Intervals in which all was done for it and it was short; in which nothing is done; how many the next time.
+    tried: u32,
+    given_up: u32,
+    gives_up: u32,
 }
 
 impl Kept {
+    /// Whether others are to have less for it, who have so much.
+    fn takes(&mut self, got: f64, level: f64) -> bool {
+        if got >= 1.0 {
+            (self.tried, self.gives_up) = (0, 0);
+        } else if level <= LEAST_LEFT {
+            self.tried += 1;
+        }
+        if self.tried > TRIED {
+            self.gives_up = (self.gives_up * 2).clamp(FIRST_GIVEN_UP, LONGEST_GIVEN_UP);
+            (self.tried, self.given_up) = (0, self.gives_up);
+        }
+        self.given_up = self.given_up.saturating_sub(1);
+        self.given_up == 0
+    }
+
     /// When it is behind, in parts.
     fn due(&self) -> u64 {
         let clock = |per: bool, clock: u64| if per { clock } else { u64::MAX };
@@ -234,10 +260,12 @@ impl Floors {
             // The first interval in which it asks did not begin with that.
             let got = kept.got.map_or(now.max(1.0), |got| got + (now - got) / AVERAGED);
             kept.got = Some(got);
-            least = Some(least.map_or(got, |least| least.min(got)));
+            if kept.takes(got, self.level) {
+                least = Some(least.map_or(got, |least| least.min(got)));
+            }
         }
         self.level = match least {
-            Some(got) if got < 1.0 => (self.level.min(units) * got.max(MOST_TAKEN)).max(1.0),
+            Some(got) if got < 1.0 => (self.level.min(units) * got.max(MOST_TAKEN)).max(LEAST_LEFT),
             _ if self.level < units * 2.0 => self.level * RELEASE,
             _ => f64::INFINITY,
         };

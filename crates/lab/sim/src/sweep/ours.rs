@@ -109,13 +109,25 @@ impl Judged {
     fn monotone(&mut self, scenario: &Scenario, percent: u64, play: &mut Play<'_>) -> Result<(), ScenarioError> {
         let again = play(&with_targets(scenario, percent))?;
         self.simulated_ios += again.simulated_ios;
-        let [before, after] = [&self.report, &again].map(|report| others_work(scenario, report));
-        let is_worse = match percent > 100 {
+        let is_worse = |[before, after]: [f64; 2]| match percent > 100 {
             true => after < before * (1.0 - TOLERANCE),
             false => after > before * (1.0 + TOLERANCE),
         };
-        if is_worse {
-            let what = format!("others got {before:.0} commands' worth, {after:.0} beside {percent} % of every target");
+        let reports = [&self.report, &again];
+        let [before, after] = reports.map(|report| others_work(scenario, report));
+        if !is_worse([before, after]) {
+            return Ok(());
+        }
+        // Where all of it is with the drive, weights don't say whose: as much work of another may take it longer.
+        let alone = others_alone(scenario, play)?;
+        self.simulated_ios += alone.iter().map(|report| report.simulated_ios).sum::<u64>();
+        let parts = reports.map(|report| others_part(scenario, report, &alone));
+        if is_worse(parts) {
+            let [was, is] = parts;
+            let what = format!(
+                "others got {before:.0} commands' worth, {after:.0} beside {percent} % of every target; {was:.2} and \
+                 {is:.2} of what each gets alone"
+            );
             self.violate(scenario, Rule::Monotone, None, what);
         }
         Ok(())
@@ -165,7 +177,29 @@ fn others_work(scenario: &Scenario, report: &Report) -> f64 {
         let of = |op: Op, seen: &Moments| seen.count as f64 * f64::from(cost.of(op, len_bytes));
         (of(Op::Read, &seen.reads) + of(Op::Write, &seen.writes)) / f64::from(COST_UNIT)
     };
-    others.filter(|(tenant, _)| !tenant.terms.class.is_guaranteed()).map(work).sum()
+    others.filter(|(tenant, _)| is_other(tenant)).map(work).sum()
+}
+
+fn is_other(tenant: &Tenant) -> bool {
+    !tenant.terms.class.is_guaranteed()
+}
+
+/// Each tenant without a promise, with the drive to itself.
+fn others_alone(scenario: &Scenario, play: &mut Play<'_>) -> Result<Vec<Report>, ScenarioError> {
+    let others = scenario.tenants.iter().filter(|tenant| is_other(tenant));
+    let alone = others.map(|tenant| Scenario {
+        policy: PolicyConfig::Passthrough,
+        tenants: vec![tenant.clone()],
+        ..scenario.clone()
+    });
+    alone.map(|alone| play(&alone)).collect()
+}
+
+/// What each of them got, as a part of what it gets alone, together: the drive's time, as the drive itself takes it.
+fn others_part(scenario: &Scenario, report: &Report, alone: &[Report]) -> f64 {
+    let others = scenario.tenants.iter().zip(&report.tenants).filter(|(tenant, _)| is_other(tenant));
+    let parts = others.zip(alone).map(|((_, seen), alone)| seen.iops / alone.tenants[0].iops.max(1.0));
+    parts.sum()
 }
 
 /// Commands that a closed loop keeps with the host.
