@@ -20,7 +20,7 @@ const MOST_BEHIND_AWOKEN: u64 = 1_000_000 * PARTS_PER_NS;
 /// Intervals over which what a tenant gets is averaged.
 const AVERAGED: f64 = 10.0;
 /// A tenant that had nothing for that part of an interval did not ask for all it could get.
-const RESTED: f64 = 0.1;
+const RESTED: f64 = 0.2;
 /// Clocks are that much faster than floors: what is lost to chance is not a part of the promise.
 const MARGIN: f64 = 1.01;
 /// How fast clocks are slowed down while somebody waits behind a floor all the time, and how fast that is taken back.
@@ -413,7 +413,7 @@ mod tests {
         assert!(level < 40.0 && (got.unwrap() - 0.8).abs() < 0.03, "{level} {got:?}");
         let (shorter, got) = (30..40).map(|at| interval(at, MS / 10)).last().unwrap();
         assert!(shorter <= level && got.is_some(), "a moment between two commands: {shorter} {got:?}");
-        let (level, got) = (40..300).map(|at| interval(at, 2 * MS)).last().unwrap();
+        let (level, got) = (40..300).map(|at| interval(at, 5 * MS / 2)).last().unwrap();
         assert_eq!((level, got), (f64::INFINITY, None));
     }
 }
