@@ -32,8 +32,10 @@ const RELEASE: f64 = 1.05;
 const MOST_TAKEN: f64 = 0.5;
 /// Work that is left to others at least, in reference commands.
 const LEAST_LEFT: f64 = 1.0;
-/// Where a floor is short for so many intervals although others have no more than that, its tenant's depth is too small
-/// for it: nothing more is taken for it, for so many intervals the first time, and twice as many each further time.
+/// Where a tenant gets less than that part of its floor for so many intervals although others have no more than that,
+/// its depth is too small for it: nothing more is taken for it, for so many intervals the first time, and twice as many
+/// each further time.
+const HOPELESS: f64 = 0.9;
 const TRIED: u32 = 20;
 const FIRST_GIVEN_UP: u32 = 100;
 const LONGEST_GIVEN_UP: u32 = 6_400;
@@ -66,7 +68,7 @@ impl Kept {
     fn takes(&mut self, got: f64, level: f64) -> bool {
         if got >= 1.0 {
             (self.tried, self.gives_up) = (0, 0);
-        } else if level <= LEAST_LEFT {
+        } else if level <= LEAST_LEFT && got < HOPELESS {
             self.tried += 1;
         }
         if self.tried > TRIED {
@@ -387,6 +389,24 @@ mod tests {
         assert_eq!(two.front(Nanos(1_010 * MS)), Some(0));
         two.set(1, Floor::default());
         assert!(!two.has(1) && two.has(0));
+    }
+
+    #[test]
+    fn others_get_back_what_did_not_help() {
+        let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
+        let mut interval = |at: u64, commands: u64| {
+            (0..commands).for_each(|_| floors.completed(0, 512, None));
+            floors.learn(Nanos(at * 10 * MS), floors.level().min(40.0));
+            floors.level()
+        };
+        // 60 % of it, whatever others have.
+        let levels: Vec<f64> = (1..400).map(|at| interval(at, 60)).collect();
+        assert!(levels[..30].contains(&LEAST_LEFT), "{levels:?}");
+        let given_up = levels.iter().filter(|level| **level > 40.0).count();
+        assert!(given_up > levels.len() / 4, "{levels:?}");
+        // Nine tenths and more of it may be all that there is to have.
+        (400..1_000).for_each(|at| _ = interval(at, 95));
+        assert!((1_000..1_400).all(|at| interval(at, 95) < 2.0));
     }
 
     #[test]
