@@ -55,6 +55,13 @@ enum Place {
     Held,
 }
 
+/// Whether a tenant was promised anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Guaranteed,
+    BestEffort,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     place: Place,
@@ -103,6 +110,10 @@ struct Parked {
 impl Parked {
     fn list(&mut self, guaranteed: bool) -> &mut List {
         if guaranteed { &mut self.guaranteed } else { &mut self.best_effort }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.guaranteed.is_empty() && self.best_effort.is_empty()
     }
 
     /// A best-effort VQ was passed over often enough.
@@ -330,15 +341,20 @@ impl Queues {
     /// A queued tenant's next VQ whose HWQ has room. VQs without are parked; a tenant without any is queued no more.
     #[inline]
     pub(super) fn next_vq(&mut self, tenant: u16) -> Option<(VqSlot, HwqId)> {
-        let guaranteed = self.tenants[usize::from(tenant)].guaranteed;
-        while let Some(slot) = self.tenants[usize::from(tenant)].ready.front() {
-            let hwq = self.pool.at(slot);
-            if self.pool.has_room(hwq, guaranteed) {
-                return Some((VqSlot(slot), HwqId(hwq)));
-            }
-            self.park(slot, hwq, guaranteed);
+        let Tenant { guaranteed, ready, .. } = self.tenants[usize::from(tenant)];
+        let slot = ready.front()?;
+        let hwq = self.pool.at(slot);
+        if self.pool.has_room(hwq, guaranteed) {
+            return Some((VqSlot(slot), HwqId(hwq)));
         }
-        None
+        self.park(slot, hwq, guaranteed);
+        self.next_vq_of(tenant)
+    }
+
+    /// The same after some were parked.
+    #[inline(never)] // Seldom, and none of its callers' business.
+    fn next_vq_of(&mut self, tenant: u16) -> Option<(VqSlot, HwqId)> {
+        self.next_vq(tenant)
     }
 
     /// A best-effort VQ whose turn at a full HWQ it is, guaranteed ones having gone there many times in a row, and its
@@ -359,6 +375,7 @@ impl Queues {
     }
 
     /// First in, first out within each class.
+    #[inline(never)] // As seldom.
     fn park(&mut self, slot: u16, hwq: u16, guaranteed: bool) {
         self.unready(slot);
         let vq = &mut self.vqs[usize::from(slot)];
@@ -378,8 +395,19 @@ impl Queues {
         self.vqs.get(usize::from(slot)).map_or(0, |vq| vq.backlog)
     }
 
-    /// The VQ's backlog is this now.
+    /// The VQ has so many commands now. If its tenant was promised something and some wait, that.
     #[inline]
+    pub(super) fn arrived(&mut self, slot: u16, backlog: u32) -> Option<Option<Nanos>> {
+        let vq = self.vqs.get_mut(usize::from(slot))?;
+        match (vq.state, backlog) {
+            (VqState::Detached, _) => return None,
+            (VqState::Ready | VqState::Parked, 1..) => vq.backlog = backlog,
+            _ => self.set_backlog(slot, backlog),
+        }
+        if backlog > 0 { self.promise(slot) } else { None }
+    }
+
+    /// The VQ's backlog is this now.
     pub(super) fn set_backlog(&mut self, slot: u16, backlog: u32) {
         let vq = &mut self.vqs[usize::from(slot)];
         vq.backlog = backlog;
@@ -511,29 +539,34 @@ impl Queues {
         }
     }
 
-    /// A command went to the drive.
+    /// A command went to the drive: of a tenant with a promise, or of one without. `None`: of nobody's VQ.
     #[inline]
-    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) {
-        self.pool.sent(hwq);
-        let tenant = self.vqs[usize::from(slot)].tenant;
-        let state = &mut self.tenants[usize::from(tenant)];
+    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) -> Option<Standing> {
+        let vq = self.vqs.get(usize::from(slot)).filter(|vq| vq.state != VqState::Detached)?;
+        let state = &mut self.tenants[usize::from(vq.tenant)];
         state.sent += 1;
         state.in_flight += u64::from(cost);
-        if !state.guaranteed {
+        let guaranteed = state.guaranteed;
+        if !guaranteed {
             self.best_effort_in_flight += u64::from(cost);
         }
-        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
-            parked.run = if state.guaranteed { parked.run.saturating_add(1) } else { 0 };
-        }
+        self.pool.sent(hwq);
         self.took(slot, cost);
-        self.wake_parked(hwq.0);
+        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
+            parked.run = if guaranteed { parked.run.saturating_add(1) } else { 0 };
+            if !parked.is_empty() {
+                self.wake_parked(hwq.0);
+            }
+        }
+        Some(if guaranteed { Standing::Guaranteed } else { Standing::BestEffort })
     }
 
     /// A command left the VQ: the VQ's and the tenant's turn is over.
     #[inline]
     pub(super) fn took(&mut self, slot: u16, cost: u32) {
-        let Vq { state, tenant, parked_at, parked_first, backlog, .. } = self.vqs[usize::from(slot)];
-        self.vqs[usize::from(slot)].woken = false;
+        let vq = &mut self.vqs[usize::from(slot)];
+        (vq.woken, vq.backlog) = (false, vq.backlog.saturating_sub(1));
+        let Vq { state, tenant, parked_at, parked_first, backlog, .. } = *vq;
         let owner = &mut self.tenants[usize::from(tenant)];
         match state {
             VqState::Ready => owner.ready.rotate(&mut self.vq_links, slot),
@@ -547,7 +580,9 @@ impl Queues {
         } else if owner.place == Place::Queued {
             self.guaranteed.rotate(&mut self.tenant_links, tenant);
         }
-        self.set_backlog(slot, backlog.saturating_sub(1));
+        if backlog == 0 {
+            self.set_backlog(slot, 0);
+        }
     }
 
     /// A command came back from the drive.
@@ -567,10 +602,8 @@ impl Queues {
             self.moved.push(moved);
             self.settle();
         }
-        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0))
-            && parked.is_due()
-            && !parked.owes
-        {
+        let Some(parked) = self.parked.get_mut(usize::from(hwq.0)).filter(|parked| !parked.is_empty()) else { return };
+        if parked.is_due() && !parked.owes {
             parked.owes = true;
             self.owing.push_back(&mut self.hwq_links, hwq.0);
         }
