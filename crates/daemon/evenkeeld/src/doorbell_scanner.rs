@@ -7,9 +7,9 @@
 //! doorbell moved. How often, is each poller's own: the longer it has had nothing to do, the more seldom, within
 //! [bounds](DoorbellScan). A neighbour that is never calm changes neither.
 //!
-//! What costs is to wake up (10 to 45 µs on a virtual machine), not to look (some ns for a tenant). So pollers are looked at
-//! together: each a little too early, none too late. An idle host wakes up as often as one poller needs it, however
-//! many there are, and never while no client is attached.
+//! To wake up costs more (10 to 45 µs on a virtual machine) than to look. So pollers are looked at together: each a
+//! little too early, none too late. An idle host wakes up as often as one poller needs it, however many there are, and
+//! never while no client is attached.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
