@@ -1,8 +1,8 @@
 //! What a policy costs per command: arrived, next, sent and completed, without any drive.
 //!
-//! `cargo bench -p policy --bench policy_cost [-- --json]`. With a row of its table and a number of tenants as arguments
-//! (`-- "lpns, one guaranteed" 16`) it does that one alone, in the same way each time: to be counted by `valgrind
-//! --tool=callgrind --toggle-collect='*::run*'`. Every VQ has commands all the time; 64 are in flight, and
+//! `cargo bench -p policy --bench policy_cost [-- --json]`. With a row of its table and a number of tenants as
+//! arguments (`-- "lpns, one guaranteed" 16`) it does that one alone, in the same way each time: to be counted by
+//! `valgrind --tool=callgrind --toggle-collect='*::run*'`. Every VQ has commands all the time; 64 are in flight, and
 //! each completion is followed by one new command in the same VQ. Every 2000 commands (as many as take 10 ms at
 //! 200K/s, so more often than in use) an interval is reported, and its cost counts too. The best of many
 //! short runs is shown, since whatever else the machine does only adds.

@@ -45,7 +45,7 @@ pub use self::config::{HwqSplit, Lending, LpnsConfig};
 pub use self::throttle::ThrottleState;
 
 use self::detector::{Detector, Observed};
-use self::queues::{Queues, Standing};
+use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
@@ -165,12 +165,6 @@ impl Lpns {
 
     #[inline]
     fn next_guaranteed(&mut self) -> Option<Next> {
-        self.queues.front_guaranteed().and_then(|_| self.next_of_guaranteed())
-    }
-
-    /// One of them waits.
-    #[inline(never)] // It would be inlined twice.
-    fn next_of_guaranteed(&mut self) -> Option<Next> {
         while let Some(tenant) = self.queues.front_guaranteed() {
             if self.queues.is_at(self.throttle.guaranteed_limit(), tenant) {
                 self.queues.hold(tenant);
@@ -257,8 +251,8 @@ impl Policy for Lpns {
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
         let cost = self.config.cost.of(op, len_bytes);
         match self.queues.sent(slot.0, hwq, cost) {
-            Some(Standing::Guaranteed) => self.run = self.run.saturating_add(1),
-            Some(Standing::BestEffort) => {
+            Some(true) => self.run = self.run.saturating_add(1),
+            Some(false) => {
                 self.run = 0;
                 self.throttle.charge(cost);
                 self.largest_cost = self.largest_cost.max(cost);

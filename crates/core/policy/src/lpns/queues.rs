@@ -4,9 +4,11 @@
 //! (guaranteed ones in a ring, best-effort ones in virtual time) or held back by the throttle. Every
 //! move is O(1), and a command causes a bounded number of them.
 
+mod parked;
+
 use io_model::{HwqId, Nanos, TenantId};
 
-use super::GUARANTEED_RUN;
+use self::parked::Parked;
 use super::detector::Own;
 use crate::fair::Fair;
 use crate::hwq_pool::{HwqPool, Moved, Want};
@@ -55,13 +57,6 @@ enum Place {
     Held,
 }
 
-/// Whether a tenant was promised anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    Guaranteed,
-    BestEffort,
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     place: Place,
@@ -93,32 +88,6 @@ impl Default for Tenant {
             parts: 1,
             sent: 0,
         }
-    }
-}
-
-/// VQs that wait for room at one HWQ.
-#[derive(Debug, Clone, Copy, Default)]
-struct Parked {
-    guaranteed: List,
-    best_effort: List,
-    /// Guaranteed commands that went here since the last best-effort one.
-    run: u32,
-    /// It is in the list of HWQs that owe a turn.
-    owes: bool,
-}
-
-impl Parked {
-    fn list(&mut self, guaranteed: bool) -> &mut List {
-        if guaranteed { &mut self.guaranteed } else { &mut self.best_effort }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.guaranteed.is_empty() && self.best_effort.is_empty()
-    }
-
-    /// A best-effort VQ was passed over often enough.
-    fn is_due(&self) -> bool {
-        self.run >= GUARANTEED_RUN && !self.best_effort.is_empty()
     }
 }
 
@@ -341,20 +310,15 @@ impl Queues {
     /// A queued tenant's next VQ whose HWQ has room. VQs without are parked; a tenant without any is queued no more.
     #[inline]
     pub(super) fn next_vq(&mut self, tenant: u16) -> Option<(VqSlot, HwqId)> {
-        let Tenant { guaranteed, ready, .. } = self.tenants[usize::from(tenant)];
-        let slot = ready.front()?;
-        let hwq = self.pool.at(slot);
-        if self.pool.has_room(hwq, guaranteed) {
-            return Some((VqSlot(slot), HwqId(hwq)));
+        let guaranteed = self.tenants[usize::from(tenant)].guaranteed;
+        while let Some(slot) = self.tenants[usize::from(tenant)].ready.front() {
+            let hwq = self.pool.at(slot);
+            if self.pool.has_room(hwq, guaranteed) {
+                return Some((VqSlot(slot), HwqId(hwq)));
+            }
+            self.park(slot, hwq, guaranteed);
         }
-        self.park(slot, hwq, guaranteed);
-        self.next_vq_of(tenant)
-    }
-
-    /// The same after some were parked.
-    #[inline(never)] // Seldom, and none of its callers' business.
-    fn next_vq_of(&mut self, tenant: u16) -> Option<(VqSlot, HwqId)> {
-        self.next_vq(tenant)
+        None
     }
 
     /// A best-effort VQ whose turn at a full HWQ it is, guaranteed ones having gone there many times in a row, and its
@@ -375,7 +339,7 @@ impl Queues {
     }
 
     /// First in, first out within each class.
-    #[inline(never)] // As seldom.
+    #[inline(never)] // Seldom, and none of its callers' business.
     fn park(&mut self, slot: u16, hwq: u16, guaranteed: bool) {
         self.unready(slot);
         let vq = &mut self.vqs[usize::from(slot)];
@@ -539,9 +503,9 @@ impl Queues {
         }
     }
 
-    /// A command went to the drive: of a tenant with a promise, or of one without. `None`: of nobody's VQ.
+    /// A command went to the drive. Whether its tenant is guaranteed; `None`: there is no such VQ.
     #[inline]
-    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) -> Option<Standing> {
+    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) -> Option<bool> {
         let vq = self.vqs.get(usize::from(slot)).filter(|vq| vq.state != VqState::Detached)?;
         let state = &mut self.tenants[usize::from(vq.tenant)];
         state.sent += 1;
@@ -558,7 +522,7 @@ impl Queues {
                 self.wake_parked(hwq.0);
             }
         }
-        Some(if guaranteed { Standing::Guaranteed } else { Standing::BestEffort })
+        Some(guaranteed)
     }
 
     /// A command left the VQ: the VQ's and the tenant's turn is over.
