@@ -198,11 +198,13 @@ pub fn load_and_cost(socket: &Path, pid: u32, (queues, depth): (u32, u32), secon
 /// Time on a CPU of all of a process's threads, from the scheduler's own clock: the times in `/proc/PID/stat` are
 /// sampled by the timer tick, which short wake-ups by timer deceive.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let mut total_ns = 0;
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        let on_cpu_ns: u64 = schedstat.split_whitespace().next().context("unexpected schedstat")?.parse()?;
-        total_ns += on_cpu_ns;
-    }
-    Ok(total_ns as f64 / 1e9)
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    threads.map(|thread| on_cpu_seconds(thread?.path())).sum()
+}
+
+/// Of one thread, whose directory under `/proc` this is.
+pub fn on_cpu_seconds(thread: impl AsRef<Path>) -> Result<f64> {
+    let schedstat = std::fs::read_to_string(thread.as_ref().join("schedstat"))?;
+    let on_cpu_ns: u64 = schedstat.split_whitespace().next().context("unexpected schedstat")?.parse()?;
+    Ok(on_cpu_ns as f64 / 1e9)
 }

@@ -1,6 +1,8 @@
 //! What a policy costs per command: arrived, next, sent and completed, without any drive.
 //!
-//! `cargo bench -p policy --bench policy_cost [-- --json]`. Every VQ has commands all the time; 64 are in flight, and
+//! `cargo bench -p policy --bench policy_cost [-- --json]`. With a row of its table and a number of tenants as
+//! arguments (`-- "lpns, one guaranteed" 16`) it does that one alone, in the same way each time: to be counted by
+//! `valgrind --tool=callgrind --toggle-collect='*::run*'`. Every VQ has commands all the time; 64 are in flight, and
 //! each completion is followed by one new command in the same VQ. Every 2000 commands (as many as take 10 ms at
 //! 200K/s, so more often than in use) an interval is reported, and its cost counts too. The best of many
 //! short runs is shown, since whatever else the machine does only adds.
@@ -112,6 +114,8 @@ impl Load {
         self.send(policy, at);
     }
 
+    /// What is counted.
+    #[inline(never)]
     #[expect(clippy::disallowed_methods, reason = "real time is what is measured")]
     fn run<P: Policy>(&mut self, policy: &mut P) -> f64 {
         let start = Instant::now();
@@ -129,10 +133,10 @@ impl Load {
     }
 }
 
-fn measure(row: &Row, tenants: u16) -> f64 {
+fn measure(row: &Row, tenants: u16, runs: u32) -> f64 {
     let mut policy = black_box(build(&row.config));
     let mut load = Load::start(&mut policy, tenants, row);
-    (0..RUNS).map(|_| load.run(&mut policy)).fold(f64::INFINITY, f64::min)
+    (0..runs).map(|_| load.run(&mut policy)).fold(f64::INFINITY, f64::min)
 }
 
 /// Every policy without limits, and two with.
@@ -167,11 +171,17 @@ fn build(config: &PolicyConfig) -> AnyPolicy {
 }
 
 fn main() {
-    let json = std::env::args().any(|argument| argument == "--json");
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if let [name, tenants] = &arguments[..] {
+        let row = rows().into_iter().find(|row| row.name == name.as_str()).expect("a row of the table");
+        measure(&row, tenants.parse().expect("a number of tenants"), 1);
+        return;
+    }
+    let json = arguments.iter().any(|argument| argument == "--json");
     let mut measured = Vec::new();
     for tenants in [1, 16, 1024] {
         for row in rows() {
-            measured.push((row.name, tenants, measure(&row, tenants)));
+            measured.push((row.name, tenants, measure(&row, tenants, RUNS)));
         }
     }
     if json {

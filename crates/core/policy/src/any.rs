@@ -149,6 +149,16 @@ impl AnyPolicy {
         limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
     }
 
+    fn arrived_within_limits(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
+        if self.limiter.arrived(slot, backlog) {
+            return;
+        }
+        if backlog == 0 {
+            self.had_turn(slot, now);
+        }
+        each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
+    }
+
     fn sent_within_limits(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
         each!(&mut self.chosen, policy => policy.sent(slot, hwq, op, len_bytes, now));
         self.limiter.charge(slot, Some(op), len_bytes);
@@ -200,15 +210,10 @@ impl Policy for AnyPolicy {
 
     #[inline]
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        if !self.limiter.is_idle() {
-            if self.limiter.arrived(slot, backlog) {
-                return;
-            }
-            if backlog == 0 {
-                self.had_turn(slot, now);
-            }
+        if self.limiter.is_idle() {
+            return each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
         }
-        each!(&mut self.chosen, policy => policy.arrived(slot, backlog, now));
+        self.arrived_within_limits(slot, backlog, now);
     }
 
     #[inline]

@@ -13,33 +13,30 @@ use crate::ready::{Links, List, NONE};
 /// Levels; widths grow by [`STEP_BITS`].
 const LEVELS: usize = 9;
 const STEP_BITS: u32 = 3;
-const BUCKETS: u32 = 64;
+/// Of each level: as many as make two steps.
+const BUCKETS: u64 = 1 << (2 * STEP_BITS);
 
 /// Tags reach this far beyond the clock: about 2^30, over twice the highest charge of [`Fair`](crate::fair::Fair).
-pub(crate) const FARTHEST: u64 = (BUCKETS as u64 - 2) << (STEP_BITS * (LEVELS as u32 - 1));
-
-#[derive(Debug)]
-struct Level {
-    /// Bit `i`: bucket `i` is not empty.
-    filled: u64,
-    buckets: [List; BUCKETS as usize],
-}
+pub(crate) const FARTHEST: u64 = (BUCKETS - 2) << (STEP_BITS * (LEVELS as u32 - 1));
 
 /// The calendar. Its user keeps the tags, and a clock that never goes back and that no tag in it is before.
 #[derive(Debug)]
 pub(crate) struct Calendar {
-    levels: [Level; LEVELS],
+    /// Level by level.
+    buckets: [List; LEVELS * BUCKETS as usize],
+    /// Of each level, bit `i`: its bucket `i` is not empty.
+    filled: [u64; LEVELS],
     /// Bit `i`: level `i` is not empty.
-    filled: u32,
-    /// By identifier: level × 64 + bucket, or [`NONE`].
+    filled_levels: u32,
+    /// By identifier: in which of all buckets it is, or [`NONE`].
     places: Vec<u16>,
     links: Links,
 }
 
 impl Calendar {
     pub(crate) fn new() -> Self {
-        let level = || Level { filled: 0, buckets: [List::default(); BUCKETS as usize] };
-        Self { levels: std::array::from_fn(|_| level()), filled: 0, places: Vec::new(), links: Links::default() }
+        let buckets = [List::EMPTY; LEVELS * BUCKETS as usize];
+        Self { buckets, filled: [0; LEVELS], filled_levels: 0, places: Vec::new(), links: Links::default() }
     }
 
     /// Makes room for identifiers below `ids`.
@@ -51,24 +48,21 @@ impl Calendar {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.filled == 0
+        self.filled_levels == 0
     }
 
     /// Puts it in. The tag is from `clock` to `clock` + [`FARTHEST`].
     pub(crate) fn insert(&mut self, id: u16, tag: u64, clock: u64) {
-        let far = (tag - clock) / u64::from(BUCKETS);
-        let mut level = if far == 0 { 0 } else { far.ilog2() / STEP_BITS + 1 };
+        let level = ((tag - clock) | (BUCKETS - 1)).ilog2() / STEP_BITS - 1;
         let index = |level: u32, time: u64| time >> (STEP_BITS * level);
         // The clock may stand anywhere in its own bucket, which makes the distance one longer.
-        if index(level, tag) - index(level, clock) >= u64::from(BUCKETS) {
-            level += 1;
-        }
-        let bucket = index(level, tag) % u64::from(BUCKETS);
-        self.places[usize::from(id)] = (level * BUCKETS) as u16 + bucket as u16;
-        let level = level as usize;
-        self.levels[level].buckets[bucket as usize].push_back(&mut self.links, id);
-        self.levels[level].filled |= 1 << bucket;
-        self.filled |= 1 << level;
+        let level = level + u32::from(index(level, tag) - index(level, clock) >= BUCKETS);
+        let bucket = index(level, tag) % BUCKETS;
+        let place = u64::from(level) * BUCKETS + bucket;
+        self.places[usize::from(id)] = place as u16;
+        self.buckets[place as usize].push_back(&mut self.links, id);
+        self.filled[level as usize] |= 1 << bucket;
+        self.filled_levels |= 1 << level;
     }
 
     /// Takes it out. `false`: it was not in.
@@ -77,35 +71,38 @@ impl Calendar {
         if place == NONE {
             return false;
         }
-        let (level, bucket) = (usize::from(place) / BUCKETS as usize, usize::from(place) % BUCKETS as usize);
-        self.levels[level].buckets[bucket].remove(&mut self.links, id);
-        if self.levels[level].buckets[bucket].is_empty() {
-            self.emptied(level, bucket);
+        let bucket = &mut self.buckets[usize::from(place)];
+        bucket.remove(&mut self.links, id);
+        if bucket.is_empty() {
+            self.emptied(place);
         }
         true
     }
 
-    fn emptied(&mut self, level: usize, bucket: usize) {
-        self.levels[level].filled &= !(1 << bucket);
-        if self.levels[level].filled == 0 {
-            self.filled &= !(1 << level);
+    fn emptied(&mut self, place: u16) {
+        let (level, bucket) = (u64::from(place) / BUCKETS, u64::from(place) % BUCKETS);
+        let filled = &mut self.filled[level as usize];
+        *filled &= !(1 << bucket);
+        if *filled == 0 {
+            self.filled_levels &= !(1 << level);
         }
     }
 
-    /// The bucket that starts first: its start, level and index.
-    fn first_bucket(&self, clock: u64) -> Option<(u64, usize, usize)> {
-        let mut rest = self.filled;
-        let mut best: Option<(u64, usize, usize)> = None;
+    /// The bucket that starts first: its start, and where it is among all.
+    #[inline]
+    fn first_bucket(&self, clock: u64) -> Option<(u64, u16)> {
+        let mut rest = self.filled_levels;
+        let mut best: Option<(u64, u16)> = None;
         while rest != 0 {
             let level = rest.trailing_zeros();
             rest &= rest - 1;
             let shift = STEP_BITS * level;
             let now = clock >> shift;
-            let turned = self.levels[level as usize].filled.rotate_right((now % u64::from(BUCKETS)) as u32);
+            let turned = self.filled[level as usize].rotate_right((now % BUCKETS) as u32);
             let index = now + u64::from(turned.trailing_zeros());
             let start = index << shift;
-            if best.is_none_or(|(earliest, ..)| start < earliest) {
-                best = Some((start, level as usize, (index % u64::from(BUCKETS)) as usize));
+            if best.is_none_or(|(earliest, _)| start < earliest) {
+                best = Some((start, (u64::from(level) * BUCKETS + index % BUCKETS) as u16));
             }
         }
         best
@@ -114,23 +111,24 @@ impl Calendar {
     /// One of those with the lowest tags, and where their bucket starts: no tag is lower.
     #[inline]
     pub(crate) fn first(&self, clock: u64) -> Option<(u64, u16)> {
-        let (start, level, bucket) = self.first_bucket(clock)?;
-        Some((start, self.levels[level].buckets[bucket].front()?))
+        let (start, place) = self.first_bucket(clock)?;
+        Some((start, self.buckets[usize::from(place)].front()?))
     }
 
     /// The one with the lowest tag, if that is at most `limit`. The clock moves up to it, and never beyond `limit`.
     pub(crate) fn lowest(&mut self, clock: &mut u64, limit: u64, tag_of: impl Fn(u16) -> u64) -> Option<u16> {
         loop {
-            let (start, level, bucket) = self.first_bucket(*clock)?;
+            let (start, place) = self.first_bucket(*clock)?;
             if start > limit {
                 return None;
             }
             *clock = start.max(*clock);
-            if level == 0 {
-                return self.levels[0].buckets[bucket].front();
+            let bucket = &mut self.buckets[usize::from(place)];
+            if u64::from(place) < BUCKETS {
+                return bucket.front();
             }
-            let mut spread = std::mem::take(&mut self.levels[level].buckets[bucket]);
-            self.emptied(level, bucket);
+            let mut spread = std::mem::take(bucket);
+            self.emptied(place);
             while let Some(id) = spread.pop_front(&mut self.links) {
                 self.insert(id, tag_of(id), *clock);
             }

@@ -116,6 +116,12 @@ impl Parked {
     fn list(&mut self, first: bool) -> &mut List {
         if first { &mut self.first } else { &mut self.others }
     }
+
+    /// Nobody waits, nor is a turn of anybody's counted.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.first.is_empty() && self.others.is_empty() && self.passed == 0
+    }
 }
 
 /// The VQs of one poller.
@@ -370,9 +376,15 @@ impl<T: Turns> Flows<T> {
     /// Puts a ready VQ behind all others of its flow. Returns the HWQ whose room it was woken for.
     #[inline]
     fn move_to_back(&mut self, slot: u16) -> u16 {
-        let woken_for = self.unlist(slot);
-        let flow = self.vqs[usize::from(slot)].flow;
-        self.flows[usize::from(flow)].ready.push_back(&mut self.links, slot);
+        let vq = &mut self.vqs[usize::from(slot)];
+        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+        let flow = &mut self.flows[usize::from(vq.flow)];
+        if woken_for == NONE {
+            flow.ready.rotate(&mut self.links, slot);
+        } else {
+            flow.woken.remove(&mut self.links, slot);
+            flow.ready.push_back(&mut self.links, slot);
+        }
         woken_for
     }
 
@@ -452,8 +464,16 @@ impl<T: Turns> Flows<T> {
 
     /// Lets VQs that wait for this HWQ try again, up to one that may go. Called whenever room came up, or a VQ that
     /// was woken for it did not use it.
+    #[inline]
     fn wake(&mut self, hwq: u16) {
-        if usize::from(hwq) >= self.parked.len() || !self.pool.has_room(hwq, false) {
+        if self.parked.get(usize::from(hwq)).is_some_and(|parked| !parked.is_idle()) {
+            self.wake_parked(hwq);
+        }
+    }
+
+    #[inline(never)] // Seldom, and none of its callers' business.
+    fn wake_parked(&mut self, hwq: u16) {
+        if !self.pool.has_room(hwq, false) {
             return;
         }
         loop {

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
-use crate::config::{Backend, Config, Device, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
+use crate::config::{Backend, Config, Device, DoorbellScan, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
 use crate::frontend::{Frontend, FrontendDraft, read_frontend};
@@ -32,6 +32,7 @@ pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
 
 /// Below this, looking at the doorbells costs a core, and sleeping gains nothing.
 const DOORBELL_SCAN_MIN: Nanos = Nanos(10_000);
+const DOORBELL_SCAN_MAX: Nanos = Nanos(1_000_000_000);
 
 /// What a drive has of a file.
 pub(crate) fn check(source: Text, view: View) -> Result<Config, ConfigErrors> {
@@ -435,14 +436,16 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     marks.cpus = cpus.as_ref().map(Spanned::span);
     let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
     let idle_after = or(sink, section, "idle_after", Nanos(500_000_000), span_in(idle));
-    let scans = DOORBELL_SCAN_MIN..=Nanos(1_000_000_000);
-    let doorbell_scan = or(sink, section, "doorbell_scan", Nanos(1_000_000), span_in(scans));
+    let first = span_in(DOORBELL_SCAN_MIN..=DOORBELL_SCAN_MAX);
+    let first = or(sink, section, "doorbell_scan", Nanos(1_000_000), first)?;
+    let at_most = first.max(Nanos(20_000_000));
+    let at_most = or(sink, section, "doorbell_scan_at_most", at_most, span_in(first..=DOORBELL_SCAN_MAX))?;
     Some(Pollers {
         layout: layout?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
         first: 0,
-        doorbell_scan: doorbell_scan?,
+        doorbell_scan: DoorbellScan { first, at_most },
     })
 }
 

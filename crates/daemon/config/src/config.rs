@@ -152,8 +152,25 @@ pub struct Pollers {
     pub idle_after: Nanos,
     /// How many pollers of other drives come before these on the same CPUs.
     pub first: usize,
-    /// How often a sleeping poller looks at mapped doorbells.
-    pub doorbell_scan: Nanos,
+    /// How often a sleeping poller's mapped doorbells are looked at.
+    pub doorbell_scan: DoorbellScan,
+}
+
+/// How often the mapped doorbells of a poller that sleeps are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DoorbellScan {
+    /// So often at first, from 10 µs to 1 s.
+    pub first: Nanos,
+    /// So seldom at most, from `first` to 1 s.
+    pub at_most: Nanos,
+}
+
+impl DoorbellScan {
+    /// From one look to the next, after the poller had nothing to do for `quiet`. Within the bounds it is a thousandth
+    /// of that: whoever was away for long waits a little longer, and an idle host seldom wakes up.
+    pub fn after(&self, quiet: Nanos) -> Nanos {
+        Nanos(quiet.0 / 1000).min(self.at_most).max(self.first)
+    }
 }
 
 /// How tenants are shared out to pollers.

@@ -68,7 +68,8 @@ pub use added::AddedDrives;
 pub use assigned::{AssignedDrive, Assignment, Assignments};
 pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
 pub use config::{
-    Backend, Config, DEVICE_DIR, Device, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened, read_text,
+    Backend, Config, DEVICE_DIR, Device, DoorbellScan, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened,
+    read_text,
 };
 pub use demand::{Demand, DemandLoad};
 pub use drives::{Drives, Found, HandedOver, Unplaced};

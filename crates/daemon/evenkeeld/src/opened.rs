@@ -12,7 +12,6 @@ use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
     Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
 };
-use io_model::Nanos;
 use layout::{Change, LayoutFile, Placement};
 use policy::PolicyConfig;
 use promises::drive_profile;
@@ -44,8 +43,6 @@ pub struct Opened {
     pub(crate) history: PathBuf,
     /// The file of what `/metrics` has counted.
     pub(crate) totals: PathBuf,
-    /// The shortest that a drive's pollers ask for.
-    pub(crate) doorbell_scan: Nanos,
     /// What makes block devices, with the rights that this takes; none where it was not started.
     pub(crate) helper: Option<Arc<Helper>>,
     /// What keeps clients, so that they go on with the next daemon; none where nothing does.
@@ -130,7 +127,6 @@ impl Opened {
         let port = OpenedPort::open(config, identity.as_ref(), sink)?;
         let (state_dir, totals) = (config.state_dir.clone(), config.totals_path());
         let own_file = OwnFile::find(config.file());
-        let doorbell_scan = drives.iter().map(|drive| drive.config.pollers.doorbell_scan).min().unwrap_or_default();
         let absent = Absent { drives: missing, unknown: Vec::new() };
         Ok(Self {
             drives,
@@ -144,7 +140,6 @@ impl Opened {
             roles,
             history,
             totals,
-            doorbell_scan,
             helper: None,
             keeper,
             manager: None,

@@ -66,12 +66,11 @@ impl Owner {
     /// # Errors
     /// See [`crate::daemon::Daemon::start`].
     pub fn start(opened: Opened, handle: Handle, around: Surroundings, events: Arc<EventLog>) -> Result<Self> {
-        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, doorbell_scan, .. } =
-            opened;
+        let Opened { drives, added, absent, control, api, port, state_dir, own_file, roles, .. } = opened;
         let (helper, keeper, history, manager) = (opened.helper, opened.keeper, opened.history, opened.manager);
         let clock = Clock::start();
         let (control_gate, api_gate) = (around.gate.clone(), around.gate.clone());
-        let threads = PollerThreads::new(doorbell_scan)?;
+        let threads = PollerThreads::new(clock)?;
         let notices = manager.map(|manager| manager.start(threads.pulses(), clock)).transpose();
         let notices = notices.context("can't start the thread that tells the service manager")?.unwrap_or_default();
         let common = Common { next_tenant: Arc::default(), threads, clock, handle, around, events, helper, keeper };

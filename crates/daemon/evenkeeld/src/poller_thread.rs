@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use config::Mode;
+use config::{DoorbellScan, Mode};
 use confine::ThreadKind;
 use io_model::{Backend, Nanos, TenantId, WrrWeights};
 use policy::{AnyPolicy, Policy, Terms};
@@ -17,7 +17,7 @@ use rustix::thread::CpuSet;
 
 use crate::clock::Clock;
 use crate::cpu_waits::CountedPoller;
-use crate::doorbell_scanner::{DoorbellScanner, Doorbells};
+use crate::doorbell_scanner::{DoorbellScanner, Doorbells, Sleeper};
 use crate::drive::SetWeights;
 use crate::front_end::FrontEnd;
 use crate::poller_waker::{PollerWaker, Watch};
@@ -93,8 +93,8 @@ pub struct Behaviour {
     pub mode: Mode,
     /// Sleep after this long without I/O, unless the mode says otherwise.
     pub idle_after: Nanos,
-    /// While asleep, look this often for requests that nobody announces.
-    pub doorbell_scan: Nanos,
+    /// While asleep, how often to look for requests that nobody announces.
+    pub doorbell_scan: DoorbellScan,
     /// Give the CPU away between looks: for pollers that share one.
     pub naps: bool,
 }
@@ -393,7 +393,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     /// When to look for requests of clients that never kick. They must not keep us from sleeping.
     fn next_look(&mut self, now: Nanos) -> Nanos {
         let polled = self.poller.sources_mut().any(|(_, front_end)| front_end.is_polled());
-        if polled { now + self.behaviour.doorbell_scan } else { Nanos::MAX }
+        if polled { now + self.behaviour.doorbell_scan.after(now - self.poller.last_progress()) } else { Nanos::MAX }
     }
 
     /// Whether nothing is in flight, or what is would end a sleep.
@@ -431,7 +431,14 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
             self.poller.sources_mut().for_each(|(_, front_end)| front_end.doorbells(&mut doorbells));
             let scanned = !doorbells.is_empty();
             if scanned {
-                self.scanner.watch(self.number, &self.waker, doorbells);
+                self.scanner.watch(Sleeper {
+                    poller: self.number,
+                    waker: Arc::clone(&self.waker),
+                    doorbells,
+                    pace: self.behaviour.doorbell_scan,
+                    last_progress: self.poller.last_progress(),
+                    looked: now,
+                });
             }
             let health = if self.unchecked { self.next_health } else { Nanos::MAX };
             let next = self.poller.next_timer().min(health).min(self.next_look(now));

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use backend_nvme::{LastHealth, Pins};
 use config::{Config, Home, Mode, Tenant};
 use confine::ThreadKind;
-use io_model::{Nanos, TenantId};
+use io_model::TenantId;
 use policy::{PolicyConfig, PollerShape};
 use poller::Board;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -60,16 +59,15 @@ pub struct PollerThreads {
 }
 
 impl PollerThreads {
-    /// None runs yet. Sleeping ones have their mapped doorbells looked at every `doorbell_scan`.
+    /// None runs yet.
     ///
     /// # Errors
-    /// The thread that does so can't be started.
-    pub fn new(doorbell_scan: Nanos) -> Result<Self> {
+    /// The thread that looks at sleeping ones' doorbells can't be started.
+    pub fn new(clock: Clock) -> Result<Self> {
         // Now: its signal handler is nothing that a confined thread could install with the first poller.
         eventfd::start_watchdog(|| threads::enter(ThreadKind::Watchdog)).context("can't start the watchdog")?;
         stopwatch::prepare();
-        let scanner = DoorbellScanner::start(Duration::from_nanos(doorbell_scan.0));
-        let scanner = scanner.context("can't start the doorbell scanner")?;
+        let scanner = DoorbellScanner::start(clock).context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = sched_getaffinity(None).ok();
         Ok(Self { next: Arc::default(), running: Arc::default(), cores, cpus, scanner, pulses: Pulses::default() })

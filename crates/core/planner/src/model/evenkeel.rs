@@ -5,7 +5,10 @@
 //! of the waits.
 
 use io_model::Nanos;
-use policy::{COST_UNIT, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_ns};
+use policy::{
+    COST_UNIT, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns,
+    evenkeel_closest_aim_ns,
+};
 
 use super::{Pool, Tail};
 use crate::Tenant;
@@ -51,8 +54,10 @@ struct Promise {
     target_ns: f64,
     /// The part of its commands that may be late.
     late: f64,
-    /// What the others are to take.
+    /// What the others are to take: now, at least and at most.
     aim_ns: f64,
+    least_aim_ns: f64,
+    most_aim_ns: f64,
     /// What the policy takes them to need with nobody else there.
     alone_ns: f64,
     /// What is taken from others while many commands are late, as a factor.
@@ -65,7 +70,16 @@ impl Cap {
             let target_ns = target.0 as f64;
             let aim_ns = evenkeel_aim_ns(target);
             let alone_ns = (config.alone.0 as f64).min(aim_ns / 2.0);
-            Promise { tenant, target_ns, late: percentile.late(), aim_ns, alone_ns, brake: 1.0 }
+            Promise {
+                tenant,
+                target_ns,
+                late: percentile.late(),
+                aim_ns,
+                least_aim_ns: aim_ns,
+                most_aim_ns: evenkeel_closest_aim_ns(target),
+                alone_ns,
+                brake: 1.0,
+            }
         };
         let targets = tenants.iter().enumerate();
         let targets = targets.filter_map(|(at, tenant)| Some((at, tenant.class.promise()?)));
@@ -115,6 +129,8 @@ impl Promise {
     /// What others may have in flight, who had `peak` at most.
     fn allows(&mut self, peak: f64, tail: &Tail, in_interval: f64) -> f64 {
         let late_ns = tail.percentile_ns(self.late).min(LONGEST_SEEN * self.target_ns);
+        let changes = evenkeel_aim_changes(tail.longer(self.target_ns) / self.late);
+        self.aim_ns = (self.aim_ns * changes).clamp(self.least_aim_ns, self.most_aim_ns);
         let braked = tail.longer(self.target_ns) / late_to_brake(in_interval, EVENKEEL_MANY * self.late);
         self.brake = (self.brake * braked.max(1e-3).powf(-STEP).clamp(0.8, 1.25)).clamp(LEAST_BRAKE, 1.0);
         peak * (self.aim_ns - self.alone_ns) / (late_ns - self.alone_ns).max(1.0) * self.brake

@@ -37,7 +37,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 use self::bound::Found;
 use self::floors::Floors;
 use self::promises::Promises;
-pub use self::promises::{LENT, MANY, aim_ns};
+pub use self::promises::{LENT, MANY, aim_changes, aim_ns, closest_aim_ns};
 use self::work::{ByKind, KINDS, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
@@ -187,8 +187,8 @@ impl Order {
 impl Order {
     /// A command was sent: a part of it is owed to those who were promised nothing, or it is one of theirs.
     #[inline]
-    fn owe(&mut self, tenant: u16, cost: u32) {
-        let (cost, is_theirs) = (i64::from(cost), !self.is_guaranteed(tenant) && !self.floors.has(tenant));
+    fn owe(&mut self, cost: u32, is_theirs: bool) {
+        let cost = i64::from(cost);
         let least = -cost * i64::from(LEAST_PART);
         let owed = self.owed + cost + if is_theirs { least } else { 0 };
         // What they had while nobody else asked is not held against them.
@@ -322,20 +322,23 @@ impl ByFlow for Evenkeel {
         let (cost, kind) = (self.config.cost.of(op, len_bytes), kind_of(op, len_bytes));
         let order = &mut self.flows.turns;
         order.count(tenant, kind, cost.into(), true);
-        order.owe(tenant, cost);
-        if !order.is_guaranteed(tenant) {
-            self.found.sent(cost);
-            order.others.charge(tenant, cost);
-            order.floors.charge(tenant, len_bytes, order.now);
-            order.work.sent(kind, cost.into());
+        if order.is_guaranteed(tenant) {
+            return order.owe(cost, false);
         }
+        self.found.sent(cost);
+        let has_floor = order.floors.has(tenant);
+        order.owe(cost, !has_floor);
+        order.others.charge(tenant, cost);
+        if has_floor {
+            order.floors.charge(tenant, len_bytes, order.now);
+        }
+        order.work.sent(kind, cost.into());
     }
 
     #[inline]
     fn turn_over(&mut self, tenant: u16, _: Option<HwqId>) {
-        let is_ready = self.flows.is_ready(tenant);
-        let order = &mut self.flows.turns;
-        if is_ready && order.is_guaranteed(tenant) {
+        if self.flows.turns.is_guaranteed(tenant) && self.flows.is_ready(tenant) {
+            let order = &mut self.flows.turns;
             order.guaranteed.rotate(&mut order.links, tenant);
         }
     }

@@ -13,10 +13,39 @@ const AIM: f64 = 0.9;
 /// What a guest adds to what a poller sees of a latency: an interrupt, and its driver.
 const GUEST: Nanos = Nanos(5_000);
 
-/// What is aimed at for a target: latencies as a poller sees them, in ns.
+/// What is aimed at for a target at first and at least: latencies as a poller sees them, in ns.
 pub fn aim_ns(target: Nanos) -> f64 {
-    (target - GUEST).max(Nanos(target.0 / 2)).0 as f64 * AIM
+    leaves_ns(target) * AIM
 }
+
+/// The same at most.
+pub fn closest_aim_ns(target: Nanos) -> f64 {
+    leaves_ns(target) * CLOSEST
+}
+
+/// What the guest leaves of a target.
+fn leaves_ns(target: Nanos) -> f64 {
+    (target - GUEST).max(Nanos(target.0 / 2)).0 as f64
+}
+
+/// The factor by which an aim changes while that part of the commands that may be late are.
+pub fn aim_changes(part: f64) -> f64 {
+    match part {
+        part if part < FEW_LATE => CLOSER,
+        part if part > TOO_MANY_LATE => BACK,
+        _ => 1.0,
+    }
+}
+
+/// Where fewer commands than that part of those that may be late are, the aim comes that much closer to the target, up
+/// to this part of it; where more than that part are, it goes back.
+const FEW_LATE: f64 = 0.3;
+const TOO_MANY_LATE: f64 = 0.8;
+const CLOSER: f64 = 1.01;
+const BACK: f64 = 0.98;
+const CLOSEST: f64 = 0.98;
+/// Intervals over which that is judged, at least.
+const JUDGED: u32 = 10;
 
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
@@ -52,6 +81,7 @@ struct Promise {
     target: Nanos,
     percentile: Percentile,
     asked: Asked,
+    judged: Judged,
     /// Totals as last reported.
     seen: [u32; TARGET_STEPS],
     learned: ByKind<Learned>,
@@ -60,6 +90,14 @@ struct Promise {
     /// Intervals without a command.
     quiet: u32,
     brake: f64,
+}
+
+/// What is counted until the aim is judged.
+#[derive(Debug, Default)]
+struct Judged {
+    intervals: u32,
+    commands: f64,
+    late: f64,
 }
 
 /// What a tenant's commands were seen to wait for others' of a kind.
@@ -181,6 +219,7 @@ impl Promise {
             target,
             percentile,
             asked,
+            judged: Judged::default(),
             seen: report.by_target,
             learned: std::array::from_fn(|_| learned()),
             rate: 0.0,
@@ -201,14 +240,28 @@ impl Promise {
             return;
         }
         self.rate += (f64::from(new) - self.rate) / f64::from(INTERVALS_PER_SECOND);
+        let late = counts[FIRST_LATE..].iter().sum::<u32>();
         if let Some(others) = others {
+            self.aim(new, late);
             self.learn(&counts, others);
         }
-        let late = counts[FIRST_LATE..].iter().sum::<u32>();
         let may_be = self.asked.late;
         let many = (may_be * MANY).min((1.0 + may_be) / 2.0);
         let is_broken = late >= 3 && f64::from(late) > f64::from(new) * many;
         self.brake = if is_broken { (self.brake * BRAKE).max(0.05) } else { (self.brake * RELEASE).min(1.0) };
+    }
+
+    /// So many commands came, and so many of them late, while others might have had more.
+    fn aim(&mut self, new: u32, late: u32) {
+        let Judged { intervals, commands, late: seen } = &mut self.judged;
+        (*intervals, *commands, *seen) = (*intervals + 1, *commands + f64::from(new), *seen + f64::from(late));
+        let may_be = *commands * self.asked.late;
+        if *intervals < JUDGED || may_be < LEAST_LATE {
+            return;
+        }
+        let [least, most] = [aim_ns, closest_aim_ns].map(|of| of(self.target) / self.target.0.max(1) as f64);
+        self.asked.aim = (self.asked.aim * aim_changes(*seen / may_be)).clamp(least, most);
+        self.judged = Judged::default();
     }
 
     /// What commands waited is laid to each kind by what it was expected to be of that.

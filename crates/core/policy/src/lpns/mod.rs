@@ -164,9 +164,8 @@ impl Lpns {
 
     #[inline]
     fn next_guaranteed(&mut self) -> Option<Next> {
-        let limit = self.throttle.guaranteed_limit();
         while let Some(tenant) = self.queues.front_guaranteed() {
-            if self.queues.is_at(limit, tenant) {
+            if self.queues.is_at(self.throttle.guaranteed_limit(), tenant) {
                 self.queues.hold(tenant);
             } else if let Some((vq, hwq)) = self.queues.next_vq(tenant) {
                 return Some(Next::Send { vq, hwq });
@@ -220,13 +219,7 @@ impl Policy for Lpns {
 
     #[inline]
     fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
-        if !self.queues.is_attached(slot.0) {
-            return;
-        }
-        self.queues.set_backlog(slot.0, backlog);
-        if backlog > 0
-            && let Some(target) = self.queues.promise(slot.0)
-        {
+        if let Some(target) = self.queues.arrived(slot.0, backlog) {
             self.throttle.engage(&self.config, target, now);
         }
     }
@@ -255,18 +248,16 @@ impl Policy for Lpns {
 
     #[inline]
     fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, _: Nanos) {
-        if !self.queues.is_attached(slot.0) {
-            return;
-        }
         let cost = self.config.cost.of(op, len_bytes);
-        if self.queues.promise(slot.0).is_some() {
-            self.run = self.run.saturating_add(1);
-        } else {
-            self.run = 0;
-            self.throttle.charge(cost);
-            self.largest_cost = self.largest_cost.max(cost);
+        match self.queues.sent(slot.0, hwq, cost) {
+            Some(true) => self.run = self.run.saturating_add(1),
+            Some(false) => {
+                self.run = 0;
+                self.throttle.charge(cost);
+                self.largest_cost = self.largest_cost.max(cost);
+            }
+            None => {}
         }
-        self.queues.sent(slot.0, hwq, cost);
     }
 
     fn refused(&mut self, slot: VqSlot, consumed: bool, _: Nanos) {

@@ -4,9 +4,11 @@
 //! (guaranteed ones in a ring, best-effort ones in virtual time) or held back by the throttle. Every
 //! move is O(1), and a command causes a bounded number of them.
 
+mod parked;
+
 use io_model::{HwqId, Nanos, TenantId};
 
-use super::GUARANTEED_RUN;
+use self::parked::Parked;
 use super::detector::Own;
 use crate::fair::Fair;
 use crate::hwq_pool::{HwqPool, Moved, Want};
@@ -86,28 +88,6 @@ impl Default for Tenant {
             parts: 1,
             sent: 0,
         }
-    }
-}
-
-/// VQs that wait for room at one HWQ.
-#[derive(Debug, Clone, Copy, Default)]
-struct Parked {
-    guaranteed: List,
-    best_effort: List,
-    /// Guaranteed commands that went here since the last best-effort one.
-    run: u32,
-    /// It is in the list of HWQs that owe a turn.
-    owes: bool,
-}
-
-impl Parked {
-    fn list(&mut self, guaranteed: bool) -> &mut List {
-        if guaranteed { &mut self.guaranteed } else { &mut self.best_effort }
-    }
-
-    /// A best-effort VQ was passed over often enough.
-    fn is_due(&self) -> bool {
-        self.run >= GUARANTEED_RUN && !self.best_effort.is_empty()
     }
 }
 
@@ -359,6 +339,7 @@ impl Queues {
     }
 
     /// First in, first out within each class.
+    #[inline(never)] // Seldom, and none of its callers' business.
     fn park(&mut self, slot: u16, hwq: u16, guaranteed: bool) {
         self.unready(slot);
         let vq = &mut self.vqs[usize::from(slot)];
@@ -378,8 +359,19 @@ impl Queues {
         self.vqs.get(usize::from(slot)).map_or(0, |vq| vq.backlog)
     }
 
-    /// The VQ's backlog is this now.
+    /// The VQ has so many commands now. If its tenant was promised something and some wait, that.
     #[inline]
+    pub(super) fn arrived(&mut self, slot: u16, backlog: u32) -> Option<Option<Nanos>> {
+        let vq = self.vqs.get_mut(usize::from(slot))?;
+        match (vq.state, backlog) {
+            (VqState::Detached, _) => return None,
+            (VqState::Ready | VqState::Parked, 1..) => vq.backlog = backlog,
+            _ => self.set_backlog(slot, backlog),
+        }
+        if backlog > 0 { self.promise(slot) } else { None }
+    }
+
+    /// The VQ's backlog is this now.
     pub(super) fn set_backlog(&mut self, slot: u16, backlog: u32) {
         let vq = &mut self.vqs[usize::from(slot)];
         vq.backlog = backlog;
@@ -511,29 +503,34 @@ impl Queues {
         }
     }
 
-    /// A command went to the drive.
+    /// A command went to the drive. Whether its tenant is guaranteed; `None`: there is no such VQ.
     #[inline]
-    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) {
-        self.pool.sent(hwq);
-        let tenant = self.vqs[usize::from(slot)].tenant;
-        let state = &mut self.tenants[usize::from(tenant)];
+    pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) -> Option<bool> {
+        let vq = self.vqs.get(usize::from(slot)).filter(|vq| vq.state != VqState::Detached)?;
+        let state = &mut self.tenants[usize::from(vq.tenant)];
         state.sent += 1;
         state.in_flight += u64::from(cost);
-        if !state.guaranteed {
+        let guaranteed = state.guaranteed;
+        if !guaranteed {
             self.best_effort_in_flight += u64::from(cost);
         }
-        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
-            parked.run = if state.guaranteed { parked.run.saturating_add(1) } else { 0 };
-        }
+        self.pool.sent(hwq);
         self.took(slot, cost);
-        self.wake_parked(hwq.0);
+        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
+            parked.run = if guaranteed { parked.run.saturating_add(1) } else { 0 };
+            if !parked.is_empty() {
+                self.wake_parked(hwq.0);
+            }
+        }
+        Some(guaranteed)
     }
 
     /// A command left the VQ: the VQ's and the tenant's turn is over.
     #[inline]
     pub(super) fn took(&mut self, slot: u16, cost: u32) {
-        let Vq { state, tenant, parked_at, parked_first, backlog, .. } = self.vqs[usize::from(slot)];
-        self.vqs[usize::from(slot)].woken = false;
+        let vq = &mut self.vqs[usize::from(slot)];
+        (vq.woken, vq.backlog) = (false, vq.backlog.saturating_sub(1));
+        let Vq { state, tenant, parked_at, parked_first, backlog, .. } = *vq;
         let owner = &mut self.tenants[usize::from(tenant)];
         match state {
             VqState::Ready => owner.ready.rotate(&mut self.vq_links, slot),
@@ -547,7 +544,9 @@ impl Queues {
         } else if owner.place == Place::Queued {
             self.guaranteed.rotate(&mut self.tenant_links, tenant);
         }
-        self.set_backlog(slot, backlog.saturating_sub(1));
+        if backlog == 0 {
+            self.set_backlog(slot, 0);
+        }
     }
 
     /// A command came back from the drive.
@@ -567,10 +566,8 @@ impl Queues {
             self.moved.push(moved);
             self.settle();
         }
-        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0))
-            && parked.is_due()
-            && !parked.owes
-        {
+        let Some(parked) = self.parked.get_mut(usize::from(hwq.0)).filter(|parked| !parked.is_empty()) else { return };
+        if parked.is_due() && !parked.owes {
             parked.owes = true;
             self.owing.push_back(&mut self.hwq_links, hwq.0);
         }

@@ -2,9 +2,9 @@
 //! process, a poller, a policy, and the back end that does nothing.
 //!
 //! `cargo bench -p poller --bench command_cost` prints nanoseconds of processor time. With a case as its arguments
-//! (front end, policy, class and depth, as its table has them) it does that one alone, in the same way each time: to be
-//! counted by `valgrind --tool=callgrind --toggle-collect='*iteration*'`, which knows nothing of what else the machine
-//! does.
+//! (front end, policy, class and depth, as its table has them, and how many queues of an NVMe tenant do nothing beside)
+//! it does that one alone, in the same way each time: to be counted by `valgrind --tool=callgrind
+//! --toggle-collect='*iteration*'`, which knows nothing of what else the machine does.
 
 mod nvme;
 mod vhost;
@@ -16,6 +16,7 @@ use backend_memory::{Null, NullDrive};
 use io_model::{Nanos, Source, TenantId};
 use policy::{AnyPolicy, Class, EvenkeelConfig, LpnsConfig, PolicyConfig, PollerShape};
 use poller::{Board, Poller, Probe, Progress};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 const TENANT: TenantId = TenantId(3);
@@ -48,6 +49,7 @@ struct Case {
     policy: String,
     class: String,
     depth: u16,
+    idle_queues: u16,
 }
 
 impl Case {
@@ -72,7 +74,7 @@ impl Case {
     /// Has so many commands done; what each took by that clock, the guest's part included.
     fn measure(&self, commands: u32, clock_ns: fn() -> u64) -> f64 {
         if self.front_end == "vfio-user" {
-            let (guest, source) = nvme::attach();
+            let (guest, source) = nvme::attach(self.idle_queues);
             self.measure_with(guest, source, commands, clock_ns)
         } else {
             let (guest, source) = vhost::attach(self.depth.max(1));
@@ -114,7 +116,7 @@ impl Case {
     /// do: lines of the cache go to and fro then.
     fn measure_across(&self, commands: u32) -> f64 {
         if self.front_end == "vfio-user" {
-            let (guest, source) = nvme::attach();
+            let (guest, source) = nvme::attach(self.idle_queues);
             self.measure_across_with(guest, source, commands)
         } else {
             let (guest, source) = vhost::attach(self.depth);
@@ -130,6 +132,7 @@ impl Case {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
+                pin(1);
                 let start_ns = wall_ns();
                 guest.offer(self.depth);
                 let mut taken = 0;
@@ -143,6 +146,7 @@ impl Case {
                 is_over.store(true, Ordering::Relaxed);
                 spent_ns as f64 / f64::from(commands)
             });
+            pin(0);
             while !is_over.load(Ordering::Relaxed) {
                 poller.step(Nanos(wall_ns()));
             }
@@ -158,6 +162,14 @@ fn iteration<S: Source>(poller: &mut Poller<S, Null, AnyPolicy>, now: &mut Nanos
     poller.step(*now)
 }
 
+/// Keeps this thread on a CPU.
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    // Where it may not run there it runs elsewhere.
+    let _ = sched_setaffinity(None, &set);
+}
+
 fn wall_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -171,9 +183,15 @@ fn thread_ns() -> u64 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let [front_end, policy, class, depth] = &arguments[..] {
+    if let [front_end, policy, class, depth, idle @ ..] = &arguments[..] {
         let depth = depth.parse().expect("a depth");
-        let case = Case { front_end: front_end.into(), policy: policy.into(), class: class.into(), depth };
+        let case = Case {
+            front_end: front_end.into(),
+            policy: policy.into(),
+            class: class.into(),
+            depth,
+            idle_queues: idle.first().map_or(0, |count| count.parse().expect("a number of queues")),
+        };
         // That clock can't be asked under valgrind.
         case.measure(COMMANDS, || 0);
         return;
@@ -186,7 +204,13 @@ fn main() {
         for policy in POLICIES {
             for class in CLASSES {
                 for depth in DEPTHS {
-                    let case = Case { front_end: front_end.into(), policy: policy.into(), class: class.into(), depth };
+                    let case = Case {
+                        front_end: front_end.into(),
+                        policy: policy.into(),
+                        class: class.into(),
+                        depth,
+                        idle_queues: 0,
+                    };
                     let best = |one: &dyn Fn() -> f64| (0..RUNS).map(|_| one()).fold(f64::INFINITY, f64::min);
                     let alone = best(&|| case.measure(COMMANDS, thread_ns));
                     let across = if depth == 0 { 0.0 } else { best(&|| case.measure_across(COMMANDS)) };

@@ -36,16 +36,19 @@ impl Guest for NvmeGuest {
     }
 }
 
-pub fn attach() -> (NvmeGuest, Placed<Controller<Vectors>>) {
+/// With one queue that commands go over, and so many that do nothing.
+pub fn attach(idle_queues: u16) -> (NvmeGuest, Placed<Controller<Vectors>>) {
     let namespace = NamespaceConfig { base_bytes: 0, ..host::namespace(1, DISK_BYTES, 512) };
     let config = ControllerConfig { tenant: TENANT, namespaces: vec![(1, namespace)], ..host::config() };
     let mut host = Host::without_journal(config);
     host.enable(32);
-    let mut cq = host.create_cq_sqe(1, ENTRIES, 1);
-    cq.cdw11 = create::PC;
-    assert!(host.admin(cq).status().is_success());
-    host.track_cq(&cq);
-    host.create_sq_with(1, ENTRIES, 1, create::QPRIO_URGENT);
+    for qid in 1..=idle_queues + 1 {
+        let mut cq = host.create_cq_sqe(qid, ENTRIES, 1);
+        cq.cdw11 = create::PC;
+        assert!(host.admin(cq).status().is_success());
+        host.track_cq(&cq);
+        host.create_sq_with(qid, ENTRIES, qid, create::QPRIO_URGENT);
+    }
     // The driver stays, its controller goes to the poller.
     let (doorbells, _) = Mapping::memfd("unused", 4096).expect("memfd");
     let unused = Controller::new(host::config(), doorbells, Vectors::default()).expect("a good configuration");

@@ -131,7 +131,7 @@ fn a_third_front_end_reads_what_it_wrote() {
     let behaviour = Behaviour {
         mode: config::Mode::Adaptive,
         idle_after: Nanos::from_millis(1),
-        doorbell_scan: Nanos::from_millis(1),
+        doorbell_scan: config::DoorbellScan { first: Nanos::from_millis(1), at_most: Nanos::from_millis(1) },
         naps: true,
     };
     let (poller, thread) = poller_thread::start::<Three, _>(Start {
@@ -142,7 +142,7 @@ fn a_third_front_end_reads_what_it_wrote() {
         drive_on_cpus: false,
         cpu: None,
         clock,
-        scanner: DoorbellScanner::start(std::time::Duration::from_millis(1)).unwrap(),
+        scanner: DoorbellScanner::start(clock).unwrap(),
         pulses: Pulses::default(),
     })
     .unwrap();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::lpns::GUARANTEED_RUN;
 
 /// VQs of one tenant for each class, on one HWQ, all with more commands than are ever sent.
 fn queues(depth: u32, classes: &[(Class, u16)]) -> Queues {
