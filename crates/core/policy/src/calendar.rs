@@ -54,6 +54,10 @@ impl Calendar {
         self.filled == 0
     }
 
+    pub(crate) fn contains(&self, id: u16) -> bool {
+        self.places[usize::from(id)] != NONE
+    }
+
     /// Puts it in. The tag is from `clock` to `clock` + [`FARTHEST`].
     pub(crate) fn insert(&mut self, id: u16, tag: u64, clock: u64) {
         let far = (tag - clock) / u64::from(BUCKETS);

@@ -64,6 +64,7 @@ mod percentile;
 mod ready;
 mod roster;
 mod settings;
+mod split;
 mod terms;
 
 pub use any::AnyPolicy;
@@ -82,6 +83,7 @@ pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 pub use percentile::Percentile;
 pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
+pub use split::{DEMAND_FIGURES, Demand};
 pub use terms::{Class, Floor, Limits, TenantPriority, Terms};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
@@ -198,6 +200,22 @@ pub trait Policy {
     /// A tenant that was promised a latency begins to ask, here or at another poller, after two intervals or more in
     /// which it did not. Told at once, and then as to everybody.
     fn awoken(&mut self, _tenant: TenantId, _now: Nanos) {}
+
+    /// What best effort had and asked for here since the last time, for the other pollers of the drive. Every 10 ms, right
+    /// before [`interval`](Policy::interval). `None`: there is none here, or the policy does not part it.
+    fn demand(&mut self) -> Option<Demand> {
+        None
+    }
+
+    /// What the pollers of the drive told as their [`demand`](Policy::demand), in an order that is the same at all of
+    /// them; the one at `own` is this one's, the others' are up to 10 ms old. Right before [`interval`](Policy::interval),
+    /// if it told one itself.
+    fn demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
+
+    /// A tenant with VQs at `of` pollers (2 or more) asks this part (above 0, at most 1) of what it asks for here. The
+    /// parts at all of them add up to 1, but for 10 ms after they changed. Told right before
+    /// [`interval`](Policy::interval).
+    fn asks_here(&mut self, _tenant: TenantSlot, _part: f64, _of: usize, _now: Nanos) {}
 
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
     /// identifiers. Who isn't in it left the drive: nothing is kept of it.

@@ -100,6 +100,11 @@ impl PolicyKind {
         !matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
     }
 
+    /// Whether best-effort tenants may be on several pollers, also one of them.
+    pub const fn parts_best_effort(self) -> bool {
+        matches!(self, Self::Passthrough | Self::Evenkeel)
+    }
+
     /// Whether it holds best-effort tenants back together, for guaranteed ones that may have pollers of their own.
     pub const fn throttles_best_effort(self) -> bool {
         matches!(self, Self::Lpns | Self::Evenkeel)

@@ -254,7 +254,10 @@ impl<P: Policy> World<P> {
 
     fn end_interval(&mut self) {
         let reports: Vec<_> = (0..self.tenants.len()).map(|tenant| self.report(tenant)).collect();
-        self.policies.iter_mut().for_each(|policy| policy.interval(&reports, self.now));
+        for policy in &mut self.policies {
+            policy.demand();
+            policy.interval(&reports, self.now);
+        }
         self.next_interval += INTERVAL;
     }
 
