@@ -25,16 +25,16 @@
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
+//! | `split` | [`Demand`]: what best effort may have, parted among the pollers that serve it |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and
-//! under [`Lpns`] and [`Evenkeel`] if it is a guaranteed one; all other policies compare what tenants
-//! wait for, and must see all of their VQs.
+//! An instance knows the VQs of its own poller. Under [`Passthrough`], [`Lpns`] and [`Evenkeel`] tenants, and a tenant's
+//! VQs, may be with several pollers; all other policies compare what tenants wait for, and must see all of their VQs.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
 //! implemented: admission of promises before they are made; one policy's state shared by several pollers (each has its
-//! own, but for what [`interval`](Policy::interval) reports).
+//! own, but for what [`interval`](Policy::interval) reports and [`demands`](Policy::demands) tells).
 
 #![forbid(unsafe_code)]
 

@@ -79,8 +79,10 @@ impl Quota {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     limits: Limits,
-    /// What of these holds here, in multiples of an equal share of the tenant's pollers, which they are.
+    /// What of these holds here, in multiples of an equal share of the tenant's pollers, which they are; and what may
+    /// from the next time on, when the others have heard of it.
     times: f64,
+    times_told: f64,
     is_limited: bool,
     /// In the order of [`Tenant::charge`].
     quotas: [Quota; 6],
@@ -101,6 +103,7 @@ impl Default for Tenant {
         Self {
             limits: Limits::default(),
             times: 1.0,
+            times_told: 1.0,
             is_limited: false,
             quotas: [UNLIMITED; 6],
             is_spent: false,
@@ -236,11 +239,12 @@ impl Limiter {
         self.limited += u32::from(tenant.is_limited);
     }
 
-    /// So many times its limits hold from now on. As [`set_limits`](Self::set_limits); `false`: it has none, and nothing
-    /// is to be told.
+    /// So many times its limits may hold: less at once, more from the next time on. As
+    /// [`set_limits`](Self::set_limits); `false`: it has none, and nothing is to be told.
     pub(crate) fn set_times(&mut self, tenant: TenantSlot, times: f64) -> bool {
         let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return false };
-        tenant.set_limits(tenant.limits, times, self.slice);
+        let told = std::mem::replace(&mut tenant.times_told, times);
+        tenant.set_limits(tenant.limits, times.min(told), self.slice);
         if tenant.is_limited {
             tenant.first = NONE;
         }

@@ -95,14 +95,9 @@ impl PolicyKind {
         }
     }
 
-    /// Whether it knows what all tenants do only if one poller serves them all.
+    /// Whether it knows what all tenants do only if one poller serves them all. Else a tenant may be on several, too.
     pub const fn needs_one_poller(self) -> bool {
         !matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
-    }
-
-    /// Whether best-effort tenants may be on several pollers, also one of them.
-    pub const fn parts_best_effort(self) -> bool {
-        matches!(self, Self::Passthrough | Self::Evenkeel)
     }
 
     /// Whether it holds best-effort tenants back together, for guaranteed ones that may have pollers of their own.

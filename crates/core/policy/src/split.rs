@@ -30,7 +30,7 @@ const MOST_BIAS: f64 = 2.772_588_722_239_781;
 /// What is left of a correction after an interval in which nobody was held.
 const FORGETS: f64 = 0.95;
 /// Whose turn it is to have a command more comes round in that time.
-const ROUND: Nanos = Nanos::from_millis(10);
+pub(crate) const ROUND: Nanos = Nanos::from_millis(10);
 
 /// What best effort had and asked for at one poller in its last interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -79,18 +79,25 @@ impl Demand {
 pub(crate) enum Part {
     /// This much.
     Of(f64),
-    /// So many commands of that size, or one more for the part `more` of each round, which begins at `from` (0 to 1).
-    Commands { whole: f64, grain: f64, more: f64, from: f64 },
+    /// This much in the mean, of whole commands: for what is no whole one it has turns, which begin at that part of a
+    /// round.
+    Turns(f64, f64),
 }
 
 impl Part {
     pub(crate) const WHOLE: Self = Self::Of(1.0);
 
+    /// In the mean of a round.
+    pub(crate) fn size(self) -> f64 {
+        let (Self::Of(part) | Self::Turns(part, _)) = self;
+        part
+    }
+
     /// What was there in the mean where this much was at the most, and all that might be.
     pub(crate) fn mean(self, most: f64) -> f64 {
         match self {
             Self::Of(_) => most,
-            Self::Commands { whole, grain, more, .. } => most.min((whole + more) * grain),
+            Self::Turns(part, _) => most.min(part),
         }
     }
 }
@@ -155,8 +162,7 @@ impl Split {
         }
         let held = |at: usize| all[at].is_held && all[at].grain > 0.0;
         let before = (0..own).filter(|at| held(*at)).map(|at| self.parts[at] / all[at].grain).sum::<f64>();
-        let commands = self.parts[own] / grain;
-        Part::Commands { whole: commands.floor(), grain, more: commands.fract(), from: before.fract() }
+        Part::Turns(self.parts[own], before.fract())
     }
 
     /// Towards the pace of all that are held, each counting as much: so that all corrections together are none.
@@ -218,18 +224,19 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// `most`: the limit of a part of all, above 0 where something may go.
-    pub(crate) fn new(part: Part, now: Nanos, most: impl Fn(f64) -> u64) -> Self {
-        match part {
-            Part::Of(part) => Self::fixed(most(part).max(1)),
-            Part::Commands { whole, grain, more, from } => {
-                let least = if whole < 1.0 { 0 } else { most(whole * grain).max(1) };
-                let more_units = most((whole + 1.0) * grain).max(1);
-                let mut gate = Self { least, more: more_units, from, lasts: more, ..Self::fixed(least) };
-                gate.turn(now);
-                gate
-            }
-        }
+    /// `grain`: what a command is, in parts of all; `most`: the limit of a part.
+    pub(crate) fn new(part: Part, grain: f64, now: Nanos, most: impl Fn(f64) -> u64) -> Self {
+        let (part, from) = match part {
+            Part::Turns(part, from) if grain > 0.0 => (part, from),
+            Part::Of(part) | Part::Turns(part, _) => return Self::fixed(most(part).max(1)),
+        };
+        let commands = part / grain;
+        let whole = commands.floor();
+        let least = if whole < 1.0 { 0 } else { most(whole * grain).max(1) };
+        let more = most((whole + 1.0) * grain).max(1);
+        let mut gate = Self { least, more, from, lasts: commands.fract(), ..Self::fixed(least) };
+        gate.turn(now);
+        gate
     }
 
     pub(crate) fn fixed(most: u64) -> Self {
@@ -252,8 +259,9 @@ impl Gate {
         self.most == 0
     }
 
-    pub(crate) fn turns_at(&self) -> Nanos {
-        self.turns_at
+    /// When its turn next begins or ends; `None`: never.
+    pub(crate) fn turn_at(&self) -> Option<Nanos> {
+        (self.turns_at < Nanos::MAX).then_some(self.turns_at)
     }
 
     /// Who found no room: whether there is some by now.
@@ -334,8 +342,10 @@ mod tests {
         let mut mean = 0.0;
         for at in (0..30_000_000).step_by(7_919) {
             let now = Nanos(at);
-            let gates =
-                splits.iter_mut().enumerate().map(|(own, split)| Gate::new(split.part(&all, own), now, commands));
+            let gates = splits
+                .iter_mut()
+                .enumerate()
+                .map(|(own, split)| Gate::new(split.part(&all, own), 1.0 / 7.3, now, commands));
             let most = gates.map(|gate| gate.most).sum::<u64>();
             assert!((6_999_990..=8_000_000).contains(&most), "{most} at {at}");
             mean += most as f64 / 1e6 / (30_000_000.0 / 7_919.0);
@@ -345,13 +355,12 @@ mod tests {
 
     #[test]
     fn a_gate_turns_when_it_said() {
-        let part = Part::Commands { whole: 0.0, grain: 0.5, more: 0.25, from: 0.5 };
-        let mut gate = Gate::new(part, Nanos(0), |part| (part * 100.0) as u64);
+        let mut gate = Gate::new(Part::Turns(0.125, 0.5), 0.5, Nanos(0), |part| (part * 100.0) as u64);
         assert!(gate.is_shut() && !gate.has_room(0) && gate.is_reached_by(1));
-        let opens = gate.turns_at();
+        let opens = gate.turns_at;
         assert!(opens.0.abs_diff(5_000_000) < 10, "{opens:?}");
         assert!(!gate.finds_room(0, opens - Nanos(10)) && gate.finds_room(0, opens) && !gate.finds_room(50, opens));
-        let closes = gate.turns_at();
+        let closes = gate.turns_at;
         assert!(closes.0.abs_diff(7_500_000) < 10 && !gate.finds_room(0, closes), "{closes:?}");
     }
 

@@ -235,9 +235,9 @@ impl TenantProbes {
         self.0.iter().map(|probe| probe.waiting()).sum()
     }
 
-    /// A figure of the policy's about it. Policies that have such things have all of a tenant's queues at one poller.
+    /// A figure of the policy's about it, the least of its pollers'.
     pub fn figure(&self, figure: TenantFigure) -> Option<f64> {
-        self.0.iter().find_map(|probe| probe.figure(figure))
+        self.0.iter().filter_map(|probe| probe.figure(figure)).reduce(f64::min)
     }
 
     /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the

@@ -115,7 +115,7 @@ pub const POLICY: &[&str] = &[
     "low_weight",
     "arbitration_burst",
 ];
-pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "doorbell_scan"];
+pub(crate) const POLLERS: &[&str] = &["layout", "best_effort", "cpus", "idle_after", "doorbell_scan"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
     "drive",

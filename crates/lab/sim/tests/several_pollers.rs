@@ -4,9 +4,9 @@ mod common;
 
 use common::{clean, reader, scenario};
 use io_model::Nanos;
-use policy::{Class, EvenkeelConfig, Floor, Limits, PolicyConfig};
+use policy::{Class, EvenkeelConfig, Floor, Limits, LpnsConfig, PolicyConfig};
 use sim::workload::{Access, BlockSize, Fio, Phase, Phases, Workload};
-use sim::{Layout, Report, Scenario, Tenant};
+use sim::{Change, ChangeKind, Layout, Report, Scenario, Tenant};
 
 fn evenkeel() -> PolicyConfig {
     PolicyConfig::Evenkeel(EvenkeelConfig::p5800x())
@@ -82,6 +82,16 @@ fn evenkeel_on_several_pollers_is_evenkeel_on_one() {
 }
 
 #[test]
+fn lpns_on_several_pollers_is_lpns_on_one() {
+    let lpns = PolicyConfig::Lpns(LpnsConfig::p5800x());
+    for (kib, read_percent) in [(4, 100), (64, 100)] {
+        compare(&vec![busy(kib, read_percent); 8], &lpns, &[2, 8], (0.97, 1.0));
+    }
+    let weighted: Vec<Tenant> = (0..8).map(|at| with(&busy(16, 50), 1 + 3 * (at % 3), 4)).collect();
+    compare(&weighted, &lpns, &[4], (0.97, 1.0));
+}
+
+#[test]
 fn who_asks_for_little_is_not_who_asks_for_much() {
     let mixed = |at| if at % 2 == 0 { busy(4, 100) } else { busy(64, 0) };
     compare(&(0..8).map(mixed).collect::<Vec<_>>(), &evenkeel(), &[2, 8], (0.97, 1.0));
@@ -94,16 +104,30 @@ fn weights_hold_across_pollers() {
 }
 
 /// A thread and a queue of the drive for each VQ.
-fn per_queue(others: Vec<Tenant>) -> Report {
-    clean(&Scenario { layout: Layout::PerQueue, ..beside(others, evenkeel(), 1) })
+fn per_queue(others: Vec<Tenant>, policy: PolicyConfig) -> Report {
+    clean(&Scenario { layout: Layout::PerQueue, ..beside(others, policy, 1) })
 }
 
 #[test]
 fn a_tenant_on_several_pollers_counts_once() {
-    let report = per_queue(vec![with(&busy(16, 50), 3, 4), with(&busy(16, 50), 1, 2)]);
-    let [first, second] = others(&report)[..] else { panic!("two") };
-    assert!((first / second / 3.0 - 1.0).abs() < 0.03, "{first} {second}");
-    assert!(reached(&report) <= 1.0);
+    for policy in [evenkeel(), PolicyConfig::Lpns(LpnsConfig::p5800x())] {
+        let name = policy.name();
+        let report = per_queue(vec![with(&busy(16, 50), 3, 4), with(&busy(16, 50), 1, 2)], policy);
+        let [first, second] = others(&report)[..] else { panic!("two") };
+        assert!((first / second / 3.0 - 1.0).abs() < 0.03, "{name}: {first} {second}");
+        assert!(reached(&report) <= 1.0, "{name}: {}", reached(&report));
+    }
+}
+
+#[test]
+fn a_promised_tenant_may_leave_several_pollers() {
+    let ms = Nanos::from_millis;
+    let mut scenario = beside(vec![busy(16, 50); 2], evenkeel(), 1);
+    scenario.tenants[0] = reader(Class::guaranteed(Some(Nanos::from_micros(100))), 4, 1);
+    scenario.layout = Layout::PerQueue;
+    scenario.changes = vec![Change { at: ms(55), tenant: 0, kind: ChangeKind::Leaves }];
+    (scenario.warmup, scenario.duration) = (ms(20), ms(80));
+    clean(&scenario);
 }
 
 #[test]
@@ -114,7 +138,7 @@ fn a_floor_and_a_limit_are_parted_by_where_their_tenant_asks() {
     limited.terms.limits = Limits { rw_ios_per_sec: 20_000, ..Limits::default() };
     // All that it asks for comes through one of its VQs.
     limited.vcpus = 1;
-    let report = per_queue(vec![kept, limited, busy(16, 50), busy(16, 50)]);
+    let report = per_queue(vec![kept, limited, busy(16, 50), busy(16, 50)], evenkeel());
     let [_, kept, limited, ..] = &report.tenants[..] else { panic!("five") };
     assert!(kept.iops > 98_000.0, "{}", kept.iops);
     assert!((19_000.0..20_100.0).contains(&limited.iops), "{}", limited.iops);

@@ -340,7 +340,7 @@ impl ByFlow for Evenkeel {
         match self.flows.next_within(u32::MAX, Order::front) {
             Next::WaitUntil(_) => {
                 let order = &self.flows.turns;
-                Next::WaitUntil(order.floors.next().min(order.work.has_turn_at()))
+                Next::WaitUntil(order.floors.next().min(order.work.has_turn_after(now)))
             }
             next => next,
         }

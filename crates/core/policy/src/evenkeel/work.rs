@@ -121,9 +121,9 @@ impl Work {
         self.is_empty() && !self.gate.is_shut()
     }
 
-    /// When there may be room although nothing ends.
-    pub(super) fn has_turn_at(&self) -> Nanos {
-        self.gate.turns_at()
+    /// When there may be room although nothing ends. One that has come is for nobody: who waits for room looked.
+    pub(super) fn has_turn_after(&self, now: Nanos) -> Nanos {
+        self.gate.turn_at().filter(|at| *at > now).unwrap_or(Nanos::MAX)
     }
 
     /// A command, in parts of all that others may have.
@@ -144,7 +144,7 @@ impl Work {
         self.peak = self.taken;
         // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
         let overdraft = (self.takes_each() / 2.0) as u64;
-        self.gate = Gate::new(part, now, |part| ((ALL as f64 * part) as u64).saturating_sub(overdraft));
+        self.gate = Gate::new(part, self.grain(), now, |part| ((ALL as f64 * part) as u64).saturating_sub(overdraft));
     }
 
     /// An interval ended. The next one begins with [`allow`](Self::allow).
