@@ -28,8 +28,9 @@
 //! | `split` | [`Demand`]: what best effort may have, parted among the pollers that serve it |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. Under [`Passthrough`], [`Lpns`] and [`Evenkeel`] tenants, and a tenant's
-//! VQs, may be with several pollers; all other policies compare what tenants wait for, and must see all of their VQs.
+//! An instance knows the VQs of its own poller. Under [`Passthrough`], [`Lpns`] and [`Evenkeel`] tenants, and a
+//! tenant's VQs, may be with several pollers; all other policies compare what tenants wait for, and must see all of
+//! their VQs.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
@@ -201,15 +202,15 @@ pub trait Policy {
     /// which it did not. Told at once, and then as to everybody.
     fn awoken(&mut self, _tenant: TenantId, _now: Nanos) {}
 
-    /// What best effort had and asked for here since the last time, for the other pollers of the drive. Every 10 ms, right
-    /// before [`interval`](Policy::interval). `None`: there is none here, or the policy does not part it.
+    /// What best effort had and asked for here since the last time, for the other pollers of the drive. Every 10 ms,
+    /// right before [`interval`](Policy::interval). `None`: there is none here, or the policy does not part it.
     fn demand(&mut self) -> Option<Demand> {
         None
     }
 
     /// What the pollers of the drive told as their [`demand`](Policy::demand), in an order that is the same at all of
-    /// them; the one at `own` is this one's, the others' are up to 10 ms old. Right before [`interval`](Policy::interval),
-    /// if it told one itself.
+    /// them; the one at `own` is this one's, the others' are up to 10 ms old. Right before
+    /// [`interval`](Policy::interval), if it told one itself.
     fn demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
 
     /// A tenant with VQs at `of` pollers (2 or more) asks this part (above 0, at most 1) of what it asks for here. The

@@ -41,8 +41,7 @@ pub struct Demand {
     pub claim: f64,
     /// It had all that it might have.
     pub is_held: bool,
-    /// How far virtual time goes on in an interval, in ticks of [`Fair`](crate::fair) at whole weights, smoothed; 0: not
-    /// known.
+    /// How far virtual time goes on in an interval, in ticks at whole weights, smoothed; 0: not known.
     pub pace: f64,
     /// A command, in parts of all that best effort may have; 0: none was seen.
     pub grain: f64,

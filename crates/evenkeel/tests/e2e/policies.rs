@@ -72,8 +72,8 @@ fn evenkeel_itself() {
     serves("evenkeel", "", &with_limits());
 }
 
-/// One over two threads of its own, two on two that all share, one on its own, beside a promised one: all write and read
-/// back at once.
+/// One over two threads of its own, two on two that all share, one on its own, beside a promised one: all write and
+/// read back at once.
 #[test]
 fn best_effort_tenants_on_several_pollers() {
     for policy in ["evenkeel", "lpns"] {

@@ -239,8 +239,8 @@ impl Layout {
         }
     }
 
-    /// Which tenants share a poller, given which of them are guaranteed, and how many pollers the others have where those
-    /// have their own. With [`Layout::PerQueue`] each such poller is one for each VQ.
+    /// Which tenants share a poller, given which of them are guaranteed, and how many pollers the others have where
+    /// those have their own. With [`Layout::PerQueue`] each such poller is one for each VQ.
     pub fn pollers(self, guaranteed: &[bool], best_effort_pollers: u16) -> Vec<Vec<usize>> {
         let all = 0..guaranteed.len();
         match self {
