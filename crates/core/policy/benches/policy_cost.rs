@@ -126,6 +126,7 @@ impl Load {
                     report.submitted += 50;
                     report.completed += 50;
                 }
+                policy.demand();
                 policy.interval(&self.reports, self.now);
             }
         }

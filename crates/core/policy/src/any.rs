@@ -6,8 +6,8 @@ use crate::by_flow::ByFlow;
 use crate::compared::{Gimbal, IoCost, Reflex};
 use crate::limits::Limiter;
 use crate::{
-    Arbitrated, Bound, Caps, D2fq, Evenkeel, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
-    TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, D2fq, Demand, Evenkeel, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy,
+    PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
 };
 
 #[derive(Debug)]
@@ -260,6 +260,23 @@ impl Policy for AnyPolicy {
 
     fn awoken(&mut self, tenant: TenantId, now: Nanos) {
         each!(&mut self.chosen, policy => policy.awoken(tenant, now));
+    }
+
+    fn demand(&mut self) -> Option<Demand> {
+        each!(&mut self.chosen, policy => policy.demand())
+    }
+
+    fn demands(&mut self, all: &[Demand], own: usize, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.demands(all, own, now));
+    }
+
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, of: usize, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.asks_here(tenant, part, of, now));
+        self.release(now);
+        let Self { chosen, limiter } = self;
+        if limiter.set_times(tenant, part * of as f64) {
+            limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
+        }
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {

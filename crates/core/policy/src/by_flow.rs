@@ -4,7 +4,7 @@
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
 
 use crate::flows::{Flows, Turns};
-use crate::{Bound, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
+use crate::{Bound, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot};
 
 /// A policy over [`Flows`].
 pub(crate) trait ByFlow {
@@ -58,6 +58,17 @@ pub(crate) trait ByFlow {
 
     /// See [`Policy::awoken`].
     fn has_awoken(&mut self, _tenant: TenantId) {}
+
+    /// See [`Policy::demand`].
+    fn tell_demand(&mut self) -> Option<Demand> {
+        None
+    }
+
+    /// See [`Policy::demands`].
+    fn hear_demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
+
+    /// See [`Policy::asks_here`].
+    fn set_part(&mut self, _tenant: TenantSlot, _part: f64) {}
 
     /// See [`Policy::interval`].
     fn end_interval(&mut self, _reports: &[TenantReport], _now: Nanos) {}
@@ -156,6 +167,18 @@ impl<P: ByFlow> Policy for P {
 
     fn awoken(&mut self, tenant: TenantId, _: Nanos) {
         self.has_awoken(tenant);
+    }
+
+    fn demand(&mut self) -> Option<Demand> {
+        self.tell_demand()
+    }
+
+    fn demands(&mut self, all: &[Demand], own: usize, now: Nanos) {
+        self.hear_demands(all, own, now);
+    }
+
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: usize, _: Nanos) {
+        self.set_part(tenant, part);
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {

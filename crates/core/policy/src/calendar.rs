@@ -51,6 +51,10 @@ impl Calendar {
         self.filled_levels == 0
     }
 
+    pub(crate) fn contains(&self, id: u16) -> bool {
+        self.places[usize::from(id)] != NONE
+    }
+
     /// Puts it in. The tag is from `clock` to `clock` + [`FARTHEST`].
     pub(crate) fn insert(&mut self, id: u16, tag: u64, clock: u64) {
         let level = ((tag - clock) | (BUCKETS - 1)).ilog2() / STEP_BITS - 1;

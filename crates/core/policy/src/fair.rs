@@ -17,6 +17,9 @@ const TICKS_PER_COST: u32 = 256;
 /// The same for a reference command.
 pub(crate) const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
 
+/// A weight may be told in such parts, where a tenant has but a part of its own.
+pub(crate) const PARTS_OF_WEIGHT: u32 = 64;
+
 /// A weight, and virtual time by it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
@@ -28,15 +31,15 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) const ONE: Self = Self { weight: 1, rest: 0 };
 
-    /// A weight, 1 to 10000.
+    /// A weight, 1 to 10000, or to so many [parts](PARTS_OF_WEIGHT).
     pub(crate) fn new(weight: u32) -> Self {
-        Self { weight: weight.clamp(1, 10_000), rest: 0 }
+        Self { weight: weight.clamp(1, 10_000 * PARTS_OF_WEIGHT), rest: 0 }
     }
 
     /// Ticks that a command of this cost takes.
     #[inline]
     pub(crate) fn ticks(&mut self, cost: u32) -> u64 {
-        // At most 2^20 × 2^8 + 10^4: narrow enough for the fast division.
+        // At most 2^20 × 2^8 + 10^6: narrow enough for the fast division.
         let due = cost.min(MAX_COST) * TICKS_PER_COST + self.rest;
         self.rest = due % self.weight;
         u64::from(due / self.weight)
@@ -74,9 +77,23 @@ impl Fair {
         }
     }
 
-    /// Sets a weight, 1 to 10000; from the next charge on.
+    /// Sets a weight, as [`Share::new`] takes it; from the next charge on.
     pub(crate) fn set_weight(&mut self, id: u16, weight: u32) {
         self.entries[usize::from(id)].share = Share::new(weight);
+    }
+
+    /// Virtual time: what those who wait had for their weights.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    pub(crate) fn waits(&self, id: u16) -> bool {
+        self.alone == id || self.calendar.contains(id)
+    }
+
+    /// Goes on with each service.
+    pub(crate) fn tag_of(&self, id: u16) -> u64 {
+        self.entries[usize::from(id)].tag
     }
 
     /// Another one has this identifier from now on: what the former one overdrew is gone. It is not waiting.

@@ -26,16 +26,17 @@
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
+//! | `split` | [`Demand`]: what best effort may have, parted among the pollers that serve it |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. A tenant's VQs may be with several pollers under [`Passthrough`], and
-//! under [`Lpns`] and [`Evenkeel`] if it is a guaranteed one; all other policies compare what tenants
-//! wait for, and must see all of their VQs.
+//! An instance knows the VQs of its own poller. Under [`Passthrough`], [`Lpns`] and [`Evenkeel`] tenants, and a
+//! tenant's VQs, may be with several pollers; all other policies compare what tenants wait for, and must see all of
+//! their VQs.
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
 //! implemented: admission of promises before they are made; one policy's state shared by several pollers (each has its
-//! own, but for what [`interval`](Policy::interval) reports).
+//! own, but for what [`interval`](Policy::interval) reports and [`demands`](Policy::demands) tells).
 
 #![forbid(unsafe_code)]
 
@@ -66,6 +67,7 @@ mod percentile;
 mod ready;
 mod roster;
 mod settings;
+mod split;
 mod terms;
 
 pub use any::AnyPolicy;
@@ -88,6 +90,7 @@ pub use mqfq::{Mqfq, MqfqConfig};
 pub use passthrough::Passthrough;
 pub use percentile::Percentile;
 pub use settings::{DriveFigures, FairSettings, LpnsSettings, PolicyKind, Settings, Variant};
+pub use split::{DEMAND_FIGURES, Demand};
 pub use terms::{Class, Floor, Limits, TenantPriority, Terms};
 
 use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId, WrrWeights};
@@ -204,6 +207,22 @@ pub trait Policy {
     /// A tenant that was promised a latency begins to ask, here or at another poller, after two intervals or more in
     /// which it did not. Told at once, and then as to everybody.
     fn awoken(&mut self, _tenant: TenantId, _now: Nanos) {}
+
+    /// What best effort had and asked for here since the last time, for the other pollers of the drive. Every 10 ms,
+    /// right before [`interval`](Policy::interval). `None`: there is none here, or the policy does not part it.
+    fn demand(&mut self) -> Option<Demand> {
+        None
+    }
+
+    /// What the pollers of the drive told as their [`demand`](Policy::demand), in an order that is the same at all of
+    /// them; the one at `own` is this one's, the others' are up to 10 ms old. Right before
+    /// [`interval`](Policy::interval), if it told one itself.
+    fn demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
+
+    /// A tenant with VQs at `of` pollers (2 or more) asks this part (above 0, at most 1) of what it asks for here. The
+    /// parts at all of them add up to 1, but for 10 ms after they changed. Told right before
+    /// [`interval`](Policy::interval).
+    fn asks_here(&mut self, _tenant: TenantSlot, _part: f64, _of: usize, _now: Nanos) {}
 
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
     /// identifiers. Who isn't in it left the drive: nothing is kept of it.

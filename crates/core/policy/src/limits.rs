@@ -79,6 +79,10 @@ impl Quota {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     limits: Limits,
+    /// What of these holds here, in multiples of an equal share of the tenant's pollers, which they are; and what may
+    /// from the next time on, when the others have heard of it.
+    times: f64,
+    times_told: f64,
     is_limited: bool,
     /// In the order of [`Tenant::charge`].
     quotas: [Quota; 6],
@@ -98,6 +102,8 @@ impl Default for Tenant {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
+            times: 1.0,
+            times_told: 1.0,
             is_limited: false,
             quotas: [UNLIMITED; 6],
             is_spent: false,
@@ -111,16 +117,17 @@ impl Default for Tenant {
 
 impl Tenant {
     /// Said again, limits change nothing: a tenant gets no new quota by attaching anew.
-    fn set_limits(&mut self, limits: Limits, slice: u64) {
-        if limits == self.limits {
+    fn set_limits(&mut self, limits: Limits, times: f64, slice: u64) {
+        if (limits, times) == (self.limits, self.times) {
             return;
         }
         // What was earned under the old limits.
         self.refill(slice);
         self.slice = slice;
-        (self.limits, self.is_limited) = (limits, !limits.is_empty());
-        let ios = |limit: u64| limit.min(Limits::MOST_IOS_PER_SEC);
-        let bytes = |mbytes: u64| mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20;
+        (self.limits, self.times, self.is_limited) = (limits, times, !limits.is_empty());
+        let here = |limit: u64| if limit == 0 { 0 } else { ((limit as f64 * times) as u64).max(1) };
+        let ios = |limit: u64| here(limit.min(Limits::MOST_IOS_PER_SEC));
+        let bytes = |mbytes: u64| here(mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20);
         let per_sec = [
             ios(limits.rw_ios_per_sec),
             ios(limits.r_ios_per_sec),
@@ -227,9 +234,21 @@ impl Limiter {
     pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits) {
         let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
         self.limited -= u32::from(tenant.is_limited);
-        tenant.set_limits(limits, self.slice);
+        tenant.set_limits(limits, tenant.times, self.slice);
         tenant.first = NONE;
         self.limited += u32::from(tenant.is_limited);
+    }
+
+    /// So many times its limits may hold: less at once, more from the next time on. As
+    /// [`set_limits`](Self::set_limits); `false`: it has none, and nothing is to be told.
+    pub(crate) fn set_times(&mut self, tenant: TenantSlot, times: f64) -> bool {
+        let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return false };
+        let told = std::mem::replace(&mut tenant.times_told, times);
+        tenant.set_limits(tenant.limits, times.min(told), self.slice);
+        if tenant.is_limited {
+            tenant.first = NONE;
+        }
+        tenant.is_limited
     }
 
     /// Whether a tenant waits for its limits; `None`: it has none.

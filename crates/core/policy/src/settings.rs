@@ -95,7 +95,7 @@ impl PolicyKind {
         }
     }
 
-    /// Whether it knows what all tenants do only if one poller serves them all.
+    /// Whether it knows what all tenants do only if one poller serves them all. Else a tenant may be on several, too.
     pub const fn needs_one_poller(self) -> bool {
         !matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
     }

@@ -294,9 +294,9 @@ impl Terms {
         Class::BestEffort { weight }.into()
     }
 
-    /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0, where each has as
-    /// many of them: an equal share of the limits, at least one command and one MiB per second; all else as it is (who
-    /// keeps floors sees all queues of a best-effort tenant).
+    /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0: an equal share of
+    /// the limits, at least one command and one MiB per second, until it is known [where the tenant
+    /// asks](crate::Policy::asks_here); all else as it is.
     pub fn share(&self, number: u16, of: u16) -> Self {
         Self { limits: self.limits.share(number, of), ..*self }
     }

@@ -316,6 +316,7 @@ impl World {
         if self.now >= self.next_interval {
             let mut reports = self.reports.clone();
             reports.sort_by_key(|report| report.tenant);
+            self.policy.demand();
             self.policy.interval(&reports, self.now);
             self.look_inside();
             self.next_interval += INTERVAL;

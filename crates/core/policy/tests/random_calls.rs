@@ -234,6 +234,7 @@ impl Model {
         self.now += Nanos::from_millis(10);
         let guaranteed = |report: &TenantReport| matches!(report.class, Class::Guaranteed { .. });
         let named = self.reports.iter().filter(|report| !(self.unreported && guaranteed(report)));
+        self.policy.demand();
         self.policy.interval(&named.copied().collect::<Vec<_>>(), self.now);
     }
 
@@ -258,6 +259,7 @@ impl Model {
         for _ in 0..3_000 {
             let reports = self.reports.clone();
             self.now += Nanos::from_millis(10);
+            self.policy.demand();
             self.policy.interval(&reports, self.now);
             for _ in 0..4 * u32::from(HWQS) * self.depth {
                 match self.policy.next(self.now) {

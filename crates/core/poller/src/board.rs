@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use io_model::{Nanos, TenantId};
-use policy::{Bound, Class, TenantFigure, TenantReport, TenantSlot};
+use policy::{Bound, Class, Demand, TenantFigure, TenantReport, TenantSlot};
 
 use crate::awoken::Awoken;
 use crate::probe::Recent;
@@ -26,6 +26,8 @@ pub struct Board {
 struct Entries {
     /// By tenant.
     list: Vec<Entry>,
+    /// Pollers that have tenants, in the order in which they got them, and how many.
+    pollers: Vec<(Arc<Shared>, usize)>,
     /// Times that it changed.
     changes: u64,
 }
@@ -48,7 +50,16 @@ pub(crate) struct Reports {
     stirs: Vec<u32>,
     /// [`Entries::changes`] by then.
     changes: u64,
+    /// What pollers told of best effort, and which of them it is that reads.
+    pub(crate) demands: Vec<Demand>,
+    pub(crate) own: Option<usize>,
+    /// Tenants of this poller that have others too: where, the part of what they ask for that they ask for here, and
+    /// how many pollers they have.
+    pub(crate) parts: Vec<(TenantSlot, f64, usize)>,
 }
+
+/// So much of what a tenant may have is left to pollers at which it asks for nothing: it may begin there at once.
+const LEFT_TO_IDLE: f64 = 1.0 / 64.0;
 
 impl Board {
     /// Adds a probe of a tenant, which is in this slot of the poller that shares this: one for each poller that serves
@@ -57,6 +68,10 @@ impl Board {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
         let tenant = probe.tenant();
         let at = probes.list.partition_point(|other| other.tenant <= tenant);
+        match probes.pollers.iter_mut().find(|poller| Arc::ptr_eq(&poller.0, &shared)) {
+            Some((_, tenants)) => *tenants += 1,
+            None => probes.pollers.push((Arc::clone(&shared), 1)),
+        }
         probes.list.insert(at, Entry { tenant, slot, shared, probe });
         probes.changes += 1;
     }
@@ -65,7 +80,14 @@ impl Board {
     /// Pollers that still hold it may go on counting for nobody.
     pub fn remove(&self, probe: &Arc<Probe>) {
         let mut probes = self.probes.write().unwrap_or_else(PoisonError::into_inner);
-        probes.list.retain(|other| !Arc::ptr_eq(&other.probe, probe));
+        let Some(at) = probes.list.iter().position(|other| Arc::ptr_eq(&other.probe, probe)) else { return };
+        let entry = probes.list.remove(at);
+        if let Some(at) = probes.pollers.iter().position(|poller| Arc::ptr_eq(&poller.0, &entry.shared)) {
+            probes.pollers[at].1 -= 1;
+            if probes.pollers[at].1 == 0 {
+                probes.pollers.remove(at);
+            }
+        }
         probes.changes += 1;
     }
 
@@ -92,17 +114,38 @@ impl Board {
         probes.list.chunk_by(same_tenant).map(|entries| TenantProbes(of_tenant(entries))).collect()
     }
 
-    /// Brings every tenant's recent past up to date. Of those who did nothing since the last time nothing is read but
-    /// that.
-    pub(crate) fn reports(&self, reports: &mut Reports) {
+    /// Brings every tenant's recent past up to date, and what the pollers told, for the one that shares `own`. Of those
+    /// who did nothing since the last time nothing is read but that.
+    pub(crate) fn reports(&self, reports: &mut Reports, own: &Arc<Shared>) {
         let probes = self.probes.read().unwrap_or_else(PoisonError::into_inner);
         if probes.changes != reports.changes {
             *reports = Reports { changes: probes.changes, ..Reports::default() };
         }
+        reports.parts.clear();
         for (at, of_tenant) in probes.list.chunk_by(same_tenant).enumerate() {
             reports.update(at, of_tenant);
+            if of_tenant.len() > 1 {
+                reports.parts.extend(part(of_tenant, own));
+            }
+        }
+        (reports.own, _) = (None, reports.demands.clear());
+        for (shared, _) in &probes.pollers {
+            let Some(demand) = shared.demand() else { continue };
+            if Arc::ptr_eq(shared, own) {
+                reports.own = Some(reports.demands.len());
+            }
+            reports.demands.push(demand);
         }
     }
+}
+
+/// What a tenant of several pollers asks for at this one, if it is one of them.
+fn part(of_tenant: &[Entry], own: &Arc<Shared>) -> Option<(TenantSlot, f64, usize)> {
+    let here = of_tenant.iter().find(|entry| Arc::ptr_eq(&entry.shared, own))?;
+    let all = of_tenant.iter().map(|entry| entry.probe.asked()).sum::<f64>();
+    let equal = 1.0 / of_tenant.len() as f64;
+    let part = if all > 0.0 { here.probe.asked() / all } else { equal };
+    Some((here.slot, part + (equal - part) * LEFT_TO_IDLE, of_tenant.len()))
 }
 
 impl Reports {
@@ -192,9 +235,9 @@ impl TenantProbes {
         self.0.iter().map(|probe| probe.waiting()).sum()
     }
 
-    /// A figure of the policy's about it. Policies that have such things have all of a tenant's queues at one poller.
+    /// A figure of the policy's about it, the least of its pollers'.
     pub fn figure(&self, figure: TenantFigure) -> Option<f64> {
-        self.0.iter().find_map(|probe| probe.figure(figure))
+        self.0.iter().filter_map(|probe| probe.figure(figure)).reduce(f64::min)
     }
 
     /// Its queues: their pollers, their numbers, and the HWQs that their next commands go to, numbered within the
@@ -225,7 +268,7 @@ mod tests {
     }
 
     fn reports<'a>(board: &Board, reports: &'a mut Reports) -> &'a [TenantReport] {
-        board.reports(reports);
+        board.reports(reports, &Arc::default());
         &reports.tenants
     }
 
@@ -262,6 +305,23 @@ mod tests {
         board.remove(&second);
         let left: Vec<TenantId> = reports(&board, &mut seen).iter().map(|report| report.tenant).collect();
         assert_eq!(left, [other.tenant()]);
+    }
+
+    #[test]
+    fn a_tenants_parts_are_where_it_asks_and_add_up_to_one() {
+        let board = Board::default();
+        let pollers = [3, 3, 3, 4].map(|tenant| poller(&board, tenant));
+        let part = |at: usize| {
+            let mut seen = Reports::default();
+            board.reports(&mut seen, &pollers[at].1);
+            seen.parts.first().map(|(_, part, of)| (*part, *of))
+        };
+        assert_eq!((part(0), part(3)), (Some((1.0 / 3.0, 3)), None));
+        (0..100).for_each(|_| pollers[0].0.asks(60));
+        (0..100).for_each(|_| pollers[1].0.asks(20));
+        let parts = [0, 1, 2].map(|at| part(at).map_or(0.0, |(part, _)| part));
+        assert!((parts.iter().sum::<f64>() - 1.0).abs() < 1e-9 && parts[2] > 0.0, "{parts:?}");
+        assert!((parts[0] / parts[1] - 3.0).abs() < 0.1, "{parts:?}");
     }
 
     #[test]

@@ -185,6 +185,9 @@ pub struct Probe {
     /// Written once per interval at most, and only if nobody reads it just then: the poller never waits.
     bound: Mutex<Shown>,
     hwqs_in_use: AtomicU64,
+    /// Commands that it had here, waiting and with the drive, in the mean of some intervals: in parts of
+    /// [`ASKED_UNIT`]. Of a tenant of several pollers alone.
+    asked: Count,
     /// What follows is for operators alone, and once per period.
     poller: Count,
     waiting: Count,
@@ -203,6 +206,11 @@ enum Shown {
 
 /// VQs that a tenant has at most.
 const QUEUES: usize = 128;
+
+/// Parts of a command.
+const ASKED_UNIT: u64 = 1 << 20;
+/// One of so many parts of the mean is the last interval.
+const ASKED_OVER: u64 = 4;
 
 /// A queue that sends over no HWQ that its policy would name.
 const NO_HWQ: u16 = u16::MAX;
@@ -235,6 +243,7 @@ impl Probe {
             shared: OnceLock::new(),
             bound: Mutex::new(Shown::Idle),
             hwqs_in_use: AtomicU64::new(0),
+            asked: Count::default(),
             poller: Count::default(),
             waiting: Count::default(),
             figures: Figures::default(),
@@ -390,9 +399,21 @@ impl Probe {
         self.show(Shown::Own(bound))
     }
 
+    /// At the end of an interval it has so many commands here, waiting and with the drive.
+    pub(crate) fn asks(&self, commands: u64) {
+        let before = self.asked.get();
+        self.asked.set(before - before / ASKED_OVER + commands * ASKED_UNIT / ASKED_OVER);
+    }
+
+    /// That, in the mean of some intervals.
+    pub(crate) fn asked(&self) -> f64 {
+        self.asked.get() as f64
+    }
+
     /// From now on the tenant does nothing, and has what its poller promises all such. `false`: as above.
     pub(crate) fn rest(&self) -> bool {
         self.hwqs_in_use.store(0, Ordering::Relaxed);
+        self.asked.set(0);
         self.show(Shown::Idle)
     }
 

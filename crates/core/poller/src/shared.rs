@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use policy::{Bound, TenantSlot};
+use policy::{Bound, DEMAND_FIGURES, Demand, TenantSlot};
+
+use crate::count::Figures;
 
 const PER_CHUNK: usize = 1024;
 const CHUNKS: usize = (u16::MAX as usize + 1) / PER_CHUNK;
@@ -20,6 +22,8 @@ pub(crate) struct Shared {
     /// The bits of [`TenantReport::best_effort_cap`](policy::TenantReport::best_effort_cap). Apart from the bound,
     /// which other pollers must not lock.
     best_effort_cap: AtomicU64,
+    /// What best effort asks for here. Who reads it while it is written has some figures of the interval before.
+    demand: Figures<DEMAND_FIGURES>,
     /// Of guaranteed tenants that do nothing. Written only if nobody reads it just then: the poller never waits.
     idle_bound: Mutex<Option<Bound>>,
 }
@@ -29,6 +33,7 @@ impl Default for Shared {
         Self {
             stirs: [const { OnceLock::new() }; CHUNKS],
             best_effort_cap: AtomicU64::new(NO_CAP),
+            demand: Figures::default(),
             idle_bound: Mutex::new(None),
         }
     }
@@ -78,6 +83,19 @@ impl Shared {
         Some(f64::from_bits(self.best_effort_cap.load(Ordering::Relaxed))).filter(|cap| !cap.is_nan())
     }
 
+    pub(crate) fn publish_demand(&self, demand: Option<Demand>) {
+        let figures = demand.map(|demand| demand.to_figures().map(Some));
+        self.demand.set(figures.unwrap_or([None; DEMAND_FIGURES]));
+    }
+
+    pub(crate) fn demand(&self) -> Option<Demand> {
+        let mut figures = [0.0; DEMAND_FIGURES];
+        for (at, figure) in figures.iter_mut().enumerate() {
+            *figure = self.demand.get(at)?;
+        }
+        Some(Demand::from_figures(&figures))
+    }
+
     pub(crate) fn idle_bound(&self) -> Option<Bound> {
         *self.idle_bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,6 +104,19 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_demand_is_read_as_it_was_published() {
+        let shared = Shared::default();
+        assert_eq!(shared.demand(), None);
+        let mut figures = [0.0; DEMAND_FIGURES];
+        figures.iter_mut().zip(1..).for_each(|(figure, at)| *figure = f64::from(at) / 8.0);
+        let demand = Demand::from_figures(&figures);
+        shared.publish_demand(Some(demand));
+        assert_eq!(shared.demand(), Some(demand));
+        shared.publish_demand(None);
+        assert_eq!(shared.demand(), None);
+    }
 
     #[test]
     fn each_slot_stirs_for_itself() {

@@ -125,6 +125,7 @@ pub(crate) struct Draft {
     pub marks: Marks,
     pub policy_mark: Option<Range<usize>>,
     pub layout_mark: Option<Range<usize>>,
+    pub best_effort_mark: Option<Range<usize>>,
 }
 
 /// A tenant as far as it could be read.
@@ -244,6 +245,7 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         marks,
         policy_mark: policy_section.span,
         layout_mark: pollers_section.entry("layout").map(|(_, value)| value.span()),
+        best_effort_mark: pollers_section.entry("best_effort").map(|(_, value)| value.span()),
     }
 }
 
@@ -432,6 +434,7 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     section.reject_unknown(sink);
     let layouts = [("per-guaranteed", PollerLayout::PerGuaranteed), ("shared", PollerLayout::Shared)];
     let layout = or(sink, section, "layout", PollerLayout::PerGuaranteed, choice(&layouts, &[]));
+    let best_effort = or(sink, section, "best_effort", 1, small_integer(1..=64));
     let cpus = section.get(sink, "cpus", integers(0..=8191));
     marks.cpus = cpus.as_ref().map(Spanned::span);
     let idle = Nanos(1_000_000)..=Nanos(3_600_000_000_000);
@@ -442,6 +445,7 @@ fn read_pollers(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Mark
     let at_most = or(sink, section, "doorbell_scan_at_most", at_most, span_in(first..=DOORBELL_SCAN_MAX))?;
     Some(Pollers {
         layout: layout?,
+        best_effort: best_effort?,
         cpus: cpus.map(Spanned::into_inner).unwrap_or_default(),
         idle_after: idle_after?,
         first: 0,

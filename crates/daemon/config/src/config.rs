@@ -146,6 +146,9 @@ pub enum Backend {
 pub struct Pollers {
     /// How tenants are shared out to pollers.
     pub layout: PollerLayout,
+    /// Pollers that best-effort tenants are spread over, but for those that have their own: 1 to 64; see
+    /// [`Config::shared_pollers`].
+    pub best_effort: u16,
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
     pub cpus: Vec<u32>,
     /// A poller sleeps after this long without I/O.
@@ -176,7 +179,7 @@ impl DoorbellScan {
 /// How tenants are shared out to pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PollerLayout {
-    /// One for each guaranteed tenant, one for all others.
+    /// One for each guaranteed tenant, one or [several](Pollers::best_effort) for all others.
     PerGuaranteed,
     /// One for all.
     Shared,

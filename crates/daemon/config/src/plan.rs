@@ -40,7 +40,7 @@ pub struct Serves {
 /// Which pollers serve a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
-    /// The one that all tenants share who need no other.
+    /// One of those that all tenants share who need no other: mostly there is one.
     Shared,
     /// One of its own, as `[pollers]` lays out.
     Alone,
@@ -86,12 +86,19 @@ impl Load<'_> {
     }
 }
 
+/// Pollers that tenants share who need no other.
+fn shared_pollers(policy: Option<&Settings>, pollers: &Pollers) -> usize {
+    let needs_one = policy.is_none_or(|policy| policy.kind().needs_one_poller());
+    if needs_one || pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
+}
+
 /// The pollers in three parts: for each guaranteed tenant or one that wants to be alone, for all others, tenants' own.
 pub(crate) fn plan(policy: Option<&Settings>, pollers: &Pollers, loads: &[Load<'_>]) -> Vec<Poller> {
     let at = |home: Home| (0..loads.len()).filter(move |index| loads[*index].home(policy, pollers) == home);
-    let rest: Vec<usize> = at(Home::Shared).collect();
+    let several = shared_pollers(policy, pollers);
+    let rest = (0..several).map(|first| at(Home::Shared).skip(first).step_by(several).collect());
     let alone = at(Home::Alone).map(|index| vec![index]);
-    let groups = alone.chain([rest]).filter(|group| !group.is_empty());
+    let groups = alone.chain(rest).filter(|group: &Vec<usize>| !group.is_empty());
     let shared = groups.enumerate().map(|(number, group)| {
         let mode = group.iter().map(|index| loads[*index].frontend.mode()).max().unwrap_or(Mode::Adaptive);
         let serves = group.into_iter().map(|tenant| Serves { tenant, queues: 0..loads[tenant].queues });
@@ -116,8 +123,9 @@ fn own_pollers(tenant: usize, load: &Load<'_>) -> Vec<Poller> {
 }
 
 impl Config {
-    /// The pollers that will run: those of guaranteed tenants first, in the file's order, then the one that all
-    /// others share (one for all where the policy must see all tenants), then those that tenants have to
+    /// The pollers that will run: those of guaranteed tenants first, in the file's order, then the one or
+    /// [several](Self::shared_pollers) that all others share (one for all where the policy must see all tenants), then
+    /// those that tenants have to
     /// themselves, in the file's order and in that of their queues. With fewer CPUs than pollers, CPUs are used
     /// again from the first; [`Pollers::cpus`] are for pollers that no tenant has to itself by its `threads`.
     pub fn poller_plan(&self) -> Vec<Poller> {
@@ -146,6 +154,12 @@ impl Config {
             usize::from(self.hwqs(plan.len(), &serves.collect::<Vec<_>>()))
         };
         plan.iter().map(hwqs).sum()
+    }
+
+    /// Pollers that tenants share who need no other, once there are as many of them: 1 where the policy can't do with
+    /// more, or the layout has one for all.
+    pub fn shared_pollers(&self) -> usize {
+        shared_pollers(Some(&self.policy), &self.pollers)
     }
 
     /// Which pollers serve a tenant of this configuration, or one that would be.

@@ -36,6 +36,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
     one_poller(&mut warnings, draft);
+    best_effort_pollers(&mut warnings, draft);
     limits(&mut warnings, draft);
     demands_within_limits(&mut warnings, draft);
     priorities(&mut warnings, draft);
@@ -189,20 +190,11 @@ fn has_own_threads(tenant: &TenantDraft) -> bool {
 
 /// What is decided on one poller can't be had by tenants on several.
 fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
-    let Some(policy) = &draft.policy else { return };
+    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.kind().needs_one_poller()) else { return };
     for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
         let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
-        let best_effort = tenant.terms.class.is_some_and(|class| !class.is_guaranteed());
-        if policy.kind().needs_one_poller() {
-            let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
-            let remedy = "write threads = \"shared\", or name = \"passthrough\" under [policy]";
-            sink.at(mark, what, remedy);
-        } else if best_effort && policy.kind().throttles_best_effort() {
-            let what =
-                format!("{} throttles best-effort tenants, and one poller does that for all of them", policy.name());
-            let remedy = "write threads = \"shared\", or class = \"guaranteed\" with a latency_target";
-            sink.at(mark, what, remedy);
-        }
+        let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
+        sink.at(mark, what, "write threads = \"shared\", or name = \"passthrough\" under [policy]");
     }
 }
 
@@ -299,6 +291,19 @@ fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
     if policy.kind().needs_one_poller() && pollers.layout == PollerLayout::PerGuaranteed {
         let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
         warnings.at(mark, what, "write layout = \"shared\", or remove the line");
+    }
+}
+
+/// Best-effort tenants have several pollers only where each guaranteed one has its own, under a policy that can.
+fn best_effort_pollers(warnings: &mut Sink<'_>, draft: &Draft) {
+    let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.best_effort_mark) else {
+        return;
+    };
+    if pollers.best_effort > 1 && policy.kind().needs_one_poller() {
+        let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
+        warnings.at(mark, what, "remove the line, or write name = \"evenkeel\" under [policy]");
+    } else if pollers.best_effort > 1 && pollers.layout == PollerLayout::Shared {
+        warnings.at(mark, "layout = \"shared\" has one poller for all", "remove this line, or that one");
     }
 }
 

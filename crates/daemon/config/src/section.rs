@@ -115,7 +115,8 @@ pub const POLICY: &[&str] = &[
     "low_weight",
     "arbitration_burst",
 ];
-pub(crate) const POLLERS: &[&str] = &["layout", "cpus", "idle_after", "doorbell_scan", "doorbell_scan_at_most"];
+pub(crate) const POLLERS: &[&str] =
+    &["layout", "best_effort", "cpus", "idle_after", "doorbell_scan", "doorbell_scan_at_most"];
 pub(crate) const TENANT: &[&str] = &[
     "name",
     "drive",

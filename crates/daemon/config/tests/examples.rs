@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use config::{Backend, BuiltIn, Config, Drives, Profile, Serves};
 use io_model::Nanos;
-use io_model::units::{Rate, Size};
+use io_model::units::Size;
 use layout::DeviceIdentity;
 use policy::{Class, Settings};
 
@@ -33,7 +33,7 @@ fn two_drives() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../examples/two-drives.toml");
     let drives = Drives::load(&path).unwrap_or_else(|e| panic!("{e}"));
     let each = drives.each.iter().map(|it| (it.device.name.as_str(), it.policy.name(), it.tenants[0].name.as_str()));
-    assert_eq!(each.collect::<Vec<_>>(), [("fast", "lpns", "db"), ("big", "mqfq", "archive")]);
+    assert_eq!(each.collect::<Vec<_>>(), [("fast", "evenkeel", "db"), ("big", "mqfq", "archive")]);
     assert_eq!(drives.unplaced.names, ["scratch"]);
     assert!(drives.each.iter().all(|config| config.warnings.is_empty()), "an example has nothing to warn about");
 }
@@ -55,8 +55,7 @@ fn both_front_ends() {
 fn model() {
     let config = example("model.toml");
     assert_eq!(config.device.profile, Profile::BuiltIn(BuiltIn::Pm1735));
-    let Settings::Lpns(lpns) = &config.policy else { panic!("not lpns") };
-    assert_eq!((lpns.omega, lpns.rate_iops), (Some(100), Some(Rate(200_000))));
+    assert_eq!(config.policy, Settings::Evenkeel);
     let device = DeviceIdentity { path: "model".into(), size_bytes: 2 << 30, ..Default::default() };
     let (layout, _) = config.plan_layout(&device, None).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(layout.free_bytes(), 512 << 20);

@@ -124,3 +124,33 @@ fn a_client_has_memory_for_a_virtual_machine_and_many_clients_share_what_there_i
     let all = many.max_memory.0 * config::TENANTS_MAX as u64;
     assert!(all <= 96 << 40, "{all} bytes of address space");
 }
+
+#[test]
+fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
+    let tenants = [
+        tenant("db", GUARANTEED),
+        tenant("a", ""),
+        tenant("b", ""),
+        tenant("c", VHOST),
+        tenant("alone", "isolation = \"own-poller\""),
+        tenant("wide", &format!("{VHOST}threads = \"per-queue\"")),
+    ]
+    .concat();
+    let policy = |name: &str| format!("[policy]\nname = \"{name}\"\n[pollers]\ncpus = [1, 2, 3, 4]\n");
+    let spread = |policy: String| plan(&(policy + "best_effort = 2\n" + &tenants));
+    let wanted = [
+        "db[0..2] adaptive on 1",
+        "alone[0..2] adaptive on 2",
+        "a[0..2]+c[0..2] adaptive on 3",
+        "b[0..2] adaptive on 4",
+        "wide[0..1] adaptive",
+        "wide[1..2] adaptive",
+    ];
+    for name in ["evenkeel", "lpns", "passthrough"] {
+        assert_eq!(spread(policy(name)), wanted, "{name}");
+    }
+    // Those that there are none of are not there; and one poller for all is one.
+    assert_eq!(plan(&(policy("evenkeel") + "best_effort = 64\n" + &tenant("a", ""))), ["a[0..2] adaptive on 1"]);
+    let one = policy("evenkeel") + "layout = \"shared\"\nbest_effort = 2\n" + &tenant("a", "") + &tenant("b", "");
+    assert_eq!(plan(&one), ["a[0..2]+b[0..2] adaptive on 1"]);
+}

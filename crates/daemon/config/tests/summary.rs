@@ -52,7 +52,7 @@ fn the_summary_says_what_will_run() {
     assert_eq!(json["layout_file"], serde_json::Value::Null);
     let shown = summary.to_string();
     assert!(
-        shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   lpns (corrected, omega 190, "),
+        shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   evenkeel\n"),
         "{shown}"
     );
     let rest = shown.split_once("\nthreads  ").map_or("", |(_, rest)| rest);

@@ -170,8 +170,12 @@ impl Pollers {
     /// # Errors
     /// A poller can't be started. Those that were opened for the tenant are closed.
     pub fn open_for(&mut self, config: &Config, policy: &PolicyConfig, tenant: &Tenant) -> Result<Vec<Part>> {
+        let shared = || self.open.values().filter(|open| open.is_shared);
+        let is_laid_out = shared().count() >= config.shared_pollers();
         if config.home(tenant) == Home::Shared
-            && let Some((id, open)) = self.open.iter_mut().find(|(_, open)| open.is_shared)
+            && is_laid_out
+            && let Some((id, open)) =
+                self.open.iter_mut().filter(|(_, open)| open.is_shared).min_by_key(|(_, open)| open.serves.len())
         {
             open.mode = open.mode.max(tenant.frontend.mode());
             let part = Part { queues: 0..tenant.queues, poller: *id };

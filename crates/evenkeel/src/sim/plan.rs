@@ -176,7 +176,7 @@ fn base(
 ) -> sim::Scenario {
     let defaults = sim::Scenario::new(profile.clone());
     let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.terms.class.is_guaranteed()).collect();
-    let pollers = layout.pollers(&guaranteed).len().max(1);
+    let pollers = layout.pollers(&guaranteed, 1).len().max(1);
     let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
     sim::Scenario {
         drive_bytes: scenario.drive.size.0,

@@ -72,6 +72,41 @@ fn evenkeel_itself() {
     serves("evenkeel", "", &with_limits());
 }
 
+/// One over two threads of its own, two on two that all share, one on its own, beside a promised one: all write and
+/// read back at once.
+#[test]
+fn best_effort_tenants_on_several_pollers() {
+    for policy in ["evenkeel", "lpns"] {
+        let home = Home::new();
+        let tenants = "[pollers]\nbest_effort = 2\n\
+            [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
+            [[tenant]]\nname = \"wide\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\nqueues = 2\n\
+            threads = \"per-queue\"\nrw_iops = \"40k\"\n\
+            [[tenant]]\nname = \"one\"\nsize = \"4MiB\"\n\
+            [[tenant]]\nname = \"two\"\nsize = \"4MiB\"\nweight = 3\n\
+            [[tenant]]\nname = \"alone\"\nsize = \"4MiB\"\nisolation = \"own-poller\"\n";
+        home.configure(&model(&format!("name = \"{policy}\""), tenants).replace("16MiB", "32MiB"));
+        let daemon = home.serve();
+        let pollers = daemon.ready["drives"][0]["pollers"].as_array().unwrap().len();
+        assert_eq!(pollers, 6, "db, alone, one and two, and two of wide's");
+        let job = "--rw randrw --bssplit 4k/50:64k/50 --iodepth 16 --verify";
+        for load in ["db", "wide", "one", "two", "alone"].map(|tenant| home.load(tenant, job)) {
+            let report = load.expect_clean();
+            assert!(report["jobs"][0]["verify"]["checked_blocks"].as_u64().unwrap() > 0, "{report}");
+        }
+        for row in stats(&home)["tenants"].as_array().unwrap() {
+            assert!(row["iops"].as_f64().unwrap() > 0.0 && row["errors"] == 0, "{row}");
+        }
+        // The next one goes where fewer are.
+        let socket = home.runtime_dir().join("api.sock");
+        let create = ["disk", "create", "late", "--size", "4MiB"];
+        let output = evenkeel().args(create).env("EVENKEEL_SOCKET", socket).output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        home.load("late", "--rw randread --bs 4k --size 1m").expect_clean();
+        daemon.stop();
+    }
+}
+
 #[test]
 fn mqfq() {
     serves("mqfq", "throttle_gap = 16\nmax_in_flight = 32", TENANTS);

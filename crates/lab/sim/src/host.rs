@@ -194,7 +194,7 @@ impl Default for HostCosts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
-    /// A poller for each guaranteed tenant, one for all others: LPNS's, and Evenkeel's default.
+    /// A poller for each guaranteed tenant, one or several for all others: LPNS's with one, and Evenkeel's default.
     Evenkeel,
     /// One poller for all: MDev-NVMe.
     Mdev,
@@ -239,15 +239,17 @@ impl Layout {
         }
     }
 
-    /// Which tenants share a poller, given which of them are guaranteed. With [`Layout::PerQueue`] each such poller is
-    /// one for each VQ.
-    pub fn pollers(self, guaranteed: &[bool]) -> Vec<Vec<usize>> {
+    /// Which tenants share a poller, given which of them are guaranteed, and how many pollers the others have where
+    /// those have their own. With [`Layout::PerQueue`] each such poller is one for each VQ.
+    pub fn pollers(self, guaranteed: &[bool], best_effort_pollers: u16) -> Vec<Vec<usize>> {
         let all = 0..guaranteed.len();
         match self {
             Self::Evenkeel => {
                 let own = all.clone().filter(|&tenant| guaranteed[tenant]).map(|tenant| vec![tenant]);
-                let shared: Vec<usize> = all.clone().filter(|&tenant| !guaranteed[tenant]).collect();
-                own.chain((!shared.is_empty()).then_some(shared)).collect()
+                let others: Vec<usize> = all.clone().filter(|&tenant| !guaranteed[tenant]).collect();
+                let pollers = usize::from(best_effort_pollers.max(1));
+                let shared = (0..pollers).map(|first| others.iter().copied().skip(first).step_by(pollers).collect());
+                own.chain(shared.filter(|tenants: &Vec<usize>| !tenants.is_empty())).collect()
             }
             Self::Mdev | Self::Spdk | Self::K2 => vec![all.collect()],
             Self::Virtio | Self::SrIov | Self::PerQueue => all.map(|tenant| vec![tenant]).collect(),

@@ -136,6 +136,8 @@ pub struct Scenario {
     pub costs: HostCosts,
     /// Who shares a poller.
     pub layout: Layout,
+    /// Pollers for best-effort tenants, under [`Layout::Evenkeel`]: they are spread over them in turn. 1 or more.
+    pub best_effort_pollers: u16,
     /// How pollers choose.
     pub policy: PolicyConfig,
     /// HWQs of a poller that serves one tenant alone.
@@ -170,6 +172,7 @@ impl Scenario {
             drive_bytes: 400_000_000_000,
             costs: HostCosts::default(),
             layout: Layout::Evenkeel,
+            best_effort_pollers: 1,
             policy: PolicyConfig::Passthrough,
             hwqs_own: 6,
             hwqs_shared: 8,
@@ -265,7 +268,7 @@ impl Scenario {
 
     /// The tenants of each poller. With a poller for each VQ a tenant has as many as it has VQs, one after another.
     pub fn pollers(&self) -> Vec<Vec<usize>> {
-        let pollers = self.layout.pollers(&self.guaranteed());
+        let pollers = self.layout.pollers(&self.guaranteed(), self.best_effort_pollers);
         if self.layout != Layout::PerQueue {
             return pollers;
         }

@@ -85,7 +85,7 @@ fn a_lock_is_taken_in_turn_twice_for_each_command() {
 #[test]
 fn layouts_group_tenants_as_their_systems_do() {
     let mixed = [true, false, false, true];
-    let pollers = |layout: Layout| layout.pollers(&mixed);
+    let pollers = |layout: Layout| layout.pollers(&mixed, 1);
     assert_eq!(pollers(Layout::Evenkeel), [vec![0], vec![3], vec![1, 2]]);
     for one in [Layout::Mdev, Layout::Spdk, Layout::K2] {
         assert_eq!(pollers(one), [vec![0, 1, 2, 3]], "{one:?}");
@@ -93,7 +93,7 @@ fn layouts_group_tenants_as_their_systems_do() {
     for each in [Layout::Virtio, Layout::SrIov] {
         assert_eq!(pollers(each), [[0], [1], [2], [3]], "{each:?}");
     }
-    assert_eq!(Layout::Evenkeel.pollers(&[true]), [[0]], "no poller for nobody");
+    assert_eq!(Layout::Evenkeel.pollers(&[true], 1), [[0]], "no poller for nobody");
     let tenants = vec![reader(GUARANTEED, 1, 1), reader(BEST_EFFORT, 1, 4)];
     for layout in Layout::ALL {
         let scenario = Scenario { layout, ..scenario(tenants.clone()) };

@@ -43,6 +43,8 @@ const LONGEST_GIVEN_UP: u32 = 6_400;
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
     floor: Floor,
+    /// The part of it that is another poller's: 0 to less than 1.
+    elsewhere: f64,
     /// What a command and a byte are worth, in parts; 0: no such floor.
     per_command: u64,
     per_byte: f64,
@@ -77,6 +79,15 @@ impl Kept {
         }
         self.given_up = self.given_up.saturating_sub(1);
         self.given_up == 0
+    }
+
+    /// What a command and a byte are worth at its floor here.
+    fn price(&mut self) {
+        let (second, here) = ((1e9 * PARTS_PER_NS as f64 / MARGIN) as u64, 1.0 - self.elsewhere);
+        let whole = second.checked_div(self.floor.ios_per_sec);
+        self.per_command = whole.map_or(0, |parts| ((parts as f64 / here) as u64).max(1));
+        let bytes = (self.floor.mbytes_per_sec << 20) as f64;
+        self.per_byte = if bytes == 0.0 { 0.0 } else { second as f64 / bytes / here };
     }
 
     /// When it is behind, in parts.
@@ -135,14 +146,15 @@ impl Floors {
         }
         self.count += usize::from(!floor.is_empty());
         self.count -= usize::from(!kept.floor.is_empty());
-        let second = (1e9 * PARTS_PER_NS as f64 / MARGIN) as u64;
-        *kept = Kept {
-            floor,
-            per_command: second.checked_div(floor.ios_per_sec).map_or(0, |parts| parts.max(1)),
-            per_byte: if floor.mbytes_per_sec == 0 { 0.0 } else { second as f64 / (floor.mbytes_per_sec << 20) as f64 },
-            is_awoken: true,
-            ..Kept::default()
-        };
+        *kept = Kept { floor, elsewhere: kept.elsewhere, is_awoken: true, ..Kept::default() };
+        kept.price();
+    }
+
+    /// A tenant asks for that part of its floor here. Its clocks go on.
+    pub(super) fn set_part(&mut self, tenant: u16, part: f64) {
+        let kept = &mut self.of[usize::from(tenant)];
+        kept.elsewhere = 1.0 - part;
+        kept.price();
     }
 
     #[inline]
@@ -253,7 +265,8 @@ impl Floors {
                 kept.got = None;
                 continue;
             }
-            let part = |got: u64, floor: u64| got as f64 / seconds / floor.max(1) as f64;
+            let here = 1.0 - kept.elsewhere;
+            let part = |got: u64, floor: u64| got as f64 / seconds / (floor.max(1) as f64 * here);
             let now = [
                 (kept.per_command > 0).then(|| part(commands, kept.floor.ios_per_sec)),
                 (kept.per_byte > 0.0).then(|| part(bytes, kept.floor.mbytes_per_sec << 20)),

@@ -19,7 +19,8 @@
 //! Tenants that are behind a floor of theirs go first. Guaranteed tenants are next and are not held, but for the
 //! 64th part of the work that others may always send.
 //! Where none was active for a second, others may have what keeps the drive busy. Several pollers: those that serve
-//! guaranteed tenants alone need to know nothing; all best-effort tenants of a drive must have one poller.
+//! guaranteed tenants alone need to know nothing. Those of best-effort tenants each learn the same of the work of all,
+//! and [part](crate::split) what it allows: a tenant that asks at several has its weight and its floor there in parts.
 //!
 //! A guaranteed tenant without a target goes first, and nobody is held back for it.
 //!
@@ -38,15 +39,16 @@ use self::bound::Found;
 use self::floors::Floors;
 use self::promises::Promises;
 pub use self::promises::{LENT, MANY, aim_changes, aim_ns, closest_aim_ns};
-use self::work::{ByKind, KINDS, Work, kind_of};
+use self::work::{ByKind, KINDS, Peak, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
-use crate::fair::Fair;
+use crate::fair::{Fair, PARTS_OF_WEIGHT};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
+use crate::split::{Part, Seen, Split};
 use crate::{
-    Bound, ConfigError, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport,
-    TenantSlot, Terms,
+    Bound, ConfigError, Demand, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure,
+    TenantReport, TenantSlot, Terms,
 };
 
 /// Settings of [`Evenkeel`]: what it expects of a drive, until it has seen more.
@@ -100,12 +102,16 @@ pub(crate) struct Order {
     /// Work of best-effort tenants with the drive, and of those among them who were promised nothing.
     work: Work,
     unpromised: u64,
-    /// Who is behind a floor waits with us while there is so much of it: where floors don't fit, it is to be shared.
+    /// Of the latter, what may go beyond the cap.
+    most_unpromised: u64,
+    /// Who is behind a floor waits with us while there is so much of all: where floors don't fit, it is to be shared.
     most_for_floors: u64,
     /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
     owed: i64,
     /// When somebody was picked last.
     now: Nanos,
+    /// What a weight of 1 counts as: more where somebody's is here in part.
+    weight_unit: u32,
 }
 
 /// Whatever others were promised and ask for, those who were promised nothing may send this part of the work.
@@ -113,11 +119,23 @@ const LEAST_PART: u32 = 64;
 /// As much of it as is saved for them: reference commands.
 const MOST_OWED: u32 = 16;
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Tenant {
     is_guaranteed: bool,
+    /// 0: it is guaranteed, or not there.
+    weight: u32,
+    /// Of what it asks for, the part that it asks for here.
+    part: f64,
+    /// Its tag by the last interval.
+    tag: u64,
     /// Its work with the drive.
     in_flight: ByKind<u64>,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self { is_guaranteed: false, weight: 0, part: 1.0, tag: 0, in_flight: [0; KINDS] }
+    }
 }
 
 impl Tenant {
@@ -127,7 +145,7 @@ impl Tenant {
 }
 
 impl Order {
-    fn new(most_for_floors: u64) -> Self {
+    fn new() -> Self {
         Self {
             guaranteed: List::default(),
             links: Links::default(),
@@ -136,9 +154,11 @@ impl Order {
             tenants: Vec::new(),
             work: Work::new(),
             unpromised: 0,
-            most_for_floors,
+            most_unpromised: 0,
+            most_for_floors: 0,
             owed: 0,
             now: Nanos(0),
+            weight_unit: 1,
         }
     }
 
@@ -160,12 +180,45 @@ impl Order {
         }
         let other = self.others.front();
         // Beyond the cap too, but not without end: it would be no bound.
-        let is_little = self.unpromised < u64::from(MOST_OWED * COST_UNIT);
-        let goes = |tenant: &u16| self.work.is_empty() || is_behind && is_little && !self.floors.has(*tenant);
+        let is_owed = is_behind && self.unpromised < self.most_unpromised;
+        let Self { work, floors, now, .. } = self;
+        let goes = |work: &Work, tenant: u16| work.may_start() || is_owed && !floors.has(tenant);
         match guaranteed {
-            Some(tenant) => other.filter(goes).or(Some(tenant)),
-            None => other.filter(|tenant| self.work.has_room() || goes(tenant)),
+            Some(tenant) => other.filter(|tenant| goes(work, *tenant)).or(Some(tenant)),
+            None => other.filter(|tenant| work.has_room(*now) || goes(work, *tenant)),
         }
+    }
+
+    fn set_weight(&mut self, tenant: u16) {
+        let Tenant { weight, part, .. } = self.tenants[usize::from(tenant)];
+        let weight = (f64::from(weight * self.weight_unit) * part).round() as u32;
+        self.others.set_weight(tenant, weight);
+    }
+
+    /// Of what a tenant asks for, that part is asked for here.
+    fn set_part(&mut self, tenant: u16, part: f64) {
+        if usize::from(tenant) >= self.tenants.len() {
+            return;
+        }
+        self.tenants[usize::from(tenant)].part = part;
+        self.floors.set_part(tenant, part);
+        if self.weight_unit == 1 {
+            self.weight_unit = PARTS_OF_WEIGHT;
+            (0..self.tenants.len() as u16).for_each(|tenant| self.set_weight(tenant));
+        }
+        self.set_weight(tenant);
+    }
+
+    /// The weight of those who sent something since this was last asked, or want to. `None`: all are guaranteed.
+    fn active_weight(&mut self) -> Option<f64> {
+        let Self { tenants, others, .. } = self;
+        let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
+        let asked = weighted.map(|(at, tenant)| {
+            let tag = others.tag_of(at as u16);
+            let asks = std::mem::replace(&mut tenant.tag, tag) != tag || others.waits(at as u16);
+            if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
+        });
+        asked.reduce(|sum, weight| sum + weight)
     }
 
     /// Work of a tenant that goes to the drive (`true`) or comes back.
@@ -211,12 +264,14 @@ impl Turns for Order {
         self.tenants[usize::from(tenant)].is_guaranteed = terms.class.is_guaranteed();
         self.floors.set(tenant, if terms.class.is_guaranteed() { Floor::default() } else { terms.floor });
         (0..KINDS).for_each(|kind| self.count(tenant, kind, in_flight[kind], true));
-        self.others.set_weight(tenant, terms.class.weight_or(1));
+        self.tenants[usize::from(tenant)].weight = terms.class.weight().unwrap_or_default();
+        self.set_weight(tenant);
     }
 
     fn forget(&mut self, tenant: u16) {
         self.others.forget(tenant);
-        if usize::from(tenant) < self.tenants.len() {
+        if let Some(it) = self.tenants.get_mut(usize::from(tenant)) {
+            (it.weight, it.part, it.tag) = (0, 1.0, 0);
             self.floors.set(tenant, Floor::default());
         }
     }
@@ -253,6 +308,12 @@ pub struct Evenkeel {
     promises: Promises,
     found: Found,
     flows: Flows<Order>,
+    split: Split,
+    /// What this poller may have of what best effort may.
+    part: Part,
+    /// What best effort had at all pollers in the interval that ends, and may have for the sake of floors.
+    peak: Peak,
+    level: f64,
 }
 
 impl Evenkeel {
@@ -268,15 +329,16 @@ impl Evenkeel {
         ConfigError::check(alone_is_one, "alone", "must be above 0 and at most 1 s")?;
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
-        let flows = Flows::new(Order::new((config.lent() * f64::from(COST_UNIT)) as u64), shape.hwqs, shape.hwq_depth);
-        let mut policy = Self { config, promises: Promises::new(), found: Found::new(), flows };
-        policy.allow();
+        let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
+        let (promises, found, split, part) = (Promises::new(), Found::new(), Split::new(), Part::WHOLE);
+        let mut policy = Self { config, promises, found, flows, split, part, peak: Peak::NONE, level: f64::INFINITY };
+        policy.allow(Nanos(0));
         Ok(policy)
     }
 
     /// Reference commands of each kind that best-effort tenants may have with the drive.
     fn caps(&self) -> ByKind<f64> {
-        let most = self.flows.turns.floors.level().min(self.found.told());
+        let most = self.flows.turns.floors.level().min(self.level).min(self.found.told());
         self.promises.caps(&self.config).map(|cap| cap.min(most))
     }
 
@@ -287,9 +349,12 @@ impl Evenkeel {
         self.promises.is_active().then_some(caps.max(floors))
     }
 
-    fn allow(&mut self) {
+    fn allow(&mut self, now: Nanos) {
         let caps = self.caps();
-        self.flows.turns.work.allow(caps);
+        let of_part = |units: f64| ((units * f64::from(COST_UNIT) * self.part.size()) as u64).max(1);
+        let order = &mut self.flows.turns;
+        (order.most_unpromised, order.most_for_floors) = (of_part(MOST_OWED.into()), of_part(self.config.lent()));
+        order.work.allow(caps, self.part, now);
     }
 }
 
@@ -310,8 +375,9 @@ impl ByFlow for Evenkeel {
         match self.flows.next_within(u32::MAX, Order::front) {
             Next::WaitUntil(_) => {
                 // Who is behind already waits for room, which a completion makes.
-                let next = self.flows.turns.floors.next();
-                Next::WaitUntil(if next > now { next } else { Nanos::MAX })
+                let order = &self.flows.turns;
+                let next = Some(order.floors.next()).filter(|next| *next > now).unwrap_or(Nanos::MAX);
+                Next::WaitUntil(next.min(order.work.has_turn_after(now)))
             }
             next => next,
         }
@@ -357,15 +423,43 @@ impl ByFlow for Evenkeel {
 
     fn has_awoken(&mut self, tenant: TenantId) {
         self.promises.awoken(&self.config, tenant);
-        self.allow();
+        self.allow(self.flows.turns.now);
+    }
+
+    fn tell_demand(&mut self) -> Option<Demand> {
+        let order = &mut self.flows.turns;
+        self.peak = order.work.turn_over();
+        if self.peak.is_held {
+            self.peak.lower_to(self.part.mean(self.peak.part));
+        }
+        let Peak { units, part: used, is_held } = self.peak;
+        self.level = f64::INFINITY;
+        // Where it has no best effort it is not to be told of parts either.
+        self.part = Part::WHOLE;
+        let weight = order.active_weight()?;
+        let scale = order.weight_unit;
+        let (claim, pace) = self.split.tell(Seen { weight, is_held, clock: order.others.clock(), scale });
+        Some(Demand { used, claim, is_held, pace, grain: order.work.grain(), level: order.floors.level(), units })
+    }
+
+    fn hear_demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
+        self.part = self.split.part(all, own);
+        for demand in all.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, demand)| demand) {
+            self.peak.units.iter_mut().zip(demand.units).for_each(|(units, others)| *units += others);
+            self.peak.part += demand.used;
+            self.level = self.level.min(demand.level);
+        }
+    }
+
+    fn set_part(&mut self, tenant: TenantSlot, part: f64) {
+        self.flows.turns.set_part(tenant.0, part);
     }
 
     fn end_interval(&mut self, reports: &[TenantReport], now: Nanos) {
-        let peak = self.flows.turns.work.turn_over();
-        self.promises.learn(&self.config, reports, &peak);
-        self.flows.turns.floors.learn(now, peak.units.iter().sum());
+        self.promises.learn(&self.config, reports, &self.peak);
+        self.flows.turns.floors.learn(now, self.peak.units.iter().sum());
         self.found.observe(reports, self.most());
-        self.allow();
+        self.allow(now);
     }
 
     fn bound_of_all(&self, guaranteed: bool) -> Option<Bound> {

@@ -234,6 +234,10 @@ impl Promise {
         let mut counts = report.by_target;
         counts.iter_mut().zip(&self.seen).for_each(|(count, seen)| *count = count.wrapping_sub(*seen));
         self.seen = report.by_target;
+        // A sum that fell: one of its pollers let it go, and took what it had counted with it.
+        if counts.iter().any(|count| *count > u32::MAX / 2) {
+            return;
+        }
         let new = counts.iter().sum::<u32>();
         self.quiet = if new == 0 { self.quiet.saturating_add(1) } else { 0 };
         if new == 0 {

@@ -1,11 +1,12 @@
 //! What others have with the drive, by kinds of command: those that a command waits for differently.
 
-use io_model::Op;
+use io_model::{Nanos, Op};
 
 use crate::cost::COST_UNIT;
+use crate::split::{DEMAND_KINDS, Gate, Part};
 
 /// Reads and the rest, each short, medium and long.
-pub(super) const KINDS: usize = 6;
+pub(super) const KINDS: usize = DEMAND_KINDS;
 /// Something of each kind.
 pub(super) type ByKind<T> = [T; KINDS];
 
@@ -28,8 +29,23 @@ pub(super) fn kind_of(op: Op, len_bytes: u64) -> usize {
 pub(super) struct Peak {
     /// Reference commands of each kind, as they were sent.
     pub(super) units: ByKind<f64>,
-    /// Of what they might have had.
+    /// Of what they might have had on the drive.
     pub(super) part: f64,
+    /// They had all that they might here.
+    pub(super) is_held: bool,
+}
+
+impl Peak {
+    pub(super) const NONE: Self = Self { units: [0.0; KINDS], part: 0.0, is_held: false };
+
+    /// They had but that part of what they might have had on the drive.
+    pub(super) fn lower_to(&mut self, part: f64) {
+        if part < self.part {
+            let scale = part / self.part;
+            self.units.iter_mut().for_each(|units| *units *= scale);
+            self.part = part;
+        }
+    }
 }
 
 /// The work of best-effort tenants with the drive.
@@ -39,8 +55,8 @@ pub(super) struct Work {
     /// What a unit of each kind takes of [`ALL`], and what all in flight do.
     takes: ByKind<u64>,
     taken: u64,
-    /// They send while less than that is taken.
-    most: u64,
+    /// How much may be taken here.
+    gate: Gate,
     /// Since the last interval: the most that was taken, and what was sent.
     peak: u64,
     sent: ByKind<u64>,
@@ -58,7 +74,7 @@ impl Work {
             in_flight: [0; KINDS],
             takes: [0; KINDS],
             taken: 0,
-            most: ALL,
+            gate: Gate::fixed(ALL),
             peak: 0,
             sent: [0; KINDS],
             commands: 0,
@@ -90,7 +106,7 @@ impl Work {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.in_flight == [0; KINDS]
     }
 
@@ -101,19 +117,40 @@ impl Work {
     }
 
     #[inline]
-    pub(super) fn has_room(&self) -> bool {
-        self.taken < self.most
+    pub(super) fn has_room(&mut self, now: Nanos) -> bool {
+        self.gate.has_room(self.taken) || self.gate.finds_room(self.taken, now)
     }
 
-    /// From now on they may have so many reference commands of one kind, or parts of several that add up to one.
-    pub(super) fn allow(&mut self, caps: ByKind<f64>) {
+    /// Whether one may be sent where nothing is there.
+    #[inline]
+    pub(super) fn may_start(&self) -> bool {
+        self.is_empty() && !self.gate.is_shut()
+    }
+
+    /// When there may be room although nothing ends. One that has come is for nobody: who waits for room looked.
+    pub(super) fn has_turn_after(&self, now: Nanos) -> Nanos {
+        self.gate.turn_at().filter(|at| *at > now).unwrap_or(Nanos::MAX)
+    }
+
+    /// A command, in parts of all that others may have.
+    pub(super) fn grain(&self) -> f64 {
+        self.takes_each() / ALL as f64
+    }
+
+    fn takes_each(&self) -> f64 {
+        self.mix.iter().zip(&self.takes).map(|(part, takes)| part * *takes as f64).sum::<f64>() * self.mean
+    }
+
+    /// From now on they may have so many reference commands of one kind, or parts of several that add up to one; here a
+    /// part of that.
+    pub(super) fn allow(&mut self, caps: ByKind<f64>, part: Part, now: Nanos) {
         self.takes = caps.map(|cap| (ALL as f64 / (cap * f64::from(COST_UNIT)).max(1.0)).ceil() as u64);
         let taken = self.in_flight.iter().zip(&self.takes).map(|(work, takes)| work.saturating_mul(*takes));
         self.taken = taken.fold(0, u64::saturating_add);
         self.peak = self.taken;
         // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
-        let takes = self.mix.iter().zip(&self.takes).map(|(part, takes)| part * *takes as f64).sum::<f64>();
-        self.most = ALL.saturating_sub((takes * self.mean / 2.0) as u64).max(1);
+        let overdraft = (self.takes_each() / 2.0) as u64;
+        self.gate = Gate::new(part, self.grain(), now, |part| ((ALL as f64 * part) as u64).saturating_sub(overdraft));
     }
 
     /// An interval ended. The next one begins with [`allow`](Self::allow).
@@ -130,7 +167,11 @@ impl Work {
         }
         let taken = seen.iter().zip(&self.takes).map(|(work, takes)| work * *takes as f64).sum::<f64>();
         let scale = if taken > 0.0 { self.peak as f64 / taken } else { 0.0 };
-        Peak { units: seen.map(|work| work * scale / f64::from(COST_UNIT)), part: self.peak as f64 / ALL as f64 }
+        Peak {
+            units: seen.map(|work| work * scale / f64::from(COST_UNIT)),
+            part: self.peak as f64 / ALL as f64,
+            is_held: self.gate.is_reached_by(self.peak),
+        }
     }
 
     /// Reference commands of the mix that was seen last that others may have.
@@ -143,6 +184,7 @@ impl Work {
 mod tests {
     use super::*;
 
+    const NOW: Nanos = Nanos(0);
     const READ: usize = 0;
     const LONG_WRITE: usize = KINDS - 1;
 
@@ -151,7 +193,7 @@ mod tests {
         let mut work = Work::new();
         let mut caps = [100.0; KINDS];
         (caps[READ], caps[LONG_WRITE]) = (10.0, 4.0);
-        work.allow(caps);
+        work.allow(caps, Part::WHOLE, NOW);
         work
     }
 
@@ -173,11 +215,11 @@ mod tests {
     fn parts_of_several_caps_add_up_to_one() {
         let mut work = work();
         (0..5).for_each(|_| send(&mut work, READ, 1));
-        assert!(work.has_room());
+        assert!(work.has_room(NOW));
         send(&mut work, LONG_WRITE, 2);
-        assert!(!work.has_room(), "half of each");
+        assert!(!work.has_room(NOW), "half of each");
         work.count(READ, u64::from(COST_UNIT), false);
-        assert!(work.has_room());
+        assert!(work.has_room(NOW));
         let peak = work.turn_over();
         assert!((peak.part - 1.0).abs() < 1e-6, "{peak:?}");
         assert!(peak.units[READ] > 4.0 && peak.units[LONG_WRITE] > 1.5, "{peak:?}");
@@ -187,22 +229,22 @@ mod tests {
     fn the_next_command_of_another_kind_finds_its_own_cap() {
         let mut work = work();
         (0..10).for_each(|_| send(&mut work, READ, 1));
-        assert!(!work.has_room());
+        assert!(!work.has_room(NOW));
         for _ in 0..10 {
             work.count(READ, u64::from(COST_UNIT), false);
         }
         send(&mut work, LONG_WRITE, 4);
-        assert!(!work.has_room());
+        assert!(!work.has_room(NOW));
     }
 
     #[test]
     fn absurd_lengths_stop_others_and_no_more() {
         let mut work = work();
         (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, true));
-        assert!(!work.has_room());
+        assert!(!work.has_room(NOW));
         (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, false));
         work.turn_over();
-        work.allow([10.0; KINDS]);
-        assert!(work.has_room());
+        work.allow([10.0; KINDS], Part::WHOLE, NOW);
+        assert!(work.has_room(NOW));
     }
 }

@@ -312,3 +312,33 @@ fn a_guaranteed_tenant_has_limits_too_and_its_neighbours_go_on() {
     assert!(sent[0].len().abs_diff(3_000) <= 3, "{}", sent[0].len());
     assert!(sent[1].len() > 3_000, "{}", sent[1].len());
 }
+
+#[test]
+fn a_part_of_a_limit_shrinks_at_once_and_grows_when_others_have_heard() {
+    // An equal share of two pollers' 2,000.
+    let mut policy = policy(&[Limits { rw_ios_per_sec: 1_000, ..Limits::default() }]);
+    let mut from = Nanos(0);
+    let mut in_a_second = |part: Option<f64>| {
+        if let Some(part) = part {
+            policy.asks_here(TenantSlot(0), part, 2, from);
+        }
+        let mut sent = 0;
+        let end = from + SECOND;
+        while from < end {
+            match policy.next(from) {
+                Next::Send { vq, hwq } => {
+                    policy.sent(vq, hwq, Op::Read, 4096, from);
+                    policy.completed(vq, hwq, TenantSlot(0), Op::Read, 4096, Nanos(0), from);
+                    sent += 1;
+                }
+                Next::WaitUntil(at) => from = at.min(end),
+                Next::Idle => panic!("it has a backlog"),
+            }
+        }
+        sent
+    };
+    let got = [None, Some(0.25), Some(0.75), Some(0.75), Some(0.5)].map(&mut in_a_second);
+    for (got, wanted) in got.into_iter().zip([1_000_i32, 500, 500, 1_500, 1_000]) {
+        assert!((got - wanted).abs() <= 3, "{got} instead of {wanted}");
+    }
+}

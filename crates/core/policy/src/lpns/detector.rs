@@ -54,8 +54,6 @@ pub(super) struct Observed {
     /// Commands that the protected tenants keep in flight together.
     pub guaranteed_depth: u64,
     pub verdict: Verdict,
-    /// This poller's part of the active best-effort weight, 0 to 1.
-    pub share: f64,
 }
 
 impl Observed {
@@ -97,35 +95,6 @@ pub(super) struct Detector {
     /// Scratch: the same of the reports before.
     before: Vec<(TenantId, Seen)>,
     last: Option<Nanos>,
-    /// The last one of an interval with best-effort tenants here: one that comes back between two intervals must
-    /// not find a share of nothing.
-    share: Option<f64>,
-}
-
-/// Sums over best-effort tenants: those active, and all.
-#[derive(Debug, Default)]
-struct Weights {
-    own_active: u64,
-    active: u64,
-    own: u64,
-    all: u64,
-}
-
-impl Weights {
-    fn add(&mut self, weight: u32, active: bool, own: bool) {
-        let weight = u64::from(weight);
-        self.all += weight;
-        self.own += if own { weight } else { 0 };
-        self.active += if active { weight } else { 0 };
-        self.own_active += if active && own { weight } else { 0 };
-    }
-
-    /// A poller whose tenants are all idle keeps its full claim: they may start at any moment. `None`: it has none.
-    fn share(&self) -> Option<f64> {
-        let own = if self.own_active > 0 { self.own_active } else { self.own };
-        let all = self.active - self.own_active + own;
-        (own > 0).then(|| own as f64 / all as f64)
-    }
 }
 
 impl Detector {
@@ -154,7 +123,6 @@ impl Detector {
         let elapsed = self.last.map_or(config.interval, |last| now - last).max(Nanos(1));
         self.last = Some(now);
         let idle_after = config.period.0.div_ceil(config.interval.0);
-        let mut weights = Weights::default();
         let mut seen_all = Observed {
             guaranteed: 0,
             protected: 0,
@@ -165,7 +133,6 @@ impl Detector {
             guaranteed_iops: 0.0,
             guaranteed_depth: 0,
             verdict: Verdict::Open,
-            share: 1.0,
         };
         debug_assert!(reports.is_sorted_by_key(|report| report.tenant));
         std::mem::swap(&mut self.seen, &mut self.before);
@@ -178,10 +145,7 @@ impl Detector {
                 || own.is_some_and(|own| own.backlogged);
             seen.idle = if active { 0 } else { seen.idle.saturating_add(1) };
             match report.class {
-                Class::BestEffort { weight } => {
-                    weights.add(weight, active, own.is_some());
-                    seen_all.best_effort += u32::from(active);
-                }
+                Class::BestEffort { .. } => seen_all.best_effort += u32::from(active),
                 Class::Guaranteed { latency_target, .. } => {
                     if let Some(submitted) = submitted {
                         seen_all.slowest = Some(seen_all.slowest.map_or(submitted, |slowest| slowest.min(submitted)));
@@ -199,8 +163,6 @@ impl Detector {
             self.seen.push((report.tenant, seen));
         }
         seen_all.slowest_iops = seen_all.slowest.unwrap_or(0) as f64 * 1e9 / elapsed.0 as f64;
-        self.share = weights.share().or(self.share);
-        seen_all.share = self.share.unwrap_or(1.0);
         seen_all
     }
 
@@ -355,29 +317,6 @@ mod tests {
         assert_eq!(observe(&mut detector, 3, &[narrow]).verdict, Verdict::Kept);
         let late = TenantReport { mean_latency: Nanos::from_micros(51), ..deep(2040, 900) };
         assert_eq!(observe(&mut detector, 4, &[late]).verdict, Verdict::Missed);
-    }
-
-    #[test]
-    fn a_poller_without_tenants_for_a_moment_keeps_its_share() {
-        let config = LpnsConfig::p5800x();
-        let mut detector = Detector::default();
-        let mut share = |here: bool, at_ms| {
-            let own = |tenant: TenantId| (here && tenant.0 == 0).then_some(Own { backlogged: true });
-            let reports = [best_effort(0, at_ms, 1), best_effort(1, at_ms, 3)];
-            detector.observe(&reports, own, &config, u64::MAX, false, Nanos::from_millis(at_ms)).share
-        };
-        share(true, 10);
-        assert_eq!((share(true, 20), share(false, 30), share(true, 40)), (0.25, 0.25, 0.25));
-    }
-
-    #[test]
-    fn pollers_share_by_the_weight_of_their_active_tenants() {
-        let mut detector = Detector::default();
-        let reports = |n| [best_effort(1, n, 3), best_effort(2, 0, 50), best_effort(11, 0, 7), best_effort(12, 0, 1)];
-        observe(&mut detector, 1, &reports(0));
-        // Tenant 1 (elsewhere, weight 3) against 12 (here, backlogged, weight 1).
-        assert_eq!(observe(&mut detector, 2, &reports(5)).share, 0.25);
-        assert_eq!(observe(&mut detector, 3, &[best_effort(12, 5, 1)]).share, 1.0);
     }
 
     #[test]

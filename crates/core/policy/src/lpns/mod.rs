@@ -13,9 +13,10 @@
 //! [`interval`](Policy::interval) alone, so a best-effort poller reacts within an interval (10 ms) when a guaranteed
 //! tenant elsewhere starts after a period of silence; in a shared poller it reacts at once.
 //!
-//! A guaranteed tenant's VQs may be with several pollers: reports tell of all of them together, and those that are busy
-//! have equal parts of what it may have in flight. A best-effort tenant's must be with one: the cap is split among
-//! pollers by the tenants that they have.
+//! A tenant's VQs may be with several pollers: reports tell of all of them together. Those at which a guaranteed one is
+//! busy have equal parts of what it may have in flight. What best effort may have is [parted](crate::split) among the
+//! pollers where it asks, and where that gives one more than before, it has it an interval later, when the others have
+//! less: so together they never have more than the cap, and a command each.
 //!
 //! With no guaranteed tenant active nothing is throttled, but for a cap at the drive's saturation while several
 //! best-effort tenants compete: with everything in flight at once weights would mean nothing.
@@ -48,7 +49,8 @@ use self::queues::Queues;
 use self::throttle::Throttle;
 use crate::cost::COST_UNIT;
 use crate::hwq_pool::HwqPool;
-use crate::{Bound, ConfigError, Next, Policy, PolicyFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot};
+use crate::split::{DEMAND_KINDS, Part, Split};
+use crate::{Bound, ConfigError, Demand, Next, Policy, PolicyFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot};
 
 /// Guaranteed commands in a row, at this poller or at one full HWQ, after which a best-effort one has its turn, if the
 /// throttle lets it go.
@@ -76,7 +78,16 @@ pub struct Lpns {
     some_not_high: bool,
     /// Highest cost of a best-effort command: it may overdraw the cap by that.
     largest_cost: u32,
+    split: Split,
+    /// What this poller may have of the cap as of the last interval's end.
+    part: Part,
+    /// Of best effort here: the most work with the drive lately, and what a command is, in reference commands.
+    work: f64,
+    mean: f64,
 }
+
+/// What is remembered of the most work from one interval to the next, of which only the ends are seen.
+const REMEMBERS: f64 = 0.75;
 
 impl Lpns {
     /// A policy without VQs.
@@ -98,6 +109,10 @@ impl Lpns {
             run: 0,
             some_not_high: true,
             largest_cost: COST_UNIT,
+            split: Split::new(),
+            part: Part::WHOLE,
+            work: 0.0,
+            mean: 1.0,
             config,
         })
     }
@@ -275,6 +290,33 @@ impl Policy for Lpns {
     #[inline]
     fn completed(&mut self, _: VqSlot, hwq: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos, _: Nanos) {
         self.queues.completed(hwq, tenant.0, self.config.cost.of(op, len_bytes));
+    }
+
+    fn demand(&mut self) -> Option<Demand> {
+        let is_held = self.throttle.was_held();
+        let Some(seen) = self.queues.seen(is_held) else {
+            self.throttle.set_part(Part::WHOLE, self.mean);
+            self.part = Part::WHOLE;
+            return None;
+        };
+        let work = self.queues.best_effort_in_flight() as f64 / f64::from(COST_UNIT);
+        self.work = work.max(self.work * REMEMBERS);
+        self.mean = self.queues.mean_cost().unwrap_or(self.mean);
+        let (claim, pace) = self.split.tell(seen);
+        let cap = self.throttle.drive_cap(&self.config)?;
+        let (used, grain) = (self.work / cap, self.mean / cap);
+        let (level, units) = (f64::INFINITY, [0.0; DEMAND_KINDS]);
+        Some(Demand { used, claim, is_held, pace, grain, level, units })
+    }
+
+    fn demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
+        let part = self.split.part(all, own);
+        let before = std::mem::replace(&mut self.part, part);
+        self.throttle.set_part(if before.size() < part.size() { before } else { part }, self.mean);
+    }
+
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: usize, _: Nanos) {
+        self.queues.set_part(tenant.0, part);
     }
 
     fn interval(&mut self, reports: &[TenantReport], now: Nanos) {

@@ -5,6 +5,7 @@
 //! move is O(1), and a command causes a bounded number of them.
 
 mod parked;
+mod terms;
 
 use io_model::{HwqId, Nanos, TenantId};
 
@@ -71,8 +72,16 @@ struct Tenant {
     in_flight: u64,
     /// Pollers that it is busy at.
     parts: u64,
-    /// Commands sent since the last interval's end.
+    /// Commands sent since the last interval's end; more where other pollers have some of its allowance.
     sent: u64,
+    /// What one counts as there.
+    counts_as: u64,
+    /// 0: it is guaranteed, or not there.
+    weight: u32,
+    /// Of what it asks for, the part that it asks for here.
+    part: f64,
+    /// Its tag by the last interval, if it waited then.
+    waited: Option<u64>,
 }
 
 impl Default for Tenant {
@@ -87,6 +96,10 @@ impl Default for Tenant {
             in_flight: 0,
             parts: 1,
             sent: 0,
+            counts_as: 1,
+            weight: 0,
+            part: 1.0,
+            waited: None,
         }
     }
 }
@@ -103,6 +116,8 @@ pub(super) struct Queues {
     tenant_links: Links,
     guaranteed: List,
     best_effort: Fair,
+    /// What a weight of 1 counts as there: more where somebody's is here in part.
+    weight_unit: u32,
     held: List,
     /// By HWQ.
     parked: Vec<Parked>,
@@ -132,6 +147,7 @@ impl Queues {
             tenant_links: Links::default(),
             guaranteed: List::default(),
             best_effort: Fair::new(),
+            weight_unit: 1,
             held: List::default(),
             parked,
             owing: List::default(),
@@ -163,58 +179,6 @@ impl Queues {
         self.tenants[usize::from(tenant)].vqs += 1;
         self.pool.attach(slot, class.is_guaranteed(), &mut self.moved);
         self.settle();
-    }
-
-    fn set_class(&mut self, tenant: u16, class: Class) {
-        let queued = self.tenants[usize::from(tenant)].place != Place::Nowhere;
-        self.dequeue(tenant);
-        let state = &mut self.tenants[usize::from(tenant)];
-        let was_guaranteed = std::mem::replace(&mut state.guaranteed, class.is_guaranteed());
-        // What it has in flight counts under its new class.
-        match (was_guaranteed, state.guaranteed) {
-            (true, false) => self.best_effort_in_flight += state.in_flight,
-            (false, true) => self.best_effort_in_flight -= state.in_flight,
-            _ => {}
-        }
-        state.latency_target = class.latency_target();
-        if let Class::BestEffort { weight } = class {
-            self.best_effort.set_weight(tenant, if self.weighted { weight } else { 1 });
-        }
-        if queued {
-            self.enqueue(tenant);
-        }
-    }
-
-    /// A tenant has another class; whether any of its commands wait. Its VQs are bound anew if it begins or ceases to
-    /// be guaranteed.
-    pub(super) fn change_class(&mut self, tenant: u16, class: Class) -> bool {
-        let Some(before) = self.tenants.get(usize::from(tenant)).filter(|tenant| tenant.vqs > 0).copied() else {
-            return false;
-        };
-        self.set_class(tenant, class);
-        if before.guaranteed != class.is_guaranteed() {
-            for slot in 0..self.vqs.len() as u16 {
-                if self.is_attached(slot) && self.vqs[usize::from(slot)].tenant == tenant {
-                    self.rebind(slot, class.is_guaranteed());
-                }
-            }
-        }
-        before.backlogged > 0
-    }
-
-    /// Gives a VQ the queue that it would have if it had come under its present class. Its commands stay where they
-    /// are.
-    fn rebind(&mut self, slot: u16, guaranteed: bool) {
-        let from = self.pool.at(slot);
-        if self.vqs[usize::from(slot)].state == VqState::Parked {
-            self.unpark(slot);
-            self.ready(slot, false);
-        }
-        self.vqs[usize::from(slot)].woken = false;
-        self.pool.attach(slot, guaranteed, &mut self.moved);
-        self.settle();
-        // It may have been woken for room that it leaves to the next now.
-        self.wake_parked(from);
     }
 
     /// The tenant has no VQ and no command in flight here any more.
@@ -508,7 +472,7 @@ impl Queues {
     pub(super) fn sent(&mut self, slot: u16, hwq: HwqId, cost: u32) -> Option<bool> {
         let vq = self.vqs.get(usize::from(slot)).filter(|vq| vq.state != VqState::Detached)?;
         let state = &mut self.tenants[usize::from(vq.tenant)];
-        state.sent += 1;
+        state.sent += state.counts_as;
         state.in_flight += u64::from(cost);
         let guaranteed = state.guaranteed;
         if !guaranteed {

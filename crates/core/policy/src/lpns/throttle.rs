@@ -8,6 +8,7 @@ use super::detector::{Observed, Verdict};
 use super::rule;
 use crate::Variant;
 use crate::cost::COST_UNIT;
+use crate::split::{Gate, Part, ROUND};
 
 /// A missed promise takes a quarter of the budget away …
 const DECREASE: f64 = 0.75;
@@ -18,6 +19,10 @@ const KNOWN_GOOD: f64 = 0.9;
 /// … and from there only after so many of them, doubled by each further miss: a drive's latency can rise so
 /// steeply that one step too many costs a whole interval's promises, and one interval in a hundred is too much.
 const MOST_PATIENCE: u32 = 64;
+
+/// Of the last command that fits into a part of whole ones, what is left out: all but what keeps commands that are all
+/// alike from being one too few.
+const LAST: f64 = 15.0 / 16.0;
 
 fn ticks(commands: f64) -> u64 {
     (commands * f64::from(COST_UNIT)) as u64
@@ -69,11 +74,15 @@ pub(super) struct Corrected {
     /// or bounds that guaranteed tenants' pollers vouch for meanwhile would not count it.
     told_cap: f64,
     /// This poller's part of the rest, in cost ticks.
-    cap: u64,
+    gate: Gate,
     /// Drive-wide rate for best effort, reference commands per second.
     rate_iops: f64,
-    share: f64,
+    part: Part,
+    /// A best-effort command here, in reference commands.
+    mean: f64,
     bucket: TokenBucket,
+    /// Best effort was held back since that was last asked.
+    was_held: bool,
     /// Cost ticks that one guaranteed tenant may have in flight while others are active.
     guaranteed_limit: u64,
 }
@@ -100,10 +109,12 @@ impl Throttle {
                     calm: 0,
                     guaranteed_depth: 0.0,
                     told_cap: f64::INFINITY,
-                    cap: u64::MAX,
+                    gate: Gate::fixed(u64::MAX),
                     rate_iops: config.r_iops,
-                    share: 1.0,
+                    part: Part::WHOLE,
+                    mean: 1.0,
                     bucket: TokenBucket::new(0.0, 0, Nanos(0)),
+                    was_held: false,
                     guaranteed_limit: u64::MAX,
                 })
             }
@@ -118,10 +129,17 @@ impl Throttle {
     pub(super) fn admits(&mut self, in_flight: u64, now: Nanos) -> Result<(), Option<Nanos>> {
         match self {
             Self::Corrected(rule) if rule.engaged || rule.crowded => {
-                if in_flight >= rule.cap {
-                    return Err(None);
+                if !rule.gate.has_room(in_flight) && !rule.gate.finds_room(in_flight, now) {
+                    rule.was_held = true;
+                    return Err(rule.gate.turn_at());
                 }
-                if rule.engaged { rule.bucket.admits(now).map_err(Some) } else { Ok(()) }
+                if !rule.engaged {
+                    return Ok(());
+                }
+                rule.bucket.admits(now).map_err(|at| {
+                    rule.was_held = true;
+                    Some(at)
+                })
             }
             _ => Ok(()),
         }
@@ -163,6 +181,27 @@ impl Throttle {
             rule.engaged = true;
             rule.aim(config, target);
             rule.apply(config, 1, 0.0, now);
+        }
+    }
+
+    /// What this poller may have until the next interval ends.
+    pub(super) fn set_part(&mut self, part: Part, mean: f64) {
+        if let Self::Corrected(rule) = self {
+            (rule.part, rule.mean) = (part, mean);
+        }
+    }
+
+    /// Whether best effort was held back since this was last asked.
+    pub(super) fn was_held(&mut self) -> bool {
+        if let Self::Corrected(rule) = self { std::mem::take(&mut rule.was_held) } else { false }
+    }
+
+    /// Reference commands that best effort may have with the drive; `None`: any number, or so many for each tenant.
+    pub(super) fn drive_cap(&self, config: &LpnsConfig) -> Option<f64> {
+        match self {
+            Self::Corrected(rule) if rule.engaged => Some(rule.drive_cap(config)),
+            Self::Corrected(_) => Some(rule::saturation(config)),
+            Self::Published(_) => None,
         }
     }
 
@@ -211,12 +250,11 @@ impl Corrected {
 
     fn observe(&mut self, config: &LpnsConfig, seen: &Observed, now: Nanos) {
         self.engaged = seen.protected > 0;
-        self.share = seen.share;
         self.crowded = seen.best_effort > 1;
         if !self.engaged {
             self.guaranteed_limit = u64::MAX;
             self.told_cap = f64::INFINITY;
-            self.cap = ticks(rule::saturation(config) * self.share).max(1);
+            self.open(rule::saturation(config), now);
             return;
         }
         self.guaranteed_depth = seen.guaranteed_depth as f64;
@@ -262,14 +300,25 @@ impl Corrected {
         rule::best_effort_cap(f64::from(config.floor_in_flight), self.budget, self.guaranteed_depth)
     }
 
+    /// Lets this poller have its part of `cap` reference commands with the drive, and at least a command.
+    fn open(&mut self, cap: f64, now: Nanos) {
+        let grain = self.mean / cap;
+        // The bound counts one command more at each poller than its part: where turns end, one may still be there that
+        // began in them, so the last one that fits is the one that overdraws.
+        let last = if matches!(self.part, Part::Of(_)) { 0.0 } else { grain * LAST };
+        self.gate = Gate::new(self.part, grain, now, |part| ticks(cap * (part - last)));
+    }
+
     /// Derives cap, rate and limit from the budget.
     fn apply(&mut self, config: &LpnsConfig, protected: u32, guaranteed_iops: f64, now: Nanos) {
-        let own = self.drive_cap(config).min(self.told_cap) * self.share;
-        // At least one command, or a poller with little weight would never send.
-        self.cap = ticks(own).max(1);
+        let cap = self.drive_cap(config).min(self.told_cap);
+        self.open(cap, now);
         self.rate_iops = rule::best_effort_rate(config.r_iops, config.floor_rate_permille, guaranteed_iops);
-        let ticks_per_ns = self.rate_iops * self.share * f64::from(COST_UNIT) / 1e9;
-        self.bucket.set(ticks_per_ns, self.cap.max(u64::from(COST_UNIT)), now);
+        let part = self.part.size();
+        let ticks_per_ns = self.rate_iops * part * f64::from(COST_UNIT) / 1e9;
+        // Who may send but in its turn has a round's worth by then; what is in flight is held to the cap in any case.
+        let saved = if matches!(self.part, Part::Of(_)) { 0 } else { (ticks_per_ns * ROUND.0 as f64) as u64 };
+        self.bucket.set(ticks_per_ns, ticks(cap * part).max(u64::from(COST_UNIT)) + saved, now);
         self.guaranteed_limit = ticks(rule::guaranteed_limit(config, self.ceiling, protected));
     }
 }

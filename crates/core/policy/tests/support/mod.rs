@@ -254,7 +254,16 @@ impl<P: Policy> World<P> {
 
     fn end_interval(&mut self) {
         let reports: Vec<_> = (0..self.tenants.len()).map(|tenant| self.report(tenant)).collect();
-        self.policies.iter_mut().for_each(|policy| policy.interval(&reports, self.now));
+        let told: Vec<_> = self.policies.iter_mut().map(Policy::demand).collect();
+        let demands: Vec<_> = told.iter().flatten().copied().collect();
+        let mut own = 0;
+        for (policy, told) in self.policies.iter_mut().zip(told) {
+            if told.is_some() {
+                policy.demands(&demands, own, self.now);
+                own += 1;
+            }
+            policy.interval(&reports, self.now);
+        }
         self.next_interval += INTERVAL;
     }
 

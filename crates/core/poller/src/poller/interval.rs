@@ -11,7 +11,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     pub(super) fn end_interval(&mut self, now: Nanos) {
         let stirring = self.stirring.iter().filter_map(|slot| self.tenants[usize::from(slot.0)].as_ref());
         stirring.for_each(|tenant| tenant.probe.next_interval());
-        self.board.reports(&mut self.reports);
+        self.hear_others(now);
         self.policy.interval(&self.reports.tenants, now);
         self.publish_bounds();
         self.tell_inside();
@@ -19,6 +19,28 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         if self.next_interval <= now {
             // We slept through some intervals; they were idle.
             self.next_interval = now + INTERVAL;
+        }
+    }
+
+    /// Tells other pollers what is asked for here, and the policy what is there.
+    fn hear_others(&mut self, now: Nanos) {
+        let Self { reports, tenants, vqs, shared, policy, .. } = self;
+        for (slot, ..) in &reports.parts {
+            if let Some(Some(tenant)) = tenants.get(usize::from(slot.0))
+                && tenant.stirs
+            {
+                let slots = (0..128).filter(|index| tenant.live & (1 << index) != 0).map(|index| tenant.slots[index]);
+                let waiting = slots.map(|slot| u64::from(vqs[usize::from(slot.0)].backlog)).sum::<u64>();
+                tenant.probe.asks(waiting + u64::from(tenant.inflight));
+            }
+        }
+        shared.publish_demand(policy.demand());
+        self.board.reports(reports, shared);
+        for (slot, part, of) in &reports.parts {
+            policy.asks_here(*slot, *part, *of, now);
+        }
+        if let Some(own) = reports.own {
+            policy.demands(&reports.demands, own, now);
         }
     }
 

@@ -361,6 +361,18 @@ impl Policy for Flawed {
         self.inner.completed(slot, hwq, tenant, op, len_bytes, latency, now);
     }
 
+    fn demand(&mut self) -> Option<policy::Demand> {
+        self.inner.demand()
+    }
+
+    fn demands(&mut self, all: &[policy::Demand], own: usize, now: Nanos) {
+        self.inner.demands(all, own, now);
+    }
+
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, of: usize, now: Nanos) {
+        self.inner.asks_here(tenant, part, of, now);
+    }
+
     fn interval(&mut self, reports: &[policy::TenantReport], now: Nanos) {
         self.inner.interval(reports, now);
     }

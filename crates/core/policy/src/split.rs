@@ -1,0 +1,401 @@
+//! What best effort may have with the drive, parted among the pollers that serve it.
+//!
+//! Each poller tells in each interval what it used of what best effort may have, and the weight of those who asked
+//! there ([`Demand`]). Each then reckons all parts from the same figures: who used less than its part has that, and a
+//! quarter and a command more; the rest is parted by weight, and what nobody asked for too. So all parts together are
+//! what best effort may have, but for the interval in which somebody's demand changed.
+//!
+//! Weight alone does not make equal shares: a poller's tenants may ask for other kinds of commands, or for less than
+//! their part. So pollers also tell how fast their virtual time goes on, and each corrects its weight until it goes
+//! on as fast as the others'.
+//!
+//! A part that is no whole number of commands is that many at some times and one more at others, poller after poller,
+//! so that together they have no more than there is: [`Gate`].
+
+use io_model::Nanos;
+
+/// Kinds of commands that a demand tells apart.
+pub(crate) const DEMAND_KINDS: usize = 6;
+/// Figures of a [`Demand`].
+pub const DEMAND_FIGURES: usize = 6 + DEMAND_KINDS;
+
+/// What a poller gets beyond what it used, so that it can ask for more: that part of it, and a command.
+const HEADROOM: f64 = 0.25;
+/// What is heard of a pace in each interval, and what of the distance from the others' is corrected: an answer
+/// without overshooting.
+const SMOOTHING: f64 = 0.25;
+const GAIN: f64 = SMOOTHING / 4.0;
+/// Most that a weight is corrected by, up or down, as a logarithm: 16 times.
+const MOST_BIAS: f64 = 2.772_588_722_239_781;
+/// What is left of a correction after an interval in which nobody was held.
+const FORGETS: f64 = 0.95;
+/// A part that is smaller than that part of another one is another.
+const NEARLY: f64 = 0.95;
+/// Whose turn it is to have a command more comes round in that time.
+pub(crate) const ROUND: Nanos = Nanos::from_millis(10);
+
+/// What best effort had and asked for at one poller in its last interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Demand {
+    /// The most that it had with the drive, in parts of all that best effort may have.
+    pub used: f64,
+    /// The weight of those who asked, corrected.
+    pub claim: f64,
+    /// It had all that it might have.
+    pub is_held: bool,
+    /// How far virtual time goes on in an interval, in ticks at whole weights, smoothed; 0: not known.
+    pub pace: f64,
+    /// A command, in parts of all that best effort may have; 0: none was seen.
+    pub grain: f64,
+    /// Reference commands that best effort may have for the sake of floors that are short here; infinite: any number.
+    pub level: f64,
+    /// Reference commands with the drive when `used` was, by kind.
+    pub units: [f64; DEMAND_KINDS],
+}
+
+impl Demand {
+    /// As figures, to be published.
+    pub fn to_figures(&self) -> [f64; DEMAND_FIGURES] {
+        let mut figures = [0.0; DEMAND_FIGURES];
+        let is_held = f64::from(u8::from(self.is_held));
+        figures[..6].copy_from_slice(&[self.used, self.claim, is_held, self.pace, self.grain, self.level]);
+        figures[6..].copy_from_slice(&self.units);
+        figures
+    }
+
+    /// From those.
+    pub fn from_figures(figures: &[f64; DEMAND_FIGURES]) -> Self {
+        let [used, claim, is_held, pace, grain, level, units @ ..] = *figures;
+        Self { used, claim, is_held: is_held > 0.0, pace, grain, level, units }
+    }
+
+    /// What it needs if it is to be held by nothing.
+    fn wants(&self) -> f64 {
+        if self.is_held { f64::INFINITY } else { self.used * (1.0 + HEADROOM) + self.grain }
+    }
+}
+
+/// What one poller may have, in parts of all that best effort may have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Part {
+    /// This much.
+    Of(f64),
+    /// This much in the mean, of whole commands: for what is no whole one it has turns, which begin at that part of a
+    /// round.
+    Turns(f64, f64),
+}
+
+impl Part {
+    pub(crate) const WHOLE: Self = Self::Of(1.0);
+
+    /// In the mean of a round.
+    pub(crate) fn size(self) -> f64 {
+        let (Self::Of(part) | Self::Turns(part, _)) = self;
+        part
+    }
+
+    /// What was there in the mean where this much was at the most, and all that might be.
+    pub(crate) fn mean(self, most: f64) -> f64 {
+        match self {
+            Self::Of(_) => most,
+            Self::Turns(part, _) => most.min(part),
+        }
+    }
+}
+
+/// One poller's side of it.
+#[derive(Debug)]
+pub(crate) struct Split {
+    /// The logarithm of what this poller's weight is corrected by.
+    bias: f64,
+    pace: f64,
+    held_before: bool,
+    /// Virtual time by the last interval.
+    clock: u64,
+    /// What it was to get by the interval before: a larger part is used once all others have heard of it, who get less.
+    before: f64,
+    /// It has less than it is to get, and so goes on more slowly.
+    is_behind: bool,
+    /// Scratch: what each poller gets.
+    parts: Vec<f64>,
+}
+
+/// What [`Split::tell`] adds to a demand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// The weight of those who asked.
+    pub(crate) weight: f64,
+    pub(crate) is_held: bool,
+    /// Virtual time, and the weight that a tick is for.
+    pub(crate) clock: u64,
+    pub(crate) scale: u32,
+}
+
+impl Split {
+    pub(crate) fn new() -> Self {
+        Self { bias: 0.0, pace: 0.0, held_before: false, clock: 0, before: 1.0, is_behind: false, parts: Vec::new() }
+    }
+
+    /// An interval ended: the claim and the pace.
+    pub(crate) fn tell(&mut self, seen: Seen) -> (f64, f64) {
+        let went_on = (seen.clock.saturating_sub(self.clock) * u64::from(seen.scale)) as f64;
+        self.clock = seen.clock;
+        if !seen.is_held {
+            self.bias *= FORGETS;
+        }
+        self.pace = match (seen.is_held, self.held_before, self.pace > 0.0) {
+            // Who began amid the interval did not go on for all of it.
+            (false, ..) | (_, false, _) => 0.0,
+            (true, true, false) => went_on,
+            (true, true, true) => self.pace + (went_on - self.pace) * SMOOTHING,
+        };
+        if self.is_behind {
+            self.pace = 0.0;
+        }
+        self.held_before = seen.is_held && !self.is_behind;
+        (seen.weight * self.bias.exp(), self.pace)
+    }
+
+    /// What this poller may have until the next interval ends.
+    pub(crate) fn part(&mut self, all: &[Demand], own: usize) -> Part {
+        if all.len() < 2 {
+            (self.before, self.is_behind) = (1.0, false);
+            return Part::WHOLE;
+        }
+        self.correct(all, own);
+        self.share_out(all);
+        let Demand { grain, .. } = all[own];
+        let before = std::mem::replace(&mut self.before, self.parts[own]);
+        let part = self.parts[own].min(before);
+        self.is_behind = part < self.parts[own] * NEARLY;
+        if !all[own].is_held || grain <= 0.0 {
+            // Who starts may send a command at once.
+            return Part::Of(part.max(grain));
+        }
+        let held = |at: usize| all[at].is_held && all[at].grain > 0.0;
+        let ahead = (0..own).filter(|at| held(*at)).map(|at| self.parts[at] / all[at].grain).sum::<f64>();
+        Part::Turns(part, ahead.fract())
+    }
+
+    /// Towards the pace of all that are held, each counting as much: so that all corrections together are none.
+    fn correct(&mut self, all: &[Demand], own: usize) {
+        let known = || all.iter().map(|demand| demand.pace).filter(|pace| *pace > 0.0);
+        if all[own].pace > 0.0 {
+            let mean = known().map(f64::ln).sum::<f64>() / known().count() as f64;
+            self.bias = (self.bias + GAIN * (mean - all[own].pace.ln())).clamp(-MOST_BIAS, MOST_BIAS);
+        }
+    }
+
+    /// By claims, but nobody more than it wants while others want more.
+    fn share_out(&mut self, all: &[Demand]) {
+        const OPEN: f64 = -1.0;
+        let parts = &mut self.parts;
+        parts.clear();
+        parts.resize(all.len(), OPEN);
+        let mut left = 1.0;
+        loop {
+            let open = all.iter().zip(&*parts).filter(|(_, part)| **part == OPEN);
+            let claims = open.map(|(demand, _)| demand.claim).sum::<f64>();
+            let by_claim = if claims > 0.0 { left / claims } else { 0.0 };
+            let mut taken = 0.0;
+            for (demand, part) in all.iter().zip(&mut *parts).filter(|(_, part)| **part == OPEN) {
+                if demand.wants() <= by_claim * demand.claim {
+                    *part = demand.wants();
+                    taken += *part;
+                }
+            }
+            left -= taken;
+            if taken == 0.0 {
+                for (demand, part) in all.iter().zip(&mut *parts).filter(|(_, part)| **part == OPEN) {
+                    *part = by_claim * demand.claim;
+                    taken += *part;
+                }
+                left -= taken;
+                break;
+            }
+        }
+        let claims = all.iter().map(|demand| demand.claim).sum::<f64>();
+        if left > 0.0 && claims > 0.0 {
+            all.iter().zip(parts).for_each(|(demand, part)| *part += left * demand.claim / claims);
+        }
+    }
+}
+
+/// How much may be with the drive now, of `all`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gate {
+    most: u64,
+    /// Outside of its turn, and in it.
+    least: u64,
+    more: u64,
+    /// In parts of a round: when its turn begins, and how long it is.
+    from: f64,
+    lasts: f64,
+    /// When the turn next begins or ends.
+    turns_at: Nanos,
+}
+
+impl Gate {
+    /// `grain`: what a command is, in parts of all; `most`: the limit of a part.
+    pub(crate) fn new(part: Part, grain: f64, now: Nanos, most: impl Fn(f64) -> u64) -> Self {
+        let (part, from) = match part {
+            Part::Turns(part, from) if grain > 0.0 => (part, from),
+            Part::Of(part) | Part::Turns(part, _) => return Self::fixed(most(part).max(1)),
+        };
+        let commands = part / grain;
+        let whole = commands.floor();
+        let least = if whole < 1.0 { 0 } else { most(whole * grain).max(1) };
+        let more = most((whole + 1.0) * grain).max(1);
+        let mut gate = Self { least, more, from, lasts: commands.fract(), ..Self::fixed(least) };
+        gate.turn(now);
+        gate
+    }
+
+    pub(crate) fn fixed(most: u64) -> Self {
+        Self { most, least: most, more: most, from: 0.0, lasts: 0.0, turns_at: Nanos::MAX }
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self, taken: u64) -> bool {
+        taken < self.most
+    }
+
+    /// Whether so much is all that may be there, outside of its turn.
+    pub(crate) fn is_reached_by(&self, taken: u64) -> bool {
+        taken >= self.least.max(1)
+    }
+
+    /// Whether nothing may go now.
+    #[inline]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.most == 0
+    }
+
+    /// When its turn next begins or ends; `None`: never.
+    pub(crate) fn turn_at(&self) -> Option<Nanos> {
+        (self.turns_at < Nanos::MAX).then_some(self.turns_at)
+    }
+
+    /// Who found no room: whether there is some by now.
+    #[inline]
+    pub(crate) fn finds_room(&mut self, taken: u64, now: Nanos) -> bool {
+        if now >= self.turns_at {
+            self.turn(now);
+        }
+        self.has_room(taken)
+    }
+
+    fn turn(&mut self, now: Nanos) {
+        let round = ROUND.0 as f64;
+        let at = ((now.0 % ROUND.0) as f64 / round - self.from).rem_euclid(1.0);
+        let is_turn = at < self.lasts;
+        self.most = if is_turn { self.more } else { self.least };
+        let ends = if is_turn { self.lasts } else { 1.0 };
+        self.turns_at = now + Nanos(((ends - at) * round) as u64 + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demand(used: f64, claim: f64, is_held: bool, grain: f64) -> Demand {
+        Demand { used, claim, is_held, pace: 0.0, grain, level: f64::INFINITY, units: [0.0; DEMAND_KINDS] }
+    }
+
+    fn parts(all: &[Demand]) -> Vec<f64> {
+        let mut split = Split::new();
+        split.share_out(all);
+        split.parts
+    }
+
+    #[test]
+    fn figures_are_a_demand_again() {
+        let demand = Demand { pace: 7.0, level: 3.0, units: [0.5; DEMAND_KINDS], ..demand(0.25, 2.0, true, 0.125) };
+        assert_eq!(Demand::from_figures(&demand.to_figures()), demand);
+    }
+
+    #[test]
+    fn one_poller_has_all() {
+        let mut split = Split::new();
+        assert_eq!(split.part(&[demand(1.0, 1.0, true, 0.1)], 0), Part::WHOLE);
+    }
+
+    #[test]
+    fn who_wants_less_has_that_and_the_rest_is_by_weight() {
+        let all = [demand(0.08, 5.0, false, 0.02), demand(0.5, 1.0, true, 0.1), demand(0.5, 3.0, true, 0.1)];
+        let got = parts(&all);
+        assert!((got[0] - 0.12).abs() < 1e-9 && (got[2] / got[1] - 3.0).abs() < 1e-9, "{got:?}");
+        // Who wants more than its weight gives it has that.
+        let greedy = [demand(0.8, 1.0, false, 0.1), demand(0.2, 3.0, true, 0.1)];
+        let got = parts(&greedy);
+        assert!((got[0] - 0.25).abs() < 1e-9, "{got:?}");
+        assert_eq!(parts(&[demand(0.0, 0.0, false, 0.1), demand(1.0, 2.0, true, 0.1)]), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn all_parts_together_are_the_whole() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..1_000 {
+            let all: Vec<Demand> = (0..random.usize(2..9))
+                .map(|_| demand(random.f64() * 0.4, 0.1 + random.f64() * 10.0, random.bool(), random.f64() * 0.1))
+                .collect();
+            let got = parts(&all);
+            assert!((got.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{all:?} {got:?}");
+        }
+    }
+
+    #[test]
+    fn turns_to_have_a_command_more_never_meet() {
+        // 7.3 commands for five pollers.
+        let all: Vec<Demand> = [1.0, 2.0, 3.0, 4.0, 5.0].map(|claim| demand(0.2, claim, true, 1.0 / 7.3)).to_vec();
+        let mut splits: Vec<Split> = all.iter().map(|_| Split::new()).collect();
+        let commands = |part: f64| (part * 7.3 * 1e6) as u64;
+        let mut mean = 0.0;
+        for at in (0..30_000_000).step_by(7_919) {
+            let now = Nanos(at);
+            let gates = splits
+                .iter_mut()
+                .enumerate()
+                .map(|(own, split)| Gate::new(split.part(&all, own), 1.0 / 7.3, now, commands));
+            let most = gates.map(|gate| gate.most).sum::<u64>();
+            assert!((6_999_990..=8_000_000).contains(&most), "{most} at {at}");
+            mean += most as f64 / 1e6 / (30_000_000.0 / 7_919.0);
+        }
+        assert!((mean - 7.3).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn a_gate_turns_when_it_said() {
+        let mut gate = Gate::new(Part::Turns(0.125, 0.5), 0.5, Nanos(0), |part| (part * 100.0) as u64);
+        assert!(gate.is_shut() && !gate.has_room(0) && gate.is_reached_by(1));
+        let opens = gate.turns_at;
+        assert!(opens.0.abs_diff(5_000_000) < 10, "{opens:?}");
+        assert!(!gate.finds_room(0, opens - Nanos(10)) && gate.finds_room(0, opens) && !gate.finds_room(50, opens));
+        let closes = gate.turns_at;
+        assert!(closes.0.abs_diff(7_500_000) < 10 && !gate.finds_room(0, closes), "{closes:?}");
+    }
+
+    #[test]
+    fn weights_are_corrected_until_all_go_on_as_fast() {
+        // For the same part the first one's tenants get four times the work.
+        let ease = [4.0, 1.0, 1.0];
+        let mut splits = ease.map(|_| Split::new());
+        let (mut clocks, mut got) = ([0.0; 3], [1.0 / 3.0; 3]);
+        for _ in 0..150 {
+            let mut all = Vec::new();
+            for (at, split) in splits.iter_mut().enumerate() {
+                clocks[at] += got[at] * ease[at] * 1e6;
+                let seen = Seen { weight: 1.0, is_held: true, clock: clocks[at] as u64, scale: 1 };
+                let (claim, pace) = split.tell(seen);
+                all.push(Demand { pace, ..demand(got[at], claim, true, 1e-6) });
+            }
+            for (at, split) in splits.iter_mut().enumerate() {
+                split.part(&all, at);
+                got[at] = split.parts[at];
+            }
+        }
+        let paces: Vec<f64> = got.iter().zip(ease).map(|(got, ease)| got * ease).collect();
+        assert!(paces.iter().all(|pace| (pace / paces[0] - 1.0).abs() < 0.02), "{paces:?}");
+    }
+}
