@@ -51,10 +51,7 @@ fn the_summary_says_what_will_run() {
     assert_eq!(web["socket"], "/tmp/evenkeel-summary/web/vhost.sock");
     assert_eq!(json["layout_file"], serde_json::Value::Null);
     let shown = summary.to_string();
-    assert!(
-        shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   evenkeel\n"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("drive    device: model p5800x, 64MiB (16MiB free)\npolicy   evenkeel\n"), "{shown}");
     let rest = shown.split_once("\nthreads  ").map_or("", |(_, rest)| rest);
     let expected = "4 to move commands: 2 adaptive, 2 event\n\
         poller 0 db: adaptive\n\
