@@ -309,3 +309,50 @@ impl Learned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Class;
+
+    const TARGET: Nanos = Nanos::from_micros(105);
+
+    /// What is aimed at, in parts of what the guest leaves of the target, after so many intervals in each of which 2,000
+    /// commands end in time and so many late, beside all that others may have.
+    fn aim(intervals: std::ops::Range<u32>, late: u32, promises: &mut Promises) -> f64 {
+        let config = EvenkeelConfig::p5800x();
+        for interval in intervals {
+            let mut report = TenantReport {
+                tenant: TenantId(1),
+                class: Class::guaranteed(Some(TARGET)),
+                submitted: 0,
+                completed: 0,
+                violations: 0,
+                by_target: [0; TARGET_STEPS],
+                mean_latency: Nanos::from_micros(20),
+                busy_pollers: 1,
+                best_effort_cap: None,
+            };
+            (report.by_target[2], report.by_target[FIRST_LATE]) = (interval * 2_000, interval * late);
+            let units = [10.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+            promises.learn(&config, &[report], &Peak { units, part: 1.0, is_held: true });
+        }
+        promises.of[0].asked.aim * TARGET.0 as f64 / leaves_ns(TARGET)
+    }
+
+    #[test]
+    fn the_aim_comes_closer_while_few_are_late_and_goes_back_when_many_are() {
+        let mut promises = Promises::new();
+        assert!((aim(0..1, 0, &mut promises) - AIM).abs() < 1e-9);
+        // A tenth of those that may be.
+        assert!((aim(1..500, 2, &mut promises) - CLOSEST).abs() < 1e-9);
+        // Half of them: it stays. Then all of them.
+        let mut promises = Promises::new();
+        assert!((aim(0..500, 10, &mut promises) - AIM).abs() < 1e-9);
+        let mut promises = Promises::new();
+        aim(0..500, 2, &mut promises);
+        let seen = &mut promises.of[0].seen;
+        *seen = [0; TARGET_STEPS];
+        assert!((aim(0..500, 20, &mut promises) - AIM).abs() < 1e-9);
+    }
+}

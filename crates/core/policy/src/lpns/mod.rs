@@ -79,8 +79,6 @@ pub struct Lpns {
     /// Highest cost of a best-effort command: it may overdraw the cap by that.
     largest_cost: u32,
     split: Split,
-    /// What this poller may have of the cap as of the last interval's end.
-    part: Part,
     /// Of best effort here: the most work with the drive lately, and what a command is, in reference commands.
     work: f64,
     mean: f64,
@@ -110,7 +108,6 @@ impl Lpns {
             some_not_high: true,
             largest_cost: COST_UNIT,
             split: Split::new(),
-            part: Part::WHOLE,
             work: 0.0,
             mean: 1.0,
             config,
@@ -296,7 +293,6 @@ impl Policy for Lpns {
         let is_held = self.throttle.was_held();
         let Some(seen) = self.queues.seen(is_held) else {
             self.throttle.set_part(Part::WHOLE, self.mean);
-            self.part = Part::WHOLE;
             return None;
         };
         let work = self.queues.best_effort_in_flight() as f64 / f64::from(COST_UNIT);
@@ -310,9 +306,7 @@ impl Policy for Lpns {
     }
 
     fn demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
-        let part = self.split.part(all, own);
-        let before = std::mem::replace(&mut self.part, part);
-        self.throttle.set_part(if before.size() < part.size() { before } else { part }, self.mean);
+        self.throttle.set_part(self.split.part(all, own), self.mean);
     }
 
     fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: usize, _: Nanos) {
