@@ -317,8 +317,8 @@ mod tests {
 
     const TARGET: Nanos = Nanos::from_micros(105);
 
-    /// What is aimed at, in parts of what the guest leaves of the target, after so many intervals in each of which 2,000
-    /// commands end in time and so many late, beside all that others may have.
+    /// What is aimed at, in parts of what the guest leaves of the target, after so many intervals in each of which
+    /// 2,000 commands end in time and so many late, beside all that others may have.
     fn aim(intervals: std::ops::Range<u32>, late: u32, promises: &mut Promises) -> f64 {
         let config = EvenkeelConfig::p5800x();
         for interval in intervals {
