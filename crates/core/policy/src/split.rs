@@ -32,7 +32,7 @@ const FORGETS: f64 = 0.95;
 /// A part that is smaller than that part of another one is another.
 const NEARLY: f64 = 0.95;
 /// Whose turn it is to have a command more comes round in that time.
-pub(crate) const ROUND: Nanos = Nanos::from_millis(10);
+pub(crate) const ROUND: Nanos = Nanos::from_millis(2);
 
 /// What best effort had and asked for at one poller in its last interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -370,10 +370,10 @@ mod tests {
         let mut gate = Gate::new(Part::Turns(0.125, 0.5), 0.5, Nanos(0), |part| (part * 100.0) as u64);
         assert!(gate.is_shut() && !gate.has_room(0) && gate.is_reached_by(1));
         let opens = gate.turns_at;
-        assert!(opens.0.abs_diff(5_000_000) < 10, "{opens:?}");
+        assert!(opens.0.abs_diff(ROUND.0 / 2) < 10, "{opens:?}");
         assert!(!gate.finds_room(0, opens - Nanos(10)) && gate.finds_room(0, opens) && !gate.finds_room(50, opens));
         let closes = gate.turns_at;
-        assert!(closes.0.abs_diff(7_500_000) < 10 && !gate.finds_room(0, closes), "{closes:?}");
+        assert!(closes.0.abs_diff(ROUND.0 / 4 * 3) < 10 && !gate.finds_room(0, closes), "{closes:?}");
     }
 
     #[test]
