@@ -1,11 +1,13 @@
 //! Nobody gets more than its limits, in whatever span.
 //!
 //! In a span `T` that is limit × (`T` + burst), the quotas of the slices that it begins and ends in, and one command
-//! that overdraws at each of the tenant's pollers. That holds for all spans at once where a bucket that leaks at the
+//! that overdraws at each of the tenant's pollers; where it has several, which part the limits anew in each interval
+//! and not at the same moment, an interval's quota more. That holds for all spans at once where a bucket that leaks at the
 //! limit never holds more than the rest of that sum.
 
 use io_model::{Command, Op};
 use policy::Limits;
+use poller::INTERVAL;
 
 /// A policy gives out quotas in slices this long.
 const SLICE_NS: u64 = 1_000_000;
@@ -56,7 +58,8 @@ impl Buckets {
         let mib = [self.limits.rw_mbytes_per_sec, self.limits.r_mbytes_per_sec, self.limits.w_mbytes_per_sec];
         let bytes = mib.map(|mib| (mib << 20, self.most_bytes));
         let ios = [rw_ios_per_sec, r_ios_per_sec, w_ios_per_sec].map(|limit| (limit, 1));
-        let slack_ns = u128::from(self.limits.burst.0 + 2 * SLICE_NS);
+        let parted_ns = if self.pollers > 1 { INTERVAL.0 } else { 0 };
+        let slack_ns = u128::from(self.limits.burst.0 + 2 * SLICE_NS + parted_ns);
         let mut wrong = None;
         for (at, (limit, most)) in ios.into_iter().chain(bytes).enumerate().filter(|(_, (limit, _))| *limit > 0) {
             let level = &mut self.levels[at];
