@@ -168,7 +168,7 @@ impl Split {
         let before = std::mem::replace(&mut self.before, self.parts[own]);
         let part = self.parts[own].min(before);
         self.is_behind = part < self.parts[own] * NEARLY;
-        if !all[own].is_held || grain <= 0.0 {
+        if !all[own].is_held || self.is_behind || grain <= 0.0 {
             // Who starts may send a command at once.
             return Part::Of(part.max(grain));
         }
