@@ -314,6 +314,8 @@ pub struct Evenkeel {
     /// What best effort had at all pollers in the interval that ends, and may have for the sake of floors.
     peak: Peak,
     level: f64,
+    /// How many pollers have best-effort tenants.
+    pollers: f64,
 }
 
 impl Evenkeel {
@@ -331,14 +333,17 @@ impl Evenkeel {
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
         let (promises, found, split, part) = (Promises::new(), Found::new(), Split::new(), Part::WHOLE);
-        let mut policy = Self { config, promises, found, flows, split, part, peak: Peak::NONE, level: f64::INFINITY };
+        let mut policy =
+            Self { config, promises, found, flows, split, part, peak: Peak::NONE, level: f64::INFINITY, pollers: 1.0 };
         policy.allow(Nanos(0));
         Ok(policy)
     }
 
     /// Reference commands of each kind that best-effort tenants may have with the drive.
     fn caps(&self) -> ByKind<f64> {
-        let most = self.flows.turns.floors.level().min(self.level).min(self.found.told());
+        // A command at least for each poller, whatever floors are short.
+        let level = self.flows.turns.floors.level().min(self.level).max(self.pollers);
+        let most = level.min(self.found.told());
         self.promises.caps(&self.config).map(|cap| cap.min(most))
     }
 
@@ -433,7 +438,7 @@ impl ByFlow for Evenkeel {
             self.peak.lower_to(self.part.mean(self.peak.part));
         }
         let Peak { units, part: used, is_held } = self.peak;
-        self.level = f64::INFINITY;
+        (self.level, self.pollers) = (f64::INFINITY, 1.0);
         // Where it has no best effort it is not to be told of parts either.
         self.part = Part::WHOLE;
         let weight = order.active_weight()?;
@@ -444,6 +449,7 @@ impl ByFlow for Evenkeel {
 
     fn hear_demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
         self.part = self.split.part(all, own);
+        self.pollers = all.len().max(1) as f64;
         for demand in all.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, demand)| demand) {
             self.peak.units.iter_mut().zip(demand.units).for_each(|(units, others)| *units += others);
             self.peak.part += demand.used;
