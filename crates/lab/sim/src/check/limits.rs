@@ -2,8 +2,8 @@
 //!
 //! In a span `T` that is limit × (`T` + burst), the quotas of the slices that it begins and ends in, and one command
 //! that overdraws at each of the tenant's pollers; where it has several, which part the limits anew in each interval
-//! and not at the same moment, an interval's quota more. That holds for all spans at once where a bucket that leaks at the
-//! limit never holds more than the rest of that sum.
+//! and not at the same moment, an interval's quota more. That holds for all spans at once where a bucket that leaks at
+//! the limit never holds more than the rest of that sum.
 
 use io_model::{Command, Op};
 use policy::Limits;
