@@ -38,8 +38,8 @@ pub struct RestsOn {
     pub r_iops: f64,
     /// L_h.
     pub l_h: Nanos,
-    /// The throttle has been in force for a whole interval; if not, `corrected` starts to hold within two intervals of
-    /// the first command.
+    /// The throttle has been in force for two whole intervals, in the second of which pollers part what it allows; if
+    /// not, `corrected` starts to hold within three intervals of the first command.
     pub engaged: bool,
     /// Reference commands that best-effort tenants may have in flight together: now or in the last interval, whichever
     /// is more, since what went then may still be there.

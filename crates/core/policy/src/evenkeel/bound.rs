@@ -5,11 +5,12 @@ use crate::bound::{Bound, RestsOn};
 use crate::cost::COST_UNIT;
 use crate::{Class, TenantReport};
 
-/// What all pollers told, as of this interval and the one before, since what went then may still be there.
+/// What all pollers told, as of this interval and the one before, since what went then may still be there; of caps the
+/// one before that, too: until then pollers did not part them.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Reference commands that best-effort tenants may have with the drive; `None`: some are not held.
-    caps: [Option<f64>; 2],
+    caps: [Option<f64>; 3],
     /// Commands of guaranteed tenants with the drive.
     guaranteed: [u64; 2],
     /// What this poller tells, and what it told an interval ago: a larger cap is used only once it was told, or others
@@ -21,7 +22,7 @@ pub(super) struct Found {
 
 impl Found {
     pub(super) fn new() -> Self {
-        Self { caps: [None; 2], guaranteed: [0; 2], told: [None; 2], largest: COST_UNIT }
+        Self { caps: [None; 3], guaranteed: [0; 2], told: [None; 2], largest: COST_UNIT }
     }
 
     #[inline]
@@ -49,14 +50,17 @@ impl Found {
                 }
             }
         }
-        self.caps = [cap, self.caps[0]];
+        self.caps = [cap, self.caps[0], self.caps[1]];
         self.guaranteed = [guaranteed, self.guaranteed[0]];
         self.told = [may, self.told[0]];
     }
 
     /// What guaranteed tenants can count on.
     pub(super) fn bound(&self, config: &EvenkeelConfig) -> Bound {
-        let cap = self.caps[0].zip(self.caps[1]).map(|(now, before)| now.max(before));
+        let cap = match self.caps {
+            [Some(now), Some(before), Some(_)] => Some(now.max(before)),
+            _ => None,
+        };
         let rests_on = RestsOn {
             r_iops: config.rate_iops,
             l_h: config.alone,

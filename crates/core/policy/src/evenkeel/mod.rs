@@ -180,9 +180,11 @@ impl Order {
         }
         let other = self.others.front();
         // Beyond the cap too, but not without end: it would be no bound.
-        let is_owed = is_behind && self.unpromised < self.most_unpromised;
+        let is_little = self.unpromised < self.most_unpromised;
         let Self { work, floors, now, .. } = self;
-        let goes = |work: &Work, tenant: u16| work.may_start() || is_owed && !floors.has(tenant);
+        let goes = |work: &mut Work, tenant: u16| {
+            work.may_start() || is_behind && !floors.has(tenant) && (is_little || work.has_room(*now))
+        };
         match guaranteed {
             Some(tenant) => other.filter(|tenant| goes(work, *tenant)).or(Some(tenant)),
             None => other.filter(|tenant| work.has_room(*now) || goes(work, *tenant)),

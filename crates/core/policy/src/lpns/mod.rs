@@ -66,9 +66,9 @@ pub struct Lpns {
     /// What the last interval showed.
     observed: Option<Observed>,
     last_period: Option<Nanos>,
-    /// What the throttle in force let best effort have in flight as of the last two intervals' ends, the later one
+    /// What the throttle in force let best effort have in flight as of the last three intervals' ends, the latest one
     /// first.
-    caps: [Option<f64>; 2],
+    caps: [Option<f64>; 3],
     /// The largest cap that pollers of best-effort tenants had told of by the last interval's end: each judges for
     /// itself how the promises fare, and they look at different moments.
     told_cap: f64,
@@ -102,7 +102,7 @@ impl Lpns {
             detector: Detector::default(),
             observed: None,
             last_period: None,
-            caps: [None; 2],
+            caps: [None; 3],
             told_cap: 0.0,
             run: 0,
             some_not_high: true,
@@ -158,7 +158,7 @@ impl Lpns {
         let mut throttle = self.throttle_state();
         // What went under the last interval's cap may still be with the drive, and other pollers may be a moment
         // behind.
-        if let [Some(cap), Some(before)] = self.caps {
+        if let [Some(cap), Some(before), Some(_)] = self.caps {
             let told = if guaranteed { self.told_cap } else { 0.0 };
             throttle.cap = Some(cap.max(before).max(told));
         } else {
@@ -331,7 +331,7 @@ impl Policy for Lpns {
         self.observed = Some(observed);
         self.told_cap = reports.iter().filter_map(|report| report.best_effort_cap).fold(0.0, f64::max);
         let state = self.throttle_state();
-        self.caps = [state.cap.filter(|_| state.engaged), self.caps[0]];
+        self.caps = [state.cap.filter(|_| state.engaged), self.caps[0], self.caps[1]];
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {

@@ -138,9 +138,10 @@ impl Bounds {
         self.guaranteed[at] = guaranteed;
     }
 
-    /// Somebody came or changed its class: pollers share the cap anew with their next interval, and vouch for it then.
+    /// Somebody came or changed its class: pollers hear of it with their next interval, tell what is asked there, and
+    /// part the cap by that with the one after it. What went before that may be there for another.
     pub(super) fn unsettle(&mut self, now_ns: u64) {
-        self.settled_ns = now_ns + 2 * INTERVAL.0;
+        self.settled_ns = now_ns + 3 * INTERVAL.0;
     }
 
     pub(super) fn fetched(&mut self, by: Fetched, serial: u64, command: &Command, now_ns: u64) {
