@@ -128,7 +128,8 @@ impl Board {
                 reports.parts.extend(part(of_tenant, own));
             }
         }
-        (reports.own, _) = (None, reports.demands.clear());
+        reports.own = None;
+        reports.demands.clear();
         for (shared, _) in &probes.pollers {
             let Some(demand) = shared.demand() else { continue };
             if Arc::ptr_eq(shared, own) {
