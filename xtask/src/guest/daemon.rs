@@ -21,6 +21,8 @@ const DRIVE_SIZE_MIB: u64 = 5 << 10;
 
 /// The configuration file, in the folder.
 pub const CONFIG_FILE: &str = "evenkeel.toml";
+/// What it logs, in the folder.
+pub const LOG_FILE: &str = "evenkeel.log";
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -52,7 +54,7 @@ impl Daemon {
     pub fn start_with(binary: &Path, dir: &Path, configuration: &str, sockets: &[PathBuf]) -> Result<Self> {
         let config = dir.join(CONFIG_FILE);
         fs::write(&config, configuration)?;
-        let log = dir.join("evenkeel.log");
+        let log = dir.join(LOG_FILE);
         let output = fs::File::options().create(true).append(true).open(&log)?;
         let log_start_bytes = usize::try_from(output.metadata()?.len())?;
         let child = Command::new(binary)

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 
 use super::rig::{Member, Rig};
 use crate::guest::daemon::Daemon;
+use crate::guest::lab::complaints;
 
 /// A guest's last round, over whatever was left of it.
 const ROUND_LIMIT: Duration = Duration::from_secs(400);
@@ -29,13 +30,7 @@ pub fn under_kills(rig: &mut Rig<'_>, daemon: Daemon, kills: (u32, u64)) -> Resu
         if kill != kills.0 / 2 {
             return Ok(());
         }
-        for member in rig.members() {
-            // QEMU crashes now and then where memory comes while it makes a drive's queues anew.
-            finish(member)?;
-            member.guest.monitor()?.plug_memory(MEMORY_MIB)?;
-            member.guest.start_rounds(ROUNDS, &round_of(member))?;
-        }
-        Ok(())
+        rig.members().try_for_each(|member| member.guest.monitor()?.plug_memory(MEMORY_MIB))
     })?;
     for member in rig.members() {
         finish(member)?;
@@ -47,8 +42,12 @@ pub fn under_kills(rig: &mut Rig<'_>, daemon: Daemon, kills: (u32, u64)) -> Resu
 
 fn finish(member: &mut Member) -> Result<()> {
     let ended = member.guest.finish_rounds(ROUNDS, ROUND_LIMIT)?;
-    ensure!(ended.code == 0, "{}: a round failed: {}", member.tenant.name(), ended.text);
-    Ok(())
+    if ended.code == 0 {
+        return Ok(());
+    }
+    let log = member.guest.run("dmesg -r")?;
+    let kernel = complaints(&log, true).join("\n");
+    bail!("{}: a round failed: {}its kernel complains: {kernel}", member.tenant.name(), ended.text)
 }
 
 /// What a guest does again and again.

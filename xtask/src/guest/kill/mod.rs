@@ -24,7 +24,7 @@ mod rig;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::lab::{Lab, NVME, Tenant, VIRTIO};
 use super::prepare::{self, QEMUS, Qemu};
@@ -172,7 +172,8 @@ impl Occasion {
             Self::Reset => rig.wait_ready().and_then(|()| disturb::under_kills(&mut rig, daemon, kills)),
             Self::Files => rig.wait_ready().and_then(|()| ext4::under_kills(&mut rig, daemon, kills)),
         };
-        done.map_err(|error| error.context(rig.logs()))
+        // Their summary shows the cause alone.
+        done.map_err(|error| anyhow!("{error:#}\n{}", rig.warnings()).context(rig.logs()))
     }
 
     /// The guest tests' share, which a run with that option is too.

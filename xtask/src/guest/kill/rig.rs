@@ -50,21 +50,27 @@ pub struct Rig<'a> {
     configuration: String,
     members: Vec<Member>,
     /// Has the guests' sockets, where there are NVMe guests.
-    _keeper: Option<Keeper>,
+    keeper: Option<Keeper>,
 }
 
 /// The process that keeps clients. Dropping it ends it.
 struct Keeper(Child);
 
+/// What it logs, in the folder.
+const KEEPER_LOG: &str = "keeper.log";
+
 impl Keeper {
-    fn start(binary: &Path, socket: &Path) -> Result<Self> {
+    fn start(binary: &Path, dir: &Path) -> Result<Self> {
+        let socket = &dir.join("run/keeper");
         fs::create_dir_all(socket.parent().context("a socket in a folder")?)?;
         let program = binary.with_file_name("evenkeel-keeper");
-        let child = Command::new(&program).arg(socket).stdin(Stdio::null()).stderr(Stdio::null()).spawn();
+        let log = fs::File::create(dir.join(KEEPER_LOG))?;
+        let child = Command::new(&program).arg(socket).stdin(Stdio::null()).stderr(log).spawn();
         let mut keeper = Self(child.with_context(|| format!("starting {}", program.display()))?);
-        wait::for_this("the keeper's socket", OUTAGE_LIMIT, || {
+        // A daemon that finds nobody there goes without.
+        daemon::wait_for_sockets(std::slice::from_ref(socket), || {
             ensure!(keeper.0.try_wait()?.is_none(), "the keeper ended");
-            Ok(socket.exists().then_some(()))
+            Ok(())
         })?;
         Ok(keeper)
     }
@@ -128,7 +134,7 @@ impl<'a> Rig<'a> {
         let sockets: Vec<PathBuf> = tenants.iter().map(|&tenant| daemon::socket_of(&dir, tenant)).collect();
         let configuration = configuration(&dir, tenants);
         let has_nvme = tenants.iter().any(|tenant| !tenant.is_virtio());
-        let keeper = has_nvme.then(|| Keeper::start(binary, &dir.join("run/keeper"))).transpose()?;
+        let keeper = has_nvme.then(|| Keeper::start(binary, &dir)).transpose()?;
         let daemon = Daemon::start_with(binary, &dir, &configuration, &sockets)?;
         let mut members = Vec::new();
         for (&tenant, socket) in tenants.iter().zip(&sockets) {
@@ -148,7 +154,7 @@ impl<'a> Rig<'a> {
                 longest_outage: Duration::ZERO,
             });
         }
-        Ok((Self { binary, other: None, dir, sockets, configuration, members, _keeper: keeper }, daemon))
+        Ok((Self { binary, other: None, dir, sockets, configuration, members, keeper }, daemon))
     }
 
     /// From now on the daemon is upgraded to that build and back, in turn, instead of killed.
@@ -344,8 +350,26 @@ impl<'a> Rig<'a> {
     pub fn logs(&self) -> String {
         self.members.iter().map(|member| member.guest.logs()).collect::<Vec<_>>().join("\n")
     }
+
+    /// What the daemon warned of, and what became of the keeper, in a few lines.
+    pub fn warnings(&mut self) -> String {
+        let last = |file: &str, is_told: fn(&str) -> bool| {
+            let text = fs::read_to_string(self.dir.join(file)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().filter(|line| is_told(line)).collect();
+            lines[lines.len().saturating_sub(WARNINGS_SHOWN)..].join("\n")
+        };
+        let of_daemon = last(daemon::LOG_FILE, |line| {
+            let is_bad = ["warning: ", "error: ", "panicked", "filter forbids"].iter().any(|it| line.contains(it));
+            is_bad && !line.contains("runs as root")
+        });
+        let of_keeper = last(KEEPER_LOG, |line| !line.contains("daemon"));
+        let keeper = self.keeper.as_mut().map(|keeper| keeper.0.try_wait());
+        format!("the daemon warned last: {of_daemon}\nthe keeper ({keeper:?}) said last: {of_keeper}")
+    }
 }
 
+/// Lines of each of those logs.
+const WARNINGS_SHOWN: usize = 5;
 /// fio prints a few lines for each block that is wrong.
 const COMPLAINTS_SHOWN: usize = 20;
 
