@@ -43,9 +43,14 @@ pub(crate) trait Turns {
         false
     }
 
-    /// How often in turn they go before others that wait there too.
+    /// After so many commands that went there the next room is offered to another one of them.
     fn goes_first_times(&self) -> u32 {
         u32::MAX
+    }
+
+    /// One of this flow's is offered room, as the so-manieth there since one was due. Whether it is, and goes at once.
+    fn is_due(&mut self, _flow: u16, _offers: u32) -> bool {
+        false
     }
 }
 
@@ -98,29 +103,31 @@ struct Flow {
 struct Parked {
     first: List,
     others: List,
-    /// How often those went first since the others had a turn.
+    /// Commands that went there since one of the others was offered room, and offers since one was due.
     passed: u32,
+    offers: u32,
 }
 
 impl Parked {
-    /// Whose turn it is, those that go first `times` in turn at most.
-    fn pop(&mut self, links: &mut Links, times: u32) -> Option<u16> {
-        if self.passed >= times || self.first.is_empty() {
-            self.passed = 0;
-            return self.others.pop_front(links).or_else(|| self.first.pop_front(links));
+    /// Whose turn it is, and whether that was offered to one of the others.
+    fn pop(&mut self, links: &mut Links, times: u32) -> Option<(u16, bool)> {
+        if self.passed >= times
+            && let Some(slot) = self.others.pop_front(links)
+        {
+            (self.passed, self.offers) = (0, self.offers + 1);
+            return Some((slot, true));
         }
-        self.passed += u32::from(!self.others.is_empty());
-        self.first.pop_front(links)
+        let slot = self.first.pop_front(links).or_else(|| self.others.pop_front(links));
+        slot.map(|slot| (slot, false))
     }
 
     fn list(&mut self, first: bool) -> &mut List {
         if first { &mut self.first } else { &mut self.others }
     }
 
-    /// Nobody waits, nor is a turn of anybody's counted.
     #[inline]
-    fn is_idle(&self) -> bool {
-        self.first.is_empty() && self.others.is_empty() && self.passed == 0
+    fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.others.is_empty()
     }
 }
 
@@ -284,7 +291,7 @@ impl<T: Turns> Flows<T> {
                 let flow = vq.flow;
                 self.backlogged += 1;
                 self.flows[usize::from(flow)].backlogged += 1;
-                self.ready(slot.0, NONE);
+                self.ready(slot.0, NONE, false);
             }
             (_, 0) => self.rest(slot.0),
             _ => {}
@@ -345,6 +352,9 @@ impl<T: Turns> Flows<T> {
     pub(crate) fn sent(&mut self, slot: VqSlot, hwq: HwqId) {
         self.in_flight += 1;
         self.pool.sent(hwq);
+        if let Some(parked) = self.parked.get_mut(usize::from(hwq.0)) {
+            parked.passed = parked.passed.saturating_add(1);
+        }
         self.took(slot);
         self.wake(hwq.0);
     }
@@ -451,14 +461,18 @@ impl<T: Turns> Flows<T> {
         self.wake(woken_for);
     }
 
-    /// Puts a VQ with backlog into its flow's list.
-    fn ready(&mut self, slot: u16, woken_for: u16) {
+    /// Puts a VQ with backlog into its flow's list; `is_next`: before all others.
+    fn ready(&mut self, slot: u16, woken_for: u16, is_next: bool) {
         let vq = &mut self.vqs[usize::from(slot)];
         (vq.state, vq.hwq) = (State::Ready, woken_for);
         let flow = vq.flow;
         let state = &mut self.flows[usize::from(flow)];
         let list = if woken_for == NONE { &mut state.ready } else { &mut state.woken };
-        list.push_back(&mut self.links, slot);
+        if is_next {
+            list.push_front(&mut self.links, slot);
+        } else {
+            list.push_back(&mut self.links, slot);
+        }
         self.settle(flow);
     }
 
@@ -466,7 +480,7 @@ impl<T: Turns> Flows<T> {
     /// was woken for it did not use it.
     #[inline]
     fn wake(&mut self, hwq: u16) {
-        if self.parked.get(usize::from(hwq)).is_some_and(|parked| !parked.is_idle()) {
+        if self.parked.get(usize::from(hwq)).is_some_and(|parked| !parked.is_empty()) {
             self.wake_parked(hwq);
         }
     }
@@ -478,9 +492,17 @@ impl<T: Turns> Flows<T> {
         }
         loop {
             let times = self.turns.goes_first_times();
-            let Some(slot) = self.parked[usize::from(hwq)].pop(&mut self.links, times) else { return };
-            self.ready(slot, hwq);
-            if !self.turns.holds(self.vqs[usize::from(slot)].flow) {
+            let (slot, is_offer) = match self.parked[usize::from(hwq)].pop(&mut self.links, times) {
+                Some(popped) => popped,
+                None => return,
+            };
+            let Vq { flow, .. } = self.vqs[usize::from(slot)];
+            let is_due = is_offer && self.turns.is_due(flow, self.parked[usize::from(hwq)].offers);
+            if is_due {
+                self.parked[usize::from(hwq)].offers = 0;
+            }
+            self.ready(slot, hwq, is_due);
+            if !self.turns.holds(flow) {
                 return;
             }
             self.move_to_back(slot);

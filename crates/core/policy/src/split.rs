@@ -78,7 +78,7 @@ impl Demand {
 /// What one poller may have, in parts of all that best effort may have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Part {
-    /// This much.
+    /// This much, and a command where nothing is there: who starts has one at once.
     Of(f64),
     /// This much in the mean, of whole commands: for what is no whole one it has turns, which begin at that part of a
     /// round.
@@ -169,8 +169,7 @@ impl Split {
         let part = self.parts[own].min(before);
         self.is_behind = part < self.parts[own] * NEARLY;
         if !all[own].is_held || self.is_behind || grain <= 0.0 {
-            // Who starts may send a command at once.
-            return Part::Of(part.max(grain));
+            return Part::Of(part);
         }
         let held = |at: usize| all[at].is_held && all[at].grain > 0.0;
         let ahead = (0..own).filter(|at| held(*at)).map(|at| self.parts[at] / all[at].grain).sum::<f64>();

@@ -108,6 +108,9 @@ pub(crate) struct Order {
     most_for_floors: u64,
     /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
     owed: i64,
+    /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
+    due: Option<(u16, bool)>,
+    goes_beside: bool,
     /// When somebody was picked last.
     now: Nanos,
     /// What a weight of 1 counts as: more where somebody's is here in part.
@@ -116,6 +119,8 @@ pub(crate) struct Order {
 
 /// Whatever others were promised and ask for, those who were promised nothing may send this part of the work.
 const LEAST_PART: u32 = 64;
+/// Offers of room at an HWQ that guaranteed tenants keep full, up to the one that they have in any case.
+const OFFERS: u32 = 4;
 /// As much of it as is saved for them: reference commands.
 const MOST_OWED: u32 = 16;
 
@@ -157,6 +162,8 @@ impl Order {
             most_unpromised: 0,
             most_for_floors: 0,
             owed: 0,
+            due: None,
+            goes_beside: false,
             now: Nanos(0),
             weight_unit: 1,
         }
@@ -168,9 +175,16 @@ impl Order {
 
     #[inline]
     fn front(&mut self) -> Option<u16> {
+        self.goes_beside = false;
         if let Some(tenant) = self.floors.front(self.now)
             && self.work.in_flight() < self.most_for_floors
         {
+            return Some(tenant);
+        }
+        if let Some((tenant, beside)) = self.due.take_if(|_| self.work.has_room(self.now))
+            && self.others.waits(tenant)
+        {
+            self.goes_beside = beside;
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
@@ -299,7 +313,17 @@ impl Turns for Order {
     }
 
     fn goes_first_times(&self) -> u32 {
-        LEAST_PART / 4
+        LEAST_PART / OFFERS
+    }
+
+    fn is_due(&mut self, tenant: u16, offers: u32) -> bool {
+        // What is owed may all be had at other HWQs.
+        let beside = offers >= OFFERS;
+        let is_due = beside || self.owed >= 0;
+        if is_due {
+            self.due = Some((tenant, beside));
+        }
+        is_due
     }
 }
 
@@ -400,7 +424,7 @@ impl ByFlow for Evenkeel {
         }
         self.found.sent(cost);
         let has_floor = order.floors.has(tenant);
-        order.owe(cost, !has_floor);
+        order.owe(cost, !has_floor && !order.goes_beside);
         order.others.charge(tenant, cost);
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);

@@ -306,7 +306,15 @@ impl Corrected {
         // The bound counts one command more at each poller than its part: where turns end, one may still be there that
         // began in them, so the last one that fits is the one that overdraws.
         let last = if matches!(self.part, Part::Of(_)) { 0.0 } else { grain * LAST };
-        self.gate = Gate::new(self.part, grain, now, |part| ticks(cap * (part - last)));
+        self.gate = Gate::new(self.part_of(cap), grain, now, |part| ticks(cap * (part - last)));
+    }
+
+    /// This poller's part of `cap`: who starts has a command at once, and of small ones a reference command's worth.
+    fn part_of(&self, cap: f64) -> Part {
+        match self.part {
+            Part::Of(part) => Part::Of(part.max(self.mean.min(1.0) / cap)),
+            turns => turns,
+        }
     }
 
     /// Derives cap, rate and limit from the budget.
@@ -314,7 +322,7 @@ impl Corrected {
         let cap = self.drive_cap(config).min(self.told_cap);
         self.open(cap, now);
         self.rate_iops = rule::best_effort_rate(config.r_iops, config.floor_rate_permille, guaranteed_iops);
-        let part = self.part.size();
+        let part = self.part_of(cap).size();
         let ticks_per_ns = self.rate_iops * part * f64::from(COST_UNIT) / 1e9;
         // Who may send but in its turn has a round's worth by then; what is in flight is held to the cap in any case.
         let saved = if matches!(self.part, Part::Of(_)) { 0 } else { (ticks_per_ns * ROUND.0 as f64) as u64 };
