@@ -492,14 +492,12 @@ impl<T: Turns> Flows<T> {
         }
         loop {
             let times = self.turns.goes_first_times();
-            let (slot, is_offer) = match self.parked[usize::from(hwq)].pop(&mut self.links, times) {
-                Some(popped) => popped,
-                None => return,
-            };
+            let parked = &mut self.parked[usize::from(hwq)];
+            let Some((slot, is_offer)) = parked.pop(&mut self.links, times) else { return };
             let Vq { flow, .. } = self.vqs[usize::from(slot)];
-            let is_due = is_offer && self.turns.is_due(flow, self.parked[usize::from(hwq)].offers);
+            let is_due = is_offer && self.turns.is_due(flow, parked.offers);
             if is_due {
-                self.parked[usize::from(hwq)].offers = 0;
+                parked.offers = 0;
             }
             self.ready(slot, hwq, is_due);
             if !self.turns.holds(flow) {

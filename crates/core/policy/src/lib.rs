@@ -78,7 +78,7 @@ pub use caps::Caps;
 pub use config::{ConfigError, PolicyConfig, PollerShape};
 pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
-pub use evenkeel::{Evenkeel, EvenkeelConfig, LENT as EVENKEEL_LENT, MANY as EVENKEEL_MANY};
+pub use evenkeel::{Evenkeel, EvenkeelConfig, MANY as EVENKEEL_MANY};
 pub use evenkeel::{
     aim_changes as evenkeel_aim_changes, aim_ns as evenkeel_aim_ns, closest_aim_ns as evenkeel_closest_aim_ns,
 };

@@ -6,7 +6,7 @@
 
 use io_model::Nanos;
 use policy::{
-    COST_UNIT, EVENKEEL_LENT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns,
+    COST_UNIT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns,
     evenkeel_closest_aim_ns,
 };
 
@@ -18,8 +18,6 @@ const STEP: f64 = 0.3;
 const MOST_STEP: f64 = 1.4;
 /// Once in so many steps of the network, which is given time to follow.
 const EVERY: usize = 3;
-/// Where others can't use what they may have it goes no further.
-const MOST: f64 = 1e6;
 
 /// The policy tells latencies apart up to here, in targets.
 const LONGEST_SEEN: f64 = 15.0;
@@ -41,6 +39,7 @@ pub(super) struct Cap {
     /// In reference commands.
     level: f64,
     floor: f64,
+    most: f64,
     /// What best effort's commands cost in the mean.
     mean_cost: f64,
     steps: usize,
@@ -86,8 +85,9 @@ impl Cap {
         Self {
             promises: targets.map(promise).collect(),
             pool: pools.iter().position(|pool| pool.members.iter().any(|&at| !tenants[at].class.is_guaranteed())),
-            level: f64::from(config.max_in_flight) * EVENKEEL_LENT,
+            level: config.lent(),
             floor: f64::from(config.floor_in_flight),
+            most: config.lent(),
             mean_cost: 0.0,
             steps: 0,
             moved: 0.0,
@@ -108,14 +108,14 @@ impl Cap {
             return;
         }
         let peak = (self.sends_below() + dearest * OF_DEAREST).max(self.level);
-        let mut allowed = MOST;
+        let mut allowed = self.most;
         for promise in &mut self.promises {
             let (tail, in_interval) = seen(promise.tenant);
             allowed = allowed.min(promise.allows(peak, &tail, in_interval));
         }
         let before = self.level;
         let factor = (allowed / before).powf(STEP).clamp(1.0 / MOST_STEP, MOST_STEP);
-        self.level = (before * factor).clamp(self.floor, MOST.max(self.floor));
+        self.level = (before * factor).clamp(self.floor, self.most.max(self.floor));
         self.moved = (self.level / before - 1.0).abs();
     }
 

@@ -38,7 +38,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 use self::bound::Found;
 use self::floors::Floors;
 use self::promises::Promises;
-pub use self::promises::{LENT, MANY, aim_changes, aim_ns, closest_aim_ns};
+pub use self::promises::{MANY, aim_changes, aim_ns, closest_aim_ns};
 use self::work::{ByKind, KINDS, Peak, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
@@ -73,9 +73,10 @@ impl EvenkeelConfig {
         Self { rate_iops: r_iops, alone: l_h, max_in_flight: 48, floor_in_flight, cost }
     }
 
-    /// Reference commands that others may have with the drive while nobody is active who was promised a latency.
-    fn lent(&self) -> f64 {
-        f64::from(self.max_in_flight) * LENT
+    /// Reference commands that others may have with the drive: at most, and while nobody is active who was promised a
+    /// latency.
+    pub fn lent(&self) -> f64 {
+        (f64::from(self.max_in_flight) * LENT).max(MOST_OWED.into())
     }
 
     /// On a drive.
@@ -121,6 +122,8 @@ pub(crate) struct Order {
 const LEAST_PART: u32 = 64;
 /// Offers of room at an HWQ that guaranteed tenants keep full, up to the one that they have in any case.
 const OFFERS: u32 = 4;
+/// What others may have at most, in multiples of what keeps the drive busy with short commands.
+const LENT: f64 = 4.0;
 /// As much of it as is saved for them: reference commands.
 const MOST_OWED: u32 = 16;
 

@@ -69,8 +69,6 @@ const BRAKE: f64 = 0.7;
 /// Many: so many times those that may be.
 pub const MANY: f64 = 10.0;
 const RELEASE: f64 = 1.05;
-/// What others may have while nobody is active, in multiples of what keeps the drive busy with short commands.
-pub const LENT: f64 = 4.0;
 /// Steps of the target from here on are late.
 const FIRST_LATE: usize = 8;
 
@@ -142,7 +140,8 @@ impl Promises {
 
     /// Reference commands of each kind that others may have with the drive.
     pub(super) fn caps(&self, config: &EvenkeelConfig) -> ByKind<f64> {
-        if self.is_active { self.levels } else { [config.lent(); KINDS] }
+        // Beside nobody it is as much, and more would leave weights no say.
+        if self.is_active { self.levels.map(|level| level.min(config.lent())) } else { [config.lent(); KINDS] }
     }
 
     /// Somebody is active who was promised something.
