@@ -18,6 +18,8 @@ const STEP: f64 = 0.3;
 const MOST_STEP: f64 = 1.4;
 /// Once in so many steps of the network, which is given time to follow.
 const EVERY: usize = 3;
+/// Where others can't use what they may have it goes no further.
+const MOST: f64 = 1e6;
 
 /// The policy tells latencies apart up to here, in targets.
 const LONGEST_SEEN: f64 = 15.0;
@@ -39,7 +41,6 @@ pub(super) struct Cap {
     /// In reference commands.
     level: f64,
     floor: f64,
-    most: f64,
     /// What best effort's commands cost in the mean.
     mean_cost: f64,
     steps: usize,
@@ -87,7 +88,6 @@ impl Cap {
             pool: pools.iter().position(|pool| pool.members.iter().any(|&at| !tenants[at].class.is_guaranteed())),
             level: config.lent(),
             floor: f64::from(config.floor_in_flight),
-            most: config.lent(),
             mean_cost: 0.0,
             steps: 0,
             moved: 0.0,
@@ -108,14 +108,14 @@ impl Cap {
             return;
         }
         let peak = (self.sends_below() + dearest * OF_DEAREST).max(self.level);
-        let mut allowed = self.most;
+        let mut allowed = MOST;
         for promise in &mut self.promises {
             let (tail, in_interval) = seen(promise.tenant);
             allowed = allowed.min(promise.allows(peak, &tail, in_interval));
         }
         let before = self.level;
         let factor = (allowed / before).powf(STEP).clamp(1.0 / MOST_STEP, MOST_STEP);
-        self.level = (before * factor).clamp(self.floor, self.most.max(self.floor));
+        self.level = (before * factor).clamp(self.floor, MOST.max(self.floor));
         self.moved = (self.level / before - 1.0).abs();
     }
 
