@@ -13,7 +13,7 @@ use std::time::Instant;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
     AnyPolicy, Class, D2fqConfig, EvenkeelConfig, FairConfig, K2Config, Limits, LpnsConfig, MqfqConfig, Next, Policy,
-    PolicyConfig, PollerShape, TARGET_STEPS, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    PolicyConfig, PollerShape, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const VQS_PER_TENANT: u16 = 4;
@@ -74,15 +74,8 @@ impl Load {
             }
         }
         let reports = (0..tenants).map(|tenant| TenantReport {
-            tenant: TenantId(tenant.into()),
-            class: class(tenant, guaranteed),
-            submitted: 0,
-            completed: 0,
-            violations: 0,
-            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos::from_micros(20),
-            busy_pollers: 1,
-            best_effort_cap: None,
+            ..TenantReport::new(TenantId(tenant.into()), class(tenant, guaranteed))
         });
         let mut load = Self { reports: reports.collect(), flights: [(VqSlot(0), HwqId(0)); IN_FLIGHT], now };
         for at in 0..IN_FLIGHT {

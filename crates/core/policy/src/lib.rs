@@ -144,6 +144,23 @@ pub struct TenantReport {
     pub best_effort_cap: Option<f64>,
 }
 
+impl TenantReport {
+    /// Of one that did nothing yet.
+    pub fn new(tenant: TenantId, class: Class) -> Self {
+        Self {
+            tenant,
+            class,
+            submitted: 0,
+            completed: 0,
+            violations: 0,
+            by_target: [0; TARGET_STEPS],
+            mean_latency: Nanos(0),
+            busy_pollers: 1,
+            best_effort_cap: None,
+        }
+    }
+}
+
 /// The contract between a poller and a policy.
 ///
 /// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, `change_terms`,

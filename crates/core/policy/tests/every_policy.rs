@@ -11,8 +11,8 @@ use io_model::{HwqId, Nanos, Op, QueuePriority, TenantId, VqId};
 use policy::compared::{Gimbal, GimbalConfig, IoCost, IoCostConfig, Reflex, ReflexConfig};
 use policy::{
     AnyPolicy, ArbitratedConfig, Class, Cost, D2fqConfig, EvenkeelConfig, FairConfig, Floor, K2Config, Limits,
-    LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TARGET_STEPS, TenantPriority,
-    TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    LpnsConfig, MqfqConfig, Next, Policy, PolicyConfig, PolicyKind, PollerShape, TenantPriority, TenantReport,
+    TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SEEDS: u64 = 60;
@@ -389,17 +389,7 @@ impl World {
 }
 
 fn report(tenant: TenantId, class: Class) -> TenantReport {
-    TenantReport {
-        tenant,
-        class,
-        submitted: 0,
-        completed: 0,
-        violations: 0,
-        by_target: [0; TARGET_STEPS],
-        mean_latency: Nanos::from_micros(20),
-        busy_pollers: 1,
-        best_effort_cap: None,
-    }
+    TenantReport { mean_latency: Nanos::from_micros(20), ..TenantReport::new(tenant, class) }
 }
 
 fn op(read: bool) -> Op {

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, TenantState,
-    Terms, Variant, VqSlot,
+    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
+    Variant, VqSlot,
 };
 use support::{Workload, World};
 
@@ -195,15 +195,9 @@ fn the_window_holds_only_among_rivals() {
 fn the_window_is_split_with_other_pollers() {
     let mut hand = Hand::new(corrected(), 1);
     let report = |tenant, weight| TenantReport {
-        tenant: TenantId(tenant),
-        class: Class::BestEffort { weight },
         submitted: 2,
         completed: 1,
-        violations: 0,
-        by_target: [0; TARGET_STEPS],
-        mean_latency: T0,
-        busy_pollers: 1,
-        best_effort_cap: None,
+        ..TenantReport::new(TenantId(tenant), Class::BestEffort { weight })
     };
     hand.policy.interval(&[report(0, 1), report(7, 2)], T0);
     hand.policy.arrived(VqSlot(0), 1_000, T0);

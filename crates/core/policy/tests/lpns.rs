@@ -3,9 +3,7 @@
 mod support;
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{
-    Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, Variant, VqSlot,
-};
+use policy::{Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Variant, VqSlot};
 use support::{INTERVAL, Workload, World};
 
 /// How long is measured.
@@ -306,15 +304,11 @@ fn fill(policy: &mut Lpns, now: Nanos) -> u32 {
 
 fn report(tenant: u32, class: Class, submitted: u64, busy_pollers: u32) -> TenantReport {
     TenantReport {
-        tenant: TenantId(tenant),
-        class,
         submitted,
         completed: submitted,
-        violations: 0,
-        by_target: [0; TARGET_STEPS],
         mean_latency: Nanos::from_micros(20),
         busy_pollers,
-        best_effort_cap: None,
+        ..TenantReport::new(TenantId(tenant), class)
     }
 }
 

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TARGET_STEPS, TenantReport, TenantSlot, Terms,
-    Variant, VqSlot,
+    AnyPolicy, Class, Lpns, LpnsConfig, Next, Passthrough, Policy, TenantReport, TenantSlot, Terms, Variant, VqSlot,
 };
 
 const SLOTS: u64 = 24;
@@ -80,20 +79,14 @@ impl Model {
             };
             AnyPolicy::from(Lpns::new(config).expect("valid settings"))
         };
-        let reports = (0..TENANTS).map(|tenant| TenantReport {
-            tenant: TenantId(tenant as u32),
-            class: match tenant {
+        let reports = (0..TENANTS).map(|tenant| {
+            let class = match tenant {
                 0 => Class::guaranteed(Some(Nanos::from_micros(40))),
                 1 => Class::guaranteed(None),
                 _ => Class::BestEffort { weight: 1 + random.u64(..10_000) as u32 },
-            },
-            submitted: 0,
-            completed: 0,
-            violations: 0,
-            by_target: [0; TARGET_STEPS],
-            mean_latency: Nanos::from_micros(20),
-            busy_pollers: 1,
-            best_effort_cap: None,
+            };
+            let mean_latency = Nanos::from_micros(20);
+            TenantReport { mean_latency, ..TenantReport::new(TenantId(tenant as u32), class) }
         });
         let reports = reports.collect();
         let generations = 0;

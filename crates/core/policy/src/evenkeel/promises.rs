@@ -322,15 +322,8 @@ mod tests {
         let config = EvenkeelConfig::p5800x();
         for interval in intervals {
             let mut report = TenantReport {
-                tenant: TenantId(1),
-                class: Class::guaranteed(Some(TARGET)),
-                submitted: 0,
-                completed: 0,
-                violations: 0,
-                by_target: [0; TARGET_STEPS],
                 mean_latency: Nanos::from_micros(20),
-                busy_pollers: 1,
-                best_effort_cap: None,
+                ..TenantReport::new(TenantId(1), Class::guaranteed(Some(TARGET)))
             };
             (report.by_target[2], report.by_target[FIRST_LATE]) = (interval * 2_000, interval * late);
             let units = [10.0, 0.0, 0.0, 0.0, 0.0, 0.0];

@@ -239,21 +239,16 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TARGET_STEPS;
 
     const MS10: u64 = 10_000_000;
 
     fn guaranteed(tenant: u32, submitted: u64, violations: u64) -> TenantReport {
         TenantReport {
-            tenant: TenantId(tenant),
-            class: Class::guaranteed(Some(Nanos::from_micros(50))),
             submitted,
             completed: submitted,
             violations,
-            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos::from_micros(20),
-            busy_pollers: 1,
-            best_effort_cap: None,
+            ..TenantReport::new(TenantId(tenant), Class::guaranteed(Some(Nanos::from_micros(50))))
         }
     }
 

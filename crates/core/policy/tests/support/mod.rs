@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
-use policy::{Class, Next, Policy, TARGET_STEPS, TenantReport, TenantSlot, VqSlot};
+use policy::{Class, Next, Policy, TenantReport, TenantSlot, VqSlot};
 
 pub const INTERVAL: Nanos = Nanos::from_millis(10);
 
@@ -274,15 +274,11 @@ impl<P: Policy> World<P> {
         seen.per_interval.push(seen.submitted - seen.interval_start.0);
         seen.interval_start = (seen.submitted, seen.latencies_ns.len());
         TenantReport {
-            tenant: TenantId(tenant as u32),
-            class: self.tenants[tenant].class,
             submitted: seen.submitted,
             completed: seen.completed,
             violations: seen.violations,
-            by_target: [0; TARGET_STEPS],
             mean_latency: Nanos(mean),
-            busy_pollers: 1,
-            best_effort_cap: None,
+            ..TenantReport::new(TenantId(tenant as u32), self.tenants[tenant].class)
         }
     }
 }
