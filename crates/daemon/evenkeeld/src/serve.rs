@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -198,7 +199,16 @@ fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>
         let line = format!("the keeper at {at} serves another daemon, or nobody: waiting for it, 10 s at most");
         (log::sink())(Level::Info.of_daemon(), &line);
     };
-    Ok(Keeper::connect(&path, waits)?)
+    let keeper = Keeper::connect(&path, waits)?;
+    if keeper.is_none() && path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket()) {
+        let line = format!(
+            "no keeper listens at {}, where one was: clients lose their disk when the daemon ends; start evenkeel-keeper \
+             first, and then the daemon",
+            path.display()
+        );
+        (log::sink())(Level::Warn.of_daemon(), &line);
+    }
+    Ok(keeper)
 }
 
 /// Before rights are dropped, which it keeps: what makes block devices, where this host has the driver for them.

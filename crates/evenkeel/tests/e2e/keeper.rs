@@ -1,6 +1,8 @@
 //! Clients whose sockets a keeper has: they go on with the next daemon, whatever ended the last one.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,13 +26,21 @@ impl Keeper {
     pub fn start(home: &Home) -> Self {
         std::fs::create_dir_all(home.runtime_dir()).unwrap();
         let socket = home.runtime_dir().join("keeper");
-        // One that was killed left its own.
-        let _ = std::fs::remove_file(&socket);
-        let program = std::path::Path::new(evenkeel().get_program()).with_file_name("evenkeel-keeper");
+        let program = Path::new(evenkeel().get_program()).with_file_name("evenkeel-keeper");
         let child = Command::new(program).arg(&socket).stdin(Stdio::null()).spawn().unwrap();
-        wait_for("the keeper's socket", || socket.exists().then_some(()));
+        // A daemon that finds nobody there goes without; one that was killed left its socket.
+        wait_for("the keeper", || is_listening(&socket).then_some(()));
         Self(child)
     }
+}
+
+/// Whether a process listens there.
+fn is_listening(socket: &Path) -> bool {
+    /// Kernel's include/linux/net.h, SO_ACCEPTCON.
+    const LISTENING: &str = "00010000";
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let path = socket.to_str().unwrap();
+    sockets.lines().any(|line| line.ends_with(path) && line.split_whitespace().nth(3) == Some(LISTENING))
 }
 
 /// A host with a keeper, before its first daemon.
@@ -51,6 +61,17 @@ impl Drop for Keeper {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn a_keeper_of_which_only_the_socket_is_left_is_missed_in_words() {
+    let home = Home::new();
+    home.configure(CONFIG);
+    std::fs::create_dir_all(home.runtime_dir()).unwrap();
+    drop(UnixListener::bind(home.runtime_dir().join("keeper")).unwrap());
+    let daemon = home.serve();
+    daemon.wait_log("no keeper listens at", 1);
+    daemon.stop();
 }
 
 #[test]
