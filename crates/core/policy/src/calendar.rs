@@ -134,7 +134,8 @@ impl Calendar {
             let mut spread = std::mem::take(bucket);
             self.emptied(place);
             while let Some(id) = spread.pop_front(&mut self.links) {
-                self.insert(id, tag_of(id), *clock);
+                // Who is due later than can be told is looked at again then.
+                self.insert(id, tag_of(id).clamp(*clock, *clock + FARTHEST), *clock);
             }
         }
     }

@@ -97,6 +97,10 @@ impl Kept {
     }
 }
 
+fn ticks_at(now: Nanos) -> u64 {
+    now.0.saturating_mul(PARTS_PER_NS) / PARTS_PER_TICK
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Floors {
@@ -171,6 +175,10 @@ impl Floors {
             if let Some(since) = kept.resting.take() {
                 kept.rested += now - since;
             }
+            if self.waiting.is_empty() {
+                // It stood still while nobody was ready.
+                self.clock = self.clock.max(ticks_at(now));
+            }
             self.place(tenant);
         }
     }
@@ -194,7 +202,7 @@ impl Floors {
             return None;
         }
         let Self { of, waiting, clock, was_kept, .. } = self;
-        let now = now.0.saturating_mul(PARTS_PER_NS) / PARTS_PER_TICK;
+        let now = ticks_at(now);
         if waiting.is_empty() {
             *clock = now.max(*clock);
             *was_kept = true;
@@ -328,6 +336,19 @@ mod tests {
             floors.insert(tenant, true, Nanos(0));
         }
         floors
+    }
+
+    #[test]
+    fn who_asks_again_after_any_time_is_served() {
+        let mut one = floors(&[Floor { ios_per_sec: 5_000, mbytes_per_sec: 0 }]);
+        let mut at = 0;
+        for pause_s in [1, 9, 17, 20, 100, 10_000] {
+            assert!(sent(&mut one, 0, (at, at + 20 * MS), 50_000, 4_096) > 90, "before {pause_s} s");
+            one.remove(0);
+            at += pause_s * 1_000 * MS;
+            one.insert(0, true, Nanos(at));
+            assert_eq!(one.front(Nanos(at)), Some(0), "after {pause_s} s");
+        }
     }
 
     #[test]
