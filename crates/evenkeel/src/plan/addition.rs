@@ -202,11 +202,13 @@ fn inline(spec: &str) -> Result<String, ConfigErrors> {
             let remedy = "write letters, digits and . _ : / % - alone";
             return Err(wrong(flag, format!("{key} is {}", shown(value)), remedy));
         }
-        let is_number = value.len() < 19 && value.bytes().all(|c| c.is_ascii_digit());
+        let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
+        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        let is_number = value.len() < 19 && is_digits(whole) && is_digits(fraction);
         let is_bare = key != "name" && (is_number || matches!(value, "true" | "false"));
         // As TOML has it: no leading zeros.
-        let value = if is_number && is_bare { value.trim_start_matches('0') } else { value };
-        let value = if value.is_empty() { "0" } else { value };
+        let zeros = if is_number && is_bare { whole.len() - whole.trim_start_matches('0').len() } else { 0 };
+        let value = &value[zeros.min(whole.len().saturating_sub(1))..];
         let line = if is_bare { format!("{key} = {value}\n") } else { format!("{key} = \"{value}\"\n") };
         if DEMAND.contains(&key) { demand += &line } else { tenant += &line }
     }
@@ -234,6 +236,10 @@ mod tests {
                         size = 4096\n[tenant.demand]\nbs = \"4k\"\niodepth = 8\nrw = \"randread\"\n";
         assert_eq!(inline(spec).expect("good"), expected);
         assert_eq!(inline("name=a,size=1GiB").expect("good"), "[[tenant]]\nname = \"a\"\nsize = \"1GiB\"\n");
+        let fractions = "name=a,size=1GiB,latency_percentile=099.9,iodepth=00,rw=.5";
+        let expected = "[[tenant]]\nname = \"a\"\nsize = \"1GiB\"\nlatency_percentile = 99.9\n[tenant.demand]\n\
+                        iodepth = 0\nrw = \".5\"\n";
+        assert_eq!(inline(fractions).expect("good"), expected);
     }
 
     #[test]

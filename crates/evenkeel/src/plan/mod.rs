@@ -285,8 +285,8 @@ fn solution_of(planner: &Planner<'_>, config: &Config, choices: &[Choice], rows:
             let policy = &solution.policy;
             let unchanged = *policy == policies[0] && solution.tenants == tenants;
             let why = match unchanged {
-                true => "every promise holds as it is configured".to_owned(),
-                false => format!("every promise holds under {} with these settings", policy.name()),
+                true => "every promised latency holds as it is configured".to_owned(),
+                false => format!("every promised latency holds under {} with these settings", policy.name()),
             };
             Solution {
                 found: true,
