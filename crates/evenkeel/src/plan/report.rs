@@ -179,20 +179,28 @@ impl FloorRow {
     pub fn all(config: &Config, site: &Site, tenants: &[Tenant]) -> Vec<Self> {
         let floors: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.floor).collect();
         // Where a demand is not known, no policy's row has anything either.
-        let judged = planner::judge_floors(site, tenants, &floors).unwrap_or_default().floors;
+        let judged = planner::judge_floors(site, tenants, &floors).unwrap_or_default();
+        // Admission refuses them too.
+        let is_late = |at: &usize| config.tenants.get(*at).is_some_and(|tenant| !config.overcommits(tenant));
+        let late = judged.late.iter().filter(|at| is_late(at)).map(|at| config.tenants[*at].name.as_str());
+        let late = late.collect::<Vec<_>>().join(", ");
         let row = |floor: planner::FloorForecast| {
             let tenant = config.tenants.get(floor.tenant)?;
+            let reason = match floor.is_kept() && !late.is_empty() {
+                true => format!("beside all floors {late} can't be kept within its target; lower them, or loosen that"),
+                false => words::floor(&floor),
+            };
             Some(Self {
                 tenant: tenant.name.clone(),
                 floor: tenant.terms.floor.to_string(),
                 asked_iops: floor.asked_iops,
                 expected_iops: floor.got_iops,
-                kept: floor.is_kept(),
-                reason: words::floor(&floor),
+                kept: floor.is_kept() && late.is_empty(),
+                reason,
                 overcommit: config.overcommits(tenant),
             })
         };
-        judged.into_iter().filter_map(row).collect()
+        judged.floors.into_iter().filter_map(row).collect()
     }
 
     /// Whether nothing is to be said against it.

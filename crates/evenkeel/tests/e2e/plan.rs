@@ -32,6 +32,23 @@ fn names(list: &Value, key: &str) -> Vec<String> {
 }
 
 #[test]
+fn floors_that_leave_a_promise_no_room_are_not_planned() {
+    let home = Home::new();
+    let floors = |least: &str| {
+        let of_ours = CALM.replace("\"passthrough\"", "\"evenkeel\"").replace("\"200us\"", "\"50us\"");
+        home.configure(&format!("{of_ours}[[tenant]]\nname = \"batch\"\nsize = \"16MiB\"\nmin_iops = \"{least}\"\n"))
+    };
+    for (least, kept, checked) in [("20k", KEPT, 0), ("800k", NOT_KEPT, BAD_INPUT)] {
+        let config = floors(least);
+        let report = plan(&config, &["--policy", "evenkeel"], kept);
+        assert_eq!(report["floors"][0]["kept"], kept == KEPT, "{}", report["floors"]);
+        // Admission says the same.
+        let check = run(&["check", config.to_str().unwrap()]);
+        assert_eq!(check.status.code(), Some(checked), "{}", errors(&check));
+    }
+}
+
+#[test]
 fn every_modelled_policy_is_compared() {
     let home = Home::new();
     let config = home.configure(&format!("{CALM}{HOG}"));
