@@ -83,6 +83,8 @@ impl Outcome {
     /// Bytes per second that tenants without a promise get together.
     pub fn best_effort_bytes_s(&self, tenants: &[Tenant]) -> f64 {
         let pairs = tenants.iter().zip(&self.forecast.tenants);
-        pairs.filter(|(tenant, _)| tenant.target().is_none()).map(|(_, own)| own.bandwidth_bytes_s).sum()
+        let without = pairs.filter(|(tenant, _)| tenant.target().is_none());
+        // A sum of nothing is -0.
+        0.0 + without.map(|(_, own)| own.bandwidth_bytes_s).sum::<f64>()
     }
 }
