@@ -55,8 +55,9 @@ impl Calendar {
         self.places[usize::from(id)] != NONE
     }
 
-    /// Puts it in. The tag is from `clock` to `clock` + [`FARTHEST`].
+    /// Puts it in. A tag below `clock` counts as that; one beyond `clock` + [`FARTHEST`] is looked at again there.
     pub(crate) fn insert(&mut self, id: u16, tag: u64, clock: u64) {
+        let tag = tag.clamp(clock, clock + FARTHEST);
         let level = ((tag - clock) | (BUCKETS - 1)).ilog2() / STEP_BITS - 1;
         let index = |level: u32, time: u64| time >> (STEP_BITS * level);
         // The clock may stand anywhere in its own bucket, which makes the distance one longer.
@@ -134,8 +135,7 @@ impl Calendar {
             let mut spread = std::mem::take(bucket);
             self.emptied(place);
             while let Some(id) = spread.pop_front(&mut self.links) {
-                // Who is due later than can be told is looked at again then.
-                self.insert(id, tag_of(id).clamp(*clock, *clock + FARTHEST), *clock);
+                self.insert(id, tag_of(id), *clock);
             }
         }
     }

@@ -202,8 +202,8 @@ fn find_keeper(args: &Args, path: Option<PathBuf>) -> Result<Option<Arc<Keeper>>
     let keeper = Keeper::connect(&path, waits)?;
     if keeper.is_none() && path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket()) {
         let line = format!(
-            "no keeper listens at {}, where one was: clients lose their disk when the daemon ends; start evenkeel-keeper \
-             first, and then the daemon",
+            "no keeper listens at {}, where one was: clients lose their disk when the daemon ends; start \
+             evenkeel-keeper first, and then the daemon",
             path.display()
         );
         (log::sink())(Level::Warn.of_daemon(), &line);

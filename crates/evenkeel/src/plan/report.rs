@@ -181,8 +181,8 @@ impl FloorRow {
         // Where a demand is not known, no policy's row has anything either.
         let judged = planner::judge_floors(site, tenants, &floors).unwrap_or_default();
         // Admission refuses them too.
-        let is_late = |at: &usize| config.tenants.get(*at).is_some_and(|tenant| !config.overcommits(tenant));
-        let late = judged.late.iter().filter(|at| is_late(at)).map(|at| config.tenants[*at].name.as_str());
+        let late = judged.late.iter().filter_map(|at| config.tenants.get(*at));
+        let late = late.filter(|tenant| !config.overcommits(tenant)).map(|tenant| tenant.name.as_str());
         let late = late.collect::<Vec<_>>().join(", ");
         let row = |floor: planner::FloorForecast| {
             let tenant = config.tenants.get(floor.tenant)?;

@@ -7,7 +7,7 @@
 use io_model::Nanos;
 
 use crate::Floor;
-use crate::calendar::{Calendar, FARTHEST};
+use crate::calendar::Calendar;
 
 /// Clocks count in these parts of a nanosecond: a floor of 10^7 commands per second is exact to 0.1 %.
 const PARTS_PER_NS: u64 = 16;
@@ -185,7 +185,7 @@ impl Floors {
 
     fn place(&mut self, tenant: u16) {
         let due = self.of[usize::from(tenant)].due() / PARTS_PER_TICK;
-        self.waiting.insert(tenant, due.clamp(self.clock, self.clock + FARTHEST), self.clock);
+        self.waiting.insert(tenant, due, self.clock);
     }
 
     #[inline]
