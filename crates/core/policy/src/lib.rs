@@ -80,7 +80,8 @@ pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use evenkeel::{Evenkeel, EvenkeelConfig, MANY as EVENKEEL_MANY};
 pub use evenkeel::{
-    aim_changes as evenkeel_aim_changes, aim_ns as evenkeel_aim_ns, closest_aim_ns as evenkeel_closest_aim_ns,
+    aim_changes as evenkeel_aim_changes, aim_ns as evenkeel_aim_ns, aims_ns as evenkeel_aims_ns,
+    late_from_ns as evenkeel_late_from_ns,
 };
 pub use fairnvme::{FairConfig, FairNvme, FairState, TenantState};
 pub use figures::{FigureKind, PolicyFigure, TenantFigure};

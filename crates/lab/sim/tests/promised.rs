@@ -52,6 +52,25 @@ fn a_promise_is_kept_and_the_target_used_whatever_the_neighbours_ask_for() {
     }
 }
 
+/// Two tenants with commands of 1 MiB, of which one alone takes longer than the target, and one of weight 2 among them;
+/// and two with 4 KiB.
+#[test]
+fn a_target_that_a_single_command_of_others_takes_longer_than_is_kept() {
+    let mut scenario = beside(Nanos::from_micros(60), 1024, 0, ours());
+    scenario.tenants[2].terms = Terms::best_effort(2);
+    let mut short = reader(BEST_EFFORT, 4, 8);
+    short.workload = Workload::Fio(Fio::random_4k(4, 8, 100));
+    scenario.tenants.extend([short.clone(), short]);
+    (scenario.warmup, scenario.duration) = (Nanos::from_millis(2_000), Nanos::from_millis(2_000));
+    scenario.starvation_limit = Nanos::from_millis(500);
+    let report = clean(&scenario);
+    assert!(reached(&report) <= 1.0, "{}", reached(&report));
+    let got: Vec<f64> = report.tenants[1..].iter().map(|tenant| tenant.bandwidth_bytes_s / 1e6).collect();
+    // A hundredth of 800,000 commands of 4 KiB per second is theirs in any case.
+    assert!(got[0] + got[1] > 30.0 && (1.8..2.2).contains(&(got[1] / got[0])), "by weight: {got:?}");
+    assert!(got[2] > 300.0 && got[3] > 300.0, "others pass by: {got:?}");
+}
+
 #[test]
 fn a_looser_target_never_gives_others_less() {
     let got = [40, 60, 100, 200].map(|target_us| {

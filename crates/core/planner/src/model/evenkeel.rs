@@ -6,8 +6,8 @@
 
 use io_model::Nanos;
 use policy::{
-    COST_UNIT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns,
-    evenkeel_closest_aim_ns,
+    COST_UNIT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns,
+    evenkeel_late_from_ns,
 };
 
 use super::{Pool, Tail};
@@ -69,14 +69,15 @@ impl Cap {
         let promise = |(tenant, (target, percentile)): (usize, (Nanos, Percentile))| {
             let target_ns = target.0 as f64;
             let aim_ns = evenkeel_aim_ns(target);
+            let (least_aim_ns, most_aim_ns) = evenkeel_aims_ns(target);
             let alone_ns = (config.alone.0 as f64).min(aim_ns / 2.0);
             Promise {
                 tenant,
                 target_ns,
                 late: percentile.late(),
                 aim_ns,
-                least_aim_ns: aim_ns,
-                most_aim_ns: evenkeel_closest_aim_ns(target),
+                least_aim_ns,
+                most_aim_ns,
                 alone_ns,
                 brake: 1.0,
             }
@@ -129,11 +130,19 @@ impl Promise {
     /// What others may have in flight, who had `peak` at most.
     fn allows(&mut self, peak: f64, tail: &Tail, in_interval: f64) -> f64 {
         let late_ns = tail.percentile_ns(self.late).min(LONGEST_SEEN * self.target_ns);
-        let changes = evenkeel_aim_changes(tail.longer(self.target_ns) / self.late);
+        let changes = evenkeel_aim_changes(self.late_for_guest(tail) / self.late);
         self.aim_ns = (self.aim_ns * changes).clamp(self.least_aim_ns, self.most_aim_ns);
         let braked = tail.longer(self.target_ns) / late_to_brake(in_interval, EVENKEEL_MANY * self.late);
         self.brake = (self.brake * braked.max(1e-3).powf(-STEP).clamp(0.8, 1.25)).clamp(LEAST_BRAKE, 1.0);
         peak * (self.aim_ns - self.alone_ns) / (late_ns - self.alone_ns).max(1.0) * self.brake
+    }
+
+    /// The part of its commands that is late once the guest has added its own.
+    fn late_for_guest(&self, tail: &Tail) -> f64 {
+        const SAMPLES: u32 = 8;
+        let part = |at: u32| (f64::from(at) + 0.5) / f64::from(SAMPLES);
+        let from_ns = |at: u32| evenkeel_late_from_ns(Nanos(self.target_ns as u64), part(at));
+        (0..SAMPLES).map(|at| tail.longer(from_ns(at).max(0.0))).sum::<f64>() / f64::from(SAMPLES)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `floors` | what best-effort tenants get at least |
 //! | `tail` | what is learned for that: how long commands take beside others' work |
 //! | `work` | what others have with the drive, by kinds of command |
+//! | `pacing` | commands that are more than others may have |
 //!
 //! A cap on the work in flight is the lever, as in [`K2`](crate::K2) and [`Lpns`](crate::Lpns); what is ours is where
 //! it stands. The wait of a command grows with the work that it finds, so what commands took, and beside how much work,
@@ -29,6 +30,7 @@
 
 mod bound;
 mod floors;
+mod pacing;
 mod promises;
 mod tail;
 mod work;
@@ -37,8 +39,9 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
+use self::pacing::{Large, Pacing};
 use self::promises::Promises;
-pub use self::promises::{MANY, aim_changes, aim_ns, closest_aim_ns};
+pub use self::promises::{MANY, aim_changes, aim_ns, aims_ns, late_from_ns};
 use self::work::{ByKind, KINDS, Peak, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
@@ -102,6 +105,7 @@ pub(crate) struct Order {
     tenants: Vec<Tenant>,
     /// Work of best-effort tenants with the drive, and of those among them who were promised nothing.
     work: Work,
+    pacing: Pacing,
     unpromised: u64,
     /// Of the latter, what may go beyond the cap.
     most_unpromised: u64,
@@ -112,6 +116,8 @@ pub(crate) struct Order {
     /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
     due: Option<(u16, bool)>,
     goes_beside: bool,
+    /// Who was picked last is behind a floor.
+    is_for_floor: bool,
     /// When somebody was picked last.
     now: Nanos,
     /// What a weight of 1 counts as: more where somebody's is here in part.
@@ -138,11 +144,22 @@ struct Tenant {
     tag: u64,
     /// Its work with the drive.
     in_flight: ByKind<u64>,
+    /// Its last command was more than others may have, and whether it waits until the next may go.
+    is_large: bool,
+    is_paced: bool,
 }
 
 impl Default for Tenant {
     fn default() -> Self {
-        Self { is_guaranteed: false, weight: 0, part: 1.0, tag: 0, in_flight: [0; KINDS] }
+        Self {
+            is_guaranteed: false,
+            weight: 0,
+            part: 1.0,
+            tag: 0,
+            in_flight: [0; KINDS],
+            is_large: false,
+            is_paced: false,
+        }
     }
 }
 
@@ -161,12 +178,14 @@ impl Order {
             floors: Floors::new(),
             tenants: Vec::new(),
             work: Work::new(),
+            pacing: Pacing::new(),
             unpromised: 0,
             most_unpromised: 0,
             most_for_floors: 0,
             owed: 0,
             due: None,
             goes_beside: false,
+            is_for_floor: false,
             now: Nanos(0),
             weight_unit: 1,
         }
@@ -178,10 +197,11 @@ impl Order {
 
     #[inline]
     fn front(&mut self) -> Option<u16> {
-        self.goes_beside = false;
+        (self.goes_beside, self.is_for_floor) = (false, false);
         if let Some(tenant) = self.floors.front(self.now)
             && self.work.in_flight() < self.most_for_floors
         {
+            self.is_for_floor = true;
             return Some(tenant);
         }
         if let Some((tenant, beside)) = self.due.take_if(|_| self.work.has_room(self.now))
@@ -192,10 +212,13 @@ impl Order {
         }
         let guaranteed = self.guaranteed.front();
         let is_behind = self.owed >= 0;
+        if self.pacing.has_waiting() && (is_behind || self.pacing.is_open(self.now)) {
+            self.admit();
+        }
         if self.others.is_empty() || guaranteed.is_some() && !is_behind {
             return guaranteed;
         }
-        let other = self.others.front();
+        let other = self.other(is_behind);
         // Beyond the cap too, but not without end: it would be no bound.
         let is_little = self.unpromised < self.most_unpromised;
         let Self { work, floors, now, .. } = self;
@@ -208,10 +231,33 @@ impl Order {
         }
     }
 
+    /// Whose turn it is among those who were promised no latency.
+    #[inline]
+    fn other(&mut self, is_behind: bool) -> Option<u16> {
+        loop {
+            let other = self.others.front()?;
+            let tenant = &mut self.tenants[usize::from(other)];
+            if !tenant.is_large || is_behind || self.pacing.is_open(self.now) {
+                return Some(other);
+            }
+            tenant.is_paced = true;
+            self.others.remove(other);
+            self.pacing.wait(other);
+        }
+    }
+
+    fn admit(&mut self) {
+        if let Some(tenant) = self.pacing.admit() {
+            self.tenants[usize::from(tenant)].is_paced = false;
+            self.others.insert(tenant);
+        }
+    }
+
     fn set_weight(&mut self, tenant: u16) {
         let Tenant { weight, part, .. } = self.tenants[usize::from(tenant)];
         let weight = (f64::from(weight * self.weight_unit) * part).round() as u32;
         self.others.set_weight(tenant, weight);
+        self.pacing.set_weight(tenant, weight);
     }
 
     /// Of what a tenant asks for, that part is asked for here.
@@ -234,7 +280,7 @@ impl Order {
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
         let asked = weighted.map(|(at, tenant)| {
             let tag = others.tag_of(at as u16);
-            let asks = std::mem::replace(&mut tenant.tag, tag) != tag || others.waits(at as u16);
+            let asks = std::mem::replace(&mut tenant.tag, tag) != tag || others.waits(at as u16) || tenant.is_paced;
             if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
         });
         asked.reduce(|sum, weight| sum + weight)
@@ -276,6 +322,7 @@ impl Turns for Order {
             self.links.grow(len);
             self.others.grow(len);
             self.floors.grow(len);
+            self.pacing.grow(len);
         }
         // What it has in flight counts under its new terms.
         let in_flight = self.tenants[usize::from(tenant)].in_flight;
@@ -289,8 +336,9 @@ impl Turns for Order {
 
     fn forget(&mut self, tenant: u16) {
         self.others.forget(tenant);
+        self.pacing.forget(tenant);
         if let Some(it) = self.tenants.get_mut(usize::from(tenant)) {
-            (it.weight, it.part, it.tag) = (0, 1.0, 0);
+            (it.weight, it.part, it.tag, it.is_large) = (0, 1.0, 0, false);
             self.floors.set(tenant, Floor::default());
         }
     }
@@ -301,6 +349,10 @@ impl Turns for Order {
             (true, _, true) => self.guaranteed.push_back(&mut self.links, tenant),
             (false, true, _) => {
                 self.others.remove(tenant);
+                self.pacing.used(tenant);
+                if std::mem::take(&mut self.tenants[usize::from(tenant)].is_paced) {
+                    self.pacing.left(tenant);
+                }
                 self.floors.remove(tenant);
             }
             (false, _, true) => {
@@ -389,6 +441,9 @@ impl Evenkeel {
         let order = &mut self.flows.turns;
         (order.most_unpromised, order.most_for_floors) = (of_part(MOST_OWED.into()), of_part(self.config.lent()));
         order.work.allow(caps, self.part, now);
+        let (pace, part) = (self.promises.pace(), self.part.size().min(1.0));
+        let pace = if pace < 1.0 { pace * part } else { 1.0 };
+        order.pacing.set(pace, self.config.rate_iops * part, self.promises.long_units(&self.config));
     }
 }
 
@@ -411,7 +466,7 @@ impl ByFlow for Evenkeel {
                 // Who is behind already waits for room, which a completion makes.
                 let order = &self.flows.turns;
                 let next = Some(order.floors.next()).filter(|next| *next > now).unwrap_or(Nanos::MAX);
-                Next::WaitUntil(next.min(order.work.has_turn_after(now)))
+                Next::WaitUntil(next.min(order.work.has_turn_after(now)).min(order.pacing.opens_after(now)))
             }
             next => next,
         }
@@ -432,7 +487,14 @@ impl ByFlow for Evenkeel {
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);
         }
-        order.work.sent(kind, cost.into());
+        let is_large = cost >= order.pacing.least_cost() && order.work.is_more_than_all(kind, cost.into());
+        order.tenants[usize::from(tenant)].is_large = is_large;
+        order.pacing.used(tenant);
+        // One that is seldom there is no part of what is there all along.
+        let is_paced = is_large && !order.is_for_floor;
+        if !(is_paced && order.pacing.sent(Large { tenant, kind, cost }, order.now)) {
+            order.work.sent(kind, cost.into());
+        }
     }
 
     #[inline]
@@ -444,9 +506,11 @@ impl ByFlow for Evenkeel {
     }
 
     #[inline]
-    fn completing(&mut self, _: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, _: Nanos) {
-        let cost = u64::from(self.config.cost.of(op, len_bytes));
-        self.flows.turns.count(tenant.0, kind_of(op, len_bytes), cost, false);
+    fn completing(&mut self, _: HwqId, tenant: TenantSlot, op: Op, len_bytes: u64, now: Nanos) {
+        let cost = self.config.cost.of(op, len_bytes);
+        let order = &mut self.flows.turns;
+        order.count(tenant.0, kind_of(op, len_bytes), cost.into(), false);
+        order.pacing.completed(tenant.0, cost, now);
         if self.flows.turns.floors.has(tenant.0) {
             let is_ready = self.flows.is_ready(tenant.0);
             let order = &mut self.flows.turns;
@@ -462,11 +526,12 @@ impl ByFlow for Evenkeel {
 
     fn tell_demand(&mut self) -> Option<Demand> {
         let order = &mut self.flows.turns;
-        self.peak = order.work.turn_over();
+        let large = order.pacing.with_drive().map(|large| (large.kind, u64::from(large.cost)));
+        self.peak = Peak { large: order.pacing.turn_over(order.now), ..order.work.turn_over(large) };
         if self.peak.is_held {
             self.peak.lower_to(self.part.mean(self.peak.part));
         }
-        let Peak { units, part: used, is_held } = self.peak;
+        let Peak { units, part: used, is_held, .. } = self.peak;
         (self.level, self.pollers) = (f64::INFINITY, 1.0);
         // Where it has no best effort it is not to be told of parts either.
         self.part = Part::WHOLE;

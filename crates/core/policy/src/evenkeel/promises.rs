@@ -5,7 +5,7 @@ use io_model::{Nanos, TenantId};
 use super::EvenkeelConfig;
 use super::tail::{Allowed, Asked, Tail};
 use super::work::{ByKind, KINDS, Peak};
-use crate::by_target::TARGET_STEPS;
+use crate::by_target::{TARGET_STEPS, span_of};
 use crate::{Percentile, TenantReport};
 
 /// What is aimed at, of what the guest leaves of a target: what is learned is off by some hundredths.
@@ -13,14 +13,24 @@ const AIM: f64 = 0.9;
 /// What a guest adds to what a poller sees of a latency: an interrupt, and its driver.
 const GUEST: Nanos = Nanos(5_000);
 
-/// What is aimed at for a target at first and at least: latencies as a poller sees them, in ns.
+/// The same in more detail: what it adds to each command, and the mean of what comes on top, which is exponentially
+/// distributed. Fitted to the simulator's guests.
+const GUEST_AT_LEAST: Nanos = Nanos(4_000);
+const GUEST_MORE: Nanos = Nanos(4_000);
+
+/// What is aimed at for a target at first: latencies as a poller sees them, in ns.
 pub fn aim_ns(target: Nanos) -> f64 {
     leaves_ns(target) * AIM
 }
 
-/// The same at most.
-pub fn closest_aim_ns(target: Nanos) -> f64 {
-    leaves_ns(target) * CLOSEST
+/// The same at least and at most.
+pub fn aims_ns(target: Nanos) -> (f64, f64) {
+    (leaves_ns(target) * FARTHEST, leaves_ns(target) * CLOSEST)
+}
+
+/// From which latency on, as a poller sees it, that part (above 0, up to 1) of the commands is late for the guest: ns.
+pub fn late_from_ns(target: Nanos, part: f64) -> f64 {
+    target.0 as f64 - GUEST_AT_LEAST.0 as f64 + GUEST_MORE.0 as f64 * part.ln()
 }
 
 /// What the guest leaves of a target.
@@ -39,13 +49,27 @@ pub fn aim_changes(part: f64) -> f64 {
 
 /// Where fewer commands than that part of those that may be late are, the aim comes that much closer to the target, up
 /// to this part of it; where more than that part are, it goes back.
-const FEW_LATE: f64 = 0.3;
-const TOO_MANY_LATE: f64 = 0.8;
+const FEW_LATE: f64 = 0.6;
+const TOO_MANY_LATE: f64 = 0.9;
 const CLOSER: f64 = 1.01;
 const BACK: f64 = 0.98;
 const CLOSEST: f64 = 0.98;
+const FARTHEST: f64 = 0.6;
 /// Intervals over which that is judged, at least.
 const JUDGED: u32 = 10;
+
+/// A command that takes the drive this part of a target is what a cap may not help against.
+const LONG: f64 = 0.25;
+/// One that is so many times what others may have is one that a cap does not help against. How often there
+/// is one is changed so that as many commands are late as this part of those that may be: by a part of what is missing
+/// where that is little, for few commands tell it badly, and by these factors at most.
+const LARGE: f64 = 1.5;
+const PACED_FOR: f64 = 0.75;
+const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
+const DAMPED: f64 = 0.3;
+const MOST_SLOWER: f64 = 0.4;
+const MOST_FASTER: f64 = 2.0;
+const SLOWEST: f64 = 0.01;
 
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
@@ -79,7 +103,11 @@ struct Promise {
     target: Nanos,
     percentile: Percentile,
     asked: Asked,
+    /// Of the commands in each step of the target, those that are late for the guest.
+    late: [f64; TARGET_STEPS],
     judged: Judged,
+    /// The part of the time in which a command of others may be with the drive that is more than they may have.
+    pace: f64,
     /// Totals as last reported.
     seen: [u32; TARGET_STEPS],
     learned: ByKind<Learned>,
@@ -91,11 +119,17 @@ struct Promise {
 }
 
 /// What is counted until the aim is judged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Judged {
     intervals: u32,
     commands: f64,
     late: f64,
+    /// In all of them a command of others was much more than they may have.
+    is_large: bool,
+}
+
+impl Judged {
+    const NOTHING: Self = Self { intervals: 0, commands: 0.0, late: 0.0, is_large: true };
 }
 
 /// What a tenant's commands were seen to wait for others' of a kind.
@@ -149,6 +183,18 @@ impl Promises {
         self.is_active
     }
 
+    /// The part of the time in which a command may be with the drive that is more than others may have.
+    pub(super) fn pace(&self) -> f64 {
+        let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
+        active.map(|promise| promise.pace).fold(1.0, f64::min)
+    }
+
+    /// A command of that many reference commands may be one that a cap does not help against.
+    pub(super) fn long_units(&self, config: &EvenkeelConfig) -> f64 {
+        let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
+        active.map(|promise| promise.long_units(config)).fold(f64::INFINITY, f64::min)
+    }
+
     /// This tenant asks again: others have no more than its target lets them from now on.
     pub(super) fn awoken(&mut self, config: &EvenkeelConfig, tenant: TenantId) {
         let Ok(at) = self.of.binary_search_by_key(&tenant, |promise| promise.tenant) else { return };
@@ -163,9 +209,9 @@ impl Promises {
     pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], others: &Peak) {
         self.keep_up(config, reports);
         let told = reports.iter().filter(|report| report.class.promise().is_some());
-        let is_told_by = others.part >= 0.5;
+        let is_told_by = others.part >= 0.5 || others.large.is_some();
         for (promise, report) in self.of.iter_mut().zip(told) {
-            promise.hear(report, is_told_by.then_some(others));
+            promise.hear(config, report, is_told_by.then_some(others));
         }
         let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
         let allowed = active.map(|promise| promise.allows());
@@ -218,7 +264,9 @@ impl Promise {
             target,
             percentile,
             asked,
-            judged: Judged::default(),
+            late: late_parts(target),
+            judged: Judged::NOTHING,
+            pace: 1.0,
             seen: report.by_target,
             learned: std::array::from_fn(|_| learned()),
             rate: 0.0,
@@ -229,7 +277,7 @@ impl Promise {
     }
 
     /// `others`: what others had with the drive meanwhile; `None`: too little to learn from.
-    fn hear(&mut self, report: &TenantReport, others: Option<&Peak>) {
+    fn hear(&mut self, config: &EvenkeelConfig, report: &TenantReport, others: Option<&Peak>) {
         let mut counts = report.by_target;
         counts.iter_mut().zip(&self.seen).for_each(|(count, seen)| *count = count.wrapping_sub(*seen));
         self.seen = report.by_target;
@@ -245,8 +293,11 @@ impl Promise {
         self.rate += (f64::from(new) - self.rate) / f64::from(INTERVALS_PER_SECOND);
         let late = counts[FIRST_LATE..].iter().sum::<u32>();
         if let Some(others) = others {
-            self.aim(new, late);
-            self.learn(&counts, others);
+            let late = counts.iter().zip(&self.late).map(|(count, late)| f64::from(*count) * late).sum();
+            let is_long = others.units.iter().sum::<f64>() >= self.long_units(config);
+            let is_large = others.large.is_some() || is_long && self.load(others).1 > LARGE;
+            self.judge(new, late, is_large);
+            self.learn(counts, others);
         }
         let may_be = self.asked.late;
         let many = (may_be * MANY).min((1.0 + may_be) / 2.0);
@@ -254,24 +305,46 @@ impl Promise {
         self.brake = if is_broken { (self.brake * BRAKE).max(0.05) } else { (self.brake * RELEASE).min(1.0) };
     }
 
+    /// See [`Promises::long_units`].
+    fn long_units(&self, config: &EvenkeelConfig) -> f64 {
+        self.target.0 as f64 / 1e9 * config.rate_iops * LONG
+    }
+
     /// So many commands came, and so many of them late, while others might have had more.
-    fn aim(&mut self, new: u32, late: u32) {
-        let Judged { intervals, commands, late: seen } = &mut self.judged;
-        (*intervals, *commands, *seen) = (*intervals + 1, *commands + f64::from(new), *seen + f64::from(late));
+    /// `is_large`: a command of others was much more than they may have.
+    fn judge(&mut self, new: u32, late: f64, is_large: bool) {
+        let Judged { intervals, commands, late: seen, is_large: was_large } = &mut self.judged;
+        (*intervals, *commands, *seen) = (*intervals + 1, *commands + f64::from(new), *seen + late);
+        *was_large &= is_large;
         let may_be = *commands * self.asked.late;
-        if *intervals < JUDGED || may_be < LEAST_LATE {
+        if *intervals < JUDGED || may_be.max(*seen) < LEAST_LATE {
             return;
         }
-        let [least, most] = [aim_ns, closest_aim_ns].map(|of| of(self.target) / self.target.0.max(1) as f64);
-        self.asked.aim = (self.asked.aim * aim_changes(*seen / may_be)).clamp(least, most);
-        self.judged = Judged::default();
+        let part = *seen / may_be;
+        if *was_large {
+            let missing = (PACED_FOR / part).clamp(MOST_SLOWER, MOST_FASTER);
+            let changes = if LITTLE_MISSING.contains(&part) { missing.powf(DAMPED) } else { missing };
+            self.pace = (self.pace * changes).clamp(SLOWEST, 1.0);
+        }
+        let target_ns = self.target.0.max(1) as f64;
+        let (least, most) = aims_ns(self.target);
+        self.asked.aim = (self.asked.aim * aim_changes(part)).clamp(least / target_ns, most / target_ns);
+        self.judged = Judged::NOTHING;
+    }
+
+    /// What others had of each kind, in parts of what they may have of it, and of all.
+    fn load(&self, others: &Peak) -> (ByKind<f64>, f64) {
+        let loads: ByKind<f64> = std::array::from_fn(|kind| others.units[kind] / self.learned[kind].allowed.units);
+        (loads, loads.iter().sum())
     }
 
     /// What commands waited is laid to each kind by what it was expected to be of that.
-    fn learn(&mut self, counts: &[u32; TARGET_STEPS], others: &Peak) {
+    fn learn(&mut self, mut counts: [u32; TARGET_STEPS], others: &Peak) {
         let asked = self.asked;
-        let loads: ByKind<f64> = std::array::from_fn(|kind| others.units[kind] / self.learned[kind].allowed.units);
-        let load = loads.iter().sum::<f64>();
+        if let Some(part) = others.large {
+            forget_slowest(&mut counts, part);
+        }
+        let (loads, load) = self.load(others);
         let least = LEAST_LATE / asked.late;
         let most = (self.rate * f64::from(INTERVALS_PER_SECOND)).max(least);
         for (kind, learned) in self.learned.iter_mut().enumerate().filter(|(kind, _)| loads[*kind] > 0.0) {
@@ -285,7 +358,7 @@ impl Promise {
             // what they might have had does no harm either, as far as is known. Until it did.
             let is_tried = reaches < asked.aim && learned.rest.left == 0;
             let beside = units * load * if is_tried { others.part.recip().max(1.0) } else { 1.0 };
-            learned.tail.learn(counts, beside, (part, learned.memory));
+            learned.tail.learn(&counts, beside, (part, learned.memory));
             learned.allowed = learned.tail.allows(&asked, units);
         }
     }
@@ -293,6 +366,30 @@ impl Promise {
     /// Reference commands of each kind that others may have with the drive for its sake.
     fn allows(&self) -> ByKind<f64> {
         std::array::from_fn(|kind| self.learned[kind].allowed.units * self.brake)
+    }
+}
+
+/// Of the commands that end in each step of a target, the part that is late once the guest has added its own.
+fn late_parts(target: Nanos) -> [f64; TARGET_STEPS] {
+    const PARTS: usize = 8;
+    let late = |takes: f64| {
+        let beyond_ns = takes * target.0 as f64 - late_from_ns(target, 1.0);
+        (beyond_ns / GUEST_MORE.0 as f64).exp().min(1.0)
+    };
+    std::array::from_fn(|step| {
+        let (from, to) = span_of(step);
+        let takes = |part: usize| from + (to - from) * (part as f64 + 0.5) / PARTS as f64;
+        (0..PARTS).map(|part| late(takes(part))).sum::<f64>() / PARTS as f64
+    })
+}
+
+/// Those that met a command that is more than others may have are that part of all: the slowest ones.
+fn forget_slowest(counts: &mut [u32; TARGET_STEPS], part: f64) {
+    let mut left = (counts.iter().sum::<u32>() as f64 * part).round() as u32;
+    for count in counts.iter_mut().rev() {
+        let less = left.min(*count);
+        *count -= less;
+        left -= less;
     }
 }
 
@@ -327,7 +424,7 @@ mod tests {
             };
             (report.by_target[2], report.by_target[FIRST_LATE]) = (interval * 2_000, interval * late);
             let units = [10.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-            promises.learn(&config, &[report], &Peak { units, part: 1.0, is_held: true });
+            promises.learn(&config, &[report], &Peak { units, part: 1.0, ..Peak::NONE });
         }
         promises.of[0].asked.aim * TARGET.0 as f64 / leaves_ns(TARGET)
     }
@@ -339,8 +436,49 @@ mod tests {
         // A tenth of those that may be, and then all of them, counted from 0 again.
         assert!((aim(1..500, 2, &mut promises) - CLOSEST).abs() < 1e-9);
         promises.of[0].seen = [0; TARGET_STEPS];
-        assert!((aim(0..500, 20, &mut promises) - AIM).abs() < 1e-9);
-        // Half of them: it stays.
-        assert!((aim(0..500, 10, &mut Promises::new()) - AIM).abs() < 1e-9);
+        assert!((aim(0..900, 20, &mut promises) - FARTHEST).abs() < 1e-9);
+        // Three quarters of them: it stays.
+        assert!((aim(0..500, 14, &mut Promises::new()) - AIM).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_guest_makes_some_commands_late_that_were_not() {
+        let late = late_parts(Nanos::from_micros(100));
+        assert!(late[..4].iter().all(|part| *part < 0.02) && late[FIRST_LATE..].iter().all(|part| *part == 1.0));
+        assert!(late.is_sorted() && (0.5..1.0).contains(&late[FIRST_LATE - 1]), "{late:?}");
+    }
+
+    #[test]
+    fn the_slowest_commands_are_forgotten_and_no_others() {
+        let mut counts = [0; TARGET_STEPS];
+        (counts[1], counts[5], counts[15]) = (90, 6, 4);
+        forget_slowest(&mut counts, 0.07);
+        assert_eq!((counts[1], counts[5], counts[15]), (90, 3, 0));
+        forget_slowest(&mut counts, 1.0);
+        assert_eq!(counts, [0; TARGET_STEPS]);
+    }
+
+    /// The pace after so many intervals in each of which so many of 2,000 commands are late beside one that is eight
+    /// times what others may have.
+    fn pace(intervals: std::ops::Range<u32>, late: u32, promises: &mut Promises) -> f64 {
+        let config = EvenkeelConfig::p5800x();
+        for interval in intervals {
+            let mut report = TenantReport::new(TenantId(1), Class::guaranteed(Some(TARGET)));
+            (report.by_target[0], report.by_target[TARGET_STEPS - 1]) = (interval * 2_000, interval * late);
+            let units = std::array::from_fn(|kind| if kind == KINDS - 1 { 500.0 } else { 0.0 });
+            let large = (promises.pace() < 1.0).then_some(0.1);
+            promises.learn(&config, &[report], &Peak { units, part: 8.0, large, ..Peak::NONE });
+        }
+        promises.pace()
+    }
+
+    #[test]
+    fn commands_that_are_more_than_others_may_have_are_there_less_often_until_few_are_late() {
+        assert_eq!(pace(0..JUDGED + 1, 14, &mut Promises::new()), 1.0, "no more than may be");
+        let mut promises = Promises::new();
+        assert_eq!(pace(0..JUDGED + 1, 60, &mut promises), MOST_SLOWER);
+        assert_eq!(pace(0..1_000, 200, &mut promises), SLOWEST);
+        promises.of[0].seen = [0; TARGET_STEPS];
+        assert_eq!(pace(0..1_000, 0, &mut promises), 1.0);
     }
 }

@@ -33,10 +33,13 @@ pub(super) struct Peak {
     pub(super) part: f64,
     /// They had all that they might here.
     pub(super) is_held: bool,
+    /// For which part of the interval a command was there on top that is more than they may have; `None`: there is no
+    /// pause between such.
+    pub(super) large: Option<f64>,
 }
 
 impl Peak {
-    pub(super) const NONE: Self = Self { units: [0.0; KINDS], part: 0.0, is_held: false };
+    pub(super) const NONE: Self = Self { units: [0.0; KINDS], part: 0.0, is_held: false, large: None };
 
     /// They had but that part of what they might have had on the drive.
     pub(super) fn lower_to(&mut self, part: f64) {
@@ -127,6 +130,12 @@ impl Work {
         self.is_empty() && !self.gate.is_shut()
     }
 
+    /// Whether such a command is more than all that others may have.
+    #[inline]
+    pub(super) fn is_more_than_all(&self, kind: usize, cost: u64) -> bool {
+        cost.saturating_mul(self.takes[kind]) > ALL
+    }
+
     /// When there may be room although nothing ends. One that has come is for nobody: who waits for room looked.
     pub(super) fn has_turn_after(&self, now: Nanos) -> Nanos {
         self.gate.turn_at().filter(|at| *at > now).unwrap_or(Nanos::MAX)
@@ -153,11 +162,15 @@ impl Work {
         self.gate = Gate::new(part, self.grain(), now, |part| ((ALL as f64 * part) as u64).saturating_sub(overdraft));
     }
 
-    /// An interval ended. The next one begins with [`allow`](Self::allow).
-    pub(super) fn turn_over(&mut self) -> Peak {
+    /// An interval ended. The next one begins with [`allow`](Self::allow). `without`: what is there of a kind and was
+    /// not told as sent.
+    pub(super) fn turn_over(&mut self, without: Option<(usize, u64)>) -> Peak {
         let sent = std::mem::take(&mut self.sent);
         let commands = std::mem::take(&mut self.commands);
-        let seen: ByKind<f64> = std::array::from_fn(|kind| (sent[kind] + self.in_flight[kind]) as f64);
+        let mut seen: ByKind<f64> = std::array::from_fn(|kind| (sent[kind] + self.in_flight[kind]) as f64);
+        if let Some((kind, cost)) = without {
+            seen[kind] = (seen[kind] - cost as f64).max(0.0);
+        }
         let sum = seen.iter().sum::<f64>();
         if sum > 0.0 {
             self.mix = seen.map(|work| work / sum);
@@ -171,6 +184,7 @@ impl Work {
             units: seen.map(|work| work * scale / f64::from(COST_UNIT)),
             part: self.peak as f64 / ALL as f64,
             is_held: self.gate.is_reached_by(self.peak),
+            ..Peak::NONE
         }
     }
 
@@ -220,7 +234,7 @@ mod tests {
         assert!(!work.has_room(NOW), "half of each");
         work.count(READ, u64::from(COST_UNIT), false);
         assert!(work.has_room(NOW));
-        let peak = work.turn_over();
+        let peak = work.turn_over(None);
         assert!((peak.part - 1.0).abs() < 1e-6, "{peak:?}");
         assert!(peak.units[READ] > 4.0 && peak.units[LONG_WRITE] > 1.5, "{peak:?}");
     }
@@ -243,7 +257,7 @@ mod tests {
         (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, true));
         assert!(!work.has_room(NOW));
         (0..3).for_each(|_| work.count(LONG_WRITE, u64::MAX / 4, false));
-        work.turn_over();
+        work.turn_over(None);
         work.allow([10.0; KINDS], Part::WHOLE, NOW);
         assert!(work.has_room(NOW));
     }
