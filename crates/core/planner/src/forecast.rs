@@ -295,8 +295,8 @@ mod tests {
         let seen: Vec<_> = [30, 40, 50, 60, 80].map(others).to_vec();
         assert!(seen.windows(2).all(|pair| pair[1].1 >= pair[0].1), "{seen:?}");
         for (of_target, _, limited_by) in &seen[1..3] {
-            // The policy aims at 0.9 of what the guest leaves of it.
-            assert!((0.85..=0.95).contains(of_target) && *limited_by == LimitedBy::Throttle, "{seen:?}");
+            // The policy leaves room for what guests add now and then, which this one does not.
+            assert!((0.75..=0.95).contains(of_target) && *limited_by == LimitedBy::Throttle, "{seen:?}");
         }
     }
 

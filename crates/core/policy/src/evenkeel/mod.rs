@@ -116,8 +116,6 @@ pub(crate) struct Order {
     /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
     due: Option<(u16, bool)>,
     goes_beside: bool,
-    /// Who was picked last is behind a floor.
-    is_for_floor: bool,
     /// When somebody was picked last.
     now: Nanos,
     /// What a weight of 1 counts as: more where somebody's is here in part.
@@ -185,7 +183,6 @@ impl Order {
             owed: 0,
             due: None,
             goes_beside: false,
-            is_for_floor: false,
             now: Nanos(0),
             weight_unit: 1,
         }
@@ -197,11 +194,10 @@ impl Order {
 
     #[inline]
     fn front(&mut self) -> Option<u16> {
-        (self.goes_beside, self.is_for_floor) = (false, false);
+        self.goes_beside = false;
         if let Some(tenant) = self.floors.front(self.now)
             && self.work.in_flight() < self.most_for_floors
         {
-            self.is_for_floor = true;
             return Some(tenant);
         }
         if let Some((tenant, beside)) = self.due.take_if(|_| self.work.has_room(self.now))
@@ -487,12 +483,13 @@ impl ByFlow for Evenkeel {
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);
         }
-        let is_large = cost >= order.pacing.least_cost() && order.work.is_more_than_all(kind, cost.into());
+        // A floor is a promise too.
+        let is_large =
+            !has_floor && cost >= order.pacing.least_cost() && order.work.is_more_than_all(kind, cost.into());
         order.tenants[usize::from(tenant)].is_large = is_large;
         order.pacing.used(tenant);
         // One that is seldom there is no part of what is there all along.
-        let is_paced = is_large && !order.is_for_floor;
-        if !(is_paced && order.pacing.sent(Large { tenant, kind, cost }, order.now)) {
+        if !(is_large && order.pacing.sent(Large { tenant, kind, cost }, order.now)) {
             order.work.sent(kind, cost.into());
         }
     }

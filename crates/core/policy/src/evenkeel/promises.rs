@@ -54,7 +54,7 @@ const TOO_MANY_LATE: f64 = 0.9;
 const CLOSER: f64 = 1.01;
 const BACK: f64 = 0.98;
 const CLOSEST: f64 = 0.98;
-const FARTHEST: f64 = 0.6;
+const FARTHEST: f64 = 0.8;
 /// Intervals over which that is judged, at least.
 const JUDGED: u32 = 10;
 
