@@ -142,22 +142,13 @@ struct Tenant {
     tag: u64,
     /// Its work with the drive.
     in_flight: ByKind<u64>,
-    /// Its last command was more than others may have, and whether it waits until the next may go.
+    /// Its last command was more than others may have.
     is_large: bool,
-    is_paced: bool,
 }
 
 impl Default for Tenant {
     fn default() -> Self {
-        Self {
-            is_guaranteed: false,
-            weight: 0,
-            part: 1.0,
-            tag: 0,
-            in_flight: [0; KINDS],
-            is_large: false,
-            is_paced: false,
-        }
+        Self { is_guaranteed: false, weight: 0, part: 1.0, tag: 0, in_flight: [0; KINDS], is_large: false }
     }
 }
 
@@ -208,8 +199,11 @@ impl Order {
         }
         let guaranteed = self.guaranteed.front();
         let is_behind = self.owed >= 0;
-        if self.pacing.has_waiting() && (is_behind || self.pacing.is_open(self.now)) {
-            self.admit();
+        if self.pacing.has_waiting()
+            && (is_behind || self.pacing.is_open(self.now))
+            && let Some(tenant) = self.pacing.admit()
+        {
+            self.others.insert(tenant);
         }
         if self.others.is_empty() || guaranteed.is_some() && !is_behind {
             return guaranteed;
@@ -232,20 +226,11 @@ impl Order {
     fn other(&mut self, is_behind: bool) -> Option<u16> {
         loop {
             let other = self.others.front()?;
-            let tenant = &mut self.tenants[usize::from(other)];
-            if !tenant.is_large || is_behind || self.pacing.is_open(self.now) {
+            if !self.tenants[usize::from(other)].is_large || is_behind || self.pacing.is_open(self.now) {
                 return Some(other);
             }
-            tenant.is_paced = true;
             self.others.remove(other);
             self.pacing.wait(other);
-        }
-    }
-
-    fn admit(&mut self) {
-        if let Some(tenant) = self.pacing.admit() {
-            self.tenants[usize::from(tenant)].is_paced = false;
-            self.others.insert(tenant);
         }
     }
 
@@ -272,11 +257,12 @@ impl Order {
 
     /// The weight of those who sent something since this was last asked, or want to. `None`: all are guaranteed.
     fn active_weight(&mut self) -> Option<f64> {
-        let Self { tenants, others, .. } = self;
+        let Self { tenants, others, pacing, .. } = self;
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
         let asked = weighted.map(|(at, tenant)| {
             let tag = others.tag_of(at as u16);
-            let asks = std::mem::replace(&mut tenant.tag, tag) != tag || others.waits(at as u16) || tenant.is_paced;
+            let waits = others.waits(at as u16) || pacing.has(at as u16);
+            let asks = std::mem::replace(&mut tenant.tag, tag) != tag || waits;
             if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
         });
         asked.reduce(|sum, weight| sum + weight)
@@ -345,10 +331,7 @@ impl Turns for Order {
             (true, _, true) => self.guaranteed.push_back(&mut self.links, tenant),
             (false, true, _) => {
                 self.others.remove(tenant);
-                self.pacing.used(tenant);
-                if std::mem::take(&mut self.tenants[usize::from(tenant)].is_paced) {
-                    self.pacing.left(tenant);
-                }
+                self.pacing.left(tenant);
                 self.floors.remove(tenant);
             }
             (false, _, true) => {

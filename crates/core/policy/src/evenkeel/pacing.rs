@@ -97,6 +97,11 @@ impl Pacing {
         !self.waiting.is_empty()
     }
 
+    /// Whether it waits.
+    pub(super) fn has(&self, tenant: u16) -> bool {
+        self.waiting.waits(tenant)
+    }
+
     pub(super) fn wait(&mut self, tenant: u16) {
         self.used(tenant);
         self.waiting.insert(tenant);
@@ -111,7 +116,7 @@ impl Pacing {
         self.admitted.inspect(|tenant| self.waiting.remove(*tenant))
     }
 
-    /// It sent something, or has nothing to send any more.
+    /// It sent something.
     #[inline]
     pub(super) fn used(&mut self, tenant: u16) {
         self.admitted.take_if(|admitted| *admitted == tenant);
@@ -119,6 +124,7 @@ impl Pacing {
 
     /// It has nothing to send any more.
     pub(super) fn left(&mut self, tenant: u16) {
+        self.used(tenant);
         self.waiting.remove(tenant);
     }
 

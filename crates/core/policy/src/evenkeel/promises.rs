@@ -183,16 +183,19 @@ impl Promises {
         self.is_active
     }
 
+    /// Of tenants that asked for something within a second.
+    fn active(&self) -> impl Iterator<Item = &Promise> {
+        self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND)
+    }
+
     /// The part of the time in which a command may be with the drive that is more than others may have.
     pub(super) fn pace(&self) -> f64 {
-        let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
-        active.map(|promise| promise.pace).fold(1.0, f64::min)
+        self.active().map(|promise| promise.pace).fold(1.0, f64::min)
     }
 
     /// A command of that many reference commands may be one that a cap does not help against.
     pub(super) fn long_units(&self, config: &EvenkeelConfig) -> f64 {
-        let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
-        active.map(|promise| promise.long_units(config)).fold(f64::INFINITY, f64::min)
+        self.active().map(|promise| promise.long_units(config)).fold(f64::INFINITY, f64::min)
     }
 
     /// This tenant asks again: others have no more than its target lets them from now on.
@@ -213,8 +216,7 @@ impl Promises {
         for (promise, report) in self.of.iter_mut().zip(told) {
             promise.hear(config, report, is_told_by.then_some(others));
         }
-        let active = self.of.iter().filter(|promise| promise.quiet < INTERVALS_PER_SECOND);
-        let allowed = active.map(|promise| promise.allows());
+        let allowed = self.active().map(|promise| promise.allows());
         let allowed = allowed.reduce(|least, other| std::array::from_fn(|kind| least[kind].min(other[kind])));
         self.is_active = allowed.is_some();
         for (level, allowed) in self.levels.iter_mut().zip(allowed.into_iter().flatten()) {
