@@ -132,6 +132,14 @@ pub struct TenantReport {
     pub submitted: u64,
     /// Commands completed since it was attached.
     pub completed: u64,
+    /// Of these, reads and writes, and their bytes.
+    pub reads: u64,
+    /// See [`reads`](Self::reads).
+    pub writes: u64,
+    /// See [`reads`](Self::reads).
+    pub read_bytes: u64,
+    /// See [`reads`](Self::reads).
+    pub write_bytes: u64,
     /// Of these, how many took longer than the tenant's own latency target; 0 without a target.
     pub violations: u64,
     /// Commands completed since it was attached, by the [step](target_step) of its target; 0 without a target. They
@@ -153,6 +161,10 @@ impl TenantReport {
             class,
             submitted: 0,
             completed: 0,
+            reads: 0,
+            writes: 0,
+            read_bytes: 0,
+            write_bytes: 0,
             violations: 0,
             by_target: [0; TARGET_STEPS],
             mean_latency: Nanos(0),

@@ -84,6 +84,10 @@ impl AddAssign for Counters {
 pub(crate) struct Recent {
     submitted: u64,
     completed: u64,
+    reads: u64,
+    writes: u64,
+    read_bytes: u64,
+    write_bytes: u64,
     violations: u64,
     by_target: [u32; TARGET_STEPS],
     count: u64,
@@ -95,6 +99,10 @@ impl AddAssign for Recent {
     fn add_assign(&mut self, other: Self) {
         self.submitted += other.submitted;
         self.completed += other.completed;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.read_bytes += other.read_bytes;
+        self.write_bytes += other.write_bytes;
         self.violations += other.violations;
         self.by_target.iter_mut().zip(other.by_target).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
         self.count += other.count;
@@ -111,6 +119,10 @@ impl Recent {
             class: probe.class(),
             submitted: self.submitted,
             completed: self.completed,
+            reads: self.reads,
+            writes: self.writes,
+            read_bytes: self.read_bytes,
+            write_bytes: self.write_bytes,
             violations: self.violations,
             by_target: self.by_target,
             mean_latency: Nanos(self.sum_ns.checked_div(self.count).unwrap_or(0)),
@@ -361,6 +373,10 @@ impl Probe {
         Recent {
             submitted,
             completed,
+            reads: self.reads.get(),
+            writes: self.writes.get(),
+            read_bytes: self.read_bytes.get(),
+            write_bytes: self.write_bytes.get(),
             violations: self.violations.get(),
             by_target: self.by_target.each_ref().map(|count| count.load(Ordering::Relaxed)),
             count,

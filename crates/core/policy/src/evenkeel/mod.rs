@@ -8,6 +8,7 @@
 //! | `floors` | what best-effort tenants get at least |
 //! | `tail` | what is learned for that: how long commands take beside others' work |
 //! | `work` | what others have with the drive, by kinds of command |
+//! | `owed` | what those who were promised nothing get in any case |
 //! | `pacing` | commands that are more than others may have |
 //!
 //! A cap on the work in flight is the lever, as in [`K2`](crate::K2) and [`Lpns`](crate::Lpns); what is ours is where
@@ -30,6 +31,7 @@
 
 mod bound;
 mod floors;
+mod owed;
 mod pacing;
 mod promises;
 mod tail;
@@ -39,6 +41,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
+use self::owed::{LEAST_PART, MOST_OWED, Owed, Sender};
 use self::pacing::{Large, Pacing};
 use self::promises::Promises;
 pub use self::promises::{MANY, aim_changes, aim_ns, aims_ns, late_from_ns};
@@ -103,16 +106,12 @@ pub(crate) struct Order {
     others: Fair,
     floors: Floors,
     tenants: Vec<Tenant>,
-    /// Work of best-effort tenants with the drive, and of those among them who were promised nothing.
+    /// Work of best-effort tenants with the drive.
     work: Work,
     pacing: Pacing,
-    unpromised: u64,
-    /// Of the latter, what may go beyond the cap.
-    most_unpromised: u64,
     /// Who is behind a floor waits with us while there is so much of all: where floors don't fit, it is to be shared.
     most_for_floors: u64,
-    /// What those who were promised nothing may send whatever others ask for, in [`LEAST_PART`]ths of work.
-    owed: i64,
+    owed: Owed,
     /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
     due: Option<(u16, bool)>,
     goes_beside: bool,
@@ -120,16 +119,14 @@ pub(crate) struct Order {
     now: Nanos,
     /// What a weight of 1 counts as: more where somebody's is here in part.
     weight_unit: u32,
+    /// Of the weight of those who asked, the part of those whose commands are more than others may have; 1: nobody's.
+    large_share: f64,
 }
 
-/// Whatever others were promised and ask for, those who were promised nothing may send this part of the work.
-const LEAST_PART: u32 = 64;
 /// Offers of room at an HWQ that guaranteed tenants keep full, up to the one that they have in any case.
 const OFFERS: u32 = 4;
 /// What others may have at most, in multiples of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
-/// As much of it as is saved for them: reference commands.
-const MOST_OWED: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
@@ -168,14 +165,13 @@ impl Order {
             tenants: Vec::new(),
             work: Work::new(),
             pacing: Pacing::new(),
-            unpromised: 0,
-            most_unpromised: 0,
             most_for_floors: 0,
-            owed: 0,
+            owed: Owed::new(),
             due: None,
             goes_beside: false,
             now: Nanos(0),
             weight_unit: 1,
+            large_share: 1.0,
         }
     }
 
@@ -198,7 +194,7 @@ impl Order {
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
-        let is_behind = self.owed >= 0;
+        let is_behind = self.owed.is_behind();
         if self.pacing.has_waiting()
             && (is_behind || self.pacing.is_open(self.now))
             && let Some(tenant) = self.pacing.admit()
@@ -209,11 +205,9 @@ impl Order {
             return guaranteed;
         }
         let other = self.other(is_behind);
-        // Beyond the cap too, but not without end: it would be no bound.
-        let is_little = self.unpromised < self.most_unpromised;
-        let Self { work, floors, now, .. } = self;
+        let Self { work, floors, owed, now, .. } = self;
         let goes = |work: &mut Work, tenant: u16| {
-            work.may_start() || is_behind && !floors.has(tenant) && (is_little || work.has_room(*now))
+            work.may_start() || is_behind && !floors.has(tenant) && (owed.has_room() || work.has_room(*now))
         };
         match guaranteed {
             Some(tenant) => other.filter(|tenant| goes(work, *tenant)).or(Some(tenant)),
@@ -259,13 +253,17 @@ impl Order {
     fn active_weight(&mut self) -> Option<f64> {
         let Self { tenants, others, pacing, .. } = self;
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
-        let asked = weighted.map(|(at, tenant)| {
+        let (mut all, mut large) = (None, 0.0);
+        for (at, tenant) in weighted {
             let tag = others.tag_of(at as u16);
             let waits = others.waits(at as u16) || pacing.has(at as u16);
             let asks = std::mem::replace(&mut tenant.tag, tag) != tag || waits;
-            if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
-        });
-        asked.reduce(|sum, weight| sum + weight)
+            let weight = if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 };
+            *all.get_or_insert(0.0) += weight;
+            large += if tenant.is_large { weight } else { 0.0 };
+        }
+        self.large_share = all.filter(|all| *all > 0.0 && large > 0.0).map_or(1.0, |all| large / all);
+        all
     }
 
     /// Work of a tenant that goes to the drive (`true`) or comes back.
@@ -277,22 +275,9 @@ impl Order {
         if !it.is_guaranteed {
             self.work.count(kind, cost, goes);
             if !self.floors.has(tenant) {
-                let sum = self.unpromised;
-                self.unpromised = if goes { sum + cost } else { sum.saturating_sub(cost) };
+                self.owed.count(cost, goes);
             }
         }
-    }
-}
-
-impl Order {
-    /// A command was sent: a part of it is owed to those who were promised nothing, or it is one of theirs.
-    #[inline]
-    fn owe(&mut self, cost: u32, is_theirs: bool) {
-        let cost = i64::from(cost);
-        let least = -cost * i64::from(LEAST_PART);
-        let owed = self.owed + cost + if is_theirs { least } else { 0 };
-        // What they had while nobody else asked is not held against them.
-        self.owed = if is_theirs { owed.max(least) } else { owed.min(i64::from(LEAST_PART * MOST_OWED * COST_UNIT)) };
     }
 }
 
@@ -353,7 +338,7 @@ impl Turns for Order {
     fn is_due(&mut self, tenant: u16, offers: u32) -> bool {
         // What is owed may all be had at other HWQs.
         let beside = offers >= OFFERS;
-        let is_due = beside || self.owed >= 0;
+        let is_due = beside || self.owed.is_behind();
         if is_due {
             self.due = Some((tenant, beside));
         }
@@ -409,7 +394,7 @@ impl Evenkeel {
 
     /// What best-effort tenants may have with the drive at most, if they are held.
     fn most(&self) -> Option<f64> {
-        let caps = self.promises.caps(&self.config).into_iter().fold(f64::from(MOST_OWED), f64::max);
+        let caps = self.promises.caps(&self.config).into_iter().fold(self.flows.turns.owed.most_units(), f64::max);
         let floors = if self.flows.turns.floors.is_empty() { 0.0 } else { self.config.lent() };
         self.promises.is_active().then_some(caps.max(floors))
     }
@@ -418,11 +403,13 @@ impl Evenkeel {
         let caps = self.caps();
         let of_part = |units: f64| ((units * f64::from(COST_UNIT) * self.part.size()) as u64).max(1);
         let order = &mut self.flows.turns;
-        (order.most_unpromised, order.most_for_floors) = (of_part(MOST_OWED.into()), of_part(self.config.lent()));
+        order.most_for_floors = of_part(self.config.lent());
+        order.owed.allow(order.owed.most_units().min(self.found.told()) * self.part.size());
         order.work.allow(caps, self.part, now);
         let (pace, part) = (self.promises.pace(), self.part.size().min(1.0));
         let pace = if pace < 1.0 { pace * part } else { 1.0 };
-        order.pacing.set(pace, self.config.rate_iops * part, self.promises.long_units(&self.config));
+        let theirs_iops = self.config.rate_iops * part * order.large_share;
+        order.pacing.set(pace, theirs_iops, self.promises.long_units(&self.config));
     }
 }
 
@@ -457,11 +444,12 @@ impl ByFlow for Evenkeel {
         let order = &mut self.flows.turns;
         order.count(tenant, kind, cost.into(), true);
         if order.is_guaranteed(tenant) {
-            return order.owe(cost, false);
+            return order.owed.sent(cost, Sender::Guaranteed);
         }
         self.found.sent(cost);
         let has_floor = order.floors.has(tenant);
-        order.owe(cost, !has_floor && !order.goes_beside);
+        let is_promised = has_floor || order.goes_beside;
+        order.owed.sent(cost, if is_promised { Sender::Promised } else { Sender::Unpromised });
         order.others.charge(tenant, cost);
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);
@@ -538,6 +526,7 @@ impl ByFlow for Evenkeel {
     fn end_interval(&mut self, reports: &[TenantReport], now: Nanos) {
         self.promises.learn(&self.config, reports, &self.peak);
         self.flows.turns.floors.learn(now, self.peak.units.iter().sum());
+        self.flows.turns.owed.learn(&self.config.cost, reports, self.part.size().min(1.0));
         self.found.observe(reports, self.most());
         self.allow(now);
     }

@@ -63,13 +63,13 @@ const LONG: f64 = 0.25;
 /// One that is so many times what others may have is one that a cap does not help against. How often there
 /// is one is changed so that as many commands are late as this part of those that may be: by a part of what is missing
 /// where that is little, for few commands tell it badly, and by these factors at most.
-const LARGE: f64 = 1.5;
+const LARGE: f64 = 4.0;
 const PACED_FOR: f64 = 0.75;
 const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 const DAMPED: f64 = 0.3;
 const MOST_SLOWER: f64 = 0.4;
 const MOST_FASTER: f64 = 2.0;
-const SLOWEST: f64 = 0.01;
+const SLOWEST: f64 = 0.001;
 
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
@@ -299,7 +299,10 @@ impl Promise {
             let is_long = others.units.iter().sum::<f64>() >= self.long_units(config);
             let is_large = others.large.is_some() || is_long && self.load(others).1 > LARGE;
             self.judge(new, late, is_large);
-            self.learn(counts, others);
+            // The last command goes beyond a cap each time: what is waited beside that is waited beside the cap.
+            let mut others = *others;
+            others.lower_to(1.0);
+            self.learn(counts, &others);
         }
         let may_be = self.asked.late;
         let many = (may_be * MANY).min((1.0 + may_be) / 2.0);

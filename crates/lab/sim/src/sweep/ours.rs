@@ -234,7 +234,8 @@ pub(super) fn draw(seed: u64) -> Scenario {
         layout: *pick(&mut rng, &[Layout::Evenkeel, Layout::Mdev]),
         policy: PolicyConfig::Evenkeel(config),
         tenants,
-        warmup: Nanos::from_millis(1_000),
+        // What is learned from cold is learned by then.
+        warmup: Nanos::from_millis(2_000),
         duration: Nanos::from_millis(400),
         seed,
         starvation_limit: Nanos::from_millis(100),

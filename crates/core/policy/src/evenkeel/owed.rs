@@ -1,0 +1,171 @@
+//! What those who were promised nothing have in any case: a part of all work, whatever others ask for and wherever.
+
+use io_model::{Op, TenantId};
+
+use crate::TenantReport;
+use crate::cost::{COST_UNIT, Cost};
+
+/// They may send this part of the work.
+pub(super) const LEAST_PART: u32 = 64;
+/// As much of it as is saved for them, and may be with the drive beyond what others may have: reference commands, or
+/// more beside who has much more there.
+pub(super) const MOST_OWED: u32 = 16;
+
+/// Who sent a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    Guaranteed,
+    /// It was promised commands or bytes.
+    Promised,
+    Unpromised,
+}
+
+/// The account of one poller. Work is in cost ticks.
+#[derive(Debug)]
+pub(super) struct Owed {
+    /// What they may send, in [`LEAST_PART`]ths; below 0: they had more than their part. And as much as is saved.
+    owed: i64,
+    most_owed: i64,
+    /// What they have with the drive, and what may be there beyond the cap.
+    in_flight: u64,
+    most_in_flight: u64,
+    /// Sent here since the last interval, by guaranteed tenants and by them.
+    guaranteed: u64,
+    unpromised: u64,
+    /// What each guaranteed tenant did so far, at all pollers; as of the last interval, and scratch.
+    done: Vec<(TenantId, f64)>,
+    before: Vec<(TenantId, f64)>,
+    /// What guaranteed tenants had with the drive when the last interval ended.
+    guaranteed_in_flight: f64,
+}
+
+impl Owed {
+    pub(super) fn new() -> Self {
+        Self {
+            owed: 0,
+            most_owed: least_saved(),
+            in_flight: 0,
+            most_in_flight: 0,
+            guaranteed: 0,
+            unpromised: 0,
+            done: Vec::new(),
+            before: Vec::new(),
+            guaranteed_in_flight: 0.0,
+        }
+    }
+
+    /// They had less than their part.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.owed >= 0
+    }
+
+    /// Whether they may have more with the drive beyond the cap: not without end, or it would be no bound.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.in_flight < self.most_in_flight
+    }
+
+    /// A command was sent.
+    #[inline]
+    pub(super) fn sent(&mut self, cost: u32, by: Sender) {
+        let cost = i64::from(cost);
+        match by {
+            Sender::Guaranteed => self.guaranteed += cost as u64,
+            Sender::Unpromised => self.unpromised += cost as u64,
+            Sender::Promised => {}
+        }
+        let least = -cost * i64::from(LEAST_PART);
+        self.owed = match by {
+            // What they had while nobody else asked is not held against them.
+            Sender::Unpromised => (self.owed + cost + least).max(least),
+            _ => (self.owed + cost).min(self.most_owed),
+        };
+    }
+
+    /// Work of theirs that goes to the drive (`true`) or comes back.
+    #[inline]
+    pub(super) fn count(&mut self, cost: u64, goes: bool) {
+        self.in_flight = if goes { self.in_flight + cost } else { self.in_flight.saturating_sub(cost) };
+    }
+
+    /// An interval ended. Of what guaranteed tenants did at other pollers, which have none of those who are owed, they
+    /// are owed their part here too: `part` of what best effort may have is had here.
+    pub(super) fn learn(&mut self, cost: &Cost, reports: &[TenantReport], part: f64) {
+        std::mem::swap(&mut self.done, &mut self.before);
+        self.done.clear();
+        self.guaranteed_in_flight = 0.0;
+        let mut did = 0.0;
+        for report in reports.iter().filter(|report| report.class.is_guaranteed()) {
+            let done = done(cost, report);
+            if let Ok(at) = self.before.binary_search_by_key(&report.tenant, |(tenant, _)| *tenant) {
+                did += (done - self.before[at].1).max(0.0);
+            }
+            let in_flight = report.submitted.saturating_sub(report.completed) as f64;
+            self.guaranteed_in_flight += in_flight * done / report.completed.max(1) as f64;
+            self.done.push((report.tenant, done));
+        }
+        let elsewhere = (did - std::mem::take(&mut self.guaranteed) as f64).max(0.0) * part;
+        let had = std::mem::take(&mut self.unpromised) as f64 * f64::from(LEAST_PART);
+        self.most_owed = least_saved().max(elsewhere as i64);
+        self.owed = (self.owed + (elsewhere - had).max(0.0) as i64).min(self.most_owed);
+    }
+
+    /// What may be with the drive beyond the cap, in reference commands.
+    pub(super) fn most_units(&self) -> f64 {
+        let of_guaranteed = self.guaranteed_in_flight / f64::from(LEAST_PART) / f64::from(COST_UNIT);
+        of_guaranteed.max(MOST_OWED.into())
+    }
+
+    /// So many reference commands of theirs may be with the drive beyond the cap.
+    pub(super) fn allow(&mut self, units: f64) {
+        self.most_in_flight = ((units * f64::from(COST_UNIT)) as u64).max(1);
+    }
+}
+
+fn least_saved() -> i64 {
+    i64::from(LEAST_PART * MOST_OWED * COST_UNIT)
+}
+
+/// What a tenant's commands cost so far, as far as their mean lengths tell.
+fn done(cost: &Cost, report: &TenantReport) -> f64 {
+    let of = |op: Op, count: u64, bytes: u64| {
+        bytes.checked_div(count).map_or(0.0, |len_bytes| count as f64 * f64::from(cost.of(op, len_bytes)))
+    };
+    of(Op::Read, report.reads, report.read_bytes) + of(Op::Write, report.writes, report.write_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Class, LpnsConfig};
+
+    /// Reports of a guaranteed tenant that has 256 writes of 128 KiB in flight and completed so many.
+    fn report(writes: u64) -> [TenantReport; 1] {
+        let report = TenantReport::new(TenantId(3), Class::guaranteed(None));
+        [TenantReport { submitted: writes + 256, completed: writes, writes, write_bytes: writes << 17, ..report }]
+    }
+
+    #[test]
+    fn what_guaranteed_tenants_do_at_other_pollers_is_owed_for_too() {
+        let (cost, mut owed) = (LpnsConfig::p5800x().cost, Owed::new());
+        owed.sent(COST_UNIT, Sender::Unpromised);
+        owed.learn(&cost, &report(1_000), 1.0);
+        assert!(!owed.is_behind(), "what was done before it was looked is nobody's");
+        owed.learn(&cost, &report(1_100), 1.0);
+        let each = cost.of(Op::Write, 128 << 10);
+        let of_these = 100 * each / LEAST_PART;
+        let mut sent = 0;
+        while owed.is_behind() {
+            owed.sent(COST_UNIT, Sender::Unpromised);
+            sent += COST_UNIT;
+        }
+        assert!(sent.abs_diff(of_these) <= 2 * COST_UNIT, "{sent} of {of_these}");
+        let beside = f64::from(256 * each / LEAST_PART / COST_UNIT);
+        assert!((owed.most_units() - beside).abs() < 1.0, "{} of {beside}", owed.most_units());
+        // Who had more than that is owed nothing.
+        (0..of_these / COST_UNIT).for_each(|_| owed.sent(COST_UNIT, Sender::Unpromised));
+        owed.learn(&cost, &report(1_200), 1.0);
+        assert!(!owed.is_behind());
+    }
+}
