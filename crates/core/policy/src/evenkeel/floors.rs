@@ -17,6 +17,8 @@ const PARTS_PER_TICK: u64 = 8 * PARTS_PER_NS;
 const MOST_BEHIND: u64 = 100_000_000 * PARTS_PER_NS;
 /// The same for who comes back from having nothing: what it did not ask for is not saved.
 const MOST_BEHIND_AWOKEN: u64 = 1_000_000 * PARTS_PER_NS;
+/// How far ahead it may be, or a command: what a tenant gets beyond its floor is not held against it.
+const MOST_AHEAD: u64 = 10_000_000 * PARTS_PER_NS;
 /// Intervals over which what a tenant gets is averaged.
 const AVERAGED: f64 = 10.0;
 /// A tenant that had nothing for that part of an interval did not ask for all it could get.
@@ -227,10 +229,12 @@ impl Floors {
         }
         let kept = &mut self.of[usize::from(tenant)];
         let most_behind = if std::mem::take(&mut kept.is_awoken) { MOST_BEHIND_AWOKEN } else { MOST_BEHIND };
-        let earliest = now.0.saturating_mul(PARTS_PER_NS).saturating_sub(most_behind);
+        let now = now.0.saturating_mul(PARTS_PER_NS);
+        let earliest = now.saturating_sub(most_behind);
         let (command, bytes) = (kept.per_command as f64 * self.slower, len_bytes as f64 * kept.per_byte * self.slower);
-        kept.command_clock = kept.command_clock.max(earliest) + command as u64;
-        kept.byte_clock = kept.byte_clock.max(earliest) + bytes as u64;
+        let moved = |clock: u64, by: u64| (clock.max(earliest) + by).min(now + MOST_AHEAD.max(by));
+        kept.command_clock = moved(kept.command_clock, command as u64);
+        kept.byte_clock = moved(kept.byte_clock, bytes as u64);
         if self.waiting.remove(tenant) {
             self.place(tenant);
         }
@@ -363,6 +367,15 @@ mod tests {
         let mut both = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 100 }]);
         let got = sent(&mut both, 0, (0, 1_000 * MS), 7_000, 4_096);
         assert!((25_600..25_640).contains(&without_margin(got)), "{got}");
+    }
+
+    #[test]
+    fn what_a_tenant_gets_beyond_its_floor_is_not_held_against_it() {
+        let mut one = floors(&[Floor { ios_per_sec: 1_000, mbytes_per_sec: 0 }]);
+        // Ten times its floor for a second, by its weight; then nothing but its floor.
+        (0..10_000).for_each(|at| one.charge(0, 4_096, Nanos(at * 100_000)));
+        let got = sent(&mut one, 0, (1_000 * MS, 1_100 * MS), 50_000, 4_096);
+        assert!((89..=92).contains(&got), "{got}");
     }
 
     fn without_margin(got: u64) -> u64 {

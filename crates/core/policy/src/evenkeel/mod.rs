@@ -114,13 +114,12 @@ pub(crate) struct Order {
     owed: Owed,
     /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
     due: Option<(u16, bool)>,
-    goes_beside: bool,
+    /// As what the command of a best-effort tenant goes whose turn it is.
+    goes_as: Sender,
     /// When somebody was picked last.
     now: Nanos,
     /// What a weight of 1 counts as: more where somebody's is here in part.
     weight_unit: u32,
-    /// Of the weight of those who asked, the part of those whose commands are more than others may have; 1: nobody's.
-    large_share: f64,
 }
 
 /// Offers of room at an HWQ that guaranteed tenants keep full, up to the one that they have in any case.
@@ -168,10 +167,9 @@ impl Order {
             most_for_floors: 0,
             owed: Owed::new(),
             due: None,
-            goes_beside: false,
+            goes_as: Sender::Unpromised,
             now: Nanos(0),
             weight_unit: 1,
-            large_share: 1.0,
         }
     }
 
@@ -181,7 +179,7 @@ impl Order {
 
     #[inline]
     fn front(&mut self) -> Option<u16> {
-        self.goes_beside = false;
+        self.goes_as = Sender::Promised;
         if let Some(tenant) = self.floors.front(self.now)
             && self.work.in_flight() < self.most_for_floors
         {
@@ -190,7 +188,9 @@ impl Order {
         if let Some((tenant, beside)) = self.due.take_if(|_| self.work.has_room(self.now))
             && self.others.waits(tenant)
         {
-            self.goes_beside = beside;
+            if !beside && !self.floors.has(tenant) {
+                self.goes_as = Sender::Unpromised;
+            }
             return Some(tenant);
         }
         let guaranteed = self.guaranteed.front();
@@ -204,15 +204,16 @@ impl Order {
         if self.others.is_empty() || guaranteed.is_some() && !is_behind {
             return guaranteed;
         }
-        let other = self.other(is_behind);
-        let Self { work, floors, owed, now, .. } = self;
-        let goes = |work: &mut Work, tenant: u16| {
-            work.may_start() || is_behind && !floors.has(tenant) && (owed.has_room() || work.has_room(*now))
-        };
-        match guaranteed {
-            Some(tenant) => other.filter(|tenant| goes(work, *tenant)).or(Some(tenant)),
-            None => other.filter(|tenant| work.has_room(*now) || goes(work, *tenant)),
+        let Some(other) = self.other(is_behind) else { return guaranteed };
+        if is_behind || !self.floors.has(other) {
+            self.goes_as = Sender::Unpromised;
         }
+        let Self { work, owed, now, .. } = self;
+        // Who is ahead of a floor goes as those who have none: they may wait behind it.
+        let goes = work.may_start()
+            || is_behind && (owed.has_room() || work.has_room(*now))
+            || guaranteed.is_none() && work.has_room(*now);
+        if goes { Some(other) } else { guaranteed }
     }
 
     /// Whose turn it is among those who were promised no latency.
@@ -253,17 +254,13 @@ impl Order {
     fn active_weight(&mut self) -> Option<f64> {
         let Self { tenants, others, pacing, .. } = self;
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
-        let (mut all, mut large) = (None, 0.0);
-        for (at, tenant) in weighted {
+        let asked = weighted.map(|(at, tenant)| {
             let tag = others.tag_of(at as u16);
             let waits = others.waits(at as u16) || pacing.has(at as u16);
             let asks = std::mem::replace(&mut tenant.tag, tag) != tag || waits;
-            let weight = if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 };
-            *all.get_or_insert(0.0) += weight;
-            large += if tenant.is_large { weight } else { 0.0 };
-        }
-        self.large_share = all.filter(|all| *all > 0.0 && large > 0.0).map_or(1.0, |all| large / all);
-        all
+            if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
+        });
+        asked.reduce(|sum, weight| sum + weight)
     }
 
     /// Work of a tenant that goes to the drive (`true`) or comes back.
@@ -408,8 +405,7 @@ impl Evenkeel {
         order.work.allow(caps, self.part, now);
         let (pace, part) = (self.promises.pace(), self.part.size().min(1.0));
         let pace = if pace < 1.0 { pace * part } else { 1.0 };
-        let theirs_iops = self.config.rate_iops * part * order.large_share;
-        order.pacing.set(pace, theirs_iops, self.promises.long_units(&self.config));
+        order.pacing.set(pace, self.config.rate_iops * part, self.promises.long_units(&self.config));
     }
 }
 
@@ -448,8 +444,7 @@ impl ByFlow for Evenkeel {
         }
         self.found.sent(cost);
         let has_floor = order.floors.has(tenant);
-        let is_promised = has_floor || order.goes_beside;
-        order.owed.sent(cost, if is_promised { Sender::Promised } else { Sender::Unpromised });
+        order.owed.sent(cost, order.goes_as);
         order.others.charge(tenant, cost);
         if has_floor {
             order.floors.charge(tenant, len_bytes, order.now);

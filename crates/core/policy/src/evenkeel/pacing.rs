@@ -8,8 +8,7 @@ use io_model::Nanos;
 use crate::cost::COST_UNIT;
 use crate::fair::Fair;
 
-/// All best-effort tenants together have that part of what the drive does at least; by weight, who sends such commands
-/// has its share of that.
+/// Who sends such commands has that part of what the drive does at least.
 const LEAST_PART: f64 = 0.01;
 /// A command that never ends holds others up for so long at most.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
@@ -68,8 +67,8 @@ impl Pacing {
         self.waiting.set_weight(tenant, weight);
     }
 
-    /// From now on: `part` as for this poller, of a drive that does so many reference commands in a second, for those
-    /// tenants. Commands of less than `least_units` have no pauses.
+    /// From now on: `part` as for this poller, of a drive that does so many reference commands in a second. Commands
+    /// of less than `least_units` have no pauses.
     pub(super) fn set(&mut self, part: f64, rate_iops: f64, least_units: f64) {
         (self.part, self.least_iops) = (part, rate_iops * LEAST_PART);
         self.least_cost = (least_units * f64::from(COST_UNIT)) as u32;

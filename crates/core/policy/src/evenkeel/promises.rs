@@ -69,7 +69,7 @@ const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 const DAMPED: f64 = 0.3;
 const MOST_SLOWER: f64 = 0.4;
 const MOST_FASTER: f64 = 2.0;
-const SLOWEST: f64 = 0.001;
+const SLOWEST: f64 = 0.01;
 
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
