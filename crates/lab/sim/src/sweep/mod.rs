@@ -185,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn nobody_starves_beside_a_floor_that_cannot_be_had() {
+        // A tenant had more than twice its floor until others were held back for another one's.
+        let held = check_ours(7_649);
+        assert!(held.is_ok(), "{}", held.err().map(|failure| failure.to_string()).unwrap_or_default());
+    }
+
+    #[test]
     fn what_is_drawn_for_our_own_policy_can_be_played() {
         for seed in 0..400 {
             let scenario = ours::draw(seed);
