@@ -120,6 +120,7 @@ mod tests {
             let tenant = Tenant {
                 name: "a".to_owned(),
                 class: Class::guaranteed(Some(Nanos::from_micros(100))),
+                floor: policy::Floor::default(),
                 priority: QueuePriority::High,
                 load: Load::Closed { depth: 1 },
                 read_share: 1.0,

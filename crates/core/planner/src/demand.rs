@@ -1,7 +1,7 @@
 //! What is asked of a drive, and of which one.
 
 use io_model::QueuePriority;
-use policy::Class;
+use policy::{Class, Floor};
 use ssd_model::Profile;
 
 /// How a tenant asks.
@@ -35,6 +35,8 @@ pub struct Tenant {
     pub name: String,
     /// The promise or the weight.
     pub class: Class,
+    /// What it gets at least while it asks for it, under a policy that keeps floors.
+    pub floor: Floor,
     /// Its priority under `wrr` and `drr`.
     pub priority: QueuePriority,
     /// How it asks.
@@ -48,8 +50,13 @@ pub struct Tenant {
 }
 
 impl Tenant {
+    /// Commands per second that its floor comes to.
+    pub(crate) fn floor_iops(&self) -> f64 {
+        self.floor.iops(self.mean_len_bytes())
+    }
+
     /// Mean length of its commands.
-    pub(crate) fn mean_len_bytes(&self) -> f64 {
+    pub fn mean_len_bytes(&self) -> f64 {
         self.sizes.iter().map(|size| size.part * size.len_bytes as f64).sum()
     }
 }

@@ -1,11 +1,43 @@
 //! Whether what best-effort tenants are to get at least fits on the drive, beside what others were promised.
 
-use policy::{Floor, PolicyConfig};
+use policy::{Class, Limits, PolicyConfig};
 
-use crate::{Load, Site, Tenant, Unmodelled, predict};
+use crate::forecast::check;
+use crate::model::Model;
+use crate::{Load, Site, Tenant, Unmodelled};
 
 /// What is less than that part of a floor does not keep it.
 const KEPT: f64 = 0.98;
+/// A drive that is busier than that with one tenant is what holds it back.
+const BUSY: f64 = 0.9;
+
+/// What is in the way of a floor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FloorObstacle {
+    /// Nothing.
+    None,
+    /// The tenant's own limits.
+    Limits,
+    /// It keeps too few commands outstanding, even with the drive to itself.
+    Depth {
+        /// How many.
+        depth: u32,
+        /// What it does with them then.
+        alone_iops: f64,
+    },
+    /// The same, beside what others were promised.
+    DepthBeside {
+        /// How many.
+        depth: u32,
+    },
+    /// The drive, even with nobody else on it.
+    DriveAlone {
+        /// What the drive does for it then.
+        alone_iops: f64,
+    },
+    /// Floors and targets of others: together they are more than the drive can do.
+    Others,
+}
 
 /// A floor, judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,6 +48,8 @@ pub struct FloorForecast {
     pub asked_iops: f64,
     /// Those that it is expected to get of them.
     pub got_iops: f64,
+    /// Why it gets no more.
+    pub obstacle: FloorObstacle,
 }
 
 impl FloorForecast {
@@ -30,68 +64,144 @@ impl FloorForecast {
 pub struct FloorsForecast {
     /// Each floor, in the order of the tenants.
     pub floors: Vec<FloorForecast>,
-    /// Guaranteed tenants, by index, whose targets can't be kept beside the floors alone.
+    /// Guaranteed tenants, by index, whose targets could be kept beside each other, and can't beside the floors.
     pub late: Vec<usize>,
 }
 
-/// Judges all `floors` (one for each tenant, empty or not). Who was promised nothing is left out: it can be held back
-/// as far as need be.
+/// Judges all floors under a policy that keeps them. Who was promised nothing is left out: it can be held back as far
+/// as need be. `limits`: what each tenant may do at most.
 ///
 /// # Errors
 /// A demand that the model does not know.
-pub fn judge_floors(site: &Site, tenants: &[Tenant], floors: &[Floor]) -> Result<FloorsForecast, Unmodelled> {
-    let asked = |tenant: &Tenant, floor: &Floor| {
-        let least = floor.iops(tenant.mean_len_bytes());
-        match tenant.load {
-            Load::Open { rate_iops } => rate_iops.min(least),
-            Load::Closed { .. } => least,
+pub fn judge_floors(
+    site: &Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    limits: &[Limits],
+) -> Result<FloorsForecast, Unmodelled> {
+    let each = tenants.iter().zip(limits).enumerate();
+    let with_floor = each.filter(|(_, (tenant, _))| !tenant.floor.is_empty());
+    let asked: Vec<Asked> = with_floor.map(|(at, (tenant, limits))| Asked::new(at, tenant, limits)).collect();
+    if asked.is_empty() || !policy.kind().keeps_floors() {
+        return Ok(FloorsForecast::default());
+    }
+    tenants.iter().try_for_each(check)?;
+    let targets: Vec<usize> = (0..tenants.len()).filter(|at| tenants[*at].class.is_guaranteed()).collect();
+    let beside = solve(site, policy, tenants, &targets, &asked);
+    let floors = (targets.len()..).zip(&asked).map(|(at, asked)| {
+        let tenant = &tenants[asked.tenant];
+        let got_iops = beside.means(at).iops.min(asked.iops);
+        let forecast =
+            FloorForecast { tenant: asked.tenant, asked_iops: asked.iops, got_iops, obstacle: FloorObstacle::None };
+        if forecast.is_kept() {
+            return forecast;
         }
+        let obstacle = match (obstacle_alone(site, policy, tenants, asked), tenant.load) {
+            (Some(obstacle), _) => obstacle,
+            (None, Load::Closed { depth }) if !beside.waits_for_turn(at) => FloorObstacle::DepthBeside { depth },
+            _ => FloorObstacle::Others,
+        };
+        FloorForecast { obstacle, ..forecast }
+    });
+    let floors: Vec<FloorForecast> = floors.collect();
+    Ok(FloorsForecast { late: late(site, policy, tenants, &targets, &beside), floors })
+}
+
+/// What one tenant with a floor asks for of it.
+struct Asked {
+    tenant: usize,
+    /// Commands per second, and of them what its own limits let through.
+    iops: f64,
+    allowed_iops: f64,
+    /// What its floor comes to, whatever it asks for.
+    floor_iops: f64,
+}
+
+impl Asked {
+    fn new(at: usize, tenant: &Tenant, limits: &Limits) -> Self {
+        let floor_iops = tenant.floor_iops();
+        let iops = match tenant.load {
+            Load::Open { rate_iops } => rate_iops.min(floor_iops),
+            Load::Closed { .. } => floor_iops,
+        };
+        let most_iops = limits.most_iops(tenant.read_share, tenant.mean_len_bytes());
+        Self { tenant: at, iops, allowed_iops: most_iops.map_or(iops, |most| most.min(iops)), floor_iops }
+    }
+}
+
+/// Nobody but who was promised something: `targets`, and then `asked`. Where floors don't fit, the policy gives all the
+/// same part of theirs.
+fn solve<'a>(
+    site: &'a Site,
+    policy: &PolicyConfig,
+    tenants: &[Tenant],
+    targets: &[usize],
+    asked: &[Asked],
+) -> Model<'a> {
+    // Nobody is left whom the policy would hold back for a target.
+    let promised = targets.iter().map(|at| Tenant { class: Class::guaranteed(None), ..tenants[*at].clone() });
+    let floors = asked.iter().map(|asked| Tenant { floor: policy::Floor::default(), ..tenants[asked.tenant].clone() });
+    let mut model = Model::new(site, policy, &promised.chain(floors).collect::<Vec<_>>());
+    let most_iops = asked.iter().map(|asked| asked.floor_iops).fold(1.0, f64::max);
+    for (at, asked) in (targets.len()..).zip(asked) {
+        model.ask(at, asked.allowed_iops, asked.floor_iops / most_iops);
+    }
+    model.solve();
+    model
+}
+
+/// What would keep a tenant from its floor if nobody else were there.
+fn obstacle_alone(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], asked: &Asked) -> Option<FloorObstacle> {
+    if asked.allowed_iops < KEPT * asked.iops {
+        return Some(FloorObstacle::Limits);
+    }
+    let alone = solve(site, policy, tenants, &[], std::slice::from_ref(asked));
+    let alone_iops = alone.means(0).iops;
+    match tenants[asked.tenant].load {
+        _ if alone_iops >= KEPT * asked.iops => None,
+        Load::Closed { depth } if alone.drive_utilization() < BUSY => Some(FloorObstacle::Depth { depth, alone_iops }),
+        _ => Some(FloorObstacle::DriveAlone { alone_iops }),
+    }
+}
+
+/// Of the guaranteed tenants, those that are late in `beside`, and would not be beside each other alone.
+fn late(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], targets: &[usize], beside: &Model<'_>) -> Vec<usize> {
+    let is_late = |model: &Model<'_>, at: usize| {
+        let promise = tenants[targets[at]].class.promise();
+        promise.is_some_and(|(target, percentile)| model.tail(at).percentile(percentile.percent()) > target)
     };
-    let each = tenants.iter().zip(floors).enumerate();
-    let promised = each.filter(|(_, (tenant, floor))| !floor.is_empty() || tenant.class.is_guaranteed());
-    let (places, asking): (Vec<(usize, Option<f64>)>, Vec<Tenant>) = promised
-        .map(|(at, (tenant, floor))| match floor.is_empty() {
-            true => ((at, None), tenant.clone()),
-            false => {
-                let rate_iops = asked(tenant, floor);
-                ((at, Some(rate_iops)), Tenant { load: Load::Open { rate_iops }, ..tenant.clone() })
-            }
-        })
-        .unzip();
-    let mut found = FloorsForecast::default();
-    if places.iter().all(|(_, floor)| floor.is_none()) {
-        return Ok(found);
+    let late: Vec<usize> = (0..targets.len()).filter(|at| is_late(beside, *at)).collect();
+    if late.is_empty() {
+        return late;
     }
-    // Nobody is left whom a policy would hold back.
-    let forecast = predict(site, &PolicyConfig::Passthrough, &asking)?;
-    for ((tenant, floor), own) in places.into_iter().zip(&forecast.tenants) {
-        match floor {
-            Some(asked_iops) => found.floors.push(FloorForecast { tenant, asked_iops, got_iops: own.iops }),
-            None if tenants[tenant].class.promise().is_some_and(|(target, percentile)| own.at(percentile) > target) => {
-                found.late.push(tenant)
-            }
-            None => {}
-        }
-    }
-    Ok(found)
+    let without = solve(site, policy, tenants, targets, &[]);
+    late.into_iter().filter(|at| !is_late(&without, *at)).map(|at| targets[at]).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use policy::Class;
+    use policy::{EvenkeelConfig, Floor};
     use ssd_model::Profile;
 
     use super::*;
     use crate::{Host, fake};
 
+    fn judged(tenants: &[Tenant], limits: &[Limits]) -> FloorsForecast {
+        let site = Site { profile: Profile::p5800x(), host: Host::FREE };
+        judge_floors(&site, &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), tenants, limits).unwrap()
+    }
+
+    /// 4 KiB reads with such a floor.
+    fn floor(name: &str, depth: u32, ios_per_sec: u64) -> Tenant {
+        let floor = Floor { ios_per_sec, ..Floor::default() };
+        Tenant { vcpus: 8, floor, ..fake::best_effort(name, depth) }
+    }
+
     #[test]
     fn floors_fit_until_the_drive_is_full_and_targets_count_beside_them() {
-        let site = Site { profile: Profile::p5800x(), host: Host::FREE };
-        let [a, b] = ["a", "b"].map(|name| Tenant { vcpus: 8, ..fake::best_effort(name, 64) });
-        let tenants = [fake::guaranteed("db", 40), a, b];
         let judged = |ios: [u64; 2]| {
-            let [a, b] = ios.map(|ios_per_sec| Floor { ios_per_sec, ..Floor::default() });
-            judge_floors(&site, &tenants, &[Floor::default(), a, b]).unwrap()
+            let [a, b] = [("a", ios[0]), ("b", ios[1])].map(|(name, ios)| floor(name, 64, ios));
+            judged(&[fake::guaranteed("db", 40), a, b], &[Limits::default(); 3])
         };
         let few = judged([50_000, 0]);
         let [one] = few.floors[..] else { panic!("{few:?}") };
@@ -102,12 +212,46 @@ mod tests {
     }
 
     #[test]
+    fn floors_are_not_blamed_for_a_target_that_is_missed_without_them() {
+        let hopeless = Tenant { load: Load::Closed { depth: 512 }, ..fake::guaranteed("db", 40) };
+        let alone = judged(&[hopeless, floor("a", 64, 900_000)], &[Limits::default(); 2]);
+        assert_eq!(alone.late, [] as [usize; 0]);
+    }
+
+    #[test]
+    fn all_get_the_same_part_of_floors_that_do_not_fit() {
+        let tenants = [floor("a", 256, 700_000), floor("b", 256, 500_000), floor("c", 256, 100_000)];
+        let many = judged(&tenants, &[Limits::default(); 3]);
+        let parts: Vec<f64> = many.floors.iter().map(|floor| floor.got_iops / floor.asked_iops).collect();
+        assert!(parts.iter().all(|part| (part / parts[0] - 1.0).abs() < 0.02 && *part < 0.9), "{parts:?}");
+        assert!(many.floors.iter().all(|floor| floor.obstacle == FloorObstacle::Others), "{many:?}");
+        // Who asks for less than that part has all of it.
+        let little = Tenant { load: Load::Open { rate_iops: 10_000.0 }, ..tenants[2].clone() };
+        let many = judged(&[tenants[0].clone(), tenants[1].clone(), little], &[Limits::default(); 3]);
+        assert_eq!(many.floors.iter().map(FloorForecast::is_kept).collect::<Vec<_>>(), [false, false, true]);
+    }
+
+    #[test]
+    fn who_has_too_few_commands_or_may_not_have_so_much_is_told_why() {
+        let limits = [Limits::default(), Limits { rw_mbytes_per_sec: 10, ..Limits::default() }];
+        let tenants = [floor("lone", 1, 200_000), floor("held", 64, 20_000)];
+        let [lone, held] = judged(&tenants, &limits).floors[..] else { panic!("two floors") };
+        assert!(matches!(lone.obstacle, FloorObstacle::Depth { depth: 1, .. }), "{lone:?}");
+        assert_eq!(held.obstacle, FloorObstacle::Limits);
+        assert!((100_000.0..140_000.0).contains(&lone.got_iops) && (2_500.0..2_600.0).contains(&held.got_iops));
+        let [much] = judged(&[floor("much", 256, 10_000_000)], &limits).floors[..] else { panic!("one floor") };
+        assert!(matches!(much.obstacle, FloorObstacle::DriveAlone { .. }), "{much:?}");
+        // Alone they would be enough.
+        let tenants = [floor("few", 6, 350_000), floor("many", 64, 1_000_000)];
+        let [few, many] = judged(&tenants, &[Limits::default(); 2]).floors[..] else { panic!("two floors") };
+        assert_eq!(few.obstacle, FloorObstacle::DepthBeside { depth: 6 }, "{few:?} {many:?}");
+    }
+
+    #[test]
     fn who_asks_for_less_than_its_floor_is_taken_for_that() {
-        let site = Site { profile: Profile::p5800x(), host: Host::FREE };
-        let class = Class::BestEffort { weight: 1 };
-        let tenant = Tenant { class, load: Load::Open { rate_iops: 1_000.0 }, ..fake::best_effort("a", 1) };
         let floor = Floor { ios_per_sec: 0, mbytes_per_sec: 1_000_000 };
-        let judged = judge_floors(&site, &[tenant], &[floor]).unwrap();
+        let tenant = Tenant { load: Load::Open { rate_iops: 1_000.0 }, floor, ..fake::best_effort("a", 1) };
+        let judged = judged(&[tenant], &[Limits::default()]);
         assert!((judged.floors[0].asked_iops - 1_000.0).abs() < 1e-6 && judged.floors[0].is_kept());
     }
 }

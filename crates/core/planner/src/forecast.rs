@@ -172,7 +172,7 @@ fn rounded_up(ns: f64) -> Nanos {
     Nanos(ns.div_ceil(step_ns).saturating_mul(step_ns))
 }
 
-fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
+pub(crate) fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
     let sizes = !tenant.sizes.is_empty()
         && tenant.sizes.iter().all(|size| size.len_bytes > 0 && size.part >= 0.0)
         && (tenant.sizes.iter().map(|size| size.part).sum::<f64>() - 1.0).abs() < 1e-6;
@@ -196,7 +196,7 @@ fn check(tenant: &Tenant) -> Result<(), Unmodelled> {
 #[cfg(test)]
 mod tests {
     use io_model::QueuePriority;
-    use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, LpnsConfig};
+    use policy::{ArbitratedConfig, EvenkeelConfig, FairConfig, Floor, LpnsConfig};
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
@@ -339,6 +339,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_has_a_floor_gets_it_and_others_what_is_left() {
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let large = vec![Size { len_bytes: 128 << 10, part: 1.0 }];
+        let hog = Tenant {
+            class: Class::BestEffort { weight: 1_000 },
+            read_share: 0.0,
+            sizes: large,
+            vcpus: 4,
+            ..best_effort("hog", 64)
+        };
+        let log = Tenant { vcpus: 4, ..best_effort("log", 32) };
+        let forecast = |floor: Floor| {
+            let tenants = [guaranteed("db", 100), Tenant { floor, ..log.clone() }, hog.clone()];
+            let all = predict(&site(), &policy, &tenants).unwrap().tenants;
+            [all[1].iops, all[2].bandwidth_bytes_s]
+        };
+        let ([little, most], [got, left]) =
+            (forecast(Floor::default()), forecast(Floor { ios_per_sec: 100_000, mbytes_per_sec: 0 }));
+        assert!(little < 50_000.0 && close(got, 100_000.0, 0.02) && left < most, "{little} {got}, {most} {left}");
+        // A floor below its share changes nothing.
+        let share = forecast(Floor { ios_per_sec: (little / 2.0) as u64, mbytes_per_sec: 0 });
+        assert!(close(share[0], little, 1e-3) && close(share[1], most, 1e-3), "{share:?}");
     }
 
     #[test]

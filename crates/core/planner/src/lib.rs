@@ -37,7 +37,7 @@ pub use advice::{Advice, Change, advise};
 pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;
-pub use floors::{FloorForecast, FloorsForecast, judge_floors};
+pub use floors::{FloorForecast, FloorObstacle, FloorsForecast, judge_floors};
 pub use forecast::{Forecast, LimitedBy, TenantForecast, Unmodelled, predict};
 pub use model::Tail;
 pub use outcome::{Outcome, Planner};

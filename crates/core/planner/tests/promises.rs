@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Host, Load, Planner, Site, Size, Tenant, Unsolved, advise, solve};
-use policy::{ArbitratedConfig, Class, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig, Variant};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Floor, LpnsConfig, PolicyConfig, Variant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -41,6 +41,7 @@ fn tenant() -> impl Strategy<Value = Tenant> {
     (class, priority, load, 0u32..=10, size).prop_map(|(class, priority, load, reads, len_bytes)| Tenant {
         name: "t".to_owned(),
         class,
+        floor: Floor::default(),
         priority,
         load,
         read_share: f64::from(reads) / 10.0,
@@ -130,6 +131,7 @@ fn a_plan_for_256_tenants_takes_few_questions() {
             0 => Class::guaranteed(Some(Nanos::from_micros(300 + index))),
             _ => Class::BestEffort { weight: 1 },
         },
+        floor: Floor::default(),
         priority: QueuePriority::Medium,
         load: Load::Closed { depth: 1 + index as u32 % 33 },
         read_share: (index % 11) as f64 / 10.0,

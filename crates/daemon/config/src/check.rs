@@ -25,7 +25,7 @@ use crate::rules;
 use crate::section::{
     self, DAEMON, Items, Section, Wrong, boolean, choice, count, integers, or, size, small_integer, span_in, text,
 };
-use crate::terms::{TenantRules, TermsDraft, read_terms};
+use crate::terms::{TenantRules, TermsDraft, read_terms, refuse_above_limits};
 
 const RUNTIME_DIR: &str = "/run/evenkeel";
 pub(crate) const STATE_DIR: &str = "/var/lib/evenkeel";
@@ -495,6 +495,7 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let isolation = read_isolation(sink, &section, tenants);
     let overcommit = read_overcommit(sink, &section, &terms);
     let demand = read_demand(sink, &section);
+    refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
     TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues, socket }
 }

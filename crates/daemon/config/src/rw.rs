@@ -41,7 +41,8 @@ pub struct BlockSize {
     pub weight: u32,
 }
 
-const BLOCK_MAX_BYTES: u64 = 16 << 20;
+/// A command moves no more.
+pub(crate) const BLOCK_MAX_BYTES: u64 = 16 << 20;
 /// I/Os that a thread may keep outstanding.
 pub const DEPTHS: std::ops::RangeInclusive<u32> = 1..=65_536;
 /// Threads of a workload.

@@ -7,7 +7,9 @@ use io_model::units::{Bandwidth, Rate};
 use policy::{Class, Floor, Limits, Percentile, PolicyKind, Settings, TenantPriority, Terms};
 use toml::de::DeValue;
 
+use crate::demand::Demand;
 use crate::problem::Sink;
+use crate::rw::BLOCK_MAX_BYTES;
 use crate::section::{Section, Wrong, bandwidth, choice, fraction, integer, or, rate, span, span_in};
 
 /// A target above this is no promise worth a poller.
@@ -15,6 +17,9 @@ const TARGET_MAX: Nanos = Nanos(1_000_000_000);
 
 /// Keys of limits; `burst` counts beside one of them.
 pub(crate) const LIMITS: [&str; 6] = ["rw_iops", "r_iops", "w_iops", "rw_bandwidth", "r_bandwidth", "w_bandwidth"];
+
+/// No command that moves data moves less.
+const LEAST_BYTES: u64 = 512;
 
 /// What a tenant gets at least.
 const FLOORS: [&str; 2] = ["min_iops", "min_bandwidth"];
@@ -132,20 +137,69 @@ fn read_floor(
     let ios = or(sink, section, "min_iops", 0, |value| sane(rate(value)?).map(|rate| rate.0));
     let mib = or(sink, section, "min_bandwidth", 0, |value| bandwidth(value).map(Bandwidth::as_mib));
     let floor = Floor { ios_per_sec: ios?, mbytes_per_sec: mib? };
-    let Limits { rw_ios_per_sec, rw_mbytes_per_sec, .. } = limits?;
-    let above = [
-        ("min_iops", "rw_iops", floor.ios_per_sec, rw_ios_per_sec),
-        ("min_bandwidth", "rw_bandwidth", floor.mbytes_per_sec, rw_mbytes_per_sec),
-    ];
-    for (key, limit_key, least, most) in above {
-        if most > 0 && least > most {
-            let span = section.entry(key).map(|(_, value)| value.span());
-            let remedy = format!("write a lower {key}, or a higher {limit_key}");
-            sink.maybe_at(span.as_ref(), format!("{key} is above {limit_key}: it is not to get so much"), remedy);
-            return None;
-        }
+    if let Some((key, what, remedy)) = out_of_reach(&floor, &limits?) {
+        let span = section.entry(key).map(|(_, value)| value.span());
+        sink.maybe_at(span.as_ref(), what, remedy);
+        return None;
     }
     Some(floor)
+}
+
+/// What a floor asks for that no commands can have under the limits, whatever their size: its key, why, and the remedy.
+fn out_of_reach(floor: &Floor, limits: &Limits) -> Option<(&'static str, String, String)> {
+    // Limits of reads and of writes add up to one for both, where there are both.
+    let both = |reads: u64, writes: u64| if reads > 0 && writes > 0 { reads + writes } else { 0 };
+    let of_ios = [
+        (limits.rw_ios_per_sec, "rw_iops", "rw_iops"),
+        (both(limits.r_ios_per_sec, limits.w_ios_per_sec), "r_iops and w_iops together", "r_iops or w_iops"),
+    ];
+    let of_mib = [
+        (limits.rw_mbytes_per_sec, "rw_bandwidth", "rw_bandwidth"),
+        (
+            both(limits.r_mbytes_per_sec, limits.w_mbytes_per_sec),
+            "r_bandwidth and w_bandwidth together",
+            "r_bandwidth or w_bandwidth",
+        ),
+    ];
+    let Floor { ios_per_sec: ios, mbytes_per_sec: mib } = *floor;
+    // The same under the other kind of limit, with the commands that need least of that.
+    let least_mib = (ios * LEAST_BYTES).div_ceil(1 << 20);
+    let least_ios = (mib << 20).div_ceil(BLOCK_MAX_BYTES);
+    let asks = [
+        ("min_iops", ios, of_ios, None),
+        ("min_bandwidth", mib, of_mib, None),
+        ("min_iops", least_mib, of_mib, Some("512 bytes")),
+        ("min_bandwidth", least_ios, of_ios, Some("16 MiB")),
+    ];
+    asks.into_iter().find_map(|(key, least, limits, with)| {
+        let (_, limit, higher) = limits.into_iter().find(|(most, ..)| *most > 0 && least > *most)?;
+        let what = match with {
+            None => format!("{key} is above {limit}: it is not to get so much"),
+            Some(size) => format!("{key} is above what even commands of {size} can have under {limit}"),
+        };
+        Some((key, what, format!("write a lower {key}, or a higher {higher}")))
+    })
+}
+
+/// A floor is one of commands as the tenant will send them.
+pub(crate) fn refuse_above_limits(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    terms: &TermsDraft,
+    demand: Option<&Demand>,
+) {
+    let (Some(floor), Some(limits), Some(demand)) = (terms.floor, terms.limits, demand) else { return };
+    let Some(most) = demand.most_iops(&limits) else { return };
+    let least = floor.iops(demand.rw.mean_len_bytes());
+    if least <= most {
+        return;
+    }
+    let [least, most] = [least, most].map(|iops| Rate(iops as u64));
+    let what = format!(
+        "at least {floor} is {least} commands a second as [tenant.demand] has them, and its limits ({limits}) let through {most}"
+    );
+    let span = FLOORS.iter().find_map(|key| section.entry(key)).map(|(_, value)| value.span());
+    sink.maybe_at(span.as_ref(), what, "write a lower min_iops or min_bandwidth, or a higher limit");
 }
 
 fn read_limits(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Limits> {

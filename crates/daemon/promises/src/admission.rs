@@ -3,7 +3,7 @@
 use std::fmt;
 
 use config::{Backend, Config, ConfigErrors, Problem};
-use planner::{Planner, Promise, Tenant, Unmodelled, Verdict, advise, judge_floors};
+use planner::{FloorsForecast, Planner, Promise, Tenant, Unmodelled, Verdict, advise, judge_floors};
 use policy::PolicyConfig;
 use serde::Serialize;
 use ssd_model::Profile;
@@ -51,7 +51,7 @@ impl Admission {
         if let Some(why) = Self::unchecked(config) {
             return Self { warnings: vec![why], ..Self::default() };
         }
-        Assessment { config, question: planning::of_config(config, profile) }.assess()
+        Assessment::new(config, planning::of_config(config, profile)).assess()
     }
 
     /// Why no promise on the drive can be checked, if that is so; what is asked for doesn't matter.
@@ -95,9 +95,20 @@ impl fmt::Display for Admission {
 struct Assessment<'a> {
     config: &'a Config,
     question: Question,
+    floors: FloorsForecast,
 }
 
-impl Assessment<'_> {
+/// What a promise can't be beside floors.
+const LOWER_FLOORS: &str = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
+
+impl<'a> Assessment<'a> {
+    fn new(config: &'a Config, question: Question) -> Self {
+        let limits: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.limits).collect();
+        // A demand that is not known is told of with the targets.
+        let floors = judge_floors(&question.site, &question.policy, &question.tenants, &limits).unwrap_or_default();
+        Self { config, question, floors }
+    }
+
     fn assess(&self) -> Admission {
         let mut admission = self.assess_targets();
         self.assess_floors(&mut admission);
@@ -106,13 +117,12 @@ impl Assessment<'_> {
 
     /// All floors at once, and the targets beside nothing but them.
     fn assess_floors(&self, admission: &mut Admission) {
-        let floors: Vec<_> = self.config.tenants.iter().map(|tenant| tenant.terms.floor).collect();
-        // A demand that is not known was told of with the targets.
-        let Ok(judged) = judge_floors(&self.question.site, &self.question.tenants, &floors) else { return };
-        for floor in &judged.floors {
+        for floor in &self.floors.floors {
             let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
+            let Some(asks) = self.question.tenants.get(floor.tenant) else { continue };
             let (kept, overcommits) = (floor.is_kept(), self.config.overcommits(tenant));
-            let reason = words::floor(floor);
+            let assumed = self.question.assumed.get(floor.tenant).copied().unwrap_or(true);
+            let reason = words::floor(floor, asks);
             let what = format!("tenant {:?} can't be promised {}: {reason}", tenant.name, tenant.terms.floor);
             admission.promises.push(PromiseRow {
                 tenant: tenant.name.clone(),
@@ -120,25 +130,23 @@ impl Assessment<'_> {
                 floor: tenant.terms.floor.in_words(),
                 verdict: if kept { Verdict::Expected } else { Verdict::NotKept }.name(),
                 reason,
-                demand: self.question.tenants.get(floor.tenant).map(words::demand).unwrap_or_default(),
-                assumed: self.question.assumed.get(floor.tenant).copied().unwrap_or(true),
+                demand: words::demand(asks),
+                assumed,
                 overcommitted: !kept && overcommits,
             });
             if !kept {
-                let remedy = "write a lower min_iops or min_bandwidth, here or for another tenant";
-                self.refuse(admission, floor.tenant, what, remedy);
+                self.refuse(admission, floor.tenant, what, &words::floor_remedy(floor, asks, assumed));
             }
         }
         let is_told = |at: &usize| {
             let row = admission.promises.iter().find(|row| self.config.tenants[*at].name == row.tenant);
             row.is_some_and(|row| !matches!(row.verdict, "certain" | "expected"))
         };
-        let late: Vec<usize> = judged.late.into_iter().filter(|at| !is_told(at)).collect();
+        let late: Vec<usize> = self.floors.late.iter().copied().filter(|at| !is_told(at)).collect();
         for at in late {
             let name = &self.config.tenants[at].name;
             let what = format!("tenant {name:?} can't be promised its latency beside the floors of others");
-            let remedy = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
-            self.refuse(admission, at, what, remedy);
+            self.refuse(admission, at, what, LOWER_FLOORS);
         }
     }
 
@@ -212,6 +220,9 @@ impl Assessment<'_> {
     fn remedy(&self, promise: &Promise, change: Option<&str>) -> String {
         if let Verdict::Impossible { lowest } = promise.verdict {
             return format!("write latency_target = \"{lowest}\" or more");
+        }
+        if self.floors.late.contains(&promise.tenant) {
+            return format!("{LOWER_FLOORS}, beside which alone it can't be kept");
         }
         let mut remedy = match change {
             Some(change) => change.to_owned(),
@@ -344,8 +355,30 @@ mod tests {
         admission.refuse(&config).expect("admitted");
         let (config, admission) = floor("5M");
         let told = admission.refuse(&config).expect_err("refused").to_string();
-        for part in ["\"log\" can't be promised 5M IOPS", "\"db\" can't be promised its latency beside the floors"] {
+        for part in ["\"log\" can't be promised 5M IOPS", "\"db\" can't be promised 60us", "lower min_iops"] {
             assert!(told.contains(part), "{part}: {told}");
         }
+    }
+
+    #[test]
+    fn who_can_t_have_its_floor_is_told_why_and_what_could_be_promised() {
+        let told = |floor: &str| {
+            let log = format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\n{floor}\n");
+            let (config, admission) = assess(&(model("evenkeel", "latency_target = \"1ms\"", LIGHT) + &log));
+            admission.refuse(&config).expect_err("refused").to_string()
+        };
+        let lone = told("min_iops = \"200k\"\n[tenant.demand]\nrw = \"randread\"\niodepth = 1");
+        assert!(
+            lone.contains("with one command at a time, even alone") && lone.contains("or less, or let it"),
+            "{lone}"
+        );
+        let held = told("min_iops = \"20k\"\nrw_bandwidth = \"10MiB/s\"");
+        assert!(held.contains("its own limits let through 2560") && held.contains("[tenant.demand]"), "{held}");
+        // What is advised is admitted.
+        let most = lone.split_once("write min_iops = \"").and_then(|(_, rest)| rest.split_once('"')).expect("a rate").0;
+        let floor = format!("min_iops = \"{most}\"\n[tenant.demand]\nrw = \"randread\"\niodepth = 1");
+        let log = format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\n{floor}\n");
+        let (config, admission) = assess(&(model("evenkeel", "latency_target = \"1ms\"", LIGHT) + &log));
+        admission.refuse(&config).expect("admitted");
     }
 }

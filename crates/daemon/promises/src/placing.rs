@@ -90,7 +90,7 @@ impl<'a> Site<'a> {
         let free_bytes = self.free_bytes.ok_or("it is not served until the daemon starts again with this file")?;
         let left = free_bytes.checked_sub(tenant.size.0);
         let left = left.ok_or_else(|| format!("it has only {} left", Size(free_bytes)))?;
-        if !self.config.tenants.iter().chain([tenant]).any(Tenant::is_guaranteed) {
+        if !self.config.tenants.iter().chain([tenant]).any(Tenant::is_promised) {
             // Nobody's promise is at stake: with a thousand tenants it makes a difference not to ask.
             return Ok(left);
         }

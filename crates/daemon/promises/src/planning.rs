@@ -55,6 +55,7 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
         class: tenant.terms.class,
+        floor: tenant.terms.floor,
         priority: tenant.terms.priority.unasked(),
         ..undeclared(tenant.is_guaranteed())
     };
@@ -93,6 +94,7 @@ pub fn undeclared(guaranteed: bool) -> Tenant {
     Tenant {
         name: String::new(),
         class: policy::Class::BestEffort { weight: 1 },
+        floor: policy::Floor::default(),
         priority: QueuePriority::Medium,
         load: Load::Closed { depth: if guaranteed { 1 } else { GREEDY_DEPTH } },
         read_share: if guaranteed { 1.0 } else { 0.5 },

@@ -1,8 +1,8 @@
 //! Demands and changes as an operator would say them.
 
 use io_model::QueuePriority;
-use io_model::units::{Rate, Size};
-use planner::{Change, FloorForecast, Load, Setting, Tenant};
+use io_model::units::{Bandwidth, Rate, Size};
+use planner::{Change, FloorForecast, FloorObstacle, Load, Setting, Tenant};
 
 /// `4KiB reads, 1 at a time`.
 pub fn demand(tenant: &Tenant) -> String {
@@ -22,12 +22,76 @@ pub fn demand(tenant: &Tenant) -> String {
 }
 
 /// Why a floor will be kept or not. No full stop.
-pub fn floor(floor: &FloorForecast) -> String {
-    let [asked, got] = [floor.asked_iops, floor.got_iops].map(|iops| Rate(iops.round() as u64));
-    match floor.is_kept() {
-        true => format!("{asked} commands a second fit beside all that others were promised"),
-        false => format!("of {asked} commands a second it would get {got} beside what others were promised"),
+pub fn floor(floor: &FloorForecast, tenant: &Tenant) -> String {
+    let (is_bytes, per_mib) = (tenant.floor.ios_per_sec == 0, tenant.mean_len_bytes() / f64::from(1 << 20));
+    let rate = |iops: f64| match is_bytes {
+        true => Bandwidth::from_mib((iops * per_mib).round() as u64).to_string(),
+        false => Rate(in_digits(iops.round(), 3)).to_string(),
+    };
+    let commands = |depth: u32| match depth {
+        1 => "one command at a time".to_owned(),
+        depth => format!("{depth} commands at a time"),
+    };
+    let got = rate(floor.got_iops);
+    let asked = rate(floor.asked_iops) + if is_bytes { "" } else { " commands a second" };
+    match floor.obstacle {
+        FloorObstacle::None => format!("{asked} fit beside all that others were promised"),
+        FloorObstacle::Limits => format!("of {asked} its own limits let through {got}"),
+        FloorObstacle::Depth { depth, alone_iops } => {
+            let alone = rate(alone_iops);
+            format!("of {asked} it does {alone} with {}, even alone on the drive", commands(depth))
+        }
+        FloorObstacle::DepthBeside { depth } => {
+            format!("of {asked} it does {got} with {} beside what others were promised", commands(depth))
+        }
+        FloorObstacle::DriveAlone { alone_iops } => {
+            format!("of {asked} the drive does {}, even for it alone", rate(alone_iops))
+        }
+        FloorObstacle::Others => {
+            let percent = (floor.got_iops / floor.asked_iops * 100.0).floor();
+            format!(
+                "of {asked} it would get {got} beside what others were promised: of floors that don't fit together each \
+                 tenant gets the same part, here {percent:.0} %"
+            )
+        }
     }
+}
+
+/// What to do about a floor that will not be kept.
+pub fn floor_remedy(floor: &FloorForecast, tenant: &Tenant, assumed: bool) -> String {
+    // Two digits, as a person would promise it; and no more than it gets.
+    let got_iops = in_digits(floor.got_iops, 2);
+    let got_mib = in_digits(floor.got_iops * tenant.mean_len_bytes() / f64::from(1 << 20), 2);
+    let at_most = |key: &str, asks: u64, got: u64, as_written: String| match got {
+        _ if asks <= got => None,
+        // It is the others' floors that are too much.
+        0 if floor.obstacle == FloorObstacle::Others => None,
+        0 => Some(format!("remove {key}")),
+        _ => Some(format!("write {key} = \"{as_written}\" or less")),
+    };
+    let keys = [
+        at_most("min_iops", tenant.floor.ios_per_sec, got_iops, Rate(got_iops).to_string()),
+        at_most("min_bandwidth", tenant.floor.mbytes_per_sec, got_mib, Bandwidth::from_mib(got_mib).to_string()),
+    ];
+    let lower = keys.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    let or = if lower.is_empty() { "" } else { ", or " };
+    let otherwise = match floor.obstacle {
+        FloorObstacle::Limits => "give it higher limits",
+        FloorObstacle::Depth { .. } | FloorObstacle::DepthBeside { .. } => {
+            "let it have more commands at a time (iodepth or numjobs in its [tenant.demand])"
+        }
+        FloorObstacle::Others => "promise others less, or put tenants on another drive",
+        FloorObstacle::None | FloorObstacle::DriveAlone { .. } => "put it on a faster drive",
+    };
+    let declare = if assumed { "; or declare what it asks for, in [tenant.demand]" } else { "" };
+    format!("{lower}{or}{otherwise}{declare}")
+}
+
+/// Rounded down.
+fn in_digits(value: f64, digits: u32) -> u64 {
+    let value = value.max(0.0) as u64;
+    let unit = 10_u64.pow(value.checked_ilog10().unwrap_or(0).saturating_sub(digits - 1));
+    value / unit * unit
 }
 
 /// What to do, in a configuration's words.

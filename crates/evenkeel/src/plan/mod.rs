@@ -169,7 +169,7 @@ fn make(
         advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
         prices: first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default(),
-        floors: FloorRow::all(config, &question.site, &question.tenants),
+        floors: FloorRow::all(config, question),
         solution: solve.then(|| solution_of(planner, config, choices, &rows)),
         tenants: rows,
         policies,

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use config::Config;
 use io_model::Nanos;
-use planner::{
-    Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Site, Tenant, TenantForecast, Unmodelled, Verdict,
-};
+use planner::{Change, LimitedBy, Obstacle, Outcome, Planner, Promise, Tenant, TenantForecast, Unmodelled, Verdict};
+use promises::planning::Question;
 use promises::words;
 use serde::Serialize;
 
@@ -176,10 +175,10 @@ pub struct FloorRow {
 
 impl FloorRow {
     /// All floors of a configuration at once.
-    pub fn all(config: &Config, site: &Site, tenants: &[Tenant]) -> Vec<Self> {
-        let floors: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.floor).collect();
+    pub fn all(config: &Config, Question { site, policy, tenants, .. }: &Question) -> Vec<Self> {
+        let limits: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.limits).collect();
         // Where a demand is not known, no policy's row has anything either.
-        let judged = planner::judge_floors(site, tenants, &floors).unwrap_or_default();
+        let judged = planner::judge_floors(site, policy, tenants, &limits).unwrap_or_default();
         // Admission refuses them too.
         let late = judged.late.iter().filter_map(|at| config.tenants.get(*at));
         let late = late.filter(|tenant| !config.overcommits(tenant)).map(|tenant| tenant.name.as_str());
@@ -188,7 +187,7 @@ impl FloorRow {
             let tenant = config.tenants.get(floor.tenant)?;
             let reason = match floor.is_kept() && !late.is_empty() {
                 true => format!("beside all floors {late} can't be kept within its target; lower them, or loosen that"),
-                false => words::floor(&floor),
+                false => words::floor(&floor, tenants.get(floor.tenant)?),
             };
             Some(Self {
                 tenant: tenant.name.clone(),

@@ -25,6 +25,7 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
     let asked = Tenant {
         name: tenant.name.clone(),
         class: tenant.terms.class,
+        floor: tenant.terms.floor,
         priority: tenant.terms.priority.unasked(),
         vcpus: tenant.vcpus,
         ..undeclared(tenant.terms.class.is_guaranteed())

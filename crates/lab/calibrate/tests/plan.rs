@@ -5,7 +5,7 @@ mod common;
 use common::{WRITABLE, calibrate};
 use io_model::{Nanos, QueuePriority};
 use planner::{Host, Load, Site, Size, Tenant, predict};
-use policy::{ArbitratedConfig, Class, FairConfig, LpnsConfig, PolicyConfig};
+use policy::{ArbitratedConfig, Class, FairConfig, Floor, LpnsConfig, PolicyConfig};
 use ssd_model::Profile;
 
 /// One forecast over the other, less 1.
@@ -15,6 +15,7 @@ fn tenant(name: &str, class: Class, load: Load, read_share: f64, len_bytes: u64)
     Tenant {
         name: name.to_owned(),
         class,
+        floor: Floor::default(),
         priority: QueuePriority::Medium,
         load,
         read_share,

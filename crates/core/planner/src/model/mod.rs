@@ -62,6 +62,8 @@ const ITERATIONS: usize = 600;
 const BUSY: f64 = 0.9;
 /// Part of its limit in flight from which `lpns` takes a guaranteed tenant's misses for its own doing.
 const OWN_DOING: f64 = 0.9;
+/// A wait that is that part of a command's way is one.
+const WAITS: f64 = 0.05;
 const SETTLED: f64 = 1e-4;
 
 /// One tenant in the model. Rates per ns, times in ns.
@@ -71,6 +73,8 @@ struct Flow {
     population: f64,
     /// An open load's rate.
     rate: Option<f64>,
+    /// What it asks for at most.
+    most: f64,
     vcpus: f64,
     works: [Work; 2],
     /// What a command costs under the policy, in reference commands: mean, mean square, least.
@@ -80,6 +84,8 @@ struct Flow {
     prices: Vec<Price>,
     /// Commands (or cost) in one turn.
     turn: f64,
+    /// Commands per ns that it gets whatever its turns are.
+    floor: f64,
     class: usize,
     urgent: bool,
     pool: usize,
@@ -359,6 +365,18 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// A tenant asks for no more than that; of what there is not enough of, it gets in proportion to `weight` commands.
+    pub(crate) fn ask(&mut self, at: usize, iops: f64, weight: f64) {
+        let flow = &mut self.flows[at];
+        (flow.most, flow.turn) = (iops / 1e9, weight);
+    }
+
+    /// Whether a tenant's commands wait for their turn, and not only in the drive.
+    pub(crate) fn waits_for_turn(&self, at: usize) -> bool {
+        let flow = &self.flows[at];
+        flow.policy_ns > WAITS * flow.cycle_ns()
+    }
+
     pub(crate) fn means(&self, at: usize) -> Means {
         let flow = &self.flows[at];
         let served = flow.works[READ].part * flow.latency_ns[READ] + flow.works[WRITE].part * flow.latency_ns[WRITE];
@@ -451,7 +469,7 @@ impl Flow {
 
     /// The rate at which it would go around in such a time.
     fn wants(&self, cycle_ns: f64) -> f64 {
-        let most = self.population / cycle_ns.max(1.0);
+        let most = (self.population / cycle_ns.max(1.0)).min(self.most);
         self.rate.map_or(most, |rate| rate.min(most))
     }
 }
@@ -468,6 +486,7 @@ fn flow(profile: &Profile, tenant: &Tenant) -> Flow {
     Flow {
         population,
         rate,
+        most: f64::INFINITY,
         vcpus,
         works: works(profile, tenant),
         cost: 1.0,
@@ -475,6 +494,7 @@ fn flow(profile: &Profile, tenant: &Tenant) -> Flow {
         cost_least: 1.0,
         prices: Vec::new(),
         turn: 1.0,
+        floor: 0.0,
         class: 0,
         urgent: false,
         pool: 0,

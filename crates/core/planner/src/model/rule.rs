@@ -11,6 +11,9 @@ use super::window::in_flight_at_cap;
 use super::{Flow, Model, OWN_DOING, Pool, Price, READ, WRITE};
 use crate::{Host, Tenant};
 
+/// What those have who are promised nothing, of all that there is.
+const LEAST_PART: f64 = 1.0 / 64.0;
+
 /// Between two looks of a policy at what was done.
 const INTERVAL_NS: f64 = 1e7;
 
@@ -71,6 +74,7 @@ impl Model<'_> {
                 for (flow, tenant) in self.flows.iter_mut().zip(tenants) {
                     flow.price(&config.cost, tenant);
                     flow.turn = f64::from(tenant.class.weight().unwrap_or(1)) / flow.cost;
+                    flow.floor = tenant.floor_iops() / 1e9;
                 }
                 self.pools.iter_mut().for_each(|pool| pool.rounds = false);
                 self.cap = Some(Cap::new(config, tenants, &self.pools));
@@ -231,16 +235,34 @@ fn short_wait(pool: &Pool, flow: &Flow, level: Level) -> f64 {
     classes + between / 2.0 * (1.0 + busy / (turn * (1.0 - busy)))
 }
 
+/// Who would get less than it gets at least has that first, beyond what there is too.
 fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64; RESOURCES]) -> Level {
-    fill(&claims.iter().map(|claim| claim.1).collect::<Vec<_>>(), turns, has)
+    let mut others: Vec<Claim> = claims.iter().map(|claim| claim.1).collect();
+    let mut left = *has;
+    loop {
+        let level = fill(&others, turns, &left);
+        let is_short = |claim: &Claim| level.turns(claim) < claim.least;
+        if !others.iter().any(is_short) {
+            return level;
+        }
+        for claim in others.iter().filter(|claim| is_short(claim)) {
+            for ((left, has), uses) in left.iter_mut().zip(has).zip(claim.uses) {
+                *left = (*left - claim.least * uses).max(has * LEAST_PART);
+            }
+        }
+        others.retain(|claim| !is_short(claim));
+    }
 }
 
 fn claim(host: &Host, pool: &Pool, flow: &Flow) -> Claim {
     let batch = f64::from(host.poller_batch);
     let overhead = (host.poller_pass_ns + host.poller_doorbell_ns * pool.hwqs.min(batch)) / batch;
     let short = short_wait(pool, flow, pool.level);
+    // Who is behind its floor waits for nobody's turn.
+    let least = flow.floor.min(flow.wants(flow.cycle_ns()));
     Claim {
-        wants: flow.wants(flow.cycle_ns() + short),
+        wants: flow.wants(flow.cycle_ns() + short).max(least),
+        least,
         turn: flow.turn,
         uses: [flow.held_ns(), service(host, flow) + overhead, flow.cost],
         class: flow.class,

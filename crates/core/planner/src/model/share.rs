@@ -5,6 +5,8 @@
 pub(super) struct Claim {
     /// Its rate if nobody else were there: it never gets more.
     pub(super) wants: f64,
+    /// What it gets whatever its turns are: `wants` at most.
+    pub(super) least: f64,
     /// Commands in one turn.
     pub(super) turn: f64,
     /// What each command takes of each resource.
@@ -98,6 +100,11 @@ impl Level {
 
     /// The rate of a flow.
     pub(super) fn rate(&self, claim: &Claim) -> f64 {
+        self.turns(claim).max(claim.least)
+    }
+
+    /// What its turns give it.
+    pub(super) fn turns(&self, claim: &Claim) -> f64 {
         claim.wants.min(claim.turn * self.by_class[claim.class])
     }
 }

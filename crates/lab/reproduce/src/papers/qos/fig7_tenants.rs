@@ -2,7 +2,7 @@
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant};
-use policy::{ArbitratedConfig, Class, PolicyConfig, TenantPriority, Terms};
+use policy::{ArbitratedConfig, Class, Floor, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{HostCosts, Layout, Scenario};
 use ssd_model::Profile;
@@ -29,6 +29,7 @@ fn tenants(low: Load) -> Vec<Tenant> {
     let tenant = |name: &str, priority, load| Tenant {
         name: name.to_owned(),
         class: Class::BestEffort { weight: 1 },
+        floor: Floor::default(),
         priority,
         load,
         read_share: 1.0,

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
-use policy::{ArbitratedConfig, Class, EvenkeelConfig, PolicyConfig, TenantPriority, Terms};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
@@ -116,6 +116,7 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
     let mut tenant = Tenant {
         name: format!("t{at}"),
         class,
+        floor: Floor::default(),
         priority,
         load: Load::Closed { depth: 1 },
         read_share: f64::from(read_percent) / 100.0,
