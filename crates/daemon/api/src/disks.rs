@@ -288,6 +288,23 @@ impl DiskChange {
         changed
     }
 
+    /// What a disk loses since its class changes, as it was: `weight = 5`. What only the other class has goes with it.
+    pub fn drops(&self, disk: &NewDisk) -> Vec<String> {
+        let after = self.apply(disk);
+        let of = |disk: &NewDisk| {
+            let text = |key: &str, value: &Option<String>| value.as_ref().map(|value| format!("{key} = {value:?}"));
+            [
+                text("latency_target", &disk.latency_target),
+                disk.latency_percentile.map(|percentile| format!("latency_percentile = {percentile}")),
+                disk.weight.map(|weight| format!("weight = {weight}")),
+                text("min_iops", &disk.min_iops),
+                text("min_bandwidth", &disk.min_bandwidth),
+            ]
+        };
+        let each = of(disk).into_iter().zip(of(&after));
+        each.filter(|(_, new)| new.is_none() && self.class.is_some()).filter_map(|(old, _)| old).collect()
+    }
+
     /// What only the other front end, or other threads, have goes with them, unless it is asked for now.
     fn apply_front_end(&self, disk: &mut NewDisk) {
         fn or<T: Clone>(new: &Option<T>, old: &mut Option<T>) {
@@ -541,6 +558,9 @@ mod tests {
         };
         let promised = target.apply(&disk());
         assert_eq!((promised.weight, promised.latency_target.as_deref()), (None, Some("50us")));
+        let with_floor = NewDisk { min_iops: Some("20k".into()), ..disk() };
+        assert_eq!(target.drops(&with_floor), ["weight = 7", "min_iops = \"20k\""]);
+        assert_eq!(DiskChange { weight: Some(2), ..DiskChange::default() }.drops(&with_floor), [""; 0]);
         assert_eq!((promised.name, promised.size, promised.rw_iops), (disk().name, disk().size, disk().rw_iops));
         let best_effort = Some("best-effort".into());
         let back = DiskChange { class: best_effort, rw_iops: Some("none".into()), ..DiskChange::default() };

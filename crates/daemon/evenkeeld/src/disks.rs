@@ -324,10 +324,7 @@ impl ServedDrive {
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
-        Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| {
-            let remedy = "change what the title says, or make the disk with overcommit to serve it all the same";
-            Problem { remedy: remedy.to_owned(), ..promise_not_kept(&errors) }
-        })?;
+        Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
         Ok((config, tenant))
     }
@@ -368,12 +365,19 @@ impl ServedDrive {
         change.size.as_ref().map_or(Ok(()), |size| self.refuse_too_large(name, size))?;
         let disk = NewDisk::from_section(settings).map_err(|_| broken())?;
         let before = settings.to_owned();
+        let dropped = change.drops(&disk);
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
         let is_remade = config::front_end_differs(&before, &settings);
         self.change_to(id, &tenant, &config, is_remade, Some(&settings))?;
         self.config = config;
-        self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)
+        let mut disk = self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)?;
+        if !dropped.is_empty() {
+            let class = tenant.terms.class.name();
+            let dropped = dropped.join(" and ");
+            disk.warnings.push(format!("{dropped} went with its class: a {class} tenant has no such thing"));
+        }
+        Ok(disk)
     }
 
     /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably

@@ -206,6 +206,15 @@ impl Mark {
 
 /// A tenant that gets that part of its floor and more gets it.
 const KEPT: f64 = 0.98;
+/// Who has fewer commands outstanding in the mean did not ask for all that it could get.
+const ASKS: f64 = 0.8;
+
+/// Whether a tenant gets its floor, of which it `got` so much lately; `None`: it did not ask for it all through the
+/// span, in which its commands took `latencies_ns` together.
+fn is_floor_kept(got: Option<f64>, (latencies_ns, span): (u64, Nanos)) -> Option<bool> {
+    let asks = latencies_ns as f64 >= ASKS * span.0 as f64;
+    got.filter(|_| asks).map(|got| got >= KEPT)
+}
 
 /// Without what the configuration says of the tenant.
 fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts, span: Nanos) -> Observed {
@@ -233,7 +242,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
     let kept = match target {
         Some(target) if overdue > 0 && span > target => Some(false),
         Some(target) => at_percentile.map(|took_ns| took_ns <= target.0),
-        None => probes.figure(TenantFigure::Floor).map(|got| got >= KEPT),
+        None => is_floor_kept(probes.figure(TenantFigure::Floor), (new.latency_sum_ns - old.latency_sum_ns, span)),
     };
     let measured = Measured {
         iops: completed as f64 / seconds,
@@ -297,5 +306,19 @@ fn bound_row(bound: Bound) -> BoundRow {
         overdraft,
         guaranteed_in_flight,
         arriving_iops,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_is_not_judged_that_was_not_asked_for() {
+        let second = Nanos(1_000_000_000);
+        let kept = |got, outstanding: f64| is_floor_kept(got, ((outstanding * 1e9) as u64, second));
+        assert_eq!((kept(Some(0.5), 4.0), kept(Some(1.0), 4.0)), (Some(false), Some(true)));
+        // What the policy told last is of a moment; the tenant rested in most of the span.
+        assert_eq!((kept(Some(0.5), 0.3), kept(Some(0.5), 0.0), kept(None, 4.0)), (None, None, None));
     }
 }

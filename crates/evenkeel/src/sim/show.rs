@@ -1,6 +1,7 @@
 //! A simulation's outcome as tables for people.
 
 use ::sim::{Report, TenantReport};
+use policy::Floor;
 use scenario::{Scenario, ScenarioTenant};
 
 use super::Outcome;
@@ -20,6 +21,10 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
     text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; bound: what the policy\n\
              vouches for, with the drive; over: I/Os that took longer; kept: p99 within\n\
              the promise, no I/O failed";
+    if scenario.tenants.iter().any(|tenant| !tenant.terms.floor.is_empty()) {
+        text += "; of floor: the part of its floor that a tenant got, - where\n\
+                 it did not ask for all of it; kept from 98 % on";
+    }
     if outcome.alone_mean_ns.is_some() {
         text += "; slowdown: mean latency over the tenant's alone on the drive without a policy";
     }
@@ -39,12 +44,19 @@ fn run(scenario: &Scenario, report: &Report) -> String {
         "{} on {}, layout {}: {seconds} s, seed {}, {} I/Os\n",
         report.policy, report.drive, report.layout, report.seed, report.simulated_ios
     );
-    let heading = [
+    let mut heading = vec![
         "tenant", "promise", "IOPS", "MB/s", "mean µs", "p50", "p95", "p99", "p99.9", "p99.99", "stddev", "bound",
         "over", "late", "errors", "slowdown",
     ];
-    let rows: Vec<Vec<String>> =
-        report.tenants.iter().zip(&scenario.tenants).map(|(row, tenant)| cells(row, promise(tenant, report))).collect();
+    let each = || report.tenants.iter().zip(&scenario.tenants);
+    let mut rows: Vec<Vec<String>> = each().map(|(row, tenant)| cells(row, promise(tenant, report))).collect();
+    if each().any(|(_, tenant)| floor(tenant, report).is_some()) {
+        heading.insert(FLOOR_COLUMN, "of floor");
+        for (cells, (row, tenant)) in rows.iter_mut().zip(each()) {
+            let part = floor(tenant, report).and_then(|floor| part_of(&floor, row, report.duration_ns));
+            cells.insert(FLOOR_COLUMN, part.map_or("-".into(), |part| format!("{:.0} %", part * 100.0)));
+        }
+    }
     text += &layout(&heading, &rows);
     text += &operations(report);
     text += &exceeded(report);
@@ -94,13 +106,35 @@ fn cells(row: &TenantReport, promise: String) -> Vec<String> {
     ]
 }
 
+/// Where "of floor" stands: after the throughput.
+const FLOOR_COLUMN: usize = 4;
+/// Who got that part of its floor got it.
+const KEPT: f64 = 0.98;
+/// Who has fewer commands outstanding in the mean did not ask for all that it could get.
+const ASKS: f64 = 0.8;
+
+/// A tenant's floor, under a policy that keeps floors.
+fn floor(tenant: &ScenarioTenant, report: &Report) -> Option<Floor> {
+    Some(tenant.terms.floor).filter(|floor| !floor.is_empty() && report.policy == "evenkeel")
+}
+
+/// The part of its floor that a tenant got; `None`: it did not ask for all of it, and got less.
+fn part_of(floor: &Floor, row: &TenantReport, duration_ns: u64) -> Option<f64> {
+    let of = |got: f64, least: u64| if least > 0 { got / least as f64 } else { f64::INFINITY };
+    let mib_s = row.bandwidth_bytes_s / f64::from(1 << 20);
+    let part = of(row.iops, floor.ios_per_sec).min(of(mib_s, floor.mbytes_per_sec));
+    let asks = row.latency.mean_ns * row.latency.count as f64 >= ASKS * duration_ns as f64;
+    Some(part).filter(|part| asks || *part >= KEPT)
+}
+
 /// A tenant's promise, or what it has instead under the policy of a report.
 fn promise(tenant: &ScenarioTenant, report: &Report) -> String {
     let priority = matches!(report.policy.as_str(), "wrr" | "drr").then(|| tenant.terms.priority.name());
     let target = tenant.terms.class.latency_target().map(|target| format!("≤ {}", span(target.as_micros_f64())));
-    match (target, priority) {
-        (Some(target), None) => target,
-        (Some(target), Some(priority)) => format!("{target}, {priority}"),
+    let least = floor(tenant, report).map(|floor| format!("≥ {floor}"));
+    match (target.or(least), priority) {
+        (Some(promise), None) => promise,
+        (Some(promise), Some(priority)) => format!("{promise}, {priority}"),
         (None, None) => format!("weight {}", tenant.terms.class.weight().unwrap_or(1)),
         (None, Some(priority)) => priority.to_owned(),
     }
@@ -150,7 +184,7 @@ fn compare(scenario: &Scenario, report: &Report) -> Vec<String> {
     vec![
         report.policy.clone(),
         p99.map_or("-".into(), |ns| micros(ns as f64 / 1e3)),
-        kept(promised.iter().map(|(row, _)| *row)).into(),
+        with_floors(kept(promised.iter().map(|(row, _)| *row)), others.iter(), report).into(),
         number((!others.is_empty()).then(mb_s), 1),
         count(report.total_iops()),
         number(report.fairness_index, 3),
@@ -169,6 +203,22 @@ fn kept<'a>(promised: impl Iterator<Item = &'a TenantReport>) -> &'static str {
         verdict = Some(verdict.unwrap_or(true) && row.latency.count > 0);
     }
     if verdict == Some(true) { "yes" } else { "-" }
+}
+
+/// The same with the floors of others, where they asked for them.
+fn with_floors<'a>(
+    targets: &'static str,
+    others: impl Iterator<Item = &'a (&'a TenantReport, &'a ScenarioTenant)>,
+    report: &Report,
+) -> &'static str {
+    let part =
+        |(row, tenant): &(&TenantReport, &ScenarioTenant)| part_of(&floor(tenant, report)?, row, report.duration_ns);
+    match (targets, others.filter_map(part).reduce(f64::min)) {
+        (targets, None) => targets,
+        (_, Some(part)) if part < KEPT => "NO",
+        ("NO", _) => "NO",
+        _ => "yes",
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +252,22 @@ mod tests {
         assert_eq!((kept(&[row(9, 50_000, 0)]), kept(&[row(9, 50_001, 0)])), ("yes", "NO"));
         assert_eq!((kept(&[row(9, 1, 1)]), kept(&[row(0, 0, 3)])), ("NO", "NO"));
         assert_eq!((kept(&[row(9, 1, 0), row(0, 0, 0)]), kept(&[])), ("-", "-"));
+    }
+
+    #[test]
+    fn a_floor_is_judged_where_it_was_asked_for() {
+        let part = |iops: f64, outstanding: f64, floor: Floor| {
+            let latency = Latencies { count: iops as u64, mean_ns: outstanding * 1e9 / iops, ..Latencies::default() };
+            let got = TenantReport { iops, bandwidth_bytes_s: iops * 4096.0, latency, ..row(9, 1, 0) };
+            part_of(&floor, &got, 1_000_000_000).map(|part| (part * 100.0).round())
+        };
+        let ios = Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 };
+        assert_eq!(
+            (part(5_000.0, 4.0, ios), part(5_000.0, 0.5, ios), part(10_000.0, 0.5, ios)),
+            (Some(50.0), None, Some(100.0))
+        );
+        let both = Floor { mbytes_per_sec: 50, ..ios };
+        assert_eq!(part(10_240.0, 4.0, both), Some(80.0));
     }
 
     #[test]

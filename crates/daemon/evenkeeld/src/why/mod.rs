@@ -5,6 +5,7 @@ mod remedies;
 mod story;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
@@ -141,7 +142,7 @@ fn answer(
     notes.extend(former(tenant, &comparison, &events));
     let view = views.iter().find(|view| *view.name == *comparison.drive);
     let spell = comparison.spell.from_unix_ms..=comparison.spell.to_unix_ms;
-    let is_restarted = events.iter().any(|it| it.kind == EventKind::Started && spell.contains(&it.at_unix_ms));
+    let is_restarted = is_restarted(&events, spell, &past);
     let foresight = view.map(|view| &*view.foresight);
     let story = story::tell(tenant, &comparison, is_restarted, foresight, declared, &mut notes);
     let since = comparison.spell.from_unix_ms.saturating_sub(EVENTS_MS);
@@ -149,6 +150,15 @@ fn answer(
         events.into_iter().filter(|it| (since..=comparison.spell.to_unix_ms).contains(&it.at_unix_ms)).collect();
     told.drain(..told.len().saturating_sub(MOST_EVENTS));
     Ok(Why { events: told, notes, ..story })
+}
+
+/// Whether a daemon came in that spell after another one, which had told of its start or has figures from before: the
+/// first of all makes nobody wait.
+fn is_restarted(events: &[Event], spell: RangeInclusive<u64>, past: &Past) -> bool {
+    let started = || events.iter().filter(|it| it.kind == EventKind::Started).map(|it| it.at_unix_ms);
+    let ended = || past.intervals.iter().map(|it| it.at_unix_ms + u64::from(it.span_ms));
+    let had_one = |at: &u64| started().chain(ended()).any(|before| before < *at);
+    started().filter(|at| spell.contains(at)).any(|at| had_one(&at))
 }
 
 /// Those in the files, and those that are still told, in order.
@@ -191,5 +201,33 @@ fn nothing(none: NoComparison, tenant: &str, views: &[DriveView], notes: &[Strin
             let remedy = "ask for a time in the last day at which the daemon ran";
             Problem::new(404, "no-summaries", none.to_string(), because(remedy))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use history::Interval;
+
+    use super::*;
+
+    #[test]
+    fn the_first_start_is_no_restart() {
+        let started = |number: u64, at_unix_ms: u64| Event {
+            number,
+            at_unix_ms,
+            kind: EventKind::Started,
+            tenant: None,
+            what: None,
+        };
+        let past = |at_unix_ms: u64| Past {
+            intervals: vec![Interval { at_unix_ms, span_ms: 10_000, ..Interval::default() }],
+            ..Past::default()
+        };
+        let first = [started(1, 50_000)];
+        assert!(!is_restarted(&first, 45_000..=55_000, &past(50_010)));
+        assert!(is_restarted(&first, 45_000..=55_000, &past(35_000)), "figures of one before");
+        let second = [started(1, 20_000), started(2, 50_000)];
+        assert!(is_restarted(&second, 45_000..=55_000, &past(50_010)));
+        assert!(!is_restarted(&second, 15_000..=25_000, &past(20_010)));
     }
 }
