@@ -367,6 +367,33 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_are_longer_than_a_target_are_forecast_to_be_rare() {
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let mib = |name: &str, weight: u32| Tenant {
+            class: Class::BestEffort { weight },
+            read_share: 0.0,
+            sizes: vec![Size { len_bytes: 1 << 20, part: 1.0 }],
+            ..best_effort(name, 32)
+        };
+        let mb_s = |target_us: u64, others: &[Tenant]| {
+            let db = Tenant { load: Load::Open { rate_iops: 2_000.0 }, ..guaranteed("db", target_us) };
+            let all = predict(&site(), &policy, &[&[db], others].concat()).unwrap().tenants;
+            let held = all[1..].iter().all(|other| other.limited_by == LimitedBy::Throttle);
+            (all[1..].iter().map(|other| other.bandwidth_bytes_s / 1e6).collect::<Vec<_>>(), held)
+        };
+        // The simulator: 76 MB/s.
+        let (alone, held) = mb_s(60, &[mib("big", 1)]);
+        assert!((68.0..84.0).contains(&alone[0]) && held, "{alone:?}");
+        let (shared, _) = mb_s(60, &[mib("one", 1), mib("three", 3)]);
+        assert!(close(shared[1], shared[0] * 3.0, 0.01) && close(shared.iter().sum(), alone[0], 0.01), "{shared:?}");
+        // Where one takes no longer than the target there are no pauses, nor for a floor's sake.
+        assert!(mb_s(400, &[mib("big", 1)]).0[0] > 1_000.0);
+        let floor = Floor { mbytes_per_sec: 500, ..Floor::default() };
+        let (kept, _) = mb_s(60, &[Tenant { floor, ..mib("big", 1) }]);
+        assert!(kept[0] > 500.0, "{kept:?}");
+    }
+
+    #[test]
     fn nonsense_is_named() {
         let refused = |tenant: Tenant| predict(&site(), &PolicyConfig::Passthrough, &[tenant]).unwrap_err();
         let field = |tenant| match refused(tenant) {

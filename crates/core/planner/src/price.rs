@@ -53,13 +53,12 @@ pub fn price(
         Some(outcome.best_effort_bytes_s(tenants))
     };
     let looser = round_up(Nanos(target.0.saturating_mul(LOOSER_PERCENT) / 100));
-    Some(Price {
-        tenant,
-        others_bytes_s: outcome.best_effort_bytes_s(tenants),
-        without_bytes_s: others(Class::BestEffort { weight: 1 })?,
-        looser,
-        looser_bytes_s: others(Class::Guaranteed { latency_target: Some(looser), percentile })?,
-    })
+    // A policy lets others have no less beside a looser promise or none: where the model says so it is off.
+    let others_bytes_s = outcome.best_effort_bytes_s(tenants);
+    let looser_class = Class::Guaranteed { latency_target: Some(looser), percentile };
+    let looser_bytes_s = others(looser_class)?.max(others_bytes_s);
+    let without_bytes_s = others(Class::BestEffort { weight: 1 })?.max(looser_bytes_s);
+    Some(Price { tenant, others_bytes_s, without_bytes_s, looser, looser_bytes_s })
 }
 
 #[cfg(test)]
@@ -69,6 +68,27 @@ mod tests {
 
     use super::*;
     use crate::{Host, Site, fake};
+
+    #[test]
+    fn a_promise_never_leaves_others_more_than_a_looser_one_or_none() {
+        let site = fake::site();
+        // A model that says the contrary.
+        let planner = Planner::with_model(&site, |_, tenants| {
+            let target = tenants[0].target().map_or(1.0, |target| 1e9 / target.0 as f64);
+            let tenants = tenants.iter().map(|_| fake::forecast(target, 10)).collect();
+            Ok(crate::Forecast { tenants, drive_utilization: 0.5, poller_utilization: 0.1 })
+        });
+        let (policy, tenants) =
+            (PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), [fake::guaranteed("db", 40), fake::best_effort("a", 8)]);
+        let outcome = planner.outcome(&policy, &tenants).unwrap();
+        let price = price(&planner, &policy, &tenants, &outcome, 0).unwrap();
+        assert!(
+            price.others_bytes_s > 0.0
+                && price.looser_bytes_s >= price.others_bytes_s
+                && price.without_bytes_s >= price.looser_bytes_s,
+            "{price:?}"
+        );
+    }
 
     #[test]
     fn a_looser_promise_costs_less_and_none_nothing() {

@@ -290,18 +290,16 @@ impl DiskChange {
 
     /// What a disk loses since its class changes, as it was: `weight = 5`. What only the other class has goes with it.
     pub fn drops(&self, disk: &NewDisk) -> Vec<String> {
-        let after = self.apply(disk);
         let of = |disk: &NewDisk| {
             let text = |key: &str, value: &Option<String>| value.as_ref().map(|value| format!("{key} = {value:?}"));
             [
                 text("latency_target", &disk.latency_target),
-                disk.latency_percentile.map(|percentile| format!("latency_percentile = {percentile}")),
                 disk.weight.map(|weight| format!("weight = {weight}")),
                 text("min_iops", &disk.min_iops),
                 text("min_bandwidth", &disk.min_bandwidth),
             ]
         };
-        let each = of(disk).into_iter().zip(of(&after));
+        let each = of(disk).into_iter().zip(of(&self.apply(disk)));
         each.filter(|(_, new)| new.is_none() && self.class.is_some()).filter_map(|(old, _)| old).collect()
     }
 

@@ -271,6 +271,10 @@ fn a_promise_that_nobody_can_check_is_said_to_be_one() {
     let changed = disk(&home, "set db --latency-target 60us");
     assert!(changed.status.success() && errors(&changed).contains(warning), "{changed:?}");
     let changed = disk(&home, "set db --class best-effort");
+    let told = errors(&changed);
+    assert!(changed.status.success() && !told.contains(warning), "{changed:?}");
+    assert!(told.contains("latency_target = \"60us\" went with its class"), "{told}");
+    let changed = disk(&home, "set db --weight 3");
     assert!(changed.status.success() && errors(&changed).is_empty(), "{changed:?}");
     daemon.stop();
 }

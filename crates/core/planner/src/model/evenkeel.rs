@@ -4,14 +4,17 @@
 //! commands as were promised are done within what it aims at. So does this, step by step, with the network's forecast
 //! of the waits.
 
-use io_model::Nanos;
+use io_model::{Nanos, Op};
 use policy::{
     COST_UNIT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns,
     evenkeel_late_from_ns,
 };
 
+use ssd_model::Profile;
+
 use super::{Pool, Tail};
 use crate::Tenant;
+use crate::figures::{read_busy_ns, write_busy_ns};
 
 /// How far the cap goes in a step, in the logarithm, towards where what was seen last would put it.
 const STEP: f64 = 0.3;
@@ -31,6 +34,57 @@ const OF_DEAREST: f64 = 0.5;
 /// In one of eight intervals so many standard deviations more commands are late than in the mean. Fitted: 1.15 if they
 /// were late independently of each other.
 const EIGHTH: f64 = 2.3;
+
+/// The policy's pauses: of the commands that may be late so many are for the sake of commands that are longer than a
+/// target, and who sends those has that part of what the drive does at least.
+const PACED_FOR: f64 = 0.75;
+const LEAST_PART: f64 = 0.01;
+
+/// Of each best-effort tenant without a floor that sends commands which by themselves take longer than a target: how
+/// many commands it may send in a ns. A command of the promised tenant that comes while more than is aimed at of such a
+/// one is left is late, so there is one as seldom as keeps few late. Those who send such commands have turns by weight.
+pub(super) fn paced(config: &EvenkeelConfig, profile: &Profile, tenants: &[Tenant]) -> Vec<(usize, f64)> {
+    let promises: Vec<(Nanos, Percentile)> = tenants.iter().filter_map(|tenant| tenant.class.promise()).collect();
+    let paced = tenants.iter().enumerate().filter_map(|(at, tenant)| {
+        let weight = tenant.class.weight().filter(|_| tenant.floor.is_empty())?;
+        let allowed = |(target, percentile): &(Nanos, Percentile)| {
+            let longer = Longer::of(tenant, config, profile, evenkeel_aim_ns(*target))?;
+            let sends = PACED_FOR * percentile.late() / longer.late_ns;
+            Some(sends.max(LEAST_PART * config.rate_iops / 1e9 / longer.cost))
+        };
+        let sends = promises.iter().filter_map(allowed).reduce(f64::min)?;
+        Some((at, f64::from(weight), sends))
+    });
+    let paced: Vec<(usize, f64, f64)> = paced.collect();
+    let weights: f64 = paced.iter().map(|(_, weight, _)| weight).sum();
+    paced.into_iter().map(|(at, weight, sends)| (at, sends * weight / weights)).collect()
+}
+
+/// Commands of a tenant that are longer than a target, in the mean of all its commands.
+struct Longer {
+    /// For how long others that come are late.
+    late_ns: f64,
+    /// In reference commands.
+    cost: f64,
+}
+
+impl Longer {
+    fn of(tenant: &Tenant, config: &EvenkeelConfig, profile: &Profile, aim_ns: f64) -> Option<Self> {
+        let mut longer = Self { late_ns: 0.0, cost: 0.0 };
+        for size in &tenant.sizes {
+            let kinds = [
+                (Op::Read, tenant.read_share, read_busy_ns(profile, size.len_bytes)),
+                (Op::Write, 1.0 - tenant.read_share, write_busy_ns(profile, size.len_bytes)),
+            ];
+            for (op, part, takes_ns) in kinds.into_iter().filter(|(.., takes_ns)| *takes_ns > aim_ns) {
+                let cost = f64::from(config.cost.of(op, size.len_bytes)) / f64::from(COST_UNIT);
+                longer.late_ns += part * size.part * (takes_ns - aim_ns);
+                longer.cost += part * size.part * cost;
+            }
+        }
+        (longer.late_ns > 0.0).then_some(longer)
+    }
+}
 
 /// What others may have in flight beside promises.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use io_model::{Op, QueuePriority};
 use policy::{COST_UNIT, Cost, PolicyConfig};
 
-use super::evenkeel::Cap;
+use super::evenkeel::{Cap, paced};
 use super::host::service;
 use super::lpns::Throttle;
 use super::share::{CLASSES, Claim, Level, RESOURCES, fill};
@@ -77,6 +77,9 @@ impl Model<'_> {
                     flow.floor = tenant.floor_iops() / 1e9;
                 }
                 self.pools.iter_mut().for_each(|pool| pool.rounds = false);
+                for (at, sends) in paced(config, self.profile, tenants) {
+                    self.flows[at].most = sends;
+                }
                 self.cap = Some(Cap::new(config, tenants, &self.pools));
                 self.cap_now();
             }

@@ -240,6 +240,7 @@ mod tests {
         let tenant = |class, depth, len_bytes, read_percent: u8, vcpus| Tenant {
             name: "t".to_owned(),
             class,
+            floor: policy::Floor::default(),
             priority: QueuePriority::Medium,
             load: Load::Closed { depth },
             read_share: f64::from(read_percent) / 100.0,
