@@ -158,6 +158,14 @@ impl Arbiter {
         self.credit_bytes.fill(0);
     }
 
+    /// Changes the weights of weighted round robin, from the next turn of a class on; nothing starts anew. Another rule
+    /// has none.
+    pub fn set_weights(&mut self, to: WrrWeights) {
+        if let Arbitration::WeightedRoundRobin { weights, .. } = &mut self.arbitration {
+            *weights = to;
+        }
+    }
+
     /// Puts a queue into a class. `false`: there is no such queue.
     pub fn set_class(&mut self, queue: u16, class: QueuePriority) -> bool {
         let backlogged = self.is_backlogged(queue);

@@ -74,7 +74,7 @@ fn is_overtaken(site: &Site, policy: &PolicyConfig, tenant: &Tenant) -> bool {
 
 /// Whether each guaranteed tenant has a poller of its own under this policy.
 pub(crate) fn has_own_pollers(policy: &PolicyConfig) -> bool {
-    matches!(policy, PolicyConfig::Passthrough | PolicyConfig::Lpns(_) | PolicyConfig::Evenkeel(_))
+    policy.kind().gives_own_pollers()
 }
 
 /// Whether a poller serves this tenant alone.

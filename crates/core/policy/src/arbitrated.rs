@@ -24,8 +24,11 @@
 //! the whole window, so that none is ever full and the arbiter decides alone, as before. `drr` does without: the drive
 //! would count commands.
 //!
-//! Each poller has an arbiter of its own: for one drive give it one poller. A tenant whose VQs have several classes has
-//! a flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort play no part.
+//! Each of several pollers has an arbiter of its own, and its part of the window (see `split`): by the quanta of the
+//! flows that ask there, or of each class's weight what its flows there are of all that ask. Under `wrr` its arbiter
+//! has its classes' weights in the same proportion. What urgent flows used goes before that. A tenant whose VQs have
+//! several classes has a flow, and under `drr` a quantum, in each. Classes of tenants and their weights for best effort
+//! play no part.
 
 use arbitration::{Arbiter, Arbitration, MAX_QUEUES, QuantaKib};
 use io_model::{HwqId, Nanos, Op, QueuePriority, WrrWeights};
@@ -34,7 +37,8 @@ use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
-use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot};
+use crate::window::Claim;
+use crate::{ConfigError, Demand, Next, PolicyFigure, PollerShape, TenantPriority, TenantSlot, Terms, VqSlot};
 
 /// Bytes of a reference command, which costs [`COST_UNIT`].
 const REFERENCE_BYTES: u64 = 4096;
@@ -101,6 +105,15 @@ impl ArbitratedConfig {
         WrrWeights { high: self.high_weight, medium: self.medium_weight, low: self.low_weight }
     }
 
+    /// What a flow of each class counts for where so many flows ask in each at all pollers: its class's weight, or a
+    /// part of that. Under `drr`, where each flow has a quantum of its own, that is for one in each.
+    fn claims(&self, flows: [f64; CLASSES.len()]) -> [Claim; CLASSES.len()] {
+        std::array::from_fn(|place| match CLASSES[place] {
+            QueuePriority::Urgent => Claim::First,
+            class => Claim::Weight(f64::from(self.weight(class)) / flows[place].max(1.0)),
+        })
+    }
+
     fn validate(&self, kind: Kind) -> Result<(), ConfigError> {
         let (most, remedy) = match kind {
             Kind::Wrr => (256, "must be from 1 to 256 commands"),
@@ -131,18 +144,26 @@ impl ArbitratedConfig {
 
 /// Flows in the arbiter's order.
 #[derive(Debug)]
-pub(crate) struct Order(Arbiter);
+pub(crate) struct Order {
+    arbiter: Arbiter,
+    /// What a flow counts for among all pollers', by class.
+    claims: [Claim; CLASSES.len()],
+}
 
 impl Turns for Order {
     // A flow's class is in its number.
     fn attach(&mut self, _: u16, _: &Terms) {}
 
     fn forget(&mut self, flow: u16) {
-        self.0.forgive(flow);
+        self.arbiter.forgive(flow);
     }
 
     fn moved(&mut self, flow: u16, _: Standing, to: Standing) {
-        self.0.set_backlogged(flow, to == Standing::Ready);
+        self.arbiter.set_backlogged(flow, to == Standing::Ready);
+    }
+
+    fn claim(&self, flow: u16) -> Claim {
+        self.claims[place_of(flow)]
     }
 }
 
@@ -153,10 +174,15 @@ fn flow_of(tenant: TenantSlot, class: QueuePriority) -> u16 {
     tenant.0 % MAX_TENANTS * CLASSES.len() as u16 + place
 }
 
-/// The class of a flow; and of one of a poller's HWQs, where the drive goes on with the order. Both take the classes in
-/// turn.
+/// The place among the classes of a flow; and of one of a poller's HWQs, where the drive goes on with the order. Both
+/// take the classes in turn.
+fn place_of(flow_or_hwq: u16) -> usize {
+    usize::from(flow_or_hwq) % CLASSES.len()
+}
+
+/// The class of a flow, or of such an HWQ.
 pub(crate) fn class_of(flow_or_hwq: u16) -> QueuePriority {
-    CLASSES[usize::from(flow_or_hwq) % CLASSES.len()]
+    CLASSES[place_of(flow_or_hwq)]
 }
 
 /// Whether the drive goes on with the order of `wrr`.
@@ -177,13 +203,15 @@ fn hwq_in_class(flow: u16, slot: u16, hwqs: u16) -> u16 {
 #[derive(Debug)]
 pub struct Arbitrated {
     kind: Kind,
-    max_in_flight: u64,
+    config: ArbitratedConfig,
     hwqs: u16,
     /// What the drive's classes have, if it goes on with the order.
     in_drive: Option<WrrWeights>,
     /// Cost of what is with the drive.
     in_flight: u64,
     cost: Cost,
+    /// `wrr` on several pollers: what of each class's weight here is not yet given, so that its fractions are.
+    owed: [f64; CLASSES.len()],
     /// By tenant.
     priorities: Vec<TenantPriority>,
     flows: Flows<Order>,
@@ -215,21 +243,24 @@ impl Arbitrated {
         let (mut roomy, mut hwq_links) = (List::default(), Links::default());
         hwq_links.grow(shape.hwqs.into());
         (0..shape.hwqs).for_each(|hwq| roomy.push_back(&mut hwq_links, hwq));
+        let max_in_flight = u64::from(config.max_in_flight) * u64::from(COST_UNIT);
         let mut arbiter = Arbiter::new(config.arbitration(kind), MAX_QUEUES);
         for flow in 0..MAX_QUEUES {
             arbiter.set_class(flow, class_of(flow));
         }
+        let order = Order { arbiter, claims: config.claims([1.0; CLASSES.len()]) };
         Ok(Self {
             kind,
-            max_in_flight: u64::from(config.max_in_flight) * u64::from(COST_UNIT),
             hwqs: shape.hwqs,
             in_drive: (kind == Kind::Wrr && goes_on_in_drive(config, shape)).then(|| config.weights()),
             in_flight: 0,
             cost: Cost::default(),
+            owed: [0.0; CLASSES.len()],
             priorities: Vec::new(),
-            flows: Flows::new(Order(arbiter), shape.hwqs, shape.hwq_depth),
+            flows: Flows::new(order, shape.hwqs, shape.hwq_depth).within(max_in_flight),
             roomy,
             hwq_links,
+            config: config.clone(),
         })
     }
 
@@ -243,7 +274,27 @@ impl Arbitrated {
 
     fn charge(&mut self, flow: u16, cost: u32) {
         let len_bytes = u64::from(cost) * REFERENCE_BYTES / u64::from(COST_UNIT);
-        self.flows.turns.0.charge(flow, len_bytes);
+        self.flows.turns.arbiter.charge(flow, len_bytes);
+    }
+
+    /// Of `wrr`: so many flows ask in each class here, and so many at all pollers.
+    fn set_weights(&mut self, here: [f64; CLASSES.len()], all: [f64; CLASSES.len()]) {
+        self.flows.turns.claims = self.config.claims(all);
+        let weight = |place: usize| f64::from(self.config.weight(CLASSES[place])) * here[place] / all[place].max(1.0);
+        let weights: [f64; CLASSES.len()] = std::array::from_fn(weight);
+        // None below 1, which is the least that an arbiter knows.
+        let least = weights.iter().filter(|weight| **weight > 0.0).fold(1.0, |least: f64, weight| least.min(*weight));
+        let mut whole = |place: usize| {
+            if here[place] == 0.0 {
+                return self.config.weight(CLASSES[place]);
+            }
+            let exact = weights[place] / least + self.owed[place];
+            let whole = exact.floor().clamp(1.0, u16::MAX.into());
+            self.owed[place] = (exact - whole).clamp(-1.0, 1.0);
+            whole as u16
+        };
+        let weights = WrrWeights { high: whole(1), medium: whole(2), low: whole(3) };
+        self.flows.turns.arbiter.set_weights(weights);
     }
 }
 
@@ -286,14 +337,16 @@ impl ByFlow for Arbitrated {
     }
 
     #[inline]
-    fn pick(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, now: Nanos) -> Next {
         if !self.flows.any_backlog() {
             return Next::Idle;
         }
         // The window counts what commands cost: the last one may overdraw it.
-        let spare = self.roomy.front().filter(|_| self.in_flight < self.max_in_flight);
-        let send = spare.and_then(|spare| {
-            let flow = self.flows.turns.0.pick()?;
+        if !self.flows.window.has_room(self.in_flight, now) {
+            return self.flows.window.wait();
+        }
+        let send = self.roomy.front().and_then(|spare| {
+            let flow = self.flows.turns.arbiter.pick()?;
             let (by_class, hwqs) = (self.in_drive.is_some(), self.hwqs);
             self.flows.pick_at(flow, |flows, slot| match flows.bound_to(slot) {
                 _ if by_class => hwq_in_class(flow, slot, hwqs),
@@ -301,7 +354,7 @@ impl ByFlow for Arbitrated {
                 _ => spare,
             })
         });
-        // Where nothing may go, commands are with the drive, and one will complete.
+        // Where all HWQs are full, commands are with the drive, and one will complete.
         send.unwrap_or(Next::WaitUntil(Nanos::MAX))
     }
 
@@ -311,6 +364,30 @@ impl ByFlow for Arbitrated {
         self.in_flight += u64::from(cost);
         // Before its VQ counts it: if this was its last one, what is left of its credit is lost, and no more than that.
         self.charge(flow, cost);
+        self.flows.serve(flow, if self.kind == Kind::Wrr { 1 } else { cost });
+    }
+
+    fn taken(&self) -> u64 {
+        self.in_flight
+    }
+
+    fn tell_demand(&mut self) -> Option<Demand> {
+        let mut demand = self.flows.demand(self.in_flight, Turns::claim)?;
+        self.flows.asked().for_each(|(flow, part)| demand.units[place_of(flow)] += part);
+        Some(demand)
+    }
+
+    fn hear_demands(&mut self, all: &[Demand], own: usize, now: Nanos) {
+        self.flows.window.hear(all, own, now);
+        if self.kind == Kind::Wrr {
+            let asked = |demand: &Demand| std::array::from_fn(|place| demand.units[place]);
+            let sum = |place: usize| all.iter().map(|demand| demand.units[place]).sum();
+            self.set_weights(asked(&all[own]), std::array::from_fn(sum));
+        }
+    }
+
+    fn set_part(&mut self, tenant: TenantSlot, part: f64) {
+        CLASSES.into_iter().for_each(|class| self.flows.set_part(flow_of(tenant, class), part));
     }
 
     fn refusing(&mut self, flow: u16, consumed: bool) {
@@ -337,10 +414,11 @@ impl ByFlow for Arbitrated {
 
     fn forget_flows(&mut self, tenant: TenantSlot) {
         CLASSES.into_iter().for_each(|class| self.flows.turns.forget(flow_of(tenant, class)));
+        self.set_part(tenant, 1.0);
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.max_in_flight as f64 / f64::from(COST_UNIT));
+        tell(PolicyFigure::Window, self.flows.window.size() / f64::from(COST_UNIT));
     }
 }
 

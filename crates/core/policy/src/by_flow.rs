@@ -54,21 +54,33 @@ pub(crate) trait ByFlow {
     /// See [`Policy::forget`].
     fn forget_flows(&mut self, tenant: TenantSlot) {
         self.flows_mut().turns.forget(tenant.0);
+        self.flows_mut().set_part(tenant.0, 1.0);
     }
 
     /// See [`Policy::awoken`].
     fn has_awoken(&mut self, _tenant: TenantId) {}
 
+    /// What is with the drive, as the window counts it.
+    fn taken(&self) -> u64 {
+        self.flows().in_flight().into()
+    }
+
     /// See [`Policy::demand`].
     fn tell_demand(&mut self) -> Option<Demand> {
-        None
+        let taken = self.taken();
+        self.flows_mut().demand(taken, Turns::claim)
     }
 
     /// See [`Policy::demands`].
-    fn hear_demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
+    fn hear_demands(&mut self, all: &[Demand], own: usize, now: Nanos) {
+        self.flows_mut().window.hear(all, own, now);
+    }
 
-    /// See [`Policy::asks_here`].
-    fn set_part(&mut self, _tenant: TenantSlot, _part: f64) {}
+    /// See [`Policy::asks_here`]. Whoever is at several pollers has each of them to itself, so that its part counts for
+    /// nothing in the order here, but for what this poller claims.
+    fn set_part(&mut self, tenant: TenantSlot, part: f64) {
+        self.flows_mut().set_part(tenant.0, part);
+    }
 
     /// See [`Policy::interval`].
     fn end_interval(&mut self, _reports: &[TenantReport], _now: Nanos) {}

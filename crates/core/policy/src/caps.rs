@@ -1,5 +1,6 @@
 //! A limit for each tenant, and nothing else: tenants take turns, whatever their classes and weights. The limits
-//! themselves are those that every policy has (see `limits`).
+//! themselves are those that every policy has (see `limits`). Tenants may be with several pollers: each of these takes
+//! turns among its own.
 
 use io_model::{Nanos, Op};
 
@@ -60,7 +61,7 @@ impl ByFlow for Caps {
 
     #[inline]
     fn pick(&mut self, _: Nanos) -> Next {
-        self.flows.next_within(u32::MAX, |turns| turns.ring.front())
+        self.flows.next_by(|turns| turns.ring.front())
     }
 
     #[inline]

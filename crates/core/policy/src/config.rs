@@ -4,7 +4,7 @@ use io_model::{QueuePriority, WrrWeights};
 
 use crate::{
     AnyPolicy, Arbitrated, ArbitratedConfig, Caps, D2fq, D2fqConfig, Evenkeel, EvenkeelConfig, FairConfig, FairNvme,
-    K2, K2Config, Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, arbitrated, d2fq,
+    K2, K2Config, Lpns, LpnsConfig, Mqfq, MqfqConfig, Passthrough, PolicyKind, Variant, arbitrated, d2fq,
 };
 
 /// A setting that can't work. Nothing was built.
@@ -93,6 +93,12 @@ impl PolicyConfig {
     /// As files and tables name it.
     pub fn name(&self) -> &'static str {
         self.kind().name()
+    }
+
+    /// Whether one poller must serve all tenants. Else a tenant may be on several, too.
+    pub fn needs_one_poller(&self) -> bool {
+        let variant = if let Self::Fair(fair) = self { fair.variant } else { Variant::Corrected };
+        self.kind().needs_one_poller(variant)
     }
 
     /// The policy of one poller.

@@ -36,6 +36,10 @@ impl Share {
         Self { weight: weight.clamp(1, 10_000 * PARTS_OF_WEIGHT), rest: 0 }
     }
 
+    pub(crate) fn weight(self) -> u32 {
+        self.weight
+    }
+
     /// Ticks that a command of this cost takes.
     #[inline]
     pub(crate) fn ticks(&mut self, cost: u32) -> u64 {

@@ -5,10 +5,14 @@
 //! what it does not use, so that room and a waiting VQ never stay apart. Every move is O(1), and a command causes a
 //! bounded number of them.
 
+mod asked;
+
 use io_model::{HwqId, Nanos, QueuePriority};
 
+use self::asked::Told;
 use crate::hwq_pool::HwqPool;
 use crate::ready::{Links, List, NONE};
+use crate::window::{Claim, Window};
 use crate::{Next, TenantSlot, Terms, VqSlot};
 
 /// What a flow could do if it were its turn.
@@ -29,6 +33,11 @@ pub(crate) trait Turns {
 
     /// The tenant of an idle flow left: what is kept of it goes. It may never have been attached.
     fn forget(&mut self, _flow: u16) {}
+
+    /// What it counts for where pollers part what all may have with the drive.
+    fn claim(&self, _flow: u16) -> Claim {
+        Claim::Weight(1.0)
+    }
 
     /// Its standing changed.
     fn moved(&mut self, flow: u16, from: Standing, to: Standing);
@@ -86,7 +95,8 @@ const NO_VQ: Vq = Vq {
     backlog: 0,
 };
 
-const NO_FLOW: Flow = Flow { standing: Standing::Idle, woken: List::EMPTY, ready: List::EMPTY, backlogged: 0 };
+const NO_FLOW: Flow =
+    Flow { standing: Standing::Idle, woken: List::EMPTY, ready: List::EMPTY, backlogged: 0, served: 0 };
 
 #[derive(Debug, Clone, Copy)]
 struct Flow {
@@ -96,6 +106,8 @@ struct Flow {
     ready: List,
     /// VQs with a backlog, ready or parked.
     backlogged: u16,
+    /// Work that was done for it; wraps.
+    served: u32,
 }
 
 /// VQs that wait for room at one HWQ.
@@ -139,6 +151,10 @@ pub(crate) struct Flows<T> {
     vqs: Vec<Vq>,
     links: Links,
     flows: Vec<Flow>,
+    /// By flow.
+    told: Vec<Told>,
+    /// What all may have with the drive.
+    pub(crate) window: Window,
     /// By HWQ.
     parked: Vec<Parked>,
     /// VQs with a backlog.
@@ -152,8 +168,14 @@ impl<T: Turns> Flows<T> {
     pub(crate) fn new(turns: T, hwqs: u16, depth: u32) -> Self {
         let pool = HwqPool::new(0, hwqs, depth);
         let parked = vec![Parked::default(); usize::from(pool.len())];
-        let (vqs, links, flows) = (Vec::new(), Links::default(), Vec::new());
-        Self { turns, pool, vqs, links, flows, parked, backlogged: 0, in_flight: 0 }
+        let (vqs, links, flows, told) = (Vec::new(), Links::default(), Vec::new(), Vec::new());
+        let window = Window::unlimited();
+        Self { turns, pool, vqs, links, flows, told, window, parked, backlogged: 0, in_flight: 0 }
+    }
+
+    /// Where no more than that may be with the drive, at all pollers together: commands or what they cost.
+    pub(crate) fn within(self, all: u64) -> Self {
+        Self { window: Window::new(all), ..self }
     }
 
     pub(crate) fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
@@ -200,6 +222,7 @@ impl<T: Turns> Flows<T> {
     fn make_room(&mut self, flow: u16) {
         if self.flows.len() <= usize::from(flow) {
             self.flows.resize(usize::from(flow) + 1, NO_FLOW);
+            self.told.resize(self.flows.len(), Told::default());
         }
     }
 
@@ -304,21 +327,28 @@ impl<T: Turns> Flows<T> {
         self.pick_at(flow, Self::bound_to)
     }
 
-    /// What goes next where no more than `max_in_flight` commands may be with the drive together. `front`: the flow
-    /// whose turn it is; one whose HWQs are all full is not ready after [`pick`](Self::pick) and does not come again.
+    /// As [`next_by`](Self::next_by), where the window is of commands.
     #[inline]
-    pub(crate) fn next_within(&mut self, max_in_flight: u32, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+    pub(crate) fn next_within(&mut self, now: Nanos, front: impl Fn(&mut T) -> Option<u16>) -> Next {
+        if self.any_backlog() && !self.window.has_room(self.in_flight.into(), now) {
+            return self.window.wait();
+        }
+        self.next_by(front)
+    }
+
+    /// What goes next. `front`: the flow whose turn it is; one whose HWQs are all full is not ready after
+    /// [`pick`](Self::pick) and does not come again.
+    #[inline]
+    pub(crate) fn next_by(&mut self, front: impl Fn(&mut T) -> Option<u16>) -> Next {
         if !self.any_backlog() {
             return Next::Idle;
         }
-        while self.in_flight() < max_in_flight
-            && let Some(flow) = front(&mut self.turns)
-        {
+        while let Some(flow) = front(&mut self.turns) {
             if let Some(send) = self.pick(flow) {
                 return send;
             }
         }
-        // The cap or a full HWQ: commands are with the drive, and one will complete.
+        // Full HWQs: commands are with the drive, and one will complete.
         Next::WaitUntil(Nanos::MAX)
     }
 

@@ -4,15 +4,18 @@
 //! A guaranteed tenant is K2's real-time class: whenever the drive has room under the cap, its commands go first,
 //! without limit, so it can starve the others, as published. Within a class VQs take turns and each VQ is first in,
 //! first out; the published scheduler has one list per class, which we can't have, since commands stay in the guests'
-//! queues. The cap counts this poller's commands: K2 stands for one lock around one drive, so give it one poller.
+//! queues. K2 stands for one lock around one drive, and so does one poller. Of several each has its
+//! part of the cap (see `split`): what real-time tenants used there, and the rest by the VQs that ask. So real-time
+//! commands go before others of their own poller at once, and before those of other pollers within some intervals.
 //!
 //! Not implemented: the levels within the real-time class, and a cap in bytes (a later variant).
 
-use io_model::{HwqId, Nanos, QueuePriority};
+use io_model::{HwqId, Nanos, Op, QueuePriority};
 
 use crate::by_flow::ByFlow;
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
+use crate::window::Claim;
 use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantSlot, Terms, VqSlot};
 
 /// Settings of [`K2`].
@@ -71,12 +74,15 @@ impl Turns for Classes {
     fn goes_first(&self, flow: u16) -> bool {
         self.is_real_time[usize::from(flow)]
     }
+
+    fn claim(&self, flow: u16) -> Claim {
+        if self.goes_first(flow) { Claim::First } else { Claim::Weight(1.0) }
+    }
 }
 
 /// The K2 policy of one poller.
 #[derive(Debug)]
 pub struct K2 {
-    max_in_flight: u32,
     /// Each VQ is a flow of its own.
     flows: Flows<Classes>,
 }
@@ -90,7 +96,7 @@ impl K2 {
         shape.validate()?;
         ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         let flows = Flows::new(Classes::default(), shape.hwqs, shape.hwq_depth);
-        Ok(Self { max_in_flight: config.max_in_flight, flows })
+        Ok(Self { flows: flows.within(config.max_in_flight.into()) })
     }
 }
 
@@ -110,9 +116,17 @@ impl ByFlow for K2 {
     }
 
     #[inline]
-    fn pick(&mut self, _: Nanos) -> Next {
-        self.flows.next_within(self.max_in_flight, |turns| turns.front())
+    fn pick(&mut self, now: Nanos) -> Next {
+        self.flows.next_within(now, |turns| turns.front())
     }
+
+    #[inline]
+    fn sending(&mut self, flow: u16, _: Op, _: u64) {
+        self.flows.serve(flow, 1);
+    }
+
+    /// Its VQs are flows of their own wherever they are.
+    fn set_part(&mut self, _: TenantSlot, _: f64) {}
 
     #[inline]
     fn turn_over(&mut self, flow: u16, _: Option<HwqId>) {
@@ -123,13 +137,13 @@ impl ByFlow for K2 {
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.max_in_flight.into());
+        tell(PolicyFigure::Window, self.flows.window.size());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use io_model::{Op, TenantId, VqId};
+    use io_model::{TenantId, VqId};
 
     use super::*;
     use crate::Policy;

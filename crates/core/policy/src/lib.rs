@@ -26,12 +26,11 @@
 //! | `netcalc` | the delay bound of network calculus, and the published one |
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
-//! | `split` | [`Demand`]: what best effort may have, parted among the pollers that serve it |
+//! | `split`, `window` | [`Demand`]: what best effort, or all tenants, may have with the drive, parted among pollers |
 //! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
 //!
-//! An instance knows the VQs of its own poller. Under [`Passthrough`], [`Lpns`] and [`Evenkeel`] tenants, and a
-//! tenant's VQs, may be with several pollers; all other policies compare what tenants wait for, and must see all of
-//! their VQs.
+//! An instance knows the VQs of its own poller. Tenants, and a tenant's VQs, may be with several pollers, but for those
+//! policies that compare all tenants with each command ([`needs_one_poller`](Settings::needs_one_poller)).
 //!
 //! A policy's tables are as long as the most VQs and tenants that its poller ever had at a time: they are indexed by
 //! [`VqSlot`] and [`TenantSlot`], never by [`TenantId`]. Both slots are below 65535; VQs of others are ignored. Not
@@ -69,6 +68,7 @@ mod roster;
 mod settings;
 mod split;
 mod terms;
+mod window;
 
 pub use any::AnyPolicy;
 pub use arbitrated::{Arbitrated, ArbitratedConfig};

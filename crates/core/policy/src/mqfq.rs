@@ -7,9 +7,11 @@
 //! backlogged flows never drift apart by more than T and one command, and the drive is kept busy meanwhile.
 //!
 //! A guaranteed tenant counts as one of weight [`guaranteed_weight`](MqfqConfig::guaranteed_weight): MQFQ knows
-//! shares, not latencies. The lag of a flow whose HWQs are full still holds virtual time back. Each poller has
-//! a virtual time of its own: for one drive give it one poller. A flow stops counting as
-//! soon as it has no commands.
+//! shares, not latencies. The lag of a flow whose HWQs are full still holds virtual time back. A flow stops
+//! counting as soon as it has no commands.
+//!
+//! Each of several pollers has a virtual time of its own, and its part of D (see `split`), which is corrected until all
+//! virtual times go on as fast. So T is kept between flows of one poller, and shares between all.
 
 use io_model::{Nanos, Op};
 
@@ -19,6 +21,7 @@ use crate::cost::{COST_UNIT, Cost};
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
+use crate::window::Claim;
 use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantSlot, Terms};
 
 /// Settings of [`Mqfq`].
@@ -175,6 +178,10 @@ impl Turns for VirtualTime {
         }
     }
 
+    fn claim(&self, flow: u16) -> Claim {
+        Claim::Weight(self.flows[usize::from(flow)].share.weight().into())
+    }
+
     fn holds(&self, flow: u16) -> bool {
         self.flows[usize::from(flow)].held
     }
@@ -184,7 +191,6 @@ impl Turns for VirtualTime {
 #[derive(Debug)]
 pub struct Mqfq {
     cost: Cost,
-    max_in_flight: u32,
     flows: Flows<VirtualTime>,
 }
 
@@ -200,7 +206,7 @@ impl Mqfq {
         ConfigError::check(*max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
         ConfigError::check((1..=10_000).contains(guaranteed_weight), "guaranteed_weight", "must be from 1 to 10000")?;
         let flows = Flows::new(VirtualTime::new(config), shape.hwqs, shape.hwq_depth);
-        Ok(Self { cost: *cost, max_in_flight: *max_in_flight, flows })
+        Ok(Self { cost: *cost, flows: flows.within((*max_in_flight).into()) })
     }
 }
 
@@ -216,14 +222,16 @@ impl ByFlow for Mqfq {
     }
 
     #[inline]
-    fn pick(&mut self, _: Nanos) -> Next {
+    fn pick(&mut self, now: Nanos) -> Next {
         // Where it waits, commands are with the drive: D of them, or the slowest flow's HWQs are full, or it could go.
-        self.flows.next_within(self.max_in_flight, |turns| turns.front())
+        self.flows.next_within(now, |turns| turns.front())
     }
 
     #[inline]
     fn sending(&mut self, flow: u16, op: Op, len_bytes: u64) {
-        self.flows.turns.charge(flow, self.cost.of(op, len_bytes));
+        let cost = self.cost.of(op, len_bytes);
+        self.flows.turns.charge(flow, cost);
+        self.flows.serve(flow, cost);
     }
 
     fn refusing(&mut self, flow: u16, consumed: bool) {
@@ -234,7 +242,7 @@ impl ByFlow for Mqfq {
     }
 
     fn inside(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
-        tell(PolicyFigure::Window, self.max_in_flight.into());
+        tell(PolicyFigure::Window, self.flows.window.size());
     }
 
     fn inside_of(&self, tenant: TenantSlot, tell: &mut dyn FnMut(TenantFigure, f64)) {

@@ -96,8 +96,14 @@ impl PolicyKind {
     }
 
     /// Whether it knows what all tenants do only if one poller serves them all. Else a tenant may be on several, too.
-    pub const fn needs_one_poller(self) -> bool {
-        !matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
+    pub(crate) const fn needs_one_poller(self, variant: Variant) -> bool {
+        matches!((self, variant), (Self::D2fq, _) | (Self::Fair, Variant::Published))
+    }
+
+    /// Whether a guaranteed tenant has a poller of its own if nothing is said. Else it shares those of all others,
+    /// where who goes first is decided with each command and not from one interval to the next.
+    pub const fn gives_own_pollers(self) -> bool {
+        matches!(self, Self::Passthrough | Self::Lpns | Self::Evenkeel)
     }
 
     /// Whether it holds best-effort tenants back together, for guaranteed ones that may have pollers of their own.
@@ -223,6 +229,22 @@ impl Settings {
     /// As files and tables name it.
     pub fn name(&self) -> &'static str {
         self.kind().name()
+    }
+
+    /// As a message names it that does not go for its other variant.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Fair(FairSettings { variant: Variant::Published, .. }) => {
+                "fair with variant = \"published\"".to_owned()
+            }
+            _ => self.name().to_owned(),
+        }
+    }
+
+    /// Whether one poller must serve all tenants. Else a tenant may be on several, too.
+    pub fn needs_one_poller(&self) -> bool {
+        let variant = if let Self::Fair(fair) = self { fair.variant } else { Variant::Corrected };
+        self.kind().needs_one_poller(variant)
     }
 
     /// The policy as it runs on a drive.

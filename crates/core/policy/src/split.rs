@@ -5,6 +5,9 @@
 //! quarter and a command more; the rest is parted by weight, and what nobody asked for too. So all parts together are
 //! what best effort may have, but for the interval in which somebody's demand changed.
 //!
+//! Where some of what a poller serves goes before all others', it says how much that is, and has that before anybody's
+//! weight counts.
+//!
 //! Weight alone does not make equal shares: a poller's tenants may ask for other kinds of commands, or for less than
 //! their part. So pollers also tell how fast their virtual time goes on, and each corrects its weight until it goes
 //! on as fast as the others'.
@@ -17,7 +20,7 @@ use io_model::Nanos;
 /// Kinds of commands that a demand tells apart.
 pub(crate) const DEMAND_KINDS: usize = 6;
 /// Figures of a [`Demand`].
-pub const DEMAND_FIGURES: usize = 6 + DEMAND_KINDS;
+pub const DEMAND_FIGURES: usize = 7 + DEMAND_KINDS;
 
 /// What a poller gets beyond what it used, so that it can ask for more: that part of it, and a command.
 const HEADROOM: f64 = 0.25;
@@ -47,6 +50,8 @@ pub struct Demand {
     pub pace: f64,
     /// A command, in parts of all that best effort may have; 0: none was seen.
     pub grain: f64,
+    /// What of it goes before all others', in parts of all that there is.
+    pub first: f64,
     /// Reference commands that best effort may have for the sake of floors that are short here; infinite: any number.
     pub level: f64,
     /// Reference commands with the drive when `used` was, by kind.
@@ -58,21 +63,27 @@ impl Demand {
     pub fn to_figures(&self) -> [f64; DEMAND_FIGURES] {
         let mut figures = [0.0; DEMAND_FIGURES];
         let is_held = f64::from(u8::from(self.is_held));
-        figures[..6].copy_from_slice(&[self.used, self.claim, is_held, self.pace, self.grain, self.level]);
-        figures[6..].copy_from_slice(&self.units);
+        let one_by_one = [self.used, self.claim, is_held, self.pace, self.grain, self.first, self.level];
+        figures[..7].copy_from_slice(&one_by_one);
+        figures[7..].copy_from_slice(&self.units);
         figures
     }
 
     /// From those.
     pub fn from_figures(figures: &[f64; DEMAND_FIGURES]) -> Self {
-        let [used, claim, is_held, pace, grain, level, units @ ..] = *figures;
-        Self { used, claim, is_held: is_held > 0.0, pace, grain, level, units }
+        let [used, claim, is_held, pace, grain, first, level, units @ ..] = *figures;
+        Self { used, claim, is_held: is_held > 0.0, pace, grain, first, level, units }
     }
 
     /// What it needs if it is to be held by nothing.
     fn wants(&self) -> f64 {
-        if self.is_held { f64::INFINITY } else { self.used * (1.0 + HEADROOM) + self.grain }
+        if self.is_held { f64::INFINITY } else { with_headroom(self.used, self.grain) }
     }
+}
+
+/// So that it can ask for more.
+pub(crate) fn with_headroom(used: f64, grain: f64) -> f64 {
+    used * (1.0 + HEADROOM) + grain
 }
 
 /// What one poller may have, in parts of all that best effort may have.
@@ -185,21 +196,24 @@ impl Split {
         }
     }
 
-    /// By claims, but nobody more than it wants while others want more.
+    /// What goes first, and the rest by claims, but nobody more than it wants while others want more.
     fn share_out(&mut self, all: &[Demand]) {
         const OPEN: f64 = -1.0;
         let parts = &mut self.parts;
         parts.clear();
         parts.resize(all.len(), OPEN);
-        let mut left = 1.0;
+        let first = all.iter().map(|demand| demand.first).sum::<f64>();
+        let of_first = if first > 1.0 { 1.0 / first } else { 1.0 };
+        let mut left = (1.0 - first).max(0.0);
         loop {
             let open = all.iter().zip(&*parts).filter(|(_, part)| **part == OPEN);
             let claims = open.map(|(demand, _)| demand.claim).sum::<f64>();
             let by_claim = if claims > 0.0 { left / claims } else { 0.0 };
             let mut taken = 0.0;
             for (demand, part) in all.iter().zip(&mut *parts).filter(|(_, part)| **part == OPEN) {
-                if demand.wants() <= by_claim * demand.claim {
-                    *part = demand.wants();
+                let wants = (demand.wants() - demand.first).max(0.0);
+                if wants <= by_claim * demand.claim {
+                    *part = wants;
                     taken += *part;
                 }
             }
@@ -215,7 +229,10 @@ impl Split {
         }
         let claims = all.iter().map(|demand| demand.claim).sum::<f64>();
         if left > 0.0 && claims > 0.0 {
-            all.iter().zip(parts).for_each(|(demand, part)| *part += left * demand.claim / claims);
+            all.iter().zip(&mut *parts).for_each(|(demand, part)| *part += left * demand.claim / claims);
+        }
+        if first > 0.0 {
+            all.iter().zip(parts).for_each(|(demand, part)| *part += demand.first * of_first);
         }
     }
 }
@@ -299,7 +316,8 @@ mod tests {
     use super::*;
 
     fn demand(used: f64, claim: f64, is_held: bool, grain: f64) -> Demand {
-        Demand { used, claim, is_held, pace: 0.0, grain, level: f64::INFINITY, units: [0.0; DEMAND_KINDS] }
+        let (level, units) = (f64::INFINITY, [0.0; DEMAND_KINDS]);
+        Demand { used, claim, is_held, pace: 0.0, grain, first: 0.0, level, units }
     }
 
     fn parts(all: &[Demand]) -> Vec<f64> {
@@ -310,7 +328,13 @@ mod tests {
 
     #[test]
     fn figures_are_a_demand_again() {
-        let demand = Demand { pace: 7.0, level: 3.0, units: [0.5; DEMAND_KINDS], ..demand(0.25, 2.0, true, 0.125) };
+        let demand = Demand {
+            pace: 7.0,
+            first: 0.125,
+            level: 3.0,
+            units: [0.5; DEMAND_KINDS],
+            ..demand(0.25, 2.0, true, 0.125)
+        };
         assert_eq!(Demand::from_figures(&demand.to_figures()), demand);
     }
 
@@ -333,12 +357,26 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_first_is_had_before_weights_count() {
+        let held = |first: f64, claim: f64| Demand { first, ..demand(0.5, claim, true, 0.1) };
+        let got = parts(&[held(0.4, 1.0), held(0.0, 2.0)]);
+        assert!((got[0] - 0.6).abs() < 1e-9 && (got[1] - 0.4).abs() < 1e-9, "{got:?}");
+        let got = parts(&[held(1.0, 1.0), held(1.0, 1.0), held(0.0, 8.0)]);
+        assert_eq!(got, [0.5, 0.5, 0.0], "nothing is left for weights");
+    }
+
+    #[test]
     fn all_parts_together_are_the_whole() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..1_000 {
-            let all: Vec<Demand> = (0..random.usize(2..9))
-                .map(|_| demand(random.f64() * 0.4, 0.1 + random.f64() * 10.0, random.bool(), random.f64() * 0.1))
-                .collect();
+            let mut any = || {
+                let first = if random.u8(..4) == 0 { random.f64() } else { 0.0 };
+                let used = first.max(random.f64() * 0.4);
+                let is_held = random.bool();
+                Demand { first, ..demand(used, 0.1 + random.f64() * 10.0, is_held, random.f64() * 0.1) }
+            };
+            let pollers = 2 + any().claim as usize % 7;
+            let all: Vec<Demand> = (0..pollers).map(|_| any()).collect();
             let got = parts(&all);
             assert!((got.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{all:?} {got:?}");
         }

@@ -432,7 +432,7 @@ fn served_after_change(name: &str, seed: u64, terms: [Terms; 2], settling: u64, 
         PolicyConfig::Lpns(config) => {
             PolicyConfig::Lpns(LpnsConfig { variant: Variant::Corrected, saturation_factor: 4, ..config })
         }
-        PolicyConfig::Fair(_) => PolicyConfig::Fair(FairConfig::p5800x()),
+        PolicyConfig::Fair(_) => PolicyConfig::Fair(FairConfig { parallel_units: 2, ..FairConfig::p5800x() }),
         PolicyConfig::Mqfq(_) => PolicyConfig::Mqfq(MqfqConfig { max_in_flight: 24, ..MqfqConfig::default() }),
         PolicyConfig::Wrr(_) => PolicyConfig::Wrr(ArbitratedConfig { max_in_flight: 24, ..ArbitratedConfig::wrr() }),
         PolicyConfig::Drr(_) => PolicyConfig::Drr(ArbitratedConfig { max_in_flight: 24, ..ArbitratedConfig::drr() }),

@@ -146,7 +146,8 @@ pub enum Backend {
 pub struct Pollers {
     /// How tenants are shared out to pollers.
     pub layout: PollerLayout,
-    /// Pollers that best-effort tenants are spread over, but for those that have their own: 1 to 64; see
+    /// Pollers that best-effort tenants are spread over, but for those that have their own; under policies that
+    /// [give none](policy::PolicyKind::gives_own_pollers) to guaranteed ones, these too: 1 to 64; see
     /// [`Config::shared_pollers`].
     pub best_effort: u16,
     /// The CPU of each poller that is no tenant's own, in the order of [`Config::poller_plan`]; empty: not pinned.
@@ -179,7 +180,8 @@ impl DoorbellScan {
 /// How tenants are shared out to pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PollerLayout {
-    /// One for each guaranteed tenant, one or [several](Pollers::best_effort) for all others.
+    /// One for each guaranteed tenant, one or [several](Pollers::best_effort) for all others. Under policies that serve
+    /// all together, one or several for all.
     PerGuaranteed,
     /// One for all.
     Shared,

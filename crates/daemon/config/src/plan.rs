@@ -76,8 +76,9 @@ impl Tenant {
 
 impl Load<'_> {
     fn home(&self, policy: Option<&Settings>, pollers: &Pollers) -> Home {
-        let needs_one = policy.is_some_and(|policy| policy.kind().needs_one_poller());
-        let by_layout = self.guaranteed && pollers.layout == PollerLayout::PerGuaranteed;
+        let needs_one = policy.is_some_and(Settings::needs_one_poller);
+        let gives_own = policy.is_none_or(|policy| policy.kind().gives_own_pollers());
+        let by_layout = self.guaranteed && gives_own && pollers.layout == PollerLayout::PerGuaranteed;
         match self.frontend.threads() {
             Threads::Dedicated | Threads::PerQueue => Home::Own,
             Threads::Shared if !needs_one && (self.alone || by_layout) => Home::Alone,
@@ -88,7 +89,7 @@ impl Load<'_> {
 
 /// Pollers that tenants share who need no other.
 fn shared_pollers(policy: Option<&Settings>, pollers: &Pollers) -> usize {
-    let needs_one = policy.is_none_or(|policy| policy.kind().needs_one_poller());
+    let needs_one = policy.is_none_or(Settings::needs_one_poller);
     if needs_one || pollers.layout == PollerLayout::Shared { 1 } else { pollers.best_effort.into() }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn check(sink: &mut Sink<'_>, draft: &Draft) -> Vec<Problem> {
     weighted_queues(sink, draft);
     let mut warnings = Sink::new(sink.text);
     targets(&mut warnings, draft);
-    one_poller(&mut warnings, draft);
+    together(&mut warnings, draft);
     best_effort_pollers(&mut warnings, draft);
     limits(&mut warnings, draft);
     demands_within_limits(&mut warnings, draft);
@@ -190,11 +190,11 @@ fn has_own_threads(tenant: &TenantDraft) -> bool {
 
 /// What is decided on one poller can't be had by tenants on several.
 fn own_threads(sink: &mut Sink<'_>, draft: &Draft) {
-    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.kind().needs_one_poller()) else { return };
+    let Some(policy) = draft.policy.as_ref().filter(|policy| policy.needs_one_poller()) else { return };
     for tenant in draft.tenants.iter().filter(|tenant| has_own_threads(tenant)) {
         let mark = tenant.frontend.marks.threads.as_ref().unwrap_or(&tenant.span);
-        let what = format!("{} weighs all tenants against each other, which takes one poller", policy.name());
-        sink.at(mark, what, "write threads = \"shared\", or name = \"passthrough\" under [policy]");
+        let what = format!("{} compares all tenants with each command, which takes one poller", policy.in_words());
+        sink.at(mark, what, "write threads = \"shared\", or name = \"mqfq\" under [policy]");
     }
 }
 
@@ -285,11 +285,12 @@ fn weighted_queues(sink: &mut Sink<'_>, draft: &Draft) {
     }
 }
 
-/// Policies that must see all tenants have one poller, whatever the layout says.
-fn one_poller(warnings: &mut Sink<'_>, draft: &Draft) {
+/// Policies that give all tenants one order serve them by the same pollers, whatever the layout says.
+fn together(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.layout_mark) else { return };
-    if policy.kind().needs_one_poller() && pollers.layout == PollerLayout::PerGuaranteed {
-        let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
+    if !policy.kind().gives_own_pollers() && pollers.layout == PollerLayout::PerGuaranteed {
+        let what =
+            format!("{} weighs all tenants against each other, and serves them by the same pollers", policy.name());
         warnings.at(mark, what, "write layout = \"shared\", or remove the line");
     }
 }
@@ -299,8 +300,8 @@ fn best_effort_pollers(warnings: &mut Sink<'_>, draft: &Draft) {
     let (Some(policy), Some(pollers), Some(mark)) = (&draft.policy, &draft.pollers, &draft.best_effort_mark) else {
         return;
     };
-    if pollers.best_effort > 1 && policy.kind().needs_one_poller() {
-        let what = format!("{} runs on one poller: it weighs all tenants against each other", policy.name());
+    if pollers.best_effort > 1 && policy.needs_one_poller() {
+        let what = format!("{} compares all tenants with each command, which takes one poller", policy.in_words());
         warnings.at(mark, what, "remove the line, or write name = \"evenkeel\" under [policy]");
     } else if pollers.best_effort > 1 && pollers.layout == PollerLayout::Shared {
         warnings.at(mark, "layout = \"shared\" has one poller for all", "remove this line, or that one");

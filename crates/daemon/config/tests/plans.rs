@@ -149,6 +149,17 @@ fn best_effort_tenants_are_spread_over_as_many_pollers_as_are_asked_for() {
     for name in ["evenkeel", "lpns", "passthrough"] {
         assert_eq!(spread(policy(name)), wanted, "{name}");
     }
+    // Where all are in one order, a guaranteed tenant is among them.
+    let together = [
+        "alone[0..2] adaptive on 1",
+        "db[0..2]+b[0..2] adaptive on 2",
+        "a[0..2]+c[0..2] adaptive on 3",
+        "wide[0..1] adaptive",
+        "wide[1..2] adaptive",
+    ];
+    for name in ["k2", "mqfq", "fair", "wrr", "drr", "caps"] {
+        assert_eq!(spread(policy(name)), together, "{name}");
+    }
     // Those that there are none of are not there; and one poller for all is one.
     assert_eq!(plan(&(policy("evenkeel") + "best_effort = 64\n" + &tenant("a", ""))), ["a[0..2] adaptive on 1"]);
     let one = policy("evenkeel") + "layout = \"shared\"\nbest_effort = 2\n" + &tenant("a", "") + &tenant("b", "");

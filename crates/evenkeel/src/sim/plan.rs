@@ -153,10 +153,10 @@ fn alone(scenario: &Scenario, whole: &sim::Scenario) -> (Vec<Run>, Vec<usize>) {
     (runs.into_iter().map(|(_, run)| run).collect(), alone_of)
 }
 
-/// Policies that must see all tenants have one poller, as in the daemon.
+/// Policies that serve all tenants together have one poller, as in the daemon by default.
 pub fn layout(host: HostLayout, policy: PolicyKind) -> Layout {
     match host {
-        HostLayout::Evenkeel if policy.needs_one_poller() => Layout::Mdev,
+        HostLayout::Evenkeel if !policy.gives_own_pollers() => Layout::Mdev,
         HostLayout::Evenkeel => Layout::Evenkeel,
         HostLayout::Mdev => Layout::Mdev,
         HostLayout::Spdk => Layout::Spdk,

@@ -72,11 +72,16 @@ fn evenkeel_itself() {
     serves("evenkeel", "", &with_limits());
 }
 
-/// One over two threads of its own, two on two that all share, one on its own, beside a promised one: all write and
-/// read back at once.
+/// Policies that serve all tenants by the same pollers.
+const TOGETHER: [&str; 6] = ["k2", "mqfq", "fair", "wrr", "drr", "caps"];
+
+/// One over two threads of its own, two on two that all share, one on its own, beside a promised one, which has its own
+/// where the policy gives it one: all write and read back at once.
 #[test]
-fn best_effort_tenants_on_several_pollers() {
-    for policy in ["evenkeel", "lpns"] {
+fn tenants_on_several_pollers() {
+    for (policy, expected) in
+        ["evenkeel", "lpns"].map(|policy| (policy, 6)).into_iter().chain(TOGETHER.map(|policy| (policy, 5)))
+    {
         let home = Home::new();
         let tenants = "[pollers]\nbest_effort = 2\n\
             [[tenant]]\nname = \"db\"\nsize = \"4MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n\
@@ -88,7 +93,7 @@ fn best_effort_tenants_on_several_pollers() {
         home.configure(&model(&format!("name = \"{policy}\""), tenants).replace("16MiB", "32MiB"));
         let daemon = home.serve();
         let pollers = daemon.ready["drives"][0]["pollers"].as_array().unwrap().len();
-        assert_eq!(pollers, 6, "db, alone, one and two, and two of wide's");
+        assert_eq!(pollers, expected, "{policy}: alone, one and two, two of wide's, and db's or not");
         let job = "--rw randrw --bssplit 4k/50:64k/50 --iodepth 16 --verify";
         for load in ["db", "wide", "one", "two", "alone"].map(|tenant| home.load(tenant, job)) {
             let report = load.expect_clean();

@@ -247,18 +247,23 @@ fn policies_change_under_load() {
     }
     // It is not lost: what is served is what the file says.
     assert_eq!(apply("passthrough")["steps"], json!([]));
-    // A poller of its own: a policy that weighs all tenants on one can't take over before its client leaves.
+    // A poller of its own: what weighs all tenants takes over all the same, but not what does so on one poller, before
+    // its client leaves.
     done(&home, "create gold --size 4MiB --drive fast --class guaranteed --latency-target 10ms");
     wait_for("the disk", || is_served(&home, "gold"));
     let gold = home.attach("gold");
-    let put_off = apply("mqfq");
+    assert_eq!(apply("mqfq")["steps"][0]["action"], "change");
+    let published = "fair\"\nvariant = \"published";
+    let put_off = apply(published);
     let remedy = put_off["steps"][0]["keys"][0]["remedy"].as_str().unwrap_or_default();
-    assert!(remedy.contains("mqfq takes one poller, and gold has another one as long as it is in use"), "{put_off}");
-    assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "passthrough");
+    let expected =
+        "fair with variant = \"published\" takes one poller, and gold has another one as long as it is in use";
+    assert!(remedy.contains(expected), "{put_off}");
+    assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "mqfq");
     drop(gold);
     wait_for("the client is gone", || (done(&home, "show gold")["attached"] == false).then_some(()));
-    assert_eq!(apply("mqfq")["steps"][0]["action"], "change");
-    assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "mqfq");
+    assert_eq!(apply(published)["steps"][0]["action"], "change");
+    assert_eq!(answer(&home, &["drive", "show", "fast"])["policy"], "fair");
     home.attach("gold").write(0, &pattern(3, 4096)).unwrap();
     load.stop();
     daemon.stop();

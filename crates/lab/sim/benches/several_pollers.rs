@@ -1,10 +1,14 @@
 //! What best-effort tenants get on 1 to 16 pollers, in virtual time: `cargo bench -p sim --bench several_pollers`.
 //!
 //! 16 tenants (n4d32) of 4 KiB random reads, or of 64 KiB, beside one that was promised a latency, with the costs of
-//! LPNS's host: 1.7 µs of a poller for a command.
+//! LPNS's host: 1.7 µs of a poller for a command. Under policies that give all tenants one order, without that one, and
+//! with weights of 1, 4 and 7 or priorities.
 
-use io_model::Nanos;
-use policy::{Class, DriveFigures, EvenkeelConfig, FairConfig, LpnsConfig, PolicyConfig};
+use io_model::{Nanos, QueuePriority};
+use policy::{
+    ArbitratedConfig, Class, DriveFigures, EvenkeelConfig, FairConfig, K2Config, LpnsConfig, MqfqConfig, PolicyConfig,
+    TenantPriority,
+};
 use sim::workload::{Access, BlockSize, Fio, Workload};
 use sim::{Scenario, Tenant};
 use ssd_model::Profile;
@@ -56,7 +60,60 @@ fn scenario(policy: &PolicyConfig, case: &Case, pollers: u16) -> Scenario {
     }
 }
 
+/// 16 tenants under a policy that gives all one order.
+fn together(policy: &PolicyConfig, kib: u32, pollers: u16) -> Scenario {
+    let priorities = [QueuePriority::High, QueuePriority::Medium, QueuePriority::Low];
+    let tenants = (0..16).map(|at| {
+        let mut tenant = reader(Class::BestEffort { weight: 1 + 3 * (at % 3) }, (4, 32), kib);
+        tenant.terms.priority = TenantPriority::Fixed(priorities[at as usize % 3]);
+        tenant
+    });
+    Scenario {
+        policy: policy.clone(),
+        tenants: tenants.collect(),
+        best_effort_pollers: pollers,
+        starvation_limit: Nanos::from_millis(100),
+        warmup: Nanos::from_millis(600),
+        duration: Nanos::from_millis(500),
+        ..Scenario::new(Profile::p5800x())
+    }
+}
+
+/// What each policy that gives all tenants one order gives on several pollers, and the most that a tenant's part of
+/// that differs from its part on one.
+fn all_together() -> Result<(), sim::ScenarioError> {
+    println!("| reads | policy | pollers | MB/s | busiest poller | share, most apart |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for kib in [4, 64] {
+        for policy in [
+            PolicyConfig::K2(K2Config::default()),
+            PolicyConfig::Caps,
+            PolicyConfig::Mqfq(MqfqConfig::default()),
+            PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+            PolicyConfig::Drr(ArbitratedConfig::drr()),
+            PolicyConfig::Fair(FairConfig::p5800x()),
+        ] {
+            let mut on_one = Vec::new();
+            for pollers in [1, 2, 4, 8, 16] {
+                let report = sim::run(&together(&policy, kib, pollers))?;
+                let got = || report.tenants.iter().map(|tenant| tenant.bandwidth_bytes_s / 1e6);
+                let sum = got().sum::<f64>();
+                let parts: Vec<f64> = got().map(|bytes| bytes / sum).collect();
+                if pollers == 1 {
+                    on_one.clone_from(&parts);
+                }
+                let apart = parts.iter().zip(&on_one).map(|(part, one)| (part / one - 1.0).abs()).fold(0.0, f64::max);
+                let busiest = report.poller_utilization.iter().fold(0.0, |most: f64, busy| most.max(*busy));
+                let name = policy.name();
+                println!("| {kib} KiB | {name} | {pollers} | {sum:.0} | {busiest:.2} | {:.1} % |", apart * 100.0);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), sim::ScenarioError> {
+    all_together()?;
     println!("| drive, promise | policy | others' reads | pollers | MB/s | Jain | busiest poller | p99, µs |");
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for case in cases() {

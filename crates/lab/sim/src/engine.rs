@@ -446,8 +446,10 @@ impl<'a, P: Policy> Engine<'a, P> {
         let given = (0..).zip(&self.measured_from).map(|(tenant, from)| ledger.service(tenant).cost - from.cost);
         let work: u64 = given.sum();
         let weights = self.terms.iter().map(|terms| u64::from(terms.class.weight().unwrap_or(1))).sum();
-        let is_best_effort = |tenant: &u16| !self.terms[usize::from(*tenant)].class.is_guaranteed();
-        let is_parted = self.nodes.iter().filter(|node| node.members.iter().any(is_best_effort)).count() > 1;
+        let counts = |tenant: &u16| {
+            !policy.kind().gives_own_pollers() || !self.terms[usize::from(*tenant)].class.is_guaranteed()
+        };
+        let is_parted = self.nodes.iter().filter(|node| node.members.iter().any(counts)).count() > 1;
         for (node, hwqs) in self.nodes.iter().zip(self.scenario.poller_hwqs()) {
             let shares = Shares { policy, span_ns: duration.0, work, weights, is_parted, hwq_depth: *hwq_depth, hwqs };
             let contenders = node.members.iter().map(|&tenant| {

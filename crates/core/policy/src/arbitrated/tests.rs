@@ -309,3 +309,18 @@ fn a_drives_weights_are_left_alone_where_classes_have_no_hwqs_of_their_own() {
     let drr = Arbitrated::drr(&ArbitratedConfig::drr(), &of(4, 1024, true)).unwrap();
     assert_eq!(drr.wrr_weights(), None);
 }
+
+#[test]
+fn a_class_has_here_what_its_flows_are_of_all_pollers_flows() {
+    let mut here = backlogged(Kind::Wrr, ArbitratedConfig::wrr(), &[HIGH, LOW]);
+    let mut there = backlogged(Kind::Wrr, ArbitratedConfig::wrr(), &[HIGH, HIGH, HIGH, HIGH]);
+    let mut served = [0; 2];
+    for _ in 0..100 {
+        let demands = [here.demand().unwrap(), there.demand().unwrap()];
+        here.demands(&demands, 0, T0);
+        there.demands(&demands, 1, T0);
+        (0..100).for_each(|_| served[usize::from(serve(&mut here, |_| 4 * KIB))] += 1);
+    }
+    // A fifth of 32, and all of 8.
+    assert!((ratio(served[0], served[1]) - 0.8).abs() < 0.03, "{served:?}");
+}

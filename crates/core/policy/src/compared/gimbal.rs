@@ -246,7 +246,7 @@ impl ByFlow for Gimbal {
     fn pick(&mut self, now: Nanos) -> Next {
         self.tokens.fill(now);
         let is_open = self.tokens.is_open();
-        let next = self.flows.next_within(u32::MAX, |order| if is_open { order.waiting.front() } else { None });
+        let next = self.flows.next_by(|order| if is_open { order.waiting.front() } else { None });
         match next {
             Next::WaitUntil(_) if !is_open => Next::WaitUntil(self.tokens.opens_at(now)),
             next => next,

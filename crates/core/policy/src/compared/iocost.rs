@@ -327,7 +327,7 @@ impl ByFlow for IoCost {
     #[inline]
     fn pick(&mut self, now: Nanos) -> Next {
         self.clock(now);
-        match self.flows.next_within(u32::MAX, |clocks| clocks.ring.front()) {
+        match self.flows.next_by(|clocks| clocks.ring.front()) {
             Next::WaitUntil(_) => Next::WaitUntil(self.released_at(now)),
             next => next,
         }

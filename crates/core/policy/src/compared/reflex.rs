@@ -176,7 +176,7 @@ impl ByFlow for Reflex {
     fn pick(&mut self, now: Nanos) -> Next {
         self.tokens.fill(now);
         let is_open = self.strictest.is_none() || self.tokens.is_open();
-        match self.flows.next_within(u32::MAX, |order| order.front(is_open)) {
+        match self.flows.next_by(|order| order.front(is_open)) {
             Next::WaitUntil(_) if !is_open => Next::WaitUntil(self.tokens.opens_at(now)),
             next => next,
         }

@@ -423,7 +423,7 @@ impl ByFlow for Evenkeel {
     #[inline]
     fn pick(&mut self, now: Nanos) -> Next {
         self.flows.turns.now = now;
-        match self.flows.next_within(u32::MAX, Order::front) {
+        match self.flows.next_by(Order::front) {
             Next::WaitUntil(_) => {
                 // Who is behind already waits for room, which a completion makes.
                 let order = &self.flows.turns;
@@ -501,7 +501,8 @@ impl ByFlow for Evenkeel {
         let weight = order.active_weight()?;
         let scale = order.weight_unit;
         let (claim, pace) = self.split.tell(Seen { weight, is_held, clock: order.others.clock(), scale });
-        Some(Demand { used, claim, is_held, pace, grain: order.work.grain(), level: order.floors.level(), units })
+        let (grain, level) = (order.work.grain(), order.floors.level());
+        Some(Demand { used, claim, is_held, pace, grain, first: 0.0, level, units })
     }
 
     fn hear_demands(&mut self, all: &[Demand], own: usize, _: Nanos) {

@@ -21,8 +21,11 @@
 //!   unbalanced or saturated tenant's weight rises by β or 2β only if it also got less than its share: one that
 //!   drowns in its own queue has no claim on its neighbours. An idle one gives back what it was given, all others'
 //!   weights decay to 1. Weights stay within ¼ and 4 and add up to the configured ones.
-//! - **Other pollers** of the drive are known from [`interval`](Policy::interval): the window is split by the weights
-//!   of the active tenants.
+//! - **Several pollers**: each has its part of the window (see `split`), by the weights of those who ask there, as the
+//!   states have moved them. Shares, states and budgets are those of one poller's tenants among each other. Whether
+//!   there are rivals at other pollers is known from [`interval`](Policy::interval).
+//!
+//! As published it takes one poller: all budgets are spent and given anew together.
 //!
 //! A guaranteed tenant is treated as a best-effort one with weight 1: this policy promises shares, not latencies.
 //!
@@ -45,7 +48,8 @@ use self::account::Account;
 use self::queues::{Queues, weight_of};
 use crate::ready::NONE;
 use crate::{
-    COST_UNIT, ConfigError, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, Variant, VqSlot,
+    COST_UNIT, ConfigError, Demand, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, Variant,
+    VqSlot,
 };
 
 /// The FairNVMe policy of one poller.
@@ -57,8 +61,6 @@ pub struct FairNvme {
     accounts: Vec<Account>,
     /// Cost ticks with the drive.
     in_flight_ticks: u64,
-    /// Cost ticks that may be, with rivals.
-    window_ticks: u64,
     /// Commands that the HWQs hold.
     room: u32,
     /// Tenants that were active in the last epoch, and so far in this one.
@@ -80,10 +82,9 @@ impl FairNvme {
     pub fn new(config: FairConfig, hwqs: u16, hwq_depth: u32) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
-            queues: Queues::new(hwqs, hwq_depth),
+            queues: Queues::new(hwqs, hwq_depth, config.window_ticks()),
             accounts: Vec::new(),
             in_flight_ticks: 0,
-            window_ticks: config.window_ticks(),
             room: u32::from(hwqs).saturating_mul(hwq_depth),
             active: (0, 0),
             rivals_elsewhere: false,
@@ -137,10 +138,17 @@ impl FairNvme {
         if now >= self.epoch_end {
             self.end_epoch(now);
         }
-        // A VQ that finds its HWQ full waits there in the order of arrival, whatever its weight.
-        let is_full = self.in_flight_ticks >= self.window_ticks || self.queues.in_flight() >= self.room;
-        if is_full && self.is_contended() {
-            return self.nothing();
+        if !self.queues.any_backlog() {
+            return Next::Idle;
+        }
+        if self.is_contended() {
+            // A VQ that finds its HWQ full waits there in the order of arrival, whatever its weight.
+            if self.queues.in_flight() >= self.room {
+                return self.nothing();
+            }
+            if !self.queues.window().has_room(self.in_flight_ticks, now) {
+                return self.queues.window().wait();
+            }
         }
         while let Some(tenant) = self.queues.front() {
             if let Some(send) = self.queues.pick(tenant) {
@@ -281,7 +289,7 @@ impl Policy for FairNvme {
                 account.charge(cost_ns);
                 let charged =
                     if account.weight == 1.0 { cost } else { (f64::from(cost) / account.weight).round() as u32 };
-                self.queues.charge(tenant, charged.max(1));
+                self.queues.serve(tenant, cost, charged.max(1));
             }
             Variant::Published => account.budget_ns -= account.estimate_ns(op, cost_ns),
         }
@@ -324,24 +332,32 @@ impl Policy for FairNvme {
         }
     }
 
+    fn demand(&mut self) -> Option<Demand> {
+        if self.config.variant == Variant::Published {
+            return None;
+        }
+        let Self { queues, accounts, in_flight_ticks, .. } = self;
+        queues.demand(*in_flight_ticks, |tenant| accounts.get(usize::from(tenant)).map_or(1.0, Account::claim))
+    }
+
+    fn demands(&mut self, all: &[Demand], own: usize, now: Nanos) {
+        self.queues.window().hear(all, own, now);
+    }
+
+    fn asks_here(&mut self, TenantSlot(tenant): TenantSlot, part: f64, _: usize, _: Nanos) {
+        self.queues.set_part(tenant, part);
+    }
+
     fn interval(&mut self, reports: &[TenantReport], _: Nanos) {
-        let (mut own, mut elsewhere) = (0.0, 0.0);
-        self.claims = 0.0;
+        (self.claims, self.rivals_elsewhere) = (0.0, false);
         for report in reports {
-            let busy = report.mean_latency > Nanos(0) || report.submitted > report.completed;
-            let weight = f64::from(weight_of(report.class));
             let slot = self.queues.slot_of(report.tenant);
             if self.queues.serves(slot) {
-                own += weight;
                 self.claims += self.accounts[usize::from(slot)].claim();
-            } else if busy {
-                elsewhere += weight;
+            } else {
+                self.rivals_elsewhere |= report.mean_latency > Nanos(0) || report.submitted > report.completed;
             }
         }
-        self.rivals_elsewhere = elsewhere > 0.0;
-        // A poller whose tenants are idle keeps its full claim: they may start at any moment.
-        let part = if own > 0.0 { own / (own + elsewhere) } else { 1.0 };
-        self.window_ticks = ((self.config.window_ticks() as f64 * part) as u64).max(1);
     }
 
     fn hwq_of(&self, slot: VqSlot) -> Option<HwqId> {
@@ -350,7 +366,7 @@ impl Policy for FairNvme {
 
     fn figures(&self, tell: &mut dyn FnMut(PolicyFigure, f64)) {
         if self.config.variant == Variant::Corrected {
-            tell(PolicyFigure::Window, self.window_ticks as f64 / f64::from(COST_UNIT));
+            tell(PolicyFigure::Window, self.queues.window_size() / f64::from(COST_UNIT));
         }
     }
 

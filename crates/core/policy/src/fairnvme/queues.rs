@@ -5,7 +5,8 @@ use io_model::{HwqId, TenantId};
 use crate::fair::Fair;
 use crate::flows::{Flows, Standing, Turns};
 use crate::roster::Roster;
-use crate::{Class, Next, TenantSlot, Terms, VqSlot};
+use crate::window::{Claim, Window};
+use crate::{Class, Demand, Next, TenantSlot, Terms, VqSlot};
 
 /// Tenants that could send, in the order that the corrected variant wants.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn new(hwqs: u16, hwq_depth: u32) -> Self {
-        let flows = Flows::new(Waiting(Fair::new()), hwqs, hwq_depth);
+    pub(super) fn new(hwqs: u16, hwq_depth: u32, window: u64) -> Self {
+        let flows = Flows::new(Waiting(Fair::new()), hwqs, hwq_depth).within(window);
         Self { flows, tenants: Vec::new(), roster: Roster::default(), backlogs: Vec::new() }
     }
 
@@ -84,6 +85,7 @@ impl Queues {
     pub(super) fn forget(&mut self, tenant: u16) {
         self.roster.leave(tenant);
         self.flows.turns.forget(tenant);
+        self.flows.set_part(tenant, 1.0);
     }
 
     /// The slot of a tenant that was attached here, and has not left.
@@ -152,10 +154,36 @@ impl Queues {
         self.flows.turns.0.front()
     }
 
-    /// The tenant was served at this cost.
-    #[inline]
+    /// A command went that was no work.
     pub(super) fn charge(&mut self, tenant: u16, cost: u32) {
         self.flows.turns.0.charge(tenant, cost);
+    }
+
+    /// The tenant was served at this cost, which counts as that for its weight.
+    #[inline]
+    pub(super) fn serve(&mut self, tenant: u16, cost: u32, charged: u32) {
+        self.flows.turns.0.charge(tenant, charged);
+        self.flows.serve(tenant, cost);
+    }
+
+    /// Cost ticks that may be with the drive, at this poller's part of them.
+    pub(super) fn window(&mut self) -> &mut Window {
+        &mut self.flows.window
+    }
+
+    /// What that part is, in the mean.
+    pub(super) fn window_size(&self) -> f64 {
+        self.flows.window.size()
+    }
+
+    /// What was asked for and had in this interval, by what tenants claim, with so many cost ticks there.
+    pub(super) fn demand(&mut self, taken: u64, claim: impl Fn(u16) -> f64) -> Option<Demand> {
+        self.flows.demand(taken, |_, tenant| Claim::Weight(claim(tenant)))
+    }
+
+    /// Of what the tenant asks for, that part is asked for here.
+    pub(super) fn set_part(&mut self, tenant: u16, part: f64) {
+        self.flows.set_part(tenant, part);
     }
 
     /// The tenant's next command whose HWQ has room. A tenant without any is ready no more.

@@ -302,7 +302,7 @@ impl Policy for Lpns {
         let cap = self.throttle.drive_cap(&self.config)?;
         let (used, grain) = (self.work / cap, self.mean / cap);
         let (level, units) = (f64::INFINITY, [0.0; DEMAND_KINDS]);
-        Some(Demand { used, claim, is_held, pace, grain, level, units })
+        Some(Demand { used, claim, is_held, pace, grain, first: 0.0, level, units })
     }
 
     fn demands(&mut self, all: &[Demand], own: usize, _: Nanos) {

@@ -32,8 +32,10 @@ pub(super) fn unequal_in_bytes(config: &ArbitratedConfig, one: &Contender, other
 }
 
 /// `wrr`: flows of one class take turns; classes get commands in proportion to their weights, all their flows together.
+/// `is_parted`: their flows at other pollers count too, and over some time only.
 pub(super) fn unequal_in_commands(
     config: &ArbitratedConfig,
+    is_parted: bool,
     one: &Contender,
     other: &Contender,
     all: &[Contender],
@@ -50,7 +52,7 @@ pub(super) fn unequal_in_commands(
         let Terms { limits, priority, .. } = tenant.terms;
         !tenant.rogue && !tenant.changed && limits.is_empty() && matches!(priority, TenantPriority::Fixed(_))
     };
-    if !all.iter().all(counted) {
+    if is_parted || !all.iter().all(counted) {
         return None;
     }
     let rounds = |class: QueuePriority| {

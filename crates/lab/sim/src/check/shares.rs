@@ -73,7 +73,7 @@ pub(crate) struct Shares<'a> {
     pub(crate) work: u64,
     /// Of all that are there at some time, whichever poller serves them; a guaranteed tenant counts as 1.
     pub(crate) weights: u64,
-    /// Best-effort tenants are on several pollers.
+    /// Tenants among whom the policy decides are on several pollers.
     pub(crate) is_parted: bool,
     /// What an HWQ holds.
     pub(crate) hwq_depth: u32,
@@ -116,7 +116,7 @@ impl Shares<'_> {
     /// The same under `wrr` and `drr`.
     fn unequal_classes(&self, one: &Contender, other: &Contender, all: &[Contender]) -> Option<String> {
         match self.policy {
-            PolicyConfig::Wrr(config) => unequal_in_commands(config, one, other, all),
+            PolicyConfig::Wrr(config) => unequal_in_commands(config, self.is_parted, one, other, all),
             PolicyConfig::Drr(config) => unequal_in_bytes(config, one, other),
             _ => None,
         }

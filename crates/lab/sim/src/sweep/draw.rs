@@ -61,6 +61,7 @@ pub fn draw(seed: u64) -> Scenario {
     promised(&mut scenario);
     costs(&mut rng, &mut scenario);
     contention(&mut scenario);
+    several_pollers(&mut scenario);
     limited(&mut scenario);
     membership(&mut scenario);
     if rng.bool() {
@@ -118,6 +119,21 @@ fn contention(scenario: &mut Scenario) {
     };
     scenario.costs.mediated = path;
     scenario.costs.virtio = PathCosts { mutex: path.mutex, kick: path.kick, ring, ..scenario.costs.virtio };
+}
+
+/// Now and then several pollers under a policy that gives all tenants one order, or one for each VQ. From a source of
+/// its own too.
+fn several_pollers(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed.rotate_left(40) ^ 0x5e7e);
+    let policy = &scenario.policy;
+    if policy.kind().gives_own_pollers() || policy.needs_one_poller() || rng.bool() {
+        return;
+    }
+    scenario.best_effort_pollers = rng.u16(2..=5);
+    scenario.layout = *choose(&mut rng, &[Layout::Evenkeel, Layout::Evenkeel, Layout::PerQueue]);
+    if scenario.layout == Layout::PerQueue {
+        scenario.tenants.iter_mut().for_each(|tenant| tenant.vqs = tenant.vqs.min(8));
+    }
 }
 
 /// Now and then `wrr` or `drr`. From a source of its own too.

@@ -64,8 +64,8 @@ impl Contender {
         }
     }
 
-    /// Plays a scenario under it, with everything as the drive has it or by default. Where it must see everybody, one
-    /// poller serves them all, as in the daemon.
+    /// Plays a scenario under it, with everything as the drive has it or by default. Where it serves all
+    /// together, one poller does, as in the daemon by default.
     pub fn play(self, scenario: &Scenario, figures: &DriveFigures) -> Result<Report, String> {
         let built = |policy: Result<AnyPolicy, ConfigError>| Ok(policy?);
         let together = Scenario { layout: Layout::Mdev, ..scenario.clone() };
@@ -76,7 +76,7 @@ impl Contender {
                     PolicyKind::Fair => PolicyConfig::Fair(FairConfig { variant, ..figures.fair.clone() }),
                     kind => Settings::with_defaults(kind).on(figures),
                 };
-                let scenario = if kind.needs_one_poller() { together } else { scenario.clone() };
+                let scenario = if kind.gives_own_pollers() { scenario.clone() } else { together };
                 sim::run(&Scenario { policy, ..scenario })
             }
             Self::IoCost => sim::run_with(&together, &mut |shape| {
