@@ -159,6 +159,7 @@ fn config() -> ControllerConfig {
         max_transfer_bytes: 64 << 10,
         doorbells: Doorbells::Trapped,
         queues_singly: false,
+        part: nvme_controller::Part::WHOLE,
     }
 }
 

@@ -300,7 +300,7 @@ struct FrontEnd {
     #[arg(long)]
     doorbells: Option<String>,
 
-    /// Which serve a virtio disk or block device: shared, dedicated or per-queue [default: shared]
+    /// Which threads serve it: shared, dedicated or per-queue [default: shared]
     #[arg(long)]
     threads: Option<String>,
 
@@ -308,7 +308,7 @@ struct FrontEnd {
     #[arg(long)]
     mode: Option<String>,
 
-    /// CPUs of a virtio disk's or block device's own threads, such as 2,3
+    /// CPUs of its own threads, such as 2,3
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
 

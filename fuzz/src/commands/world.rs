@@ -101,6 +101,7 @@ fn config(choices: &Choices) -> ControllerConfig {
         max_transfer_bytes: if choices.short_transfers { 8 << 10 } else { 64 << 10 },
         doorbells: if choices.trapped { Doorbells::Trapped } else { Doorbells::Mapped },
         queues_singly: choices.big & 1 == 0,
+        part: nvme_controller::Part::WHOLE,
     }
 }
 

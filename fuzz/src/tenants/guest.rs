@@ -96,6 +96,7 @@ impl Guest {
             max_transfer_bytes: 64 << 10,
             doorbells: Doorbells::Mapped,
             queues_singly: false,
+            part: nvme_controller::Part::WHOLE,
         };
         let controller = Controller::new(config, Arc::clone(&bells), Wires).expect("a good configuration");
         (Self { tenant, ram, ram_fd, bells, pairs: Vec::new(), next_cid: 0 }, controller)

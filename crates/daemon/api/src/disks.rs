@@ -79,13 +79,13 @@ pub struct NewDisk {
     /// How the doorbells of an NVMe controller reach the daemon: `mapped` (the default) or `trapped`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doorbells: Option<String>,
-    /// Which threads serve the queues of a virtio disk: `shared` (the default), `dedicated` or `per-queue`.
+    /// Which threads serve its queues: `shared` (the default), `dedicated` or `per-queue`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub threads: Option<String>,
     /// When the threads of a virtio disk sleep: `adaptive` (the default), `polling` or `event`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<String>,
-    /// CPUs of a virtio disk's own threads.
+    /// CPUs of its own threads.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpus: Option<Vec<u32>>,
     /// Memory that its client may have mapped, such as `8GiB`; at least that of its guest.

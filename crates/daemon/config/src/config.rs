@@ -13,7 +13,7 @@ use policy::Terms;
 use crate::access::{ApiSection, DaemonSection, SocketSection};
 use crate::demand::Demand;
 use crate::drives::{DEVICE_NAME, View};
-use crate::frontend::{Frontend, FrontendMarks};
+use crate::frontend::{Frontend, FrontendMarks, Serving};
 use crate::isolation::{Isolation, MemoryLimits};
 use crate::namespace::Namespace;
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
@@ -390,7 +390,7 @@ impl Tenant {
             name: name.to_owned(),
             size: Size(0),
             offset: None,
-            frontend: Frontend::VfioUser,
+            frontend: Frontend::VfioUser(Serving::USUAL),
             terms: Terms::best_effort(1),
             isolation: Isolation::Shared,
             memory: MemoryLimits { max_memory: Size(0), max_maps: 0 },

@@ -12,7 +12,7 @@ use crate::section::{Section, boolean, choice, integers, or, small_integer};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Frontend {
     /// An NVMe controller over vfio-user.
-    VfioUser,
+    VfioUser(Serving),
     /// A virtio-blk disk over vhost-user.
     VhostUserBlk(Serving),
     /// A block device of this host's.
@@ -26,7 +26,7 @@ pub struct UblkOptions {
     pub queue_depth: u16,
 }
 
-/// How a disk is served that is no controller of its own.
+/// How a disk is served.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Serving {
     /// Which threads serve its queues.
@@ -77,7 +77,7 @@ impl Frontend {
     /// As the file names it.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::VfioUser => VFIO_USER,
+            Self::VfioUser(_) => VFIO_USER,
             Self::VhostUserBlk(_) => VHOST_USER_BLK,
             Self::Ublk(..) => UBLK,
         }
@@ -86,7 +86,7 @@ impl Frontend {
     /// The file name of its socket; a block device has none.
     pub fn socket_name(&self) -> Option<&'static str> {
         match self {
-            Self::VfioUser => Some(VFIO_SOCKET),
+            Self::VfioUser(_) => Some(VFIO_SOCKET),
             Self::VhostUserBlk(_) => Some(VHOST_SOCKET),
             Self::Ublk(..) => None,
         }
@@ -100,36 +100,40 @@ impl Frontend {
 
     /// Whether it is an NVMe controller, which can have namespaces.
     pub fn is_controller(&self) -> bool {
-        matches!(self, Self::VfioUser)
+        matches!(self, Self::VfioUser(_))
     }
 
-    /// How it is served, if it is no controller.
-    pub fn serving(&self) -> Option<&Serving> {
+    /// How it is served.
+    pub fn serving(&self) -> &Serving {
         match self {
-            Self::VfioUser => None,
-            Self::VhostUserBlk(serving) | Self::Ublk(serving, _) => Some(serving),
+            Self::VfioUser(serving) | Self::VhostUserBlk(serving) | Self::Ublk(serving, _) => serving,
         }
     }
 
     /// Whether nobody can write to the disk.
     pub fn is_read_only(&self) -> bool {
-        self.serving().is_some_and(|serving| serving.read_only)
+        self.serving().read_only
     }
 
     /// Which threads serve its queues.
     pub fn threads(&self) -> Threads {
-        self.serving().map_or(Threads::Shared, |serving| serving.threads)
+        self.serving().threads
     }
 
     /// When its threads sleep.
     pub fn mode(&self) -> Mode {
-        self.serving().map_or(Mode::Adaptive, |serving| serving.mode)
+        self.serving().mode
     }
 
     /// The CPUs of its own threads.
     pub fn cpus(&self) -> &[u32] {
-        self.serving().map_or(&[], |serving| &serving.cpus)
+        &self.serving().cpus
     }
+}
+
+impl Serving {
+    /// As one that says nothing of it.
+    pub const USUAL: Self = Self { threads: Threads::Shared, mode: Mode::Adaptive, cpus: Vec::new(), read_only: false };
 }
 
 impl Threads {
@@ -177,8 +181,10 @@ pub(crate) fn read_frontend(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> F
     }
     let (frontend, doorbells) = match found {
         Some(VFIO_USER) => {
-            forbid_serving(sink, section);
-            (Some(Frontend::VfioUser), read_doorbells(sink, section))
+            forbid_of_disks(sink, section);
+            let serving =
+                read_threads(sink, section).map(|(threads, cpus)| Serving { threads, cpus, ..Serving::USUAL });
+            (serving.map(Frontend::VfioUser), read_doorbells(sink, section))
         }
         Some(other) => {
             let why = format!("it belongs to the vfio-user front end, and this tenant's is {other}");
@@ -216,27 +222,28 @@ fn read_doorbells(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Door
     or(sink, section, "doorbells", Doorbells::Mapped, choice(&words, &[]))
 }
 
-fn forbid_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
+fn forbid_of_disks(sink: &mut Sink<'_>, section: &Section<'_, '_>) {
     let why = "it belongs to the vhost-user-blk and ublk front ends, and this tenant's is vfio-user";
-    for (key, instead) in [
-        ("threads", "use layout under [pollers]"),
-        ("mode", "use idle_after under [pollers]"),
-        ("cpus", "use cpus under [pollers]"),
-        ("read_only", "remove it"),
-    ] {
+    for (key, instead) in [("mode", "use idle_after under [pollers]"), ("read_only", "remove it")] {
         section.forbid(sink, key, why, &format!("{instead}, or write frontend = \"vhost-user-blk\""));
     }
 }
 
 fn read_serving(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Serving> {
-    let threads = or(sink, section, "threads", Threads::Shared, choice(&THREADS, &[]));
+    let threads = read_threads(sink, section);
     let mode = or(sink, section, "mode", Mode::Adaptive, choice(&MODES, &[]));
-    let cpus = section.get(sink, "cpus", integers(0..=8191));
     let read_only = or(sink, section, "read_only", false, boolean);
+    let (threads, cpus) = threads?;
+    Some(Serving { threads, mode: mode?, cpus, read_only: read_only? })
+}
+
+/// Which threads serve it, and the CPUs of its own ones.
+fn read_threads(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<(Threads, Vec<u32>)> {
+    let threads = or(sink, section, "threads", Threads::Shared, choice(&THREADS, &[]));
+    let cpus = section.get(sink, "cpus", integers(0..=8191));
     if threads == Some(Threads::Shared) {
         let remedy = "name them under [pollers], or write threads = \"dedicated\" or \"per-queue\"";
         section.forbid(sink, "cpus", "with threads = \"shared\" the tenant has no threads of its own", remedy);
     }
-    let cpus = cpus.map(Spanned::into_inner).unwrap_or_default();
-    Some(Serving { threads: threads?, mode: mode?, cpus, read_only: read_only? })
+    Some((threads?, cpus.map(Spanned::into_inner).unwrap_or_default()))
 }

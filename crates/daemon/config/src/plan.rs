@@ -67,9 +67,9 @@ impl<'a> From<&'a Tenant> for Load<'a> {
 impl Tenant {
     /// VQs that these of its queues are taken for.
     pub fn vqs(&self, queues: &Range<u16>) -> u16 {
-        match self.frontend {
-            Frontend::VfioUser => NVME_VQS,
-            Frontend::VhostUserBlk(_) | Frontend::Ublk(..) => queues.len() as u16,
+        match &self.frontend {
+            Frontend::VfioUser(serving) if serving.threads != Threads::PerQueue => NVME_VQS,
+            Frontend::VfioUser(_) | Frontend::VhostUserBlk(_) | Frontend::Ublk(..) => queues.len() as u16,
         }
     }
 }

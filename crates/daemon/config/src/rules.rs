@@ -11,7 +11,7 @@ use toml::Spanned;
 use crate::check::{Draft, TenantDraft};
 use crate::config::{Backend, Device, PollerLayout};
 use crate::demand::DemandLoad;
-use crate::frontend::{Frontend, Mode, Threads};
+use crate::frontend::{Frontend, Mode, Serving, Threads};
 use crate::isolation;
 use crate::namespace;
 use crate::plan::{self, Load, Poller};
@@ -174,10 +174,11 @@ fn sockets(sink: &mut Sink<'_>, draft: &Draft) {
 
 /// The pollers that will run, as far as it can be said.
 fn pollers(draft: &Draft) -> Option<Vec<Poller>> {
+    let usual = Frontend::VfioUser(Serving::USUAL);
     let loads = draft.tenants.iter().map(|tenant| Load {
         guaranteed: tenant.terms.class.is_some_and(Class::is_guaranteed),
         alone: tenant.isolation.is_alone(),
-        frontend: tenant.frontend.frontend.as_ref().unwrap_or(&Frontend::VfioUser),
+        frontend: tenant.frontend.frontend.as_ref().unwrap_or(&usual),
         queues: tenant.queues.unwrap_or(1),
     });
     Some(plan::plan(draft.policy.as_ref(), draft.pollers.as_ref()?, &loads.collect::<Vec<_>>()))

@@ -327,8 +327,8 @@ impl TenantSummary {
             frontend: tenant.frontend.name(),
             doorbells: match (&tenant.frontend, tenant.doorbells) {
                 (Frontend::VhostUserBlk(_) | Frontend::Ublk(..), _) => None,
-                (Frontend::VfioUser, Doorbells::Mapped) => Some("mapped"),
-                (Frontend::VfioUser, Doorbells::Trapped) => Some("trapped"),
+                (Frontend::VfioUser(_), Doorbells::Mapped) => Some("mapped"),
+                (Frontend::VfioUser(_), Doorbells::Trapped) => Some("trapped"),
             },
             queues: tenant.queues,
             threads: tenant.frontend.threads().name(),

@@ -31,7 +31,7 @@ fn plan(text: &str) -> Vec<String> {
 #[test]
 fn defaults_of_a_virtio_disk() {
     let config = parse(&tenant("a", VHOST)).expect("good");
-    let vhost = config.tenants[0].frontend.serving().expect("virtio-blk");
+    let vhost = config.tenants[0].frontend.serving();
     assert_eq!((vhost.threads, vhost.mode), (Threads::Shared, Mode::Adaptive));
     assert!(vhost.cpus.is_empty() && !vhost.read_only);
     assert_eq!(config.reached_at(&config.tenants[0]), Path::new("/run/evenkeel/a/vhost.sock"));
@@ -43,7 +43,7 @@ fn defaults_of_a_virtio_disk() {
 fn every_key_of_a_virtio_disk_is_read() {
     let keys = "lba_size = 4096; threads = \"dedicated\"; mode = \"polling\"; cpus = [3]; read_only = true";
     let config = parse(&(PASSTHROUGH.to_owned() + &tenant("a", &(VHOST.to_owned() + keys)))).expect("good");
-    let vhost = config.tenants[0].frontend.serving().expect("virtio-blk");
+    let vhost = config.tenants[0].frontend.serving();
     assert_eq!((vhost.threads, vhost.mode, &vhost.cpus[..]), (Threads::Dedicated, Mode::Polling, &[3][..]));
     assert!(vhost.read_only && config.tenants[0].lba_bytes == 4096);
 }
@@ -78,6 +78,24 @@ fn own_threads_come_behind_the_shared_ones() {
     assert_eq!(plan(&text), expected);
     let alone = tenant("a", &format!("{VHOST}threads = \"per-queue\"; cpus = [4]; mode = \"event\""));
     assert_eq!(plan(&(PASSTHROUGH.to_owned() + &alone)), ["a[0..1] event on 4", "a[1..2] event on 4"]);
+}
+
+#[test]
+fn an_nvme_tenant_has_threads_of_its_own_too() {
+    let each = |policy: &str| {
+        let keys = format!("{GUARANTEED}threads = \"per-queue\"; cpus = [2, 3]");
+        format!("[policy]\nname = \"{policy}\"\n{}{}", tenant("batch", ""), tenant("each", &keys))
+    };
+    for policy in ["passthrough", "lpns", "evenkeel"] {
+        let expected = ["batch[0..2] adaptive", "each[0..1] adaptive on 2", "each[1..2] adaptive on 3"];
+        assert_eq!(plan(&each(policy)), expected, "{policy}");
+    }
+    let told = parse(&each("fair")).expect_err("one poller").to_string();
+    assert!(told.contains("fair weighs all tenants against each other, which takes one poller"), "{told}");
+    let one = tenant("one", "threads = \"dedicated\"") + &tenant("a", "threads = \"shared\"");
+    assert_eq!(plan(&one), ["a[0..2] adaptive", "one[0..2] adaptive"]);
+    let told = parse(&tenant("a", "cpus = [2]")).expect_err("no threads of its own").to_string();
+    assert!(told.contains("with threads = \"shared\" the tenant has no threads of its own"), "{told}");
 }
 
 #[test]

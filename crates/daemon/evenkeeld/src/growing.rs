@@ -1,8 +1,6 @@
 //! Ranges that are zeroed before anybody sees them: those of new tenants, who are served then, and what others grow by,
 //! who have their disk as it was until then.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result};
 use api::{EventKind, Problem};
 use client_socket::Level;
@@ -75,9 +73,8 @@ impl ServedDrive {
         let Some(placement) = self.layout.layout().and_then(|layout| layout.find(name)) else { return };
         let (size_bytes, extents) = (placement.size_bytes(), placement.to_look_up());
         (self.around.sink)(Level::Info.of_tenant(name), &format!("{name}: it has {} now", Size(size_bytes)));
-        let growth = Arc::new(Growth { size_bytes, extents });
-        for (poller, slot) in &live.places {
-            let order = front_end::grown(&live.tenant.frontend, Arc::clone(&growth));
+        let orders = front_end::grown(&live.tenant.frontend, Growth { size_bytes, extents }, live.places.len());
+        for ((poller, slot), order) in live.places.iter().zip(orders) {
             self.pollers.send(*poller, Message::Order(TenantAt { id, slot: *slot }, order));
         }
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use anyhow::{Result, anyhow};
 use api::Problem;
 use client_socket::Level;
-use config::{Config, Frontend, Tenant};
+use config::{Config, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use policy::PolicyConfig;
@@ -139,7 +139,7 @@ impl ServedDrive {
     pub(crate) fn survives_restart(&self, id: TenantId) -> bool {
         let Some(live) = self.tenants.get(&id) else { return false };
         // A VMM connects a virtio disk again, and a block device waits: an NVMe one needs somebody who keeps it.
-        let needs_keeper = matches!(live.tenant.frontend, Frontend::VfioUser);
+        let needs_keeper = live.tenant.frontend.is_controller();
         self.config.device.backend.outlives_daemon()
             && (!needs_keeper || live.server.as_ref().is_some_and(Reached::is_kept))
     }

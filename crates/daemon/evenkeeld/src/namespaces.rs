@@ -209,9 +209,9 @@ impl ServedDrive {
 
     /// Orders go to a controller in the sequence in which they are given.
     fn order(&self, controller: TenantId, order: NvmeOrder) {
-        // An NVMe controller is with one poller.
-        let place = self.tenants.get(&controller).and_then(|live| live.places.first());
-        if let Some((poller, slot)) = place {
+        let Some(live) = self.tenants.get(&controller) else { return };
+        let orders = front_end::for_controller_parts(order, live.places.len());
+        for ((poller, slot), order) in live.places.iter().zip(orders) {
             self.pollers.send(*poller, Message::Order(TenantAt { id: controller, slot: *slot }, order.into()));
         }
     }

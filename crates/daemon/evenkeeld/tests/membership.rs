@@ -33,6 +33,7 @@ fn configuration(dir: &Path, policy: &str) -> String {
         let class =
             if at.is_multiple_of(3) { "class = \"guaranteed\"\nlatency_target = \"5ms\"" } else { "weight = 2" };
         let front_end = match at % 4 {
+            1 if OWN_THREADS.contains(&policy) => "frontend = \"vfio-user\"\nqueues = 2\nthreads = \"per-queue\"",
             0 | 1 => "frontend = \"vfio-user\"",
             2 => "frontend = \"vhost-user-blk\"\nqueues = 2",
             _ if OWN_THREADS.contains(&policy) => "frontend = \"vhost-user-blk\"\nqueues = 2\nthreads = \"per-queue\"",
@@ -49,7 +50,7 @@ fn configuration(dir: &Path, policy: &str) -> String {
 }
 
 /// Policies under which a best-effort tenant may have threads of its own.
-const OWN_THREADS: [&str; 1] = ["passthrough"];
+const OWN_THREADS: [&str; 3] = ["passthrough", "lpns", "evenkeel"];
 
 /// An NVMe client with one queue pair.
 struct Client {
@@ -178,7 +179,7 @@ impl World {
     fn attach(&mut self) {
         let Some(id) = self.any() else { return };
         let tenant = &self.present[&id];
-        if tenant.frontend.serving().is_some() {
+        if !tenant.frontend.is_controller() {
             return;
         }
         let directory = self.dir.join(&tenant.name);

@@ -75,6 +75,7 @@ impl Daemon {
             max_transfer_bytes: 1 << 20,
             doorbells: Doorbells::Mapped,
             queues_singly: false,
+            part: nvme_controller::Part::WHOLE,
         };
         let controller = Controller::new(config, Arc::clone(&doorbells), NoInterrupts).unwrap();
         let board = Arc::new(Board::default());

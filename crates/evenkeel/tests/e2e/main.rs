@@ -37,6 +37,7 @@ mod metrics;
 mod missing_drives;
 mod namespace_crashes;
 mod namespaces;
+mod nvme_pollers;
 mod options;
 mod page;
 mod panics;

@@ -77,7 +77,7 @@ fn look_ns(queues: u16, tenants: u16) -> f64 {
         let start = Instant::now();
         for _ in 0..rounds {
             for host in &mut hosts {
-                let controller = &mut host.controller;
+                let controller = host.controller.at(0);
                 let (done, live) = (controller.service(), controller.live_vqs());
                 let mut rung = controller.rung() & live;
                 while rung != 0 {
@@ -125,18 +125,19 @@ fn spent_ns(ams: u8, is_kept: bool, batch: u16, mut command: impl FnMut(&mut Hos
             host.push(1, sqe);
         }
         host.ring(1);
+        let controller = host.controller.at(0);
         let start = Instant::now();
         for _ in 0..batch {
-            if host.controller.backlog(1) > 0
-                && let Fetch::Command(command, buf, token) = host.controller.fetch(1)
+            if controller.backlog(1) > 0
+                && let Fetch::Command(command, buf, token) = controller.fetch(1)
             {
                 in_flight.push((command, buf, token));
             }
         }
         for (_, buf, token) in in_flight.drain(..) {
-            host.controller.complete(token, Ok(()), buf);
+            controller.complete(token, Ok(()), buf);
         }
-        host.controller.notify();
+        controller.notify();
         spent += start.elapsed();
         done += u32::from(batch);
         let completions = host.completions(1);

@@ -3,6 +3,8 @@
 use io_model::TenantId;
 use nvme_spec::PAGE_BYTES;
 
+use crate::parts::Part;
+
 /// The most I/O queue pairs that a controller can offer.
 pub const MAX_IO_QUEUES: u16 = 64;
 
@@ -78,6 +80,9 @@ pub struct ControllerConfig {
     /// Submission queues are VQs of their own under every arbitration mechanism, for a policy that heeds the priority
     /// of each. Else weighted arbitration makes one VQ of them and is done here.
     pub queues_singly: bool,
+    /// Which part of the controller this is, if several pollers serve it. One in parts has round robin alone, since
+    /// what would be weighed is not in one place, and no Format NVM.
+    pub part: Part,
 }
 
 /// Why a configuration was refused.
@@ -126,6 +131,8 @@ impl ControllerConfig {
         let range = |ok, field, range| if ok { Ok(()) } else { Err(ConfigError::Range { field, range }) };
         range((1..=MAX_IO_QUEUES).contains(&self.max_io_queues), "max_io_queues", "1 to 64")?;
         range((2..=MAX_DEPTH).contains(&self.max_depth), "max_depth", "2 to 16384")?;
+        let Part { index, of } = self.part;
+        range((1..=self.max_io_queues).contains(&of) && index < of, "part", "one of at most as many as queues")?;
         let transfer = self.max_transfer_bytes;
         range(
             transfer.is_power_of_two() && (4096..=16 << 20).contains(&transfer),
@@ -140,6 +147,11 @@ impl ControllerConfig {
             namespace.check()?;
         }
         Ok(())
+    }
+
+    /// Whether it has Format NVM. A block size would have to change in all parts at once.
+    pub(crate) fn has_format(&self) -> bool {
+        self.part.of == 1
     }
 
     /// MDTS: the largest transfer as a power of two in pages.

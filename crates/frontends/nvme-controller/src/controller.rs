@@ -16,6 +16,7 @@ use crate::dbbuf::{Doorbell, DoorbellPages};
 use crate::journal::Journal;
 use crate::msix::{Interrupts, Msix};
 use crate::namespace::{Namespace, Namespaces};
+use crate::parts::Parts;
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, PciFunction};
 use crate::queue::{Cq, Geometry, Sq};
 use crate::queues::Queues;
@@ -93,6 +94,8 @@ pub struct Controller<I: Interrupts> {
     pub(crate) pool: Vec<IoBuf>,
     /// See [`io_model::Source::take_work`].
     pub(crate) extra_work: u32,
+    /// Those at other pollers.
+    pub(crate) parts: Parts,
 }
 
 impl<I: Interrupts> Controller<I> {
@@ -110,7 +113,7 @@ impl<I: Interrupts> Controller<I> {
         Ok(Self {
             namespaces,
             leaving: Vec::new(),
-            regs: Registers::new(config.max_depth),
+            regs: Registers::new(&config),
             pci: PciFunction::new(),
             irq: Msix::new(interrupts),
             memory: GuestMemory::default(),
@@ -132,6 +135,7 @@ impl<I: Interrupts> Controller<I> {
             bounce_bytes: 0,
             pool: Vec::new(),
             extra_work: 0,
+            parts: Parts::new(config.part),
             config,
         })
     }
@@ -196,7 +200,7 @@ impl<I: Interrupts> Controller<I> {
                 let effect = self.regs.write(offset, value);
                 self.apply(effect);
             }
-            Some(at) if at < DOORBELL_BYTES => self.ring(at, value),
+            Some(at) if at < DOORBELL_BYTES && self.config.part.is_first() => self.ring(at, value),
             Some(_) => {}
         }
     }
@@ -204,7 +208,7 @@ impl<I: Interrupts> Controller<I> {
     fn ring(&mut self, at: u64, value: u32) {
         self.queues.doorbells.store_at(at, value);
         let qid = (at / 8) as u16;
-        let exists = if at.is_multiple_of(8) { self.queues.sq(qid).is_some() } else { self.queues.cq(qid).is_some() };
+        let exists = if at.is_multiple_of(8) { self.has_sq(qid) } else { self.has_cq(qid) };
         if !exists {
             self.note_event(AsyncEvent::INVALID_DOORBELL_REGISTER);
         }
@@ -222,6 +226,7 @@ impl<I: Interrupts> Controller<I> {
             Effect::Shutdown => {
                 self.regs.csts = self.regs.csts.with_shst(Csts::SHST_BUSY);
                 self.stopped = true;
+                self.parts.halt();
                 self.settle();
             }
             Effect::SubsystemReset => {
@@ -232,8 +237,12 @@ impl<I: Interrupts> Controller<I> {
         }
     }
 
-    /// CC.EN went to 1: the admin queues start, or the controller reports a fatal status.
+    /// CC.EN went to 1: the admin queues start, which are the first part's, or the controller reports a fatal status.
     fn enable(&mut self) {
+        if !self.config.part.is_first() {
+            self.regs.csts.0 |= Csts::RDY;
+            return;
+        }
         let queues = if self.regs.can_enable() { self.admin_queues() } else { None };
         let Some((sq, cq)) = queues else {
             self.regs.csts.0 |= Csts::CFS;
@@ -271,6 +280,7 @@ impl<I: Interrupts> Controller<I> {
     /// flight have nowhere to complete to.
     fn drop_queues(&mut self) {
         self.queues.clear();
+        self.parts.reset();
         self.irq.pending = 0;
         self.regs.int_mask = 0;
         self.events = Events::default();
@@ -294,6 +304,10 @@ impl<I: Interrupts> Controller<I> {
         if ends && self.cache.must_flush() {
             return;
         }
+        let halts = self.resetting || self.regs.csts.shst() == Csts::SHST_BUSY;
+        if halts && !self.parts.is_quiet() {
+            return;
+        }
         self.client_leaves = false;
         if self.resetting {
             self.resetting = false;
@@ -315,7 +329,7 @@ impl<I: Interrupts> Controller<I> {
         if self.regs.cc.en() && self.regs.csts.shst() != Csts::SHST_DONE {
             self.health.unsafe_shutdowns += 1;
         }
-        self.regs = Registers::new(self.config.max_depth);
+        self.regs = Registers::new(&self.config);
         self.drop_queues();
         self.settle();
     }
@@ -465,7 +479,8 @@ impl<I: Interrupts> Controller<I> {
     /// # Errors
     /// It is shorter, or can't be written.
     pub fn keep_journal(&mut self, memory: &Arc<Mapping>) -> Result<(), StateError> {
-        self.queues.journal = Some(Journal::begin(memory, &self.config)?);
+        let open = if self.config.part.is_first() { Journal::begin } else { Journal::over };
+        self.queues.journal = Some(open(memory, &self.config)?);
         self.record();
         Ok(())
     }
@@ -481,7 +496,11 @@ impl<I: Interrupts> Controller<I> {
         self.record_by(Journal::record_as_before);
     }
 
+    /// The first part has what there is to record.
     fn record_by(&mut self, record: fn(&mut Journal, &ControllerState)) {
+        if !self.config.part.is_first() {
+            return;
+        }
         if let Some(mut journal) = self.queues.journal.take() {
             record(&mut journal, &self.snapshot());
             self.queues.journal = Some(journal);

@@ -23,7 +23,8 @@
 //! `service`; only Format NVM makes device commands of its own, step by step. A reset (`registers`,
 //! `controller`) drops all queues at once but reads as done only when nothing is in flight.
 //! `journal` keeps what must outlive the process, `state` is what is in it of everything but I/O commands, and
-//! `takeover` goes on from there, in another process. Namespaces come, grow and go while it runs (`attach`).
+//! `takeover` goes on from there, in another process. A controller may be in `parts`, one for each of several pollers.
+//! Namespaces come, grow and go while it runs (`attach`).
 //!
 //! Not implemented: Namespace Management and Attachment, metadata and protection information, fused commands,
 //! Copy, Write Uncorrectable, reservations, directives, bit buckets, firmware
@@ -46,6 +47,7 @@ mod io;
 mod journal;
 mod msix;
 mod namespace;
+mod parts;
 mod pci;
 mod previous;
 mod prp;
@@ -66,6 +68,7 @@ pub use controller::{Controller, Event, FormatRecord, FormatStep};
 pub use crash::{Crash, Swap, crash_at, swap};
 pub use journal::journal_bytes;
 pub use msix::{Interrupts, VECTORS};
+pub use parts::{Part, PartMessage};
 pub use pci::{BAR0_BYTES, BAR4_BYTES};
 pub use previous::PREVIOUS_STATE_VERSION;
 pub use state::{ControllerState, STATE_VERSION, StateError};

@@ -3,6 +3,8 @@
 
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, NSSR_RESET, Reg, VERSION_2_0};
 
+use crate::config::ControllerConfig;
+
 /// CAP.TO and CRTO: worst time for CSTS.RDY to change, in units of 500 ms. A reset waits for the
 /// device to end what is in flight.
 const READY_TIMEOUT: u8 = 60;
@@ -54,11 +56,11 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    pub fn new(max_depth: u16) -> Self {
-        let flags =
-            Cap::CQR | Cap::AMS_WEIGHTED | Cap::AMS_VENDOR | Cap::NSSRS | Cap::CSS_NVM | Cap::CSS_IOCS | Cap::CRWMS;
+    pub fn new(config: &ControllerConfig) -> Self {
+        let weighs = if config.part.of == 1 { Cap::AMS_WEIGHTED | Cap::AMS_VENDOR } else { 0 };
+        let flags = Cap::CQR | weighs | Cap::NSSRS | Cap::CSS_NVM | Cap::CSS_IOCS | Cap::CRWMS;
         Self {
-            cap: Cap::new(max_depth - 1, READY_TIMEOUT, flags),
+            cap: Cap::new(config.max_depth - 1, READY_TIMEOUT, flags),
             cc: Cc(0),
             csts: Csts(0),
             aqa: Aqa(0),

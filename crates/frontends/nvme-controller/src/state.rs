@@ -10,6 +10,7 @@ use crate::admin::{ErrorLog, Events, Features};
 use crate::config::{ConfigError, ControllerConfig, MAX_NAMESPACES};
 use crate::controller::Controller;
 use crate::msix::{Interrupts, TABLE_BYTES};
+use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::pci::HEADER_BYTES;
 use crate::queue::{Entry, Geometry};
 use crate::queues::QIDS;
@@ -194,7 +195,7 @@ impl<I: Interrupts> Controller<I> {
             state.outbox_len += 1;
         }
         let again = self.queues.sqs().find(|sq| sq.at.qid == 0).and_then(|sq| Some(&sq.again.front()?.sqe));
-        if let Some(sqe) = self.work.in_hand().or(again) {
+        if let Some(sqe) = self.work.in_hand().or(self.parts.in_hand()).or(again) {
             (state.is_in_hand, state.in_hand) = (1, bytemuck::must_cast(*sqe));
         }
         for (nsid, namespace) in self.namespaces.iter() {
@@ -219,6 +220,21 @@ impl<I: Interrupts> Controller<I> {
             let (interrupts, phase) = (cq.interrupts.into(), cq.phase.into());
             state.cqs[usize::from(qid)] = CqState { iova, entries, vector, tail, interrupts, phase };
         }
+        self.snapshot_far(&mut state);
         state
+    }
+
+    /// Queues of other parts. What is in them, the journal alone has.
+    fn snapshot_far(&self, state: &mut ControllerState) {
+        for FarSq { spec: SqSpec { at, cqid, priority }, deleting } in self.parts.sqs.values().copied() {
+            let (is_deleting, deleting_cid) = (deleting.is_some().into(), deleting.unwrap_or(0));
+            let Geometry { qid, entries, iova } = at;
+            let queue = SqState { iova, entries, cqid, priority, is_deleting, deleting_cid, ..SqState::zeroed() };
+            state.sqs[usize::from(qid)] = queue;
+        }
+        for CqSpec { at: Geometry { qid, entries, iova }, vector, interrupts } in self.parts.cqs.values().copied() {
+            let interrupts = interrupts.into();
+            state.cqs[usize::from(qid)] = CqState { iova, entries, vector, interrupts, ..CqState::zeroed() };
+        }
     }
 }

@@ -31,6 +31,15 @@ pub(crate) struct Health {
 }
 
 impl Health {
+    /// Adds what another part counted.
+    pub fn absorb(&mut self, other: &Self) {
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.host_reads += other.host_reads;
+        self.host_writes += other.host_writes;
+        self.media_errors += other.media_errors;
+    }
+
     #[inline]
     pub fn count(&mut self, kind: Kind, len_bytes: u32) {
         match kind {

@@ -14,6 +14,7 @@ use crate::config::ControllerConfig;
 use crate::dbbuf::ShadowPages;
 use crate::journal::{Journal, Tail, Word};
 use crate::msix::{Interrupts, VECTORS};
+use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::queue::{Again, Cq, Entry, Geometry, Parked, Sq};
 use crate::queues::QIDS;
 use crate::state::{ControllerState, CqState, SqState, StateError, join, serial_of};
@@ -50,12 +51,15 @@ impl<I: Interrupts> Controller<I> {
         }
         this.resetting = state.is_resetting != 0;
         let (enabled, admin) = (this.regs.csts.rdy(), this.queues.sq(0).is_some());
-        // Until a reset is done, it reads as ready, and has no queues any more.
-        if enabled != admin && !(enabled && this.resetting) {
-            return Err(StateError::Invalid("the admin queue"));
+        if this.config.part.is_first() {
+            // Until a reset is done, it reads as ready, and has no queues any more.
+            if enabled != admin && !(enabled && this.resetting) {
+                return Err(StateError::Invalid("the admin queue"));
+            }
+            this.restore_admin(&state)?;
         }
-        this.restore_admin(&state)?;
         this.queues.journal = Some(journal);
+        this.parts.forget_unless_first();
         Ok(this)
     }
 
@@ -86,6 +90,9 @@ impl<I: Interrupts> Controller<I> {
         let len = state.outbox_len as usize;
         self.queues.outbox.extend(state.outbox.get(..len).ok_or(StateError::Invalid("admin completions"))?);
         self.formats = state.formats;
+        if !self.config.has_format() && state.running.iter().any(|running| running.format > 0) {
+            return Err(StateError::Invalid("a Format goes on, which a controller of several pollers has not"));
+        }
         for (nsid, saved) in (1..).zip(&state.running).filter(|(_, saved)| saved.format > 0) {
             self.begin_format_anew(nsid, saved.format, saved.lba_bytes, saved.cid, Status(saved.status));
         }
@@ -96,11 +103,15 @@ impl<I: Interrupts> Controller<I> {
         Ok(())
     }
 
+    /// Delete commands that wait.
+    fn deleting(&self) -> usize {
+        self.queues.sqs().filter(|sq| sq.deleting.is_some()).count() + self.parts.deleting()
+    }
+
     /// Free completion entries of an inherited queue, but for those that are unread: those that are not to come.
     fn recount(&mut self, cqid: u16) {
         let formats = self.namespaces.formats().map(|format| format.to_begin_anew().0).collect::<BTreeSet<_>>().len();
-        let of_admin =
-            self.queues.outbox.len() + formats + self.queues.sqs().filter(|sq| sq.deleting.is_some()).count();
+        let of_admin = self.queues.outbox.len() + formats + self.deleting();
         let its = self.queues.sqs().filter(|sq| sq.cqid == cqid);
         let to_come: usize =
             its.map(|sq| if sq.at.qid == 0 { of_admin + sq.again.len() } else { sq.in_flight() }).sum();
@@ -177,7 +188,12 @@ impl<I: Interrupts> Controller<I> {
         if vector >= VECTORS {
             return Err(StateError::Invalid("an interrupt vector"));
         }
-        let mut cq = Cq::new(Geometry { qid, entries, iova }, vector, interrupts != 0, None);
+        let at = Geometry { qid, entries, iova };
+        if !self.config.part.has_cq(qid) {
+            self.parts.cqs.insert(qid, CqSpec { at, vector, interrupts: interrupts != 0 });
+            return Ok(());
+        }
+        let mut cq = Cq::new(at, vector, interrupts != 0, None);
         (cq.tail, cq.phase, cq.is_inherited) = (tail, phase, true);
         self.queues.insert_cq(cq);
         Ok(())
@@ -186,11 +202,17 @@ impl<I: Interrupts> Controller<I> {
     fn restore_sq(&mut self, qid: u16, saved: &SqState, journal: &Journal) -> Result<(), StateError> {
         let SqState { iova, entries, cqid, head, priority, is_deleting, deleting_cid, .. } = *saved;
         self.fits(qid, entries, head)?;
-        if self.queues.cq(cqid).is_none() || (qid == 0) != (cqid == 0) {
+        if !self.has_cq(cqid) || (qid == 0) != (cqid == 0) {
             return Err(StateError::Invalid("a submission queue's completion queue"));
         }
         if priority > create::QPRIO_LOW {
             return Err(StateError::Invalid("a submission queue's priority"));
+        }
+        if !self.config.part.has_cq(cqid) {
+            let spec = SqSpec { at: Geometry { qid, entries, iova }, cqid, priority };
+            let deleting = (is_deleting != 0).then_some(deleting_cid);
+            self.parts.sqs.insert(qid, FarSq { spec, deleting });
+            return Ok(());
         }
         let generation = self.next_generation();
         let mut sq = Sq::new(Geometry { qid, entries, iova }, cqid, priority, generation, None);

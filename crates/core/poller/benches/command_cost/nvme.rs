@@ -52,6 +52,6 @@ pub fn attach(idle_queues: u16) -> (NvmeGuest, Placed<Controller<Vectors>>) {
     // The driver stays, its controller goes to the poller.
     let (doorbells, _) = Mapping::memfd("unused", 4096).expect("memfd");
     let unused = Controller::new(host::config(), doorbells, Vectors::default()).expect("a good configuration");
-    let controller = std::mem::replace(&mut host.controller, unused);
+    let controller = std::mem::replace(host.controller.at(0), unused);
     (NvmeGuest { host }, Placed::new(controller, vec![Extents::one(0, DISK_BYTES)]))
 }

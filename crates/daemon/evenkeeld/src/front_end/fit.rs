@@ -71,7 +71,7 @@ pub struct Making<'a> {
 /// A disk that this front end can't present, or no memory for it.
 pub fn fit(making: Making<'_>) -> Result<Fitted> {
     match making.tenant.frontend {
-        Frontend::VfioUser => nvme(making),
+        Frontend::VfioUser(_) => nvme(making),
         Frontend::VhostUserBlk(_) => virtio(making),
         Frontend::Ublk(..) => block_device(making),
     }
@@ -80,15 +80,17 @@ pub fn fit(making: Making<'_>) -> Result<Fitted> {
 fn nvme(making: Making<'_>) -> Result<Fitted> {
     let (around, pins) = (making.around.clone(), making.pins.clone());
     let log = Log::new(Arc::clone(&around.sink), &making.tenant.name);
-    let (device, spec, doorbells, listener) = nvme::build(making)?;
+    let (parts, spec, doorbells, listener) = nvme::build(making)?;
     let serve = move |places: Vec<ServedAt>| {
-        let Some((queues, poller, tenant)) = places.into_iter().next() else {
-            bail!("{}: no poller serves it", spec.name)
-        };
-        let client = NvmeClient::new(Port::new(queues, poller, tenant), doorbells, pins, log);
+        let port = |(queues, poller, tenant): &ServedAt| Port::new(queues.clone(), poller.clone(), *tenant);
+        let Some((first, others)) = places.split_first() else { bail!("{}: no poller serves it", spec.name) };
+        let (first_port, other_ports) = (port(first), others.iter().map(port).collect::<Vec<Port<nvme::Order>>>());
+        other_ports.iter().for_each(|other| other.order(nvme::Order::Parts(vec![port(first)])));
+        first_port.order(nvme::Order::Parts(others.iter().map(port).collect()));
+        let client = NvmeClient::new(first_port, other_ports, doorbells, pins, log);
         Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
-    Ok(Fitted { parts: vec![device.into()], serve: Box::new(serve) })
+    Ok(Fitted { parts: parts.into_iter().map(Into::into).collect(), serve: Box::new(serve) })
 }
 
 fn virtio(making: Making<'_>) -> Result<Fitted> {

@@ -24,7 +24,7 @@ use io_model::{DeviceError, Extents, Fetch, IoBuf, Nanos, Outcome, QueuePriority
 use nvme_controller::FormatRecord;
 
 pub use self::fit::{Fitted, Making, OnFormat, ServedAt, fit};
-pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace};
+pub use self::nvme::{NSID, Order as NvmeOrder, attach as attach_namespace, for_parts as for_controller_parts};
 pub use self::reached::Reached;
 pub use self::virtio_lasting::STATE_VERSION as VIRTIO_STATE_VERSION;
 pub use self::wiper::{Order as Wipe, WipeError, WipeStep, Wiper};
@@ -56,12 +56,16 @@ pub struct Growth {
     pub extents: Extents,
 }
 
-/// The order that tells one of a tenant's parts.
-pub fn grown(frontend: &config::Frontend, growth: Arc<Growth>) -> ServedOrder {
+/// The orders that tell a tenant's parts, each of them.
+pub fn grown(frontend: &config::Frontend, growth: Growth, parts: usize) -> Vec<ServedOrder> {
+    let shared = |growth: Growth| std::iter::repeat_n(Arc::new(growth), parts);
     match frontend {
-        config::Frontend::VfioUser => nvme::Order::Grow(nvme::NSID, growth.size_bytes, growth.extents.clone()).into(),
-        config::Frontend::VhostUserBlk(_) => virtio::Order::Grow(growth).into(),
-        config::Frontend::Ublk(..) => ublk::Order::Grow(growth).into(),
+        config::Frontend::VfioUser(_) => {
+            let order = nvme::Order::Grow(nvme::NSID, growth.size_bytes, growth.extents);
+            nvme::for_parts(order, parts).into_iter().map(Into::into).collect()
+        }
+        config::Frontend::VhostUserBlk(_) => shared(growth).map(|it| virtio::Order::Grow(it).into()).collect(),
+        config::Frontend::Ublk(..) => shared(growth).map(|it| ublk::Order::Grow(it).into()).collect(),
     }
 }
 

@@ -1,28 +1,26 @@
 //! A tenant's NVMe controller at its poller: the controller, its interrupts as eventfds, and what its client asks.
 
-use std::os::fd::{AsFd, OwnedFd};
+mod eventfds;
+mod making;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use anyhow::{Context, Result};
-use client_socket::{Listener, Log};
-use config::Tenant;
-use eventfd::EventFd;
+use client_socket::Log;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
-use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, TenantId, Token};
-use layout::Placement;
-use nvme_controller::{
-    Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError,
-};
-use policy::TenantPriority;
-use vfio_user::{DeviceSpec, Errno, IrqChange, IrqSpec, MmapSpec, RegionSpec, Reply, Request, Session, SetIrqs};
+use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
+use nvme_controller::{Controller, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError, PartMessage};
+use vfio_user::{Errno, IrqChange, Reply, Request, Session, SetIrqs};
 
-use super::{FrontEnd, Making, OnFormat};
-use crate::drive::Facts;
+use self::eventfds::EventFds;
+pub use self::making::{attach, build};
+use super::{FrontEnd, OnFormat, Port};
 
 /// Region indexes of a PCI device (VFIO).
 pub const BAR0: u32 = 0;
-const BAR4: u32 = 4;
+/// The same: the MSI-X table and its pending bits.
+pub const BAR4: u32 = 4;
 const CONFIG_SPACE: u32 = 7;
 const REGIONS: usize = 9;
 
@@ -62,6 +60,38 @@ pub enum Order {
     Elsewhere(u32, bool),
     /// A namespace goes; called when nothing of it is in flight, so that its place may be used for something else.
     Detach(u32, OnDetached),
+    /// One of these about namespaces, which all parts of the controller get: see [`for_parts`].
+    InTurn(Box<Order>, Turn),
+    /// Where the other parts of the controller are: to the first, all of them in their order; to others, the first.
+    Parts(Vec<Port<Order>>),
+    /// Another part tells something.
+    Hear(PartMessage),
+}
+
+/// Held by each part that has not carried out an order.
+pub type Turn = Arc<()>;
+
+/// An order about namespaces for each part of a controller, the first part's first. That one, which tells the guest,
+/// carries it out once all others have.
+pub fn for_parts(order: Order, parts: usize) -> Vec<Order> {
+    if parts <= 1 {
+        return vec![order];
+    }
+    let turn = Turn::default();
+    let others: Vec<Order> = (1..parts).filter_map(|_| for_other(&order, Arc::clone(&turn))).collect();
+    std::iter::once(Order::InTurn(Box::new(order), turn)).chain(others).collect()
+}
+
+/// The same order for a part that is not the first. `None`: it is not about namespaces.
+fn for_other(order: &Order, turn: Turn) -> Option<Order> {
+    let same = match order {
+        Order::Attach(nsid, config, extents) => Order::Attach(*nsid, config.clone(), extents.clone()),
+        Order::Grow(nsid, size_bytes, extents) => Order::Grow(*nsid, *size_bytes, extents.clone()),
+        Order::Elsewhere(nsid, elsewhere) => Order::Elsewhere(*nsid, *elsewhere),
+        Order::Detach(nsid, _) => return Some(Order::Detach(*nsid, Box::new(move || drop(turn)))),
+        _ => return None,
+    };
+    Some(Order::InTurn(Box::new(same), turn))
 }
 
 /// Hears that a controller has let go of a namespace.
@@ -82,51 +112,13 @@ enum Waiting {
 }
 
 /// What outlives this process, for the next one to go on with.
+#[derive(Clone)]
 struct Lasting {
     doorbells: Arc<Mapping>,
     journal: Arc<Mapping>,
 }
 
-/// The eventfds that a client gave for a device's interrupts.
-#[derive(Debug, Default)]
-pub struct EventFds {
-    intx: Option<EventFd>,
-    msix: Vec<Option<EventFd>>,
-    /// The client kept one from being signalled: none is any more.
-    held_up: bool,
-}
-
-impl EventFds {
-    fn has_msix(&self) -> bool {
-        self.msix.iter().any(Option::is_some)
-    }
-
-    fn set(&mut self, index: u32, vector: u32, fd: Option<OwnedFd>) {
-        let fd = fd.map(EventFd::new);
-        match index {
-            INTX => self.intx = fd,
-            MSIX => {
-                let at = vector as usize;
-                if at >= self.msix.len() {
-                    self.msix.resize_with(at + 1, || None);
-                }
-                self.msix[at] = fd;
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Interrupts for EventFds {
-    fn raise(&mut self, vector: u16) {
-        let msix = self.msix.get(usize::from(vector)).and_then(Option::as_ref);
-        if let Some(fd) = msix.or(self.intx.as_ref()).filter(|_| !self.held_up) {
-            self.held_up = !fd.raise();
-        }
-    }
-}
-
-/// A tenant's controller, owned by one poller.
+/// A tenant's controller, or the part of it that one poller has.
 pub struct NvmeDevice {
     controller: Placed<Controller<EventFds>>,
     session: Option<Session>,
@@ -137,134 +129,61 @@ pub struct NvmeDevice {
     is_paused: bool,
     /// How long the client that was taken over had nobody to serve it, until the poller has heard.
     alone: Nanos,
+    /// Where its other parts are: see [`Order::Parts`].
+    parts: Vec<Port<Order>>,
+    /// What other parts are to do before this one does.
+    turns: VecDeque<(Order, Turn)>,
     name: String,
     log: Log,
     on_format: OnFormat,
 }
 
-/// Data of one command at most (MDTS).
-const MAX_TRANSFER_BYTES: u32 = 1 << 20;
-
-/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a
-/// time is hardly more than a large one. Guests split what is larger.
-const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
-
-/// Makes the device and says how the server is to present it. The mapping is its doorbell page.
-pub fn build(making: Making<'_>) -> Result<(NvmeDevice, DeviceSpec, Arc<Mapping>, Listener)> {
-    let Making { id, tenant, placement, drive, policy, listener, around, on_format, .. } = making;
-    let mut listener = listener.context("it has no socket")?;
-    let log = Log::new(around.sink, &tenant.name);
-    let doorbells = match tenant.doorbells {
-        config::Doorbells::Mapped => Doorbells::Mapped,
-        config::Doorbells::Trapped => Doorbells::Trapped,
-    };
-    let in_turn = policy.has_priorities();
-    let config = ControllerConfig {
-        max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
-        ..controller_config(id, tenant, placement, drive, doorbells)
-    };
-    let (fd, page, lasting) = memory(&mut listener, &config)?;
-    let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
-    let controller = Placed::new(controller, vec![placement.to_look_up()]);
-    let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
-    for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
-        regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
-    }
-    if doorbells == Doorbells::Mapped {
-        let areas = vec![(DOORBELLS_START, DOORBELLS_END - DOORBELLS_START)];
-        regions[BAR0 as usize].mmap = Some(MmapSpec { fd: Arc::new(fd), file_offset_bytes: 0, areas });
-    }
-    let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
-    irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
-    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
-    // Never raised; QEMU warns where it is missing.
-    irqs[ERROR as usize] = IrqSpec::eventfds(1);
-    let (name, budget) = (tenant.name.clone(), super::budget(tenant));
-    let spec = DeviceSpec { name: name.clone(), regions, irqs, resettable: true, budget };
-    let (session, waiting, is_paused, alone) = (None, Vec::new(), false, Nanos(0));
-    let device = NvmeDevice { controller, session, waiting, lasting, is_paused, alone, name, log, on_format };
-    Ok((device, spec, page, listener))
-}
-
-/// A controller's doorbell page, its file, and what must outlive this process where clients are kept: as an earlier
-/// process left it, if a client of that one is held.
-fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd, Arc<Mapping>, Option<Lasting>)> {
-    let doorbells_in = |fd: &OwnedFd| {
-        // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
-        Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
-    };
-    let journal_bytes = nvme_controller::journal_bytes(config);
-    // A journal of another length is another controller's: in a new one there is nothing to go on with, and the
-    // client is sent away.
-    let is_its = |journal: &OwnedFd| rustix::fs::fstat(journal).is_ok_and(|file| file.st_size as u64 == journal_bytes);
-    if let Some((true, [doorbells, journal])) = listener.held()
-        && is_its(journal)
-    {
-        let doorbells = doorbells.try_clone()?;
-        let journal = Mapping::shared(journal.as_fd(), 0, journal_bytes, true).context("can't map a journal")?;
-        let page = doorbells_in(&doorbells)?;
-        return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal })));
-    }
-    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
-    let page = doorbells_in(&fd)?;
-    if listener.held().is_none() {
-        return Ok((fd, page, None));
-    }
-    let (journal, file) = Mapping::memfd("evenkeel-journal", journal_bytes as usize).context("can't make a journal")?;
-    listener.keep_memory(vec![fd.try_clone()?, file]);
-    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal })))
-}
-
-fn controller_config(
-    id: TenantId,
-    tenant: &Tenant,
-    placement: &Placement,
-    drive: &Facts,
-    doorbells: Doorbells,
-) -> ControllerConfig {
-    ControllerConfig {
-        serial: tenant.name.chars().take(20).collect(),
-        model: "Evenkeel virtual NVMe disk".into(),
-        firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
-        subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
-        tenant: id,
-        namespaces: vec![(NSID, own_disk(placement, drive))],
-        discard: drive.discard,
-        write_zeroes: true,
-        volatile_write_cache: drive.write_cache,
-        max_io_queues: tenant.queues,
-        max_depth: 1024,
-        max_transfer_bytes: MAX_TRANSFER_BYTES,
-        doorbells,
-        queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
-    }
-}
-
-/// A tenant's own disk.
-fn own_disk(placement: &Placement, drive: &Facts) -> NamespaceConfig {
-    NamespaceConfig {
-        // Where it lies is looked up.
-        base_bytes: 0,
-        size_bytes: placement.served_bytes(),
-        lba_bytes: placement.lba_bytes,
-        lba_sizes: [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect(),
-        read_only: false,
-        shared: false,
-        elsewhere: false,
-        nguid: None,
-        format_cut_short: placement.formatting_to_lba_bytes.is_some(),
-    }
-}
-
-/// The order that attaches a namespace of several tenants.
-pub fn attach(nsid: u32, placement: &Placement, drive: &Facts, read_only: bool, elsewhere: bool) -> Order {
-    let nguid = nvme_controller::nguid(&format!("nqn.2026-11.evenkeel:namespace:{}", placement.name));
-    let own = own_disk(placement, drive);
-    let namespace = NamespaceConfig { read_only, shared: true, elsewhere, nguid: Some(nguid), ..own };
-    Order::Attach(nsid, namespace, placement.to_look_up())
-}
-
 impl NvmeDevice {
+    fn new(
+        name: String,
+        controller: Placed<Controller<EventFds>>,
+        lasting: Option<Lasting>,
+        log: Log,
+        on_format: OnFormat,
+    ) -> Self {
+        Self {
+            controller,
+            session: None,
+            waiting: Vec::new(),
+            lasting,
+            is_paused: false,
+            alone: Nanos(0),
+            parts: Vec::new(),
+            turns: VecDeque::new(),
+            name,
+            log,
+            on_format,
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.controller.part().is_first()
+    }
+
+    /// Sends other parts what there is for them.
+    fn tell_parts(&mut self) {
+        while let Some((to, message)) = self.controller.take_message() {
+            let at = if self.is_first() { usize::from(to).wrapping_sub(1) } else { 0 };
+            if let Some(part) = self.parts.get(at) {
+                part.order(Order::Hear(message));
+            }
+        }
+    }
+
+    /// Carries out what all other parts have.
+    fn take_turns(&mut self, memory: &mut dyn MemoryListener) {
+        while self.turns.front().is_some_and(|(_, turn)| Arc::strong_count(turn) == 1) {
+            if let Some((order, _)) = self.turns.pop_front() {
+                self.order(order, memory);
+            }
+        }
+    }
+
     fn connected(&mut self, session: Session) {
         if let Some(Lasting { doorbells, journal }) = &self.lasting {
             let (is_held, mut error) = (session.is_held(), None);
@@ -433,7 +352,11 @@ impl FrontEnd for NvmeDevice {
                 // Where nothing could be waiting, nothing did.
                 self.alone = if self.controller.live_vqs() == 0 { Nanos(0) } else { alone };
                 let taken_over = self.controller.taken_over();
-                self.log.info(&format!("{}: its controller goes on, {taken_over} commands taken over", self.name));
+                if self.is_first() {
+                    self.log.info(&format!("{}: its controller goes on, {taken_over} commands taken over", self.name));
+                } else if taken_over > 0 {
+                    self.log.info(&format!("{}: {taken_over} commands more taken over at another poller", self.name));
+                }
                 self.controller.resume();
                 self.notify();
             }
@@ -460,7 +383,15 @@ impl FrontEnd for NvmeDevice {
                 let _ = self.controller.set_elsewhere(nsid, elsewhere);
             }
             Order::Detach(nsid, done) => self.detach(nsid, done),
+            Order::InTurn(order, turn) if self.is_first() => self.turns.push_back((*order, turn)),
+            Order::InTurn(order, _turn) => self.order(*order, memory),
+            Order::Parts(parts) => self.parts = parts,
+            Order::Hear(message) => {
+                self.controller.hear(message);
+                self.notify();
+            }
         }
+        self.tell_parts();
     }
 
     fn leave(&mut self) {
@@ -476,6 +407,7 @@ impl FrontEnd for NvmeDevice {
     }
 
     fn settle(&mut self, memory: &mut dyn MemoryListener) -> bool {
+        self.take_turns(memory);
         while let Some(quiet) = self.controller.take_unmapped(memory) {
             let told = |waiting: &Waiting| matches!(waiting, Waiting::Unmap(range, _) if *range == Some(quiet));
             if let Some(at) = self.waiting.iter().position(told)
@@ -516,7 +448,8 @@ impl FrontEnd for NvmeDevice {
             }
             _ => true,
         });
-        !self.waiting.is_empty()
+        self.tell_parts();
+        !self.waiting.is_empty() || !self.turns.is_empty()
     }
 
     fn has_client(&self) -> bool {
@@ -582,6 +515,7 @@ impl Source for NvmeDevice {
 
     fn notify(&mut self) {
         self.controller.notify();
+        self.tell_parts();
         while let Some(event) = self.controller.take_event() {
             match event {
                 Event::Format(record) => (self.on_format)(record),
@@ -592,6 +526,7 @@ impl Source for NvmeDevice {
 
     fn set_wakeup(&mut self, wanted: bool) {
         self.controller.set_wakeup(wanted);
+        self.tell_parts();
     }
 }
 

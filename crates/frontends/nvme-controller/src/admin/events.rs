@@ -117,7 +117,9 @@ impl<I: Interrupts> Controller<I> {
     /// The host wrote a doorbell value that its queue can't have.
     #[cold]
     pub(crate) fn invalid_doorbell(&mut self) {
-        self.note_event(AsyncEvent::INVALID_DOORBELL_VALUE);
+        if !self.tells_doorbell() {
+            self.note_event(AsyncEvent::INVALID_DOORBELL_VALUE);
+        }
     }
 
     pub(crate) fn note_event(&mut self, event: AsyncEvent) {

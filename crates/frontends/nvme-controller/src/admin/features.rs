@@ -9,6 +9,8 @@ use nvme_spec::{NSID_ALL, Sqe, Status};
 
 use super::Reply;
 use crate::msix::{Interrupts, VECTORS};
+use crate::parts::Ask;
+use crate::queues::QIDS;
 use crate::turns::{DEFAULT_QUANTA, DEFAULT_WEIGHTS};
 use crate::{Controller, data};
 
@@ -200,7 +202,10 @@ impl<I: Interrupts> Controller<I> {
             fid::TEMPERATURE_THRESHOLD => self.set_temperature(value)?,
             fid::ERROR_RECOVERY if value & DULBE != 0 => return Err(Status::INVALID_FIELD),
             fid::ERROR_RECOVERY => self.set_error_recovery(sqe.nsid, value),
-            fid::VOLATILE_WRITE_CACHE => self.features.write_cache = (value & 1) as u8,
+            fid::VOLATILE_WRITE_CACHE => {
+                self.features.write_cache = (value & 1) as u8;
+                return self.ask_others(sqe, Ask::SetWriteCache((value & 1) as u8));
+            }
             fid::NUMBER_OF_QUEUES => return self.set_number_of_queues(value),
             fid::INTERRUPT_COALESCING => self.features.coalescing = value & 0xffff,
             fid::INTERRUPT_VECTOR_CONFIG => {
@@ -251,7 +256,7 @@ impl<I: Interrupts> Controller<I> {
         if value & 0xffff == 0xffff || value >> 16 == 0xffff {
             return Err(Status::INVALID_FIELD);
         }
-        let created = self.queues.sqs().any(|sq| sq.at.qid > 0) || self.queues.cqs().any(|cq| cq.at.qid > 0);
+        let created = (1..QIDS as u16).any(|qid| self.has_sq(qid) || self.has_cq(qid));
         if created {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }

@@ -78,7 +78,7 @@ impl<I: Interrupts> Controller<I> {
             ver: regs::VERSION_2_0,
             oaes: async_event::NAMESPACE_ATTRIBUTE,
             cntrltype: 1,
-            oacs: oacs::FORMAT | oacs::DOORBELL_BUFFER,
+            oacs: oacs::DOORBELL_BUFFER | if config.has_format() { oacs::FORMAT } else { 0 },
             acl: 3,
             aerl: MAX_HELD as u8 - 1,
             // One firmware slot, read only.

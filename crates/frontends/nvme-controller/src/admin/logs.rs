@@ -40,6 +40,15 @@ impl ErrorLog {
         self.entries[(self.count % ERROR_ENTRIES as u64) as usize] = ErrorEntry { error_count: self.count, ..entry };
     }
 
+    /// Adds what another one has.
+    pub fn absorb(&mut self, other: &Self) {
+        let kept = other.count.min(ERROR_ENTRIES as u64);
+        self.count += other.count - kept;
+        for number in other.count - kept + 1..=other.count {
+            self.push(other.entries[(number % ERROR_ENTRIES as u64) as usize]);
+        }
+    }
+
     /// Newest first, as the log page has them.
     fn page(&self) -> [ErrorEntry; ERROR_ENTRIES] {
         let newest = (self.count % ERROR_ENTRIES as u64) as usize;
@@ -68,7 +77,7 @@ impl<I: Interrupts> Controller<I> {
         if sqid == 0 { self.queues.complete_admin(sqe.cid, 0, status) } else { self.handled(sqid, sqe, status) }
     }
 
-    pub(super) fn get_log_page(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
+    pub(crate) fn get_log_page(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let id = sqe.cdw10 as u8;
         let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xffff) << 16;
         let (len_bytes, offset) = ((dwords + 1) * 4, u64::from(sqe.cdw12) | u64::from(sqe.cdw13) << 32);
@@ -175,9 +184,11 @@ impl<I: Interrupts> Controller<I> {
         ] {
             log.acs[usize::from(opcode)] = effect::SUPPORTED;
         }
-        log.acs[usize::from(admin::FORMAT_NVM)] =
-            effect::SUPPORTED | effect::LBCC | effect::NCC | effect::CSE_NAMESPACE;
         let config = &self.config;
+        if config.has_format() {
+            log.acs[usize::from(admin::FORMAT_NVM)] =
+                effect::SUPPORTED | effect::LBCC | effect::NCC | effect::CSE_NAMESPACE;
+        }
         for (opcode, has, effects) in [
             (nvm::FLUSH, true, 0),
             (nvm::WRITE, true, effect::LBCC),

@@ -17,6 +17,7 @@ pub(crate) use work::{LOOK_BYTES, Work};
 
 use io_model::Fetch;
 use nvme_spec::identify::IDENTIFY_BYTES;
+use nvme_spec::log::lid;
 use nvme_spec::opcode::admin;
 use nvme_spec::{Sqe, Status};
 
@@ -24,10 +25,11 @@ use crate::Controller;
 use crate::data;
 use crate::dbbuf::ShadowPages;
 use crate::msix::Interrupts;
+use crate::parts::Ask;
 
 /// How an admin command was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reply {
+pub(crate) enum Reply {
     /// It succeeded with this dword 0.
     Now(u32),
     /// It completes later and keeps its completion entry reserved.
@@ -46,7 +48,7 @@ impl<I: Interrupts> Controller<I> {
 
     /// Executes the next admin command, unless there is none or no room for its completion. Returns whether it did.
     fn execute_next(&mut self) -> bool {
-        if self.admin_waiting() == 0 {
+        if self.waits_for_parts() || self.admin_waiting() == 0 {
             return false;
         }
         self.deliver_events();
@@ -66,7 +68,15 @@ impl<I: Interrupts> Controller<I> {
         sq.unclaim();
         self.stats.commands += 1;
         self.work.is_executing = true;
-        match self.execute(&sqe) {
+        let result = self.execute(&sqe);
+        self.conclude(&sqe, result);
+        self.work.is_executing = false;
+        true
+    }
+
+    /// Completes a command that was executed, unless that is for later.
+    pub(crate) fn conclude(&mut self, sqe: &Sqe, result: Result<Reply, Status>) {
+        match result {
             Ok(Reply::Now(dw0)) => self.queues.complete_admin(sqe.cid, dw0, Status::SUCCESS),
             Ok(Reply::Later) => {}
             Ok(Reply::Held) => {
@@ -75,10 +85,8 @@ impl<I: Interrupts> Controller<I> {
                 }
                 self.deliver_events();
             }
-            Err(status) => self.reject(0, &sqe, status),
+            Err(status) => self.reject(0, sqe, status),
         }
-        self.work.is_executing = false;
-        true
     }
 
     /// Admin commands that can be fetched now; reads both doorbells.
@@ -106,6 +114,9 @@ impl<I: Interrupts> Controller<I> {
         match sqe.opc {
             admin::DELETE_SQ => self.delete_sq(sqe),
             admin::CREATE_SQ => self.create_sq(sqe),
+            admin::GET_LOG_PAGE if matches!(sqe.cdw10 as u8, lid::ERROR | lid::SMART) => {
+                self.ask_others(sqe, Ask::Counts)
+            }
             admin::GET_LOG_PAGE => self.get_log_page(sqe),
             admin::DELETE_CQ => self.delete_cq(sqe),
             admin::CREATE_CQ => self.create_cq(sqe),
@@ -123,7 +134,7 @@ impl<I: Interrupts> Controller<I> {
             // same is told that we are alive.
             admin::KEEP_ALIVE => Ok(Reply::Now(0)),
             admin::DOORBELL_BUFFER_CONFIG => self.configure_doorbell_buffers(sqe),
-            admin::FORMAT_NVM => self.start_format(sqe),
+            admin::FORMAT_NVM if self.config.has_format() => self.start_format(sqe),
             _ => Err(Status::INVALID_OPCODE),
         }
     }
@@ -143,7 +154,7 @@ impl<I: Interrupts> Controller<I> {
         self.queues.move_doorbells(&mut self.memory);
         // Each queue's doorbells are looked up anew.
         self.work.charge(2 * LOOK_BYTES);
-        Ok(Reply::Now(0))
+        self.ask_others(sqe, Ask::MoveDoorbells(ShadowPages { shadow, events }))
     }
 
     /// Aborts a command before it ran (5.1). Commands wait in the guest's queue until the device can
@@ -151,7 +162,7 @@ impl<I: Interrupts> Controller<I> {
     fn abort(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         const NOT_ABORTED: u32 = 1;
         let (sqid, cid) = (sqe.cdw10 as u16, (sqe.cdw10 >> 16) as u16);
-        if self.queues.sq(sqid).is_none() {
+        if !self.has_sq(sqid) {
             return Err(Status::INVALID_FIELD);
         }
         let room = self.queues.cq(0).is_some_and(|cq| cq.free > 0);

@@ -7,6 +7,7 @@ use super::Reply;
 use crate::Controller;
 use crate::dbbuf::Doorbell;
 use crate::msix::{Interrupts, VECTORS};
+use crate::parts::{Ask, CqSpec, SqSpec};
 use crate::queue::{Cq, Geometry, Sq};
 
 /// CC.IOSQES and CC.IOCQES: entries of 64 and 16 bytes, as powers of two.
@@ -37,7 +38,7 @@ impl<I: Interrupts> Controller<I> {
 
     pub(super) fn create_cq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let qid = sqe.cdw10 as u16;
-        if !self.is_io_qid(qid) || self.queues.cq(qid).is_some() {
+        if !self.is_io_qid(qid) || self.has_cq(qid) {
             return Err(Status::INVALID_QUEUE_ID);
         }
         if self.regs.cc.iocqes() != IOCQES {
@@ -48,6 +49,11 @@ impl<I: Interrupts> Controller<I> {
         if vector >= VECTORS {
             return Err(Status::INVALID_INTERRUPT_VECTOR);
         }
+        self.ask_about(qid, sqe, Ask::CreateCq(CqSpec { at, vector, interrupts }))
+    }
+
+    pub(crate) fn open_cq(&mut self, CqSpec { at, vector, interrupts }: CqSpec) -> Result<(), Status> {
+        let qid = at.qid;
         let view =
             self.queues.doorbells.view(&mut self.memory, qid, Doorbell::CqHead, at.iova, Cq::ring_bytes(at.entries));
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
@@ -58,15 +64,15 @@ impl<I: Interrupts> Controller<I> {
             journal.posted(&cq, (0, 0, 0));
         }
         self.queues.insert_cq(cq);
-        Ok(Reply::Now(0))
+        Ok(())
     }
 
     pub(super) fn create_sq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let (qid, cqid) = (sqe.cdw10 as u16, (sqe.cdw11 >> 16) as u16);
-        if !self.is_io_qid(qid) || !self.is_io_qid(cqid) || self.queues.sq(qid).is_some() {
+        if !self.is_io_qid(qid) || !self.is_io_qid(cqid) || self.has_sq(qid) {
             return Err(Status::INVALID_QUEUE_ID);
         }
-        if self.queues.cq(cqid).is_none() {
+        if !self.has_cq(cqid) {
             return Err(Status::COMPLETION_QUEUE_INVALID);
         }
         if self.regs.cc.iosqes() != IOSQES {
@@ -74,6 +80,11 @@ impl<I: Interrupts> Controller<I> {
         }
         let at = self.geometry(sqe)?;
         let priority = (sqe.cdw11 >> create::QPRIO_SHIFT) as u8 & 3;
+        self.ask_about(cqid, sqe, Ask::CreateSq(SqSpec { at, cqid, priority }))
+    }
+
+    pub(crate) fn open_sq(&mut self, SqSpec { at, cqid, priority }: SqSpec) -> Result<(), Status> {
+        let qid = at.qid;
         let view =
             self.queues.doorbells.view(&mut self.memory, qid, Doorbell::SqTail, at.iova, Sq::ring_bytes(at.entries));
         let view = view.ok_or(Status::DATA_TRANSFER_ERROR)?;
@@ -85,17 +96,14 @@ impl<I: Interrupts> Controller<I> {
         self.work.charge(sq.table_bytes());
         sq.set_wakeup(!self.queues.awake);
         self.queues.insert_sq(sq);
-        Ok(Reply::Now(0))
+        Ok(())
     }
 
     pub(super) fn delete_cq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let qid = sqe.cdw10 as u16;
-        match self.queues.cq(qid) {
-            Some(cq) if qid > 0 && cq.users > 0 => Err(Status::INVALID_QUEUE_DELETION),
-            Some(_) if qid > 0 => {
-                self.queues.remove_cq(qid);
-                Ok(Reply::Now(0))
-            }
+        match self.users_of(qid) {
+            Some(users) if qid > 0 && users > 0 => Err(Status::INVALID_QUEUE_DELETION),
+            Some(_) if qid > 0 => self.ask_about(qid, sqe, Ask::DeleteCq(qid)),
             _ => Err(Status::INVALID_QUEUE_ID),
         }
     }
@@ -103,9 +111,17 @@ impl<I: Interrupts> Controller<I> {
     /// Nothing more is fetched from the queue; the command completes when what is in flight has ended.
     pub(super) fn delete_sq(&mut self, sqe: &Sqe) -> Result<Reply, Status> {
         let qid = sqe.cdw10 as u16;
-        let sq = self.queues.sq(qid).filter(|sq| qid > 0 && sq.deleting.is_none());
-        let sq = sq.ok_or(Status::INVALID_QUEUE_ID)?;
-        sq.deleting = Some(sqe.cid);
+        if self.queues.sq(qid).is_some_and(|sq| qid > 0 && sq.deleting.is_none()) {
+            self.begin_deletion(qid, sqe.cid);
+        } else if !self.delete_far_sq(qid, sqe.cid) {
+            return Err(Status::INVALID_QUEUE_ID);
+        }
+        Ok(Reply::Later)
+    }
+
+    pub(crate) fn begin_deletion(&mut self, qid: u16, cid: u16) {
+        let Some(sq) = self.queues.sq(qid) else { return };
+        sq.deleting = Some(cid);
         let stream = sq.stream.take();
         self.queues.retire_sq(qid);
         self.give_up_deleted(qid);
@@ -117,7 +133,6 @@ impl<I: Interrupts> Controller<I> {
             }
             None => self.finish_deletion(qid),
         }
-        Ok(Reply::Later)
     }
 
     /// Completes a Delete command once its queue has nothing in flight.
@@ -126,6 +141,9 @@ impl<I: Interrupts> Controller<I> {
         let Some(sq) = self.queues.sq(qid) else { return };
         let Some(cid) = sq.deleting.filter(|_| sq.in_flight() == 0) else { return };
         self.queues.remove_sq(qid);
+        if !self.config.part.is_first() {
+            return self.tell_deleted(qid);
+        }
         self.queues.complete_admin(cid, 0, Status::SUCCESS);
         self.post_admin();
     }

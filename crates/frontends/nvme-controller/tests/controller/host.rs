@@ -1,5 +1,8 @@
 //! A host for the controller under test: guest memory, rings, doorbells, and a disk behind it.
 
+#[path = "rig.rs"]
+mod rig;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -8,12 +11,13 @@ use bytemuck::Zeroable;
 use guest_memory::{IoBuf, Mapping};
 use io_model::{Command, DeviceError, Fetch, Op, Outcome, Place, Source, TenantId, Token};
 use nvme_controller::{
-    Controller, ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, StateError,
-    journal_bytes,
+    ControllerConfig, Doorbells, Event, FormatRecord, Interrupts, NamespaceConfig, Part, StateError, journal_bytes,
 };
 use nvme_spec::opcode::{admin, create, nvm};
 use nvme_spec::regs::{Aqa, Cc, Csts, Reg};
 use nvme_spec::{Cqe, Sqe, Status};
+
+use self::rig::Rig;
 
 /// Where guest memory is mapped for DMA.
 pub const RAM_IOVA: u64 = 0x10_0000;
@@ -78,6 +82,7 @@ pub fn config() -> ControllerConfig {
         max_transfer_bytes: 1 << 20,
         doorbells: Doorbells::Mapped,
         queues_singly: false,
+        part: Part::WHOLE,
     }
 }
 
@@ -97,7 +102,7 @@ pub struct CqSide {
 }
 
 pub struct Host {
-    pub controller: Controller<Vectors>,
+    pub controller: Rig,
     pub vectors: Vectors,
     /// The host's own view of its memory; the controller has another of the same file.
     pub ram: Arc<Mapping>,
@@ -138,8 +143,7 @@ impl Host {
         let vectors = Vectors::default();
         let last = config.namespaces.iter().map(|(nsid, _)| *nsid).max().unwrap_or(1);
         let end = base_of(last + 1) as usize;
-        let controller =
-            Controller::new(config, Arc::clone(&doorbells), vectors.clone()).expect("a good configuration");
+        let controller = Rig::new(&config, &doorbells, &vectors);
         let mut host = Self {
             controller,
             vectors,
@@ -167,8 +171,8 @@ impl Host {
     /// tells nobody.
     pub fn take_over(&mut self, config: ControllerConfig) -> Result<(), StateError> {
         let journal = self.journal.as_ref().expect("one that keeps a journal");
-        let (doorbells, vectors) = (Arc::clone(&self.doorbells), self.vectors.clone());
-        self.controller = Controller::take_over(config, doorbells, vectors, journal)?;
+        self.controller.forget_tokens();
+        self.controller = Rig::take_over(&config, &self.doorbells, &self.vectors, journal)?;
         self.in_flight.drain(..).for_each(|(token, ..)| _ = token.spend());
         self.map_ram();
         self.controller.resume();

@@ -14,6 +14,7 @@ mod interrupts;
 mod io;
 mod lifecycle;
 mod namespaces;
+mod parts;
 mod queues;
 mod random;
 mod registers;

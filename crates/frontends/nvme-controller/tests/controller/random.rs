@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use io_model::Source;
-use nvme_controller::{ControllerConfig, Doorbells, NamespaceConfig};
+use nvme_controller::{ControllerConfig, Doorbells, NamespaceConfig, Part};
 use nvme_spec::data::{SglDescriptor, sgl_type};
 use nvme_spec::feature::fid;
 use nvme_spec::opcode::{admin, nvm};
@@ -64,7 +64,8 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let doorbells = if random.u64(..2) == 0 { Doorbells::Mapped } else { Doorbells::Trapped };
-        let mut config = ControllerConfig { doorbells, ..config() };
+        let part = Part { index: 0, of: random.u16(1..=QUEUES) };
+        let mut config = ControllerConfig { doorbells, part, ..config() };
         config.namespaces.extend(OTHERS.map(|nsid| (nsid, namespace(nsid, OTHERS_BYTES / 4, 4096))));
         let its = |its: &NamespaceConfig| Its { size_bytes: its.size_bytes, lba_bytes: its.lba_bytes.into() };
         let namespaces = config.namespaces.iter().map(|(nsid, config)| (*nsid, its(config))).collect();
@@ -86,7 +87,9 @@ impl Run {
     }
 
     fn bring_up(&mut self) {
-        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][self.random.usize(..3)];
+        let is_whole = self.host.controller.part() == Part::WHOLE;
+        let mechanisms = if is_whole { 3 } else { 1 };
+        let ams = [Cc::AMS_ROUND_ROBIN, Cc::AMS_WEIGHTED, Cc::AMS_VENDOR][self.random.usize(..mechanisms)];
         self.host.enable_with(32, Cc::enable_nvm().with_ams(ams));
         let entries = [4, 16, 64][self.random.usize(..3)];
         self.host.create_pair(1, entries * 2);

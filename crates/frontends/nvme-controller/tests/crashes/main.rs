@@ -47,7 +47,7 @@ fn nothing_is_lost_wherever_a_process_dies() {
 /// Each store of short programs in turn.
 #[test]
 fn nothing_is_lost_at_any_store_of_a_short_program() {
-    for seed in 1..=6 {
+    for seed in 1..=8 {
         let mut points = 0;
         loop {
             points += 1;
@@ -55,7 +55,7 @@ fn nothing_is_lost_at_any_store_of_a_short_program() {
                 break;
             }
         }
-        assert!(points > 100, "a program of {points} points");
+        assert!(points > 50, "a program of {points} points");
         println!("seed {seed}: {points} points");
     }
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use bytemuck::Zeroable;
 use io_model::Source;
-use nvme_controller::{ControllerConfig, Crash, Doorbells, crash_at};
+use nvme_controller::{ControllerConfig, Crash, Doorbells, Part, crash_at};
 use nvme_spec::data::DsmRange;
 use nvme_spec::identify::cns;
 use nvme_spec::log::lid;
@@ -98,7 +98,8 @@ impl Run {
         let mut random = fastrand::Rng::with_seed(seed);
         let doorbells = if random.bool() { Doorbells::Mapped } else { Doorbells::Trapped };
         let write_zeroes = random.bool();
-        let config = ControllerConfig { doorbells, write_zeroes, max_io_queues: 8, max_depth: 32, ..config() };
+        let part = Part { index: 0, of: random.u16(1..=EXTRA) };
+        let config = ControllerConfig { doorbells, write_zeroes, max_io_queues: 8, max_depth: 32, part, ..config() };
         let entries = [3 + random.u16(..ENTRIES - 2), 3 + random.u16(..2 * ENTRIES - 2)];
         let mut host = Host::new(config.clone());
         host.disk[BASE_BYTES as usize..][..SIZE_BYTES as usize].fill(0);
@@ -160,6 +161,10 @@ impl Run {
             if self.chance.bool() {
                 execute(disk, command, buf).expect("on the disk");
             }
+        }
+        // The next one has as many parts as it likes, but for a Format, which takes one.
+        if self.chance.u64(..4) == 0 && !self.admin.values().any(|admin| matches!(admin, Admin::Format)) {
+            self.config.part.of = self.chance.u16(1..=EXTRA);
         }
         for tries in 0.. {
             if self.deaths == Deaths::Random {
@@ -427,7 +432,7 @@ impl Run {
     }
 
     fn format(&mut self) {
-        if !self.pending.is_empty() || !self.admin.is_empty() {
+        if !self.pending.is_empty() || !self.admin.is_empty() || self.config.part != Part::WHOLE {
             return;
         }
         self.model[BASE_BYTES as usize..][..SIZE_BYTES as usize].fill(0);

@@ -1,11 +1,15 @@
 //! Namespaces that come, grow and go: where their commands end up on the drive, and when their place is free.
 
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use io_model::TenantId;
+use nvme_controller::{ControllerConfig, Doorbells, Part};
 use nvme_spec::opcode::admin;
 use nvme_spec::regs::{Aqa, Cc, Reg};
 
+use super::making::MAX_TRANSFER_BYTES;
 use super::*;
 
 const RAM_BYTES: u64 = 64 << 10;
@@ -52,23 +56,17 @@ impl Guest {
             max_transfer_bytes: MAX_TRANSFER_BYTES,
             doorbells: Doorbells::Trapped,
             queues_singly: false,
+            part: Part::WHOLE,
         };
         let (page, _) = Mapping::memfd("doorbells", 4096).unwrap();
         let controller = Controller::new(config, page, EventFds::default()).unwrap();
         let (told, records) = channel();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
-        let mut device = NvmeDevice {
-            controller: Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]),
-            session: None,
-            waiting: Vec::new(),
-            lasting: None,
-            is_paused: false,
-            alone: Nanos(0),
-            name: "a".into(),
-            log: Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a"),
-            on_format: Box::new(move |record| told.send(record).unwrap()),
-        };
+        let controller = Placed::new(controller, vec![Extents::one(100 * MIB, MIB)]);
+        let log = Log::new(Arc::new(move |_, line| sink.lock().unwrap().push(line.to_owned())), "a");
+        let on_format = Box::new(move |record| told.send(record).unwrap());
+        let mut device = NvmeDevice::new("a".into(), controller, None, log, on_format);
         let (ram, fd) = Mapping::memfd("ram", RAM_BYTES as usize).unwrap();
         let mapped = Mapping::shared(fd.as_fd(), 0, RAM_BYTES, true).unwrap();
         device.controller.dma_map(0, RAM_BYTES, Some(mapped), &mut ()).unwrap();

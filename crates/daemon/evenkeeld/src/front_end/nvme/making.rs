@@ -1,0 +1,155 @@
+//! Makes a tenant's controller: one part for each of its pollers.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use client_socket::{Listener, Log};
+use config::Tenant;
+use guest_memory::Mapping;
+use io_model::{Placed, TenantId};
+use layout::Placement;
+use nvme_controller::{Controller, ControllerConfig, Doorbells, NamespaceConfig, Part};
+use policy::TenantPriority;
+use vfio_user::{DeviceSpec, IrqSpec, MmapSpec, RegionSpec};
+
+use super::{
+    BAR0, BAR4, CONFIG_SPACE, DOORBELLS_END, DOORBELLS_START, ERROR, EventFds, INTX, IRQ_TYPES, Lasting, MSIX, NSID,
+    NvmeDevice, Order, REGIONS,
+};
+use crate::drive::Facts;
+use crate::front_end::{Making, budget};
+
+/// Data of one command at most (MDTS).
+pub(super) const MAX_TRANSFER_BYTES: u32 = 1 << 20;
+
+/// The same where tenants take turns: nothing interrupts a command, and all that the arbiter lets into the drive at a
+/// time is hardly more than a large one. Guests split what is larger.
+const MAX_TRANSFER_IN_TURN_BYTES: u32 = 128 << 10;
+
+/// Why a tenant can't be served in parts.
+const CUT_SHORT: &str = "its last Format was cut short, and one that several pollers serve has no Format; write threads = \
+                         \"shared\", and have its guest format it again";
+
+/// Makes the device's parts and says how the server is to present it. The mapping is its doorbell page.
+pub fn build(making: Making<'_>) -> Result<(Vec<NvmeDevice>, DeviceSpec, Arc<Mapping>, Listener)> {
+    let Making { id, tenant, placement, drive, policy, queues, listener, around, on_format, .. } = making;
+    let mut listener = listener.context("it has no socket")?;
+    let of = queues.len() as u16;
+    ensure!(of == 1 || placement.formatting_to_lba_bytes.is_none(), CUT_SHORT);
+    let doorbells = match tenant.doorbells {
+        config::Doorbells::Mapped => Doorbells::Mapped,
+        config::Doorbells::Trapped => Doorbells::Trapped,
+    };
+    let in_turn = policy.has_priorities();
+    let config = ControllerConfig {
+        max_transfer_bytes: if in_turn { MAX_TRANSFER_IN_TURN_BYTES } else { MAX_TRANSFER_BYTES },
+        ..controller_config(id, tenant, placement, drive, doorbells)
+    };
+    let (fd, page, lasting) = memory(&mut listener, &config)?;
+    let mut on_format = Some(on_format);
+    let parts = (0..of).map(|index| {
+        let config = ControllerConfig { part: Part { index, of }, ..config.clone() };
+        let controller = Controller::new(config, Arc::clone(&page), EventFds::default())?;
+        let controller = Placed::new(controller, vec![placement.to_look_up()]);
+        let log = Log::new(Arc::clone(&around.sink), &tenant.name);
+        // The first part's alone: others have no Format.
+        let on_format = on_format.take().unwrap_or_else(|| Box::new(|_| ()));
+        Ok(NvmeDevice::new(tenant.name.clone(), controller, lasting.clone(), log, on_format))
+    });
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    let mut regions: Vec<RegionSpec> = (0..REGIONS).map(|_| RegionSpec::default()).collect();
+    for (index, size_bytes) in [(BAR0, 0x4000), (BAR4, 0x1000), (CONFIG_SPACE, 0x1000)] {
+        regions[index as usize] = RegionSpec { size_bytes, readable: true, writable: true, mmap: None };
+    }
+    if doorbells == Doorbells::Mapped {
+        let areas = vec![(DOORBELLS_START, DOORBELLS_END - DOORBELLS_START)];
+        regions[BAR0 as usize].mmap = Some(MmapSpec { fd: Arc::new(fd), file_offset_bytes: 0, areas });
+    }
+    let mut irqs = vec![IrqSpec::default(); IRQ_TYPES];
+    irqs[INTX as usize] = IrqSpec { maskable: true, automasked: true, ..IrqSpec::eventfds(1) };
+    irqs[MSIX as usize] = IrqSpec { maskable: true, ..IrqSpec::eventfds(u32::from(tenant.queues) + 1) };
+    // Never raised; QEMU warns where it is missing.
+    irqs[ERROR as usize] = IrqSpec::eventfds(1);
+    let spec = DeviceSpec { name: tenant.name.clone(), regions, irqs, resettable: true, budget: budget(tenant) };
+    Ok((parts, spec, page, listener))
+}
+
+/// A controller's doorbell page, its file, and what must outlive this process where clients are kept: as an earlier
+/// process left it, if a client of that one is held.
+fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd, Arc<Mapping>, Option<Lasting>)> {
+    let doorbells_in = |fd: &OwnedFd| {
+        // Clients map a region's file at the same offsets as the region: the page lies where BAR 0 has it.
+        Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
+    };
+    let journal_bytes = nvme_controller::journal_bytes(config);
+    // A journal of another length is another controller's: in a new one there is nothing to go on with, and the
+    // client is sent away.
+    let is_its = |journal: &OwnedFd| rustix::fs::fstat(journal).is_ok_and(|file| file.st_size as u64 == journal_bytes);
+    if let Some((true, [doorbells, journal])) = listener.held()
+        && is_its(journal)
+    {
+        let doorbells = doorbells.try_clone()?;
+        let journal = Mapping::shared(journal.as_fd(), 0, journal_bytes, true).context("can't map a journal")?;
+        let page = doorbells_in(&doorbells)?;
+        return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal })));
+    }
+    let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
+    let page = doorbells_in(&fd)?;
+    if listener.held().is_none() {
+        return Ok((fd, page, None));
+    }
+    let (journal, file) = Mapping::memfd("evenkeel-journal", journal_bytes as usize).context("can't make a journal")?;
+    listener.keep_memory(vec![fd.try_clone()?, file]);
+    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal })))
+}
+
+fn controller_config(
+    id: TenantId,
+    tenant: &Tenant,
+    placement: &Placement,
+    drive: &Facts,
+    doorbells: Doorbells,
+) -> ControllerConfig {
+    ControllerConfig {
+        serial: tenant.name.chars().take(20).collect(),
+        model: "Evenkeel virtual NVMe disk".into(),
+        firmware: env!("CARGO_PKG_VERSION").chars().take(8).collect(),
+        subnqn: format!("nqn.2026-11.evenkeel:{}", tenant.name),
+        tenant: id,
+        namespaces: vec![(NSID, own_disk(placement, drive))],
+        discard: drive.discard,
+        write_zeroes: true,
+        volatile_write_cache: drive.write_cache,
+        max_io_queues: tenant.queues,
+        max_depth: 1024,
+        max_transfer_bytes: MAX_TRANSFER_BYTES,
+        doorbells,
+        part: Part::WHOLE,
+        queues_singly: tenant.terms.priority == TenantPriority::OfQueue,
+    }
+}
+
+/// A tenant's own disk.
+fn own_disk(placement: &Placement, drive: &Facts) -> NamespaceConfig {
+    NamespaceConfig {
+        // Where it lies is looked up.
+        base_bytes: 0,
+        size_bytes: placement.served_bytes(),
+        lba_bytes: placement.lba_bytes,
+        lba_sizes: [512, 4096].into_iter().filter(|size| *size >= drive.block_bytes).collect(),
+        read_only: false,
+        shared: false,
+        elsewhere: false,
+        nguid: None,
+        format_cut_short: placement.formatting_to_lba_bytes.is_some(),
+    }
+}
+
+/// The order that attaches a namespace of several tenants.
+pub fn attach(nsid: u32, placement: &Placement, drive: &Facts, read_only: bool, elsewhere: bool) -> Order {
+    let nguid = nvme_controller::nguid(&format!("nqn.2026-11.evenkeel:namespace:{}", placement.name));
+    let own = own_disk(placement, drive);
+    let namespace = NamespaceConfig { read_only, shared: true, elsewhere, nguid: Some(nguid), ..own };
+    Order::Attach(nsid, namespace, placement.to_look_up())
+}
