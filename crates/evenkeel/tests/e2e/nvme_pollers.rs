@@ -3,9 +3,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::guest::pattern;
+use crate::disks::done;
+use crate::guest::{Guest, pattern};
 use crate::harness::{Home, Load};
 use crate::keeper::kept_with;
+use crate::namespaces::{go_to, wait_for_namespaces};
 
 const TENANTS: &str = "[[tenant]]\nname = \"wide\"\nsize = \"16MiB\"\nqueues = 4\nthreads = \"per-queue\"\n\
                        [[tenant]]\nname = \"db\"\nsize = \"8MiB\"\nclass = \"guaranteed\"\nlatency_target = \"10ms\"\n";
@@ -97,5 +99,40 @@ fn clients_of_several_pollers_go_on_after_kills_under_load_whatever_serves_them_
         daemon.wait_log("a client goes on", 2);
     }
     loads.into_iter().for_each(assert_verified);
+    daemon.stop();
+}
+
+/// What the guest is told of a namespace, it can use at once by a queue of whichever poller.
+#[test]
+fn namespaces_come_grow_and_go_at_all_pollers() {
+    let home = Home::new();
+    home.configure(&format!("{FILE}{}{TENANTS}", policy("passthrough")));
+    let daemon = home.serve();
+    let mut guest = home.attach("wide");
+    let mut queues: Vec<_> = (0..3).map(|_| guest.controller.create_queue_pair(64, None).unwrap()).collect();
+    let mut use_all = |guest: &mut Guest, lba: u64| {
+        // What one writes, the next one reads.
+        for at in 0..4 {
+            guest.write(lba + at, &pattern(lba + at, 512)).unwrap();
+            queues.rotate_left(1);
+            std::mem::swap(&mut guest.queue, &mut queues[0]);
+            assert_eq!(guest.read(lba + at, 1).unwrap(), pattern(lba + at, 512));
+        }
+    };
+    for _ in 0..5 {
+        done(&home, "create logs --size 2MiB --attach wide");
+        wait_for_namespaces(&mut guest, &[1, 2]);
+        go_to(&mut guest, 2, 2);
+        use_all(&mut guest, 0);
+        done(&home, "grow logs --size 3MiB");
+        go_to(&mut guest, 2, 3);
+        use_all(&mut guest, (2 << 20) / 512);
+        done(&home, "detach logs --from wide");
+        wait_for_namespaces(&mut guest, &[1]);
+        assert!(guest.read(0, 1).is_err());
+        done(&home, "delete logs --yes --wait");
+    }
+    drop(queues);
+    drop(guest);
     daemon.stop();
 }

@@ -165,8 +165,11 @@ impl NvmeDevice {
         self.controller.part().is_first()
     }
 
-    /// Sends other parts what there is for them.
+    /// Sends other parts what there is for them, once it is known where they are.
     fn tell_parts(&mut self) {
+        if self.parts.is_empty() {
+            return;
+        }
         while let Some((to, message)) = self.controller.take_message() {
             let at = if self.is_first() { usize::from(to).wrapping_sub(1) } else { 0 };
             if let Some(part) = self.parts.get(at) {

@@ -163,3 +163,29 @@ fn a_detached_namespace_is_free_when_the_drive_has_nothing_of_it() {
     }
     assert_eq!(guest.format(1), [(100 * MIB, MIB)], "the other one is where it was");
 }
+
+/// What the first of two parts does with an order, before and after the other one has carried it out.
+fn in_turn(order: Order, other_does: fn(Order), size_bytes: [Option<u64>; 2]) {
+    let mut guest = Guest::new();
+    let size = |guest: &Guest| guest.device.controller.config().namespaces.first().map(|(_, it)| it.size_bytes);
+    let mut orders = for_parts(order, 2).into_iter();
+    guest.device.order(orders.next().unwrap(), &mut ());
+    assert!(guest.device.settle(&mut ()), "it waits");
+    assert_eq!(size(&guest), size_bytes[0]);
+    other_does(orders.next().unwrap());
+    assert!(orders.next().is_none() && !guest.device.settle(&mut ()));
+    assert_eq!(size(&guest), size_bytes[1]);
+}
+
+#[test]
+fn the_first_part_tells_the_guest_when_the_other_knows() {
+    let grow = Order::Grow(1, 2 * MIB, Extents::new([(100 * MIB, MIB), (7 * MIB, MIB)]));
+    in_turn(grow, drop, [Some(MIB), Some(2 * MIB)]);
+    let (told, gone) = channel();
+    let detached = |order: Order| match order {
+        Order::Detach(1, done) => done(),
+        _ => panic!("another order"),
+    };
+    in_turn(Order::Detach(1, Box::new(move || told.send(()).unwrap())), detached, [Some(MIB), None]);
+    assert_eq!(gone.try_recv(), Ok(()));
+}
