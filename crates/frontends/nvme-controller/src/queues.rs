@@ -218,6 +218,14 @@ impl Queues {
         }
     }
 
+    /// Whose the last completion of a queue was is known no more: the word of each says that it is done, and another
+    /// command may come to have its number.
+    pub fn forget_last(&mut self, cqid: u16) {
+        if let (Some(journal), Some(cq)) = (&self.journal, self.cqs.get(usize::from(cqid)).and_then(Option::as_ref)) {
+            journal.posted(cq, (0, 0, 0));
+        }
+    }
+
     pub fn remove_sq(&mut self, qid: u16) {
         let Some(sq) = self.sqs.get_mut(usize::from(qid)).and_then(Option::take) else { return };
         self.retire_sq(qid);

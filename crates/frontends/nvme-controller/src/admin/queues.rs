@@ -93,6 +93,7 @@ impl<I: Interrupts> Controller<I> {
         if let Some(journal) = &self.queues.journal {
             journal.clear(qid, at.entries);
         }
+        self.queues.forget_last(cqid);
         self.work.charge(sq.table_bytes());
         sq.set_wakeup(!self.queues.awake);
         self.queues.insert_sq(sq);

@@ -170,6 +170,22 @@ fn commands_in_flight_and_completions_that_wait_for_memory_move_along() {
 }
 
 #[test]
+fn a_queue_that_was_made_again_has_nothing_of_the_one_before() {
+    let mut host = Host::ready();
+    host.create_sq(2, 16, 1);
+    assert_eq!(host.command(2, flush()).status(), Status::SUCCESS);
+    let delete = Sqe { opc: admin::DELETE_SQ, cdw10: 2, ..Sqe::zeroed() };
+    assert_eq!(host.admin(delete).status(), Status::SUCCESS);
+    host.create_sq(2, 16, 1);
+    // The first in its place, as the last one was that completed.
+    let first = host.submit(2, flush());
+    host.fetch_all();
+    hand_over(&mut host);
+    host.run();
+    assert_eq!(host.completions(1).iter().map(|cqe| cqe.cid).collect::<Vec<_>>(), [first]);
+}
+
+#[test]
 fn a_damaged_journal_is_refused_or_harmless() {
     let mut host = Host::ready();
     host.submit(1, flush());
