@@ -84,14 +84,15 @@ fn own_threads_come_behind_the_shared_ones() {
 fn an_nvme_tenant_has_threads_of_its_own_too() {
     let each = |policy: &str| {
         let keys = format!("{GUARANTEED}threads = \"per-queue\"; cpus = [2, 3]");
-        format!("[policy]\nname = \"{policy}\"\n{}{}", tenant("batch", ""), tenant("each", &keys))
+        format!("[policy]\n{policy}\n{}{}", tenant("batch", ""), tenant("each", &keys))
     };
-    for policy in ["passthrough", "lpns", "evenkeel"] {
+    for policy in ["passthrough", "lpns", "evenkeel", "fair", "mqfq"] {
         let expected = ["batch[0..2] adaptive", "each[0..1] adaptive on 2", "each[1..2] adaptive on 3"];
-        assert_eq!(plan(&each(policy)), expected, "{policy}");
+        assert_eq!(plan(&each(&format!("name = \"{policy}\""))), expected, "{policy}");
     }
-    let told = parse(&each("fair")).expect_err("one poller").to_string();
-    assert!(told.contains("fair weighs all tenants against each other, which takes one poller"), "{told}");
+    let published = each("name = \"fair\"\nvariant = \"published\"");
+    let told = parse(&published).expect_err("one poller").to_string();
+    assert!(told.contains("which takes one poller; write threads = \"shared\""), "{told}");
     let one = tenant("one", "threads = \"dedicated\"") + &tenant("a", "threads = \"shared\"");
     assert_eq!(plan(&one), ["a[0..2] adaptive", "one[0..2] adaptive"]);
     let told = parse(&tenant("a", "cpus = [2]")).expect_err("no threads of its own").to_string();

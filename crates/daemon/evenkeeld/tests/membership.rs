@@ -50,7 +50,7 @@ fn configuration(dir: &Path, policy: &str) -> String {
 }
 
 /// Policies under which a best-effort tenant may have threads of its own.
-const OWN_THREADS: [&str; 3] = ["passthrough", "lpns", "evenkeel"];
+const OWN_THREADS: [&str; 9] = ["passthrough", "lpns", "evenkeel", "fair", "k2", "mqfq", "caps", "wrr", "drr"];
 
 /// An NVMe client with one queue pair.
 struct Client {
