@@ -448,7 +448,7 @@ impl Member {
     }
 }
 
-/// One virtio tenant's queues are served by the shared poller, the other's by a thread each.
+/// Of each front end one tenant's queues are served by the shared poller, the other's by a thread each.
 fn configuration(dir: &Path, tenants: &[Tenant]) -> String {
     let mut text = format!(
         r#"runtime_dir = "{dir}/run"
@@ -467,7 +467,8 @@ name = "passthrough"
         let (frontend, threads) = match tenant {
             Tenant::Virtio => ("vhost-user-blk", "threads = \"shared\""),
             Tenant::OldVirtio => ("vhost-user-blk", "threads = \"per-queue\""),
-            Tenant::Guaranteed | Tenant::BestEffort => ("vfio-user", ""),
+            Tenant::Guaranteed => ("vfio-user", "threads = \"shared\""),
+            Tenant::BestEffort => ("vfio-user", "threads = \"per-queue\""),
         };
         text += &format!(
             r#"

@@ -125,7 +125,8 @@ pub fn come_and_go(lab: &mut Lab) -> Result<()> {
 fn come(operator: &Operator, guest: &mut Guest, visitor: &Visitor) -> Result<()> {
     let Visitor { name, frontend, drive, port, .. } = visitor;
     let size = format!("{SIZE_MIB}MiB");
-    operator.ask(&["disk", "create", name, "--size", &size, "--frontend", frontend])?;
+    let threads = ["--queues", "2", "--threads", "per-queue"];
+    operator.ask(&[&["disk", "create", name, "--size", &size, "--frontend", frontend][..], &threads].concat())?;
     // Until it is zeroed nobody is let in.
     operator.wait_until(name, |disk| disk["state"] == "served")?;
     guest.monitor()?.plug(&visitor.disk(operator), name, port)?;

@@ -80,9 +80,8 @@ fn draw_steady(seen: &[(Case, Outcome)]) -> Figure {
     figure
 }
 
-const WHY: &str = "The promise that is missed is so by one step of the histogram, on the 970 Pro, whose reads wait for \
-    a program of the flash whatever the others have: there the best fixed cap gets four times as much out of the last \
-    hundredth of the target. Of 400 commands per second the hundredth is known from 10 in two and a half seconds, so \
+const WHY: &str = "Where others get least it is on the 970 Pro, whose reads wait for a program of the flash whatever the \
+    others have: there the best fixed cap gets four times as much out of the last hundredth of the target. Of 400 commands per second the hundredth is known from 10 in two and a half seconds, so \
     ours is careful. Where others get more than 100 %, the best fixed cap is a step too small.";
 
 fn draw_further(seen: &[(Case, Outcome)]) -> Figure {
