@@ -8,6 +8,7 @@
 
 mod apply;
 mod ceilings;
+mod change;
 mod client;
 mod disks;
 mod drives;
@@ -22,8 +23,9 @@ use std::path::{Path, PathBuf};
 
 pub use apply::{Action, Applied, Apply, Exported, Key, Step};
 pub use ceilings::Ceilings;
+pub use change::{DiskChange, Dropped};
 pub use client::{Client, NoDaemon, WHO_ELSE_MAY_ASK};
-pub use disks::{Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
+pub use disks::{Deletion, Disk, DiskState, NewDisk, Operation, OperationState, Problem, Wipe};
 pub use drives::{Drive, DriveHealth, DriveRemoval, NewDrive, Sanitize, SanitizeStep};
 pub use events::{Event, EventKind, Events, EventsAfter, MAX_EVENT_WAIT_S};
 pub use live::{Live, LiveDetail, LiveDisk, LiveDrive, LiveLatency, LiveTenant, Moved};

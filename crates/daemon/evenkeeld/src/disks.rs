@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::channel;
 
 use api::{
-    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, EventKind, Exported,
-    NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
+    Exported, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
 use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -372,10 +372,13 @@ impl ServedDrive {
         self.change_to(id, &tenant, &config, is_remade, Some(&settings))?;
         self.config = config;
         let mut disk = self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)?;
-        if !dropped.is_empty() {
-            let class = tenant.terms.class.name();
-            let dropped = dropped.join(" and ");
-            disk.warnings.push(format!("{dropped} went with its class: a {class} tenant has no such thing"));
+        let Dropped { with_class, with_front_end } = dropped;
+        let class = format!("its class: a {} tenant has no such thing", tenant.terms.class.name());
+        let front_end = format!("its front end: {} has no such thing", tenant.frontend.name());
+        for (dropped, why) in [(with_class, class), (with_front_end, front_end)] {
+            if !dropped.is_empty() {
+                disk.warnings.push(format!("{} went with {why}", dropped.join(" and ")));
+            }
         }
         Ok(disk)
     }

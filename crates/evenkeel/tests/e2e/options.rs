@@ -76,8 +76,16 @@ fn a_disk_is_reached_another_way_once_its_client_has_left() {
     drop(daemon);
     let daemon = home.serve();
     assert_eq!(done(&home, "show web")["frontend"], "vhost-user-blk");
-    done(&home, "set web --frontend vfio-user");
-    assert_eq!((sockets(&home, "web"), pollers(&daemon)), (vec!["cntrl".to_owned()], 1));
+    let shown = done(&home, "set web --frontend vfio-user");
+    let told = "read_only = true went with its front end: vfio-user has no such thing";
+    assert!(shown["warnings"].as_array().is_some_and(|all| all.contains(&told.into())), "{shown}");
+    assert_eq!(
+        (sockets(&home, "web"), pollers(&daemon)),
+        (vec!["cntrl".to_owned()], 2),
+        "its threads are its own still"
+    );
+    done(&home, "set web --threads shared");
+    assert_eq!(pollers(&daemon), 1);
     assert_eq!(home.attach("web").read(0, 8).unwrap(), pattern(1, 4096));
     daemon.stop();
 }
