@@ -86,7 +86,9 @@ fn nvme(making: Making<'_>) -> Result<Fitted> {
         let Some((first, others)) = places.split_first() else { bail!("{}: no poller serves it", spec.name) };
         let (first_port, other_ports) = (port(first), others.iter().map(port).collect::<Vec<Port<nvme::Order>>>());
         other_ports.iter().for_each(|other| other.order(nvme::Order::Parts(vec![port(first)])));
-        first_port.order(nvme::Order::Parts(others.iter().map(port).collect()));
+        if !others.is_empty() {
+            first_port.order(nvme::Order::Parts(others.iter().map(port).collect()));
+        }
         let client = NvmeClient::new(first_port, other_ports, doorbells, pins, log);
         Ok(Reached::Socket(vfio_user::serve(spec, listener, Box::new(client), around)?))
     };
