@@ -61,7 +61,8 @@ figures! {
         D2fqRatio = "d2fq_speed_ratio", Gauge,
             "R of d2fq: how much faster than its low class the drive is to serve its high one";
         Window = "policy_window_commands", Gauge,
-            "Commands that fair, k2, mqfq, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and drr. \
+            "Commands that fair, k2, mqfq, wrr or drr lets be with the drive at a time; of 4 KiB under fair, wrr and drr; \
+             where several pollers part that, this one's part. \
              Of best-effort tenants alone, and of 4 KiB, under evenkeel";
     }
 }
