@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use io_model::{HwqId, Nanos, Op, TenantId, VqId};
 use policy::{
-    Class, Cost, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
+    Class, Cost, Demand, FairConfig, FairNvme, Next, Passthrough, Policy, TenantReport, TenantSlot, TenantState, Terms,
     Variant, VqSlot,
 };
 use support::{Workload, World};
@@ -202,10 +202,18 @@ fn the_window_is_split_with_other_pollers() {
     hand.policy.interval(&[report(0, 1), report(7, 2)], T0);
     hand.policy.arrived(VqSlot(0), 1_000, T0);
     while hand.send().is_some() {}
+    assert_eq!(hand.in_flight.len(), 36, "nobody tells of anything elsewhere");
+    let own = hand.policy.demand().expect("there is a limit");
+    let other = Demand { claim: own.claim * 2.0, ..own };
+    hand.policy.demands(&[own, other], 0, T0);
+    while !hand.in_flight.is_empty() {
+        hand.complete();
+    }
+    while hand.send().is_some() {}
     assert_eq!(hand.in_flight.len(), 12, "a third of 36");
     hand.policy.interval(&[report(0, 1), TenantReport { submitted: 1, ..report(7, 2) }], T0);
     while hand.send().is_some() {}
-    assert_eq!(hand.in_flight.len(), 1_000, "the other poller's tenant sleeps");
+    assert_eq!(hand.in_flight.len(), 964, "the other poller's tenant sleeps: it is alone");
 }
 
 /// Tenants 0 and 2 share an HWQ that the drive neglects; tenant 1 has one of its own.
