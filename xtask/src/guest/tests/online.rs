@@ -32,6 +32,7 @@ const MIB: u64 = 1 << 20;
 struct Visitor {
     name: &'static str,
     frontend: &'static str,
+    threads: &'static [&'static str],
     socket: &'static str,
     plug: fn(PathBuf) -> Disk,
     /// As the guest's kernel names it.
@@ -43,6 +44,7 @@ const VISITORS: [Visitor; 2] = [
     Visitor {
         name: "visitor-nvme",
         frontend: "vfio-user",
+        threads: &["--queues", "2", "--threads", "per-queue"],
         socket: "cntrl",
         plug: Disk::VfioUser,
         drive: "nvme1n1",
@@ -51,6 +53,7 @@ const VISITORS: [Visitor; 2] = [
     Visitor {
         name: "visitor-virtio",
         frontend: "vhost-user-blk",
+        threads: &[],
         socket: "vhost.sock",
         plug: Disk::VhostUser,
         drive: "vda",
@@ -123,10 +126,9 @@ pub fn come_and_go(lab: &mut Lab) -> Result<()> {
 
 /// It is made, plugged in, filled, grown, filled again, and held to a ceiling.
 fn come(operator: &Operator, guest: &mut Guest, visitor: &Visitor) -> Result<()> {
-    let Visitor { name, frontend, drive, port, .. } = visitor;
+    let Visitor { name, frontend, threads, drive, port, .. } = visitor;
     let size = format!("{SIZE_MIB}MiB");
-    let threads = ["--queues", "2", "--threads", "per-queue"];
-    operator.ask(&[&["disk", "create", name, "--size", &size, "--frontend", frontend][..], &threads].concat())?;
+    operator.ask(&[&["disk", "create", name, "--size", &size, "--frontend", frontend], *threads].concat())?;
     // Until it is zeroed nobody is let in.
     operator.wait_until(name, |disk| disk["state"] == "served")?;
     guest.monitor()?.plug(&visitor.disk(operator), name, port)?;
