@@ -80,6 +80,7 @@ pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use evenkeel::{Evenkeel, EvenkeelConfig, MANY as EVENKEEL_MANY};
 pub use evenkeel::{
+    LEAST_PART as EVENKEEL_LEAST_PART, PACED_FOR as EVENKEEL_PACED_FOR, PACED_LEAST_PART as EVENKEEL_PACED_LEAST_PART,
     aim_changes as evenkeel_aim_changes, aim_ns as evenkeel_aim_ns, aims_ns as evenkeel_aims_ns,
     late_from_ns as evenkeel_late_from_ns,
 };

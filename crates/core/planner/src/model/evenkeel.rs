@@ -6,10 +6,9 @@
 
 use io_model::{Nanos, Op};
 use policy::{
-    COST_UNIT, EVENKEEL_MANY, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns,
-    evenkeel_late_from_ns,
+    COST_UNIT, EVENKEEL_MANY, EVENKEEL_PACED_FOR, EVENKEEL_PACED_LEAST_PART, EvenkeelConfig, Percentile,
+    evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns, evenkeel_late_from_ns,
 };
-
 use ssd_model::Profile;
 
 use super::{Pool, Tail};
@@ -35,11 +34,6 @@ const OF_DEAREST: f64 = 0.5;
 /// were late independently of each other.
 const EIGHTH: f64 = 2.3;
 
-/// The policy's pauses: of the commands that may be late so many are for the sake of commands that are longer than a
-/// target, and who sends those has that part of what the drive does at least.
-const PACED_FOR: f64 = 0.75;
-const LEAST_PART: f64 = 0.01;
-
 /// Of each best-effort tenant without a floor that sends commands which by themselves take longer than a target: how
 /// many commands it may send in a ns. A command of the promised tenant that comes while more than is aimed at of such a
 /// one is left is late, so there is one as seldom as keeps few late. Those who send such commands have turns by weight.
@@ -49,8 +43,8 @@ pub(super) fn paced(config: &EvenkeelConfig, profile: &Profile, tenants: &[Tenan
         let weight = tenant.class.weight().filter(|_| tenant.floor.is_empty())?;
         let allowed = |(target, percentile): &(Nanos, Percentile)| {
             let longer = Longer::of(tenant, config, profile, evenkeel_aim_ns(*target))?;
-            let sends = PACED_FOR * percentile.late() / longer.late_ns;
-            Some(sends.max(LEAST_PART * config.rate_iops / 1e9 / longer.cost))
+            let sends = EVENKEEL_PACED_FOR * percentile.late() / longer.late_ns;
+            Some(sends.max(EVENKEEL_PACED_LEAST_PART * config.rate_iops / 1e9 / longer.cost))
         };
         let sends = promises.iter().filter_map(allowed).reduce(f64::min)?;
         Some((at, f64::from(weight), sends))

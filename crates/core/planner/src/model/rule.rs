@@ -1,7 +1,7 @@
 //! The policy's part: who waits for whom, and what may be in flight.
 
 use io_model::{Op, QueuePriority};
-use policy::{COST_UNIT, Cost, PolicyConfig};
+use policy::{COST_UNIT, Cost, EVENKEEL_LEAST_PART, PolicyConfig};
 
 use super::evenkeel::{Cap, paced};
 use super::host::service;
@@ -10,9 +10,6 @@ use super::share::{CLASSES, Claim, Level, RESOURCES, fill};
 use super::window::in_flight_at_cap;
 use super::{Flow, Model, OWN_DOING, Pool, Price, READ, WRITE};
 use crate::{Host, Tenant};
-
-/// What those have who are promised nothing, of all that there is.
-const LEAST_PART: f64 = 1.0 / 64.0;
 
 /// Between two looks of a policy at what was done.
 const INTERVAL_NS: f64 = 1e7;
@@ -250,7 +247,7 @@ fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64
         }
         for claim in others.iter().filter(|claim| is_short(claim)) {
             for ((left, has), uses) in left.iter_mut().zip(has).zip(claim.uses) {
-                *left = (*left - claim.least * uses).max(has * LEAST_PART);
+                *left = (*left - claim.least * uses).max(has / f64::from(EVENKEEL_LEAST_PART));
             }
         }
         others.retain(|claim| !is_short(claim));

@@ -5,8 +5,8 @@ use io_model::{Op, TenantId};
 use crate::TenantReport;
 use crate::cost::{COST_UNIT, Cost};
 
-/// They may send this part of the work.
-pub(super) const LEAST_PART: u32 = 64;
+/// Those who were promised nothing may send one part in so many of the work.
+pub const LEAST_PART: u32 = 64;
 /// As much of it as is saved for them, and may be with the drive beyond what others may have: reference commands, or
 /// more beside who has much more there.
 pub(super) const MOST_OWED: u32 = 16;

@@ -9,7 +9,7 @@ use crate::cost::COST_UNIT;
 use crate::fair::Fair;
 
 /// Who sends such commands has that part of what the drive does at least.
-const LEAST_PART: f64 = 0.01;
+pub const LEAST_PART: f64 = 0.01;
 /// A command that never ends holds others up for so long at most.
 const LONGEST: Nanos = Nanos::from_millis(1_000);
 

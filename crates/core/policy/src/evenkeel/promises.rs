@@ -60,11 +60,11 @@ const JUDGED: u32 = 10;
 
 /// A command that takes the drive this part of a target is what a cap may not help against.
 const LONG: f64 = 0.25;
-/// One that is so many times what others may have is one that a cap does not help against. How often there
-/// is one is changed so that as many commands are late as this part of those that may be: by a part of what is missing
-/// where that is little, for few commands tell it badly, and by these factors at most.
+/// One that is so many times what others may have is one that a cap does not help against.
 const LARGE: f64 = 4.0;
-const PACED_FOR: f64 = 0.75;
+/// How often there is such a one is changed so that as many commands are late as this part of those that may be.
+pub const PACED_FOR: f64 = 0.75;
+/// By a part of what is missing where that is little, for few commands tell it badly, and by these factors at most.
 const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 const DAMPED: f64 = 0.3;
 const MOST_SLOWER: f64 = 0.4;
