@@ -1,13 +1,11 @@
-//! Start-time fair sharing in O(1): who of the waiting has had least for its weight.
+//! Start-time fair sharing: who of the waiting has had least for its weight.
 //!
 //! Every tenant has a start tag in virtual time; serving it costs cost/weight, and the one with the lowest tag
 //! goes first. The charge comes after the command was seen, so a tenant overdraws by one command at
-//! most. Tags are exact; only the *order* is rounded: tenants wait in a calendar of buckets whose width is
-//! at most an eighth of their distance when they were put in, so one may go that much early, and pays it
-//! back since its next tag starts from the exact one.
+//! most.
 
-use crate::calendar::{Calendar, FARTHEST};
 use crate::cost::{COST_UNIT, MAX_COST};
+use crate::lowest::Lowest;
 use crate::ready::NONE;
 
 /// Ticks that one unit of cost is worth at weight 1: enough for an exact start at the highest weight, and
@@ -16,6 +14,9 @@ const TICKS_PER_COST: u32 = 256;
 
 /// The same for a reference command.
 pub(crate) const TICKS_PER_COMMAND: u64 = (TICKS_PER_COST * COST_UNIT) as u64;
+
+/// What a tenant overdrew counts up to here: more than twice the highest charge.
+const MOST_AHEAD: u64 = 1 << 30;
 
 /// A weight may be told in such parts, where a tenant has but a part of its own.
 pub(crate) const PARTS_OF_WEIGHT: u32 = 64;
@@ -60,24 +61,24 @@ struct Entry {
 /// The waiting tenants in virtual time.
 #[derive(Debug)]
 pub(crate) struct Fair {
-    /// Virtual time: no waiting bucket starts before it.
+    /// Virtual time: no tag of a waiting one is before it.
     clock: u64,
-    calendar: Calendar,
-    /// The only one waiting, or [`NONE`]; it needs no calendar.
+    waiting: Lowest,
+    /// The only one waiting, or [`NONE`]; it is in no tournament.
     alone: u16,
     entries: Vec<Entry>,
 }
 
 impl Fair {
     pub(crate) fn new() -> Self {
-        Self { clock: 0, calendar: Calendar::new(), alone: NONE, entries: Vec::new() }
+        Self { clock: 0, waiting: Lowest::new(), alone: NONE, entries: Vec::new() }
     }
 
     /// Makes room for identifiers below `ids`.
     pub(crate) fn grow(&mut self, ids: usize) {
         if self.entries.len() < ids {
             self.entries.resize(ids, Entry { tag: 0, share: Share::ONE });
-            self.calendar.grow(ids);
+            self.waiting.grow(ids);
         }
     }
 
@@ -92,7 +93,7 @@ impl Fair {
     }
 
     pub(crate) fn waits(&self, id: u16) -> bool {
-        self.alone == id || self.calendar.contains(id)
+        self.alone == id || self.waiting.contains(id)
     }
 
     /// Goes on with each service.
@@ -109,7 +110,7 @@ impl Fair {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.calendar.is_empty() && self.alone == NONE
+        self.waiting.is_empty() && self.alone == NONE
     }
 
     /// Starts to wait. What it overdrew before still counts, what it left unused does not.
@@ -126,11 +127,11 @@ impl Fair {
         self.place(id);
     }
 
-    /// Puts it into the calendar.
+    /// Among several.
     fn place(&mut self, id: u16) {
         let entry = &mut self.entries[usize::from(id)];
-        entry.tag = entry.tag.clamp(self.clock, self.clock + FARTHEST);
-        self.calendar.insert(id, entry.tag, self.clock);
+        entry.tag = entry.tag.clamp(self.clock, self.clock + MOST_AHEAD);
+        self.waiting.insert(id, entry.tag);
     }
 
     /// Stops to wait. Nothing happens if it didn't.
@@ -139,7 +140,7 @@ impl Fair {
         if self.alone == id {
             self.alone = NONE;
         } else {
-            self.calendar.remove(id);
+            self.waiting.remove(id);
         }
     }
 
@@ -150,13 +151,8 @@ impl Fair {
             self.clock = self.clock.max(self.entries[usize::from(self.alone)].tag);
             return Some(self.alone);
         }
-        self.front_of_several()
-    }
-
-    #[inline(never)]
-    fn front_of_several(&mut self) -> Option<u16> {
-        let (start, id) = self.calendar.first(self.clock)?;
-        self.clock = self.clock.max(start);
+        let (tag, id) = self.waiting.first()?;
+        self.clock = self.clock.max(tag);
         Some(id)
     }
 
@@ -165,7 +161,7 @@ impl Fair {
     pub(crate) fn charge(&mut self, id: u16, cost: u32) {
         let entry = &mut self.entries[usize::from(id)];
         entry.tag = entry.tag.max(self.clock) + entry.share.ticks(cost);
-        if self.alone != id && self.calendar.remove(id) {
+        if self.alone != id && self.waiting.contains(id) {
             self.place(id);
         }
     }

@@ -76,6 +76,8 @@ struct Vq {
     state: State,
     /// Parked: among those that go first.
     first: bool,
+    /// Parked: since when, as a number that grows and wraps.
+    since: u32,
     /// What its client asked for.
     asked: QueuePriority,
     tenant: u16,
@@ -88,6 +90,7 @@ struct Vq {
 const NO_VQ: Vq = Vq {
     state: State::Detached,
     first: false,
+    since: 0,
     asked: QueuePriority::Medium,
     tenant: NONE,
     flow: NONE,
@@ -121,16 +124,16 @@ struct Parked {
 }
 
 impl Parked {
-    /// Whose turn it is, and whether that was offered to one of the others.
-    fn pop(&mut self, links: &mut Links, times: u32) -> Option<(u16, bool)> {
-        if self.passed >= times
-            && let Some(slot) = self.others.pop_front(links)
-        {
-            (self.passed, self.offers) = (0, self.offers + 1);
-            return Some((slot, true));
-        }
-        let slot = self.first.pop_front(links).or_else(|| self.others.pop_front(links));
-        slot.map(|slot| (slot, false))
+    /// Who would be offered room now, if one of the others would.
+    fn offer(&mut self, times: u32) -> Option<u16> {
+        let slot = self.others.front().filter(|_| self.passed >= times)?;
+        (self.passed, self.offers) = (0, self.offers + 1);
+        Some(slot)
+    }
+
+    /// Whose turn it is.
+    fn pop(&mut self, links: &mut Links) -> Option<u16> {
+        self.first.pop_front(links).or_else(|| self.others.pop_front(links))
     }
 
     fn list(&mut self, first: bool) -> &mut List {
@@ -157,6 +160,8 @@ pub(crate) struct Flows<T> {
     pub(crate) window: Window,
     /// By HWQ.
     parked: Vec<Parked>,
+    /// How often a VQ was parked behind others; wraps.
+    parkings: u32,
     /// VQs with a backlog.
     backlogged: u32,
     /// Commands with the drive.
@@ -170,7 +175,7 @@ impl<T: Turns> Flows<T> {
         let parked = vec![Parked::default(); usize::from(pool.len())];
         let (vqs, links, flows, told) = (Vec::new(), Links::default(), Vec::new(), Vec::new());
         let window = Window::unlimited();
-        Self { turns, pool, vqs, links, flows, told, window, parked, backlogged: 0, in_flight: 0 }
+        Self { turns, pool, vqs, links, flows, told, window, parked, parkings: 0, backlogged: 0, in_flight: 0 }
     }
 
     /// Where no more than that may be with the drive, at all pollers together: commands or what they cost.
@@ -480,12 +485,16 @@ impl<T: Turns> Flows<T> {
         let vq = &mut self.vqs[usize::from(slot)];
         let flow = vq.flow;
         (vq.state, vq.hwq, vq.first) = (State::Parked, hwq, self.turns.goes_first(flow));
-        let list = self.parked[usize::from(hwq)].list(vq.first);
+        let Vq { first, since, .. } = *vq;
+        let Self { parked, vqs, links, .. } = self;
+        let list = parked[usize::from(hwq)].list(first);
         if woken_for == hwq {
-            // Another flow took the room that it was woken for: it keeps its place.
-            list.push_front(&mut self.links, slot);
+            // Another flow took the room that it was woken for: it keeps its place. Who is before it was woken, too.
+            list.insert_where(links, slot, |other| vqs[usize::from(other)].since.wrapping_sub(since) as i32 > 0);
         } else {
-            list.push_back(&mut self.links, slot);
+            self.parkings = self.parkings.wrapping_add(1);
+            vqs[usize::from(slot)].since = self.parkings;
+            list.push_back(links, slot);
         }
         self.settle(flow);
         self.wake(woken_for);
@@ -523,13 +532,15 @@ impl<T: Turns> Flows<T> {
         loop {
             let times = self.turns.goes_first_times();
             let parked = &mut self.parked[usize::from(hwq)];
-            let Some((slot, is_offer)) = parked.pop(&mut self.links, times) else { return };
-            let Vq { flow, .. } = self.vqs[usize::from(slot)];
-            let is_due = is_offer && self.turns.is_due(flow, parked.offers);
-            if is_due {
+            let offered = parked.offer(times);
+            let due = offered.filter(|slot| self.turns.is_due(self.vqs[usize::from(*slot)].flow, parked.offers));
+            if let Some(slot) = due {
+                parked.others.remove(&mut self.links, slot);
                 parked.offers = 0;
             }
-            self.ready(slot, hwq, is_due);
+            let Some(slot) = due.or_else(|| parked.pop(&mut self.links)) else { return };
+            let Vq { flow, .. } = self.vqs[usize::from(slot)];
+            self.ready(slot, hwq, due.is_some());
             if !self.turns.holds(flow) {
                 return;
             }

@@ -27,7 +27,7 @@
 //! | `cost` | what a command costs by opcode and length |
 //! | `figures` | what policies have inside that operators see |
 //! | `split`, `window` | [`Demand`]: what best effort, or all tenants, may have with the drive, parted among pollers |
-//! | `flows`, `fair`, `calendar`, `hwq_pool`, `ready` | who waits where, weighted sharing, order by time, HWQ bindings, lists: O(1) per command, no allocation after attach |
+//! | `flows`, `fair`, `lowest`, `hwq_pool`, `ready` | who waits where, weighted sharing, who is first, HWQ bindings, lists: O(1) per command (`lowest`: O(log tenants)), no allocation after attach |
 //!
 //! An instance knows the VQs of its own poller. Tenants, and a tenant's VQs, may be with several pollers, but for those
 //! policies that compare all tenants with each command ([`needs_one_poller`](Settings::needs_one_poller)).
@@ -44,7 +44,6 @@ mod arbitrated;
 mod bound;
 mod by_flow;
 mod by_target;
-mod calendar;
 mod caps;
 pub mod compared;
 mod config;
@@ -58,6 +57,7 @@ mod flows;
 mod hwq_pool;
 mod k2;
 mod limits;
+mod lowest;
 mod lpns;
 mod mqfq;
 pub mod netcalc;

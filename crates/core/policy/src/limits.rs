@@ -19,7 +19,7 @@
 
 use io_model::{Nanos, Op};
 
-use crate::calendar::{Calendar, FARTHEST};
+use crate::lowest::Lowest;
 use crate::ready::{Links, List, NONE};
 use crate::{Limits, Next, TenantSlot, VqSlot};
 
@@ -193,8 +193,8 @@ pub(crate) struct Limiter {
     /// Of withheld VQs.
     links: Links,
     /// Tenants with withheld VQs, by the slice in which they may go.
-    held: Calendar,
-    /// The calendar's clock: nobody is held in this slice.
+    held: Lowest,
+    /// Nobody is held in this slice.
     slice: u64,
     /// How many tenants have limits.
     limited: u32,
@@ -203,7 +203,7 @@ pub(crate) struct Limiter {
 impl Limiter {
     pub(crate) fn new() -> Self {
         let (tenants, vqs, links) = (Vec::new(), Vec::new(), Links::default());
-        Self { tenants, vqs, links, held: Calendar::new(), slice: 0, limited: 0 }
+        Self { tenants, vqs, links, held: Lowest::new(), slice: 0, limited: 0 }
     }
 
     /// Whether no tenant has limits: then nobody is held, and [`attach`](Self::attach), [`detach`](Self::detach) and
@@ -323,13 +323,10 @@ impl Limiter {
         if slice <= self.slice {
             return;
         }
-        loop {
-            let Self { tenants, held, .. } = self;
-            let until = |tenant: u16| tenants[usize::from(tenant)].held_until.unwrap_or(slice);
-            let Some(tenant) = held.lowest(&mut self.slice, slice, until) else { break };
+        self.slice = slice;
+        while let Some((_, tenant)) = self.held.first().filter(|(until, _)| *until <= slice) {
             self.release_tenant(TenantSlot(tenant), &mut tell);
         }
-        self.slice = slice;
     }
 
     /// The same for one tenant, whenever its time.
@@ -368,18 +365,17 @@ impl Limiter {
             tenant.first = slot.0;
         }
         if tenant.held_until.is_none() {
-            let until = self.slice + slices.min(FARTHEST);
+            let until = self.slice.saturating_add(slices);
             tenant.held_until = Some(until);
-            self.held.insert(vq.tenant, until, self.slice);
+            self.held.insert(vq.tenant, until);
         }
         tenant.withheld.push_back(&mut self.links, slot.0);
     }
 
-    /// What the policy wants, or when the first held tenant may go: exact up to 64 slices from now, beyond that up to
-    /// an eighth early.
+    /// What the policy wants, or when the first held tenant may go.
     #[inline]
     pub(crate) fn or_release(&self, next: Next) -> Next {
-        let Some((slice, _)) = self.held.first(self.slice) else { return next };
+        let Some((slice, _)) = self.held.first() else { return next };
         let release = Nanos(slice.saturating_mul(SLICE.0));
         match next {
             Next::Send { .. } => next,

@@ -16,10 +16,10 @@
 use io_model::{Nanos, Op};
 
 use crate::by_flow::ByFlow;
-use crate::calendar::Calendar;
 use crate::cost::{COST_UNIT, Cost};
 use crate::fair::{Share, TICKS_PER_COMMAND};
 use crate::flows::{Flows, Standing, Turns};
+use crate::lowest::Lowest;
 use crate::ready::{Links, List};
 use crate::window::Claim;
 use crate::{ConfigError, Next, PolicyFigure, PollerShape, TenantFigure, TenantSlot, Terms};
@@ -64,11 +64,9 @@ pub(crate) struct VirtualTime {
     /// Virtual time: the lowest start tag.
     now: u64,
     /// Backlogged flows, blocked ones too, from `now` on.
-    starts: Calendar,
-    /// Flows beyond the gap, from `released` on.
-    held: Calendar,
-    /// Up to here nobody is held.
-    released: u64,
+    starts: Lowest,
+    /// Flows beyond the gap.
+    held: Lowest,
     /// Flows that may go.
     ring: List,
     links: Links,
@@ -82,9 +80,8 @@ impl VirtualTime {
             gap,
             guaranteed_weight: config.guaranteed_weight,
             now: 0,
-            starts: Calendar::new(),
-            held: Calendar::new(),
-            released: gap,
+            starts: Lowest::new(),
+            held: Lowest::new(),
             ring: List::default(),
             links: Links::default(),
             flows: Vec::new(),
@@ -94,9 +91,9 @@ impl VirtualTime {
     /// Puts a ready flow where its start tag belongs.
     fn place(&mut self, flow: u16) {
         let state = &mut self.flows[usize::from(flow)];
-        state.held = state.start > self.released;
+        state.held = state.start > self.now + self.gap;
         if state.held {
-            self.held.insert(flow, state.start, self.released);
+            self.held.insert(flow, state.start);
         } else {
             self.ring.push_back(&mut self.links, flow);
         }
@@ -120,8 +117,7 @@ impl VirtualTime {
         state.start = state.start.max(self.now) + state.share.ticks(cost);
         let start = state.start;
         if standing != Standing::Idle {
-            self.starts.remove(flow);
-            self.starts.insert(flow, start, self.now);
+            self.starts.insert(flow, start);
         }
         if standing == Standing::Ready {
             self.place(flow);
@@ -131,15 +127,15 @@ impl VirtualTime {
     /// Who goes next, if anybody may.
     fn front(&mut self) -> Option<u16> {
         let Self { starts, held, flows, .. } = self;
-        let start_of = |flow: u16| flows[usize::from(flow)].start;
-        starts.lowest(&mut self.now, u64::MAX, start_of);
+        if let Some((start, _)) = starts.first() {
+            self.now = self.now.max(start);
+        }
         let limit = self.now + self.gap;
-        while let Some(flow) = held.lowest(&mut self.released, limit, |flow| flows[usize::from(flow)].start) {
+        while let Some((_, flow)) = held.first().filter(|(start, _)| *start <= limit) {
             held.remove(flow);
             flows[usize::from(flow)].held = false;
             self.ring.push_back(&mut self.links, flow);
         }
-        self.released = limit;
         self.ring.front()
     }
 }
@@ -169,7 +165,7 @@ impl Turns for VirtualTime {
         state.standing = to;
         if from == Standing::Idle {
             state.start = state.start.max(self.now);
-            self.starts.insert(flow, state.start, self.now);
+            self.starts.insert(flow, state.start);
         } else if to == Standing::Idle {
             self.starts.remove(flow);
         }

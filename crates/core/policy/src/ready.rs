@@ -68,6 +68,23 @@ impl List {
         self.head = slot;
     }
 
+    /// Puts a slot before the first one of which that holds.
+    pub(crate) fn insert_where(&mut self, links: &mut Links, slot: u16, holds: impl Fn(u16) -> bool) {
+        let mut next = self.head;
+        while next != NONE && !holds(next) {
+            next = links.0[usize::from(next)].next;
+        }
+        if next == NONE {
+            return self.push_back(links, slot);
+        }
+        let prev = std::mem::replace(&mut links.0[usize::from(next)].prev, slot);
+        links.0[usize::from(slot)] = Link { next, prev };
+        match prev {
+            NONE => self.head = slot,
+            prev => links.0[usize::from(prev)].next = slot,
+        }
+    }
+
     /// Takes out a slot that is in this list.
     #[inline]
     pub(crate) fn remove(&mut self, links: &mut Links, slot: u16) {
@@ -118,8 +135,13 @@ mod tests {
         list.remove(&mut links, 2);
         list.rotate(&mut links, 0);
         list.push_front(&mut links, 5);
-        assert_eq!(drain(&mut list, &mut links), [5, 1, 3, 4, 0]);
+        list.insert_where(&mut links, 2, |slot| slot == 3);
+        assert_eq!(drain(&mut list, &mut links), [5, 1, 2, 3, 4, 0]);
         assert!(list.is_empty());
+        for slot in 0..3 {
+            list.insert_where(&mut links, slot, |other| other == 0);
+        }
+        assert_eq!(drain(&mut list, &mut links), [1, 2, 0]);
     }
 
     #[test]

@@ -18,9 +18,9 @@
 use io_model::{Nanos, Op};
 
 use crate::by_flow::ByFlow;
-use crate::calendar::{Calendar, FARTHEST};
 use crate::cost::{COST_UNIT, Cost};
 use crate::flows::{Flows, Standing, Turns};
+use crate::lowest::Lowest;
 use crate::ready::{Links, List};
 use crate::{ConfigError, DriveFigures, Next, PollerShape, TenantReport, Terms};
 
@@ -83,9 +83,8 @@ pub(crate) struct Clocks {
     sum: f64,
     ring: List,
     links: Links,
-    /// Those whose clocks are ahead, from `released` on, up to which nobody is held.
-    ahead: Calendar,
-    released: u64,
+    /// Those whose clocks are ahead.
+    ahead: Lowest,
     /// Somebody was held in this interval.
     waits: bool,
     tenants: Vec<Tenant>,
@@ -122,11 +121,10 @@ impl Clocks {
             self.set_in_force(tenant, weight);
         }
         let it = &mut self.tenants[usize::from(tenant)];
-        it.time = it.time.min(self.released + FARTHEST);
-        it.held = it.time > self.now.max(self.released);
+        it.held = it.time > self.now;
         if it.held {
             self.waits = true;
-            self.ahead.insert(tenant, it.time, self.released);
+            self.ahead.insert(tenant, it.time);
         } else {
             self.ring.push_back(&mut self.links, tenant);
         }
@@ -156,13 +154,11 @@ impl Clocks {
 
     /// Lets those go whose time has come.
     fn release(&mut self) {
-        let Self { ahead, released, now, tenants, ring, links, .. } = self;
-        while let Some(tenant) = ahead.lowest(released, *now, |tenant| tenants[usize::from(tenant)].time) {
-            ahead.remove(tenant);
-            tenants[usize::from(tenant)].held = false;
-            ring.push_back(links, tenant);
+        while let Some((_, tenant)) = self.ahead.first().filter(|(time, _)| *time <= self.now) {
+            self.ahead.remove(tenant);
+            self.tenants[usize::from(tenant)].held = false;
+            self.ring.push_back(&mut self.links, tenant);
         }
-        *released = (*released).max(*now);
     }
 
     /// An interval ended in which the device's clock moved on by `passed`.
@@ -261,8 +257,7 @@ impl IoCost {
             sum: 0.0,
             ring: List::default(),
             links: Links::default(),
-            ahead: Calendar::new(),
-            released: 0,
+            ahead: Lowest::new(),
             waits: false,
             tenants: Vec::new(),
         };
@@ -296,7 +291,7 @@ impl IoCost {
     /// When the first of those that are held may go, or sooner.
     fn released_at(&self, now: Nanos) -> Nanos {
         let clocks = &self.flows.turns;
-        let Some((start, _)) = clocks.ahead.first(clocks.released) else { return Nanos::MAX };
+        let Some((start, _)) = clocks.ahead.first() else { return Nanos::MAX };
         let waits_ns = (start.saturating_sub(clocks.now) as f64 / self.ticks_per_ns()) as u64;
         now + Nanos(waits_ns).max(SOONEST)
     }

@@ -7,12 +7,10 @@
 use io_model::Nanos;
 
 use crate::Floor;
-use crate::calendar::Calendar;
+use crate::lowest::Lowest;
 
 /// Clocks count in these parts of a nanosecond: a floor of 10^7 commands per second is exact to 0.1 %.
 const PARTS_PER_NS: u64 = 16;
-/// The calendar's ticks, in the same: they reach 8 s ahead.
-const PARTS_PER_TICK: u64 = 8 * PARTS_PER_NS;
 /// How far a clock may be behind: what a tenant could not be given is made up for, up to that.
 const MOST_BEHIND: u64 = 100_000_000 * PARTS_PER_NS;
 /// The same for who comes back from having nothing: what it did not ask for is not saved.
@@ -99,8 +97,8 @@ impl Kept {
     }
 }
 
-fn ticks_at(now: Nanos) -> u64 {
-    now.0.saturating_mul(PARTS_PER_NS) / PARTS_PER_TICK
+fn parts_at(now: Nanos) -> u64 {
+    now.0.saturating_mul(PARTS_PER_NS)
 }
 
 /// All of them.
@@ -108,9 +106,8 @@ fn ticks_at(now: Nanos) -> u64 {
 pub(super) struct Floors {
     /// By tenant.
     of: Vec<Kept>,
-    /// Those that are ready, by when they are due, in ticks.
-    waiting: Calendar,
-    clock: u64,
+    /// Those that are ready, by when they are due, in parts.
+    waiting: Lowest,
     /// Tenants that have one.
     count: usize,
     /// Work that others may have with the drive so that a floor can be kept at the depth that its tenant has.
@@ -127,8 +124,7 @@ impl Floors {
     pub(super) fn new() -> Self {
         Self {
             of: Vec::new(),
-            waiting: Calendar::new(),
-            clock: 0,
+            waiting: Lowest::new(),
             count: 0,
             level: f64::INFINITY,
             slower: 1.0,
@@ -177,17 +173,12 @@ impl Floors {
             if let Some(since) = kept.resting.take() {
                 kept.rested += now - since;
             }
-            if self.waiting.is_empty() {
-                // It stood still while nobody was ready.
-                self.clock = self.clock.max(ticks_at(now));
-            }
             self.place(tenant);
         }
     }
 
     fn place(&mut self, tenant: u16) {
-        let due = self.of[usize::from(tenant)].due() / PARTS_PER_TICK;
-        self.waiting.insert(tenant, due, self.clock);
+        self.waiting.insert(tenant, self.of[usize::from(tenant)].due());
     }
 
     #[inline]
@@ -203,22 +194,14 @@ impl Floors {
         if self.count == 0 {
             return None;
         }
-        let Self { of, waiting, clock, was_kept, .. } = self;
-        let now = ticks_at(now);
-        if waiting.is_empty() {
-            *clock = now.max(*clock);
-            *was_kept = true;
-            return None;
-        }
-        let front = waiting.lowest(clock, now, |tenant| of[usize::from(tenant)].due() / PARTS_PER_TICK);
-        *was_kept |= front.is_none();
-        front
+        let front = self.waiting.first().filter(|(due, _)| *due <= parts_at(now));
+        self.was_kept |= front.is_none();
+        front.map(|(_, tenant)| tenant)
     }
 
     /// Until then nobody who is ready is behind, unless [`front`](Self::front) says so now.
     pub(super) fn next(&self) -> Nanos {
-        let tick = self.waiting.first(self.clock).map(|(tick, _)| tick + 1);
-        tick.map_or(Nanos::MAX, |tick| Nanos(tick * PARTS_PER_TICK / PARTS_PER_NS))
+        self.waiting.first().map_or(Nanos::MAX, |(due, _)| Nanos(due.div_ceil(PARTS_PER_NS)))
     }
 
     /// It sent a command, for its floor or otherwise.
@@ -229,7 +212,7 @@ impl Floors {
         }
         let kept = &mut self.of[usize::from(tenant)];
         let most_behind = if std::mem::take(&mut kept.is_awoken) { MOST_BEHIND_AWOKEN } else { MOST_BEHIND };
-        let now = now.0.saturating_mul(PARTS_PER_NS);
+        let now = parts_at(now);
         let earliest = now.saturating_sub(most_behind);
         let (command, bytes) = (kept.per_command as f64 * self.slower, len_bytes as f64 * kept.per_byte * self.slower);
         let moved = |clock: u64, by: u64| (clock.max(earliest) + by).min(now + MOST_AHEAD.max(by));

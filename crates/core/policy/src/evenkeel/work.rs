@@ -55,6 +55,8 @@ impl Peak {
 #[derive(Debug)]
 pub(super) struct Work {
     in_flight: ByKind<u64>,
+    /// All of it.
+    all: u64,
     /// What a unit of each kind takes of [`ALL`], and what all in flight do.
     takes: ByKind<u64>,
     taken: u64,
@@ -75,6 +77,7 @@ impl Work {
         mix[0] = 1.0;
         Self {
             in_flight: [0; KINDS],
+            all: 0,
             takes: [0; KINDS],
             taken: 0,
             gate: Gate::fixed(ALL),
@@ -93,9 +96,11 @@ impl Work {
         let taken = cost.saturating_mul(self.takes[kind]);
         if goes {
             self.in_flight[kind] += cost;
+            self.all += cost;
             self.taken = self.taken.saturating_add(taken);
         } else {
             self.in_flight[kind] = self.in_flight[kind].saturating_sub(cost);
+            self.all = self.all.saturating_sub(cost);
             self.taken = self.taken.saturating_sub(taken);
         }
     }
@@ -108,15 +113,10 @@ impl Work {
         self.commands += 1;
     }
 
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.in_flight == [0; KINDS]
-    }
-
     /// In cost ticks.
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
-        self.in_flight.iter().sum()
+        self.all
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl Work {
     /// Whether one may be sent where nothing is there.
     #[inline]
     pub(super) fn may_start(&self) -> bool {
-        self.is_empty() && !self.gate.is_shut()
+        self.all == 0 && !self.gate.is_shut()
     }
 
     /// Whether such a command is more than all that others may have.

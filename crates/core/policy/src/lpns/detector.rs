@@ -114,7 +114,7 @@ impl Detector {
     pub(super) fn observe(
         &mut self,
         reports: &[TenantReport],
-        own: impl Fn(TenantId) -> Option<Own>,
+        mut own: impl FnMut(&TenantReport) -> Option<Own>,
         config: &LpnsConfig,
         limit: u64,
         period_ends: bool,
@@ -138,7 +138,7 @@ impl Detector {
         std::mem::swap(&mut self.seen, &mut self.before);
         self.seen.clear();
         for report in reports {
-            let own = own(report.tenant);
+            let own = own(report);
             let (mut seen, submitted) = self.advance(report, elapsed);
             let active = submitted.is_some_and(|submitted| submitted > 0)
                 || seen.depth > 0
@@ -257,7 +257,8 @@ mod tests {
     }
 
     fn observe(detector: &mut Detector, interval: u64, reports: &[TenantReport]) -> Observed {
-        let own = |tenant: TenantId| (tenant.0 >= 10).then_some(Own { backlogged: tenant.0 == 12 });
+        let own =
+            |TenantReport { tenant, .. }: &TenantReport| (tenant.0 >= 10).then_some(Own { backlogged: tenant.0 == 12 });
         let config = LpnsConfig::p5800x();
         detector.observe(reports, own, &config, 30, interval.is_multiple_of(20), Nanos(interval * MS10))
     }

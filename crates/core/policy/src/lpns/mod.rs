@@ -319,9 +319,14 @@ impl Policy for Lpns {
         let period_ends = now - last_period + Nanos(self.config.interval.0 / 2) >= self.config.period;
         let Self { detector, queues, config, throttle, .. } = self;
         let limit = throttle.guaranteed_limit() / u64::from(COST_UNIT) / 10 * 9;
-        let observed = detector.observe(reports, |tenant| queues.own(tenant), config, limit, period_ends, now);
+        let mut told_cap = 0.0;
+        let own = |report: &TenantReport| {
+            told_cap = report.best_effort_cap.unwrap_or(0.0).max(told_cap);
+            queues.hear(report)
+        };
+        let observed = detector.observe(reports, own, config, limit, period_ends, now);
+        self.told_cap = told_cap;
         throttle.observe(config, &observed, now);
-        reports.iter().for_each(|report| queues.set_parts(report.tenant, report.busy_pollers));
         queues.release_all();
         if period_ends {
             self.last_period = Some(now);
@@ -329,7 +334,6 @@ impl Policy for Lpns {
         }
         self.some_not_high = self.config.hwqs_high.is_some_and(|high| self.queues.any_guaranteed_from(high));
         self.observed = Some(observed);
-        self.told_cap = reports.iter().filter_map(|report| report.best_effort_cap).fold(0.0, f64::max);
         let state = self.throttle_state();
         self.caps = [state.cap.filter(|_| state.engaged), self.caps[0], self.caps[1]];
     }

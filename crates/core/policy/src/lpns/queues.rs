@@ -15,7 +15,7 @@ use crate::fair::Fair;
 use crate::hwq_pool::{HwqPool, Moved, Want};
 use crate::ready::{Links, List, NONE};
 use crate::roster::Roster;
-use crate::{Class, VqSlot};
+use crate::{Class, TenantReport, VqSlot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VqState {
@@ -226,10 +226,11 @@ impl Queues {
         !self.best_effort.is_empty()
     }
 
-    /// What is known here of a tenant with VQs at this poller.
-    pub(super) fn own(&self, tenant: TenantId) -> Option<Own> {
-        let tenant = self.tenants.get(usize::from(self.roster.slot_of(tenant))).filter(|tenant| tenant.vqs > 0)?;
-        Some(Own { backlogged: tenant.backlogged > 0 })
+    /// Hears of a tenant, which so many pollers share; what is known of it here, if it has VQs at this poller.
+    pub(super) fn hear(&mut self, report: &TenantReport) -> Option<Own> {
+        let tenant = self.tenants.get_mut(usize::from(self.roster.slot_of(report.tenant)))?;
+        tenant.parts = u64::from(report.busy_pollers.max(1));
+        (tenant.vqs > 0).then_some(Own { backlogged: tenant.backlogged > 0 })
     }
 
     /// Whether a tenant of this poller has a promise, with or without a number.
@@ -257,13 +258,6 @@ impl Queues {
     pub(super) fn is_at(&self, limit: u64, tenant: u16) -> bool {
         let Tenant { in_flight, parts, .. } = self.tenants[usize::from(tenant)];
         in_flight.saturating_mul(parts) >= limit
-    }
-
-    /// So many pollers share what a tenant may have in flight.
-    pub(super) fn set_parts(&mut self, tenant: TenantId, parts: u32) {
-        if let Some(tenant) = self.tenants.get_mut(usize::from(self.roster.slot_of(tenant))) {
-            tenant.parts = u64::from(parts.max(1));
-        }
     }
 
     #[inline]
