@@ -131,8 +131,9 @@ pub struct Run {
     pub iops: f64,
     /// Mean latency in microseconds.
     pub mean_us: f64,
-    /// Its median and its 99th percentile, of the worst queue.
+    /// Its median, 95th and 99th percentile, of the worst queue.
     pub p50_us: f64,
+    pub p95_us: f64,
     pub p99_us: f64,
 }
 
@@ -173,6 +174,7 @@ pub fn load_with(socket: &Path, seconds: u64, options: &[&str]) -> Result<Run> {
         iops: sum(&|read| read["iops"].as_f64())?,
         mean_us: mean_ns / 1000.0,
         p50_us: worst_us("50.000000"),
+        p95_us: worst_us("95.000000"),
         p99_us: worst_us("99.000000"),
     })
 }

@@ -33,11 +33,11 @@ fn who_rested_waits_for_the_patrol_and_no_longer() {
 }
 
 #[test]
-fn looks_are_paid_for_and_idle_tenants_take_the_same_however_many() {
+fn looks_are_paid_for_and_rarer_where_many_tenants_are_idle() {
     let busy = |idle, look_ns| beside_idle(idle, look_ns).poller_utilization[0];
-    let paid = [62, 254].map(|idle| busy(idle, 50));
     assert_eq!(busy(62, 0), 0.0);
-    // A look for each 500 ns, and one for each step.
-    assert!(paid.iter().all(|share| (0.09..0.13).contains(share)), "{paid:?}");
-    assert!((paid[0] - paid[1]).abs() < 0.01, "{paid:?}");
+    // A look for each 500 ns, or each 1000 ns, and one for each step.
+    let paid = [62, 254].map(|idle| busy(idle, 50));
+    assert!((0.09..0.13).contains(&paid[0]), "{paid:?}");
+    assert!((0.045..0.065).contains(&paid[1]), "{paid:?}");
 }

@@ -15,6 +15,10 @@ pub const REST_AFTER: Nanos = Nanos::from_micros(500);
 /// looks cost is a tenth of that, so 64 tenants with 16 queues each wait for theirs 32 µs, whatever the others do.
 const PACE: Nanos = Nanos(160);
 const PACE_PER_VQ: Nanos = Nanos(20);
+/// Of more tenants than that no cache keeps all that looks touch: they take longer, and are the rarer the more there
+/// are, up to so many times.
+const NEAR: u64 = 64;
+const RAREST: u64 = 2;
 
 /// The round over all tenants.
 #[derive(Debug, Default)]
@@ -35,6 +39,12 @@ impl Patrol {
         let Some(place) = self.round.iter().position(|other| *other == slot) else { return };
         self.round.remove(place);
         self.place -= usize::from(place < self.place);
+    }
+
+    /// The time that a look at a tenant with so many VQs has.
+    fn pace(&self, vqs: u32) -> Nanos {
+        let rarer = (self.round.len() as u64).clamp(NEAR, RAREST * NEAR);
+        Nanos((PACE.0 + PACE_PER_VQ.0 * u64::from(vqs)) * rarer / NEAR)
     }
 
     fn next(&mut self) -> TenantSlot {
@@ -88,7 +98,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             is_idle = false;
             let slot = self.patrol.next();
             let Some(tenant) = &self.tenants[usize::from(slot.0)] else { continue };
-            self.patrol.due = self.patrol.due.min(now) + PACE + Nanos(PACE_PER_VQ.0 * u64::from(tenant.vqs));
+            self.patrol.due = self.patrol.due.min(now) + self.patrol.pace(tenant.vqs);
             if !tenant.is_busy {
                 let found = self.look_at(slot, now, true);
                 serviced += found.serviced;
