@@ -4,9 +4,11 @@
 //! `cargo bench -p poller --bench command_cost` prints nanoseconds of processor time. With a case as its arguments
 //! (front end, policy, class and depth, as its table has them, and how many queues of an NVMe tenant do nothing beside)
 //! it does that one alone, in the same way each time: to be counted by `valgrind --tool=callgrind
-//! --toggle-collect='*iteration*'`, which knows nothing of what else the machine does.
+//! --toggle-collect='*iteration*'`, which knows nothing of what else the machine does. With the word `pollers` it tells
+//! what two of them do beside each other.
 
 mod nvme;
+mod pollers;
 mod vhost;
 
 use std::sync::Arc;
@@ -183,6 +185,9 @@ fn thread_ns() -> u64 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if arguments == ["pollers"] {
+        return pollers::print();
+    }
     if let [front_end, policy, class, depth, idle @ ..] = &arguments[..] {
         let depth = depth.parse().expect("a depth");
         let case = Case {
