@@ -179,8 +179,8 @@ impl TenantReport {
 ///
 /// Call order: `attach`, then any of `arrived`, `next`, (`sent` | `refused`), `completed`, `interval`, `change_terms`,
 /// then `detach`; `forget` when a tenant leaves. The poller answers every `Send` with exactly one `sent` or `refused`
-/// before it calls anything else. Every method is O(1) amortised in the number of VQs and tenants, but for `interval`,
-/// `change_terms` and `forget`.
+/// before it calls anything else. Every method is O(1) amortised in the number of VQs and O(log) in that of tenants,
+/// but for `interval`, `change_terms` and `forget`.
 pub trait Policy {
     /// A VQ appears. The slot was unused. `tenant` is where its tenant stands, the same for all of its VQs, and `terms`
     /// are those in force: the tenant's other VQs here have been told of them.

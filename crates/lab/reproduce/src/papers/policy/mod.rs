@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `cases` | who was promised what, beside whom, on which drive |
 //! | `contenders` | the policies, with their settings |
+//! | `fixed` | a cap that was chosen by hand |
 //! | `price` | promises kept, and what they cost the others beside the best fixed cap |
 //! | `standing` | the same in short: by policy, by drive, by kind of case |
 //! | `fairness`, `reaction`, `steadiness` | the rest that is asked of such a policy |
@@ -11,6 +12,7 @@
 mod cases;
 mod contenders;
 mod fairness;
+mod fixed;
 mod price;
 mod reaction;
 mod standing;

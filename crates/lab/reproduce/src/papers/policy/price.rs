@@ -2,11 +2,11 @@
 //! have been chosen by hand, found by trying.
 
 use io_model::Nanos;
-use policy::{K2Config, PolicyConfig};
-use sim::{Report, Scenario};
+use sim::Report;
 
-use super::cases::{self, Case, Group, WARMUP_FIXED, play};
+use super::cases::{self, Case, Group, WARMUP_FIXED};
 use super::contenders::{Contender, LPNS, OTHERS, OURS};
+use super::fixed::FixedCap;
 use super::{some, standing};
 use crate::paper::Paper;
 use crate::report::{Figure, Row};
@@ -190,9 +190,8 @@ fn run(case: &Case, context: &Context<'_>) -> Result<Outcome, String> {
     }
     let scenario = case.scenario(context, &targets, WARMUP_FIXED);
     let capped = |max_in_flight| {
-        // Where promised tenants have pollers of their own it is the others' commands that are capped.
-        let policy = PolicyConfig::K2(K2Config { max_in_flight });
-        Ok(got(&play(&Scenario { policy, ..scenario.clone() })?, &targets))
+        let report = sim::run_with(&scenario, &mut |shape| Ok(FixedCap::new(max_in_flight, shape)?));
+        Ok(got(&report.map_err(|error| error.to_string())?, &targets))
     };
     let best = if case.group == Group::Steady { best_of_all(capped) } else { best_of_some(capped) }?;
     Ok(Outcome { seen, best })

@@ -1,0 +1,66 @@
+//! A cap that was chosen by hand.
+
+use io_model::{HwqId, Nanos, Op, VqId};
+use policy::{ConfigError, K2, K2Config, Next, Policy, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
+
+/// So many commands with the drive for each poller by itself, promised ones first. Where promised tenants have pollers
+/// of their own it is the others' commands that are capped: K2 as it is would part the cap among all pollers, and one
+/// that leaves nothing to the others would keep a promise, too.
+pub struct FixedCap(K2);
+
+impl FixedCap {
+    /// # Errors
+    /// A cap of nothing.
+    pub fn new(max_in_flight: u32, shape: &PollerShape) -> Result<Self, ConfigError> {
+        Ok(Self(K2::new(&K2Config { max_in_flight }, shape)?))
+    }
+}
+
+impl Policy for FixedCap {
+    fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        self.0.attach(slot, vq, tenant, terms, now);
+    }
+
+    fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
+        self.0.change_terms(tenant, terms, now);
+    }
+
+    fn forget(&mut self, tenant: TenantSlot) {
+        self.0.forget(tenant);
+    }
+
+    fn detach(&mut self, slot: VqSlot, now: Nanos) {
+        self.0.detach(slot, now);
+    }
+
+    fn arrived(&mut self, slot: VqSlot, backlog: u32, now: Nanos) {
+        self.0.arrived(slot, backlog, now);
+    }
+
+    fn next(&mut self, now: Nanos) -> Next {
+        self.0.next(now)
+    }
+
+    fn sent(&mut self, slot: VqSlot, hwq: HwqId, op: Op, len_bytes: u64, now: Nanos) {
+        self.0.sent(slot, hwq, op, len_bytes, now);
+    }
+
+    fn refused(&mut self, slot: VqSlot, consumed: bool, now: Nanos) {
+        self.0.refused(slot, consumed, now);
+    }
+
+    fn completed(
+        &mut self,
+        slot: VqSlot,
+        hwq: HwqId,
+        tenant: TenantSlot,
+        op: Op,
+        len_bytes: u64,
+        latency: Nanos,
+        now: Nanos,
+    ) {
+        self.0.completed(slot, hwq, tenant, op, len_bytes, latency, now);
+    }
+
+    fn interval(&mut self, _: &[TenantReport], _: Nanos) {}
+}
