@@ -13,6 +13,7 @@ mod guest;
 mod order;
 mod package;
 mod soak;
+mod spdk;
 mod sweep;
 mod trial;
 mod wait;
@@ -106,7 +107,7 @@ mod tests {
             "client --program PATH --python PATH",
             "guest-prepare --cache DIR",
             "guest-test --filter ext4 --keep --self-check --cache DIR",
-            "guest-bench --only ublk --ublksrv PATH --json FILE --cache DIR",
+            "guest-bench --only ublk --ublksrv PATH --spdk DIR --json FILE --cache DIR",
             "kill-test --kills 20 --seed 18446744073709551615 --qemu 7.2 --json FILE --self-check",
             "bench --seconds 2 --rounds 3 --spdk DIR --only vhost --json FILE",
             "fuzz --seconds 300 --target registers",

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use super::pairs::{BEST_EFFORT, crate_bench, spdk_perf};
-use super::server::{Server, load, tenant};
+use super::pairs::{BEST_EFFORT, crate_bench};
+use super::server::{CLIENT_CPU, Server, load, tenant};
 use super::{Figure, Goal, Options};
+use crate::spdk::nvme_perf;
 
 const DEPTH: u32 = 32;
 const COMMAND_GOAL_NS: f64 = 150.0;
@@ -47,13 +48,14 @@ fn alone(options: &Options) -> Result<Vec<Figure>> {
 
 /// Against our own controller with a drive that costs nothing: what the slower of both does.
 fn end_to_end(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let spdk = options.spdk();
+    let spdk = options.spdk.dir();
     let server = Server::start("null", "passthrough", &tenant("a", BEST_EFFORT))?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         ours.push(load(&server.socket("a"), DEPTH, options.seconds)?.iops / 1e6);
         if let Some(spdk) = &spdk {
-            theirs.push(spdk_perf(spdk, &server.socket("a"), DEPTH, options.seconds)? / 1e6);
+            let ours = (&*server.socket("a"), "evenkeel");
+            theirs.push(nvme_perf(spdk, CLIENT_CPU, ours, DEPTH, options.seconds)?.iops / 1e6);
         }
     }
     let name = |client: &str| format!("the initiator and evenkeeld's null drive, QD {DEPTH}, {client}");

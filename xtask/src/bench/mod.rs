@@ -15,6 +15,7 @@ mod pairs;
 mod scrape;
 pub mod server;
 mod sides;
+mod spdk_targets;
 mod storage_daemon;
 mod syscalls;
 mod vhost;
@@ -24,6 +25,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use crate::spdk::Tree;
+
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Seconds of each measurement
@@ -32,22 +35,14 @@ pub struct Options {
     /// Rounds of each pair
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// An SPDK build tree, to measure its client and its target beside ours [default: SPDK_DIR of the environment]
-    #[arg(long, value_name = "DIR")]
-    spdk: Option<PathBuf>,
+    #[command(flatten)]
+    spdk: Tree,
     /// Where the JSON goes
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     pub json: PathBuf,
     /// Only the parts whose title contains this
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
-}
-
-impl Options {
-    /// The SPDK build tree, if there is one.
-    pub fn spdk(&self) -> Option<PathBuf> {
-        self.spdk.clone().or_else(|| std::env::var_os("SPDK_DIR").map(PathBuf::from))
-    }
 }
 
 /// One figure.
@@ -118,9 +113,11 @@ pub fn run(options: &Options) -> Result<()> {
         figures: Vec::new(),
         notes: Vec::new(),
     };
-    let parts: [(&str, Part); 18] = [
+    let parts: [(&str, Part); 20] = [
         ("throughput and latency", pairs::throughput),
         ("the initiator", initiator::measure),
+        ("beside SPDK's targets", spdk_targets::throughput),
+        ("beside SPDK's targets, idle clients", spdk_targets::idle),
         ("lpns beside passthrough", pairs::policies),
         ("cost of a policy", pairs::policy_cost),
         ("cost of extents", pairs::extents),

@@ -1,19 +1,19 @@
 //! Throughput and latency of the whole path, and what a policy costs.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use super::server::{CLIENT_CPU, Server, fill, load, tenant};
 use super::{Figure, Goal, Options};
+use crate::spdk::nvme_perf;
 
 pub(super) const BEST_EFFORT: &str = "weight = 1";
 const GUARANTEED: &str = "class = \"guaranteed\"\nlatency_target = \"100us\"";
 
 /// One poller core, one client core, 4 KiB random read.
 pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
-    let spdk = options.spdk();
+    let spdk = options.spdk.dir();
     let mut figures = Vec::new();
     for backend in ["null", "memory"] {
         let server = Server::start(backend, "passthrough", &tenant("a", BEST_EFFORT))?;
@@ -25,7 +25,8 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
                 ours.push(run.iops / 1e6);
                 mean_us.push(run.mean_us);
                 if let Some(spdk) = &spdk {
-                    theirs.push(spdk_perf(spdk, &server.socket("a"), depth, options.seconds)? / 1e6);
+                    let ours = (&*server.socket("a"), "evenkeel");
+                    theirs.push(nvme_perf(spdk, CLIENT_CPU, ours, depth, options.seconds)?.iops / 1e6);
                 }
             }
             let goal = (depth == 128).then_some(Goal::AtLeast(1.5));
@@ -43,25 +44,6 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
         notes.push("SPDK's client was not run; --spdk DIR (a build tree) adds it as a peer".into());
     }
     Ok(figures)
-}
-
-/// SPDK's own client on our target.
-pub(super) fn spdk_perf(dir: &Path, socket: &Path, depth: u32, seconds: u64) -> Result<f64> {
-    let transport = format!("trtype:VFIOUSER traddr:{} subnqn:evenkeel", socket.display());
-    let mask = format!("{:#x}", 1 << CLIENT_CPU);
-    let output = Command::new(dir.join("build/bin/spdk_nvme_perf"))
-        .args(["-s", "256", "-g", "-q", &depth.to_string(), "-o", "4096", "-w", "randread", "-a", "1"])
-        .args(["-t", &seconds.to_string(), "-c", &mask, "-r", &transport])
-        .output()
-        .context("can't start spdk_nvme_perf")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    // Its exit status is 0 even when it could not attach: only the total counts.
-    let total = text.lines().find_map(|line| line.trim().strip_prefix("Total")?.split_once(':'));
-    let iops = total.and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
-    match iops {
-        Some(iops) => Ok(iops),
-        None => bail!("spdk_nvme_perf printed no total: {}", String::from_utf8_lossy(&output.stderr).trim()),
-    }
 }
 
 /// What `lpns` costs beside `passthrough`: a lone best-effort tenant, and a lone guaranteed one. `null` shows the

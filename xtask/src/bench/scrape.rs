@@ -1,11 +1,9 @@
 //! What `GET /metrics` and `GET /live` of 1,000 tenants take, and what a poller notices of the former.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::online::{Client, Long, TENANTS, long_iterations, percentile_us, single};
 use super::server::Server;
@@ -37,7 +35,7 @@ pub fn measure(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>
         for _ in 0..rounds {
             std::thread::sleep(PAUSE);
             let begun = Instant::now();
-            let text = get(&server, "/metrics")?;
+            let text = server.get("/metrics")?;
             took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
             let seen = text.matches("evenkeel_tenant_latency_seconds_count").count();
             ensure!(seen == TENANTS, "the scrape tells of {seen} tenants");
@@ -144,7 +142,7 @@ fn page(server: &Server, rounds: u32) -> Result<[Figure; 2]> {
     for _ in 0..rounds {
         std::thread::sleep(PAUSE);
         let begun = Instant::now();
-        let text = get(server, "/live")?;
+        let text = server.get("/live")?;
         took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
         let seen = text.matches("\"predicted_p99_ns\":").count();
         ensure!(seen == TENANTS, "the page is told of {seen} tenants");
@@ -152,15 +150,4 @@ fn page(server: &Server, rounds: u32) -> Result<[Figure; 2]> {
     }
     let name = format!("the page's view of {TENANTS} tenants");
     Ok([Figure::of(name.clone(), took_ms, "ms", None)?, single(format!("{name}: size"), size_mb, "MB", None)])
-}
-
-/// One answer on the API's socket.
-fn get(server: &Server, path: &str) -> Result<String> {
-    let mut stream = UnixStream::connect(server.socket("api.sock")).context("the API's socket")?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, text) = answer.split_once("\r\n\r\n").context("no answer")?;
-    ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    Ok(text.to_owned())
 }

@@ -1,12 +1,13 @@
 //! A daemon or a client as a process of its own, pinned to a CPU, gone when dropped.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The daemon's CPU.
 pub const DAEMON_CPU: usize = 0;
@@ -78,6 +79,17 @@ impl Server {
         self.child.id()
     }
 
+    /// One answer on the API's socket.
+    pub fn get(&self, path: &str) -> Result<String> {
+        let mut stream = UnixStream::connect(self.socket("api.sock")).context("the API's socket")?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, text) = answer.split_once("\r\n\r\n").context("no answer")?;
+        ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        Ok(text.to_owned())
+    }
+
     /// What it said.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
@@ -116,7 +128,8 @@ pub fn fill(socket: &Path) -> Result<()> {
     let output = Command::new(evenkeel())
         .arg("load")
         .arg(socket)
-        .args(["--rw", "write", "--bs", "1m", "--iodepth", "4", "--size", &size, "--json"])
+        // No larger than any server takes at once.
+        .args(["--rw", "write", "--bs", "128k", "--iodepth", "32", "--size", &size, "--json"])
         .output()
         .context("can't start the load generator")?;
     if !output.status.success() {

@@ -112,6 +112,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// All that it has written.
     pub fn log_text(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();

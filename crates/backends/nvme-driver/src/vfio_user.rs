@@ -34,7 +34,9 @@ const REGION_CAN_MMAP: u32 = 1 << 2;
 
 /// The PCI command register and its bits for memory space and bus mastering.
 const PCI_COMMAND: u64 = 4;
-const PCI_COMMAND_MEMORY_AND_MASTER: u16 = 0b110;
+/// Memory space, bus mastering, and no INTx: who hears of completions does so by MSI-X. A device may refuse to complete
+/// what it can't interrupt for.
+const PCI_COMMAND_ENABLE: u16 = 1 << 10 | 0b110;
 
 /// The device's addresses start above 4 GiB, so that a truncated address is not a valid one.
 const FIRST_IOVA: u64 = 1 << 32;
@@ -177,14 +179,14 @@ impl VfioUserDevice {
     }
 }
 
-/// Connects, finds the doorbell page and enables memory space and bus mastering.
+/// Connects, finds the doorbell page and enables what a driver needs.
 fn attach(socket: &Path) -> Result<(Client, Attached), Error> {
     let failed = |error| connect_error(socket, error);
     let mut client = Client::new(socket).map_err(failed)?;
     let doorbell_page = doorbell_page(&client)?;
     let mut command = [0; 2];
     client.region_read(CONFIG_REGION, PCI_COMMAND, &mut command).map_err(failed)?;
-    let command = u16::from_le_bytes(command) | PCI_COMMAND_MEMORY_AND_MASTER;
+    let command = u16::from_le_bytes(command) | PCI_COMMAND_ENABLE;
     client.region_write(CONFIG_REGION, PCI_COMMAND, &command.to_le_bytes()).map_err(failed)?;
     Ok((client, Attached { doorbell_page }))
 }

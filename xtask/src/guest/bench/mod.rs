@@ -6,12 +6,14 @@
 //! | `initiator` | a drive through the kernel and without it, in a guest that is their host |
 //! | `ublk` | block devices beside another server's, in a guest that is their host |
 //! | `hybrid` | a VM, a container and a process, in a guest that is their host |
+//! | `spdk` | two guests on SPDK's targets beside two on our daemon |
 //! | `scarce` | tenants whose queues share few of a drive's |
 
 mod hybrid;
 mod initiator;
 mod promise;
 mod scarce;
+mod spdk;
 mod ublk;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use super::lab::{Lab, Server};
 use super::prepare;
 use super::qemu::{Accel, Machine};
 use super::{CacheDir, daemon};
+use crate::spdk::Tree;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -32,6 +35,8 @@ pub struct Options {
     /// ublksrv's program `ublk.null`, to measure it beside our block devices
     #[arg(long, value_name = "PATH")]
     ublksrv: Option<PathBuf>,
+    #[command(flatten)]
+    spdk: Tree,
     /// Write the figures there, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -45,6 +50,8 @@ struct Bench {
     binary: PathBuf,
     dir: PathBuf,
     ublksrv: Option<PathBuf>,
+    /// SPDK's build tree.
+    spdk: Option<PathBuf>,
 }
 
 impl Bench {
@@ -57,12 +64,13 @@ impl Bench {
 /// Measures something and prints it; returns its figures.
 type Part = fn(&Bench) -> Result<Value>;
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("a promise beside a noisy guest", promise::measure),
     ("a drive with and without the kernel", initiator::measure),
     ("ublk devices", ublk::measure),
     ("a VM, a container and a process", hybrid::measure),
     ("scarce HWQs", scarce::measure),
+    ("commands per CPU second, beside SPDK", spdk::measure),
 ];
 
 /// Measures each part.
@@ -77,7 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("evenkeel-guests-").tempdir()?;
     let machine = Machine::new(images, dir.path())?;
     let (binary, ublksrv) = (daemon::binary()?, options.ublksrv.clone());
-    let bench = Bench { machine, binary, dir: dir.path().to_owned(), ublksrv };
+    let bench = Bench { machine, binary, dir: dir.path().to_owned(), ublksrv, spdk: options.spdk.dir() };
     let mut figures = Map::new();
     for (title, part) in chosen {
         println!("{title}:");
