@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 pub use client::{MEMORY_MIB as CLIENT_MIB, Run, WARM_UP_S, bdevperf, nvme_perf, version};
 pub use target::{Drive, Pages, Protocol, Shape, Target};
 
-/// How one without huge pages to spare gets them.
 const HUGE_PAGE_MIB: u64 = 2;
+/// How a host without a place for huge pages gets one.
 const MOUNT: &str = "mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages";
 
 /// What of it is measured beside ours, where there is any.

@@ -32,7 +32,7 @@ const IRQ_DATA_EVENTFD: u32 = 1 << 2;
 const IRQ_ACTION_TRIGGER: u32 = 1 << 5;
 const REGION_CAN_MMAP: u32 = 1 << 2;
 
-/// The PCI command register and its bits for memory space and bus mastering.
+/// The PCI command register.
 const PCI_COMMAND: u64 = 4;
 /// Memory space, bus mastering, and no INTx: who hears of completions does so by MSI-X. A device may refuse to complete
 /// what it can't interrupt for.
