@@ -26,12 +26,14 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
         notes.push(NOT_RUN.into());
         return Ok(Vec::new());
     };
+    let pairs = [Protocol::VfioUser, Protocol::VhostUser]
+        .map(|protocol| [Drive::Null, Drive::Malloc].map(|drive| Pair { tree: &tree, protocol, drive }));
+    let pairs = pairs.as_flattened();
+    let huge_mib = pairs.iter().map(|pair| pair.shapes().iter().map(Shape::huge_mib).sum()).max();
+    spdk::check_host(huge_mib.unwrap_or(0) + spdk::CLIENT_MIB)?;
     let mut figures = Vec::new();
-    for protocol in [Protocol::VfioUser, Protocol::VhostUser] {
-        for drive in [Drive::Null, Drive::Malloc] {
-            let pair = Pair { tree: &tree, protocol, drive };
-            figures.extend(pair.measure(options).with_context(|| pair.name())?);
-        }
+    for pair in pairs {
+        figures.extend(pair.measure(options).with_context(|| pair.name())?);
     }
     notes.push(format!(
         "beside SPDK's targets: {}; 4 KiB random reads by spdk_nvme_perf and by bdevperf (virtio-blk, two queues, of \
@@ -79,8 +81,7 @@ impl Pair<'_> {
     }
 
     fn measure(&self, options: &Options) -> Result<Vec<Figure>> {
-        let shapes: Vec<Shape> = self.pages().iter().map(|&pages| self.shape(pages)).collect();
-        spdk::check_host(shapes.iter().map(Shape::huge_mib).sum::<u64>() + spdk::CLIENT_MIB)?;
+        let shapes = self.shapes();
         let server = self.ours()?;
         let peers: Result<Vec<Target>> = shapes.iter().map(|shape| Target::start(self.tree, shape)).collect();
         let mut peers = peers?;
@@ -109,8 +110,11 @@ impl Pair<'_> {
         Ok(figures.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    fn shape(&self, pages: Pages) -> Shape {
-        Shape { protocol: self.protocol, drive: self.drive, pages, disks: 1, disk_mib: DISK_MIB, cpu: DAEMON_CPU }
+    /// SPDK's targets, in the order of [`Pair::pages`].
+    fn shapes(&self) -> Vec<Shape> {
+        let &Self { protocol, drive, .. } = self;
+        let shape = |&pages| Shape { protocol, drive, pages, disks: 1, disk_mib: DISK_MIB, cpu: DAEMON_CPU };
+        self.pages().iter().map(shape).collect()
     }
 
     fn ours(&self) -> Result<Server> {

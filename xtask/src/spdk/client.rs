@@ -1,16 +1,17 @@
 //! Its clients, on our targets and on its own.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
+use super::huge_page_places;
 use super::target::mask;
 
-/// What a client takes in huge pages.
-pub const MEMORY_MIB: u64 = 256;
+/// What a client takes in huge pages: half of it is too little where they lie far apart.
+pub const MEMORY_MIB: u64 = 512;
 /// One is enough for a job, but whoever looks for partitions may still have it when the job begins.
 const VIRTIO_QUEUES: u32 = 2;
 
@@ -40,13 +41,12 @@ pub fn version(tree: &Path) -> Result<String> {
 pub fn nvme_perf(tree: &Path, cpu: usize, (socket, nqn): (&Path, &str), depth: u32, seconds: u64) -> Result<Run> {
     let directory = if socket.is_dir() { socket } else { socket.parent().context("a socket is in a directory")? };
     let transport = format!("trtype:VFIOUSER traddr:{} subnqn:{nqn}", directory.display());
-    let output = Command::new(tree.join("build/bin/spdk_nvme_perf"))
+    let mut command = Command::new(tree.join("build/bin/spdk_nvme_perf"));
+    command
         .args(["-s", &MEMORY_MIB.to_string(), "-g", "-q", &depth.to_string(), "-o", "4096", "-w", "randread"])
-        .args(["-a", &WARM_UP_S.to_string(), "-t", &seconds.to_string(), "-c", &mask(cpu), "-r", &transport])
-        .output()
-        .context("can't start spdk_nvme_perf: is this an SPDK build tree?")?;
+        .args(["-a", &WARM_UP_S.to_string(), "-t", &seconds.to_string(), "-c", &mask(cpu), "-r", &transport]);
     // IOPS, MiB/s, the mean.
-    figures("spdk_nvme_perf", &output, 2)
+    figures("spdk_nvme_perf", &run(&mut command)?, 2)
 }
 
 /// Seconds for which [`nvme_perf`] reads before it counts.
@@ -65,15 +65,32 @@ pub fn bdevperf(tree: &Path, cpu: usize, socket: &Path, depth: u32, seconds: u64
     let configuration = NamedTempFile::new()?;
     let text = json!({"subsystems": [{"subsystem": "bdev", "config": calls}]}).to_string();
     std::fs::write(configuration.path(), text)?;
-    let output = Command::new(tree.join("build/examples/bdevperf"))
+    let mut command = Command::new(tree.join("build/examples/bdevperf"));
+    command
         .args(["-s", &MEMORY_MIB.to_string(), "-g", "--no-pci", "--no-rpc-server", "--disable-cpumask-locks"])
         .args(["-q", &depth.to_string(), "-o", "4096", "-w", "randread", "-t", &seconds.to_string()])
         .args(["-m", &mask(cpu), "-c"])
-        .arg(configuration.path())
-        .output()
-        .context("can't start bdevperf: is this an SPDK build tree?")?;
+        .arg(configuration.path());
     // IOPS, MiB/s, failures and timeouts a second, the mean.
-    figures("bdevperf", &output, 4)
+    figures("bdevperf", &run(&mut command)?, 4)
+}
+
+/// Runs a client, and frees its memory, whose file it leaves for the next one to remove.
+fn run(command: &mut Command) -> Result<Output> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child
+        .with_context(|| format!("can't start {}: is this an SPDK build tree?", command.get_program().display()))?;
+    let memory = format!("spdk_pid{}map_", child.id());
+    let output = child.wait_with_output()?;
+    for place in huge_page_places()? {
+        for file in std::fs::read_dir(&place).with_context(|| place.display().to_string())? {
+            let file = file?;
+            if file.file_name().to_string_lossy().starts_with(&memory) {
+                std::fs::remove_file(file.path()).with_context(|| file.path().display().to_string())?;
+            }
+        }
+    }
+    Ok(output)
 }
 
 /// What the line of the total says. Their exit status is 0 even when they could not attach.

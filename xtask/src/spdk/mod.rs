@@ -37,11 +37,7 @@ impl Tree {
 /// With the remedy.
 pub fn check_host(huge_mib: u64) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "SPDK's programs need root: run this as root");
-    let mounts = std::fs::read_to_string("/proc/mounts")?;
-    ensure!(
-        mounts.lines().any(|line| line.split_whitespace().nth(2) == Some("hugetlbfs")),
-        "SPDK's programs need huge pages, and no hugetlbfs is mounted: {MOUNT}"
-    );
+    ensure!(!huge_page_places()?.is_empty(), "SPDK's programs need huge pages, and no hugetlbfs is mounted: {MOUNT}");
     let (total, free) = huge_pages(&std::fs::read_to_string("/proc/meminfo")?)?;
     let needed = huge_mib.div_ceil(HUGE_PAGE_MIB);
     ensure!(
@@ -51,6 +47,13 @@ pub fn check_host(huge_mib: u64) -> Result<()> {
         total - free + needed
     );
     Ok(())
+}
+
+/// Where files of huge pages are.
+fn huge_page_places() -> Result<Vec<PathBuf>> {
+    let mounts = std::fs::read_to_string("/proc/mounts")?;
+    let fields = mounts.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Ok(fields.filter(|fields| fields.get(2) == Some(&"hugetlbfs")).map(|fields| PathBuf::from(fields[1])).collect())
 }
 
 /// How many there are, and how many of them are free.
