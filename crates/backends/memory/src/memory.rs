@@ -1,11 +1,14 @@
 //! A drive in memory.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use guest_memory::{MapError, Mapping};
 use io_model::{Backend, DeviceError, Done, HwqId, Io, Nanos, Op, Outcome};
 
-use crate::ready::Ready;
+/// Of the next command's range, what is asked for while this one's is copied. What lies in no cache waits for its
+/// page's address and for its first lines; what follows comes by itself.
+const PREFETCHED_LINES: u16 = 4;
 
 /// A drive's content: zeros until written.
 ///
@@ -32,7 +35,8 @@ impl MemoryDrive {
 
     /// `hwqs` queues of `depth` commands each, for one poller.
     pub fn open_queues(&self, hwqs: u16, depth: u32) -> Memory {
-        Memory { drive: self.clone(), ready: Ready::new(hwqs, depth) }
+        let sent = VecDeque::with_capacity(usize::from(hwqs).saturating_mul(depth as usize));
+        Memory { drive: self.clone(), hwqs, depth, sent }
     }
 
     /// Does what the command says, at once.
@@ -53,37 +57,47 @@ impl MemoryDrive {
 
 /// One poller's queues on a [`MemoryDrive`].
 ///
-/// The copy happens at submission. [`Op::WriteZeroes`] and [`Op::Discard`] give whole pages back to the
-/// system, which takes a system call; reads, writes and flushes take none.
+/// Data is copied when it is reaped, all that was submitted one after the other, so that memory is asked for the next
+/// range in time: copies that other work lies between wait for it each. [`Op::WriteZeroes`] and [`Op::Discard`] give
+/// whole pages back to the system, which takes a system call; reads, writes and flushes take none.
 #[derive(Debug)]
 pub struct Memory {
     drive: MemoryDrive,
-    ready: Ready,
+    hwqs: u16,
+    depth: u32,
+    /// With room for all that the queues hold: a poller that respects the depth never makes it allocate.
+    sent: VecDeque<(HwqId, Io)>,
 }
 
 impl Backend for Memory {
     fn hwqs(&self) -> u16 {
-        self.ready.hwqs()
+        self.hwqs
     }
 
     fn depth(&self) -> u32 {
-        self.ready.depth()
+        self.depth
     }
 
     #[inline]
     fn submit(&mut self, hwq: HwqId, io: Io, _now: Nanos) {
-        let outcome = if hwq.0 < self.hwqs() { self.drive.execute(&io) } else { Err(DeviceError::Gone) };
-        self.ready.push(hwq, io, outcome);
+        self.sent.push_back((hwq, io));
     }
 
     fn kick(&mut self) {}
 
     #[inline]
     fn reap(&mut self, _now: Nanos, done: &mut impl FnMut(HwqId, Done)) {
-        self.ready.reap(done);
+        while let Some((hwq, io)) = self.sent.pop_front() {
+            if let Some((_, next)) = self.sent.front() {
+                self.drive.content.prefetch(next.command.offset_bytes, PREFETCHED_LINES);
+            }
+            let outcome = if hwq.0 < self.hwqs { self.drive.execute(&io) } else { Err(DeviceError::Gone) };
+            done(hwq, io.done(outcome));
+        }
     }
 
+    /// The past, if something can be reaped.
     fn next_event(&self) -> Option<Nanos> {
-        self.ready.next_event()
+        (!self.sent.is_empty()).then_some(Nanos(0))
     }
 }
