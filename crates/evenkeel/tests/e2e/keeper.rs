@@ -164,7 +164,7 @@ fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_
     let mut guest = home.attach("tmp");
     guest.write(3, &pattern(3, 512)).unwrap();
     drop(daemon);
-    let daemon = home.serve();
+    let mut daemon = home.serve();
     daemon.wait_log("tmp: a client goes on", 1);
     assert_eq!(guest.read(3, 1).unwrap(), pattern(3, 512));
     rest.delete("tmp", Deletion::default()).expect_err("it has a client");
@@ -172,7 +172,9 @@ fn a_disk_made_and_removed_while_the_daemon_runs_comes_and_goes_with_the_keeper_
     daemon.wait_log("tmp: the client went away", 1);
     wait_for("nobody to have it", || rest.delete("tmp", Deletion::default()).ok());
     wait_for("its socket to go", || (!home.runtime_dir().join("tmp/cntrl").exists()).then_some(()));
-    daemon.stop();
+    daemon.terminate();
+    daemon.wait();
+    assert!(!daemon.log().contains("the keeper is gone"), "it was told to let go of a disk, and is there");
 }
 
 #[test]

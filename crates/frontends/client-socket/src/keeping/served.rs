@@ -76,6 +76,8 @@ impl<P: Protocol, F: Fn() -> P> Served<P, F> {
             match next {
                 Ok(Some((number, is_held, socket))) => self.serve_kept(number, is_held, socket, &mut channel),
                 Ok(None) => {}
+                // It was told to forget the device, which ends the channel too.
+                Err(_) if self.control.is_stopping() => return,
                 Err(errno) => {
                     self.log.warn(&format!(
                         "{}: the keeper is gone ({errno}); until there is one again, clients lose their disk when the \
