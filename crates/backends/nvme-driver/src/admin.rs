@@ -237,16 +237,7 @@ impl Admin<'_> {
 
     /// Identify Namespace, reduced to its geometry.
     pub fn identify_namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
-        let ns = self.namespace(nsid)?;
-        let index = usize::from((ns.flbas & 0xf) | (ns.flbas >> 1 & 0x30));
-        let format = ns.lbaf.get(index).ok_or(Error::Protocol("the LBA format in use does not exist"))?;
-        if format.ms != 0 {
-            return Err(Error::Unsuitable("its blocks carry metadata: format it without"));
-        }
-        if !(9..=16).contains(&format.lbads) {
-            return Err(Error::Unsuitable("its block size is not between 512 bytes and 64 KiB"));
-        }
-        Ok(Namespace { nsid, block_bytes: 1 << format.lbads, blocks: ns.nsze })
+        Namespace::of(nsid, &*self.namespace(nsid)?)
     }
 
     /// The first `size_of::<T>()` bytes (at most 4096, whole dwords) of log page `lid` of the controller.

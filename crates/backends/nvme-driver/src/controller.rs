@@ -7,6 +7,7 @@ use io_model::{QueuePriority, WrrWeights};
 use nvme_spec::PAGE_BYTES;
 use nvme_spec::feature::{ArbitrationValue, fid};
 use nvme_spec::identify::{IdentifyController, oacs};
+use nvme_spec::namespace::IdentifyNamespace;
 use nvme_spec::regs::{Aqa, Cap, Cc, Csts, Reg, cq_head_doorbell, sq_tail_doorbell};
 use nvme_spec::vendor::{FID_QUANTA, Quanta, SIGNATURE};
 
@@ -40,6 +41,22 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Of what a controller says of it.
+    ///
+    /// # Errors
+    /// Its format is one that only others can use.
+    pub fn of(nsid: u32, identity: &IdentifyNamespace) -> Result<Self, Error> {
+        let index = usize::from((identity.flbas & 0xf) | (identity.flbas >> 1 & 0x30));
+        let format = identity.lbaf.get(index).ok_or(Error::Protocol("the LBA format in use does not exist"))?;
+        if format.ms != 0 {
+            return Err(Error::Unsuitable("its blocks carry metadata: format it without"));
+        }
+        if !(9..=16).contains(&format.lbads) {
+            return Err(Error::Unsuitable("its block size is not between 512 bytes and 64 KiB"));
+        }
+        Ok(Self { nsid, block_bytes: 1 << format.lbads, blocks: identity.nsze })
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.blocks.saturating_mul(self.block_bytes.into())

@@ -8,7 +8,8 @@
 //! | `controller`, `admin` | [`Controller`]: bring-up, admin commands, making and deleting queues, shutdown |
 //! | `priority` | [`Arbitration`], and what a queue is worth by its thread's I/O priority |
 //! | `queue`, `doorbell` | [`QueuePair`]: PRPs, submission, polling, mapped, shadow and sent doorbells |
-//! | [`passthrough`] | admin commands to a drive that the kernel's driver has |
+//! | [`passthrough`] | commands to a drive that the kernel's driver has |
+//! | `outcome` | [`outcome`]: how a command ended, in everybody's words |
 //! | `fake` | a controller in memory, for tests (feature `fake-device`) |
 //!
 //! The device is believed to follow the specification but is not trusted to: what it writes is checked,
@@ -28,6 +29,7 @@ mod doorbell;
 mod error;
 #[cfg(feature = "fake-device")]
 pub mod fake;
+mod outcome;
 pub mod passthrough;
 mod priority;
 mod queue;
@@ -38,6 +40,7 @@ pub use controller::{Controller, Namespace};
 pub use device::{DmaMemory, DmaSpace, Doorbell, PciDevice, Ring};
 pub use error::Error;
 pub use nvme_spec::Status;
+pub use outcome::outcome;
 pub use priority::{Arbitration, priority_of_this_thread};
 pub use queue::{Blocks, Completion, Data, LIST_ENTRIES, MAX_TRANSFER_BYTES, QueuePair, SubmitError};
 pub use vfio::{Member, NotAnAddress, PciAddress, VfioDescriptors, VfioDevice, VfioError, group_members};

@@ -1,13 +1,16 @@
-//! Admin commands to a drive that the kernel's driver has, by `NVME_IOCTL_ADMIN_CMD` (linux/nvme_ioctl.h).
+//! Commands to a drive that the kernel's driver has (linux/nvme_ioctl.h): by a system call that waits for each, and as
+//! what an io_uring takes for I/O commands.
 //!
-//! The kernel lets only `CAP_SYS_ADMIN` send those that change anything.
+//! The kernel lets only `CAP_SYS_ADMIN` send admin commands that change anything. I/O commands are for whoever has the
+//! namespace's character device open for writing, from Linux 6.2 on and where the drive says that it supports them.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use nvme_spec::Status;
+use bytemuck::{Pod, Zeroable};
+use nvme_spec::{Status, opcode};
 
 /// `_IO('N', 0x40)`: the identifier of the namespace whose block device this is.
 const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
@@ -15,9 +18,18 @@ const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)`.
 const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xc048_4e41;
 
-/// The kernel's `struct nvme_admin_cmd`.
+/// `_IOWR('N', 0x43, struct nvme_passthru_cmd)`.
+const NVME_IOCTL_IO_CMD: libc::c_ulong = 0xc048_4e43;
+
+/// `_IOWR('N', 0x80, struct nvme_uring_cmd)`: of an entry of an io_uring, an I/O command with one piece of memory.
+pub const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
+
+/// `_IOWR('N', 0x81, struct nvme_uring_cmd)`: with a list of pieces.
+pub const NVME_URING_CMD_IO_VEC: u32 = 0xc048_4e81;
+
+/// The kernel's `struct nvme_passthru_cmd`, alias `nvme_admin_cmd`. In its `nvme_uring_cmd` the last field is reserved.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
 struct PassthroughCommand {
     opcode: u8,
     flags: u8,
@@ -55,6 +67,35 @@ pub struct AdminCommand {
     pub cdw11: u32,
     /// How long the kernel waits for it before it resets the controller: up to 2^32 ms.
     pub timeout: Duration,
+}
+
+/// An I/O command as an entry of an io_uring carries it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoCommand {
+    /// See [`nvme_spec::opcode::nvm`].
+    pub opcode: u8,
+    /// Namespace.
+    pub nsid: u32,
+    /// Where its data are in this process's memory, or the list of their pieces.
+    pub data: u64,
+    /// Bytes, or pieces.
+    pub data_len: u32,
+    /// Dwords 10 to 12.
+    pub cdws: [u32; 3],
+}
+
+impl IoCommand {
+    fn passed(&self) -> PassthroughCommand {
+        let Self { opcode, nsid, data, data_len, cdws: [cdw10, cdw11, cdw12] } = *self;
+        PassthroughCommand { opcode, nsid, data, data_len_bytes: data_len, cdw10, cdw11, cdw12, ..Default::default() }
+    }
+
+    /// What goes into the entry.
+    pub fn to_bytes(&self) -> [u8; 80] {
+        let mut bytes = [0; 80];
+        bytes[..size_of::<PassthroughCommand>()].copy_from_slice(bytemuck::bytes_of(&self.passed()));
+        bytes
+    }
 }
 
 /// Why there is no answer.
@@ -96,10 +137,27 @@ pub fn send(device: &File, command: &AdminCommand, data: &mut [u8]) -> Result<()
         timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
         ..PassthroughCommand::default()
     };
+    request(device, NVME_IOCTL_ADMIN_CMD, &mut passed)
+}
+
+/// Sends two I/O commands that change nothing, to see whether this thread may: a read of the first block, and a flush.
+///
+/// # Errors
+/// See [`PassthroughError`].
+pub fn try_io(device: &File, nsid: u32, block_bytes: u32) -> Result<(), PassthroughError> {
+    let mut block = vec![0_u8; block_bytes as usize];
+    let data = block.as_mut_ptr().expose_provenance() as u64;
+    let read = IoCommand { opcode: opcode::nvm::READ, nsid, data, data_len: block_bytes, ..IoCommand::default() };
+    let flush = IoCommand { opcode: opcode::nvm::FLUSH, nsid, ..IoCommand::default() };
+    [read, flush].iter().try_for_each(|command| request(device, NVME_IOCTL_IO_CMD, &mut command.passed()))
+}
+
+/// What the command names of memory is its caller's to be read or written until this returns.
+fn request(device: &File, number: libc::c_ulong, passed: &mut PassthroughCommand) -> Result<(), PassthroughError> {
     // SAFETY: `passed` is a valid command, exclusively ours for the call, which returns only when the kernel is done
-    // with it; it names `data_len_bytes` bytes of `data`, which are ours to be written for as long.
+    // with it; whoever made it named memory that is its own for as long.
     #[allow(unsafe_code)]
-    let answer = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ADMIN_CMD, &raw mut passed) };
+    let answer = unsafe { libc::ioctl(device.as_raw_fd(), number, std::ptr::from_mut(passed)) };
     match answer {
         0 => Ok(()),
         // The status field without its phase bit.
@@ -120,6 +178,20 @@ mod tests {
         let mut data = [7; 4096];
         assert!(matches!(send(&file, &identify, &mut data), Err(PassthroughError::Os(_))));
         assert_eq!(data, [7; 4096]);
+        assert!(matches!(try_io(&file, 1, 512), Err(PassthroughError::Os(_))));
+    }
+
+    #[test]
+    fn an_entry_carries_the_kernels_structure() {
+        let command = IoCommand { opcode: 2, nsid: 3, data: 0x1234, data_len: 8, cdws: [10, 11, 12] };
+        let bytes = command.to_bytes();
+        let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        assert_eq!([bytes[0], bytes[1]], [2, 0]);
+        assert_eq!([4, 24, 36, 40, 44, 48, 64].map(number), [3, 0x1234, 8, 10, 11, 12, 0]);
+        // The size is in the numbers of the requests.
+        for request in [NVME_URING_CMD_IO, NVME_URING_CMD_IO_VEC] {
+            assert_eq!((request >> 16 & 0x3fff) as usize, size_of::<PassthroughCommand>());
+        }
     }
 
     #[test]

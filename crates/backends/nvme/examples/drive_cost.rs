@@ -1,9 +1,10 @@
 //! What a poller pays for submitting reads to a drive and for taking their completions, through the kernel or without
 //! it; `cargo xtask guest-bench` compares the two on one drive.
 //!
-//! `cargo run --release -p backend-nvme --example drive_cost -- block PATH`, or `nvme ADDRESS` for a drive that is
-//! claimed. A line of JSON for each length and depth: medians of nanoseconds per command, less the clock's own. No
-//! clock runs while the drive works and the poller sleeps, so what interrupts cost the kernel meanwhile is not in here.
+//! `cargo run --release -p backend-nvme --example drive_cost -- block PATH`, `ng PATH CHARACTER_DEVICE` for the same
+//! with NVMe commands, or `nvme ADDRESS` for a drive that is claimed. A line of JSON for each length and depth: medians
+//! of nanoseconds per command, less the clock's own. No clock runs while the drive works and the poller sleeps, so what
+//! interrupts cost the kernel meanwhile is not in here.
 
 #![allow(clippy::disallowed_methods, reason = "it measures, and waits for the drive")]
 
@@ -35,6 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             let drive = UringDrive::open(Path::new(path), Kind::Block, None)?;
             measure(&mut drive.open_queues(1, DEPTH)?)
         }
+        ["ng", path, character_device] => {
+            let drive = UringDrive::open_nvme(Path::new(path), Path::new(character_device))?;
+            measure(&mut drive.open_queues(1, DEPTH)?)
+        }
         ["nvme", address] => {
             let (drive, running) = NvmeDrive::start(VfioDevice::open(address.parse()?)?, Options::default())?;
             let running = thread::spawn(move || running.run(|_| {}));
@@ -42,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             drop(drive);
             running.join().map_err(|_| "the drive's thread failed".into())
         }
-        _ => Err("usage: drive_cost block PATH | nvme ADDRESS".into()),
+        _ => Err("usage: drive_cost block PATH | ng PATH CHARACTER_DEVICE | nvme ADDRESS".into()),
     }
 }
 

@@ -14,7 +14,6 @@ use crate::bounces::{BOUNCE_BYTES, Bounce, Bounces};
 use crate::describe::{Piece, Pointer, by_prps, by_sgl, repeated};
 use crate::drive::Abilities;
 use crate::reach::Reach;
-use crate::status;
 
 /// What the requests of a poller's HWQs share.
 pub(crate) struct Tools<'a> {
@@ -377,7 +376,7 @@ fn is_nothing(io: &Io, drive: &Abilities) -> bool {
 #[inline]
 fn finish(flight: &mut Flight, part: &Part, status: Status, tools: &mut Tools<'_>) {
     flight.parts -= 1;
-    let mut outcome = status::outcome(status);
+    let mut outcome = nvme_driver::outcome(status);
     let is_ours = part.stage == Stage::Aborted && (status.sct(), status.sc()) == ABORTED && !flight.was_aborted;
     if let Some(bounce) = part.bounce {
         flight.copies -= 1;

@@ -34,7 +34,6 @@ mod ladder;
 mod pins;
 mod queues;
 mod reach;
-mod status;
 mod thread;
 mod zeroer;
 

@@ -15,6 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::flushes::Flushes;
+use crate::nvme::Namespace;
 use crate::uring::Uring;
 
 /// How often, and after which pause, a drive that is in use is tried again: five seconds in all.
@@ -71,6 +72,14 @@ pub enum OpenError {
         /// What was asked for.
         wanted_bytes: u64,
     },
+    /// The kernel passes no NVMe commands on to it.
+    #[error("{} takes no NVMe commands: {why}; remove `nvme_commands` to have block requests", path.display())]
+    NoNvme {
+        /// The character device.
+        path: PathBuf,
+        /// What is in the way.
+        why: String,
+    },
     /// The kernel gives no io_uring.
     #[error("cannot set up io_uring: {source} (Linux 6.1 or later with sysctl kernel.io_uring_disabled=0 is needed)")]
     NoRing {
@@ -103,6 +112,8 @@ pub(crate) struct Opened {
     /// Of a tmpfs: io_uring would have a thread of the kernel's do each read and write.
     pub(crate) in_memory: bool,
     is_loop: bool,
+    /// Where its commands go, if not through the block layer.
+    pub(crate) namespace: Option<Namespace>,
     can_discard: AtomicBool,
     can_zero: AtomicBool,
     pub(crate) flushes: Arc<Flushes>,
@@ -145,6 +156,24 @@ impl UringDrive {
         Ok(Self { opened: Arc::new(Self::examine(path, kind, file, None)?) })
     }
 
+    /// As [`UringDrive::open`], of a block device that is an NVMe drive's namespace, with its character device: it gets
+    /// NVMe commands, past the block layer. The block device stays open, so that nobody else has it.
+    ///
+    /// # Errors
+    /// As there; and [`OpenError::NoNvme`].
+    pub fn open_nvme(path: &Path, character_device: &Path) -> Result<Self, OpenError> {
+        let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
+        let (file, _) = open_or_create(path, Kind::Block, None)?;
+        let mut opened = Self::examine(path, Kind::Block, file, None)?;
+        let stat = statx(&opened.file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).map_err(os("examine"))?;
+        let queue = device_attribute(&stat, "queue").ok_or_else(|| os("find the limits of")(Errno::NOENT))?;
+        let namespace = Namespace::open(character_device, &opened.file, &queue)?;
+        opened.can_discard = AtomicBool::new(namespace.can_discard());
+        opened.can_zero = AtomicBool::new(namespace.can_zero());
+        opened.namespace = Some(namespace);
+        Ok(Self { opened: Arc::new(opened) })
+    }
+
     fn examine(path: &Path, kind: Kind, file: File, wanted_bytes: Option<u64>) -> Result<Opened, OpenError> {
         let os = |action| move |source| OpenError::Os { action, path: path.to_owned(), source };
         let stat = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN)
@@ -180,6 +209,7 @@ impl UringDrive {
             direct: direct.is_some(),
             in_memory,
             is_loop: kind == Kind::Block && device_attribute(&stat, "loop").is_some(),
+            namespace: None,
             can_discard: AtomicBool::new(kind == Kind::File || device_discards(&stat)),
             can_zero: AtomicBool::new(true),
             flushes: Arc::default(),
@@ -189,6 +219,7 @@ impl UringDrive {
 
     /// `hwqs` queues of `depth` commands each, for one poller.
     pub fn open_queues(&self, hwqs: u16, depth: u32) -> Result<Uring, OpenError> {
+        self.opened.namespace.iter().try_for_each(Namespace::try_io)?;
         Uring::new(&self.opened, hwqs, depth)
     }
 
@@ -261,6 +292,7 @@ impl Opened {
             direct: true,
             in_memory: false,
             is_loop: false,
+            namespace: None,
             can_discard: AtomicBool::new(true),
             can_zero: AtomicBool::new(true),
             flushes: Arc::default(),

@@ -5,10 +5,14 @@ use std::os::fd::AsRawFd;
 use guest_memory::{IoBuf, Segment};
 use io_model::{Command, DeviceError, Io, Op, Outcome};
 use io_uring::{opcode, squeue, types};
+use nvme_driver::{Status, outcome};
+use nvme_spec::data::DsmRange;
 use rustix::io::Errno;
 
 use crate::drive::Opened;
 use crate::errno::{device_error, is_lacking, is_transient};
+use crate::kernel_ring::Entry;
+use crate::nvme::{Data, Namespace};
 
 /// Most segments that one readv or writev takes.
 const MAX_IOVECS: usize = 1024;
@@ -22,6 +26,10 @@ const MOST_AT_ONCE_BYTES: u64 = 64 << 10;
 
 /// Retries of a request that is interrupted again and again, before the device counts as gone.
 const MAX_TRIES: u16 = 10_000;
+
+/// How often an NVMe command is sent again that the drive failed without saying that this would be in vain: as often as
+/// the kernel's driver does so for a block device's requests.
+const MAX_NVME_TRIES: u16 = 5;
 
 /// The ring's only registered file.
 const FILE: types::Fixed = types::Fixed(0);
@@ -45,6 +53,13 @@ pub(crate) fn zeroes() -> &'static [u8] {
 pub(crate) struct Iovec {
     base: usize,
     len_bytes: usize,
+}
+
+#[cfg(test)]
+impl Iovec {
+    pub(crate) fn of(base: usize, len_bytes: usize) -> Self {
+        Self { base, len_bytes }
+    }
 }
 
 /// What the kernel does for the command now.
@@ -77,6 +92,10 @@ pub(crate) struct Flight {
     command: Command,
     step: Step,
     done_bytes: u64,
+    /// How much of an NVMe command's data is under way: it moves all of that or fails.
+    piece_bytes: u64,
+    /// What an NVMe command discards: its data.
+    range: DsmRange,
     bounce: Option<IoBuf>,
     tries: u16,
 }
@@ -110,7 +129,16 @@ impl Flight {
             Op::WriteZeroes => Step::WriteZeroes,
             Op::Discard => Step::Punch,
         };
-        Ok(Self { io, command, step, done_bytes: 0, bounce: None, tries: 0 })
+        Ok(Self {
+            io,
+            command,
+            step,
+            done_bytes: 0,
+            piece_bytes: 0,
+            range: DsmRange::default(),
+            bounce: None,
+            tries: 0,
+        })
     }
 
     /// What it was started for.
@@ -162,27 +190,75 @@ impl Flight {
         }
     }
 
-    /// The submission for the current step. It points into guest memory, the bounce buffer and `iovecs`:
-    /// until it completes, the flight must live and `iovecs` stay unchanged.
-    pub(crate) fn entry(&mut self, iovecs: &mut Vec<Iovec>, drive: &Opened) -> squeue::Entry {
+    /// The submission for the current step. It points into guest memory, the bounce buffer, `iovecs` and the flight:
+    /// until it completes, the flight must stay where it is and `iovecs` unchanged.
+    pub(crate) fn entry(&mut self, iovecs: &mut Vec<Iovec>, drive: &Opened) -> Entry {
         let offset_bytes = self.command.offset_bytes + self.done_bytes;
         let left_bytes = self.command.len_bytes - self.done_bytes;
-        match self.step {
+        if let Some(namespace) = &drive.namespace {
+            return self.nvme_entry(iovecs, offset_bytes, left_bytes, namespace, drive);
+        }
+        let entry = match self.step {
             Step::Move => self.move_entry(iovecs, offset_bytes, left_bytes),
-            Step::Bounce => self.bounce_entry(offset_bytes, left_bytes, drive),
+            Step::Bounce => match self.fill_bounce(left_bytes, drive) {
+                Some((data, len_bytes)) => self.plain(data, len_bytes as u32, offset_bytes),
+                None => no_bounce(),
+            },
             Step::WriteZeroes => {
-                iovecs.clear();
-                let whole = (0..left_bytes).step_by(ZEROES_BYTES).take(MAX_IOVECS);
-                iovecs.extend(whole.map(|at| Iovec {
-                    base: (&raw const ZEROES.0).addr(),
-                    len_bytes: (left_bytes - at).min(ZEROES_BYTES as u64) as usize,
-                }));
+                name_zeroes(iovecs, left_bytes);
                 self.vectored(iovecs.as_ptr().cast(), iovecs.len(), offset_bytes)
             }
             Step::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE, offset_bytes, left_bytes),
             Step::Punch => fallocate(libc::FALLOC_FL_PUNCH_HOLE, offset_bytes, left_bytes),
             Step::Sync => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
-        }
+        };
+        Entry::Short(entry)
+    }
+
+    /// The same of an NVMe command, which is kept to what the drive takes at once.
+    fn nvme_entry(
+        &mut self,
+        iovecs: &mut Vec<Iovec>,
+        offset_bytes: u64,
+        left_bytes: u64,
+        namespace: &Namespace,
+        drive: &Opened,
+    ) -> Entry {
+        let (is_write, fua) = (self.command.op != Op::Read, self.command.fua);
+        let piece_bytes = match self.step {
+            Step::Move | Step::Bounce | Step::WriteZeroes => namespace.moved_bytes(left_bytes),
+            Step::ZeroRange => namespace.zeroed_bytes(left_bytes),
+            Step::Punch => namespace.discarded_bytes(left_bytes),
+            Step::Sync => 0,
+        };
+        self.piece_bytes = piece_bytes;
+        let passed = match self.step {
+            Step::Move | Step::WriteZeroes => {
+                if self.step == Step::Move {
+                    iovecs.clear();
+                    iovecs.extend(after(self.io.buf.segments(), self.done_bytes).take(MAX_IOVECS));
+                } else {
+                    name_zeroes(iovecs, piece_bytes);
+                }
+                self.piece_bytes = cut(iovecs, piece_bytes);
+                let data = match iovecs[..] {
+                    [one] => Data::One(one.base),
+                    _ => Data::List(iovecs),
+                };
+                namespace.transfer(is_write, fua, offset_bytes, self.piece_bytes, data)
+            }
+            Step::Bounce => match self.fill_bounce(piece_bytes, drive) {
+                Some((data, len_bytes)) => {
+                    self.piece_bytes = len_bytes;
+                    namespace.transfer(is_write, fua, offset_bytes, len_bytes, Data::One(data.addr()))
+                }
+                None => return Entry::Short(no_bounce()),
+            },
+            Step::ZeroRange => namespace.zeroing(fua, offset_bytes, piece_bytes),
+            Step::Punch => namespace.discard(offset_bytes, piece_bytes, &mut self.range),
+            Step::Sync => namespace.flush(),
+        };
+        Entry::Long(passed.entry())
     }
 
     fn move_entry(&self, iovecs: &mut Vec<Iovec>, offset_bytes: u64, left_bytes: u64) -> squeue::Entry {
@@ -203,17 +279,15 @@ impl Flight {
         }
     }
 
-    fn bounce_entry(&self, offset_bytes: u64, left_bytes: u64, drive: &Opened) -> squeue::Entry {
-        let Some((bounce, [chunk])) = self.bounce.as_ref().map(|bounce| (bounce, bounce.segments())) else {
-            // Not reached: the ring gives a buffer before it asks. It is restricted to other entries, which ends it.
-            return opcode::Nop::new().build();
-        };
-        let len_bytes = left_bytes.min(bounce.len_bytes());
+    /// Puts what is to be written into the bounce buffer; the memory that is moved, and how much of it.
+    fn fill_bounce(&self, left_bytes: u64, drive: &Opened) -> Option<(*mut u8, u64)> {
+        let [chunk] = self.bounce.as_ref()?.segments() else { return None };
+        let len_bytes = left_bytes.min(chunk.len_bytes() as u64);
         if self.command.op == Op::Write {
             drive.count_bounced(len_bytes);
             copy(self.io.buf.segments(), self.done_bytes, chunk, len_bytes, false);
         }
-        self.plain(chunk.as_ptr(), len_bytes as u32, offset_bytes)
+        Some((chunk.as_ptr(), len_bytes))
     }
 
     fn plain(&self, data: *mut u8, len_bytes: u32, offset_bytes: u64) -> squeue::Entry {
@@ -237,11 +311,14 @@ impl Flight {
         if self.command.fua { libc::RWF_DSYNC } else { 0 }
     }
 
-    /// Takes in how the step ended: bytes, or a negative error number.
+    /// Takes in how the step ended: bytes, of an NVMe command its status, or a negative error number.
     pub(crate) fn step_ended(&mut self, result: i32, drive: &Opened) -> Next {
         let Ok(bytes) = u64::try_from(result) else {
             return self.step_failed(Errno::from_raw_os_error(result.saturating_neg()), drive);
         };
+        if drive.namespace.is_some() {
+            return self.nvme_ended(Status(bytes as u16), drive);
+        }
         match self.step {
             Step::Sync | Step::Punch => Next::End(Ok(())),
             Step::ZeroRange if self.command.fua => {
@@ -250,6 +327,21 @@ impl Flight {
             }
             Step::ZeroRange => Next::End(Ok(())),
             Step::Move | Step::Bounce | Step::WriteZeroes => self.moved(bytes, drive),
+        }
+    }
+
+    fn nvme_ended(&mut self, status: Status, drive: &Opened) -> Next {
+        match outcome(status) {
+            Ok(()) if self.step == Step::Sync => Next::End(Ok(())),
+            Ok(()) => self.moved(self.piece_bytes, drive),
+            Err(DeviceError::Unsupported) if matches!(self.step, Step::ZeroRange | Step::Punch) => {
+                self.step_failed(Errno::OPNOTSUPP, drive)
+            }
+            Err(_) if status.0 & Status::DNR == 0 && self.tries < MAX_NVME_TRIES => {
+                self.tries += 1;
+                Next::Again
+            }
+            Err(error) => Next::End(Err(error)),
         }
     }
 
@@ -278,12 +370,12 @@ impl Flight {
             return Next::Again;
         }
         match self.step {
-            Step::ZeroRange if is_lacking(errno) => {
+            Step::ZeroRange if is_lacking(errno) || is_denied(errno, drive) => {
                 drive.never_zero_again();
                 self.step = Step::WriteZeroes;
                 Next::Again
             }
-            Step::Punch if is_lacking(errno) => {
+            Step::Punch if is_lacking(errno) || is_denied(errno, drive) => {
                 drive.never_discard_again();
                 Next::End(Ok(()))
             }
@@ -291,6 +383,40 @@ impl Flight {
             _ => Next::End(Err(device_error(errno))),
         }
     }
+}
+
+/// Whether the kernel does not pass such a command on for us.
+fn is_denied(errno: Errno, drive: &Opened) -> bool {
+    errno == Errno::ACCESS && drive.namespace.is_some()
+}
+
+/// Not reached: the ring gives a buffer before it asks. It is restricted to other entries, which ends it.
+fn no_bounce() -> squeue::Entry {
+    opcode::Nop::new().build()
+}
+
+/// A list of so many bytes of zeros, or as many as one list has.
+fn name_zeroes(iovecs: &mut Vec<Iovec>, len_bytes: u64) {
+    iovecs.clear();
+    iovecs.extend((0..len_bytes).step_by(ZEROES_BYTES).take(MAX_IOVECS).map(|at| Iovec {
+        base: (&raw const ZEROES.0).addr(),
+        len_bytes: (len_bytes - at).min(ZEROES_BYTES as u64) as usize,
+    }));
+}
+
+/// Keeps so many bytes of a list; returns how many it has.
+fn cut(iovecs: &mut Vec<Iovec>, len_bytes: u64) -> u64 {
+    let mut kept_bytes = 0;
+    for at in 0..iovecs.len() {
+        let iovec = &mut iovecs[at];
+        iovec.len_bytes = (iovec.len_bytes as u64).min(len_bytes - kept_bytes) as usize;
+        kept_bytes += iovec.len_bytes as u64;
+        if kept_bytes == len_bytes {
+            iovecs.truncate(at + 1);
+            break;
+        }
+    }
+    kept_bytes
 }
 
 fn is_aligned(buf: &IoBuf, drive: &Opened) -> bool {

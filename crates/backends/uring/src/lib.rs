@@ -7,6 +7,8 @@
 //! - `drive`: opening, and finding out about size, alignment and discard;
 //! - `uring`: the [`Backend`](io_model::Backend): queues, refusals, the bounce buffers that they share;
 //! - `bounces`: those buffers, and who may have one;
+//! - `nvme`: NVMe commands to a drive that the kernel's driver has, past the block layer;
+//! - `kernel_ring`: an io_uring, with entries of the length that its commands take;
 //! - `ring`: one io_uring and the commands in it, which it owns until the kernel is done with them;
 //! - `flight`: one command's way through the kernel, in as many steps as it takes;
 //! - `flushes`: which tenants must learn of a failed flush, which the kernel tells once;
@@ -19,8 +21,8 @@
 //! registered: `docs/decisions/0003-io-uring-buffers.md`. A poller that would rather sleep gets an eventfd
 //! ([`wake_fd`](io_model::Backend::wake_fd)), which costs the kernel a signal per completion from then on.
 //!
-//! A ring is restricted before it runs: to reads, writes, flushes and fallocate, on the drive alone. Entries need no
-//! system call each, so no seccomp filter sees them.
+//! A ring is restricted before it runs: to reads, writes, flushes and fallocate, or to NVMe commands, on the drive
+//! alone. Entries need no system call each, so no seccomp filter sees them.
 //!
 //! Of a file on tmpfs short reads and writes pass the ring by: a system call each, since the kernel would hand each to
 //! a thread of its own. `docs/decisions/0026-io-uring-what-helps.md` has that, and what else was weighed.
@@ -35,6 +37,8 @@ mod drive;
 mod errno;
 mod flight;
 mod flushes;
+mod kernel_ring;
+mod nvme;
 mod ring;
 mod uring;
 mod zero;

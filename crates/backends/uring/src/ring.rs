@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use io_model::{DeviceError, Done, Io, Outcome};
 use io_uring::register::Restriction;
-use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
+use io_uring::{Submitter, opcode, squeue};
 use rustix::io::Errno;
 
 use crate::bounces::Bounces;
@@ -14,6 +14,7 @@ use crate::drive::{OpenError, Opened};
 use crate::errno::is_transient;
 use crate::flight::{Flight, Iovec, Next};
 use crate::flushes::Writers;
+use crate::kernel_ring::KernelRing;
 
 /// Most entries that the kernel gives a ring.
 const MAX_ENTRIES: u32 = 32_768;
@@ -35,7 +36,7 @@ struct Slot {
 /// A ring. It owns a command's buffers from submission until the kernel is done with them.
 pub(crate) struct Ring {
     drive: Arc<Opened>,
-    uring: IoUring,
+    uring: KernelRing,
     slots: Vec<Slot>,
     free: Vec<u32>,
     writers: Writers,
@@ -56,18 +57,13 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(drive: &Arc<Opened>, depth: u32) -> Result<Self, OpenError> {
         let no_ring = |source| OpenError::NoRing { source };
-        let uring = IoUring::builder()
-            .setup_clamp()
-            .setup_submit_all()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            // The ring belongs to the thread that enables it: the poller, which may not be the one that opens it.
-            .setup_r_disabled()
-            .build(depth.clamp(1, MAX_ENTRIES))
-            .map_err(no_ring)?;
-        uring.submitter().register_files(&[drive.file.as_raw_fd()]).map_err(no_ring)?;
-        restrict(&uring).map_err(no_ring)?;
+        let namespace = drive.namespace.as_ref();
+        let uring = KernelRing::new(depth.clamp(1, MAX_ENTRIES), namespace.is_some()).map_err(no_ring)?;
+        // The block device's too: whoever has it for himself does so until the last command is over.
+        let files: Vec<_> =
+            std::iter::once(&drive.file).chain(namespace.map(|it| &it.file)).map(AsRawFd::as_raw_fd).collect();
+        uring.submitter().register_files(&files).map_err(no_ring)?;
+        restrict(&uring.submitter(), namespace.is_some()).map_err(no_ring)?;
         Ok(Self {
             drive: Arc::clone(drive),
             uring,
@@ -120,9 +116,9 @@ impl Ring {
         }
         let entry = flight.entry(iovecs, &self.drive).user_data(u64::from(index));
         // SAFETY: what the entry points to is guest memory and bounce memory pinned by the flight, the flight's
-        // segment list, and the slot's iovecs. The slot keeps all of them, unmoved and unchanged, until the
+        // segment list and range, and the slot's iovecs. The slot keeps all of them, unmoved and unchanged, until the
         // completion arrives; `drop` waits for that or leaks them.
-        if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+        if unsafe { self.uring.push(&entry) } {
             self.queued.push_back(index);
         } else {
             self.waiting.push_back(index);
@@ -184,14 +180,14 @@ impl Ring {
         if self.in_kernel == 0 {
             return;
         }
-        if self.uring.submission().taskrun() {
+        if self.uring.taskrun() {
             // An error leaves the flag set: the next poll tries again.
-            let _ = self.enter_completions(0);
+            let _ = self.uring.enter_completions(0);
         }
-        while let Some(entry) = self.next_completion() {
-            let index = entry.user_data() as u32;
+        while let Some((user_data, result)) = self.next_completion() {
+            let index = user_data as u32;
             let Some(Slot { flight: Some(flight), .. }) = self.slots.get_mut(index as usize) else { continue };
-            match flight.step_ended(entry.result(), &self.drive) {
+            match flight.step_ended(result, &self.drive) {
                 Next::Again if !self.broken => self.again.push(index),
                 Next::Again => self.end(index, Err(DeviceError::Gone), bounces, ended),
                 Next::End(outcome) => self.end(index, outcome, bounces, ended),
@@ -202,30 +198,24 @@ impl Ring {
         }
     }
 
-    fn next_completion(&mut self) -> Option<cqueue::Entry> {
-        let entry = self.uring.completion().next();
-        self.in_kernel -= u32::from(entry.is_some());
-        entry
-    }
-
-    /// Lets the kernel post completions, and waits for `at_least` of them. Submits nothing.
-    fn enter_completions(&mut self, at_least: u32) -> std::io::Result<usize> {
-        // SAFETY: no signal mask is passed, nothing is submitted.
-        unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, at_least, EnterFlags::GETEVENTS.bits(), None) }
+    fn next_completion(&mut self) -> Option<(u64, i32)> {
+        let completion = self.uring.next();
+        self.in_kernel -= u32::from(completion.is_some());
+        completion
     }
 
     /// Waits until the kernel is done with every buffer. `false`: that can't be known.
     fn drain(&mut self) -> bool {
         loop {
-            while let Some(entry) = self.next_completion() {
-                if let Some(slot) = self.slots.get_mut(entry.user_data() as usize) {
+            while let Some((user_data, _)) = self.next_completion() {
+                if let Some(slot) = self.slots.get_mut(user_data as usize) {
                     slot.flight = None;
                 }
             }
             if self.in_kernel == 0 {
                 return true;
             }
-            if let Err(error) = self.enter_completions(1)
+            if let Err(error) = self.uring.enter_completions(1)
                 && !may_retry(&error)
             {
                 return false;
@@ -246,10 +236,10 @@ impl Drop for Ring {
     }
 }
 
-/// From its start on the ring does nothing but I/O on the one file that was registered, and nothing gives it another:
-/// what a ring does no seccomp filter sees.
-fn restrict(uring: &IoUring) -> std::io::Result<()> {
-    let opcodes = [
+/// From its start on the ring does nothing but I/O on the one drive that was registered, and nothing gives it another:
+/// what a ring does no seccomp filter sees. Which NVMe commands it may send is decided by the kernel.
+fn restrict(submitter: &Submitter<'_>, sends_nvme: bool) -> std::io::Result<()> {
+    let of_files: &[u8] = &[
         opcode::Read::CODE,
         opcode::Write::CODE,
         opcode::Readv::CODE,
@@ -257,11 +247,13 @@ fn restrict(uring: &IoUring) -> std::io::Result<()> {
         opcode::Fsync::CODE,
         opcode::Fallocate::CODE,
     ];
+    let opcodes = if sends_nvme { &[opcode::UringCmd80::CODE] } else { of_files };
     let registered_only = squeue::Flags::FIXED_FILE.bits();
     let flags = [Restriction::sqe_flags_allowed(registered_only), Restriction::sqe_flags_required(registered_only)];
     let registrations = [IORING_REGISTER_EVENTFD, IORING_UNREGISTER_FILES].map(Restriction::register_op);
-    let mut all: Vec<_> = opcodes.map(Restriction::sqe_op).into_iter().chain(flags).chain(registrations).collect();
-    uring.submitter().register_restrictions(&mut all)
+    let opcodes = opcodes.iter().copied().map(Restriction::sqe_op);
+    let mut all: Vec<_> = opcodes.chain(flags).chain(registrations).collect();
+    submitter.register_restrictions(&mut all)
 }
 
 fn may_retry(error: &std::io::Error) -> bool {

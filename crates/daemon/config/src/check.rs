@@ -387,6 +387,10 @@ fn read_backend(
         section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
     }
     let memory_backed = or(sink, section, "memory_backed", true, boolean);
+    if !matches!(word, BackendWord::Block) {
+        section.forbid(sink, "nvme_commands", "only a block device gets them through the kernel", "remove it");
+    }
+    let nvme_commands = or(sink, section, "nvme_commands", false, boolean);
     let create = or(sink, section, "create", false, boolean);
     let needs_size = !has_layout(Some(word)) || create == Some(true);
     if needs_size && section.lacks("size") {
@@ -396,7 +400,7 @@ fn read_backend(
     }
     match word {
         BackendWord::File => Some(Backend::File { path: path?, create: create? }),
-        BackendWord::Block => Some(Backend::Block { path: path? }),
+        BackendWord::Block => Some(Backend::Block { path: path?, nvme_commands: nvme_commands? }),
         BackendWord::Nvme => nvme,
         BackendWord::Memory => Some(Backend::Memory),
         BackendWord::Null => Some(Backend::Null),

@@ -120,6 +120,8 @@ pub enum Backend {
     Block {
         /// Absolute.
         path: PathBuf,
+        /// It gets NVMe commands, through the [character device](crate::nvme_character_device) of its namespace.
+        nvme_commands: bool,
     },
     /// An NVMe drive without the kernel, through VFIO.
     Nvme {
@@ -431,7 +433,7 @@ impl Backend {
     /// The file or block device, where there is one: only such a drive outlives the daemon.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::File { path, .. } | Self::Block { path } => Some(path),
+            Self::File { path, .. } | Self::Block { path, .. } => Some(path),
             Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
         }
     }

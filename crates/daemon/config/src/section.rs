@@ -70,6 +70,7 @@ pub(crate) const DEVICE: &[&str] = &[
     "layout_file",
     "wipe",
     "memory_backed",
+    "nvme_commands",
     "address",
     "nsid",
     "command_timeout",

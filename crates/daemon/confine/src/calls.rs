@@ -214,6 +214,9 @@ const POLLER: &[Call] = &[
     any(SYS_pwritev2),
 ];
 
+/// `_IOWR('N', 0x43, struct nvme_passthru_cmd)` (linux/nvme_ioctl.h), which the C library does not name.
+const NVME_IOCTL_IO_CMD: u64 = 0xc048_4e43;
+
 /// Queues are opened, with their rings and memory, and devices made.
 const OWNER: &[Call] = &[
     any(SYS_io_uring_setup),
@@ -224,6 +227,8 @@ const OWNER: &[Call] = &[
     any(SYS_fgetxattr),
     (SYS_ioctl, &[(1, Eq, BLKSSZGET)]),
     (SYS_ioctl, &[(1, Eq, BLKPBSZGET)]),
+    // Of one that gets NVMe commands: whether it takes them from us.
+    (SYS_ioctl, &[(1, Eq, NVME_IOCTL_IO_CMD)]),
 ];
 
 /// Of clients that are waited for together.

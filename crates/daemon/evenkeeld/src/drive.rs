@@ -298,7 +298,10 @@ pub fn open_configured(config: &Config, profile: &Profile, size_bytes: u64) -> R
             Box::new(ModelDrive::over_memory(profile.clone(), size_bytes).map_err(|error| config.no_memory(error))?)
         }
         config::Backend::File { path, .. } => Box::new(UringDrive::open(path, Kind::File, None)?),
-        config::Backend::Block { path } => Box::new(UringDrive::open(path, Kind::Block, None)?),
+        config::Backend::Block { path, nvme_commands: false } => Box::new(UringDrive::open(path, Kind::Block, None)?),
+        config::Backend::Block { path, nvme_commands: true } => {
+            Box::new(UringDrive::open_nvme(path, &config::nvme_character_device(path)?)?)
+        }
         config::Backend::Nvme { address, nsid, command_timeout } => {
             Box::new(nvme_drive::open(&config.device.name, address, *nsid, *command_timeout)?)
         }
@@ -323,7 +326,7 @@ pub fn open_over(config: &Config, profile: &Profile, size_bytes: u64, opened: Ha
     let over = |file: File, path: &Path, kind| Ok(Box::new(UringDrive::over(file, path, kind)?) as Box<dyn AnyDrive>);
     match (&config.device.backend, opened) {
         (config::Backend::File { path, .. }, HandedIn::File(file)) => over(file, path, Kind::File),
-        (config::Backend::Block { path }, HandedIn::File(file)) => over(file, path, Kind::Block),
+        (config::Backend::Block { path, .. }, HandedIn::File(file)) => over(file, path, Kind::Block),
         (config::Backend::Nvme { .. }, HandedIn::Nvme(opened)) => Ok(Box::new(opened.drive)),
         _ => open_configured(config, profile, size_bytes),
     }

@@ -69,7 +69,7 @@ impl Target {
         };
         let bytes = size_bytes.unwrap_or_default();
         let target = match &config.device.backend {
-            config::Backend::File { path, .. } | config::Backend::Block { path } => {
+            config::Backend::File { path, .. } | config::Backend::Block { path, .. } => {
                 Self::of_path(path)?.limited(size_bytes, &config.device.section())?
             }
             config::Backend::Nvme { address, nsid, command_timeout } => {

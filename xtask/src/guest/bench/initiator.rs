@@ -1,4 +1,5 @@
-//! What a poller pays for a command to one NVMe drive, through the kernel's driver and io_uring, and without either.
+//! What a poller pays for a command to one NVMe drive: through the kernel's driver and io_uring, as a block request or
+//! as an NVMe command, and without either.
 //!
 //! The drive is QEMU's, behind an emulated IOMMU, in one guest: it is the kernel's and ours by turns. Where the guest
 //! is emulated too, its nanoseconds are none of a processor's, and only the ratio says something.
@@ -15,6 +16,7 @@ use crate::guest::qemu::{Accel, Guest};
 
 const ADDRESS: &str = "0000:00:04.0";
 const DISK: &str = "/dev/nvme0n1";
+const CHARACTER_DEVICE: &str = "/dev/ng0n1";
 const PROGRAM: &str = "drive_cost";
 const DRIVE_MIB: u64 = 64;
 const TURNS: u32 = 3;
@@ -50,7 +52,10 @@ impl Cost {
 struct Row {
     bytes: u64,
     depth: u64,
+    /// Block requests.
     kernel: Cost,
+    /// NVMe commands.
+    passed: Cost,
     ours: Cost,
 }
 
@@ -67,17 +72,20 @@ pub fn measure(bench: &Bench) -> Result<serde_json::Value> {
 }
 
 fn take_turns(guest: &mut Guest) -> Result<Vec<Row>> {
-    let (mut kernel, mut ours) = (BTreeMap::new(), BTreeMap::new());
+    let (mut kernel, mut passed, mut ours) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for _ in 0..TURNS {
         guest.wait_for("the kernel's disk", &format!("test -b {DISK}"))?;
         read_turn(&guest.run_within(&format!("{PROGRAM} block {DISK}"), PROGRAM_LIMIT)?, &mut kernel)?;
+        let ng = format!("{PROGRAM} ng {DISK} {CHARACTER_DEVICE}");
+        read_turn(&guest.run_within(&ng, PROGRAM_LIMIT)?, &mut passed)?;
         guest.evenkeel(&format!("drive claim {ADDRESS}"))?;
         read_turn(&guest.run_within(&format!("{PROGRAM} nvme {ADDRESS}"), PROGRAM_LIMIT)?, &mut ours)?;
         guest.evenkeel(&format!("drive release {ADDRESS}"))?;
     }
     let row = |(&(bytes, depth), turns): (&Shape, &Turns)| {
-        let ours = Cost::of(ours.get(&(bytes, depth)).context("a shape was not measured")?)?;
-        Ok(Row { bytes, depth, kernel: Cost::of(turns)?, ours })
+        let cost =
+            |turns: &BTreeMap<Shape, Turns>| Cost::of(turns.get(&(bytes, depth)).context("a shape was not measured")?);
+        Ok(Row { bytes, depth, kernel: Cost::of(turns)?, passed: cost(&passed)?, ours: cost(&ours)? })
     };
     kernel.iter().map(row).collect()
 }
@@ -96,16 +104,17 @@ fn read_turn(text: &str, shapes: &mut BTreeMap<Shape, Turns>) -> Result<()> {
 
 fn print(rows: &[Row]) {
     println!("ns per read, medians of {TURNS} turns; interrupts, which only the kernel's side takes, are not counted");
-    println!("{:>14}{:^28}{:^28}", "", "backend = \"block\"", "backend = \"nvme\"");
-    println!(
-        "{:>8}{:>6}{:>10}{:>8}{:>10}{:>10}{:>8}{:>10}{:>8}",
-        "bytes", "depth", "submit", "reap", "both", "submit", "reap", "both", "ratio"
-    );
-    for Row { bytes, depth, kernel, ours } in rows {
+    println!("{:>14}{:^28}{:^28}{:^28}", "", "backend = \"block\"", "nvme_commands = true", "backend = \"nvme\"");
+    print!("{:>8}{:>6}", "bytes", "depth");
+    for _ in 0..3 {
+        print!("{:>10}{:>8}{:>10}", "submit", "reap", "both");
+    }
+    println!("   block / the others");
+    for Row { bytes, depth, kernel, passed, ours } in rows {
         print!("{bytes:>8}{depth:>6}");
-        for cost in [kernel, ours] {
+        for cost in [kernel, passed, ours] {
             print!("{:>10.0}{:>8.0}{:>10.0}", cost.submit_ns, cost.reap_ns, cost.sum_ns());
         }
-        println!("{:>6.1} ×", kernel.sum_ns() / ours.sum_ns());
+        println!("{:>6.1} ×{:>6.1} ×", kernel.sum_ns() / passed.sum_ns(), kernel.sum_ns() / ours.sum_ns());
     }
 }

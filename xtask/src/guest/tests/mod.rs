@@ -10,6 +10,7 @@ mod ext4;
 mod hotplug;
 mod hybrid;
 mod namespaces;
+mod nvme_commands;
 mod nvme_drive;
 mod online;
 mod package;
@@ -69,6 +70,7 @@ pub const ALL: &[Test] = &[
     test("nvme-drive-without-the-kernel", nvme_drive::served_without_the_kernel),
     test("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
     test("nvme-drive-behind-two-controllers", nvme_drive::two_controllers),
+    test("nvme-commands-past-the-block-layer", nvme_commands::past_the_block_layer),
     test("nvme-drive-calibrated", nvme_drive::calibrated),
     test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),

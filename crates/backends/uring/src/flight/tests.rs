@@ -160,3 +160,79 @@ fn errors_reach_the_command() {
         assert_eq!(step(&mut flight, &drive, -errno), Next::End(Err(error)));
     }
 }
+
+/// A drive that gets NVMe commands.
+fn passing() -> Opened {
+    let mut drive = Opened::pretended();
+    drive.namespace = Some(Namespace::pretended());
+    drive
+}
+
+const OK: i32 = 0;
+
+fn failed(status: Status) -> i32 {
+    i32::from(status.0)
+}
+
+#[test]
+fn nvme_commands_are_as_long_as_the_drive_takes_them() {
+    let (drive, memory) = (passing(), memory());
+    let pieces = [(0, 4096), (8192, 12_288), (32_768, 4096)];
+    let mut flight = start(&drive, command(Op::Read, 4096, 20_480), buf(&memory, &pieces)).unwrap();
+    let mut iovecs = Vec::new();
+    let mut lengths = Vec::new();
+    loop {
+        assert!(matches!(flight.entry(&mut iovecs, &drive), Entry::Long(_)));
+        lengths.push(iovecs.iter().map(|iovec| iovec.len_bytes).collect::<Vec<_>>());
+        match flight.step_ended(OK, &drive) {
+            Next::Again => {}
+            Next::End(outcome) => break assert_eq!(outcome, Ok(())),
+        }
+    }
+    assert_eq!(lengths, [vec![4096, 4096], vec![8192], vec![4096]]);
+
+    for (op, commands) in [(Op::WriteZeroes, 3), (Op::Discard, 2)] {
+        let mut flight = start(&drive, command(op, 0, 48 << 10), IoBuf::default()).unwrap();
+        (1..commands).for_each(|_| assert_eq!(step(&mut flight, &drive, OK), Next::Again));
+        assert_eq!(step(&mut flight, &drive, OK), Next::End(Ok(())), "{op:?}");
+    }
+    let mut flight =
+        Flight::start(Io { tag: 7, command: Place::whole_drive(TenantId(0)).flush(), buf: IoBuf::default() }, &drive)
+            .unwrap();
+    assert_eq!(step(&mut flight, &drive, OK), Next::End(Ok(())));
+}
+
+#[test]
+fn what_the_drive_says_is_what_the_tenant_is_told() {
+    let (drive, memory) = (passing(), memory());
+    let write = || start(&drive, command(Op::Write, 0, 512), buf(&memory, &[(0, 512)])).unwrap();
+    for (result, error) in [
+        (failed(Status::UNRECOVERED_READ.dnr()), DeviceError::Medium),
+        (failed(Status::CAPACITY_EXCEEDED.dnr()), DeviceError::NoSpace),
+        (failed(Status::NAMESPACE_WRITE_PROTECTED.dnr()), DeviceError::Unsupported),
+        (-libc::ENODEV, DeviceError::Gone),
+    ] {
+        assert_eq!(step(&mut write(), &drive, result), Next::End(Err(error)));
+    }
+    // Who does not say that it is in vain is asked again.
+    let mut flight = write();
+    for _ in 0..MAX_NVME_TRIES {
+        assert_eq!(step(&mut flight, &drive, failed(Status::NAMESPACE_NOT_READY)), Next::Again);
+    }
+    let ended = step(&mut flight, &drive, failed(Status::NAMESPACE_NOT_READY));
+    assert_eq!(ended, Next::End(Err(DeviceError::Gone)));
+}
+
+#[test]
+fn a_drive_without_write_zeroes_or_deallocation_is_asked_once() {
+    for result in [failed(Status::INVALID_OPCODE.dnr()), -libc::EACCES] {
+        let drive = passing();
+        let mut flight = start(&drive, command(Op::WriteZeroes, 0, 12 << 10), IoBuf::default()).unwrap();
+        assert_eq!(step(&mut flight, &drive, result), Next::Again);
+        assert_eq!(flight.step, Step::WriteZeroes);
+        assert_eq!([OK, OK].map(|ok| step(&mut flight, &drive, ok)), [Next::Again, Next::End(Ok(()))]);
+        let mut flight = start(&drive, command(Op::Discard, 0, 4096), IoBuf::default()).unwrap();
+        assert_eq!(step(&mut flight, &drive, result), Next::End(Ok(())));
+        assert!(!drive.can_zero() && !drive.can_discard());
+    }
+}

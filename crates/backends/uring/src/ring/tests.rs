@@ -4,13 +4,14 @@ use io_uring::types::{Fd, Fixed};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::*;
+use crate::kernel_ring::Entry;
 
 /// How the kernel answers an entry on a ring that runs.
 fn outcome(ring: &mut Ring, entry: &squeue::Entry) -> Result<i32, Errno> {
     // SAFETY: no entry of these tests points to memory that dies before it completes.
-    unsafe { ring.uring.submission().push(entry).unwrap() };
-    ring.uring.submit_and_wait(1).unwrap();
-    let result = ring.uring.completion().next().unwrap().result();
+    assert!(unsafe { ring.uring.push(&Entry::Short(entry.clone())) });
+    ring.uring.submitter().submit_and_wait(1).unwrap();
+    let (_, result) = ring.uring.next().unwrap();
     if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(result) }
 }
 

@@ -1,6 +1,7 @@
 //! Checks that look at the machine, and change nothing.
 
 mod accounts;
+mod block;
 mod directories;
 mod image_id;
 pub mod in_use;
@@ -21,6 +22,7 @@ use rustix::fs::{Access, OFlags, access};
 
 pub use self::accounts::Identity;
 use self::accounts::owners;
+pub use self::block::nvme_character_device;
 use self::directories::open_safe;
 use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
@@ -114,7 +116,7 @@ impl Config {
         self.tell_uses(&mut sink, &mut warnings, &uses);
         let found = match &self.device.backend {
             Backend::File { path, create } => self.check_file(&mut sink, path, *create),
-            Backend::Block { path } => self.check_block(&mut sink, path, &uses),
+            Backend::Block { path, nvme_commands } => self.check_block(&mut sink, path, *nvme_commands, &uses),
             Backend::Nvme { address, nsid, .. } => self.check_nvme(&mut sink, &mut warnings, address, *nsid),
             Backend::Memory | Backend::Null | Backend::Model { .. } => Some(Found {
                 path: PathBuf::from(self.device.backend.name()),
@@ -362,47 +364,6 @@ impl Config {
             to_create: true,
             holds_data: false,
         })
-    }
-
-    fn check_block(&self, sink: &mut Sink<'_>, path: &Path, uses: &[InUse]) -> Option<Found> {
-        let mark = self.marks.path.as_ref();
-        let metadata = match path.metadata() {
-            Ok(metadata) => metadata,
-            Err(e) => {
-                sink.maybe_at(mark, format!("can't look at {}: {e}", path.display()), "`lsblk -p` lists the drives");
-                return None;
-            }
-        };
-        if !metadata.file_type().is_block_device() {
-            let remedy = if metadata.is_file() { "write backend = \"file\"" } else { "`lsblk -p` lists the drives" };
-            sink.maybe_at(mark, format!("{} is {}", path.display(), kind_of(&metadata)), remedy);
-            return None;
-        }
-        let canonical = self.accessible(sink, path)?;
-        let sys = sys_of(&metadata);
-        let locked = uses.contains(&InUse::Locked);
-        if uses.len() > usize::from(locked) {
-            return None;
-        }
-        // O_EXCL without O_CREAT: the kernel refuses while the drive is claimed (open(2)).
-        let flags = if locked { OFlags::empty() } else { OFlags::EXCL };
-        let drive = match open_unclaimed(path, flags) {
-            Ok(drive) => drive,
-            Err(e) => {
-                let what = format!("can't have {} for ourselves: {e}", path.display());
-                sink.maybe_at(mark, what, "`lsblk` shows what uses it (LVM, RAID, a mount elsewhere)");
-                return None;
-            }
-        };
-        let (len_bytes, holds_data) = match look_at(drive) {
-            Ok(found) => found,
-            Err(e) => {
-                sink.maybe_at(mark, format!("can't read {}: {e}", path.display()), "check the drive (`dmesg`)");
-                return None;
-            }
-        };
-        let marks = ImageMarks { id: id_at(&sys), start: None };
-        Some(Found { path: canonical, marks, len_bytes, to_create: false, holds_data })
     }
 
     /// The path without links, if we may read and write there.

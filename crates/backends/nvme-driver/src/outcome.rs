@@ -7,7 +7,7 @@ use nvme_spec::Status;
 const MEDIA: u8 = 2;
 
 /// The outcome of a completion.
-pub(crate) fn outcome(status: Status) -> Outcome {
+pub fn outcome(status: Status) -> Outcome {
     if status.is_success() {
         return Ok(());
     }
