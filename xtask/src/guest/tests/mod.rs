@@ -71,6 +71,7 @@ pub const ALL: &[Test] = &[
     test("nvme-drive-of-two-namespaces", nvme_drive::second_namespace),
     test("nvme-drive-behind-two-controllers", nvme_drive::two_controllers),
     test("nvme-commands-past-the-block-layer", nvme_commands::past_the_block_layer),
+    test("nvme-commands-that-fail", nvme_commands::what_goes_wrong),
     test("nvme-drive-calibrated", nvme_drive::calibrated),
     test("nvme-drive-unplugged-and-plugged-again", hotplug::unplugged_and_plugged_again),
     test("nvme-drive-late-and-wrong", hotplug::late_and_wrong),

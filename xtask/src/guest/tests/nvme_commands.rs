@@ -1,10 +1,13 @@
 //! A drive that stays with the kernel's driver and gets NVMe commands past the block layer.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 
+use crate::guest::daemon::make_image;
 use crate::guest::inside::{Inside, PROGRAM_LIMIT, UBLK_MODULES};
 use crate::guest::lab::Lab;
-use crate::guest::qemu::Guest;
+use crate::guest::qemu::{Disk, Guest, PORTS};
 
 const DRIVE_MIB: u64 = 192;
 /// Where the block device's disk lies.
@@ -12,6 +15,11 @@ const RAW_AT_MIB: u64 = 64;
 const RAW: &str = "/dev/evenkeel/raw";
 const FIO: &str = "fio --name=v --ioengine=libaio --direct=1 --iodepth=8 --verify=crc32c --verify_fatal=1 \
                    --verify_state_save=0 --output-format=terse";
+
+/// QEMU's name for a drive that can be unplugged.
+const ID: &str = "hot0";
+/// Beyond what is read before a drive is served, and what the tests write.
+const BAD_SECTOR: u64 = (24 << 20) / 512;
 
 /// Data of all kinds of tenants, of blocks of 512 bytes and of 4 KiB, over a kill; discards, zeroing, flushes, wiping.
 pub fn past_the_block_layer(lab: &mut Lab) -> Result<()> {
@@ -134,5 +142,60 @@ fn wipe(guest: &mut Guest) -> Result<()> {
     guest.ask_daemon("disk delete old --yes --wait")?;
     let log = guest.run("cat /run/daemon.out")?;
     ensure!(!log.contains("does not make zeros"), "the drive's Write Zeroes is not believed: {log}");
+    Ok(())
+}
+
+/// A sector that can't be read is that read's error; a drive with commands of a dead daemon is nobody's; one that is
+/// unplugged fails what is sent to it, and the daemon serves the others.
+pub fn what_goes_wrong(lab: &mut Lab) -> Result<()> {
+    let guest = Inside::new("nvme-commands-fail").modules(&UBLK_MODULES);
+    let image = lab.dir().join("nvme-commands-fail.img");
+    let Some(mut guest) = guest.boot(lab)? else { return Ok(()) };
+    make_image(&image, DRIVE_MIB)?;
+    go_wrong(&mut guest, &image).with_context(|| format!("{}\n{}", guest.daemon_log(), guest.logs()))
+}
+
+fn go_wrong(guest: &mut Guest, image: &Path) -> Result<()> {
+    let disk = Disk::QemuNvme(image.to_owned());
+    guest.monitor()?.with_bad_sector(BAD_SECTOR).plug(&disk, ID, PORTS[0])?;
+    guest.wait_for("the kernel's disk", "test -b /dev/nvme0n1")?;
+    let tenant = |name: &str, drive: &str, rest: &str| {
+        format!("[[tenant]]\nname = \"{name}\"\nsize = \"32MiB\"\ndrive = \"{drive}\"\n{rest}")
+    };
+    guest.serve(&format!(
+        "[[drive]]\nname = \"calm\"\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+         [[drive]]\nname = \"fast\"\nbackend = \"block\"\npath = \"/dev/nvme0n1\"\nnvme_commands = true\n\
+         [policy]\nname = \"passthrough\"\n{}{}{}",
+        tenant("other", "calm", ""),
+        tenant("db", "fast", "offset = \"0\"\n"),
+        tenant("raw", "fast", "frontend = \"ublk\"\nqueues = 1\nqueue_depth = 32\n"),
+    ))?;
+    guest.wait_for("the block device", &format!("test -b {RAW}"))?;
+    guest.verify_tenant("db")?;
+    let told = guest.attempt_evenkeel("load /run/ek/db --rw read --bs 64k --iodepth 1 --size 32m --json")?;
+    ensure!(told.code != 0, "a bad sector is read: {told:?}");
+    guest.verify_tenant("db")?;
+
+    // One command a second: most of what the daemon sent is under way when it is killed.
+    guest.monitor()?.throttle(ID, 1)?;
+    let fio = "fio --name=w --ioengine=libaio --direct=1 --rw=randwrite --bs=4k --iodepth=16 --size=128k";
+    guest.start_job("fio", &format!("{fio} --filename={RAW} --output-format=terse"), PROGRAM_LIMIT)?;
+    let device = format!("/sys/block/$(basename $(readlink {RAW}))");
+    let written = format!("$(awk '{{print $5}}' {device}/stat)");
+    let before = guest.run(&format!("echo {written}"))?;
+    guest.wait_for("writes", &format!("test {written} -gt {}", before.trim()))?;
+    guest.end_daemon("KILL")?;
+    guest.run("! /usr/sbin/mke2fs -q -F /dev/nvme0n1").context("the drive of a killed daemon is free too soon")?;
+    guest.monitor()?.throttle(ID, 0)?;
+    guest.serve_again()?;
+    let told = guest.finish_job("fio", PROGRAM_LIMIT)?;
+    ensure!(told.code == 0, "fio over a kill: {told:?}");
+
+    guest.monitor()?.unplug(&disk, ID)?;
+    let told = guest.attempt_evenkeel("load /run/ek/db --rw read --bs 4k --iodepth 1 --size 4m --json")?;
+    ensure!(told.code != 0, "a drive that is away is read: {told:?}");
+    guest.verify_tenant("other")?;
+    let ended = guest.end_daemon("TERM")?;
+    ensure!(!ended.text.contains("panicked"), "{ended:?}");
     Ok(())
 }
