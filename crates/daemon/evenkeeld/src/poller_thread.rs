@@ -35,6 +35,10 @@ const MESSAGES_PER_LOOK: u32 = 16;
 /// fast drive takes.
 const LOOKS_IN_VAIN: Nanos = Nanos(10_000);
 
+/// With no more commands in flight than this, threads of the host that do them get the CPU at once: looking on would
+/// take longer than they do.
+const FEW_IN_FLIGHT: u32 = 4;
+
 /// How it gives way: as short a sleep as there is. It does not call `sched_yield`: pollers that do so in turn keep a
 /// kernel's own threads waiting, Linux 6.18's read-copy-update for up to a minute, and with it whoever closes a file.
 const NAP: Duration = Duration::from_micros(1);
@@ -379,7 +383,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         let quiet = now - self.poller.last_progress();
         let idle = quiet > self.behaviour.idle_after;
         // Who looks on may keep the very CPU that the drive waits for.
-        let gives_way = self.drive_on_cpus && self.poller.inflight() > 0 && quiet > LOOKS_IN_VAIN;
+        let gives_way = self.drive_on_cpus && gives_way(self.poller.inflight(), quiet);
         self.unsettled.is_empty()
             && self.wakes_in_time()
             && match self.behaviour.mode {
@@ -482,6 +486,15 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
     }
 }
 
+/// Whether a poller whose drive needs a CPU sleeps now, `quiet` after anything moved.
+fn gives_way(in_flight: u32, quiet: Nanos) -> bool {
+    match in_flight {
+        0 => false,
+        1..=FEW_IN_FLIGHT => true,
+        _ => quiet > LOOKS_IN_VAIN,
+    }
+}
+
 fn pin(cpu: u32) {
     let pinned = if (cpu as usize) < CpuSet::MAX_CPU {
         let mut set = CpuSet::new();
@@ -493,5 +506,18 @@ fn pin(cpu: u32) {
     if let Err(errno) = pinned {
         // Not eprintln: it panics where standard error can't be written.
         let _ = writeln!(std::io::stderr(), "evenkeeld: can't run a poller on CPU {cpu}: {errno}; it runs anywhere");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_the_host_get_the_cpu_at_once_for_few_commands() {
+        let just_over = LOOKS_IN_VAIN + Nanos(1);
+        assert!(!gives_way(0, just_over), "whether an idle poller sleeps is its mode's");
+        assert!(gives_way(1, Nanos(0)) && gives_way(FEW_IN_FLIGHT, Nanos(0)));
+        assert!(!gives_way(FEW_IN_FLIGHT + 1, LOOKS_IN_VAIN) && gives_way(FEW_IN_FLIGHT + 1, just_over));
     }
 }
