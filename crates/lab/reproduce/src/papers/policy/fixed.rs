@@ -2,16 +2,21 @@
 
 use io_model::{HwqId, Nanos, Op, VqId};
 use policy::{ConfigError, K2, K2Config, Next, Policy, PollerShape, TenantReport, TenantSlot, Terms, VqSlot};
+use sim::{Report, Scenario};
+
+/// Plays a scenario with that cap at each poller.
+pub fn play(scenario: &Scenario, max_in_flight: u32) -> Result<Report, String> {
+    let report = sim::run_with(scenario, &mut |shape| Ok(FixedCap::new(max_in_flight, shape)?));
+    report.map_err(|error| error.to_string())
+}
 
 /// So many commands with the drive for each poller by itself, promised ones first. Where promised tenants have pollers
 /// of their own it is the others' commands that are capped: K2 as it is would part the cap among all pollers, and one
 /// that leaves nothing to the others would keep a promise, too.
-pub struct FixedCap(K2);
+struct FixedCap(K2);
 
 impl FixedCap {
-    /// # Errors
-    /// A cap of nothing.
-    pub fn new(max_in_flight: u32, shape: &PollerShape) -> Result<Self, ConfigError> {
+    fn new(max_in_flight: u32, shape: &PollerShape) -> Result<Self, ConfigError> {
         Ok(Self(K2::new(&K2Config { max_in_flight }, shape)?))
     }
 }

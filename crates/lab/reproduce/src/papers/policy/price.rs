@@ -6,8 +6,7 @@ use sim::Report;
 
 use super::cases::{self, Case, Group, WARMUP_FIXED};
 use super::contenders::{Contender, LPNS, OTHERS, OURS};
-use super::fixed::FixedCap;
-use super::{some, standing};
+use super::{fixed, some, standing};
 use crate::paper::Paper;
 use crate::report::{Figure, Row};
 use crate::runner::{Context, Error};
@@ -189,10 +188,7 @@ fn run(case: &Case, context: &Context<'_>) -> Result<Outcome, String> {
         seen.push((*contender, got(&contender.play(&scenario, &figures)?, &targets)));
     }
     let scenario = case.scenario(context, &targets, WARMUP_FIXED);
-    let capped = |max_in_flight| {
-        let report = sim::run_with(&scenario, &mut |shape| Ok(FixedCap::new(max_in_flight, shape)?));
-        Ok(got(&report.map_err(|error| error.to_string())?, &targets))
-    };
+    let capped = |max_in_flight| Ok(got(&fixed::play(&scenario, max_in_flight)?, &targets));
     let best = if case.group == Group::Steady { best_of_all(capped) } else { best_of_some(capped) }?;
     Ok(Outcome { seen, best })
 }
