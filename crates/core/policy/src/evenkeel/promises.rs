@@ -78,6 +78,8 @@ const LEAST_LATE: f64 = 10.0;
 /// What is remembered from one interval to the next, where a tenant's percentile is off the mark, and where it is not.
 const FORGETS: f64 = 0.7;
 const REMEMBERS: f64 = 1.05;
+/// Others that have less than this part of what they may have tell nothing.
+const TELLING_LOAD: f64 = 0.25;
 /// A kind that is less than this part of the wait tells nothing of itself.
 const TELLING: f64 = 0.1;
 /// Intervals in which nothing is tried after commands were late: the first time, and at most.
@@ -212,7 +214,7 @@ impl Promises {
     pub(super) fn learn(&mut self, config: &EvenkeelConfig, reports: &[TenantReport], others: &Peak) {
         self.keep_up(config, reports);
         let told = reports.iter().filter(|report| report.class.promise().is_some());
-        let is_told_by = others.part >= 0.5 || others.large.is_some();
+        let is_told_by = others.part >= TELLING_LOAD || others.large.is_some();
         for (promise, report) in self.of.iter_mut().zip(told) {
             promise.hear(config, report, is_told_by.then_some(others));
         }
