@@ -79,9 +79,11 @@ fn draw_steady(seen: &[(Case, Outcome)]) -> Figure {
     figure
 }
 
-const WHY: &str = "Where others get least it is on the 970 Pro, whose reads wait for a program of the flash whatever the \
-    others have: there the best fixed cap gets four times as much out of the last hundredth of the target. Of 400 commands per second the hundredth is known from 10 in two and a half seconds, so \
-    ours is careful. Where others get more than 100 %, the best fixed cap is a step too small.";
+const WHY: &str = "The best fixed cap is found in hindsight, with the same random numbers. Where others get least it \
+    is on the 970 Pro, whose reads wait for a program of the flash whatever the others have: there that cap stands \
+    exactly at the target, ours a hundredth below, and that hundredth is worth a factor of four. Of 400 commands per \
+    second the hundredth is known from 10 in two and a half seconds, so ours is careful. Where others get more than \
+    100 %, the best fixed cap is a step too small.";
 
 fn draw_further(seen: &[(Case, Outcome)]) -> Figure {
     let mut figure = Figure::new(Paper::Policy, "further", "What it costs where more is going on");

@@ -222,7 +222,8 @@ const ONE_AT_A_TIME: &str = "one command of others";
 
 const WHY: &str = "A cap is set anew each 10 ms, from what the promised tenant's commands met before. Beside a \
     neighbour that starts it is the profile's at first, or that of another load: too high for large commands and \
-    where reads wait for programs of the flash. A tenant that was silent for more than a second holds nobody back; \
+    where reads wait for programs of the flash. Beside 64 KiB writes such reads are late although others have one \
+    command at a time. A tenant that was silent for more than a second holds nobody back; \
     when it wakes, all pollers are told at once, and it waits for what others have with the drive by then.";
 
 #[cfg(test)]
