@@ -2,7 +2,7 @@
 //!
 //! - [`NullDrive`] / [`Null`]: everything succeeds at once and **no data moves**: what is read is whatever
 //!   the buffer held before. It measures the path around a drive, and nothing should be stored on it.
-//! - [`MemoryDrive`] / [`Memory`]: a drive in anonymous memory, as fast as a copy. Pages are populated when
+//! - [`MemoryDrive`] / [`Memory`]: a drive in memory, as fast as a copy. Small pages are populated when
 //!   first written, so a large empty drive costs nothing. Its content goes with the process.
 //! - [`ModelDrive`] / [`Model`]: the timing of a real drive, by [`ssd_model`], over memory or over nothing. Its queues
 //!   can have arbitration classes.

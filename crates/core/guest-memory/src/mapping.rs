@@ -47,6 +47,27 @@ pub enum MapError {
     Os(#[from] rustix::io::Errno),
 }
 
+/// Why there is no memory in huge pages.
+#[derive(Debug, thiserror::Error)]
+pub enum HugePagesError {
+    /// Nothing, or more than the address space holds.
+    #[error("{0} bytes of huge pages are none, or too many")]
+    BadLength(u64),
+    /// The host has not so many to give, or may not give them to this process.
+    #[error("{pages} huge pages of {page_bytes} bytes can't be had: {errno}")]
+    Short {
+        /// How many were asked for.
+        pages: u64,
+        /// How large each is.
+        page_bytes: u64,
+        /// What the kernel said.
+        errno: rustix::io::Errno,
+    },
+    /// The kernel has none, or something else is wrong.
+    #[error("the kernel refused huge pages: {0}")]
+    Os(#[from] rustix::io::Errno),
+}
+
 /// One shared mapping; unmapped when the last `Arc` to it is dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -57,6 +78,8 @@ pub struct Mapping {
     /// is made of them.
     area: NonNull<u8>,
     area_bytes: usize,
+    /// See [`Mapping::huge`].
+    is_huge: bool,
     /// A peer can reach it, and take it away.
     is_shared: bool,
     /// An access found that the peer did take it away.
@@ -178,6 +201,32 @@ impl Mapping {
         Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
     }
 
+    /// Zeroed memory of our own in huge pages that the host has reserved. They are all there once this returns, and stay:
+    /// no access needs another one, whoever else wants some.
+    ///
+    /// # Errors
+    /// See [`HugePagesError`].
+    pub fn huge(len_bytes: u64) -> Result<Arc<Self>, HugePagesError> {
+        // Of a file and shared: a fork must not make a write look for a page to copy to.
+        let fd = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
+        let page_bytes = page_bytes(fd.as_fd())?;
+        let area_bytes = len_bytes.checked_next_multiple_of(page_bytes).filter(|bytes| *bytes <= isize::MAX as u64);
+        let Some(area_bytes) = area_bytes.filter(|bytes| *bytes > 0) else {
+            return Err(HugePagesError::BadLength(len_bytes));
+        };
+        let refused = |errno| HugePagesError::Short { pages: area_bytes / page_bytes, page_bytes, errno };
+        ftruncate(&fd, area_bytes)?;
+        let (prot, len) = (ProtFlags::READ | ProtFlags::WRITE, area_bytes as usize);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0) }.map_err(refused)?;
+        let mut mapping = Self::own(base.cast(), len, true)?;
+        // A reservation is not enough: limits of cgroups and NUMA nodes count when a page is first touched.
+        // SAFETY: a whole mapping of ours that nobody knows yet.
+        unsafe { madvise(base, len, Advice::LinuxPopulateWrite) }.map_err(refused)?;
+        (mapping.is_huge, mapping.len_bytes) = (true, len_bytes as usize);
+        Ok(Arc::new(mapping))
+    }
+
     /// Zeroed memory behind a new file descriptor, to be handed to a peer. Nobody can change its size.
     pub fn memfd(name: &str, len_bytes: usize) -> Result<(Arc<Self>, OwnedFd), MapError> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -189,18 +238,28 @@ impl Mapping {
     /// The same memory under a count of its own: threads that pin it per command would otherwise all write to
     /// one counter's cache line.
     pub fn alias(owner: &Arc<Self>) -> Arc<Self> {
-        let Self { base, len_bytes, writable, area, area_bytes, is_shared, .. } = **owner;
+        let Self { base, len_bytes, writable, area, area_bytes, is_huge, is_shared, .. } = **owner;
         let (is_lost, owner) = (AtomicBool::new(false), Some(Arc::clone(owner)));
-        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_shared, is_lost, _share: None, owner })
+        Arc::new(Self { base, len_bytes, writable, area, area_bytes, is_huge, is_shared, is_lost, _share: None, owner })
     }
 
-    fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, MapError> {
-        let base = NonNull::new(base).ok_or(MapError::Os(rustix::io::Errno::NOMEM))?;
+    fn own(base: *mut u8, len_bytes: usize, writable: bool) -> Result<Self, rustix::io::Errno> {
+        let base = NonNull::new(base).ok_or(rustix::io::Errno::NOMEM)?;
         // Tenants' data, all of it: nothing for whoever reads a crashed daemon's core dump.
         // SAFETY: a whole mapping of ours, whose content the advice leaves as it is.
         unsafe { madvise(base.as_ptr().cast(), len_bytes, Advice::LinuxDontDump)? };
-        let (area, area_bytes, is_lost) = (base, len_bytes, AtomicBool::new(false));
-        Ok(Self { base, len_bytes, writable, area, area_bytes, is_shared: false, is_lost, _share: None, owner: None })
+        Ok(Self {
+            base,
+            len_bytes,
+            writable,
+            area: base,
+            area_bytes: len_bytes,
+            is_huge: false,
+            is_shared: false,
+            is_lost: AtomicBool::new(false),
+            _share: None,
+            owner: None,
+        })
     }
 
     /// Whether an access found that the peer took memory away. Needs [`install`](crate::install).
@@ -236,7 +295,7 @@ impl Mapping {
         start..start + self.len_bytes
     }
 
-    /// Whether it is memory of our own that no peer can reach, see [`Mapping::anonymous`].
+    /// Whether it is memory of our own that no peer can reach, see [`Mapping::anonymous`] and [`Mapping::huge`].
     pub fn is_own(&self) -> bool {
         !self.is_shared
     }
@@ -309,7 +368,8 @@ impl Mapping {
     }
 
     /// Gives whole pages back to the system; they read as zeros afterwards. Partial pages at both
-    /// ends are zeroed by hand. Only for memory of [`Mapping::anonymous`].
+    /// ends are zeroed by hand, as is all of [`Mapping::huge`], whose pages nobody else may get meanwhile. Only for memory
+    /// of these and of [`Mapping::anonymous`].
     pub fn discard(&self, offset: u64, len: u64) -> Option<()> {
         self.at(offset, len)?;
         if !self.writable {
@@ -317,7 +377,7 @@ impl Mapping {
         }
         let end = offset + len;
         let (first, last) = (offset.next_multiple_of(4096).min(end), (end & !4095).max(offset));
-        if first < last {
+        if first < last && !self.is_huge {
             self.fill_zero(offset, first - offset);
             self.fill_zero(last, end - last);
             let start = self.at(first, last - first)?;
@@ -364,7 +424,7 @@ pub fn check_memory(fd: BorrowedFd<'_>) -> Result<(), MapError> {
 }
 
 /// What a mapping of a file that is memory must be a multiple of.
-fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
+fn page_bytes(fd: BorrowedFd<'_>) -> Result<u64, rustix::io::Errno> {
     let stat = fstatfs(fd)?;
     let huge_bytes = u64::try_from(stat.f_bsize).unwrap_or(0);
     let huge = stat.f_type as u32 == HUGETLBFS_MAGIC && huge_bytes.is_power_of_two();

@@ -387,6 +387,7 @@ fn read_backend(
         section.forbid(sink, "memory_backed", "only the drive model can do without", "remove it");
     }
     let memory_backed = or(sink, section, "memory_backed", true, boolean);
+    let huge_pages = read_huge_pages(sink, section, word, marks);
     if !matches!(word, BackendWord::Block) {
         section.forbid(sink, "nvme_commands", "only a block device gets them through the kernel", "remove it");
     }
@@ -402,10 +403,23 @@ fn read_backend(
         BackendWord::File => Some(Backend::File { path: path?, create: create? }),
         BackendWord::Block => Some(Backend::Block { path: path?, nvme_commands: nvme_commands? }),
         BackendWord::Nvme => nvme,
-        BackendWord::Memory => Some(Backend::Memory),
+        BackendWord::Memory => Some(Backend::Memory { huge_pages: huge_pages? }),
         BackendWord::Null => Some(Backend::Null),
         BackendWord::Model => Some(Backend::Model { memory_backed: memory_backed? }),
     }
+}
+
+fn read_huge_pages(
+    sink: &mut Sink<'_>,
+    section: &Section<'_, '_>,
+    word: BackendWord,
+    marks: &mut Marks,
+) -> Option<bool> {
+    if !matches!(word, BackendWord::Memory) {
+        section.forbid(sink, "huge_pages", "only backend = \"memory\" can be made of them", "remove it");
+    }
+    marks.huge_pages = section.entry("huge_pages").map(|(_, value)| value.span());
+    or(sink, section, "huge_pages", false, boolean)
 }
 
 /// What only a drive without the kernel has.

@@ -68,6 +68,7 @@ pub(crate) struct Marks {
     pub path: Option<Range<usize>>,
     pub profile: Option<Range<usize>>,
     pub size: Option<Range<usize>>,
+    pub huge_pages: Option<Range<usize>>,
     pub cpus: Option<Range<usize>>,
 }
 
@@ -133,7 +134,10 @@ pub enum Backend {
         command_timeout: Nanos,
     },
     /// Memory of the daemon: empty at each start.
-    Memory,
+    Memory {
+        /// It is in huge pages that the host has reserved, and which are taken at the start.
+        huge_pages: bool,
+    },
     /// Nothing: writes vanish, reads leave the buffer as it is.
     Null,
     /// A drive model in real time over memory.
@@ -424,7 +428,7 @@ impl Backend {
             Self::File { .. } => "file",
             Self::Block { .. } => "block",
             Self::Nvme { .. } => "nvme",
-            Self::Memory => "memory",
+            Self::Memory { .. } => "memory",
             Self::Null => "null",
             Self::Model { .. } => "model",
         }
@@ -434,13 +438,13 @@ impl Backend {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. } | Self::Block { path, .. } => Some(path),
-            Self::Nvme { .. } | Self::Memory | Self::Null | Self::Model { .. } => None,
+            Self::Nvme { .. } | Self::Memory { .. } | Self::Null | Self::Model { .. } => None,
         }
     }
 
     /// Whether what is on it is still there when the daemon has ended and comes again. The null drive has nothing.
     pub fn outlives_daemon(&self) -> bool {
-        !matches!(self, Self::Memory | Self::Model { .. })
+        !matches!(self, Self::Memory { .. } | Self::Model { .. })
     }
 
     /// Where it is: the path, or the PCI address.

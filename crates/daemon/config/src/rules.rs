@@ -239,7 +239,7 @@ fn targets(warnings: &mut Sink<'_>, draft: &Draft) {
         any = true;
         // A drive that the file names is planned for, and a promise that it can't keep refused. Memory and null have no
         // latency to compare with.
-        let guessed = draft.drive_assumed && !matches!(device.backend, Backend::Memory | Backend::Null);
+        let guessed = draft.drive_assumed && !matches!(device.backend, Backend::Memory { .. } | Backend::Null);
         let alone = device.profile.figures().map(|figures| figures.alone_latency);
         if let Some(alone) = alone.filter(|alone| guessed && target < *alone) {
             let what = format!(

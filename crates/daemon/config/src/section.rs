@@ -70,6 +70,7 @@ pub(crate) const DEVICE: &[&str] = &[
     "layout_file",
     "wipe",
     "memory_backed",
+    "huge_pages",
     "nvme_commands",
     "address",
     "nsid",

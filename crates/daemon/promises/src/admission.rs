@@ -77,7 +77,7 @@ impl Admission {
 
 /// Memory and null are no drives: nothing is known of them, and nothing to be measured.
 fn is_no_drive(config: &Config) -> bool {
-    matches!(config.device.backend, Backend::Memory | Backend::Null)
+    matches!(config.device.backend, Backend::Memory { .. } | Backend::Null)
 }
 
 /// What is said of the promises below the table of `check` and `serve`.
