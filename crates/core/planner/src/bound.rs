@@ -2,7 +2,7 @@
 //!
 //! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command
 //! in 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host)
-//! says; the tenant itself has a closed load. Beside a policy that limits what is in flight nothing is assumed of the
+//! says; the tenant itself has a closed load and no limits. Beside a policy that limits what is in flight nothing is assumed of the
 //! neighbours.
 //!
 //! What fills the drive is through when its busiest part has done its share and a lone command has passed (the lower
@@ -33,6 +33,9 @@ fn bound_ns(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], crowd: &Crow
     let host = &site.host;
     let tenant = &tenants[at];
     let Load::Closed { depth } = tenant.load else { return None };
+    if tenant.most_iops().is_some() {
+        return None;
+    }
     if is_overtaken(site, policy, tenant) {
         return None;
     }
@@ -121,6 +124,7 @@ mod tests {
                 name: "a".to_owned(),
                 class: Class::guaranteed(Some(Nanos::from_micros(100))),
                 floor: policy::Floor::default(),
+                limits: policy::Limits::default(),
                 priority: QueuePriority::High,
                 load: Load::Closed { depth: 1 },
                 read_share: 1.0,

@@ -1,7 +1,7 @@
 //! What is asked of a drive, and of which one.
 
 use io_model::QueuePriority;
-use policy::{Class, Floor};
+use policy::{Class, Floor, Limits};
 use ssd_model::Profile;
 
 /// How a tenant asks.
@@ -37,6 +37,8 @@ pub struct Tenant {
     pub class: Class,
     /// What it gets at least while it asks for it, under a policy that keeps floors.
     pub floor: Floor,
+    /// What it gets at most.
+    pub limits: Limits,
     /// Its priority under `wrr` and `drr`.
     pub priority: QueuePriority,
     /// How it asks.
@@ -53,6 +55,11 @@ impl Tenant {
     /// Commands per second that its floor comes to.
     pub(crate) fn floor_iops(&self) -> f64 {
         self.floor.iops(self.mean_len_bytes())
+    }
+
+    /// Commands per second that its limits let through; none without one.
+    pub(crate) fn most_iops(&self) -> Option<f64> {
+        self.limits.most_iops(self.read_share, self.mean_len_bytes())
     }
 
     /// Mean length of its commands.

@@ -1,7 +1,7 @@
 //! Tenants and a model for tests: simple enough to know the answers.
 
 use io_model::{Nanos, QueuePriority};
-use policy::{Class, Floor, PolicyConfig};
+use policy::{Class, Floor, Limits, PolicyConfig};
 use ssd_model::Profile;
 
 use crate::{Forecast, Host, LimitedBy, Load, Planner, Site, Size, Tail, Tenant, TenantForecast};
@@ -23,6 +23,7 @@ pub fn best_effort(name: &str, depth: u32) -> Tenant {
         name: name.to_owned(),
         class: Class::BestEffort { weight: 1 },
         floor: Floor::default(),
+        limits: Limits::default(),
         priority: QueuePriority::Medium,
         load: Load::Closed { depth },
         read_share: 1.0,

@@ -1,6 +1,6 @@
 //! Whether what best-effort tenants are to get at least fits on the drive, beside what others were promised.
 
-use policy::{Class, Limits, PolicyConfig};
+use policy::{Class, PolicyConfig};
 
 use crate::forecast::check;
 use crate::model::Model;
@@ -69,19 +69,13 @@ pub struct FloorsForecast {
 }
 
 /// Judges all floors under a policy that keeps them. Who was promised nothing is left out: it can be held back as far
-/// as need be. `limits`: what each tenant may do at most.
+/// as need be.
 ///
 /// # Errors
 /// A demand that the model does not know.
-pub fn judge_floors(
-    site: &Site,
-    policy: &PolicyConfig,
-    tenants: &[Tenant],
-    limits: &[Limits],
-) -> Result<FloorsForecast, Unmodelled> {
-    let each = tenants.iter().zip(limits).enumerate();
-    let with_floor = each.filter(|(_, (tenant, _))| !tenant.floor.is_empty());
-    let asked: Vec<Asked> = with_floor.map(|(at, (tenant, limits))| Asked::new(at, tenant, limits)).collect();
+pub fn judge_floors(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result<FloorsForecast, Unmodelled> {
+    let with_floor = tenants.iter().enumerate().filter(|(_, tenant)| !tenant.floor.is_empty());
+    let asked: Vec<Asked> = with_floor.map(|(at, tenant)| Asked::new(at, tenant)).collect();
     if asked.is_empty() || !policy.kind().keeps_floors() {
         return Ok(FloorsForecast::default());
     }
@@ -118,14 +112,13 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(at: usize, tenant: &Tenant, limits: &Limits) -> Self {
+    fn new(at: usize, tenant: &Tenant) -> Self {
         let floor_iops = tenant.floor_iops();
         let iops = match tenant.load {
             Load::Open { rate_iops } => rate_iops.min(floor_iops),
             Load::Closed { .. } => floor_iops,
         };
-        let most_iops = limits.most_iops(tenant.read_share, tenant.mean_len_bytes());
-        Self { tenant: at, iops, allowed_iops: most_iops.map_or(iops, |most| most.min(iops)), floor_iops }
+        Self { tenant: at, iops, allowed_iops: tenant.most_iops().map_or(iops, |most| most.min(iops)), floor_iops }
     }
 }
 
@@ -180,15 +173,15 @@ fn late(site: &Site, policy: &PolicyConfig, tenants: &[Tenant], targets: &[usize
 
 #[cfg(test)]
 mod tests {
-    use policy::{EvenkeelConfig, Floor};
+    use policy::{EvenkeelConfig, Floor, Limits};
     use ssd_model::Profile;
 
     use super::*;
     use crate::{Host, fake};
 
-    fn judged(tenants: &[Tenant], limits: &[Limits]) -> FloorsForecast {
+    fn judged(tenants: &[Tenant]) -> FloorsForecast {
         let site = Site { profile: Profile::p5800x(), host: Host::FREE };
-        judge_floors(&site, &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), tenants, limits).unwrap()
+        judge_floors(&site, &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), tenants).unwrap()
     }
 
     /// 4 KiB reads with such a floor.
@@ -201,7 +194,7 @@ mod tests {
     fn floors_fit_until_the_drive_is_full_and_targets_count_beside_them() {
         let judged = |ios: [u64; 2]| {
             let [a, b] = [("a", ios[0]), ("b", ios[1])].map(|(name, ios)| floor(name, 64, ios));
-            judged(&[fake::guaranteed("db", 40), a, b], &[Limits::default(); 3])
+            judged(&[fake::guaranteed("db", 40), a, b])
         };
         let few = judged([50_000, 0]);
         let [one] = few.floors[..] else { panic!("{few:?}") };
@@ -214,36 +207,36 @@ mod tests {
     #[test]
     fn floors_are_not_blamed_for_a_target_that_is_missed_without_them() {
         let hopeless = Tenant { load: Load::Closed { depth: 512 }, ..fake::guaranteed("db", 40) };
-        let alone = judged(&[hopeless, floor("a", 64, 900_000)], &[Limits::default(); 2]);
+        let alone = judged(&[hopeless, floor("a", 64, 900_000)]);
         assert_eq!(alone.late, [] as [usize; 0]);
     }
 
     #[test]
     fn all_get_the_same_part_of_floors_that_do_not_fit() {
         let tenants = [floor("a", 256, 700_000), floor("b", 256, 500_000), floor("c", 256, 100_000)];
-        let many = judged(&tenants, &[Limits::default(); 3]);
+        let many = judged(&tenants);
         let parts: Vec<f64> = many.floors.iter().map(|floor| floor.got_iops / floor.asked_iops).collect();
         assert!(parts.iter().all(|part| (part / parts[0] - 1.0).abs() < 0.02 && *part < 0.9), "{parts:?}");
         assert!(many.floors.iter().all(|floor| floor.obstacle == FloorObstacle::Others), "{many:?}");
         // Who asks for less than that part has all of it.
         let little = Tenant { load: Load::Open { rate_iops: 10_000.0 }, ..tenants[2].clone() };
-        let many = judged(&[tenants[0].clone(), tenants[1].clone(), little], &[Limits::default(); 3]);
+        let many = judged(&[tenants[0].clone(), tenants[1].clone(), little]);
         assert_eq!(many.floors.iter().map(FloorForecast::is_kept).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]
     fn who_has_too_few_commands_or_may_not_have_so_much_is_told_why() {
-        let limits = [Limits::default(), Limits { rw_mbytes_per_sec: 10, ..Limits::default() }];
-        let tenants = [floor("lone", 1, 200_000), floor("held", 64, 20_000)];
-        let [lone, held] = judged(&tenants, &limits).floors[..] else { panic!("two floors") };
+        let limits = Limits { rw_mbytes_per_sec: 10, ..Limits::default() };
+        let tenants = [floor("lone", 1, 200_000), Tenant { limits, ..floor("held", 64, 20_000) }];
+        let [lone, held] = judged(&tenants).floors[..] else { panic!("two floors") };
         assert!(matches!(lone.obstacle, FloorObstacle::Depth { depth: 1, .. }), "{lone:?}");
         assert_eq!(held.obstacle, FloorObstacle::Limits);
         assert!((100_000.0..140_000.0).contains(&lone.got_iops) && (2_500.0..2_600.0).contains(&held.got_iops));
-        let [much] = judged(&[floor("much", 256, 10_000_000)], &limits).floors[..] else { panic!("one floor") };
+        let [much] = judged(&[floor("much", 256, 10_000_000)]).floors[..] else { panic!("one floor") };
         assert!(matches!(much.obstacle, FloorObstacle::DriveAlone { .. }), "{much:?}");
         // Alone they would be enough.
         let tenants = [floor("few", 6, 350_000), floor("many", 64, 1_000_000)];
-        let [few, many] = judged(&tenants, &[Limits::default(); 2]).floors[..] else { panic!("two floors") };
+        let [few, many] = judged(&tenants).floors[..] else { panic!("two floors") };
         assert_eq!(few.obstacle, FloorObstacle::DepthBeside { depth: 6 }, "{few:?} {many:?}");
     }
 
@@ -251,7 +244,7 @@ mod tests {
     fn who_asks_for_less_than_its_floor_is_taken_for_that() {
         let floor = Floor { ios_per_sec: 0, mbytes_per_sec: 1_000_000 };
         let tenant = Tenant { load: Load::Open { rate_iops: 1_000.0 }, floor, ..fake::best_effort("a", 1) };
-        let judged = judged(&[tenant], &[Limits::default()]);
+        let judged = judged(&[tenant]);
         assert!((judged.floors[0].asked_iops - 1_000.0).abs() < 1e-6 && judged.floors[0].is_kept());
     }
 }

@@ -1,7 +1,7 @@
 //! What tenants will get.
 
 use io_model::Nanos;
-use policy::{Class, Percentile, PolicyConfig};
+use policy::{Class, Limits, Percentile, PolicyConfig};
 
 use crate::bound::bounds_ns;
 use crate::model::{Model, Tail};
@@ -16,7 +16,7 @@ pub enum LimitedBy {
     Share,
     /// The policy's throttle, for a neighbour's promise.
     Throttle,
-    /// Its own limits (`caps`).
+    /// Its own limits.
     Limits,
     /// The poller's CPU.
     Poller,
@@ -41,8 +41,8 @@ pub struct TenantForecast {
     /// Any percentile of the same.
     pub tail: Tail,
     /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times
-    /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads;
-    /// beside open loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent
+    /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads
+    /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent
     /// tenants; where garbage is collected.
     pub bound: Option<Nanos>,
     /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read:
@@ -118,9 +118,10 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
         let means = model.means(at);
         let (alone, lowest) = alone(site, tenant);
         let tail = model.tail(at);
+        let iops = tenant.most_iops().map_or(means.iops, |most| means.iops.min(most));
         TenantForecast {
-            iops: means.iops,
-            bandwidth_bytes_s: means.iops * tenant.mean_len_bytes(),
+            iops,
+            bandwidth_bytes_s: iops * tenant.mean_len_bytes(),
             mean: Nanos(means.mean_ns as u64),
             p99: tail.percentile(99.0),
             tail,
@@ -137,9 +138,11 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     })
 }
 
-/// What 99 of 100 of a tenant's commands take with nobody else on the drive, and what limits it then.
+/// What 99 of 100 of a tenant's commands take with nobody else on the drive, and what limits it then: the drive's part,
+/// without waits for its own limits.
 fn by_itself(site: &Site, tenant: &Tenant) -> (Nanos, LimitedBy) {
-    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(tenant));
+    let tenant = Tenant { limits: Limits::default(), ..tenant.clone() };
+    let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(&tenant));
     model.solve();
     (rounded_up(model.tail(0).percentile_ns(0.01).max(model.means(0).mean_ns)), model.limited_by(0))
 }
@@ -364,6 +367,35 @@ mod tests {
         // A floor below its share changes nothing.
         let share = forecast(Floor { ios_per_sec: (little / 2.0) as u64, mbytes_per_sec: 0 });
         assert!(close(share[0], little, 1e-3) && close(share[1], most, 1e-3), "{share:?}");
+    }
+
+    #[test]
+    fn who_has_a_limit_gets_no_more_and_leaves_the_rest_to_others() {
+        let limited = |limits: Limits| Tenant { limits, vcpus: 4, ..best_effort("limited", 64) };
+        let other = Tenant { vcpus: 4, ..best_effort("other", 64) };
+        let (none, tenth) = (Limits::default(), Limits { rw_ios_per_sec: 20_000, ..Limits::default() });
+        for policy in [
+            PolicyConfig::Passthrough,
+            PolicyConfig::Wrr(ArbitratedConfig::wrr()),
+            PolicyConfig::Drr(ArbitratedConfig::drr()),
+            PolicyConfig::Lpns(LpnsConfig::p5800x()),
+            PolicyConfig::Fair(FairConfig::p5800x()),
+            PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()),
+        ] {
+            let forecast = |tenants: &[Tenant]| predict(&site(), &policy, tenants).unwrap().tenants;
+            let [free, held] = [none, tenth].map(|limits| forecast(&[limited(limits), other.clone()]));
+            let name = policy.name();
+            assert!(free[0].iops > 200_000.0 && close(held[0].iops, 20_000.0, 1e-3), "{name}: {free:?} {held:?}");
+            assert!(held[0].iops <= 20_000.0 && held[1].iops > free[1].iops * 1.2, "{name}: {free:?} {held:?}");
+            assert_eq!((held[0].limited_by, held[0].bound, held[0].alone), (LimitedBy::Limits, None, free[0].alone));
+            // As many as are outstanding wait for it.
+            assert!(close(held[0].mean.0 as f64, 64.0 * 1e9 / 20_000.0, 0.01), "{name}: {held:?}");
+            // A promise is judged by all that is asked for.
+            let db = |limits: Limits| Tenant { limits, ..guaranteed("db", 100) };
+            let few = Limits { rw_ios_per_sec: 1_000, ..none };
+            let [free, held] = [none, few].map(|limits| forecast(&[db(limits), other.clone()]));
+            assert_eq!((held[0].iops, held[0].p99, &held[1]), (1_000.0, free[0].p99, &free[1]), "{name}");
+        }
     }
 
     #[test]

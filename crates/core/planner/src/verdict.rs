@@ -176,8 +176,8 @@ impl<'a> Findings<'a> {
     fn alike(&self, index: usize, neighbour: usize) -> usize {
         let Some(one) = self.tenants.get(neighbour) else { return 0 };
         let same = |other: &Tenant| {
-            (other.class, other.floor, other.load, other.priority) == (one.class, one.floor, one.load, one.priority)
-                && (other.read_share, &other.sizes) == (one.read_share, &one.sizes)
+            (other.class, other.floor, other.limits, other.load) == (one.class, one.floor, one.limits, one.load)
+                && (other.priority, other.read_share, &other.sizes) == (one.priority, one.read_share, &one.sizes)
         };
         self.tenants.iter().enumerate().filter(|(at, other)| *at != index && same(other)).count()
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Host, Load, Planner, Site, Size, Tenant, Unsolved, advise, solve};
-use policy::{ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Floor, LpnsConfig, PolicyConfig, Variant};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, FairConfig, Floor, Limits, LpnsConfig, PolicyConfig, Variant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -42,6 +42,7 @@ fn tenant() -> impl Strategy<Value = Tenant> {
         name: "t".to_owned(),
         class,
         floor: Floor::default(),
+        limits: Limits::default(),
         priority,
         load,
         read_share: f64::from(reads) / 10.0,
@@ -132,6 +133,7 @@ fn a_plan_for_256_tenants_takes_few_questions() {
             _ => Class::BestEffort { weight: 1 },
         },
         floor: Floor::default(),
+        limits: Limits::default(),
         priority: QueuePriority::Medium,
         load: Load::Closed { depth: 1 + index as u32 % 33 },
         read_share: (index % 11) as f64 / 10.0,

@@ -103,9 +103,8 @@ const LOWER_FLOORS: &str = "write a larger latency_target, or lower min_iops and
 
 impl<'a> Assessment<'a> {
     fn new(config: &'a Config, question: Question) -> Self {
-        let limits: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.limits).collect();
         // A demand that is not known is told of with the targets.
-        let floors = judge_floors(&question.site, &question.policy, &question.tenants, &limits).unwrap_or_default();
+        let floors = judge_floors(&question.site, &question.policy, &question.tenants).unwrap_or_default();
         Self { config, question, floors }
     }
 

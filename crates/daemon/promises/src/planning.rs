@@ -56,6 +56,7 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
         name: tenant.name.clone(),
         class: tenant.terms.class,
         floor: tenant.terms.floor,
+        limits: tenant.terms.limits,
         priority: tenant.terms.priority.unasked(),
         ..undeclared(tenant.is_guaranteed())
     };
@@ -72,8 +73,8 @@ pub fn tenant(tenant: &config::Tenant) -> (Tenant, bool) {
     }
 }
 
-/// No more of a best-effort tenant's open load reaches the drive than its limits let through. A closed one stays as it
-/// is, which makes its neighbours look worse than they are; and a promise is not judged by less than was declared.
+/// A best-effort tenant is taken for one that asks no more often than its limits let through: what it declared is a
+/// ceiling. A promise is not judged by less than was declared.
 fn within_limits(tenant: &config::Tenant, demand: &Demand, load: Load) -> Load {
     match (load, demand.most_iops(&tenant.terms.limits)) {
         (Load::Open { rate_iops }, Some(most)) if !tenant.is_guaranteed() => {
@@ -95,6 +96,7 @@ pub fn undeclared(guaranteed: bool) -> Tenant {
         name: String::new(),
         class: policy::Class::BestEffort { weight: 1 },
         floor: policy::Floor::default(),
+        limits: policy::Limits::default(),
         priority: QueuePriority::Medium,
         load: Load::Closed { depth: if guaranteed { 1 } else { GREEDY_DEPTH } },
         read_share: if guaranteed { 1.0 } else { 0.5 },

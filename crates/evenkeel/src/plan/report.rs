@@ -176,9 +176,8 @@ pub struct FloorRow {
 impl FloorRow {
     /// All floors of a configuration at once.
     pub fn all(config: &Config, Question { site, policy, tenants, .. }: &Question) -> Vec<Self> {
-        let limits: Vec<_> = config.tenants.iter().map(|tenant| tenant.terms.limits).collect();
         // Where a demand is not known, no policy's row has anything either.
-        let judged = planner::judge_floors(site, policy, tenants, &limits).unwrap_or_default();
+        let judged = planner::judge_floors(site, policy, tenants).unwrap_or_default();
         // Admission refuses them too.
         let late = judged.late.iter().filter_map(|at| config.tenants.get(*at));
         let late = late.filter(|tenant| !config.overcommits(tenant)).map(|tenant| tenant.name.as_str());

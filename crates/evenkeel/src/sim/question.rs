@@ -26,6 +26,7 @@ fn scenario_tenant(tenant: &ScenarioTenant) -> (Tenant, bool) {
         name: tenant.name.clone(),
         class: tenant.terms.class,
         floor: tenant.terms.floor,
+        limits: tenant.terms.limits,
         priority: tenant.terms.priority.unasked(),
         vcpus: tenant.vcpus,
         ..undeclared(tenant.terms.class.is_guaranteed())

@@ -73,8 +73,9 @@ struct Flow {
     population: f64,
     /// An open load's rate.
     rate: Option<f64>,
-    /// What it asks for at most.
+    /// What it asks for at most; of that, what its own limits let through.
     most: f64,
+    limit: f64,
     vcpus: f64,
     works: [Work; 2],
     /// What a command costs under the policy, in reference commands: mean, mean square, least.
@@ -427,6 +428,9 @@ impl<'a> Model<'a> {
         if flow.rate.is_some_and(|rate| flow.x >= rate * 0.999) {
             return LimitedBy::Demand;
         }
+        if flow.x >= flow.limit * 0.999 {
+            return LimitedBy::Limits;
+        }
         if flow.policy_ns > 0.5 * flow.cycle_ns() {
             let by_lpns = self.throttle.as_ref().filter(|throttle| !throttle.guaranteed.is_empty());
             let by_cap = self.cap.as_ref().filter(|cap| cap.is_engaged());
@@ -483,10 +487,13 @@ fn flow(profile: &Profile, tenant: &Tenant) -> Flow {
         Load::Closed { depth } => (f64::from(depth), None, vcpus.min(f64::from(depth))),
         Load::Open { rate_iops } => (OPEN_OUTSTANDING * vcpus, Some(rate_iops / 1e9), vcpus),
     };
+    // A promise is judged by all that is asked for, not by what limits let through.
+    let limit = tenant.most_iops().filter(|_| !tenant.class.is_guaranteed()).map_or(f64::INFINITY, |most| most / 1e9);
     Flow {
         population,
         rate,
-        most: f64::INFINITY,
+        most: limit,
+        limit,
         vcpus,
         works: works(profile, tenant),
         cost: 1.0,

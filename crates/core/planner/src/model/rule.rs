@@ -75,7 +75,7 @@ impl Model<'_> {
                 }
                 self.pools.iter_mut().for_each(|pool| pool.rounds = false);
                 for (at, sends) in paced(config, self.profile, tenants) {
-                    self.flows[at].most = sends;
+                    self.flows[at].most = self.flows[at].most.min(sends);
                 }
                 self.cap = Some(Cap::new(config, tenants, &self.pools));
                 self.cap_now();

@@ -2,7 +2,7 @@
 
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant};
-use policy::{ArbitratedConfig, Class, Floor, PolicyConfig, TenantPriority, Terms};
+use policy::{ArbitratedConfig, Class, Floor, Limits, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{HostCosts, Layout, Scenario};
 use ssd_model::Profile;
@@ -30,6 +30,7 @@ fn tenants(low: Load) -> Vec<Tenant> {
         name: name.to_owned(),
         class: Class::BestEffort { weight: 1 },
         floor: Floor::default(),
+        limits: Limits::default(),
         priority,
         load,
         read_share: 1.0,

@@ -241,6 +241,7 @@ mod tests {
             name: "t".to_owned(),
             class,
             floor: policy::Floor::default(),
+            limits: policy::Limits::default(),
             priority: QueuePriority::Medium,
             load: Load::Closed { depth },
             read_share: f64::from(read_percent) / 100.0,
@@ -277,5 +278,19 @@ mod tests {
             assert!(promised.latency.is_some_and(|(_, p99)| off(p99) < 0.05), "{place}");
             assert!(promised.far.is_none_or(|p999| off(p999) < 0.2), "{place}");
         }
+    }
+
+    /// A neighbour that is held to a tenth of its share gets that, and the others what it leaves, within 12 %.
+    #[test]
+    fn what_a_limited_neighbour_leaves_is_forecast_as_it_is_simulated() {
+        let mut mix = beside_three(Profile::p5800x(), 100, (16_384, 50));
+        let policy = policy("evenkeel", &mix);
+        let share = predict(&mix.site, &policy, &mix.tenants).unwrap().tenants[1].iops;
+        mix.tenants[1].limits.rw_ios_per_sec = (share / 10.0) as u64;
+        let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
+        let span = Nanos::from_millis(1_000);
+        let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+        assert!(forecast.tenants[1].iops <= share / 10.0 && forecast.tenants[2].iops > share * 1.2, "{forecast:?}");
+        assert!(seen[1..].iter().all(|other| (other.throughput - 1.0).abs() < 0.12), "{seen:?}");
     }
 }

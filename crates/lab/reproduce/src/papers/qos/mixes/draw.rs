@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use io_model::{Nanos, QueuePriority};
 use planner::{Load, Site, Size, Tenant, drive_figures};
-use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, PolicyConfig, TenantPriority, Terms};
+use policy::{ArbitratedConfig, Class, EvenkeelConfig, Floor, Limits, PolicyConfig, TenantPriority, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Pattern, Workload};
 use sim::{GuestCosts, HostCosts, Layout, PathCosts, Scenario};
 use ssd_model::{Profile, Writes};
@@ -117,6 +117,7 @@ fn add_tenant(mix: &mut Mix, rng: &mut Rng, at: usize, count: usize) {
         name: format!("t{at}"),
         class,
         floor: Floor::default(),
+        limits: Limits::default(),
         priority,
         load: Load::Closed { depth: 1 },
         read_share: f64::from(read_percent) / 100.0,
@@ -205,7 +206,11 @@ pub fn scenario(mix: &Mix, policy: PolicyConfig, warmup: Nanos, duration: Nanos)
         };
         sim::Tenant {
             name: tenant.name.clone(),
-            terms: Terms { priority: TenantPriority::Fixed(tenant.priority), ..tenant.class.into() },
+            terms: Terms {
+                priority: TenantPriority::Fixed(tenant.priority),
+                limits: tenant.limits,
+                ..tenant.class.into()
+            },
             vcpus: tenant.vcpus,
             vqs: tenant.vcpus,
             queue_priorities: Vec::new(),
