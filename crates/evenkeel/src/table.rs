@@ -85,11 +85,21 @@ pub fn promise(row: &TenantRow) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
+/// `0-3,7`: in ascending order, those that follow each other as one.
+fn numbers(numbers: impl Iterator<Item = usize>) -> String {
+    let all: Vec<usize> = numbers.collect();
+    let run = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        only => only.iter().map(usize::to_string).collect(),
+    };
+    all.chunk_by(|one, next| one + 1 == *next).map(run).collect::<Vec<_>>().join(",")
+}
+
 /// The table of `evenkeel stats`.
 pub fn stats(snapshot: &Snapshot) -> String {
     let heading = [
         "tenant", "class", "promise", "IOPS", "MB/s", "mean µs", "p50", "p99", "p99.9", "p99.99", "bound", "late",
-        "errors", "HWQs",
+        "errors", "pollers", "HWQs",
     ];
     let row = |t: &TenantRow| {
         vec![
@@ -106,7 +116,8 @@ pub fn stats(snapshot: &Snapshot) -> String {
             t.bound_us.map_or("-".into(), micros),
             t.latency_target_us.map_or("-".into(), |_| t.violations.to_string()),
             t.errors.to_string(),
-            t.hwqs.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
+            numbers(t.pollers.iter().copied()),
+            numbers(t.hwqs.iter().map(|hwq| usize::from(*hwq))),
         ]
     };
     let mut text = layout(&heading, &snapshot.tenants.iter().map(row).collect::<Vec<_>>());
@@ -199,6 +210,12 @@ mod tests {
         let words = layout_with_words(&["tenant", "µs"], &rows, &[0, 1]);
         assert_eq!(words, "tenant   µs\ndb       1.5\nbatch-µ  10\n");
         assert_eq!(layout(&["model"], &[vec!["\x1b[2J\nP5800X".into()]]), "model\n?[2J?P5800X\n");
+    }
+
+    #[test]
+    fn numbers_in_a_row_take_little_room() {
+        let told = |all: &[usize]| numbers(all.iter().copied());
+        assert_eq!([told(&[]), told(&[3]), told(&[0, 1, 2, 3, 7, 9, 10])], ["", "3", "0-3,7,9-10"]);
     }
 
     #[test]

@@ -247,6 +247,13 @@ impl TenantProbes {
         self.0.iter().flat_map(|probe| probe.hwqs().map(|(queue, hwq)| (probe.poller(), queue, hwq)))
     }
 
+    /// The numbers of its pollers, in ascending order.
+    pub fn pollers(&self) -> Vec<usize> {
+        let mut pollers: Vec<usize> = self.0.iter().map(|probe| probe.poller()).collect();
+        pollers.sort_unstable();
+        pollers
+    }
+
     /// The HWQs used in the last interval, one bit each (the 64th stands for all above). Each poller numbers its own.
     pub fn hwqs_in_use(&self) -> u64 {
         self.0.iter().fold(0, |hwqs, probe| hwqs | probe.hwqs_in_use())
@@ -296,6 +303,8 @@ mod tests {
         let [tenant, _] = &board.tenants()[..] else { panic!("two tenants") };
         assert_eq!((tenant.counters().completed, tenant.counters().write_bytes), (4, 2048));
         assert_eq!(tenant.latency_counts().total(), 4);
+        (first.served_by(7), second.served_by(2));
+        assert_eq!(tenant.pollers(), [2, 7]);
         first.publish_hwqs(0b01);
         second.publish_hwqs(0b10);
         assert_eq!(tenant.hwqs_in_use(), 0b11);

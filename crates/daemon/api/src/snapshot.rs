@@ -105,6 +105,9 @@ pub struct TenantRow {
     pub overdue: u64,
     /// Commands that the drive failed, in this span.
     pub errors: u64,
+    /// The numbers of the pollers that serve it, as in [`Snapshot::pollers`].
+    #[serde(default)]
+    pub pollers: Vec<usize>,
     /// HWQs in use in the last 10 ms, as numbers within the tenant's poller; of several pollers, those that any of
     /// them used.
     pub hwqs: Vec<u16>,
