@@ -80,6 +80,11 @@ const FORGETS: f64 = 0.7;
 const REMEMBERS: f64 = 1.05;
 /// Others that have less than this part of what they may have tell nothing.
 const TELLING_LOAD: f64 = 0.25;
+/// What was seen beside so many times what others may have is forgotten by itself: so much of it is left from one
+/// interval to the next. A start on a drive that is not known is far from what may be, and who has rare commands would
+/// remember it for seconds.
+const FAR: f64 = 2.0;
+const FADES: f64 = 0.9;
 /// A kind that is less than this part of the wait tells nothing of itself.
 const TELLING: f64 = 0.1;
 /// Intervals in which nothing is tried after commands were late: the first time, and at most.
@@ -365,6 +370,7 @@ impl Promise {
             // what they might have had does no harm either, as far as is known. Until it did.
             let is_tried = reaches < asked.aim && learned.rest.left == 0;
             let beside = units * load * if is_tried { others.part.recip().max(1.0) } else { 1.0 };
+            learned.tail.fade_beyond(units.max(beside) * FAR, FADES);
             learned.tail.learn(&counts, beside, (part, learned.memory));
             learned.allowed = learned.tail.allows(&asked, units);
         }

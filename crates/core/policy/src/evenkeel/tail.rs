@@ -103,6 +103,15 @@ impl Tail {
         self.total += new;
     }
 
+    /// Of what was seen beside more than `units` that part (0 to 1) is left.
+    pub(super) fn fade_beyond(&mut self, units: f64, part: f64) {
+        let from = place_of(units).ceil() as usize;
+        for row in self.rows.iter_mut().skip(from).filter(|row| row.total > 0.0) {
+            self.total -= row.total * (1.0 - part);
+            row.keep(part);
+        }
+    }
+
     /// How much others may have, if they had `units` until now.
     pub(super) fn allows(&self, asked: &Asked, until_now: f64) -> Allowed {
         let anyhow = self.anyhow(asked, until_now * LITTLE).clamp(asked.alone, asked.aim * MOST_ANYHOW);
@@ -197,6 +206,22 @@ mod tests {
         let strict = tail.allows(&ASKED, 16.0).units;
         let lax = tail.allows(&Asked { late: 0.03, ..ASKED }, 16.0).units;
         assert!(strict < 12.0 && lax > 500.0, "{strict} {lax}");
+    }
+
+    #[test]
+    fn what_was_seen_beside_much_more_fades() {
+        let mut tail = Tail::expecting(&ASKED, 16.0, 0.0);
+        let (mut in_time, mut late) = ([0; TARGET_STEPS], [0; TARGET_STEPS]);
+        (in_time[1], late[TARGET_STEPS - 1]) = (900, 100);
+        tail.learn(&in_time, 8.0, (1.0, 1e9));
+        let without = tail.allows(&ASKED, 8.0).units;
+        tail.learn(&late, 256.0, (1.0, 1e9));
+        let beside = |tail: &Tail| tail.allows(&ASKED, 8.0).units;
+        assert!(beside(&tail) < without * 0.9, "{} {without}", beside(&tail));
+        tail.fade_beyond(300.0, 0.9);
+        assert_eq!(tail.total, 1_000.0, "nothing is so far");
+        (0..100).for_each(|_| tail.fade_beyond(16.0, 0.9));
+        assert!((tail.total - 900.0).abs() < 0.1 && beside(&tail) > without * 0.99, "{} {}", tail.total, beside(&tail));
     }
 
     #[test]
