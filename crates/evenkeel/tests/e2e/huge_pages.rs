@@ -91,7 +91,7 @@ fn a_drive_has_its_huge_pages_from_the_start_to_the_end() {
     let daemon = home.serve();
     assert_eq!(daemon.ready["drives"][0]["device"]["size_bytes"], DRIVE_BYTES);
     let status = format!("/proc/{}/status", daemon.ready["pid"]);
-    assert_eq!(figure(&status, "HugetlbPages"), Some(pages * page_bytes >> 10), "all, before anybody used one");
+    assert_eq!(figure(&status, "HugetlbPages"), Some((pages * page_bytes) >> 10), "all, before anybody used one");
 
     // All that the host has, of which this daemon has some.
     let all = reserved.before + pages;
