@@ -25,6 +25,12 @@ pub struct PollerRow {
     pub poller: usize,
     /// Its drive.
     pub drive: String,
+    /// Percent of the span in which it moved commands.
+    #[serde(default)]
+    pub busy_percent: f64,
+    /// Percent of the span in which it could have run and had no CPU.
+    #[serde(default)]
+    pub cpu_wait_percent: f64,
     /// Iterations that took 50 µs and more, without the time in which others had the CPU.
     pub long_iterations: u64,
     /// The longest of them; 0: there was none.
@@ -144,8 +150,8 @@ pub struct PriceRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldRow {
     /// `promise`: others have no more work with the drive than one leaves them; `floor`: another one's goes first;
-    /// `limits`: its own; `depth`: the drive has all that it asks for; `share`: others have theirs; `poller`: its CPU
-    /// does no more; `drive`: that does no more.
+    /// `limits`: its own; `depth`: the drive has all that it asks for; `share`: others have theirs; `cpu`: its poller
+    /// waits for a CPU of the host's; `poller`: that does no more; `drive`: that does no more.
     pub by: String,
     /// Whose promise or floor.
     pub whose: Option<String>,
@@ -161,6 +167,8 @@ impl HeldRow {
             "limits" => "its own limits".to_owned(),
             "depth" => "nothing: the drive has all that it asks for".to_owned(),
             "share" => "its share beside the others".to_owned(),
+            "cpu" => "the host: its poller had to wait for a CPU".to_owned(),
+            "poller" => "the host: its poller has no CPU time left".to_owned(),
             by => format!("the {by}"),
         }
     }

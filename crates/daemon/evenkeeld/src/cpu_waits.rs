@@ -1,9 +1,10 @@
-//! How long pollers wait for their CPUs: a host that has too few looks like a slow drive.
+//! How long pollers wait for their CPUs, and how long they are busy: a host that has too few looks like a slow drive.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_model::Nanos;
+use poller::Board;
 
 /// The process's pollers: the daemon's numbers by the kernel's. Of all its threads, of which each tenant has one, to
 /// find them by their names would take tens of milliseconds.
@@ -31,35 +32,91 @@ impl Drop for CountedPoller {
     }
 }
 
-/// What all pollers together waited since they started, while they could have run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuWaits {
-    pollers: u32,
-    waited_ns: u64,
-}
+/// What each poller waited since it started, in ns, while it could have run; by its number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuWaits(BTreeMap<usize, u64>);
 
 impl CpuWaits {
     /// Until now. Nothing where the kernel does not say: it counts unless built without.
     pub fn now() -> Self {
         let threads = pollers().clone();
-        let waits = threads.into_keys().filter_map(waited_ns);
-        waits.fold(Self::default(), |sum, waited_ns| Self {
-            pollers: sum.pollers + 1,
-            waited_ns: sum.waited_ns.saturating_add(waited_ns),
-        })
+        Self(threads.into_iter().filter_map(|(thread, poller)| Some((poller, waited_ns(thread)?))).collect())
+    }
+
+    /// That of one poller; `None`: the kernel does not say.
+    pub fn of(&self, poller: usize) -> Option<u64> {
+        self.0.get(&poller).copied()
     }
 
     /// The part of the last `span` that pollers waited, in the mean; `then` is what was counted at its start.
     pub fn since(&self, then: &Self, span: Nanos) -> f64 {
-        let all_ns = f64::from(self.pollers) * span.0 as f64;
-        if all_ns > 0.0 { self.waited_ns.saturating_sub(then.waited_ns) as f64 / all_ns } else { 0.0 }
+        let parts = self.0.keys().map(|poller| self.part(*poller, then, span));
+        parts.sum::<f64>() / self.0.len().max(1) as f64
+    }
+
+    /// The same of one poller.
+    pub fn part(&self, poller: usize, then: &Self, span: Nanos) -> f64 {
+        let waited_ns = self.of(poller).unwrap_or(0).saturating_sub(then.of(poller).unwrap_or(0));
+        if span.0 > 0 { waited_ns as f64 / span.0 as f64 } else { 0.0 }
     }
 }
 
-/// What each poller waited since it started, in ns, by its number; what the kernel does not tell is left out.
-pub fn waits_by_poller() -> BTreeMap<usize, u64> {
-    let threads = pollers().clone();
-    threads.into_iter().filter_map(|(thread, poller)| Some((poller, waited_ns(thread)?))).collect()
+/// What a drive's pollers had spent by some time.
+pub struct PollersMark {
+    at: Nanos,
+    waits: CpuWaits,
+    busy_ns: BTreeMap<usize, u64>,
+}
+
+impl PollersMark {
+    /// Now.
+    pub fn now(board: &Board, at: Nanos) -> Self {
+        Self { at, waits: CpuWaits::now(), busy_ns: busy_ns(board) }
+    }
+
+    /// A time when none was there yet.
+    pub fn of_none(at: Nanos) -> Self {
+        Self { at, waits: CpuWaits::default(), busy_ns: BTreeMap::new() }
+    }
+
+    /// What they spent from then until `now`.
+    pub fn until(&self, board: &Board, now: Nanos) -> CpuUse {
+        let (waits, span) = (CpuWaits::now(), now - self.at);
+        let part = |(poller, busy_ns): (usize, u64)| {
+            let busy_ns = busy_ns.saturating_sub(self.busy_ns.get(&poller).copied().unwrap_or(0));
+            let (waited, span_ns) = (waits.part(poller, &self.waits, span), span.0.max(1) as f64);
+            (poller, Spent { waited: waited.min(1.0), busy: (busy_ns as f64 / span_ns).min(1.0) })
+        };
+        CpuUse(busy_ns(board).into_iter().map(part).collect())
+    }
+}
+
+fn busy_ns(board: &Board) -> BTreeMap<usize, u64> {
+    board.pollers().iter().map(|it| (it.poller(), it.spent().busy_ns)).collect()
+}
+
+/// Parts of a span, 0 to 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// It could have run and had no CPU.
+    pub waited: f64,
+    /// It moved commands.
+    pub busy: f64,
+}
+
+/// What each poller of a drive spent of a span, by its number.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CpuUse(pub BTreeMap<usize, Spent>);
+
+impl CpuUse {
+    /// The most that any of these pollers spent of each: a command waits for the one that it is with.
+    pub fn most(&self, pollers: &[usize]) -> Spent {
+        let each = pollers.iter().filter_map(|poller| self.0.get(poller));
+        each.fold(Spent::default(), |most, it| Spent {
+            waited: most.waited.max(it.waited),
+            busy: most.busy.max(it.busy),
+        })
+    }
 }
 
 /// A thread's wait; `None`: it ended.
@@ -75,10 +132,14 @@ mod tests {
 
     #[test]
     fn waits_are_a_part_of_all_pollers_time() {
-        let waits = |pollers, waited_ns| CpuWaits { pollers, waited_ns };
-        assert_eq!(waits(2, 700).since(&waits(2, 200), Nanos(1_000)), 0.25);
-        assert_eq!(waits(0, 0).since(&waits(0, 0), Nanos(1_000)), 0.0);
-        assert_eq!(waits(1, 5).since(&waits(1, 5), Nanos(0)), 0.0);
+        let waits = |waited_ns: &[u64]| CpuWaits(waited_ns.iter().copied().enumerate().collect());
+        let (then, now, second) = (waits(&[100, 100]), waits(&[600, 100]), Nanos(1_000));
+        assert_eq!(
+            (now.part(0, &then, second), now.part(1, &then, second), now.since(&then, second)),
+            (0.5, 0.0, 0.25)
+        );
+        assert_eq!((now.part(7, &then, second), waits(&[]).since(&waits(&[]), second)), (0.0, 0.0));
+        assert_eq!(waits(&[5]).since(&waits(&[5]), Nanos(0)), 0.0);
     }
 
     #[test]
@@ -87,8 +148,7 @@ mod tests {
         assert!(!pollers().contains_key(&this));
         let counted = CountedPoller::this_thread(4242);
         assert!(waited_ns(this).is_some() && pollers().contains_key(&this));
-        assert!(waits_by_poller().contains_key(&4242));
-        assert!(CpuWaits::now().pollers > 0);
+        assert!(CpuWaits::now().of(4242).is_some());
         drop(counted);
         assert!(!pollers().contains_key(&this), "other tests may have pollers, this one has none");
     }

@@ -6,17 +6,23 @@ use std::time::{Duration, Instant};
 use api::{HeldRow, PriceRow};
 use planner::{LimitedBy, Planner, Price, Tenant, price};
 
+use crate::cpu_waits::CpuUse;
 use crate::foresight::{A_LOT, Foresight, Observed};
 
 /// How long prices may take on a drive. Those of the promises that are left are not told.
 const PRICES_LIMIT: Duration = Duration::from_millis(200);
 /// Who waits for less than that part of a command's time has all that it asks for with the drive.
 const WAITS: f64 = 0.1;
+/// A poller that waits for a CPU that part of the time keeps its tenants from as much, and has commands seem long with
+/// the drive.
+const STARVED: f64 = 0.1;
+/// A poller that moves commands in so much of the time does no more of them.
+const BUSY: f64 = 0.95;
 
 impl Foresight {
     /// Fills in what each promise costs and what holds others back; nothing where the policy holds nobody back for
-    /// promises, or the model could only mislead.
-    pub fn explain(&self, observed: &mut [Observed]) {
+    /// promises, or the model could only mislead. `cpu`: what pollers spent of the span.
+    pub fn explain(&self, observed: &mut [Observed], cpu: &CpuUse) {
         let Some((site, policy)) = self.model().filter(|(_, policy)| policy.kind().throttles_best_effort()) else {
             return;
         };
@@ -33,7 +39,7 @@ impl Foresight {
             priced.filter_map(|tenant| price(&planner, policy, &tenants, &outcome, tenant)).collect();
         let whose = strictest(&prices, &tenants).map(|tenant| observed[places[tenant]].row.name.clone());
         for (at, forecast) in places.iter().zip(&outcome.forecast.tenants) {
-            observed[*at].row.held = self.held(observed, *at, forecast.limited_by, whose.as_deref());
+            observed[*at].row.held = self.held(observed, *at, cpu, forecast.limited_by, whose.as_deref());
         }
         for price in &prices {
             observed[places[price.tenant]].row.price = Some(row(price));
@@ -42,14 +48,21 @@ impl Foresight {
 
     /// What holds a tenant back that asks: what was measured first, then what the model takes for its limit. `whose`:
     /// the promise for which others are held back.
-    fn held(&self, observed: &[Observed], at: usize, limited_by: LimitedBy, whose: Option<&str>) -> Option<HeldRow> {
-        let Observed { id, row, measured, .. } = &observed[at];
+    fn held(
+        &self,
+        observed: &[Observed],
+        at: usize,
+        cpu: &CpuUse,
+        limited_by: LimitedBy,
+        whose: Option<&str>,
+    ) -> Option<HeldRow> {
+        let Observed { row, .. } = &observed[at];
         row.weight?;
         let by = |by: &str, whose: Option<&str>| Some(HeldRow { by: by.to_owned(), whose: whose.map(str::to_owned) });
-        if row.waited_us < row.mean_us * WAITS {
-            return by("depth", None);
+        if let Some(plain) = self.held_plainly(&observed[at], cpu) {
+            return by(plain, None);
         }
-        if self.limits_reached(*id, row.iops, row.bw_bytes, measured.read_share) {
+        if limited_by == LimitedBy::Limits {
             return by("limits", None);
         }
         if limited_by == LimitedBy::Throttle {
@@ -65,6 +78,22 @@ impl Foresight {
             (None, LimitedBy::Share) if others().next().is_some() => by("share", None),
             (None, _) => by("drive", None),
         }
+    }
+
+    /// What needs no model.
+    fn held_plainly(&self, own: &Observed, cpu: &CpuUse) -> Option<&'static str> {
+        let Observed { id, row, measured, .. } = own;
+        let (spent, waits) = (cpu.most(&row.pollers), row.waited_us >= row.mean_us * WAITS);
+        if waits && self.limits_reached(*id, row.iops, row.bw_bytes, measured.read_share) {
+            return Some("limits");
+        }
+        if spent.waited > STARVED {
+            return Some("cpu");
+        }
+        if !waits {
+            return Some("depth");
+        }
+        (spent.busy > BUSY).then_some("poller")
     }
 }
 
@@ -96,6 +125,7 @@ mod tests {
     use ssd_model::Profile;
 
     use super::*;
+    use crate::cpu_waits::Spent;
 
     const FILE: &str = "[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"64MiB\"\n\
         [policy]\nname = \"evenkeel\"\n\
@@ -124,7 +154,7 @@ mod tests {
             "demand": "", "assumed": true, "iops": iops, "bw_bytes": iops * 16_384.0, "mean_us": mean_us,
             "waited_us": mean_us * waited, "served_us": mean_us * (1.0 - waited), "p50_us": 0.0, "p99_us": 0.0,
             "p999_us": 0.0, "p9999_us": 0.0, "bound_us": null, "bound": null, "violations": 0, "errors": 0, "hwqs": [],
-            "predicted": null, "kept": null, "blame": null
+            "predicted": null, "kept": null, "blame": null, "pollers": [id]
         });
         let mut row = serde_json::from_value(row).expect("a row");
         foresight.describe(TenantId(id), &mut row);
@@ -144,7 +174,7 @@ mod tests {
             of(3, 32.0, 20_000.0, 0.9),
             of(4, 8.0, 9_000.0, 0.02),
         ];
-        foresight.explain(&mut all);
+        foresight.explain(&mut all, &CpuUse::default());
         let price = all[0].row.price.as_ref().expect("a price");
         assert_eq!(price.looser_target_us, 75.0);
         assert!(
@@ -164,7 +194,7 @@ mod tests {
         let of = |id, depth, iops, waited| observed(&foresight, id, depth, iops, waited);
         let held = |log_iops: f64| {
             let mut all = [of(1, 0.0, 0.0, 0.0), of(2, 256.0, 40_000.0, 0.9), of(4, 256.0, log_iops, 0.9)];
-            foresight.explain(&mut all);
+            foresight.explain(&mut all, &CpuUse::default());
             assert_eq!((&all[0].row.price, &all[0].row.held), (&None, &None));
             all[1].row.held.as_ref().map(HeldRow::in_words)
         };
@@ -173,11 +203,30 @@ mod tests {
     }
 
     #[test]
+    fn a_poller_without_cpu_time_is_no_fault_of_the_drive() {
+        let foresight = foresight(FILE);
+        let held = |id: u32, iops: f64, waited: f64, spent: Spent| {
+            let mut all = [observed(&foresight, id, 256.0, iops, waited)];
+            foresight.explain(&mut all, &CpuUse([(id as usize, spent), (77, Spent { waited: 0.9, busy: 1.0 })].into()));
+            all[0].row.held.as_ref().map(HeldRow::in_words).expect("something")
+        };
+        let (idle, busy) = (Spent { waited: 0.02, busy: 0.7 }, Spent { waited: 0.02, busy: 0.99 });
+        let starved = Spent { waited: 0.4, busy: 0.5 };
+        assert_eq!(held(2, 40_000.0, 0.9, idle), "the drive");
+        assert_eq!(held(2, 40_000.0, 0.9, busy), "the host: its poller has no CPU time left");
+        assert_eq!(held(2, 40_000.0, 0.9, starved), "the host: its poller had to wait for a CPU");
+        assert_eq!(held(2, 40_000.0, 0.02, starved), "the host: its poller had to wait for a CPU");
+        assert_eq!(held(2, 40_000.0, 0.02, busy), "nothing: the drive has all that it asks for");
+        // More CPU time would not help it.
+        assert_eq!(held(3, 20_000.0, 0.9, starved), "its own limits");
+    }
+
+    #[test]
     fn a_policy_that_holds_nobody_back_has_no_prices() {
         let text = FILE.replace("\"evenkeel\"", "\"fair\"").replace("min_iops = \"10k\"\n", "");
         let foresight = foresight(&text);
         let mut all = [observed(&foresight, 1, 1.0, 30_000.0, 0.1), observed(&foresight, 2, 256.0, 40_000.0, 0.9)];
-        foresight.explain(&mut all);
+        foresight.explain(&mut all, &CpuUse::default());
         assert!(all.iter().all(|it| it.row.price.is_none() && it.row.held.is_none()));
     }
 }

@@ -10,6 +10,8 @@ use policy::{Floor, Limits, PolicyConfig, TenantPriority};
 use promises::{planning, words};
 use ssd_model::Profile;
 
+use crate::cpu_waits::CpuUse;
+
 /// What was measured of one tenant over a span.
 #[derive(Debug, Clone)]
 pub struct Observed {
@@ -233,10 +235,10 @@ impl Foresight {
         })
     }
 
-    /// Whose fault it is that the promise to a tenant fails, if it does. `starved` is the part of the span in which
-    /// pollers waited for a CPU.
-    pub fn blame(&self, observed: &[Observed], starved: f64, broken: TenantId) -> Option<BlameRow> {
+    /// Whose fault it is that the promise to a tenant fails, if it does; `cpu`: what pollers spent of the span.
+    pub fn blame(&self, observed: &[Observed], cpu: &CpuUse, broken: TenantId) -> Option<BlameRow> {
         let own = observed.iter().find(|it| it.id == broken)?;
+        let starved = cpu.most(&own.row.pollers).waited;
         if let Some((culprit, why)) = self.plain_fault(own) {
             return Some(BlameRow { culprit: culprit.to_owned(), neighbour: None, why });
         }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::answers::{self, Answers, FRESH};
 use crate::clock::Clock;
-use crate::cpu_waits::waits_by_poller;
+use crate::cpu_waits::CpuWaits;
 use crate::daemon::{DriveView, Handle};
 use crate::disks::DiskCommand;
 use crate::refused::Refused;
@@ -138,7 +138,7 @@ impl Reader {
         let drives = self.daemon.ask_disks(DiskCommand::Drives)?;
         let operations: Vec<Operation> = self.daemon.ask_disks(DiskCommand::Operations)?;
         let file_systems = self.file_systems(&drives);
-        let cpu_waits = waits_by_poller();
+        let cpu_waits = CpuWaits::now();
         let verdicts = self.verdicts.now();
         let read = |drive: Drive| {
             let view = views.iter().find(|view| *view.name == drive.name);
@@ -173,7 +173,7 @@ impl Reader {
     }
 }
 
-fn pollers(board: &Board, cpu_waits: &BTreeMap<usize, u64>) -> Vec<PollerReading> {
+fn pollers(board: &Board, cpu_waits: &CpuWaits) -> Vec<PollerReading> {
     let read = |iterations: &Arc<Iterations>| {
         let Spent { iterations: count, busy_ns, sleeps, slept_ns, is_asleep } = iterations.spent();
         let (long_iterations, longest) = iterations.since(&HistogramCounts::default());
@@ -187,7 +187,7 @@ fn pollers(board: &Board, cpu_waits: &BTreeMap<usize, u64>) -> Vec<PollerReading
             sleeps,
             slept_ns,
             is_asleep,
-            cpu_waited_ns: cpu_waits.get(&iterations.poller()).copied(),
+            cpu_waited_ns: cpu_waits.of(iterations.poller()),
             long_iterations,
             longest_ns: longest.0,
             hwq_depth: inside.hwq_depth(),

@@ -68,7 +68,8 @@ impl PromiseWatch {
             }
             match told.turn(is_kept(tenant), now) {
                 Some(Turn::Fails) => {
-                    let blame = foresight.blame(&observed, self.mark.starved(now), tenant.id);
+                    let cpu = self.mark.cpu_use(now, board);
+                    let blame = foresight.blame(&observed, &cpu, tenant.id);
                     let why = blame.map_or_else(|| "nobody to blame".into(), |blame| blame.in_words());
                     let about = Level::Warn.of_tenant(&tenant.row.name);
                     (self.sink)(About { promise: Some("broken"), ..about }, &fails(&tenant.row, &why));

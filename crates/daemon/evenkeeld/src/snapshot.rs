@@ -10,7 +10,7 @@ use planner::Measured;
 use policy::{Bound, Percentile, RestsOn, TenantFigure};
 use poller::{Board, Counters, HistogramCounts, Iterations, Percentiles, TenantProbes};
 
-use crate::cpu_waits::CpuWaits;
+use crate::cpu_waits::{CpuUse, PollersMark};
 use crate::daemon::DriveView;
 use crate::foresight::{Foresight, Observed};
 
@@ -30,7 +30,7 @@ pub fn health_of(said: Option<&LastHealth>) -> Option<DriveHealth> {
 /// A point in time to measure from.
 pub struct Mark {
     at: Nanos,
-    waits: CpuWaits,
+    cpu: PollersMark,
     tenants: BTreeMap<TenantId, Counted>,
 }
 
@@ -113,25 +113,31 @@ impl Marks {
     /// What happened from then until `now`, drive by drive. Of one that came since, everything.
     pub fn until(&self, now: Nanos, views: &[DriveView]) -> Snapshot {
         let of = |drive: &DriveView| {
+            let mark = self.drives.of(drive);
+            let cpu = mark.cpu_use(now, &drive.board);
             let policy = DrivePolicy {
                 drive: drive.name.to_string(),
                 policy: drive.foresight.policy().to_owned(),
                 health: health_of(drive.health.as_ref()),
             };
-            (policy, self.drives.of(drive).until(now, drive))
+            (policy, (mark.until(now, drive, &cpu), self.pollers_of(drive, &cpu)))
         };
-        let (drives, tenants): (Vec<_>, Vec<_>) = views.iter().map(of).unzip();
-        let pollers = views.iter().flat_map(|drive| self.pollers_of(drive)).collect();
-        Snapshot { drives, span_ms: (now - self.drives.at()).0 / 1_000_000, tenants: tenants.concat(), pollers }
+        let (drives, of_each): (Vec<_>, Vec<_>) = views.iter().map(of).unzip();
+        let (tenants, pollers): (Vec<_>, Vec<_>) = of_each.into_iter().unzip();
+        let span_ms = (now - self.drives.at()).0 / 1_000_000;
+        Snapshot { drives, span_ms, tenants: tenants.concat(), pollers: pollers.concat() }
     }
 
-    fn pollers_of(&self, drive: &DriveView) -> Vec<PollerRow> {
+    fn pollers_of(&self, drive: &DriveView, cpu: &CpuUse) -> Vec<PollerRow> {
         let nothing = HistogramCounts::default();
         let row = |poller: &Arc<Iterations>| {
+            let spent = cpu.most(&[poller.poller()]);
             let (long_iterations, longest) = poller.since(self.pollers.get(&poller.poller()).unwrap_or(&nothing));
             PollerRow {
                 poller: poller.poller(),
                 drive: drive.name.to_string(),
+                busy_percent: spent.busy * 100.0,
+                cpu_wait_percent: spent.waited * 100.0,
                 long_iterations,
                 longest_us: longest.as_micros_f64(),
             }
@@ -144,7 +150,7 @@ impl Mark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
         let counted = |probes: TenantProbes| (probes.tenant(), Counted::now(probes, at, None));
-        Self { at, waits: CpuWaits::now(), tenants: board.tenants().into_iter().map(counted).collect() }
+        Self { at, cpu: PollersMark::now(board, at), tenants: board.tenants().into_iter().map(counted).collect() }
     }
 
     /// The same later; what idle tenants had counted is not copied again. The span of those that `go_on` began earlier.
@@ -158,31 +164,30 @@ impl Mark {
             }
         };
         let tenants = board.tenants().into_iter().map(counted).collect();
-        *self = Self { at, waits: CpuWaits::now(), tenants };
+        *self = Self { at, cpu: PollersMark::now(board, at), tenants };
     }
 
     /// A time when nobody was there yet.
     pub fn of_nobody(at: Nanos) -> Self {
-        Self { at, waits: CpuWaits::default(), tenants: BTreeMap::new() }
+        Self { at, cpu: PollersMark::of_none(at), tenants: BTreeMap::new() }
     }
 
     /// What happened from the mark until `now`: measured, foreseen, and whose fault it was.
-    fn until(&self, now: Nanos, drive: &DriveView) -> Vec<TenantRow> {
+    fn until(&self, now: Nanos, drive: &DriveView, cpu: &CpuUse) -> Vec<TenantRow> {
         let foresight = &drive.foresight;
         let mut observed = self.measure(now, &drive.board, foresight);
         foresight.predict(&mut observed);
-        foresight.explain(&mut observed);
-        let starved = self.starved(now);
-        let blame = |tenant: &Observed| foresight.blame(&observed, starved, tenant.id);
+        foresight.explain(&mut observed, cpu);
+        let blame = |tenant: &Observed| foresight.blame(&observed, cpu, tenant.id);
         let is_broken = |tenant: &Observed| tenant.row.kept == Some(false);
         let blamed: Vec<_> = observed.iter().map(|tenant| is_broken(tenant).then(|| blame(tenant)).flatten()).collect();
         let row = |(tenant, blame): (Observed, _)| TenantRow { blame, drive: drive.name.to_string(), ..tenant.row };
         observed.into_iter().zip(blamed).map(row).collect()
     }
 
-    /// The part of the time from the mark until `now` in which pollers waited for a CPU, in the mean.
-    pub fn starved(&self, now: Nanos) -> f64 {
-        CpuWaits::now().since(&self.waits, now - self.at)
+    /// What pollers spent from the mark until `now`.
+    pub fn cpu_use(&self, now: Nanos, board: &Board) -> CpuUse {
+        self.cpu.until(board, now)
     }
 
     /// What happened from the mark until `now`, without what follows from a model; in the order in which tenants came.

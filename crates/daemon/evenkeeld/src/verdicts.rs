@@ -110,7 +110,7 @@ impl Judge {
                 }
                 judged.insert(tenant.id, verdict);
             }
-            let starved = mark.starved(now);
+            let cpu = mark.cpu_use(now, &view.board);
             let mut broken: Vec<TenantId> =
                 observed.iter().filter(|tenant| is_kept(tenant) == Some(false)).map(|tenant| tenant.id).collect();
             let first = self.rounds % broken.len().max(1);
@@ -120,7 +120,7 @@ impl Judge {
                     break;
                 }
                 if let Some(verdict) = judged.get_mut(&id) {
-                    verdict.blame = view.foresight.blame(&observed, starved, id);
+                    verdict.blame = view.foresight.blame(&observed, &cpu, id);
                 }
             }
         }

@@ -77,7 +77,8 @@ fn each_tenant_has_its_figures() {
     assert!(db["bound_us"].is_number(), "{db}");
     for row in [db, batch_row] {
         let [serves] = &row["pollers"].as_array().unwrap()[..] else { panic!("one poller: {row}") };
-        assert!(stats["pollers"].as_array().unwrap().iter().any(|poller| poller["poller"] == *serves), "{stats}");
+        let poller = stats["pollers"].as_array().unwrap().iter().find(|poller| poller["poller"] == *serves).unwrap();
+        assert!(["busy_percent", "cpu_wait_percent"].iter().all(|field| poller[field].is_number()), "{poller}");
         assert!(row["violations"].is_u64() && row["errors"] == 0 && row["hwqs"].is_array(), "{row}");
     }
     // What never reached the drive is not counted.
