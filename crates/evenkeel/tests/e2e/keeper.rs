@@ -146,7 +146,9 @@ fn a_state_of_other_queues_is_not_gone_on_with() {
         daemon.stop();
         home.configure(&format!("{CONFIG}queues = {others}\n"));
         let daemon = home.serve();
-        daemon.wait_log("web: client disconnected: an earlier process's state of its controller", 1);
+        let why = format!("that has {queues} queues, and `queues` is {others} now; its VM has to start again");
+        let told = "web: client disconnected: an earlier process's state of its controller can't be gone on with: ";
+        daemon.wait_log(&(told.to_owned() + &why), 1);
         let (code, report) = load.end();
         assert_ne!(code, Some(0), "{report:#}");
         // The next client is served.

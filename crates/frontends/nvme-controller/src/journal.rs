@@ -117,6 +117,20 @@ impl Tail {
     }
 }
 
+/// The state in force in a journal, of whatever length. `None`: there is none, or of a version that is not known.
+pub(crate) fn saved_state(journal: &Arc<Mapping>) -> Option<ControllerState> {
+    let in_force = MappedRange::new(journal, 0, STATES)?.load_u64(IN_FORCE)?;
+    let at = STATES + (in_force & 1) * STATE_BYTES;
+    let mut state = ControllerState::zeroed();
+    journal.read_at(at, bytemuck::bytes_of_mut(&mut state))?;
+    if state.magic == magic(PREVIOUS_STATE_VERSION) {
+        let mut bytes = [0; previous::BYTES];
+        journal.read_at(at, &mut bytes)?;
+        return Some(previous::read(&bytes));
+    }
+    (state.magic == magic(STATE_VERSION)).then_some(state)
+}
+
 /// The writing end, and what a successor reads.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -147,19 +161,6 @@ impl Journal {
         let range = range.ok_or(StateError::Invalid("the journal's length"))?;
         let in_force = range.load_u64(IN_FORCE).unwrap_or(0);
         Ok(Self { mapping: Arc::clone(memory), memory: range, depth: config.max_depth.into(), in_force })
-    }
-
-    /// The state in force. `None`: it can't be reached, or is of a version that is not known.
-    pub fn state(&self) -> Option<ControllerState> {
-        let at = STATES + (self.in_force & 1) * STATE_BYTES;
-        let mut state = ControllerState::zeroed();
-        self.mapping.read_at(at, bytemuck::bytes_of_mut(&mut state))?;
-        if state.magic == magic(PREVIOUS_STATE_VERSION) {
-            let mut bytes = [0; previous::BYTES];
-            self.mapping.read_at(at, &mut bytes)?;
-            return Some(previous::read(&bytes));
-        }
-        (state.magic == magic(STATE_VERSION)).then_some(state)
     }
 
     /// Puts another state in force, whole or not at all.

@@ -34,6 +34,14 @@ pub enum StateError {
     /// Not such a state, or of another version.
     #[error("not a controller state of this version")]
     Magic,
+    /// The controller is to have another number of queues.
+    #[error("that has {were} queues, and `queues` is {are} now")]
+    Queues {
+        /// I/O queues at most of the one that is saved.
+        were: u16,
+        /// The same of the one that is to be.
+        are: u16,
+    },
     /// It contradicts itself or the configuration.
     #[error("the saved controller state does not fit: {0}")]
     Invalid(&'static str),

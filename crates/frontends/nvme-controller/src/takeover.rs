@@ -12,7 +12,7 @@ use crate::Controller;
 use crate::admin::ERROR_RECOVERY;
 use crate::config::ControllerConfig;
 use crate::dbbuf::ShadowPages;
-use crate::journal::{Journal, Tail, Word};
+use crate::journal::{Journal, Tail, Word, saved_state};
 use crate::msix::{Interrupts, VECTORS};
 use crate::parts::{CqSpec, FarSq, SqSpec};
 use crate::queue::{Again, Cq, Entry, Geometry, Parked, Sq};
@@ -32,13 +32,19 @@ impl<I: Interrupts> Controller<I> {
         interrupts: I,
         memory: &Arc<Mapping>,
     ) -> Result<Self, StateError> {
+        let state = saved_state(memory);
+        // First: such a journal has another length.
+        if let Some(were) = state.as_ref().map(|state| state.max_io_queues).filter(|were| *were != config.max_io_queues)
+        {
+            return Err(StateError::Queues { were, are: config.max_io_queues });
+        }
         let journal = Journal::over(memory, &config)?;
-        let state = journal.state().ok_or(StateError::Magic)?;
+        let state = state.ok_or(StateError::Magic)?;
         if state.serial != serial_of(&config) {
             return Err(StateError::Invalid("it is another tenant's"));
         }
-        if (state.max_io_queues, state.max_depth) != (config.max_io_queues, config.max_depth) {
-            return Err(StateError::Invalid("the most queues and entries that a queue has"));
+        if state.max_depth != config.max_depth {
+            return Err(StateError::Invalid("the most entries that a queue has"));
         }
         let mut this = Self::new(config, doorbells, interrupts)?;
         this.restore_registers(&state)?;

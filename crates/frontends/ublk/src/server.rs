@@ -214,7 +214,8 @@ fn recover(
         if !is_open(id) {
             return delete(control, name, info).map(|()| None);
         }
-        let what = format!("{name}: its device /dev/ublkb{id} is open, and was made with other settings");
+        let was = differs(request, info).unwrap_or_else(|| "other settings".to_owned());
+        let what = format!("{name}: its device /dev/ublkb{id} is open, and was made with {was}");
         let remedy = "write the former ones again, or close it (`umount`), and start the daemon again";
         return Err(Failed(libc::EADDRINUSE, format!("{what}; {remedy}")));
     }
@@ -235,15 +236,23 @@ fn recover(
     Ok(Some((answer, Some(file))))
 }
 
-/// Whether a device that is there can be what is wanted. It may be shorter: a disk grows.
-fn is_as_wanted(request: &Request, info: &DevInfo, params: &Params) -> bool {
-    let wanted = request.params;
+/// Which of the usual settings a device has otherwise than wanted, in words.
+fn differs(request: &Request, info: &DevInfo) -> Option<String> {
     // The driver gives no more queues than there are CPUs.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (has, queues) = (info.nr_hw_queues, request.queues);
     let is_clamped = has < queues && usize::from(has) >= cpus;
-    (has == queues || is_clamped)
-        && info.queue_depth == request.depth
+    if has != queues && !is_clamped {
+        return Some(format!("queues = {has}, not {queues}"));
+    }
+    let (has, depth) = (info.queue_depth, request.depth);
+    (has != depth).then(|| format!("queue_depth = {has}, not {depth}"))
+}
+
+/// Whether a device that is there can be what is wanted. It may be shorter: a disk grows.
+fn is_as_wanted(request: &Request, info: &DevInfo, params: &Params) -> bool {
+    let wanted = request.params;
+    differs(request, info).is_none()
         && info.max_io_buf_bytes == Shape::MAX_IO_BYTES
         && params.dev_sectors <= wanted.dev_sectors
         && Params { types: wanted.types, len: wanted.len, dev_sectors: wanted.dev_sectors, pad: 0, ..*params } == wanted
@@ -354,4 +363,22 @@ fn is_open(id: u32) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let files = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
     files.flatten().flatten().any(|file| is_it(file.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytemuck::Zeroable;
+
+    use super::*;
+
+    #[test]
+    fn the_setting_that_a_device_has_otherwise_is_named() {
+        let differs = |nr_hw_queues: u16, queues: u16, depth: u16| {
+            let info = DevInfo { nr_hw_queues, queue_depth: 64, ..DevInfo::default() };
+            differs(&Request { queues, depth, ..Request::zeroed() }, &info)
+        };
+        assert_eq!(differs(4, 2, 64).as_deref(), Some("queues = 4, not 2"));
+        assert_eq!(differs(2, 2, 128).as_deref(), Some("queue_depth = 64, not 128"));
+        assert_eq!((differs(2, 2, 64), differs(u16::MAX - 1, u16::MAX, 64)), (None, None), "as many as there are CPUs");
+    }
 }

@@ -10,7 +10,9 @@ use std::sync::mpsc::Sender;
 use client_socket::Log;
 use guest_memory::{MappedU32, Mapping, MemoryListener, SpaceError};
 use io_model::{Extents, Fetch, IoBuf, Nanos, Outcome, Placed, QueuePriority, Source, Token};
-use nvme_controller::{Controller, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError, PartMessage};
+use nvme_controller::{
+    Controller, Event, FormatRecord, Interrupts, NamespaceConfig, NamespaceError, PartMessage, StateError,
+};
 use vfio_user::{Errno, IrqChange, Reply, Request, Session, SetIrqs};
 
 use self::eventfds::EventFds;
@@ -116,6 +118,8 @@ enum Waiting {
 struct Lasting {
     doorbells: Arc<Mapping>,
     journal: Arc<Mapping>,
+    /// An earlier process's journal that can't be gone on with, and says why.
+    earlier: Option<Arc<Mapping>>,
 }
 
 /// A tenant's controller, or the part of it that one poller has.
@@ -188,10 +192,10 @@ impl NvmeDevice {
     }
 
     fn connected(&mut self, session: Session) {
-        if let Some(Lasting { doorbells, journal }) = &self.lasting {
+        if let Some(Lasting { doorbells, journal, earlier }) = &self.lasting {
             let (is_held, mut error) = (session.is_held(), None);
             if is_held {
-                let config = self.controller.config();
+                let (config, journal) = (self.controller.config(), earlier.as_ref().unwrap_or(journal));
                 let taken = Controller::take_over(config, Arc::clone(doorbells), EventFds::default(), journal);
                 match taken {
                     Ok(controller) => *self.controller = controller,
@@ -202,8 +206,12 @@ impl NvmeDevice {
             }
             self.is_paused = is_held && error.is_none();
             if let Some(error) = error {
+                let remedy = match error {
+                    StateError::Queues { .. } => "; its VM has to start again, and not to run when `queues` changes",
+                    _ => "",
+                };
                 session.disconnect(&format!(
-                    "an earlier process's state of its controller can't be gone on with: {error}"
+                    "an earlier process's state of its controller can't be gone on with: {error}{remedy}"
                 ));
             }
         }

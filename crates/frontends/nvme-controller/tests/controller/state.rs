@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Zeroable;
 use guest_memory::Mapping;
 use io_model::{DeviceError, Source};
-use nvme_controller::{Controller, Doorbells, StateError};
+use nvme_controller::{Controller, ControllerConfig, Doorbells, StateError};
 use nvme_spec::feature::fid;
 use nvme_spec::log::lid;
 use nvme_spec::opcode::{admin, nvm};
@@ -183,6 +183,19 @@ fn a_queue_that_was_made_again_has_nothing_of_the_one_before() {
     hand_over(&mut host);
     host.run();
     assert_eq!(host.completions(1).iter().map(|cqe| cqe.cid).collect::<Vec<_>>(), [first]);
+}
+
+#[test]
+fn another_number_of_queues_is_told_whatever_the_length() {
+    let host = Host::ready();
+    let journal = host.journal.as_ref().expect("it keeps one");
+    let were = config().max_io_queues;
+    for are in [were - 1, were + 30] {
+        let other = ControllerConfig { max_io_queues: are, ..config() };
+        let made = Controller::take_over(other, Arc::clone(&host.doorbells), host.vectors.clone(), journal);
+        let told = made.err().expect("not this one").to_string();
+        assert_eq!(told, format!("that has {were} queues, and `queues` is {are} now"));
+    }
 }
 
 #[test]

@@ -83,16 +83,17 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
         Mapping::shared(fd.as_fd(), DOORBELLS_START, DOORBELLS_END - DOORBELLS_START, true)
     };
     let journal_bytes = nvme_controller::journal_bytes(config);
-    // A journal of another length is another controller's: in a new one there is nothing to go on with, and the
-    // client is sent away.
-    let is_its = |journal: &OwnedFd| rustix::fs::fstat(journal).is_ok_and(|file| file.st_size as u64 == journal_bytes);
-    if let Some((true, [doorbells, journal])) = listener.held()
-        && is_its(journal)
-    {
-        let doorbells = doorbells.try_clone()?;
-        let journal = Mapping::shared(journal.as_fd(), 0, journal_bytes, true).context("can't map a journal")?;
-        let page = doorbells_in(&doorbells)?;
-        return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal })));
+    let mut earlier = None;
+    if let Some((true, [doorbells, journal])) = listener.held() {
+        let earlier_bytes = rustix::fs::fstat(journal).context("can't look at a journal")?.st_size as u64;
+        let journal = Mapping::shared(journal.as_fd(), 0, earlier_bytes, true).context("can't map a journal")?;
+        if earlier_bytes == journal_bytes {
+            let doorbells = doorbells.try_clone()?;
+            let page = doorbells_in(&doorbells)?;
+            return Ok((doorbells, Arc::clone(&page), Some(Lasting { doorbells: page, journal, earlier })));
+        }
+        // That of a controller with other queues: its client is told so, and sent away.
+        earlier = Some(journal);
     }
     let (_, fd) = Mapping::memfd("evenkeel-doorbells", DOORBELLS_END as usize).context("can't make a doorbell page")?;
     let page = doorbells_in(&fd)?;
@@ -101,7 +102,7 @@ fn memory(listener: &mut Listener, config: &ControllerConfig) -> Result<(OwnedFd
     }
     let (journal, file) = Mapping::memfd("evenkeel-journal", journal_bytes as usize).context("can't make a journal")?;
     listener.keep_memory(vec![fd.try_clone()?, file]);
-    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal })))
+    Ok((fd, Arc::clone(&page), Some(Lasting { doorbells: page, journal, earlier })))
 }
 
 fn controller_config(
