@@ -31,6 +31,7 @@ mod error;
 pub mod fake;
 mod outcome;
 pub mod passthrough;
+mod pieces;
 mod priority;
 mod queue;
 mod vfio;

@@ -20,6 +20,7 @@ use vfio_user::{Client, Error as ClientError};
 
 use crate::device::{DmaMemory, Doorbell, PciDevice, Ring};
 use crate::error::Error;
+use crate::pieces::{Back, Pieces};
 
 /// How long an answer may take. A daemon answers in microseconds; a busy two-core host in milliseconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -42,6 +43,8 @@ const PCI_COMMAND_ENABLE: u16 = 1 << 10 | 0b110;
 const FIRST_IOVA: u64 = 1 << 32;
 /// Ranges are whole huge pages: peers that register memory with a drive ask for that.
 const DMA_ALIGN: usize = 2 << 20;
+/// What is no longer shares such a page with others: a server allows few ranges.
+const PIECE_MOST_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce(&mut Client) + Send>;
 
@@ -115,6 +118,7 @@ pub struct VfioUserDevice {
     link: Link,
     doorbells: Option<Arc<Mapping>>,
     next_iova: u64,
+    pieces: Pieces,
     /// Disconnects when the connection's thread has ended.
     ended: Receiver<()>,
 }
@@ -168,7 +172,7 @@ impl VfioUserDevice {
             Some((fd, offset, len)) => Some(Mapping::shared(fd.as_fd(), offset, len, true)?),
             None => None,
         };
-        Ok(Self { link, doorbells, next_iova: FIRST_IOVA, ended: wait_ended })
+        Ok(Self { link, doorbells, next_iova: FIRST_IOVA, pieces: Pieces::default(), ended: wait_ended })
     }
 
     /// Gives up the mapped doorbells, so that every ring becomes a message (or, with shadow doorbells,
@@ -176,6 +180,17 @@ impl VfioUserDevice {
     pub fn without_mapped_doorbells(mut self) -> Self {
         self.doorbells = None;
         self
+    }
+
+    /// Maps memory of whole huge pages.
+    fn map(&mut self, len_bytes: usize) -> Result<DmaMemory, Error> {
+        let len = len_bytes.max(1).checked_next_multiple_of(DMA_ALIGN);
+        let len = len.ok_or_else(|| Error::Memory(format!("{len_bytes} bytes are too many")))?;
+        let (mapping, fd) = Mapping::memfd("nvme-driver", len)?;
+        let iova = self.next_iova;
+        self.next_iova += len as u64;
+        self.link.call("a DMA map", move |client| client.dma_map(0, iova, len as u64, fd.as_raw_fd()))?;
+        Ok(DmaMemory::new(mapping, iova))
     }
 }
 
@@ -260,16 +275,19 @@ impl PciDevice for VfioUserDevice {
     }
 
     fn allocate_dma(&mut self, len_bytes: usize) -> Result<DmaMemory, Error> {
-        let len = len_bytes.max(1).checked_next_multiple_of(DMA_ALIGN);
-        let len = len.ok_or_else(|| Error::Memory(format!("{len_bytes} bytes are too many")))?;
-        let (mapping, fd) = Mapping::memfd("nvme-driver", len)?;
-        let iova = self.next_iova;
-        self.next_iova += len as u64;
-        self.link.call("a DMA map", move |client| client.dma_map(0, iova, len as u64, fd.as_raw_fd()))?;
-        Ok(DmaMemory::new(mapping, iova))
+        if len_bytes > PIECE_MOST_BYTES {
+            return self.map(len_bytes);
+        }
+        if let Some(piece) = self.pieces.take(len_bytes as u64) {
+            return Ok(piece);
+        }
+        let whole = self.map(DMA_ALIGN)?;
+        self.pieces.add(whole);
+        self.pieces.take(len_bytes as u64).ok_or(Error::Invalid("too little DMA memory"))
     }
 
     fn release_dma(&mut self, memory: DmaMemory) -> Result<(), Error> {
+        let Back::Whole(memory) = self.pieces.give_back(memory) else { return Ok(()) };
         let (iova, len_bytes) = (memory.iova(), memory.len_bytes());
         self.link.call("a DMA unmap", move |client| client.dma_unmap(iova, len_bytes))
     }

@@ -159,9 +159,4 @@ impl Buffers {
     pub fn read(&self, tag: u16, out: &mut [u8]) -> Option<()> {
         self.memory.read(self.at(tag), out)
     }
-
-    /// All of the memory, for giving it back.
-    pub(crate) fn into_memory(self) -> DmaMemory {
-        self.memory
-    }
 }

@@ -2,7 +2,8 @@
 
 use io_model::QueuePriority;
 use nvme_driver::{
-    Arbitration, Blocks, Controller, Data, Namespace, PciDevice, QueuePair, SubmitError, priority_of_this_thread,
+    Arbitration, Blocks, Controller, Data, DmaMemory, Error as DriverError, Namespace, PciDevice, QueuePair,
+    SubmitError, priority_of_this_thread,
 };
 use nvme_spec::data::DsmRange;
 
@@ -14,6 +15,10 @@ use crate::stats::Direction;
 pub struct NvmeDisk<D: PciDevice> {
     controller: Controller<D>,
     ns: Namespace,
+    /// All queues' buffers in one: a server allows few mappings.
+    buffers: Option<DmaMemory>,
+    /// Queues that use them.
+    open: usize,
 }
 
 impl<D: PciDevice> NvmeDisk<D> {
@@ -26,7 +31,7 @@ impl<D: PciDevice> NvmeDisk<D> {
     pub fn start_with(device: D, arbitration: Option<Arbitration>) -> Result<Self, Error> {
         let mut controller = Controller::start_with(device, arbitration)?;
         let ns = controller.first_namespace()?;
-        Ok(Self { controller, ns })
+        Ok(Self { controller, ns, buffers: None, open: 0 })
     }
 }
 
@@ -50,12 +55,20 @@ impl<D: PciDevice> Disk for NvmeDisk<D> {
             return Err(Error::Spec("queues have priorities under --arbitration wrr or drr alone".into()));
         }
         let own = priority_of_this_thread();
+        let len_bytes = |shape: &QueueShape| u64::from(shape.depth) * shape.buffer_bytes;
+        let all_bytes = shapes.iter().map(len_bytes).sum::<u64>();
+        let all = self.controller.allocate_dma(usize::try_from(all_bytes).unwrap_or(usize::MAX))?;
+        self.buffers = Some(all.clone());
+        let mut next_bytes = 0;
         let open = |shape: &QueueShape| {
             let priority = shape.priority.unwrap_or(own);
             // A full queue has one entry free.
             let pair = self.controller.create_queue_pair_with(shape.depth.saturating_add(1), None, priority)?;
-            let memory = self.controller.allocate_dma((u64::from(shape.depth) * shape.buffer_bytes) as usize)?;
+            let memory =
+                all.slice(next_bytes, len_bytes(shape)).ok_or(DriverError::Invalid("too little DMA memory"))?;
+            next_bytes += len_bytes(shape);
             let buffers = Buffers::new(memory, shape.buffer_bytes);
+            self.open += 1;
             Ok(NvmeQueue { pair, ns: self.ns, buffers, priority: weighted.then_some(priority) })
         };
         shapes.iter().map(open).collect()
@@ -64,7 +77,12 @@ impl<D: PciDevice> Disk for NvmeDisk<D> {
     fn close_queue(&mut self, queue: NvmeQueue) -> Result<(), Error> {
         // A controller that is in trouble keeps its queues until it is reset; the job's error says why.
         if self.controller.delete_queue_pair(queue.pair).is_ok() {
-            self.controller.release_dma(queue.buffers.into_memory())?;
+            self.open -= 1;
+        }
+        if self.open == 0
+            && let Some(buffers) = self.buffers.take()
+        {
+            self.controller.release_dma(buffers)?;
         }
         Ok(())
     }
