@@ -502,11 +502,15 @@ pub fn fraction(range: RangeInclusive<f64>) -> impl FnOnce(&DeValue<'_>) -> Resu
     }
 }
 
-/// A list of whole numbers, each within `range` and none twice.
+/// A list of whole numbers, at least one, each within `range` and none twice.
 pub(crate) fn integers(range: RangeInclusive<u32>) -> impl FnOnce(&DeValue<'_>) -> Result<Vec<u32>, Wrong> {
     move |value| {
         let one = integer(range);
         let DeValue::Array(items) = value else { return Err(Wrong::expected("a list such as [2, 3]", value)) };
+        if items.is_empty() {
+            let remedy = "name at least one, such as [2, 3], or leave the key out".to_owned();
+            return Err(Wrong { what: "names none".into(), remedy });
+        }
         let mut found = Vec::new();
         for item in items.iter() {
             let number =

@@ -95,6 +95,12 @@ fn an_nvme_tenant_has_threads_of_its_own_too() {
     assert!(told.contains("which takes one poller; write threads = \"shared\""), "{told}");
     let one = tenant("one", "threads = \"dedicated\"") + &tenant("a", "threads = \"shared\"");
     assert_eq!(plan(&one), ["a[0..2] adaptive", "one[0..2] adaptive"]);
+    for text in
+        [format!("[pollers]\ncpus = []\n{}", tenant("a", "")), tenant("a", "threads = \"dedicated\"; cpus = []")]
+    {
+        let told = parse(&text).expect_err("no CPU").to_string();
+        assert!(told.contains("names none; name at least one, such as [2, 3], or leave the key out"), "{told}");
+    }
     let told = parse(&tenant("a", "cpus = [2]")).expect_err("no threads of its own").to_string();
     assert!(told.contains("with threads = \"shared\" the tenant has no threads of its own"), "{told}");
 }
