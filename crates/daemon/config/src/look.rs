@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::config::Tenant;
 use crate::drives::{DEVICE_NAME, Drives, Findings, Found, Unplaced, refuse_made};
+use crate::host::{AllowedCpus, warn_crowded};
 use crate::missing::{Absent, Missing};
 use crate::problem::{ConfigErrors, Sink};
 use crate::same_drive::{is_same_drive_as, same_drive};
@@ -99,6 +100,11 @@ impl Drives {
         }
         all.finish(file)?;
         there.sort_by_key(|it| it.at);
+        let configs = there.iter().map(|it| &it.drive.config);
+        let crowded = AllowedCpus::of_this_process().and_then(|allowed| warn_crowded(configs, &allowed));
+        if let Some(first) = there.first_mut() {
+            first.drive.host.warnings.extend(crowded);
+        }
         Ok((there, missing, unplaced))
     }
 }

@@ -326,6 +326,7 @@ impl ServedDrive {
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
         Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
+        self.pollers.check_cpus(&tenant)?;
         Ok((config, tenant))
     }
 

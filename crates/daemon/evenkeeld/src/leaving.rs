@@ -176,9 +176,7 @@ impl ServedDrive {
             let title = format!("{name:?} is being zeroed, and how it is reached can't change meanwhile");
             return Err(Problem::new(409, "zeroing", title, "ask again once `evenkeel operations` has it no more"));
         }
-        self.pollers.check_cpus(&tenant).map_err(|error| {
-            Problem::new(409, "not-servable", format!("{name:?} can't be served so: {error}"), "choose other CPUs")
-        })?;
+        self.pollers.check_cpus(&tenant)?;
         let failed = |why| Problem::new(500, "failed", why, "start the daemon again to have it served");
         let old = match self.take_off(id) {
             Ok(Some(live)) => live.tenant,

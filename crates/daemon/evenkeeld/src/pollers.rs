@@ -5,20 +5,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use api::Problem;
 use backend_nvme::{LastHealth, Pins};
-use config::{Config, Home, Mode, Tenant};
+use config::{AllowedCpus, Config, Home, Mode, Tenant};
 use confine::ThreadKind;
 use io_model::TenantId;
 use policy::{PolicyConfig, PollerShape};
 use poller::Board;
-use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::clock::Clock;
 use crate::doorbell_scanner::DoorbellScanner;
 use crate::drive::{AnyDrive, Facts, Opening, ZeroRange};
 use crate::front_end::Served;
 use crate::poller_thread::{Behaviour, Message, PollerSender, Thread};
+use crate::problems::INVALID;
 use crate::pulse::Pulses;
 use crate::{queues, stopwatch, threads};
 
@@ -53,7 +54,7 @@ pub struct PollerThreads {
     running: Arc<AtomicUsize>,
     cores: usize,
     /// CPUs that this process may use; `None`: the kernel does not tell.
-    cpus: Option<CpuSet>,
+    cpus: Option<AllowedCpus>,
     scanner: DoorbellScanner,
     pulses: Pulses,
 }
@@ -69,7 +70,7 @@ impl PollerThreads {
         stopwatch::prepare();
         let scanner = DoorbellScanner::start(clock).context("can't start the doorbell scanner")?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let cpus = sched_getaffinity(None).ok();
+        let cpus = AllowedCpus::of_this_process();
         Ok(Self { next: Arc::default(), running: Arc::default(), cores, cpus, scanner, pulses: Pulses::default() })
     }
 
@@ -81,11 +82,6 @@ impl PollerThreads {
     /// Whether they make progress.
     pub fn pulses(&self) -> Pulses {
         self.pulses.clone()
-    }
-
-    fn may_use(&self, cpu: u32) -> bool {
-        let cpu = cpu as usize;
-        cpu < CpuSet::MAX_CPU && self.cpus.is_none_or(|cpus| cpus.is_set(cpu))
     }
 }
 
@@ -139,11 +135,10 @@ impl Pollers {
     ///
     /// # Errors
     /// One of its CPUs is not this process's.
-    pub fn check_cpus(&self, tenant: &Tenant) -> Result<()> {
-        match tenant.frontend.cpus().iter().find(|cpu| !self.threads.may_use(**cpu)) {
-            Some(cpu) => bail!("CPU {cpu} is not one that this process may use"),
-            None => Ok(()),
-        }
+    pub fn check_cpus(&self, tenant: &Tenant) -> Result<(), Problem> {
+        let allowed = self.threads.cpus.as_ref();
+        let refused = allowed.and_then(|allowed| tenant.frontend.cpus().iter().find_map(|cpu| allowed.refuse(*cpu)));
+        refused.map_or(Ok(()), |(what, remedy)| Err(Problem::new(422, INVALID, what, remedy)))
     }
 
     /// Opens the pollers that a configuration asks for. Returns the parts of each of its tenants.

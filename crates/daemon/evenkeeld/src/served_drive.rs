@@ -247,7 +247,7 @@ impl ServedDrive {
         if self.find_disk(&tenant.name).is_some() {
             bail!("there is a disk {:?} already; choose another name, or remove that one first", tenant.name);
         }
-        self.pollers.check_cpus(&tenant)?;
+        self.pollers.check_cpus(&tenant).map_err(|problem| anyhow!("{}; {}", problem.title, problem.remedy))?;
         let is_new = self.layout.layout().is_some_and(|layout| layout.find(&tenant.name).is_none());
         self.place(&tenant, settings)?;
         let (name, size) = (tenant.name.clone(), tenant.size);

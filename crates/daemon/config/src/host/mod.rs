@@ -2,6 +2,7 @@
 
 mod accounts;
 mod block;
+mod cpus;
 mod directories;
 mod huge_pages;
 mod image_id;
@@ -12,7 +13,6 @@ mod token;
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use rustix::fs::{Access, OFlags, access};
 pub use self::accounts::Identity;
 use self::accounts::owners;
 pub use self::block::nvme_character_device;
+pub use self::cpus::{AllowedCpus, warn_crowded};
 use self::directories::open_safe;
 use self::image_id::ImageMarks;
 pub use self::image_id::mark_image;
@@ -33,7 +34,6 @@ pub(crate) use self::nvme::plain;
 pub use self::nvme::{Survey, layout_of_nvme};
 use crate::RANGE_STEP_BYTES;
 use crate::config::{Backend, Config};
-use crate::frontend::Mode;
 use crate::problem::{ConfigErrors, Problem, Sink};
 
 /// How often, and after which pause, a drive that is claimed is tried again: one second in all.
@@ -136,7 +136,9 @@ impl Config {
         if matches!(self.device.backend, Backend::Block { .. } | Backend::Nvme { .. }) {
             directory(&mut sink, "state_dir", &self.state_dir, &owners, self.marks.state_dir.as_ref());
         }
-        self.check_cpus(&mut sink, &mut warnings);
+        if let Some(allowed) = AllowedCpus::of_this_process() {
+            self.check_cpus(&mut sink, &allowed);
+        }
         self.check_sockets(&mut sink, &mut warnings);
         sink.finish()?;
         let warnings = warnings.into_problems();
@@ -380,32 +382,6 @@ impl Config {
             }
         }
     }
-
-    fn check_cpus(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>) {
-        let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
-        let Some(allowed) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) else { return };
-        self.check_allowed_cpus(sink, warnings, allowed.trim());
-    }
-
-    fn check_allowed_cpus(&self, sink: &mut Sink<'_>, warnings: &mut Sink<'_>, allowed: &str) {
-        let shared = (&self.pollers.cpus[..], self.marks.cpus.as_ref());
-        let own = self.tenants.iter().map(|tenant| (tenant.frontend.cpus(), tenant.marks.frontend.cpus.as_ref()));
-        for (cpus, mark) in std::iter::once(shared).chain(own) {
-            for cpu in cpus.iter().filter(|cpu| !in_list(allowed, **cpu)) {
-                let what = format!("CPU {cpu} is not one that this process may use");
-                sink.maybe_at(mark, what, format!("choose from {allowed}"));
-            }
-        }
-        let polling = self.poller_plan().iter().filter(|poller| poller.mode == Mode::Polling).count();
-        let cpus = len_of_list(allowed);
-        if polling > cpus {
-            let what =
-                format!("{polling} pollers never sleep (mode = \"polling\"), and this process may use {cpus} CPUs");
-            let first = self.tenants.iter().find(|tenant| tenant.frontend.mode() == Mode::Polling);
-            let mark = first.and_then(|tenant| tenant.marks.frontend.mode.as_ref());
-            warnings.maybe_at(mark, what, "write mode = \"adaptive\", or let tenants share threads");
-        }
-    }
 }
 
 /// Opens for reading. A daemon that was killed has its rings taken apart, and so its drive released, a little
@@ -495,59 +471,9 @@ fn id_at(sys: &Path) -> Option<String> {
     Some(id + part.as_deref().unwrap_or(""))
 }
 
-/// The ranges of `list`, which is such as `0-3,8`.
-fn ranges(list: &str) -> impl Iterator<Item = RangeInclusive<u32>> {
-    list.split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    })
-}
-
-fn in_list(list: &str, cpu: u32) -> bool {
-    ranges(list).any(|range| range.contains(&cpu))
-}
-
-fn len_of_list(list: &str) -> usize {
-    ranges(list).map(Iterator::count).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cpu_lists_are_read() {
-        for cpu in [0, 2, 3, 8] {
-            assert!(in_list("0,2-3,8", cpu), "{cpu}");
-        }
-        for cpu in [1, 4, 9] {
-            assert!(!in_list("0,2-3,8", cpu), "{cpu}");
-        }
-        assert!(!in_list("", 0));
-        assert_eq!((len_of_list("0,2-3,8"), len_of_list("")), (4, 0));
-    }
-
-    #[test]
-    fn threads_have_cpus_that_this_process_may_use() {
-        let text = "[device]\nbackend = \"memory\"\nsize = \"1GiB\"\n[policy]\nname = \"passthrough\"\n\
-                    [pollers]\ncpus = [3]\n[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n\
-                    [[tenant]]\nname = \"b\"\nsize = \"4MiB\"\nfrontend = \"vhost-user-blk\"\nqueues = 3\n\
-                    threads = \"per-queue\"\nmode = \"polling\"\ncpus = [0, 1, 2]\n";
-        let config = Config::parse(Path::new("ek.toml"), text).unwrap_or_else(|e| panic!("{e}"));
-        let told = |allowed: &str| {
-            let (mut sink, mut warnings) = (Sink::new(&config.text), Sink::new(&config.text));
-            config.check_allowed_cpus(&mut sink, &mut warnings, allowed);
-            let lines = |sink: Sink<'_>| -> Vec<String> {
-                let told = |problem: Problem| format!("{}: {}", problem.place.map_or(0, |at| at.line), problem.what);
-                sink.into_problems().into_iter().map(told).collect()
-            };
-            (lines(sink), lines(warnings))
-        };
-        assert_eq!(told("0-3"), (vec![], vec![]));
-        let missing = |line, cpu| format!("{line}: CPU {cpu} is not one that this process may use");
-        let crowded = "17: 3 pollers never sleep (mode = \"polling\"), and this process may use 2 CPUs";
-        assert_eq!(told("0,2"), (vec![missing(7, 3), missing(18, 1)], vec![crowded.to_owned()]));
-    }
 
     #[test]
     fn a_partition_has_its_drives_identity_and_its_number() {
