@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::config::Tenant;
 use crate::drives::{DEVICE_NAME, Drives, Findings, Found, Unplaced, refuse_made};
-use crate::host::{AllowedCpus, warn_crowded};
+use crate::host::{AllowedCpus, most_open_files, warn_crowded, warn_few_files};
 use crate::missing::{Absent, Missing};
 use crate::problem::{ConfigErrors, Sink};
 use crate::same_drive::{is_same_drive_as, same_drive};
@@ -101,9 +101,10 @@ impl Drives {
         all.finish(file)?;
         there.sort_by_key(|it| it.at);
         let configs = there.iter().map(|it| &it.drive.config);
+        let few_files = most_open_files().and_then(|most| warn_few_files(configs.clone(), most));
         let crowded = AllowedCpus::of_this_process().and_then(|allowed| warn_crowded(configs, &allowed));
         if let Some(first) = there.first_mut() {
-            first.drive.host.warnings.extend(crowded);
+            first.drive.host.warnings.extend(crowded.into_iter().chain(few_files));
         }
         Ok((there, missing, unplaced))
     }

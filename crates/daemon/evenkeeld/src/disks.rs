@@ -10,7 +10,7 @@ use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
     Exported, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
-use config::{Config, ConfigErrors, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
+use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::{Placement, WipeMethod};
@@ -23,8 +23,8 @@ use crate::front_end::Reached;
 use crate::owner::Owner;
 use crate::problems::{
     INVALID, being_deleted, broken, declared, disk_missing, drive_missing, invalid, name_reserved, name_taken, no_room,
-    no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_durable, not_writable, otherwise,
-    promise_not_kept, unjudged,
+    no_room_to_grow, no_shrinking, no_such_disk, no_such_drive, no_such_tenant, not_added, not_durable, not_writable,
+    otherwise, promise_not_kept, unjudged,
 };
 use crate::served_drive::{DriveId, Live, ServedDrive, terms_in_words};
 use crate::snapshot::health_of;
@@ -345,10 +345,7 @@ impl ServedDrive {
 
     /// `config`: with the disk.
     fn create_disk(&mut self, config: Config, tenant: Tenant, settings: &str) -> Result<Disk, Problem> {
-        let id = self.add(tenant, Some(settings)).map_err(|error| match error.downcast_ref::<ConfigErrors>() {
-            Some(errors) => no_room(errors),
-            None => Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed"),
-        })?;
+        let id = self.add(tenant, Some(settings)).map_err(|error| not_added(&error))?;
         self.config = config;
         self.describe_disk(id).ok_or_else(broken)
     }

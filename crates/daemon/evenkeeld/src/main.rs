@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match serve::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            stderr::say(&arguments.last_words(&format!("{error:#}")));
+            stderr::say(&arguments.last_words(&serve::in_words(&error)));
             ExitCode::from(if serve::is_bad_input(&error) { EXIT_BAD_INPUT } else { 1 })
         }
     }

@@ -1,5 +1,6 @@
 //! Room for the daemon's open files.
 
+use config::{MORE_OPEN_FILES, most_open_files};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,5 +23,34 @@ pub fn make_room() {
     if let (Ok(any), Ok(last)) = (eventfd(0, EventfdFlags::CLOEXEC), i32::try_from(last)) {
         // Closed at once; the table stays.
         let _ = fcntl_dupfd_cloexec(&any, last);
+    }
+}
+
+/// How Linux says that a process has too many open files; some errors have it as words alone.
+const TOO_MANY: &str = "(os error 24)";
+
+/// What to do where that is what went wrong.
+pub fn remedy(error: &anyhow::Error) -> Option<String> {
+    let may_be = || most_open_files().map_or("any number of".to_owned(), |most| most.to_string());
+    let words = || format!("the daemon may have {} files open: {MORE_OPEN_FILES}", may_be());
+    format!("{error:#}").contains(TOO_MANY).then(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn too_many_open_files_have_a_remedy_however_deep() {
+        let error = std::io::Error::from(rustix::io::Errno::MFILE);
+        let words = anyhow!("can't make a pipe: {error}");
+        let deep = Err::<(), _>(error).context("can't start a poller").expect_err("it is one");
+        for error in [words, deep] {
+            let remedy = remedy(&error).expect("a remedy");
+            assert!(remedy.contains("LimitNOFILE=") && remedy.contains("ulimit -Hn"), "{remedy}");
+        }
+        assert_eq!(remedy(&anyhow!("{}", std::io::Error::from(rustix::io::Errno::NOENT))), None);
     }
 }

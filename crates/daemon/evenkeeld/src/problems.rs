@@ -5,6 +5,8 @@ use config::{Config, ConfigErrors, KeyChange, Missing};
 use io_model::units::Size;
 use layout::{LayoutError, RANGE_STEP_BYTES};
 
+use crate::open_files;
+
 /// The code of what no daemon would take.
 pub(crate) const INVALID: &str = "invalid";
 
@@ -67,6 +69,16 @@ pub(crate) fn name_reserved(name: &str) -> Problem {
 pub(crate) fn no_room(errors: &ConfigErrors) -> Problem {
     let (title, remedy) = in_words(errors);
     Problem::new(409, "no-room", title, remedy)
+}
+
+/// A disk can't be served, for another reason than what it is to be.
+pub(crate) fn not_added(error: &anyhow::Error) -> Problem {
+    match (open_files::remedy(error), error.downcast_ref::<ConfigErrors>()) {
+        (Some(remedy), Some(errors)) => Problem::new(500, "failed", in_words(errors).0, remedy),
+        (Some(remedy), None) => Problem::new(500, "failed", format!("{error:#}"), remedy),
+        (None, Some(errors)) => no_room(errors),
+        (None, None) => Problem::new(500, "failed", format!("{error:#}"), "see the daemon's log; nothing has changed"),
+    }
 }
 
 pub(crate) fn promise_not_kept(errors: &ConfigErrors) -> Problem {

@@ -148,6 +148,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// Why it can't serve, and what to do.
+pub fn in_words(error: &anyhow::Error) -> String {
+    let remedy = open_files::remedy(error).map(|remedy| format!("; {remedy}"));
+    format!("{error:#}{}", remedy.unwrap_or_default())
+}
+
 /// By which the program is asked whether it could go on with the clients of a daemon that runs, and that has this
 /// [`handover`](api::Live::handover).
 pub const CAN_TAKE_OVER: &str = "--can-take-over=";

@@ -48,6 +48,7 @@ mod privileges;
 mod prometheus;
 mod promises;
 mod raw;
+mod resources;
 mod sanitizing;
 mod several_drives;
 mod shutdown;
