@@ -303,7 +303,8 @@ mod tests {
         let [tenant, _] = &board.tenants()[..] else { panic!("two tenants") };
         assert_eq!((tenant.counters().completed, tenant.counters().write_bytes), (4, 2048));
         assert_eq!(tenant.latency_counts().total(), 4);
-        (first.served_by(7), second.served_by(2));
+        first.served_by(7);
+        second.served_by(2);
         assert_eq!(tenant.pollers(), [2, 7]);
         first.publish_hwqs(0b01);
         second.publish_hwqs(0b10);

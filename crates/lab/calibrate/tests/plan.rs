@@ -5,7 +5,7 @@ mod common;
 use common::{WRITABLE, calibrate};
 use io_model::{Nanos, QueuePriority};
 use planner::{Host, Load, Site, Size, Tenant, predict};
-use policy::{ArbitratedConfig, Class, FairConfig, Floor, LpnsConfig, PolicyConfig};
+use policy::{ArbitratedConfig, Class, FairConfig, Floor, Limits, LpnsConfig, PolicyConfig};
 use ssd_model::Profile;
 
 /// One forecast over the other, less 1.
@@ -16,6 +16,7 @@ fn tenant(name: &str, class: Class, load: Load, read_share: f64, len_bytes: u64)
         name: name.to_owned(),
         class,
         floor: Floor::default(),
+        limits: Limits::default(),
         priority: QueuePriority::Medium,
         load,
         read_share,
