@@ -77,8 +77,8 @@ impl MemoryDrive {
 ///
 /// Data is copied when it is reaped, all that was submitted one after the other, so that memory is asked for the next
 /// range in time: copies that other work lies between wait for it each. [`Op::WriteZeroes`] and [`Op::Discard`] give
-/// whole pages back to the system, which takes a system call; reads, writes and flushes take none. Huge pages are zeroed
-/// instead, a step whenever something is reaped.
+/// whole pages back to the system, which takes a system call; reads, writes and flushes take none. Huge pages are
+/// zeroed instead, a step whenever something is reaped.
 #[derive(Debug)]
 pub struct Memory {
     drive: MemoryDrive,

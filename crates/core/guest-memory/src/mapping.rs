@@ -201,8 +201,8 @@ impl Mapping {
         Ok(Arc::new(Self::own(base.cast(), len_bytes, true)?))
     }
 
-    /// Zeroed memory of our own in huge pages that the host has reserved. They are all there once this returns, and stay:
-    /// no access needs another one, whoever else wants some.
+    /// Zeroed memory of our own in huge pages that the host has reserved. They are all there once this returns, and
+    /// stay: no access needs another one, whoever else wants some.
     ///
     /// # Errors
     /// See [`HugePagesError`].
@@ -368,8 +368,8 @@ impl Mapping {
     }
 
     /// Gives whole pages back to the system; they read as zeros afterwards. Partial pages at both
-    /// ends are zeroed by hand, as is all of [`Mapping::huge`], whose pages nobody else may get meanwhile. Only for memory
-    /// of these and of [`Mapping::anonymous`].
+    /// ends are zeroed by hand, as is all of [`Mapping::huge`], whose pages nobody else may get meanwhile. Only for
+    /// memory of these and of [`Mapping::anonymous`].
     pub fn discard(&self, offset: u64, len: u64) -> Option<()> {
         self.at(offset, len)?;
         if !self.writable {

@@ -2,8 +2,8 @@
 //!
 //! It rests on these conditions: addresses are random, so that no unit has more of what is in flight than one command
 //! in 10⁹ would see; the drive behaves as its profile says; guests' times vary as [`Host::guest_varies`](crate::Host)
-//! says; the tenant itself has a closed load and no limits. Beside a policy that limits what is in flight nothing is assumed of the
-//! neighbours.
+//! says; the tenant itself has a closed load and no limits. Beside a policy that limits what is in flight nothing is
+//! assumed of the neighbours.
 //!
 //! What fills the drive is through when its busiest part has done its share and a lone command has passed (the lower
 //! bound of a closed network's throughput). In every such span as much is sent as may be in flight, and a command that

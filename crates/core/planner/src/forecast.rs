@@ -42,8 +42,8 @@ pub struct TenantForecast {
     pub tail: Tail,
     /// No command takes longer, if addresses and sizes are random, the drive is as its profile says and guests' times
     /// vary as [`Host::guest_varies`](crate::Host::guest_varies) says. `None` where none can be given: for open loads
-    /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under `lpns`); beside urgent
-    /// tenants; where garbage is collected.
+    /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under
+    /// `lpns`); beside urgent tenants; where garbage is collected.
     pub bound: Option<Nanos>,
     /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read:
     /// no target below it can be kept.

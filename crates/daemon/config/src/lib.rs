@@ -76,7 +76,7 @@ pub use drives::{Drives, Found, HandedOver, Unplaced};
 pub use frontend::{Frontend, Mode, Serving, Threads, UblkOptions};
 pub use host::{
     AllowedCpus, DeviceLock, HostReport, Identity, MORE_OPEN_FILES, Survey, drive_id, in_use, is_partition,
-    layout_of_nvme, mark_image, most_open_files, nvme_character_device,
+    layout_of_nvme, mark_image, nvme_character_device,
 };
 pub use isolation::{Isolation, MemoryLimits};
 pub use layout::RANGE_STEP_BYTES;

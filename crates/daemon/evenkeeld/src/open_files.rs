@@ -1,12 +1,17 @@
 //! Room for the daemon's open files.
 
-use config::{MORE_OPEN_FILES, most_open_files};
+use std::sync::OnceLock;
+
+use config::MORE_OPEN_FILES;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What a thousand tenants need, about.
 const AT_ONCE: u64 = 1 << 14;
+
+/// How many files the process may have open, once that is known: threads may not ask.
+static MOST: OnceLock<Option<u64>> = OnceLock::new();
 
 /// Raises the limit as far as it may be: service managers start everybody with 1024, for the sake of select(2). And
 /// makes the table of open files large, of 8 bytes each: it grows for nothing while there is one thread; later all who
@@ -19,6 +24,7 @@ pub fn make_room() {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
     };
+    MOST.get_or_init(|| may_be);
     let last = may_be.unwrap_or(AT_ONCE).min(AT_ONCE).saturating_sub(1);
     if let (Ok(any), Ok(last)) = (eventfd(0, EventfdFlags::CLOEXEC), i32::try_from(last)) {
         // Closed at once; the table stays.
@@ -31,8 +37,10 @@ const TOO_MANY: &str = "(os error 24)";
 
 /// What to do where that is what went wrong.
 pub fn remedy(error: &anyhow::Error) -> Option<String> {
-    let may_be = || most_open_files().map_or("any number of".to_owned(), |most| most.to_string());
-    let words = || format!("the daemon may have {} files open: {MORE_OPEN_FILES}", may_be());
+    let words = || match MOST.get() {
+        Some(Some(most)) => format!("the daemon may have {most} files open: {MORE_OPEN_FILES}"),
+        _ => MORE_OPEN_FILES.to_owned(),
+    };
     format!("{error:#}").contains(TOO_MANY).then(words)
 }
 

@@ -22,7 +22,7 @@ fn socket(home: &Home) -> PathBuf {
     home.runtime_dir().join("api.sock")
 }
 
-fn disk(home: &Home, arguments: &str) -> Output {
+pub fn disk(home: &Home, arguments: &str) -> Output {
     let mut command = evenkeel();
     command.arg("disk").args(arguments.split_whitespace()).arg("--json").env("EVENKEEL_SOCKET", socket(home));
     command.output().unwrap()

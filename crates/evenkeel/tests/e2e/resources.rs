@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
-use crate::disks::{done, refused};
+use crate::disks::{disk, done, refused};
 use crate::harness::{Home, errors, evenkeel, run, wait_for};
 
 const CONFIG: &str = "[device]\nbackend = \"memory\"\nsize = \"64MiB\"\n[policy]\nname = \"passthrough\"\n\
@@ -29,7 +29,7 @@ fn too_few_open_files_are_told_at_the_start_and_when_a_disk_comes() {
     let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).unwrap().count() as u64;
     let most = getrlimit(Resource::Nofile).maximum;
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(open + 1), maximum: most }).unwrap();
-    let told = refused(&home, "create web --size 8MiB");
+    let told = errors(&disk(&home, "create web --size 8MiB"));
     assert!(told.contains("Too many open files") && told.contains(remedy), "{told}");
     prlimit(pid, Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
     assert_eq!(done(&home, "create web --size 8MiB --wait")["state"], "served");

@@ -107,8 +107,8 @@ impl Judged {
         with_floor.map(|(at, (tenant, seen))| (at, part(&tenant.terms.floor, seen)))
     }
 
-    /// Others have no less beside looser targets, and no more beside tighter ones. Where the drive is near its limit what
-    /// they have differs from second to second: what goes the wrong way is played with other random numbers.
+    /// Others have no less beside looser targets, and no more beside tighter ones. Where the drive is near its limit
+    /// what they have differs from second to second: what goes the wrong way is played with other random numbers.
     fn monotone(&mut self, scenario: &Scenario, percent: u64, play: &mut Play<'_>) -> Result<(), ScenarioError> {
         let other = with_targets(scenario, percent);
         let again = play(&other)?;
