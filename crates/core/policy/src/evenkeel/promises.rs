@@ -35,7 +35,7 @@ pub fn late_from_ns(target: Nanos, part: f64) -> f64 {
 
 /// What the guest leaves of a target.
 fn leaves_ns(target: Nanos) -> f64 {
-    (target - GUEST).max(Nanos(target.0 / 2)).0 as f64
+    (target - GUEST).max(Nanos(target.0.div_ceil(2).max(1))).0 as f64
 }
 
 /// The factor by which an aim changes while that part of the commands that may be late are.
@@ -83,7 +83,7 @@ const TELLING_LOAD: f64 = 0.25;
 /// What was seen beside so many times what others may have is forgotten by itself: so much of it is left from one
 /// interval to the next. A start on a drive that is not known is far from what may be, and who has rare commands would
 /// remember it for seconds.
-const FAR: f64 = 2.0;
+const FAR: f64 = 4.0;
 const FADES: f64 = 0.9;
 /// A kind that is less than this part of the wait tells nothing of itself.
 const TELLING: f64 = 0.1;
