@@ -29,11 +29,15 @@ pub struct Choice {
 }
 
 /// The configured policy first, then the others that there is a model of, with their defaults; `only` one where it is
-/// named.
+/// named. Where somebody has a floor, those alone that keep it: under others the configuration is refused.
 pub fn choices(config: &Config, profile: &Profile, tenants: &[Tenant], only: Option<&str>) -> Vec<Choice> {
     let configured = config.policy.kind();
     let kinds = std::iter::once(configured).chain(MODELLED.into_iter().filter(|kind| *kind != configured));
-    let wanted = kinds.filter(|kind| only.is_none_or(|only| only == kind.name()));
+    let has_floors = tenants.iter().any(|tenant| !tenant.floor.is_empty());
+    let wanted = kinds.filter(|kind| match only {
+        Some(only) => only == kind.name(),
+        None => *kind == configured || kind.keeps_floors() || !has_floors,
+    });
     wanted.map(|kind| choice(config, profile, tenants, kind)).collect()
 }
 

@@ -155,6 +155,7 @@ fn make(
     let each = choices.iter().zip(&outcomes);
     let policies: Vec<PolicyReport> =
         each.clone().map(|(choice, outcome)| PolicyReport::new(choice, outcome, &rows)).collect();
+    let floors = FloorRow::all(config, question);
     let first = each.clone().next().and_then(|(choice, outcome)| Some((choice, outcome.as_ref().ok()?)));
     let mut warnings = enlarged.warnings();
     warnings.extend(no_profile_warning(config));
@@ -169,8 +170,8 @@ fn make(
         advice: first.map(|(choice, outcome)| AdviceRow::all(planner, choice, outcome)).unwrap_or_default(),
         addition: (*present < rows.len()).then(|| addition_of(planner, choices, &policies, &rows, *present)),
         prices: first.map(|(choice, outcome)| PriceRow::all(planner, choice, outcome)).unwrap_or_default(),
-        floors: FloorRow::all(config, question),
-        solution: solve.then(|| solution_of(planner, config, choices, &rows)),
+        solution: solve.then(|| solution_of(planner, config, choices, &rows).beside(&floors)),
+        floors,
         tenants: rows,
         policies,
     })

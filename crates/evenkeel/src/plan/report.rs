@@ -244,6 +244,27 @@ pub struct Solution {
     pub why: String,
 }
 
+impl Solution {
+    /// The same beside floors: no settings mend one that does not fit.
+    pub fn beside(self, floors: &[FloorRow]) -> Self {
+        let broken: Vec<&str> =
+            floors.iter().filter(|floor| !floor.is_good()).map(|floor| floor.tenant.as_str()).collect();
+        if broken.is_empty() || !self.found {
+            return self;
+        }
+        let why = format!("no settings give {} the floor that is asked for; lower it", broken.join(", "));
+        Self {
+            found: false,
+            policy: None,
+            policy_toml: None,
+            priorities: Vec::new(),
+            remove_priorities: false,
+            why,
+            ..self
+        }
+    }
+}
+
 /// A tenant's priority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PriorityRow {

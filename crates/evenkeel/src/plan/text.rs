@@ -208,7 +208,7 @@ fn advice(report: &Report) -> String {
     }
     let others = report.policies.iter().skip(1).filter(|other| other.promises_kept).map(|other| other.policy);
     let others: Vec<&str> = others.collect();
-    let mut text = String::from("\nWhat would make every promise hold");
+    let mut text = String::from("\nWhat would make every promised latency hold");
     if report.advice.is_empty() {
         text += ": no single change to it that was tried.\n";
     } else {

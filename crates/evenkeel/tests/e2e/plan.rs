@@ -42,6 +42,9 @@ fn floors_that_leave_a_promise_no_room_are_not_planned() {
         let config = floors(least);
         let report = plan(&config, &["--policy", "evenkeel"], kept);
         assert_eq!(report["floors"][0]["kept"], kept == KEPT, "{}", report["floors"]);
+        let solved = plan(&config, &["--solve"], kept);
+        assert_eq!(names(&solved["policies"], "policy"), ["evenkeel"], "no other keeps floors");
+        assert_eq!(solved["solution"]["found"], kept == KEPT, "{}", solved["solution"]);
         // Admission says the same.
         let check = run(&["check", config.to_str().unwrap()]);
         assert_eq!(check.status.code(), Some(checked), "{}", errors(&check));
@@ -99,7 +102,7 @@ fn people_get_tables_that_explain_themselves() {
         "NOT KEPT",
         "db: 200 µs will NOT be kept: 99 of 100 commands take up to",
         "(40)",
-        "What would make every promise hold",
+        "What would make every promised latency hold",
     ] {
         assert!(text.contains(words), "{words:?} in {text}");
     }
