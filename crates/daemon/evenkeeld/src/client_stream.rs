@@ -3,7 +3,7 @@
 //! end the connection, unless its client is an operator, who may hand over a drive.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -11,17 +11,22 @@ use std::task::{Context, Poll, ready};
 use client_socket::{Accepted, Received, receive, receive_plain, send};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The connection.
-pub struct ClientStream {
-    /// Tells when there is something to do.
-    watched: UnixStream,
+pub struct ClientStream(AsyncFd<Client>);
+
+struct Client {
+    socket: Accepted,
     /// Where a drive goes that is handed over; `None`: the client may hand over nothing.
     handed_over: Option<HandedOver>,
-    /// The same socket; it goes last.
-    socket: Accepted,
+}
+
+impl AsRawFd for Client {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_fd().as_raw_fd()
+    }
 }
 
 /// What an operator handed over last, for the request that came with it.
@@ -43,12 +48,13 @@ impl ClientStream {
     /// Of a client that was accepted.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// The kernel has no memory to watch it.
     pub fn new(socket: Accepted, handed_over: Option<HandedOver>) -> io::Result<Self> {
-        let watched = UnixStream::from_std(socket.as_fd().try_clone_to_owned()?.into())?;
-        Ok(Self { watched, handed_over, socket })
+        Ok(Self(AsyncFd::new(Client { socket, handed_over })?))
     }
+}
 
+impl Client {
     fn receive(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
         let buffer = into.initialize_unfilled();
         let received = match &self.handed_over {
@@ -80,10 +86,9 @@ impl ClientStream {
 impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.watched.poll_read_ready(context))?;
-            match self.watched.try_io(Interest::READABLE, || self.receive(into)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                received => return Poll::Ready(received),
+            let mut ready = ready!(self.0.poll_read_ready(context))?;
+            if let Ok(received) = ready.try_io(|client| client.get_ref().receive(into)) {
+                return Poll::Ready(received);
             }
         }
     }
@@ -92,10 +97,9 @@ impl AsyncRead for ClientStream {
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.watched.poll_write_ready(context))?;
-            match self.watched.try_io(Interest::WRITABLE, || self.send(bytes)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return Poll::Ready(sent),
+            let mut ready = ready!(self.0.poll_write_ready(context))?;
+            if let Ok(sent) = ready.try_io(|client| client.get_ref().send(bytes)) {
+                return Poll::Ready(sent);
             }
         }
     }

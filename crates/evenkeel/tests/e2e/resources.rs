@@ -1,5 +1,6 @@
 //! What a daemon has too little of is named, with what to do: open files, CPUs, a tenant's mappings.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -26,9 +27,12 @@ fn too_few_open_files_are_told_at_the_start_and_when_a_disk_comes() {
 
     let daemon = home.serve();
     let pid = Pid::from_raw(daemon.id() as i32);
-    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).unwrap().count() as u64;
+    // One number is free: who asks takes it.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", daemon.id())).unwrap();
+    let numbers: BTreeSet<u64> = open.map(|of| of.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let mut free = (0..).filter(|number| !numbers.contains(number));
     let most = getrlimit(Resource::Nofile).maximum;
-    prlimit(pid, Resource::Nofile, Rlimit { current: Some(open + 1), maximum: most }).unwrap();
+    prlimit(pid, Resource::Nofile, Rlimit { current: free.nth(1), maximum: most }).unwrap();
     let told = errors(&disk(&home, "create web --size 8MiB"));
     assert!(told.contains("Too many open files") && told.contains(remedy), "{told}");
     prlimit(pid, Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
