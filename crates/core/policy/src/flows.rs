@@ -57,6 +57,11 @@ pub(crate) trait Turns {
         u32::MAX
     }
 
+    /// Among those who wait there it is offered to the lowest.
+    fn tag_of(&self, _flow: u16) -> u64 {
+        0
+    }
+
     /// One of this flow's is offered room, as the so-manieth there since one was due. Whether it is, and goes at once.
     fn is_due(&mut self, _flow: u16, _offers: u32) -> bool {
         false
@@ -123,10 +128,16 @@ struct Parked {
     offers: u32,
 }
 
+/// Who comes into question for an offer: the first so many, that an offer costs no more the more wait.
+const COMPARED: usize = 16;
+
 impl Parked {
-    /// Who would be offered room now, if one of the others would.
-    fn offer(&mut self, times: u32) -> Option<u16> {
-        let slot = self.others.front().filter(|_| self.passed >= times)?;
+    /// Who would be offered room now, if one of the others would: of the first ones the one with the lowest tag.
+    fn offer(&mut self, times: u32, links: &Links, tag_of: impl Fn(u16) -> u64) -> Option<u16> {
+        if self.passed < times {
+            return None;
+        }
+        let slot = self.others.iter(links).take(COMPARED).min_by_key(|slot| tag_of(*slot))?;
         (self.passed, self.offers) = (0, self.offers + 1);
         Some(slot)
     }
@@ -531,14 +542,16 @@ impl<T: Turns> Flows<T> {
         }
         loop {
             let times = self.turns.goes_first_times();
-            let parked = &mut self.parked[usize::from(hwq)];
-            let offered = parked.offer(times);
-            let due = offered.filter(|slot| self.turns.is_due(self.vqs[usize::from(*slot)].flow, parked.offers));
+            let Self { parked, links, vqs, turns, .. } = self;
+            let parked = &mut parked[usize::from(hwq)];
+            let flow_of = |slot: u16| vqs[usize::from(slot)].flow;
+            let offered = parked.offer(times, links, |slot| turns.tag_of(flow_of(slot)));
+            let due = offered.filter(|slot| turns.is_due(flow_of(*slot), parked.offers));
             if let Some(slot) = due {
-                parked.others.remove(&mut self.links, slot);
+                parked.others.remove(links, slot);
                 parked.offers = 0;
             }
-            let Some(slot) = due.or_else(|| parked.pop(&mut self.links)) else { return };
+            let Some(slot) = due.or_else(|| parked.pop(links)) else { return };
             let Vq { flow, .. } = self.vqs[usize::from(slot)];
             self.ready(slot, hwq, due.is_some());
             if !self.turns.holds(flow) {

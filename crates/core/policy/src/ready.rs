@@ -48,6 +48,12 @@ impl List {
         (self.head != NONE).then_some(self.head)
     }
 
+    /// From the front on.
+    pub(crate) fn iter<'a>(&self, links: &'a Links) -> impl Iterator<Item = u16> + use<'a> {
+        let next_of = |slot: &u16| Some(links.0[usize::from(*slot)].next).filter(|next| *next != NONE);
+        std::iter::successors(self.front(), next_of)
+    }
+
     #[inline]
     pub(crate) fn push_back(&mut self, links: &mut Links, slot: u16) {
         links.0[usize::from(slot)] = Link { next: NONE, prev: self.tail };

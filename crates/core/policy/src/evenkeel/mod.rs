@@ -31,6 +31,7 @@
 
 mod bound;
 mod floors;
+mod offers;
 mod owed;
 mod pacing;
 mod promises;
@@ -41,6 +42,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
+use self::offers::{Due, OFFERED_AFTER, Offers};
 pub use self::owed::LEAST_PART;
 use self::owed::{MOST_OWED, Owed, Sender};
 pub use self::pacing::LEAST_PART as PACED_LEAST_PART;
@@ -114,8 +116,7 @@ pub(crate) struct Order {
     /// Who is behind a floor waits with us while there is so much of all: where floors don't fit, it is to be shared.
     most_for_floors: u64,
     owed: Owed,
-    /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
-    due: Option<(u16, bool)>,
+    offers: Offers,
     /// As what the command of a best-effort tenant goes whose turn it is.
     goes_as: Sender,
     /// When somebody was picked last.
@@ -124,8 +125,6 @@ pub(crate) struct Order {
     weight_unit: u32,
 }
 
-/// Offers of room at an HWQ that guaranteed tenants keep full, up to the one that they have in any case.
-const OFFERS: u32 = 4;
 /// What others may have at most, in multiples of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
 
@@ -168,7 +167,7 @@ impl Order {
             pacing: Pacing::new(),
             most_for_floors: 0,
             owed: Owed::new(),
-            due: None,
+            offers: Offers::default(),
             goes_as: Sender::Unpromised,
             now: Nanos(0),
             weight_unit: 1,
@@ -187,10 +186,10 @@ impl Order {
         {
             return Some(tenant);
         }
-        if let Some((tenant, beside)) = self.due.take_if(|_| self.work.has_room(self.now))
+        if let Some(Due { tenant, is_beside }) = self.offers.take_due(|| self.work.has_room(self.now))
             && self.others.waits(tenant)
         {
-            if !beside && !self.floors.has(tenant) {
+            if !is_beside && !self.floors.has(tenant) {
                 self.goes_as = Sender::Unpromised;
             }
             return Some(tenant);
@@ -289,6 +288,7 @@ impl Turns for Order {
             self.others.grow(len);
             self.floors.grow(len);
             self.pacing.grow(len);
+            self.offers.grow(len);
         }
         // What it has in flight counts under its new terms.
         let in_flight = self.tenants[usize::from(tenant)].in_flight;
@@ -310,6 +310,7 @@ impl Turns for Order {
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
+        self.offers.moved(tenant, to != Standing::Idle && !self.is_guaranteed(tenant));
         match (self.is_guaranteed(tenant), from == Standing::Ready, to == Standing::Ready) {
             (true, true, _) => self.guaranteed.remove(&mut self.links, tenant),
             (true, _, true) => self.guaranteed.push_back(&mut self.links, tenant),
@@ -331,17 +332,16 @@ impl Turns for Order {
     }
 
     fn goes_first_times(&self) -> u32 {
-        LEAST_PART / OFFERS
+        OFFERED_AFTER
+    }
+
+    fn tag_of(&self, tenant: u16) -> u64 {
+        self.offers.turns_of(tenant)
     }
 
     fn is_due(&mut self, tenant: u16, offers: u32) -> bool {
-        // What is owed may all be had at other HWQs.
-        let beside = offers >= OFFERS;
-        let is_due = beside || self.owed.is_behind();
-        if is_due {
-            self.due = Some((tenant, beside));
-        }
-        is_due
+        let Tenant { weight, part, .. } = self.tenants[usize::from(tenant)];
+        self.offers.offer(tenant, f64::from(weight) * part, offers, self.owed.is_behind())
     }
 }
 
@@ -525,6 +525,7 @@ impl ByFlow for Evenkeel {
         self.promises.learn(&self.config, reports, &self.peak);
         self.flows.turns.floors.learn(now, self.peak.units.iter().sum());
         self.flows.turns.owed.learn(&self.config.cost, reports, self.part.size().min(1.0));
+        self.flows.turns.offers.end_interval();
         self.found.observe(reports, self.most());
         self.allow(now);
     }
