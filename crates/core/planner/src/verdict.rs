@@ -209,9 +209,15 @@ impl<'a> Findings<'a> {
             (_, Some(bound)) => {
                 format!("{many} commands take up to {took}, within {within}; at worst one may take {}", words(bound))
             }
-            (_, None) => {
-                format!("{many} commands take up to {took}, within {within}; no limit can be given for the slowest")
-            }
+            (_, None) => match tenant.most_iops() {
+                Some(most) if own.iops >= most => format!(
+                    "{many} commands take up to {took}, within {within}, from when its own limits of {most:.0} per second \
+                     let them through: it asks for more, and those that wait for them are late"
+                ),
+                _ => {
+                    format!("{many} commands take up to {took}, within {within}; no limit can be given for the slowest")
+                }
+            },
         }
     }
 
@@ -318,6 +324,19 @@ mod tests {
         let forecast = Forecast { tenants: each.to_vec(), drive_utilization: 0.5, poller_utilization: 0.2 };
         let reason = &judge(&fake::site(), &tenants, &forecast)[0].reason;
         assert!(reason.ends_with("is for \"n1\", as much for each of 1 more like it"), "{reason}");
+    }
+
+    #[test]
+    fn who_asks_for_more_than_its_own_limits_is_told_what_is_not_counted() {
+        let limits = policy::Limits { rw_ios_per_sec: 1_000, ..policy::Limits::default() };
+        let reason = |iops: f64| {
+            let forecast =
+                Forecast { tenants: vec![fake::forecast(iops, 50)], drive_utilization: 0.5, poller_utilization: 0.2 };
+            judge(&fake::site(), &[Tenant { limits, ..fake::guaranteed("db", 100) }], &forecast).remove(0).reason
+        };
+        assert!(reason(999.0).ends_with("no limit can be given for the slowest"), "{}", reason(999.0));
+        let held = reason(1_000.0);
+        assert!(held.contains("limits of 1000 per second let them through") && held.ends_with("are late"), "{held}");
     }
 
     #[test]

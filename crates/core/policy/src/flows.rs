@@ -6,10 +6,12 @@
 //! bounded number of them.
 
 mod asked;
+mod parked;
 
 use io_model::{HwqId, Nanos, QueuePriority};
 
 use self::asked::Told;
+use self::parked::Parked;
 use crate::hwq_pool::HwqPool;
 use crate::ready::{Links, List, NONE};
 use crate::window::{Claim, Window};
@@ -28,6 +30,9 @@ pub(crate) enum Standing {
 
 /// The order among flows.
 pub(crate) trait Turns {
+    /// Some [go first](Self::goes_first): they are not to wait for room that is kept for others.
+    const SOME_GO_FIRST: bool = false;
+
     /// Makes room for this flow, and tells the terms of its tenant. It is not ready now.
     fn attach(&mut self, flow: u16, terms: &Terms);
 
@@ -89,8 +94,15 @@ struct Vq {
     flow: u16,
     /// Parked: the HWQ that it waits for. Ready: the HWQ whose room it was woken for, if it was.
     hwq: u16,
+    /// How often it was woken for room and others took that, since it was served last.
+    lost: u8,
+    /// Ready: the room that it was woken for is kept for it.
+    is_kept: bool,
     backlog: u32,
 }
+
+/// After so many times that others took the room it is kept: orders repeat, and one VQ may come too late in each round.
+const KEPT_AFTER: u8 = 4;
 
 const NO_VQ: Vq = Vq {
     state: State::Detached,
@@ -100,6 +112,8 @@ const NO_VQ: Vq = Vq {
     tenant: NONE,
     flow: NONE,
     hwq: NONE,
+    lost: 0,
+    is_kept: false,
     backlog: 0,
 };
 
@@ -116,45 +130,6 @@ struct Flow {
     backlogged: u16,
     /// Work that was done for it; wraps.
     served: u32,
-}
-
-/// VQs that wait for room at one HWQ.
-#[derive(Debug, Clone, Copy, Default)]
-struct Parked {
-    first: List,
-    others: List,
-    /// Commands that went there since one of the others was offered room, and offers since one was due.
-    passed: u32,
-    offers: u32,
-}
-
-/// Who comes into question for an offer: the first so many, that an offer costs no more the more wait.
-const COMPARED: usize = 16;
-
-impl Parked {
-    /// Who would be offered room now, if one of the others would: of the first ones the one with the lowest tag.
-    fn offer(&mut self, times: u32, links: &Links, tag_of: impl Fn(u16) -> u64) -> Option<u16> {
-        if self.passed < times {
-            return None;
-        }
-        let slot = self.others.iter(links).take(COMPARED).min_by_key(|slot| tag_of(*slot))?;
-        (self.passed, self.offers) = (0, self.offers + 1);
-        Some(slot)
-    }
-
-    /// Whose turn it is.
-    fn pop(&mut self, links: &mut Links) -> Option<u16> {
-        self.first.pop_front(links).or_else(|| self.others.pop_front(links))
-    }
-
-    fn list(&mut self, first: bool) -> &mut List {
-        if first { &mut self.first } else { &mut self.others }
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.others.is_empty()
-    }
 }
 
 /// The VQs of one poller.
@@ -379,12 +354,18 @@ impl<T: Turns> Flows<T> {
     pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {
             let hwq = hwq_of(self, slot);
-            if self.pool.has_room(hwq, false) {
+            if self.pool.has_room(hwq, false) || self.is_kept(slot, hwq) {
                 return Some(Next::Send { vq: VqSlot(slot), hwq: HwqId(hwq) });
             }
             self.park(slot, hwq);
         }
         None
+    }
+
+    /// Whether room there is kept for it.
+    fn is_kept(&self, slot: u16, hwq: u16) -> bool {
+        let vq = &self.vqs[usize::from(slot)];
+        vq.is_kept && vq.hwq == hwq
     }
 
     #[inline]
@@ -432,9 +413,8 @@ impl<T: Turns> Flows<T> {
     /// Puts a ready VQ behind all others of its flow. Returns the HWQ whose room it was woken for.
     #[inline]
     fn move_to_back(&mut self, slot: u16) -> u16 {
-        let vq = &mut self.vqs[usize::from(slot)];
-        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
-        let flow = &mut self.flows[usize::from(vq.flow)];
+        let woken_for = self.take_woken_for(slot);
+        let flow = &mut self.flows[usize::from(self.vqs[usize::from(slot)].flow)];
         if woken_for == NONE {
             flow.ready.rotate(&mut self.links, slot);
         } else {
@@ -447,11 +427,24 @@ impl<T: Turns> Flows<T> {
     /// Takes a ready VQ out of its list. Returns the HWQ whose room it was woken for.
     #[inline]
     fn unlist(&mut self, slot: u16) -> u16 {
-        let vq = &mut self.vqs[usize::from(slot)];
-        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
-        let flow = &mut self.flows[usize::from(vq.flow)];
+        let woken_for = self.take_woken_for(slot);
+        let flow = &mut self.flows[usize::from(self.vqs[usize::from(slot)].flow)];
         let list = if woken_for == NONE { &mut flow.ready } else { &mut flow.woken };
         list.remove(&mut self.links, slot);
+        woken_for
+    }
+
+    /// A ready VQ gives up the room that it was woken for. Returns where that is.
+    #[inline]
+    fn take_woken_for(&mut self, slot: u16) -> u16 {
+        let vq = &mut self.vqs[usize::from(slot)];
+        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+        if woken_for != NONE {
+            vq.lost = vq.lost.saturating_add(1);
+        }
+        if std::mem::take(&mut vq.is_kept) {
+            self.pool.completed(HwqId(woken_for));
+        }
         woken_for
     }
 
@@ -468,6 +461,7 @@ impl<T: Turns> Flows<T> {
             }
             _ => {}
         }
+        self.vqs[usize::from(slot.0)].lost = 0;
         if self.turns.holds(flow) {
             self.pass_on(flow);
         }
@@ -482,7 +476,7 @@ impl<T: Turns> Flows<T> {
             State::Idle | State::Detached => return,
         }
         let vq = &mut self.vqs[usize::from(slot)];
-        (vq.state, vq.hwq) = (State::Idle, NONE);
+        (vq.state, vq.hwq, vq.lost) = (State::Idle, NONE, 0);
         self.backlogged -= 1;
         self.flows[usize::from(flow)].backlogged -= 1;
         self.settle(flow);
@@ -496,11 +490,11 @@ impl<T: Turns> Flows<T> {
         let vq = &mut self.vqs[usize::from(slot)];
         let flow = vq.flow;
         (vq.state, vq.hwq, vq.first) = (State::Parked, hwq, self.turns.goes_first(flow));
-        let Vq { first, since, .. } = *vq;
+        let Vq { first, since, lost, .. } = *vq;
         let Self { parked, vqs, links, .. } = self;
         let list = parked[usize::from(hwq)].list(first);
-        if woken_for == hwq {
-            // Another flow took the room that it was woken for: it keeps its place. Who is before it was woken, too.
+        if lost > 0 {
+            // It was woken and others took the room: it keeps its place. Who is before it was woken, too.
             list.insert_where(links, slot, |other| vqs[usize::from(other)].since.wrapping_sub(since) as i32 > 0);
         } else {
             self.parkings = self.parkings.wrapping_add(1);
@@ -552,9 +546,13 @@ impl<T: Turns> Flows<T> {
                 parked.offers = 0;
             }
             let Some(slot) = due.or_else(|| parked.pop(links)) else { return };
-            let Vq { flow, .. } = self.vqs[usize::from(slot)];
+            let Vq { flow, lost, .. } = self.vqs[usize::from(slot)];
             self.ready(slot, hwq, due.is_some());
             if !self.turns.holds(flow) {
+                if lost >= KEPT_AFTER && !T::SOME_GO_FIRST {
+                    self.vqs[usize::from(slot)].is_kept = true;
+                    self.pool.sent(HwqId(hwq));
+                }
                 return;
             }
             self.move_to_back(slot);

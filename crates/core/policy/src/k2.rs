@@ -53,6 +53,8 @@ impl Classes {
 }
 
 impl Turns for Classes {
+    const SOME_GO_FIRST: bool = true;
+
     fn attach(&mut self, flow: u16, terms: &Terms) {
         if self.is_real_time.len() <= usize::from(flow) {
             self.is_real_time.resize(usize::from(flow) + 1, false);

@@ -5,8 +5,9 @@ mod common;
 use common::{GUARANTEED, clean, reader, scenario};
 use io_model::{Nanos, QueuePriority};
 use policy::{ArbitratedConfig, Class, FairConfig, K2Config, Limits, MqfqConfig, PolicyConfig, TenantPriority, Terms};
-use sim::workload::{Access, BlockSize, Fio, Phase, Phases, Workload};
+use sim::workload::{Access, BlockSize, Fio, Pattern, Phase, Phases, Workload};
 use sim::{Layout, Scenario, Tenant};
+use ssd_model::Profile;
 
 fn k2() -> PolicyConfig {
     PolicyConfig::K2(K2Config::default())
@@ -67,6 +68,30 @@ fn compare(policy: &PolicyConfig, tenants: &[Tenant], pollers: &[u16], but_for: 
         let several = bytes(&on(pollers, policy, tenants));
         let error = one.iter().zip(&several).map(|(one, several)| (several / one - 1.0).abs()).fold(0.0, f64::max);
         assert!(error <= but_for, "{} on {pollers}: {error:.4} of {one:.0?}, {several:.0?}", policy.name());
+    }
+}
+
+/// A drive that takes one command at a time puts all in an order that repeats, and a VQ may come too late in each round.
+#[test]
+fn every_queue_is_served_where_the_drives_queues_are_short_and_the_order_repeats() {
+    let writer = |weight| {
+        let access = Access { pattern: Pattern::Sequential, ..access(4, 0) };
+        let fio = Fio { jobs: 4, iodepth: 32, access };
+        Tenant { workload: Workload::Fio(fio), ..reader(Class::BestEffort { weight }, 4, 32) }
+    };
+    for seed in 0..4 {
+        clean(&Scenario {
+            layout: Layout::Spdk,
+            policy: PolicyConfig::Mqfq(MqfqConfig::default()),
+            profile: Profile { window: 1, ..Profile::pm1735() },
+            hwqs_shared: 3,
+            hwq_depth: 2,
+            warmup: Nanos::from_millis(41),
+            duration: Nanos::from_millis(9),
+            starvation_limit: Nanos::from_millis(3),
+            seed,
+            ..scenario([1, 2, 1, 1].map(writer).to_vec())
+        });
     }
 }
 

@@ -86,6 +86,8 @@ impl Order {
 }
 
 impl Turns for Order {
+    const SOME_GO_FIRST: bool = true;
+
     fn attach(&mut self, tenant: u16, terms: &Terms) {
         let len = usize::from(tenant) + 1;
         if self.is_guaranteed.len() < len {
