@@ -55,7 +55,7 @@ pub struct Why {
     pub usual: Option<Did>,
     /// Mean latency of what it did then if it were alone on the drive, in microseconds, by the model.
     pub alone_mean_us: Option<f64>,
-    /// Part of the time in which the daemon's pollers waited for a CPU.
+    /// Part of the time in which the drive's pollers waited for a CPU.
     pub cpu_wait_percent: f64,
     /// The same usually.
     pub cpu_wait_usual_percent: Option<f64>,

@@ -420,11 +420,11 @@ pub(crate) fn bandwidth(value: &DeValue<'_>) -> Result<Bandwidth, Wrong> {
     const MIB: u64 = 1 << 20;
     let found: Bandwidth = number_with_unit(value, "a bandwidth such as \"200MiB/s\"")?;
     if found.0 == 0 {
-        let remedy = "write at least \"1MiB/s\", or remove the line: no limit";
+        let remedy = "write at least \"1MiB/s\", or remove the line";
         return Err(Wrong { what: "is 0".into(), remedy: remedy.into() });
     }
     if found.0 > Limits::MOST_MBYTES_PER_SEC * MIB {
-        let remedy = "write at most \"1000000MiB/s\", or remove the line: no limit";
+        let remedy = "write at most \"1000000MiB/s\", or remove the line";
         return Err(Wrong { what: format!("is {found}"), remedy: remedy.into() });
     }
     if !found.0.is_multiple_of(MIB) {

@@ -39,8 +39,18 @@ pub struct CpuWaits(BTreeMap<usize, u64>);
 impl CpuWaits {
     /// Until now. Nothing where the kernel does not say: it counts unless built without.
     pub fn now() -> Self {
-        let threads = pollers().clone();
-        Self(threads.into_iter().filter_map(|(thread, poller)| Some((poller, waited_ns(thread)?))).collect())
+        Self::of_those(|_| true)
+    }
+
+    /// The same of one drive's pollers.
+    fn of_drive(board: &Board) -> Self {
+        let its_own = numbers(board);
+        Self::of_those(|poller| its_own.contains(&poller))
+    }
+
+    fn of_those(is_one: impl Fn(usize) -> bool) -> Self {
+        let threads = pollers().clone().into_iter().filter(|(_, poller)| is_one(*poller));
+        Self(threads.filter_map(|(thread, poller)| Some((poller, waited_ns(thread)?))).collect())
     }
 
     /// That of one poller; `None`: the kernel does not say.
@@ -48,10 +58,10 @@ impl CpuWaits {
         self.0.get(&poller).copied()
     }
 
-    /// The part of the last `span` that pollers waited, in the mean; `then` is what was counted at its start.
-    pub fn since(&self, then: &Self, span: Nanos) -> f64 {
-        let parts = self.0.keys().map(|poller| self.part(*poller, then, span));
-        parts.sum::<f64>() / self.0.len().max(1) as f64
+    /// The part of the last `span` that these pollers waited, in the mean; `then` is what was counted at its start.
+    pub fn mean_part(&self, pollers: &[usize], then: &Self, span: Nanos) -> f64 {
+        let parts = pollers.iter().map(|poller| self.part(*poller, then, span));
+        parts.sum::<f64>() / pollers.len().max(1) as f64
     }
 
     /// The same of one poller.
@@ -71,7 +81,7 @@ pub struct PollersMark {
 impl PollersMark {
     /// Now.
     pub fn now(board: &Board, at: Nanos) -> Self {
-        Self { at, waits: CpuWaits::now(), busy_ns: busy_ns(board) }
+        Self { at, waits: CpuWaits::of_drive(board), busy_ns: busy_ns(board) }
     }
 
     /// A time when none was there yet.
@@ -81,7 +91,7 @@ impl PollersMark {
 
     /// What they spent from then until `now`.
     pub fn until(&self, board: &Board, now: Nanos) -> CpuUse {
-        let (waits, span) = (CpuWaits::now(), now - self.at);
+        let (waits, span) = (CpuWaits::of_drive(board), now - self.at);
         let part = |(poller, busy_ns): (usize, u64)| {
             let busy_ns = busy_ns.saturating_sub(self.busy_ns.get(&poller).copied().unwrap_or(0));
             let (waited, span_ns) = (waits.part(poller, &self.waits, span), span.0.max(1) as f64);
@@ -89,6 +99,11 @@ impl PollersMark {
         };
         CpuUse(busy_ns(board).into_iter().map(part).collect())
     }
+}
+
+/// The numbers of a drive's pollers.
+pub fn numbers(board: &Board) -> Vec<usize> {
+    board.pollers().iter().map(|it| it.poller()).collect()
 }
 
 fn busy_ns(board: &Board) -> BTreeMap<usize, u64> {
@@ -135,11 +150,12 @@ mod tests {
         let waits = |waited_ns: &[u64]| CpuWaits(waited_ns.iter().copied().enumerate().collect());
         let (then, now, second) = (waits(&[100, 100]), waits(&[600, 100]), Nanos(1_000));
         assert_eq!(
-            (now.part(0, &then, second), now.part(1, &then, second), now.since(&then, second)),
+            (now.part(0, &then, second), now.part(1, &then, second), now.mean_part(&[0, 1], &then, second)),
             (0.5, 0.0, 0.25)
         );
-        assert_eq!((now.part(7, &then, second), waits(&[]).since(&waits(&[]), second)), (0.0, 0.0));
-        assert_eq!(waits(&[5]).since(&waits(&[5]), Nanos(0)), 0.0);
+        assert_eq!((now.mean_part(&[1], &then, second), now.mean_part(&[0], &then, second)), (0.0, 0.5));
+        assert_eq!((now.part(7, &then, second), now.mean_part(&[], &then, second)), (0.0, 0.0));
+        assert_eq!(waits(&[5]).part(0, &waits(&[5]), Nanos(0)), 0.0);
     }
 
     #[test]

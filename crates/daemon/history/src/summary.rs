@@ -9,7 +9,7 @@ pub struct Interval {
     pub at_unix_ms: u64,
     /// How long it was, by a clock that nobody sets.
     pub span_ms: u32,
-    /// Part of that time in which the daemon's pollers waited for a CPU, in a million.
+    /// Part of that time in which the drive's pollers waited for a CPU, in a million.
     pub starved_ppm: u32,
     /// The drive.
     pub drive: String,

@@ -18,7 +18,7 @@ fn scenario(name: &str) -> Scenario {
 fn six_noisy_neighbours() {
     let scenario = scenario("six-noisy-neighbours.toml");
     let names: Vec<&str> = scenario.policies.iter().map(Settings::name).collect();
-    assert_eq!(names, ["passthrough", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
+    assert_eq!(names, ["passthrough", "evenkeel", "lpns", "fair", "k2", "mqfq", "d2fq", "caps"]);
     let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     assert_eq!(tenants, ["db", "noisy-1", "noisy-2", "noisy-3", "noisy-4", "noisy-5", "noisy-6"]);
     assert_eq!(scenario.tenants[0].terms.class, Class::guaranteed(Some(Nanos(50_000))));

@@ -8,7 +8,7 @@ use io_model::{Nanos, TenantId};
 use policy::Class;
 use poller::{Counters, HistogramCounts, Percentiles, TenantProbes};
 
-use crate::cpu_waits::CpuWaits;
+use crate::cpu_waits::{self, CpuWaits};
 use crate::daemon::DriveView;
 
 /// What overwrites deleted disks. No tenant has such a name.
@@ -99,7 +99,6 @@ impl Marks {
     pub fn until(&self, now: Nanos, unix_ms: u64, views: &[DriveView]) -> (Vec<Interval>, Self) {
         let span = now - self.at;
         let (waits, span_ms) = (CpuWaits::now(), span.0 / 1_000_000);
-        let starved_ppm = (waits.since(&self.waits, span) * 1e6) as u32;
         let nobody = BTreeMap::new();
         let mut drives = HashMap::new();
         let interval = |view: &DriveView| {
@@ -108,7 +107,7 @@ impl Marks {
             Interval {
                 at_unix_ms: unix_ms.saturating_sub(span_ms),
                 span_ms: u32::try_from(span_ms).unwrap_or(u32::MAX),
-                starved_ppm,
+                starved_ppm: (waits.mean_part(&cpu_waits::numbers(&view.board), &self.waits, span) * 1e6) as u32,
                 drive: view.name.to_string(),
                 policy: view.foresight.policy().to_owned(),
                 tenants,
