@@ -268,8 +268,8 @@ struct Terms {
     burst: Option<String>,
 
     /// Serve it even if its promise can't be kept
-    #[arg(long)]
-    overcommit: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    overcommit: Option<bool>,
 }
 
 /// How its guest reaches a disk. These change only while no client is attached.
@@ -355,7 +355,7 @@ impl Terms {
             r_bandwidth,
             w_bandwidth,
             burst,
-            overcommit: overcommit.then_some(true),
+            overcommit,
             size: None,
             frontend,
             isolation,

@@ -206,6 +206,9 @@ pub struct Disk {
     /// What a best-effort disk gets at least, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub floor: Option<String>,
+    /// It is served even if what it was promised can't be kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub overcommit: bool,
     /// What it may do at most, in words.
     pub limits: Option<String>,
     /// The same in numbers.

@@ -105,8 +105,8 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
     let for_others = Arc::new(Semaphore::new(MAX_OTHERS));
     loop {
         // Unlike `accept` it gives way now and then, also on a socket that was taken off its place and is always ready.
-        let stream = match poll_fn(|context| waited.poll_accept(context)).await {
-            Ok((stream, _)) => listener.adopt(stream.into_std()?.into()),
+        let mut stream = match poll_fn(|context| waited.poll_accept(context)).await {
+            Ok((stream, _)) => ClientStream::new(stream, Arc::clone(&listener)),
             // It changed its mind, or there is no descriptor left for a moment.
             Err(_) => {
                 tokio::time::sleep(RETRY).await;
@@ -118,8 +118,9 @@ async fn accept(listener: Arc<Listener>, roles: Roles, router: Router) -> Result
         let other = (role != Role::Operator).then(|| Arc::clone(&for_others).try_acquire_owned());
         let Ok(other) = other.transpose() else { continue };
         let handed_over = HandedOver::default();
-        let for_operator = (role == Role::Operator).then(|| handed_over.clone());
-        let Ok(stream) = ClientStream::new(stream, for_operator) else { continue };
+        if role == Role::Operator {
+            stream.may_hand_over(handed_over.clone());
+        }
         let stay = Stay::default();
         let asked = router.clone().layer(Extension(role)).layer(Extension(handed_over)).layer(Extension(stay.clone()));
         let service = TowerToHyperService::new(asked);

@@ -3,30 +3,25 @@
 //! end the connection, unless its client is an operator, who may hand over a drive.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use client_socket::{Accepted, Received, receive, receive_plain, send};
+use client_socket::{Listener, Received, receive, receive_plain, send};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
 
 /// The connection.
-pub struct ClientStream(AsyncFd<Client>);
-
-struct Client {
-    socket: Accepted,
+pub struct ClientStream {
+    /// There until this is dropped.
+    socket: Option<UnixStream>,
+    /// It knows how to part from a client.
+    listener: Arc<Listener>,
     /// Where a drive goes that is handed over; `None`: the client may hand over nothing.
     handed_over: Option<HandedOver>,
-}
-
-impl AsRawFd for Client {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_fd().as_raw_fd()
-    }
 }
 
 /// What an operator handed over last, for the request that came with it.
@@ -45,21 +40,28 @@ impl HandedOver {
 }
 
 impl ClientStream {
-    /// Of a client that was accepted.
-    ///
-    /// # Errors
-    /// The kernel has no memory to watch it.
-    pub fn new(socket: Accepted, handed_over: Option<HandedOver>) -> io::Result<Self> {
-        Ok(Self(AsyncFd::new(Client { socket, handed_over })?))
+    /// Of a client that came to `listener`. It may hand over nothing.
+    pub fn new(socket: UnixStream, listener: Arc<Listener>) -> Self {
+        Self { socket: Some(socket), listener, handed_over: None }
     }
-}
 
-impl Client {
+    /// It may hand over a drive, which goes there.
+    pub fn may_hand_over(&mut self, place: HandedOver) {
+        self.handed_over = Some(place);
+    }
+
+    fn socket(&self) -> &UnixStream {
+        match &self.socket {
+            Some(socket) => socket,
+            None => unreachable!("it goes when this is dropped"),
+        }
+    }
+
     fn receive(&self, into: &mut ReadBuf<'_>) -> io::Result<()> {
         let buffer = into.initialize_unfilled();
         let received = match &self.handed_over {
-            Some(_) => receive(&self.socket, buffer, RecvFlags::DONTWAIT)?,
-            None => receive_plain(&self.socket, buffer)?,
+            Some(_) => receive(self, buffer, RecvFlags::DONTWAIT)?,
+            None => receive_plain(self, buffer)?,
         };
         match received {
             Received::Bytes(bytes, fds) => {
@@ -76,9 +78,23 @@ impl Client {
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        match send(&self.socket, bytes, None)? {
+        match send(self, bytes, None)? {
             0 if !bytes.is_empty() => Err(Errno::AGAIN.into()),
             sent => Ok(sent),
+        }
+    }
+}
+
+impl AsFd for ClientStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket().as_fd()
+    }
+}
+
+impl Drop for ClientStream {
+    fn drop(&mut self) {
+        if let Some(Ok(socket)) = self.socket.take().map(UnixStream::into_std) {
+            drop(self.listener.adopt(socket.into()));
         }
     }
 }
@@ -86,9 +102,10 @@ impl Client {
 impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
-            let mut ready = ready!(self.0.poll_read_ready(context))?;
-            if let Ok(received) = ready.try_io(|client| client.get_ref().receive(into)) {
-                return Poll::Ready(received);
+            ready!(self.socket().poll_read_ready(context))?;
+            match self.socket().try_io(Interest::READABLE, || self.receive(into)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return Poll::Ready(received),
             }
         }
     }
@@ -97,9 +114,10 @@ impl AsyncRead for ClientStream {
 impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            let mut ready = ready!(self.0.poll_write_ready(context))?;
-            if let Ok(sent) = ready.try_io(|client| client.get_ref().send(bytes)) {
-                return Poll::Ready(sent);
+            ready!(self.socket().poll_write_ready(context))?;
+            match self.socket().try_io(Interest::WRITABLE, || self.send(bytes)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
             }
         }
     }

@@ -276,6 +276,7 @@ impl ServedDrive {
             latency_target_us: None,
             latency_percentile: None,
             floor: None,
+            overcommit: false,
             limits: None,
             ceilings: Ceilings::default(),
             socket: None,

@@ -56,6 +56,7 @@ pub(super) fn disks(disks: &[Disk]) -> String {
             (None, None) => disk.class.clone().unwrap_or_else(|| "its tenants'".to_owned()),
         };
         let promise = disk.floor.iter().fold(promise, |promise, floor| format!("{promise}, ≥ {floor}"));
+        let promise = if disk.overcommit { format!("{promise}, overcommit") } else { promise };
         let promise = disk.limits.iter().fold(promise, |promise, limits| format!("{promise}, ≤ {limits}"));
         let state = if disk.attached { "attached" } else { disk.state.name() };
         let made_by = if disk.declared { "file" } else { "api" };

@@ -152,6 +152,8 @@ fn what_a_disk_gets_at_least_and_which_commands_a_target_is_for_change_while_it_
     let db = done(&home, "set db --class best-effort");
     assert_eq!((&db["latency_target_us"], &db["floor"]), (&Value::Null, &Value::Null));
     assert_eq!(done(&home, "set log --class guaranteed --latency-target 3ms")["floor"], Value::Null);
+    assert_eq!(done(&home, "set log --overcommit")["overcommit"], true);
+    assert_eq!(done(&home, "set log --overcommit=false")["overcommit"], Value::Null);
     daemon.stop();
 }
 
