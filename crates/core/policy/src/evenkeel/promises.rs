@@ -11,12 +11,25 @@ use crate::{Percentile, TenantReport};
 /// What is aimed at, of what the guest leaves of a target: what is learned is off by some hundredths.
 const AIM: f64 = 0.9;
 /// What a guest adds to what a poller sees of a latency: an interrupt, and its driver.
-const GUEST: Nanos = Nanos(5_000);
+const GUEST: GuestTime = GuestTime { most_ns: 5_000.0, part: 0.1 };
 
 /// The same in more detail: what it adds to each command, and the mean of what comes on top, which is exponentially
 /// distributed. Fitted to the simulator's guests.
-const GUEST_AT_LEAST: Nanos = Nanos(4_000);
-const GUEST_MORE: Nanos = Nanos(4_000);
+const GUEST_AT_LEAST: GuestTime = GuestTime { most_ns: 4_000.0, part: 0.08 };
+const GUEST_MORE: GuestTime = GuestTime { most_ns: 4_000.0, part: 0.05 };
+
+/// How much is set aside for it, and of a small target that part at most: the whole of it left others half of what they
+/// may have beside 25 µs.
+struct GuestTime {
+    most_ns: f64,
+    part: f64,
+}
+
+impl GuestTime {
+    fn ns(&self, target: Nanos) -> f64 {
+        self.most_ns.min(target.0 as f64 * self.part)
+    }
+}
 
 /// What is aimed at for a target at first: latencies as a poller sees them, in ns.
 pub fn aim_ns(target: Nanos) -> f64 {
@@ -30,12 +43,12 @@ pub fn aims_ns(target: Nanos) -> (f64, f64) {
 
 /// From which latency on, as a poller sees it, that part (above 0, up to 1) of the commands is late for the guest: ns.
 pub fn late_from_ns(target: Nanos, part: f64) -> f64 {
-    target.0 as f64 - GUEST_AT_LEAST.0 as f64 + GUEST_MORE.0 as f64 * part.ln()
+    target.0 as f64 - GUEST_AT_LEAST.ns(target) + GUEST_MORE.ns(target) * part.ln()
 }
 
 /// What the guest leaves of a target.
 fn leaves_ns(target: Nanos) -> f64 {
-    (target - GUEST).max(Nanos(target.0.div_ceil(2).max(1))).0 as f64
+    target.0.max(1) as f64 - GUEST.ns(target)
 }
 
 /// The factor by which an aim changes while that part of the commands that may be late are.
@@ -387,7 +400,7 @@ fn late_parts(target: Nanos) -> [f64; TARGET_STEPS] {
     const PARTS: usize = 8;
     let late = |takes: f64| {
         let beyond_ns = takes * target.0 as f64 - late_from_ns(target, 1.0);
-        (beyond_ns / GUEST_MORE.0 as f64).exp().min(1.0)
+        (beyond_ns / GUEST_MORE.ns(target).max(1.0)).exp().min(1.0)
     };
     std::array::from_fn(|step| {
         let (from, to) = span_of(step);
