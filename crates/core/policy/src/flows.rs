@@ -117,6 +117,13 @@ const NO_VQ: Vq = Vq {
     backlog: 0,
 };
 
+impl Vq {
+    /// Others have the room that it was woken for.
+    fn lose(&mut self) {
+        self.lost = self.lost.saturating_add(1);
+    }
+}
+
 const NO_FLOW: Flow =
     Flow { standing: Standing::Idle, woken: List::EMPTY, ready: List::EMPTY, backlogged: 0, served: 0 };
 
@@ -350,7 +357,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// The same where the policy chooses the HWQ (`0..hwqs`) of a slot.
-    #[inline]
+    #[inline(always)] // As a call it costs `fair` 6 ns: what it returns is written in pieces and read at once.
     pub(crate) fn pick_at(&mut self, flow: u16, hwq_of: impl Fn(&Self, u16) -> u16) -> Option<Next> {
         while let Some(slot) = self.front_of(flow) {
             let hwq = hwq_of(self, slot);
@@ -363,6 +370,7 @@ impl<T: Turns> Flows<T> {
     }
 
     /// Whether room there is kept for it.
+    #[cold] // Asked where an HWQ is full.
     fn is_kept(&self, slot: u16, hwq: u16) -> bool {
         let vq = &self.vqs[usize::from(slot)];
         vq.is_kept && vq.hwq == hwq
@@ -406,6 +414,7 @@ impl<T: Turns> Flows<T> {
     fn pass_on(&mut self, flow: u16) {
         while let Some(slot) = self.flows[usize::from(flow)].woken.front() {
             let hwq = self.move_to_back(slot);
+            self.vqs[usize::from(slot)].lose();
             self.wake(hwq);
         }
     }
@@ -413,13 +422,15 @@ impl<T: Turns> Flows<T> {
     /// Puts a ready VQ behind all others of its flow. Returns the HWQ whose room it was woken for.
     #[inline]
     fn move_to_back(&mut self, slot: u16) -> u16 {
-        let woken_for = self.take_woken_for(slot);
-        let flow = &mut self.flows[usize::from(self.vqs[usize::from(slot)].flow)];
+        let vq = &mut self.vqs[usize::from(slot)];
+        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+        let flow = &mut self.flows[usize::from(vq.flow)];
         if woken_for == NONE {
             flow.ready.rotate(&mut self.links, slot);
         } else {
             flow.woken.remove(&mut self.links, slot);
             flow.ready.push_back(&mut self.links, slot);
+            self.give_up_room(slot, woken_for);
         }
         woken_for
     }
@@ -427,32 +438,29 @@ impl<T: Turns> Flows<T> {
     /// Takes a ready VQ out of its list. Returns the HWQ whose room it was woken for.
     #[inline]
     fn unlist(&mut self, slot: u16) -> u16 {
-        let woken_for = self.take_woken_for(slot);
-        let flow = &mut self.flows[usize::from(self.vqs[usize::from(slot)].flow)];
+        let vq = &mut self.vqs[usize::from(slot)];
+        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
+        let flow = &mut self.flows[usize::from(vq.flow)];
         let list = if woken_for == NONE { &mut flow.ready } else { &mut flow.woken };
         list.remove(&mut self.links, slot);
+        self.give_up_room(slot, woken_for);
         woken_for
     }
 
-    /// A ready VQ gives up the room that it was woken for. Returns where that is.
+    /// No room is kept for a VQ any more.
     #[inline]
-    fn take_woken_for(&mut self, slot: u16) -> u16 {
-        let vq = &mut self.vqs[usize::from(slot)];
-        let woken_for = std::mem::replace(&mut vq.hwq, NONE);
-        if woken_for != NONE {
-            vq.lost = vq.lost.saturating_add(1);
+    fn give_up_room(&mut self, slot: u16, hwq: u16) {
+        if self.vqs[usize::from(slot)].is_kept {
+            self.vqs[usize::from(slot)].is_kept = false;
+            self.pool.completed(HwqId(hwq));
         }
-        if std::mem::take(&mut vq.is_kept) {
-            self.pool.completed(HwqId(woken_for));
-        }
-        woken_for
     }
 
     /// One command left the VQ: the next VQ of its flow has its turn.
     fn took(&mut self, slot: VqSlot) {
         let Some(flow) = self.flow_of(slot) else { return };
         let vq = &mut self.vqs[usize::from(slot.0)];
-        vq.backlog = vq.backlog.saturating_sub(1);
+        (vq.backlog, vq.lost) = (vq.backlog.saturating_sub(1), 0);
         match (vq.backlog, vq.state) {
             (0, _) => self.rest(slot.0),
             (_, State::Ready) => {
@@ -461,7 +469,6 @@ impl<T: Turns> Flows<T> {
             }
             _ => {}
         }
-        self.vqs[usize::from(slot.0)].lost = 0;
         if self.turns.holds(flow) {
             self.pass_on(flow);
         }
@@ -485,9 +492,13 @@ impl<T: Turns> Flows<T> {
         }
     }
 
+    #[inline(never)] // Seldom, and none of its callers' business.
     fn park(&mut self, slot: u16, hwq: u16) {
         let woken_for = self.unlist(slot);
         let vq = &mut self.vqs[usize::from(slot)];
+        if woken_for != NONE {
+            vq.lose();
+        }
         let flow = vq.flow;
         (vq.state, vq.hwq, vq.first) = (State::Parked, hwq, self.turns.goes_first(flow));
         let Vq { first, since, lost, .. } = *vq;
@@ -556,6 +567,7 @@ impl<T: Turns> Flows<T> {
                 return;
             }
             self.move_to_back(slot);
+            self.vqs[usize::from(slot)].lose();
         }
     }
 
