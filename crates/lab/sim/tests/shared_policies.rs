@@ -71,7 +71,7 @@ fn compare(policy: &PolicyConfig, tenants: &[Tenant], pollers: &[u16], but_for: 
     }
 }
 
-/// A drive that takes one command at a time puts all in an order that repeats, and a VQ may come too late in each round.
+/// A drive that takes one command at a time puts all in an order that repeats: a VQ may come too late in each round.
 #[test]
 fn every_queue_is_served_where_the_drives_queues_are_short_and_the_order_repeats() {
     let writer = |weight| {

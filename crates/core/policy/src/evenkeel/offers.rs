@@ -1,7 +1,7 @@
 //! Room at HWQs that guaranteed tenants keep full: which of the others has it.
 //!
-//! Virtual time can't tell. It goes on wherever there is room, and who waits at such an HWQ falls behind it, whatever its
-//! weight. So turns there are counted apart.
+//! Virtual time can't tell. It goes on wherever there is room, and who waits at such an HWQ falls behind it, whatever
+//! its weight. So turns there are counted apart.
 
 use super::owed::LEAST_PART;
 
