@@ -62,9 +62,9 @@ pub(crate) trait Turns {
         u32::MAX
     }
 
-    /// Among those who wait there it is offered to the lowest.
-    fn tag_of(&self, _flow: u16) -> u64 {
-        0
+    /// What such a turn of the flow counts, among those of others at the same HWQ: the less the larger its weight.
+    fn turn(&self, _flow: u16) -> u64 {
+        1
     }
 
     /// One of this flow's is offered room, as the so-manieth there since one was due. Whether it is, and goes at once.
@@ -98,6 +98,8 @@ struct Vq {
     lost: u8,
     /// Ready: the room that it was woken for is kept for it.
     is_kept: bool,
+    /// When it is offered room, among others.
+    turn: u64,
     backlog: u32,
 }
 
@@ -114,6 +116,7 @@ const NO_VQ: Vq = Vq {
     hwq: NONE,
     lost: 0,
     is_kept: false,
+    turn: 0,
     backlog: 0,
 };
 
@@ -503,13 +506,17 @@ impl<T: Turns> Flows<T> {
         (vq.state, vq.hwq, vq.first) = (State::Parked, hwq, self.turns.goes_first(flow));
         let Vq { first, since, lost, .. } = *vq;
         let Self { parked, vqs, links, .. } = self;
-        let list = parked[usize::from(hwq)].list(first);
+        let parked = &mut parked[usize::from(hwq)];
+        let (now, list) = (parked.turn, parked.list(first));
         if lost > 0 {
             // It was woken and others took the room: it keeps its place. Who is before it was woken, too.
             list.insert_where(links, slot, |other| vqs[usize::from(other)].since.wrapping_sub(since) as i32 > 0);
         } else {
             self.parkings = self.parkings.wrapping_add(1);
-            vqs[usize::from(slot)].since = self.parkings;
+            let vq = &mut vqs[usize::from(slot)];
+            vq.since = self.parkings;
+            // Turns that it did not ask for are not saved.
+            vq.turn = vq.turn.max(now);
             list.push_back(links, slot);
         }
         self.settle(flow);
@@ -549,12 +556,13 @@ impl<T: Turns> Flows<T> {
             let times = self.turns.goes_first_times();
             let Self { parked, links, vqs, turns, .. } = self;
             let parked = &mut parked[usize::from(hwq)];
-            let flow_of = |slot: u16| vqs[usize::from(slot)].flow;
-            let offered = parked.offer(times, links, |slot| turns.tag_of(flow_of(slot)));
-            let due = offered.filter(|slot| turns.is_due(flow_of(*slot), parked.offers));
+            let offered = parked.offer(times, links, |slot| vqs[usize::from(slot)].turn);
+            let due = offered.filter(|slot| turns.is_due(vqs[usize::from(*slot)].flow, parked.offers));
             if let Some(slot) = due {
+                let vq = &mut vqs[usize::from(slot)];
                 parked.others.remove(links, slot);
-                parked.offers = 0;
+                (parked.offers, parked.turn) = (0, vq.turn);
+                vq.turn += turns.turn(vq.flow);
             }
             let Some(slot) = due.or_else(|| parked.pop(links)) else { return };
             let Vq { flow, lost, .. } = self.vqs[usize::from(slot)];

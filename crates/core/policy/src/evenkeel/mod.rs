@@ -31,7 +31,6 @@
 
 mod bound;
 mod floors;
-mod offers;
 mod owed;
 mod pacing;
 mod promises;
@@ -42,7 +41,6 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
-use self::offers::{Due, OFFERED_AFTER, Offers};
 pub use self::owed::LEAST_PART;
 use self::owed::{MOST_OWED, Owed, Sender};
 pub use self::pacing::LEAST_PART as PACED_LEAST_PART;
@@ -116,7 +114,8 @@ pub(crate) struct Order {
     /// Who is behind a floor waits with us while there is so much of all: where floors don't fit, it is to be shared.
     most_for_floors: u64,
     owed: Owed,
-    offers: Offers,
+    /// Whose VQ has room at an HWQ that guaranteed tenants keep full, and whether that goes beside what is owed.
+    due: Option<(u16, bool)>,
     /// As what the command of a best-effort tenant goes whose turn it is.
     goes_as: Sender,
     /// When somebody was picked last.
@@ -125,6 +124,14 @@ pub(crate) struct Order {
     weight_unit: u32,
 }
 
+/// Commands to an HWQ that guaranteed tenants keep full, from one offer of room there to others to the next.
+const OFFERED_AFTER: u32 = LEAST_PART / 4;
+/// Offers up to the one that is due in any case, for what is owed may all be had at other HWQs. That is twice the part
+/// of all work that is owed: who waits at such HWQs alone has its part of all from them.
+const OFFERS: u32 = 2;
+/// What a turn there counts for a weight of 1, and for whom most of a weight is at other pollers.
+const TURN: f64 = 65_536.0;
+const LEAST_WEIGHT: f64 = 0.001;
 /// What others may have at most, in multiples of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
 
@@ -167,7 +174,7 @@ impl Order {
             pacing: Pacing::new(),
             most_for_floors: 0,
             owed: Owed::new(),
-            offers: Offers::default(),
+            due: None,
             goes_as: Sender::Unpromised,
             now: Nanos(0),
             weight_unit: 1,
@@ -186,7 +193,7 @@ impl Order {
         {
             return Some(tenant);
         }
-        if let Some(Due { tenant, is_beside }) = self.offers.take_due(|| self.work.has_room(self.now))
+        if let Some((tenant, is_beside)) = self.due.take_if(|_| self.work.has_room(self.now))
             && self.others.waits(tenant)
         {
             if !is_beside && !self.floors.has(tenant) {
@@ -290,7 +297,6 @@ impl Turns for Order {
             self.others.grow(len);
             self.floors.grow(len);
             self.pacing.grow(len);
-            self.offers.grow(len);
         }
         // What it has in flight counts under its new terms.
         let in_flight = self.tenants[usize::from(tenant)].in_flight;
@@ -312,7 +318,6 @@ impl Turns for Order {
     }
 
     fn moved(&mut self, tenant: u16, from: Standing, to: Standing) {
-        self.offers.moved(tenant, to != Standing::Idle && !self.is_guaranteed(tenant));
         match (self.is_guaranteed(tenant), from == Standing::Ready, to == Standing::Ready) {
             (true, true, _) => self.guaranteed.remove(&mut self.links, tenant),
             (true, _, true) => self.guaranteed.push_back(&mut self.links, tenant),
@@ -337,13 +342,18 @@ impl Turns for Order {
         OFFERED_AFTER
     }
 
-    fn tag_of(&self, tenant: u16) -> u64 {
-        self.offers.turns_of(tenant)
+    fn turn(&self, tenant: u16) -> u64 {
+        let Tenant { weight, part, .. } = self.tenants[usize::from(tenant)];
+        (TURN / (f64::from(weight) * part).max(LEAST_WEIGHT)).ceil() as u64
     }
 
     fn is_due(&mut self, tenant: u16, offers: u32) -> bool {
-        let Tenant { weight, part, .. } = self.tenants[usize::from(tenant)];
-        self.offers.offer(tenant, f64::from(weight) * part, offers, self.owed.is_behind())
+        let is_beside = offers >= OFFERS;
+        let is_due = is_beside || self.owed.is_behind();
+        if is_due {
+            self.due = Some((tenant, is_beside));
+        }
+        is_due
     }
 }
 
@@ -527,7 +537,6 @@ impl ByFlow for Evenkeel {
         self.promises.learn(&self.config, reports, &self.peak);
         self.flows.turns.floors.learn(now, self.peak.units.iter().sum());
         self.flows.turns.owed.learn(&self.config.cost, reports, self.part.size().min(1.0));
-        self.flows.turns.offers.end_interval();
         self.found.observe(reports, self.most());
         self.allow(now);
     }
