@@ -6,8 +6,8 @@ use crate::by_flow::ByFlow;
 use crate::compared::{Gimbal, IoCost, Reflex};
 use crate::limits::Limiter;
 use crate::{
-    Arbitrated, Bound, Caps, D2fq, Demand, Evenkeel, FairNvme, K2, Limits, Lpns, Mqfq, Next, Passthrough, Policy,
-    PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
+    Arbitrated, Bound, Caps, D2fq, Demand, Evenkeel, FairNvme, K2, Lpns, Mqfq, Next, Passthrough, Policy, PolicyFigure,
+    TenantFigure, TenantReport, TenantSlot, Terms, ThrottleState, VqSlot,
 };
 
 #[derive(Debug)]
@@ -141,10 +141,10 @@ impl AnyPolicy {
         }
     }
 
-    fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, now: Nanos) {
+    fn set_limits(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
         self.release(now);
         let Self { chosen, limiter } = self;
-        limiter.set_limits(tenant, limits);
+        limiter.set_limits(tenant, terms.limits, terms.pollers);
         // If it must wait under these too, that is found when the policy names it.
         limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
     }
@@ -185,12 +185,12 @@ impl Policy for AnyPolicy {
     fn attach(&mut self, slot: VqSlot, vq: VqId, tenant: TenantSlot, terms: &Terms, now: Nanos) {
         each!(&mut self.chosen, policy => policy.attach(slot, vq, tenant, terms, now));
         self.limiter.attach(slot, tenant);
-        self.set_limits(tenant, terms.limits, now);
+        self.set_limits(tenant, terms, now);
     }
 
     fn change_terms(&mut self, tenant: TenantSlot, terms: &Terms, now: Nanos) {
         each!(&mut self.chosen, policy => policy.change_terms(tenant, terms, now));
-        self.set_limits(tenant, terms.limits, now);
+        self.set_limits(tenant, terms, now);
     }
 
     fn forget(&mut self, tenant: TenantSlot) {
@@ -270,11 +270,11 @@ impl Policy for AnyPolicy {
         each!(&mut self.chosen, policy => policy.demands(all, own, now));
     }
 
-    fn asks_here(&mut self, tenant: TenantSlot, part: f64, of: usize, now: Nanos) {
-        each!(&mut self.chosen, policy => policy.asks_here(tenant, part, of, now));
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, now: Nanos) {
+        each!(&mut self.chosen, policy => policy.asks_here(tenant, part, now));
         self.release(now);
         let Self { chosen, limiter } = self;
-        if limiter.set_times(tenant, part * of as f64) {
+        if limiter.set_part(tenant, part) {
             limiter.release_tenant(tenant, |slot, backlog| each!(chosen, policy => policy.arrived(slot, backlog, now)));
         }
     }

@@ -189,7 +189,7 @@ impl<P: ByFlow> Policy for P {
         self.hear_demands(all, own, now);
     }
 
-    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: usize, _: Nanos) {
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: Nanos) {
         self.set_part(tenant, part);
     }
 

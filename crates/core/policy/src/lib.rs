@@ -250,10 +250,9 @@ pub trait Policy {
     /// [`interval`](Policy::interval), if it told one itself.
     fn demands(&mut self, _all: &[Demand], _own: usize, _now: Nanos) {}
 
-    /// A tenant with VQs at `of` pollers (2 or more) asks this part (above 0, at most 1) of what it asks for here. The
-    /// parts at all of them add up to 1, but for 10 ms after they changed. Told right before
-    /// [`interval`](Policy::interval).
-    fn asks_here(&mut self, _tenant: TenantSlot, _part: f64, _of: usize, _now: Nanos) {}
+    /// A tenant with VQs at several pollers asks this part (above 0, at most 1) of what it asks for here. The parts at
+    /// all of them add up to 1, but for 10 ms after they changed. Told right before [`interval`](Policy::interval).
+    fn asks_here(&mut self, _tenant: TenantSlot, _part: f64, _now: Nanos) {}
 
     /// Every 10 ms: what all tenants of the drive did, this poller's and the others', in the order of their
     /// identifiers. Who isn't in it left the drive: nothing is kept of it.

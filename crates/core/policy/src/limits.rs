@@ -24,8 +24,10 @@ use crate::ready::{Links, List, NONE};
 use crate::{Limits, Next, TenantSlot, VqSlot};
 
 pub(crate) const SLICE: Nanos = Nanos::from_millis(1);
-/// Quotas and tokens are in thousandths of a command or byte: a slice's quota is the rate per second.
-const MILLI: u64 = 1_000;
+/// Rates are in hundredths of a command or byte per second, for a part of a limit may be less than one a second.
+const PER_RATE: u64 = 100;
+/// Quotas and tokens are in such parts of a command or byte: a slice's quota is the rate.
+const PER_UNIT: u64 = 1_000 * PER_RATE;
 /// No command counts more bytes than this.
 const MAX_LEN_BYTES: u64 = 1 << 40;
 /// A VQ that was named so often since its last command, and its tenant held each time, goes before its siblings.
@@ -47,10 +49,10 @@ const UNLIMITED: Quota = Quota { per_slice: 0, most: 0, tokens: 0 };
 impl Quota {
     /// Another limit from now on. Debts are kept, so that none is shed by a change; what is left is at most what the
     /// new one keeps. A burst has to be earned: a new limit begins with one slice's quota.
-    fn set(&mut self, per_sec: u64, burst: Nanos) {
-        // At most 2^20 × 10^6, and that for 60 s.
-        let per_slice = per_sec as i64;
-        let most = per_slice + (u128::from(per_sec) * u128::from(burst.0) / u128::from(SLICE.0)) as i64;
+    fn set(&mut self, rate: u64, burst: Nanos) {
+        // At most 2^20 × 10^6 × 100, and that for 60 s: below 2^63.
+        let per_slice = rate as i64;
+        let most = per_slice + (u128::from(rate) * u128::from(burst.0) / u128::from(SLICE.0)) as i64;
         let tokens = if self.per_slice == 0 { per_slice } else { self.tokens.min(most) };
         *self = Self { per_slice, most, tokens };
     }
@@ -71,7 +73,7 @@ impl Quota {
 
     fn charge(&mut self, units: u64) {
         if self.per_slice > 0 {
-            self.tokens = self.tokens.saturating_sub((units * MILLI) as i64);
+            self.tokens = self.tokens.saturating_sub((units * PER_UNIT) as i64);
         }
     }
 }
@@ -79,10 +81,12 @@ impl Quota {
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
     limits: Limits,
-    /// What of these holds here, in multiples of an equal share of the tenant's pollers, which they are; and what may
-    /// from the next time on, when the others have heard of it.
-    times: f64,
-    times_told: f64,
+    /// The part of these that holds here, and the one that may from the next time on, when the tenant's other pollers
+    /// have heard of it.
+    part: f64,
+    part_told: f64,
+    /// How many pollers the tenant has; 0: nothing is known yet.
+    pollers: u16,
     is_limited: bool,
     /// In the order of [`Tenant::charge`].
     quotas: [Quota; 6],
@@ -102,8 +106,9 @@ impl Default for Tenant {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            times: 1.0,
-            times_told: 1.0,
+            part: 1.0,
+            part_told: 1.0,
+            pollers: 0,
             is_limited: false,
             quotas: [UNLIMITED; 6],
             is_spent: false,
@@ -117,18 +122,18 @@ impl Default for Tenant {
 
 impl Tenant {
     /// Said again, limits change nothing: a tenant gets no new quota by attaching anew.
-    fn set_limits(&mut self, limits: Limits, times: f64, slice: u64) {
-        if (limits, times) == (self.limits, self.times) {
+    fn set_limits(&mut self, limits: Limits, part: f64, slice: u64) {
+        if (limits, part) == (self.limits, self.part) {
             return;
         }
         // What was earned under the old limits.
         self.refill(slice);
         self.slice = slice;
-        (self.limits, self.times, self.is_limited) = (limits, times, !limits.is_empty());
-        let here = |limit: u64| if limit == 0 { 0 } else { ((limit as f64 * times) as u64).max(1) };
+        (self.limits, self.part, self.is_limited) = (limits, part, !limits.is_empty());
+        let here = |limit: u64| if limit == 0 { 0 } else { ((limit * PER_RATE) as f64 * part).ceil() as u64 };
         let ios = |limit: u64| here(limit.min(Limits::MOST_IOS_PER_SEC));
         let bytes = |mbytes: u64| here(mbytes.min(Limits::MOST_MBYTES_PER_SEC) << 20);
-        let per_sec = [
+        let rates = [
             ios(limits.rw_ios_per_sec),
             ios(limits.r_ios_per_sec),
             ios(limits.w_ios_per_sec),
@@ -137,7 +142,7 @@ impl Tenant {
             bytes(limits.w_mbytes_per_sec),
         ];
         let burst = limits.burst.min(Limits::LONGEST_BURST);
-        self.quotas.iter_mut().zip(per_sec).for_each(|(quota, per_sec)| quota.set(per_sec, burst));
+        self.quotas.iter_mut().zip(rates).for_each(|(quota, rate)| quota.set(rate, burst));
         self.is_spent = self.quotas.iter().any(Quota::is_spent);
     }
 
@@ -230,21 +235,26 @@ impl Limiter {
     }
 
     /// Between [`release`](Self::release) and [`release_tenant`](Self::release_tenant), which then tells all that the
-    /// tenant has withheld.
-    pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits) {
+    /// tenant has withheld. `pollers`: how many serve it.
+    pub(crate) fn set_limits(&mut self, tenant: TenantSlot, limits: Limits, pollers: u16) {
         let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return };
         self.limited -= u32::from(tenant.is_limited);
-        tenant.set_limits(limits, tenant.times, self.slice);
+        if tenant.pollers != pollers {
+            (tenant.pollers, tenant.part_told) = (pollers, 1.0 / f64::from(pollers.max(1)));
+            tenant.set_limits(limits, tenant.part_told, self.slice);
+        } else {
+            tenant.set_limits(limits, tenant.part, self.slice);
+        }
         tenant.first = NONE;
         self.limited += u32::from(tenant.is_limited);
     }
 
-    /// So many times its limits may hold: less at once, more from the next time on. As
+    /// That part of its limits may hold here: less at once, more from the next time on. As
     /// [`set_limits`](Self::set_limits); `false`: it has none, and nothing is to be told.
-    pub(crate) fn set_times(&mut self, tenant: TenantSlot, times: f64) -> bool {
+    pub(crate) fn set_part(&mut self, tenant: TenantSlot, part: f64) -> bool {
         let Some(tenant) = self.tenants.get_mut(usize::from(tenant.0)) else { return false };
-        let told = std::mem::replace(&mut tenant.times_told, times);
-        tenant.set_limits(tenant.limits, times.min(told), self.slice);
+        let told = std::mem::replace(&mut tenant.part_told, part);
+        tenant.set_limits(tenant.limits, part.min(told), self.slice);
         if tenant.is_limited {
             tenant.first = NONE;
         }

@@ -128,24 +128,6 @@ impl Limits {
         given.map(|(limit, part)| limit / part).reduce(f64::min)
     }
 
-    /// See [`Terms::share`].
-    fn share(&self, number: u16, of: u16) -> Self {
-        let (number, of) = (u64::from(number), u64::from(of.max(1)));
-        let part = |limit: u64| match limit {
-            0 => 0,
-            limit => (limit * (number + 1) / of - limit * number / of).max(1),
-        };
-        Self {
-            rw_ios_per_sec: part(self.rw_ios_per_sec),
-            r_ios_per_sec: part(self.r_ios_per_sec),
-            w_ios_per_sec: part(self.w_ios_per_sec),
-            rw_mbytes_per_sec: part(self.rw_mbytes_per_sec),
-            r_mbytes_per_sec: part(self.r_mbytes_per_sec),
-            w_mbytes_per_sec: part(self.w_mbytes_per_sec),
-            burst: self.burst,
-        }
-    }
-
     /// As it is shown; `None` where nothing is limited.
     pub fn in_words(&self) -> Option<String> {
         (!self.is_empty()).then(|| self.to_string())
@@ -281,6 +263,9 @@ pub struct Terms {
     pub floor: Floor,
     /// What it counts for under `wrr` and `drr`.
     pub priority: TenantPriority,
+    /// Pollers that serve the tenant's queues, at least 1. Each keeps a part of the limits: an equal one until it is
+    /// known [where the tenant asks](crate::Policy::asks_here).
+    pub pollers: u16,
 }
 
 impl Terms {
@@ -293,18 +278,12 @@ impl Terms {
     pub fn best_effort(weight: u32) -> Self {
         Class::BestEffort { weight }.into()
     }
-
-    /// What holds at one of the `of` pollers that serve the tenant's queues, by its `number` from 0: an equal share of
-    /// the limits, at least one command and one MiB per second, until it is known [where the tenant
-    /// asks](crate::Policy::asks_here); all else as it is.
-    pub fn share(&self, number: u16, of: u16) -> Self {
-        Self { limits: self.limits.share(number, of), ..*self }
-    }
 }
 
 impl From<Class> for Terms {
     fn from(class: Class) -> Self {
-        Self { class, limits: Limits::default(), floor: Floor::default(), priority: TenantPriority::default() }
+        let (limits, floor, priority) = (Limits::default(), Floor::default(), TenantPriority::default());
+        Self { class, limits, floor, priority, pollers: 1 }
     }
 }
 
@@ -346,20 +325,6 @@ mod tests {
         assert_eq!(limits.most_iops(1.0, 4096.0), Some(7_000.0));
         assert_eq!(limits.most_iops(0.5, 512.0), Some(14_000.0));
         assert_eq!(Limits { r_ios_per_sec: 7_000, ..Limits::default() }.most_iops(0.0, 4096.0), None);
-    }
-
-    #[test]
-    fn shares_add_up_and_are_never_unlimited() {
-        let terms = Terms {
-            limits: Limits { rw_ios_per_sec: 20_003, rw_mbytes_per_sec: 10, ..Limits::default() },
-            ..Terms::default()
-        };
-        let shares = [0, 1, 2, 3].map(|number| terms.share(number, 4).limits);
-        assert_eq!(shares.map(|limits| limits.rw_ios_per_sec).iter().sum::<u64>(), 20_003);
-        assert_eq!(shares.map(|limits| limits.rw_mbytes_per_sec), [2, 3, 2, 3]);
-        assert!(shares.iter().all(|limits| limits.r_ios_per_sec == 0));
-        assert_eq!(terms.share(0, 100).limits.rw_mbytes_per_sec, 1);
-        assert_eq!(terms.share(0, 1), terms);
     }
 
     #[test]

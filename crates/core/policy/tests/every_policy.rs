@@ -105,7 +105,7 @@ fn terms(class: Class, random: &mut Rng) -> Terms {
         2 => TenantPriority::Fixed(QueuePriority::Low),
         _ => TenantPriority::OfQueue,
     };
-    Terms { class, limits, floor, priority }
+    Terms { class, limits, floor, priority, pollers: 1 }
 }
 
 fn class(random: &mut Rng) -> Class {

@@ -53,9 +53,8 @@ pub(crate) struct Reports {
     /// What pollers told of best effort, and which of them it is that reads.
     pub(crate) demands: Vec<Demand>,
     pub(crate) own: Option<usize>,
-    /// Tenants of this poller that have others too: where, the part of what they ask for that they ask for here, and
-    /// how many pollers they have.
-    pub(crate) parts: Vec<(TenantSlot, f64, usize)>,
+    /// Tenants of this poller that have others too: where, and the part of what they ask for that they ask for here.
+    pub(crate) parts: Vec<(TenantSlot, f64)>,
 }
 
 /// So much of what a tenant may have is left to pollers at which it asks for nothing: it may begin there at once.
@@ -141,12 +140,12 @@ impl Board {
 }
 
 /// What a tenant of several pollers asks for at this one, if it is one of them.
-fn part(of_tenant: &[Entry], own: &Arc<Shared>) -> Option<(TenantSlot, f64, usize)> {
+fn part(of_tenant: &[Entry], own: &Arc<Shared>) -> Option<(TenantSlot, f64)> {
     let here = of_tenant.iter().find(|entry| Arc::ptr_eq(&entry.shared, own))?;
     let all = of_tenant.iter().map(|entry| entry.probe.asked()).sum::<f64>();
     let equal = 1.0 / of_tenant.len() as f64;
     let part = if all > 0.0 { here.probe.asked() / all } else { equal };
-    Some((here.slot, part + (equal - part) * LEFT_TO_IDLE, of_tenant.len()))
+    Some((here.slot, part + (equal - part) * LEFT_TO_IDLE))
 }
 
 impl Reports {
@@ -325,12 +324,12 @@ mod tests {
         let part = |at: usize| {
             let mut seen = Reports::default();
             board.reports(&mut seen, &pollers[at].1);
-            seen.parts.first().map(|(_, part, of)| (*part, *of))
+            seen.parts.first().map(|(_, part)| *part)
         };
-        assert_eq!((part(0), part(3)), (Some((1.0 / 3.0, 3)), None));
+        assert_eq!((part(0), part(3)), (Some(1.0 / 3.0), None));
         (0..100).for_each(|_| pollers[0].0.asks(60));
         (0..100).for_each(|_| pollers[1].0.asks(20));
-        let parts = [0, 1, 2].map(|at| part(at).map_or(0.0, |(part, _)| part));
+        let parts = [0, 1, 2].map(|at| part(at).unwrap_or(0.0));
         assert!((parts.iter().sum::<f64>() - 1.0).abs() < 1e-9 && parts[2] > 0.0, "{parts:?}");
         assert!((parts[0] / parts[1] - 3.0).abs() < 0.1, "{parts:?}");
     }

@@ -309,7 +309,7 @@ impl PollerSummary {
 impl TenantSummary {
     fn new(prepared: &Prepared, tenant: &crate::Tenant) -> Option<Self> {
         let placement = prepared.layout.find(&tenant.name)?;
-        let Terms { class, limits, floor, priority } = tenant.terms;
+        let Terms { class, limits, floor, priority, .. } = tenant.terms;
         Some(Self {
             name: tenant.name.clone(),
             class: class.name(),

@@ -58,7 +58,8 @@ pub struct TermsDraft {
 impl TermsDraft {
     /// The terms, where all of them could be read.
     pub fn finish(&self) -> Option<Terms> {
-        Some(Terms { class: self.class?, limits: self.limits?, floor: self.floor?, priority: self.priority? })
+        let (class, limits, floor, priority) = (self.class?, self.limits?, self.floor?, self.priority?);
+        Some(Terms { class, limits, floor, priority, pollers: 1 })
     }
 
     /// Whether it is known to limit nothing.

@@ -332,14 +332,14 @@ impl ServedDrive {
                 return Err(error);
             }
         };
-        let add = |(number, (front_end, part)): (usize, (_, &Part))| {
-            let terms = tenant.terms.share(number as u16, parts.len() as u16);
+        let terms = Terms { pollers: parts.len() as u16, ..tenant.terms };
+        let add = |(front_end, part): (_, &Part)| {
             let probe = Arc::new(Probe::new(id, terms.class));
             let (done, slot) = channel();
             self.pollers.send(part.poller, Message::Add(Box::new(Addition { front_end, id, probe, terms }), done));
             slot
         };
-        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).enumerate().map(add).collect();
+        let slots = std::mem::take(&mut fitted.parts).into_iter().zip(&parts).map(add).collect();
         parts.iter().for_each(|part| self.pollers.serves(part.poller, id));
         let overcommits = self.config.overcommits(&tenant);
         Arc::make_mut(&mut self.foresight).set(id, &tenant, overcommits);
@@ -439,8 +439,8 @@ impl ServedDrive {
             bail!("{}", nobody(id))
         };
         live.tenant.terms = terms;
-        for (number, (poller, slot)) in live.places.iter().enumerate() {
-            let terms = terms.share(number as u16, live.places.len() as u16);
+        let terms = Terms { pollers: live.places.len() as u16, ..terms };
+        for (poller, slot) in &live.places {
             self.pollers.send(*poller, Message::ChangeTerms(TenantAt { id, slot: *slot }, terms));
         }
         let overcommits = self.config.overcommits(&live.tenant);

@@ -163,7 +163,7 @@ impl World {
         let priority = TenantPriority::Fixed(*self.random.choice(QueuePriority::ALL.iter()).unwrap());
         let limits = Limits { rw_ios_per_sec: self.random.u64(1_000..100_000), ..Limits::default() };
         let floor = Floor { ios_per_sec: self.random.u64(0..500), ..Floor::default() };
-        self.handle.change(id, Terms { class, limits, floor, priority }).unwrap();
+        self.handle.change(id, Terms { class, limits, floor, priority, pollers: 1 }).unwrap();
         self.done[1] += 1;
     }
 

@@ -132,6 +132,12 @@ fn a_block_device(sector_bytes: u32) {
     let daemon = home.serve();
     assert_eq!(home.attach("db").read(0, 65536 / sector_bytes).unwrap(), pattern(5, 65536));
     daemon.stop();
+
+    let blockdev = |how: &str| assert!(Command::new("blockdev").arg(how).arg(&device.0).status().unwrap().success());
+    blockdev("--setro");
+    let told = errors(&run(&["check", home.config().to_str().unwrap()]));
+    assert!(told.contains("can only be read") && told.contains("blockdev --setrw"), "{told}");
+    blockdev("--setrw");
 }
 
 #[test]

@@ -344,7 +344,7 @@ impl Policy for FairNvme {
         self.queues.window().hear(all, own, now);
     }
 
-    fn asks_here(&mut self, TenantSlot(tenant): TenantSlot, part: f64, _: usize, _: Nanos) {
+    fn asks_here(&mut self, TenantSlot(tenant): TenantSlot, part: f64, _: Nanos) {
         self.queues.set_part(tenant, part);
     }
 

@@ -313,32 +313,55 @@ fn a_guaranteed_tenant_has_limits_too_and_its_neighbours_go_on() {
     assert!(sent[1].len() > 3_000, "{}", sent[1].len());
 }
 
-#[test]
-fn a_part_of_a_limit_shrinks_at_once_and_grows_when_others_have_heard() {
-    // An equal share of two pollers' 2,000.
-    let mut policy = policy(&[Limits { rw_ios_per_sec: 1_000, ..Limits::default() }]);
+/// A lone VQ of a tenant at so many pollers, and how many bytes of commands of this length it gets here in a second:
+/// of its limits that part, if one is told.
+fn at_one_of(pollers: u16, limits: Limits, len_bytes: u64) -> impl FnMut(Option<f64>) -> u64 {
+    let mut policy = policy(&[]);
+    let vq = VqId { tenant: TenantId(0), index: 1 };
+    let terms = Terms { limits, pollers, ..Terms::default() };
+    policy.attach(VqSlot(0), vq, TenantSlot(0), &terms, Nanos(0));
+    policy.arrived(VqSlot(0), u32::MAX, Nanos(0));
     let mut from = Nanos(0);
-    let mut in_a_second = |part: Option<f64>| {
+    move |part| {
         if let Some(part) = part {
-            policy.asks_here(TenantSlot(0), part, 2, from);
+            policy.asks_here(TenantSlot(0), part, from);
         }
         let mut sent = 0;
         let end = from + SECOND;
         while from < end {
             match policy.next(from) {
                 Next::Send { vq, hwq } => {
-                    policy.sent(vq, hwq, Op::Read, 4096, from);
-                    policy.completed(vq, hwq, TenantSlot(0), Op::Read, 4096, Nanos(0), from);
-                    sent += 1;
+                    policy.sent(vq, hwq, Op::Read, len_bytes, from);
+                    policy.completed(vq, hwq, TenantSlot(0), Op::Read, len_bytes, Nanos(0), from);
+                    sent += len_bytes;
                 }
                 Next::WaitUntil(at) => from = at.min(end),
                 Next::Idle => panic!("it has a backlog"),
             }
         }
         sent
-    };
+    }
+}
+
+#[test]
+fn a_part_of_a_limit_shrinks_at_once_and_grows_when_others_have_heard() {
+    let mut in_a_second = at_one_of(2, Limits { rw_ios_per_sec: 2_000, ..Limits::default() }, 512);
     let got = [None, Some(0.25), Some(0.75), Some(0.75), Some(0.5)].map(&mut in_a_second);
-    for (got, wanted) in got.into_iter().zip([1_000_i32, 500, 500, 1_500, 1_000]) {
-        assert!((got - wanted).abs() <= 3, "{got} instead of {wanted}");
+    for (got, wanted) in got.into_iter().zip([1_000_u64, 500, 500, 1_500, 1_000]) {
+        assert!((got / 512).abs_diff(wanted) <= 3, "{} instead of {wanted}", got / 512);
+    }
+}
+
+#[test]
+fn parts_of_a_limit_are_exact_however_many_pollers_there_are() {
+    let limits = Limits { rw_mbytes_per_sec: 2, rw_ios_per_sec: 700, ..Limits::default() };
+    for (len_bytes, most) in [(65_536, 2 << 20), (4_096, 512 * 4_096), (512, 700 * 512)] {
+        for part in [0.985, 0.5, 0.01, 0.0005] {
+            let mut in_a_second = at_one_of(64, limits, len_bytes);
+            in_a_second(Some(part));
+            let got = (0..20).map(|_| in_a_second(Some(part))).sum::<u64>() as f64 / 20.0;
+            let wanted = f64::from(most) * part;
+            assert!((got - wanted).abs() <= wanted * 0.01 + len_bytes as f64 / 10.0, "{got} instead of {wanted}");
+        }
     }
 }

@@ -309,7 +309,7 @@ impl Policy for Lpns {
         self.throttle.set_part(self.split.part(all, own), self.mean);
     }
 
-    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: usize, _: Nanos) {
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, _: Nanos) {
         self.queues.set_part(tenant.0, part);
     }
 

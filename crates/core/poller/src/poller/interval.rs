@@ -36,8 +36,8 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         }
         shared.publish_demand(policy.demand());
         self.board.reports(reports, shared);
-        for (slot, part, of) in &reports.parts {
-            policy.asks_here(*slot, *part, *of, now);
+        for (slot, part) in &reports.parts {
+            policy.asks_here(*slot, *part, now);
         }
         if let Some(own) = reports.own {
             policy.demands(&reports.demands, own, now);

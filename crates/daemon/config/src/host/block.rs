@@ -76,6 +76,14 @@ impl Config {
         }
         let canonical = self.accessible(sink, path)?;
         let sys = sys_of(&metadata);
+        if std::fs::read_to_string(sys.join("ro")).is_ok_and(|ro| ro.trim() != "0") {
+            let remedy = format!(
+                "allow writing (`blockdev --setrw {0}`; a loop device: `losetup` without -r), or give another drive",
+                canonical.display()
+            );
+            sink.maybe_at(mark, format!("{} can only be read", path.display()), remedy);
+            return None;
+        }
         if nvme_commands {
             match character_device(&sys) {
                 Ok(character_device) => drop(self.accessible(sink, &character_device)?),

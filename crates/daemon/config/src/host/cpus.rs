@@ -75,8 +75,8 @@ pub fn warn_crowded<'c>(each: impl Iterator<Item = &'c Config> + Clone, allowed:
                 "{} pollers keep a CPU busy while they have commands, {may_use}: one that waits for a CPU keeps no promise",
                 polling + adaptive
             ),
-            "let the daemon have more CPUs, let tenants share pollers (layout = \"shared\" of [pollers]), or write mode = \
-             \"event\" where latency does not matter",
+            "let the daemon have more CPUs, let tenants share pollers (layout = \"shared\" of [pollers], threads = \
+             \"shared\" of those with a thread for each queue), or write mode = \"event\" where latency does not matter",
         ),
         () => return None,
     };

@@ -305,7 +305,11 @@ impl Config {
         }
         if size_bytes == 0 {
             let what = format!("{} is empty", found.path.display());
-            sink.maybe_at(self.marks.path.as_ref(), what, "write size = \"64GiB\" and create = true, or grow it");
+            let remedy = match self.device.backend {
+                Backend::File { .. } => "write size = \"64GiB\" and create = true, or grow it",
+                _ => "see what it is (`lsblk -p`; a loop device may have lost its file), and give the path of a drive",
+            };
+            sink.maybe_at(self.marks.path.as_ref(), what, remedy);
             return None;
         }
         let Some(path) = found.path.to_str() else {

@@ -92,7 +92,7 @@ impl<P: Policy> Engine<'_, P> {
                 let (source, probe) = self.source(number as u16, tenant, disks[tenant].clone(), sabotage);
                 if self.guests[tenant].awaited {
                     awaited.push(Awaited { tenant: tenant as u16, source, probe });
-                } else if let Ok(slot) = poller.add(source, probe, &self.terms_at(tenant, number as u16)) {
+                } else if let Ok(slot) = poller.add(source, probe, &self.terms_of(tenant)) {
                     places.push((tenant as u16, slot));
                 }
             }

@@ -41,7 +41,7 @@ impl<P: Policy> Engine<'_, P> {
         guest.port.borrow_mut().live = true;
         self.unsettle();
         for number in self.nodes_of[tenant].clone() {
-            let terms = self.terms_at(tenant, number);
+            let terms = self.terms_of(tenant);
             if !self.nodes[usize::from(number)].take_on(tenant as u16, &terms) {
                 let what = || format!("poller {number}: tenant {tenant} can't come");
                 self.ledger.borrow_mut().violate(Rule::Membership, what);
@@ -68,7 +68,7 @@ impl<P: Policy> Engine<'_, P> {
         self.ledger.borrow_mut().set_terms(tenant as u16, &terms);
         self.unsettle();
         for number in self.nodes_of[tenant].clone() {
-            let terms = self.terms_at(tenant, number);
+            let terms = self.terms_of(tenant);
             let node = &mut self.nodes[usize::from(number)];
             if let Some(&(_, slot)) = node.tenants.iter().find(|place| usize::from(place.0) == tenant)
                 && !node.poller.change_terms(slot, &terms, Nanos(self.now_ns))
@@ -80,9 +80,9 @@ impl<P: Policy> Engine<'_, P> {
         self.poke_all(tenant);
     }
 
-    /// A tenant's terms at one of its pollers: each has its share of the limits.
-    pub(super) fn terms_at(&self, tenant: usize, poller: u16) -> Terms {
-        self.terms[tenant].share(poller - self.nodes_of[tenant].start, self.scenario.parts(tenant))
+    /// A tenant's terms at its pollers.
+    pub(super) fn terms_of(&self, tenant: usize) -> Terms {
+        Terms { pollers: self.scenario.parts(tenant), ..self.terms[tenant] }
     }
 
     fn unsettle(&mut self) {

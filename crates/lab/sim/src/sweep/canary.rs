@@ -369,8 +369,8 @@ impl Policy for Flawed {
         self.inner.demands(all, own, now);
     }
 
-    fn asks_here(&mut self, tenant: TenantSlot, part: f64, of: usize, now: Nanos) {
-        self.inner.asks_here(tenant, part, of, now);
+    fn asks_here(&mut self, tenant: TenantSlot, part: f64, now: Nanos) {
+        self.inner.asks_here(tenant, part, now);
     }
 
     fn interval(&mut self, reports: &[policy::TenantReport], now: Nanos) {

@@ -181,7 +181,7 @@ fn limited(scenario: &mut Scenario) {
     }
     for at in 0..scenario.tenants.len() {
         if rng.bool() {
-            scenario.tenants[at].terms.limits = times(limits(&mut rng), scenario.parts(at));
+            scenario.tenants[at].terms.limits = limits(&mut rng);
         }
     }
 }
@@ -198,11 +198,7 @@ fn membership(scenario: &mut Scenario) {
         let kind = match rng.u8(..4) {
             0 => ChangeKind::Joins,
             1 => ChangeKind::Leaves,
-            _ => {
-                let terms = terms(&mut rng, &scenario.policy);
-                let limits = times(terms.limits, scenario.parts(tenant));
-                ChangeKind::NewTerms(Terms { limits, ..terms })
-            }
+            _ => ChangeKind::NewTerms(terms(&mut rng, &scenario.policy)),
         };
         scenario.changes.push(Change { at: Nanos(rng.u64(0..end_ns)), tenant, kind });
     }
@@ -272,7 +268,6 @@ fn disk_change(rng: &mut Rng, scenario: &mut Scenario, wiper: usize) -> Option<(
         2..4 => Some((any, ChangeKind::Grows(rng.u64(1..=1_024) * 4_096))),
         4..6 => {
             let limits = if rng.u8(..3) == 0 { Limits::default() } else { limits(rng) };
-            let limits = times(limits, scenario.parts(any));
             Some((any, ChangeKind::NewTerms(Terms { limits, ..scenario.tenants[any].terms })))
         }
         _ => Some((any, ChangeKind::Deleted)),
@@ -301,7 +296,7 @@ pub(super) fn terms(rng: &mut Rng, policy: &PolicyConfig) -> Terms {
         PolicyConfig::Evenkeel(_) if !class.is_guaranteed() && limits.is_empty() && rng.u8(..3) == 0 => floor(rng),
         _ => Floor::default(),
     };
-    Terms { class, limits, floor, priority }
+    Terms { class, limits, floor, priority, pollers: 1 }
 }
 
 /// Up to more than any drive has.
@@ -449,20 +444,6 @@ fn limits(rng: &mut Rng) -> Limits {
         r_ios_per_sec: maybe(4_000),
         w_ios_per_sec: maybe(3_000),
         burst: Nanos(*choose(rng, &[0, 0, 300_000, 5_000_000])),
-    }
-}
-
-/// The same at each of so many pollers.
-fn times(limits: Limits, pollers: u16) -> Limits {
-    let all = |limit: u64| limit * u64::from(pollers);
-    Limits {
-        rw_ios_per_sec: all(limits.rw_ios_per_sec),
-        r_ios_per_sec: all(limits.r_ios_per_sec),
-        w_ios_per_sec: all(limits.w_ios_per_sec),
-        rw_mbytes_per_sec: all(limits.rw_mbytes_per_sec),
-        r_mbytes_per_sec: all(limits.r_mbytes_per_sec),
-        w_mbytes_per_sec: all(limits.w_mbytes_per_sec),
-        burst: limits.burst,
     }
 }
 

@@ -7,6 +7,7 @@ use ssd_model::Profile;
 
 use super::cases::{Case, Group, MIXES, Mix, Neighbour, Promised};
 use super::contenders::{Contender, LPNS, OURS};
+use super::price::KEPT;
 use super::{fixed, median, medium_drives, reads, some, worst};
 use crate::paper::Paper;
 use crate::report::{Figure, Row, Table};
@@ -202,13 +203,14 @@ fn draw(figure: &mut Figure, seen: &[(&Run, &Outcome)]) {
                 figure.push(Row::new(ONE_AT_A_TIME, run.name(), change.metric(), outcome.at_least));
             }
         }
-        let can_be_met = of_change.map(|(_, outcome)| *outcome).filter(|outcome| outcome.at_least <= change.most());
+        let is_met = |value: f64| value <= change.most() * KEPT;
+        let can_be_met = of_change.map(|(_, outcome)| *outcome).filter(|outcome| is_met(outcome.at_least));
         let values = |at: usize| can_be_met.clone().map(|outcome| outcome.seen[at]).collect::<Vec<f64>>();
         let shown = (0..CONTENDERS.len()).flat_map(|at| [median(values(at)), worst(&values(at))]);
         let shown = shown.map(|value| format!("{value:.1}"));
         table.rows.push([change.name(), change.metric()].map(str::to_owned).into_iter().chain(shown).collect());
         let ours = values(0);
-        let met = ours.iter().filter(|value| **value <= change.most()).count();
+        let met = ours.iter().filter(|value| is_met(**value)).count();
         figure.demand(
             format!("{}: {}: at most {}", change.name(), change.metric(), change.most()),
             met == ours.len(),
