@@ -84,14 +84,19 @@ fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
     format!("no model was asked: {why}")
 }
 
-/// Whose fault, and what shows it. Load that grew comes first: what else there is may follow from it. Then what the
-/// model says of a promise; then what no load explains.
+/// Whose fault, and what shows it. A tenant's own limits come first: nobody else brings it to them. Then load that grew:
+/// what else there is may follow from it. Then what the model says of a promise; then what no load explains.
 fn find(
     comparison: &Comparison,
     is_restarted: bool,
     scene: Option<&Scene<'_>>,
     limits: Option<&str>,
 ) -> Option<(Fault, String)> {
+    let (waited_ns, served_ns) = (comparison.then.waited_ns(), comparison.then.served_ns);
+    if let Some(limits) = limits.filter(|_| waited_ns > served_ns) {
+        let why = format!("its commands waited {} in its queue, and it is held to {limits}", time(waited_ns));
+        return Some((Fault::Limits, why));
+    }
     match comparison.grown() {
         Some(Change::Neighbour(at)) => {
             let neighbour = comparison.neighbours.get(at)?;
@@ -105,11 +110,6 @@ fn find(
             return Some((Fault::Own, why + &starved_too(comparison)));
         }
         _ => {}
-    }
-    let (waited_ns, served_ns) = (comparison.then.waited_ns(), comparison.then.served_ns);
-    if let Some(limits) = limits.filter(|_| waited_ns > served_ns) {
-        let why = format!("its commands waited {} in its queue, and it is held to {limits}", time(waited_ns));
-        return Some((Fault::Limits, why));
     }
     if is_restarted {
         let why = "restart: another daemon came then, and commands waited for it; nobody did more than usual";
@@ -209,5 +209,24 @@ mod tests {
         let blame = tell(true).blame.expect("a cause");
         assert!(blame.culprit == "host" && blame.why.starts_with("restart: "), "{blame:?}");
         assert!(tell(true).remedies.is_empty() && tell(false).blame.is_none());
+    }
+
+    #[test]
+    fn who_waits_for_its_own_limits_is_not_told_that_it_is_a_neighbour() {
+        let did = |name: &str, reads: u32, latency_sum_ns: u64| Summary {
+            name: name.into(),
+            reads,
+            read_bytes: u64::from(reads) * 65_536,
+            latency_sum_ns,
+            served_sum_ns: u64::from(reads) * 50_000,
+            p99_ns: latency_sum_ns / u64::from(reads),
+            ..Summary::default()
+        };
+        let interval = |at_unix_ms, tenants| Interval { at_unix_ms, span_ms: 10_000, tenants, ..Interval::default() };
+        let usual = interval(0, vec![did("db", 1_000, 60_000_000), did("n", 100, 6_000_000)]);
+        let then = interval(10_000, vec![did("db", 1_000, 6_000_000_000), did("n", 100_000, 6_000_000_000)]);
+        let comparison = Comparison::of(&[usual, then], "db", 10_000..20_000).expect("it did something");
+        let told = |limits| find(&comparison, false, None, limits).map(|(fault, _)| fault);
+        assert_eq!((told(None), told(Some("10MiB/s"))), (Some(Fault::Neighbour(0)), Some(Fault::Limits)));
     }
 }
