@@ -70,6 +70,9 @@ fn a_client_with_many_queues_needs_few_mappings() {
     let output = load.args(jobs.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
     assert!(!daemon.log().contains("max_maps"), "{}", daemon.log());
+    let (code, told) = home.load("db", "--rw read --bs 4k --numjobs 64 --idle-queues 1 --runtime 1s").end();
+    let told = told.to_string();
+    assert!(code == Some(2) && told.contains("65 are asked for, the controller has 64 left"), "{code:?}: {told}");
     daemon.stop();
 }
 

@@ -54,6 +54,13 @@ impl<D: PciDevice> Disk for NvmeDisk<D> {
         if !weighted && shapes.iter().any(|shape| shape.priority.is_some()) {
             return Err(Error::Spec("queues have priorities under --arbitration wrr or drr alone".into()));
         }
+        let (wanted, left) = (shapes.len(), self.controller.queues_left());
+        if wanted > left {
+            let what = format!(
+                "jobs and idle queues need a queue each: {wanted} are asked for, the controller has {left} left"
+            );
+            return Err(Error::Spec(what));
+        }
         let own = priority_of_this_thread();
         let len_bytes = |shape: &QueueShape| u64::from(shape.depth) * shape.buffer_bytes;
         let all_bytes = shapes.iter().map(len_bytes).sum::<u64>();

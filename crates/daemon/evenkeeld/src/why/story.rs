@@ -84,8 +84,8 @@ fn no_model(comparison: &Comparison, foresight: Option<&Foresight>) -> String {
     format!("no model was asked: {why}")
 }
 
-/// Whose fault, and what shows it. A tenant's own limits come first: nobody else brings it to them. Then load that grew:
-/// what else there is may follow from it. Then what the model says of a promise; then what no load explains.
+/// Whose fault, and what shows it. A tenant's own limits come first: nobody else brings it to them. Then load that
+/// grew: what else there is may follow from it. Then what the model says of a promise; then what no load explains.
 fn find(
     comparison: &Comparison,
     is_restarted: bool,
