@@ -6,8 +6,9 @@
 
 use io_model::{Nanos, Op};
 use policy::{
-    COST_UNIT, EVENKEEL_MANY, EVENKEEL_PACED_FOR, EVENKEEL_PACED_LEAST_PART, EvenkeelConfig, Percentile,
-    evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns, evenkeel_late_from_ns,
+    COST_UNIT, EVENKEEL_LARGE, EVENKEEL_MANY, EVENKEEL_PACED_FOR, EVENKEEL_PACED_LEAST_PART, EVENKEEL_SLOWEST,
+    EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns, evenkeel_late_from_ns,
+    evenkeel_long_units, evenkeel_pace_changes,
 };
 use ssd_model::Profile;
 
@@ -27,9 +28,6 @@ const MOST: f64 = 1e6;
 const LONGEST_SEEN: f64 = 15.0;
 /// It takes no more than that from others at once.
 const LEAST_BRAKE: f64 = 0.05;
-/// Fitted: what an interval's dearest command adds to the most that was in flight, as a part of its cost. In some
-/// intervals it comes when there is nothing else, and waits are counted by that, too.
-const OF_DEAREST: f64 = 0.5;
 /// In one of eight intervals so many standard deviations more commands are late than in the mean. Fitted: 1.15 if they
 /// were late independently of each other.
 const EIGHTH: f64 = 2.3;
@@ -94,6 +92,12 @@ pub(super) struct Cap {
     steps: usize,
     /// By which part it moved in the last step.
     pub(super) moved: f64,
+    /// The part of the time in which one of the commands may be with the drive that a cap does not help against: such
+    /// of more than so many reference commands.
+    pub(super) pace: f64,
+    long: f64,
+    /// Reference commands per ns of those that are sent whatever they do to others.
+    pub(super) paced_at_least: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +114,8 @@ struct Promise {
     alone_ns: f64,
     /// What is taken from others while many commands are late, as a factor.
     brake: f64,
+    /// See [`Cap::pace`].
+    pace: f64,
 }
 
 impl Cap {
@@ -128,8 +134,10 @@ impl Cap {
                 most_aim_ns,
                 alone_ns,
                 brake: 1.0,
+                pace: 1.0,
             }
         };
+        let long = tenants.iter().filter_map(|tenant| Some(evenkeel_long_units(config, tenant.class.promise()?.0)));
         let targets = tenants.iter().enumerate();
         let targets = targets.filter_map(|(at, tenant)| Some((at, tenant.class.promise()?)));
         Self {
@@ -140,6 +148,9 @@ impl Cap {
             mean_cost: 0.0,
             steps: 0,
             moved: 0.0,
+            pace: 1.0,
+            long: long.fold(f64::INFINITY, f64::min),
+            paced_at_least: EVENKEEL_PACED_LEAST_PART * config.rate_iops / 1e9,
         }
     }
 
@@ -156,16 +167,28 @@ impl Cap {
         if !self.is_engaged() || !self.steps.is_multiple_of(EVERY) {
             return;
         }
-        let peak = (self.sends_below() + dearest * OF_DEAREST).max(self.level);
-        let mut allowed = MOST;
+        let is_large = self.pace < 1.0 || dearest >= self.long && self.level + dearest > EVENKEEL_LARGE * self.level;
+        let (mut allowed, mut pace) = (MOST, 1.0_f64);
         for promise in &mut self.promises {
             let (tail, in_interval) = seen(promise.tenant);
-            allowed = allowed.min(promise.allows(peak, &tail, in_interval));
+            allowed = allowed.min(promise.allows(self.level, &tail, in_interval));
+            if is_large {
+                let changes = evenkeel_pace_changes(promise.late_for_guest(&tail) / promise.late);
+                promise.pace = (promise.pace * changes.powf(STEP)).clamp(EVENKEEL_SLOWEST, 1.0);
+            }
+            pace = pace.min(promise.pace);
         }
+        let pace_moved = (pace / self.pace - 1.0).abs();
+        self.pace = pace;
         let before = self.level;
         let factor = (allowed / before).powf(STEP).clamp(1.0 / MOST_STEP, MOST_STEP);
         self.level = (before * factor).clamp(self.floor, MOST.max(self.floor));
-        self.moved = (self.level / before - 1.0).abs();
+        self.moved = (self.level / before - 1.0).abs().max(pace_moved);
+    }
+
+    /// Whether a command of so many reference commands goes by itself, with a pause after it.
+    pub(super) fn is_paced(&self, cost: f64) -> bool {
+        self.pace < 1.0 && cost >= self.long && cost > self.level
     }
 
     /// Best effort sends while it has less than this in flight: what a command costs is known once it is fetched.
@@ -175,14 +198,14 @@ impl Cap {
 }
 
 impl Promise {
-    /// What others may have in flight, who had `peak` at most.
-    fn allows(&mut self, peak: f64, tail: &Tail, in_interval: f64) -> f64 {
+    /// What others may have in flight, who might have had `level`.
+    fn allows(&mut self, level: f64, tail: &Tail, in_interval: f64) -> f64 {
         let late_ns = tail.percentile_ns(self.late).min(LONGEST_SEEN * self.target_ns);
         let changes = evenkeel_aim_changes(self.late_for_guest(tail) / self.late);
         self.aim_ns = (self.aim_ns * changes).clamp(self.least_aim_ns, self.most_aim_ns);
         let braked = tail.longer(self.target_ns) / late_to_brake(in_interval, EVENKEEL_MANY * self.late);
         self.brake = (self.brake * braked.max(1e-3).powf(-STEP).clamp(0.8, 1.25)).clamp(LEAST_BRAKE, 1.0);
-        peak * (self.aim_ns - self.alone_ns) / (late_ns - self.alone_ns).max(1.0) * self.brake
+        level * (self.aim_ns - self.alone_ns) / (late_ns - self.alone_ns).max(1.0) * self.brake
     }
 
     /// The part of its commands that is late once the guest has added its own.

@@ -85,8 +85,9 @@ struct Flow {
     prices: Vec<Price>,
     /// Commands (or cost) in one turn.
     turn: f64,
-    /// Commands per ns that it gets whatever its turns are.
+    /// Commands per ns that it gets whatever its turns are, and at most.
     floor: f64,
+    paced: f64,
     class: usize,
     urgent: bool,
     pool: usize,
@@ -127,6 +128,8 @@ struct Price {
     cost: f64,
     /// Of the tenant's commands.
     part: f64,
+    /// Whether it goes by itself, with a pause after it.
+    is_paced: bool,
 }
 
 /// One poller with its policy.
@@ -473,7 +476,7 @@ impl Flow {
 
     /// The rate at which it would go around in such a time.
     fn wants(&self, cycle_ns: f64) -> f64 {
-        let most = (self.population / cycle_ns.max(1.0)).min(self.most);
+        let most = (self.population / cycle_ns.max(1.0)).min(self.most).min(self.paced);
         self.rate.map_or(most, |rate| rate.min(most))
     }
 }
@@ -502,6 +505,7 @@ fn flow(profile: &Profile, tenant: &Tenant) -> Flow {
         prices: Vec::new(),
         turn: 1.0,
         floor: 0.0,
+        paced: f64::INFINITY,
         class: 0,
         urgent: false,
         pool: 0,

@@ -1,7 +1,7 @@
 //! The policy's part: who waits for whom, and what may be in flight.
 
 use io_model::{Op, QueuePriority};
-use policy::{COST_UNIT, Cost, EVENKEEL_LEAST_PART, PolicyConfig};
+use policy::{COST_UNIT, Cost, EVENKEEL_LEAST_PART, EVENKEEL_MOST_OWED, PolicyConfig};
 
 use super::evenkeel::{Cap, paced};
 use super::host::service;
@@ -91,11 +91,42 @@ impl Model<'_> {
             let members = || self.pools[at].members.iter().map(|&at| &self.flows[at]);
             let commands: f64 = members().map(|flow| flow.x).sum();
             let mean_cost = members().map(|flow| flow.x * flow.cost).sum::<f64>() / commands;
-            let dearest = members().map(|flow| flow.dearest(1.0 / INTERVAL_NS)).fold(0.0, f64::max);
+            let prices = members().flat_map(|flow| flow.prices.iter().map(|price| (price.cost, price.part * flow.x)));
+            let dearest = dearest(prices.collect());
             cap.judge(mean_cost, dearest, |tenant| (self.seen_tail(tenant), self.flows[tenant].x * INTERVAL_NS));
             self.pools[at].cap = cap.sends_below();
+            self.pace(&cap, at);
         }
         self.cap = Some(cap);
+    }
+
+    /// Who sends commands that are more than `cap` lets others have has turns for those, by weight.
+    fn pace(&mut self, cap: &Cap, pool: usize) {
+        let pool = &self.pools[pool];
+        let mut claims = Vec::new();
+        for &at in &pool.members {
+            let flow = &mut self.flows[at];
+            flow.paced = f64::INFINITY;
+            let (mut takes_ns, mut cost) = (0.0, 0.0);
+            for price in &mut flow.prices {
+                price.is_paced = cap.is_paced(price.cost) && flow.floor == 0.0;
+                if price.is_paced {
+                    takes_ns += price.part * flow.slots_ns[price.kind];
+                    cost += price.part * price.cost;
+                }
+            }
+            if cost > 0.0 {
+                let (wants, turn) = (flow.wants(flow.cycle_ns()), flow.turn * flow.cost / cost);
+                claims.push((at, Claim { wants, least: 0.0, turn, uses: [takes_ns, cost, 0.0], class: 0 }));
+            }
+        }
+        let only: Vec<Claim> = claims.iter().map(|claim| claim.1).collect();
+        let by_time = fill(&only, None, &[cap.pace, f64::INFINITY, f64::INFINITY]);
+        let by_cost = fill(&only, None, &[f64::INFINITY, cap.paced_at_least, f64::INFINITY]);
+        let level = by_time.or_higher(by_cost);
+        for (at, claim) in claims {
+            self.flows[at].paced = if level.rounds.is_finite() { level.rate(&claim) } else { f64::INFINITY };
+        }
     }
 
     /// Moves what best effort may have in flight as the promises fare.
@@ -126,10 +157,25 @@ impl Model<'_> {
         self.throttle = Some(throttle);
     }
 
+    /// What those who were promised nothing have beside others whatever the cap is, and at which poller.
+    fn owed(&self) -> Option<(usize, Owed)> {
+        let cap = self.cap.as_ref().filter(|cap| cap.is_engaged())?;
+        let pool = cap.pool?;
+        let (mut rate, mut in_flight) = (0.0, 0.0);
+        for flow in self.flows.iter().filter(|flow| flow.pool != pool) {
+            rate += flow.x * flow.cost;
+            in_flight += flow.x * flow.held_ns();
+        }
+        let part = f64::from(EVENKEEL_LEAST_PART);
+        // What they have counts when it is sent and again when the interval ends.
+        Some((pool, Owed { rate: rate / part / 2.0, in_flight: (in_flight / part).max(EVENKEEL_MOST_OWED.into()) }))
+    }
+
     /// Everyone's rate, by the policy.
     pub(super) fn share(&mut self, damping: f64) -> f64 {
         let mut change = 0.0_f64;
-        for pool in &mut self.pools {
+        let owed = self.owed();
+        for (at, pool) in self.pools.iter_mut().enumerate() {
             let (mut urgent, mut others) = (Vec::new(), Vec::new());
             for &at in &pool.members {
                 let flow = &self.flows[at];
@@ -144,7 +190,11 @@ impl Model<'_> {
                     *has = (*has - rate * uses).max(1e-6);
                 }
             }
-            let level = fill_all(&others, pool.class_turns, &has);
+            let mut level = fill_all(&others, pool.class_turns, &has);
+            if let Some((_, owed)) = owed.filter(|owed| owed.0 == at) {
+                has = [has[0] + owed.in_flight, has[1], owed.rate];
+                level = level.or_higher(fill_all(&others, None, &has));
+            }
             let at_cap = pool
                 .members
                 .iter()
@@ -175,12 +225,14 @@ impl Model<'_> {
     }
 }
 
-impl Flow {
-    /// The dearest command of those that it sends as often as this or more.
-    fn dearest(&self, rate: f64) -> f64 {
-        self.prices.iter().filter(|price| price.part * self.x >= rate).map(|price| price.cost).fold(0.0, f64::max)
-    }
+/// Cost per ns, and in flight beyond the cap.
+#[derive(Clone, Copy)]
+struct Owed {
+    rate: f64,
+    in_flight: f64,
+}
 
+impl Flow {
     fn price(&mut self, cost: &Cost, tenant: &Tenant) {
         (self.cost, self.cost_square, self.cost_least) = (0.0, 0.0, f64::INFINITY);
         self.prices.clear();
@@ -192,11 +244,22 @@ impl Flow {
                 self.cost_square += part * one * one;
                 if part > 0.0 {
                     self.cost_least = self.cost_least.min(one);
-                    self.prices.push(Price { kind, cost: one, part });
+                    self.prices.push(Price { kind, cost: one, part, is_paced: false });
                 }
             }
         }
     }
+}
+
+/// What a command costs that is there in each interval: such come, or dearer ones. `sent`: costs, and how many per ns.
+fn dearest(mut sent: Vec<(f64, f64)>) -> f64 {
+    sent.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut in_interval = 0.0;
+    let dearest = sent.into_iter().find(|(_, rate)| {
+        in_interval += rate * INTERVAL_NS;
+        in_interval >= 1.0
+    });
+    dearest.map_or(0.0, |(cost, _)| cost)
 }
 
 fn class_of(priority: QueuePriority) -> usize {

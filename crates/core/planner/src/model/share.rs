@@ -98,6 +98,10 @@ impl Level {
     /// Enough for all.
     pub(super) const ALL: Self = Self { rounds: f64::INFINITY, by_class: [f64::INFINITY; CLASSES] };
 
+    pub(super) fn or_higher(self, other: Self) -> Self {
+        if self.rounds > other.rounds { self } else { other }
+    }
+
     /// The rate of a flow.
     pub(super) fn rate(&self, claim: &Claim) -> f64 {
         self.turns(claim).max(claim.least)

@@ -65,7 +65,11 @@ impl Flow {
         if self.prices.is_empty() {
             return self.cost * self.slot_ns;
         }
-        self.prices.iter().map(|price| price.part * price.cost * self.slots_ns[price.kind]).sum()
+        self.prices
+            .iter()
+            .filter(|price| !price.is_paced)
+            .map(|price| price.part * price.cost * self.slots_ns[price.kind])
+            .sum()
     }
 }
 

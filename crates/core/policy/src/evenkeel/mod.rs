@@ -41,12 +41,14 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
-pub use self::owed::LEAST_PART;
-use self::owed::{MOST_OWED, Owed, Sender};
+pub use self::owed::{LEAST_PART, MOST_OWED};
+use self::owed::{Owed, Sender};
 pub use self::pacing::LEAST_PART as PACED_LEAST_PART;
 use self::pacing::{Large, Pacing};
 use self::promises::Promises;
-pub use self::promises::{MANY, PACED_FOR, aim_changes, aim_ns, aims_ns, late_from_ns};
+pub use self::promises::{
+    LARGE, MANY, PACED_FOR, SLOWEST, aim_changes, aim_ns, aims_ns, late_from_ns, long_units, pace_changes,
+};
 use self::work::{ByKind, KINDS, Peak, Work, kind_of};
 use crate::by_flow::ByFlow;
 use crate::cost::{COST_UNIT, Cost};

@@ -9,7 +9,7 @@ use crate::cost::{COST_UNIT, Cost};
 pub const LEAST_PART: u32 = 64;
 /// As much of it as is saved for them, and may be with the drive beyond what others may have: reference commands, or
 /// more beside who has much more there.
-pub(super) const MOST_OWED: u32 = 16;
+pub const MOST_OWED: u32 = 16;
 
 /// Who sent a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

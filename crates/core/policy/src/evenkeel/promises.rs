@@ -60,6 +60,18 @@ pub fn aim_changes(part: f64) -> f64 {
     }
 }
 
+/// A command of so many reference commands may be one that a cap does not help against.
+pub fn long_units(config: &EvenkeelConfig, target: Nanos) -> f64 {
+    target.0 as f64 / 1e9 * config.rate_iops * LONG
+}
+
+/// The factor by which the part of the time changes in which commands may be with the drive that are more than others
+/// may have, while that part of the commands that may be late are.
+pub fn pace_changes(part: f64) -> f64 {
+    let missing = (PACED_FOR / part).clamp(MOST_SLOWER, MOST_FASTER);
+    if LITTLE_MISSING.contains(&part) { missing.powf(DAMPED) } else { missing }
+}
+
 /// Where fewer commands than that part of those that may be late are, the aim comes that much closer to the target, up
 /// to this part of it; where more than that part are, it goes back.
 const FEW_LATE: f64 = 0.6;
@@ -74,7 +86,7 @@ const JUDGED: u32 = 10;
 /// A command that takes the drive this part of a target is what a cap may not help against.
 const LONG: f64 = 0.25;
 /// One that is so many times what others may have is one that a cap does not help against.
-const LARGE: f64 = 4.0;
+pub const LARGE: f64 = 4.0;
 /// How often there is such a one is changed so that as many commands are late as this part of those that may be.
 pub const PACED_FOR: f64 = 0.75;
 /// By a part of what is missing where that is little, for few commands tell it badly, and by these factors at most.
@@ -82,7 +94,8 @@ const LITTLE_MISSING: std::ops::RangeInclusive<f64> = 0.3..=2.0;
 const DAMPED: f64 = 0.3;
 const MOST_SLOWER: f64 = 0.4;
 const MOST_FASTER: f64 = 2.0;
-const SLOWEST: f64 = 0.01;
+/// The pace is never below that.
+pub const SLOWEST: f64 = 0.01;
 
 /// An expectation counts as so many commands.
 const EXPECTATION: f64 = 5.0;
@@ -332,7 +345,7 @@ impl Promise {
 
     /// See [`Promises::long_units`].
     fn long_units(&self, config: &EvenkeelConfig) -> f64 {
-        self.target.0 as f64 / 1e9 * config.rate_iops * LONG
+        long_units(config, self.target)
     }
 
     /// So many commands came, and so many of them late, while others might have had more.
@@ -347,9 +360,7 @@ impl Promise {
         }
         let part = *seen / may_be;
         if *was_large {
-            let missing = (PACED_FOR / part).clamp(MOST_SLOWER, MOST_FASTER);
-            let changes = if LITTLE_MISSING.contains(&part) { missing.powf(DAMPED) } else { missing };
-            self.pace = (self.pace * changes).clamp(SLOWEST, 1.0);
+            self.pace = (self.pace * pace_changes(part)).clamp(SLOWEST, 1.0);
         }
         let target_ns = self.target.0.max(1) as f64;
         let (least, most) = aims_ns(self.target);

@@ -280,6 +280,21 @@ mod tests {
         }
     }
 
+    /// A target that a tenant misses by what it asks for itself: neighbours have little, and who sends commands that are
+    /// more than all that neighbours may have has a hundredth of the drive. Within 30 %; without either they are forecast
+    /// several times as much.
+    #[test]
+    fn what_is_left_beside_a_promise_that_cannot_be_kept_is_forecast_as_it_is_simulated() {
+        let mut mix = beside_three(Profile::p5800x(), 30, (4096, 100));
+        mix.tenants[0].load = Load::Closed { depth: 64 };
+        mix.tenants[3].sizes = vec![Size { len_bytes: 128 << 10, part: 1.0 }];
+        let policy = policy("evenkeel", &mix);
+        let forecast = predict(&mix.site, &policy, &mix.tenants).unwrap();
+        let span = Nanos::from_millis(1_500);
+        let seen = compare(&mix, &forecast, &sim::run(&scenario(&mix, policy, span, span)).unwrap());
+        assert!(seen.len() == 4 && seen.iter().all(|one| (one.throughput - 1.0).abs() < 0.3), "{seen:?}");
+    }
+
     /// A neighbour that is held to a tenth of its share gets that, and the others what it leaves, within 12 %.
     #[test]
     fn what_a_limited_neighbour_leaves_is_forecast_as_it_is_simulated() {
