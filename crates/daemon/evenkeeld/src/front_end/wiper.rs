@@ -193,7 +193,10 @@ impl Wiper {
 
 impl Source for Wiper {
     fn live_vqs(&self) -> u128 {
-        u128::from(self.run.is_some()) << VQ
+        // Who waits for it to leave, or ends the daemon, waits for what is in flight and no longer: the rest of the range
+        // is for the next start.
+        let has_more = self.run.is_some() && !self.is_leaving;
+        u128::from(has_more || self.in_flight > 0) << VQ
     }
 
     fn backlog(&mut self, _vq: u16) -> u32 {
@@ -298,4 +301,41 @@ impl FrontEnd for Wiper {
     fn check_health(&mut self) {}
 
     fn doorbells(&self, _out: &mut Vec<(MappedU32, u32)>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANGE_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+    fn order() -> Order {
+        let range = Wiping {
+            former: "gone".to_owned(),
+            offset_bytes: 0,
+            size_bytes: RANGE_BYTES,
+            method: WipeMethod::Zeros,
+            passes: 0,
+            wiped_bytes: 0,
+        };
+        Order(range, WipeBy::Overwrite)
+    }
+
+    #[test]
+    fn who_leaves_amid_a_range_ends_what_is_in_flight_and_no_more() {
+        let mut wiper = Wiper::new(TenantId(1), Box::new(|step| panic!("{step:?}"))).expect("memory");
+        wiper.order(order(), &mut ());
+        let mut in_flight = Vec::new();
+        while let Fetch::Command(_, buf, token) = wiper.fetch(VQ) {
+            in_flight.push((token, buf));
+        }
+        assert_eq!((in_flight.len(), wiper.live_vqs()), (DEPTH, 1 << VQ));
+        wiper.leave();
+        assert_eq!((wiper.live_vqs(), wiper.settle(&mut ())), (1 << VQ, true), "they are the drive's");
+        for (token, buf) in in_flight {
+            wiper.complete(token, Ok(()), buf);
+        }
+        assert!(matches!(wiper.fetch(VQ), Fetch::Empty));
+        assert_eq!((wiper.live_vqs(), wiper.settle(&mut ())), (0, false), "nobody waits for the rest of the range");
+    }
 }
