@@ -212,7 +212,7 @@ fn by_load(tenants: &[Tenant], outcome: &Outcome) -> impl Iterator<Item = usize>
 }
 
 /// To two digits, as a person would promise it.
-pub(crate) fn round_up(time: Nanos) -> Nanos {
+pub fn round_up(time: Nanos) -> Nanos {
     let unit = 10u64.pow(time.0.max(1).ilog10().saturating_sub(1));
     Nanos(time.0.div_ceil(unit).saturating_mul(unit))
 }

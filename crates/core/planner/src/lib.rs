@@ -33,7 +33,7 @@ mod setting;
 mod solve;
 mod verdict;
 
-pub use advice::{Advice, Change, advise};
+pub use advice::{Advice, Change, advise, round_up};
 pub use blame::{Blame, Culprit, Evidence, Measured, blame};
 pub use demand::{Host, Load, Site, Size, Tenant};
 pub use figures::drive_figures;

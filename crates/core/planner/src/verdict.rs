@@ -24,7 +24,7 @@ pub enum Verdict {
     NotKept,
     /// The drive takes longer even for a lone command of this tenant.
     Impossible {
-        /// The lowest target that can be promised.
+        /// The lowest target that can be promised to a tenant that has the drive alone.
         lowest: Nanos,
     },
 }
@@ -195,9 +195,7 @@ impl<'a> Findings<'a> {
         match (verdict, own.bound) {
             (Verdict::Impossible { lowest }, _) => {
                 let lowest = words(lowest);
-                format!(
-                    "99 of 100 of its commands take up to {lowest} even alone on the drive; the lowest possible target is {lowest}"
-                )
+                format!("99 of 100 of its commands take up to {lowest} even alone on the drive")
             }
             (Verdict::NotKept, _) => {
                 let obstacle = self.in_the_way(tenant, own, obstacle);
@@ -367,6 +365,6 @@ mod tests {
         let forecast = Forecast { tenants: each, drive_utilization: 0.1, poller_utilization: 0.1 };
         let promise = judge(&fake::site(), &tenants, &forecast).remove(0);
         assert_eq!(promise.verdict, Verdict::Impossible { lowest: Nanos::from_micros(20) });
-        assert!(promise.reason.ends_with("the lowest possible target is 20.0 µs"), "{}", promise.reason);
+        assert!(promise.reason.ends_with("take up to 20.0 µs even alone on the drive"), "{}", promise.reason);
     }
 }

@@ -114,6 +114,12 @@ fn unknown_content(host: &HostReport) -> String {
 }
 
 impl Prepared {
+    /// Whether a tenant had a disk on the drive before.
+    pub fn was_there(&self, tenant: &str) -> bool {
+        let is_new = |change: &Change| matches!(change, Change::Placed(placement) if placement.name == tenant);
+        !self.changes.iter().any(is_new)
+    }
+
     /// Locks the drive, creates its file where the configuration says so, and records the layout. The lock
     /// must live as long as the drive is in use. Where another daemon has a socket or the drive, nothing is
     /// changed.

@@ -259,7 +259,8 @@ impl Owner {
     fn check_to_apply(&self, plan: &Plan, missing: Missing) -> Result<(), Problem> {
         for (id, config) in &plan.configs {
             let Some(drive) = self.drives.get(id) else { continue };
-            Admission::new(config, &drive.profile).refuse(config).map_err(|errors| promise_not_kept(&errors))?;
+            let admission = Admission::of_change(config, &drive.profile, &drive.config);
+            admission.refuse(config).map_err(|errors| promise_not_kept(&errors))?;
             if let Some(recorded) = drive.layout.layout() {
                 config.plan_layout(recorded.device(), Some(recorded)).map_err(|errors| no_room(&errors))?;
             }

@@ -319,12 +319,13 @@ impl ServedDrive {
         Err(Problem::new(409, "no-room", title, remedy))
     }
 
-    /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together and every
-    /// promise can be kept.
+    /// The configuration with a disk as `settings` say, whether it is there or not, if it holds together, its promise
+    /// can be kept, and nobody's is broken by it.
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
-        Admission::new(&config, &self.profile).refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
+        let admission = Admission::of_change(&config, &self.profile, &self.config);
+        admission.refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;
         self.pollers.check_cpus(&tenant)?;
         Ok((config, tenant))

@@ -1,14 +1,16 @@
 //! Whether the promises of a configuration can be kept, before anybody is served.
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use config::{Backend, Config, ConfigErrors, Problem};
-use planner::{FloorsForecast, Planner, Promise, Tenant, Unmodelled, Verdict, advise, judge_floors};
-use policy::PolicyConfig;
+use planner::{Promise, Tenant, Unmodelled, Verdict, judge_floors};
 use serde::Serialize;
 use ssd_model::Profile;
 
+use crate::judged::{Judged, change_that_helps, instead_of_impossible};
 use crate::planning::{self, Question};
+use crate::standing::{self, Before, Kind};
 use crate::words;
 
 /// What becomes of a configuration's promises.
@@ -18,7 +20,14 @@ pub struct Admission {
     pub promises: Vec<PromiseRow>,
     /// What the operator should know: promises that nobody checked, or that are made although they can't be kept.
     pub warnings: Vec<Problem>,
-    refused: Vec<Problem>,
+    refused: Vec<Refused>,
+}
+
+#[derive(Debug)]
+struct Refused {
+    tenant: usize,
+    kind: Kind,
+    problem: Problem,
 }
 
 /// One promise. Times in microseconds.
@@ -43,15 +52,41 @@ pub struct PromiseRow {
 }
 
 impl Admission {
-    /// Judges every promise on the drive that the file names. Pure.
+    /// Judges every promise on the drive that the file names, each as a new one. Pure.
     pub fn new(config: &Config, profile: &Profile) -> Self {
+        Self::at_start(config, profile, &|_| false)
+    }
+
+    /// The same for a start: `is_there` says who had a disk on the drive before, so that its promise
+    /// stands.
+    pub fn at_start(config: &Config, profile: &Profile, is_there: &dyn Fn(&str) -> bool) -> Self {
+        let stands = config.tenants.iter().map(|tenant| is_there(&tenant.name)).collect();
+        Self::judge(config, profile, stands).0
+    }
+
+    /// The same for a change of what is served, `before`: promises that were made stand, and those that it makes no
+    /// worse are none of its business.
+    pub fn of_change(config: &Config, profile: &Profile, before: &Config) -> Self {
+        let stands: Vec<bool> = config.tenants.iter().map(|tenant| standing::was_promised(before, tenant)).collect();
+        let (mut admission, judged) = Self::judge(config, profile, stands.clone());
+        let Some((question, judged)) = judged.filter(|_| !admission.refused.is_empty()) else { return admission };
+        let before = Before::new(before, profile);
+        admission.refused.retain(|Refused { tenant, kind, .. }| {
+            !stands[*tenant] || before.was_better(&question.tenants, &judged, *tenant, *kind)
+        });
+        admission
+    }
+
+    fn judge(config: &Config, profile: &Profile, stands: Vec<bool>) -> (Self, Option<(Question, Judged)>) {
         if !config.tenants.iter().any(config::Tenant::is_promised) || is_no_drive(config) {
-            return Self::default();
+            return (Self::default(), None);
         }
         if let Some(why) = Self::unchecked(config) {
-            return Self { warnings: vec![why], ..Self::default() };
+            return (Self { warnings: vec![why], ..Self::default() }, None);
         }
-        Assessment::new(config, planning::of_config(config, profile)).assess()
+        let assessment = Assessment::new(config, planning::of_config(config, profile), stands);
+        let admission = assessment.assess();
+        (admission, Some((assessment.question, assessment.judged)))
     }
 
     /// Why no promise on the drive can be checked, if that is so; what is asked for doesn't matter.
@@ -71,7 +106,8 @@ impl Admission {
         if self.refused.is_empty() {
             return Ok(());
         }
-        Err(ConfigErrors { file: config.file().to_owned(), problems: self.refused.clone() })
+        let problems = self.refused.iter().map(|refused| refused.problem.clone()).collect();
+        Err(ConfigErrors { file: config.file().to_owned(), problems })
     }
 }
 
@@ -95,17 +131,21 @@ impl fmt::Display for Admission {
 struct Assessment<'a> {
     config: &'a Config,
     question: Question,
-    floors: FloorsForecast,
+    judged: Judged,
+    /// By tenant.
+    stands: Vec<bool>,
 }
 
 /// What a promise can't be beside floors.
 const LOWER_FLOORS: &str = "write a larger latency_target, or lower min_iops and min_bandwidth of others";
 
+/// For so many refusals a target is looked for that would be accepted.
+const TARGETS_TRIED: usize = 4;
+
 impl<'a> Assessment<'a> {
-    fn new(config: &'a Config, question: Question) -> Self {
-        // A demand that is not known is told of with the targets.
-        let floors = judge_floors(&question.site, &question.policy, &question.tenants).unwrap_or_default();
-        Self { config, question, floors }
+    fn new(config: &'a Config, question: Question, stands: Vec<bool>) -> Self {
+        let judged = Judged::new(&question);
+        Self { config, question, judged, stands }
     }
 
     fn assess(&self) -> Admission {
@@ -116,13 +156,13 @@ impl<'a> Assessment<'a> {
 
     /// All floors at once, and the targets beside nothing but them.
     fn assess_floors(&self, admission: &mut Admission) {
-        for floor in &self.floors.floors {
+        for floor in &self.judged.floors.floors {
             let Some(tenant) = self.config.tenants.get(floor.tenant) else { continue };
             let Some(asks) = self.question.tenants.get(floor.tenant) else { continue };
             let (kept, overcommits) = (floor.is_kept(), self.config.overcommits(tenant));
             let assumed = self.question.assumed.get(floor.tenant).copied().unwrap_or(true);
             let reason = words::floor(floor, asks);
-            let what = format!("tenant {:?} can't be promised {}: {reason}", tenant.name, tenant.terms.floor);
+            let promised = format!("{}: {reason}", tenant.terms.floor);
             admission.promises.push(PromiseRow {
                 tenant: tenant.name.clone(),
                 latency_target_us: None,
@@ -134,68 +174,88 @@ impl<'a> Assessment<'a> {
                 overcommitted: !kept && overcommits,
             });
             if !kept {
-                self.refuse(admission, floor.tenant, what, &words::floor_remedy(floor, asks, assumed));
+                let remedy = || words::floor_remedy(floor, asks, assumed);
+                self.refuse(admission, floor.tenant, Kind::Floor, promised, remedy);
             }
         }
         let is_told = |at: &usize| {
             let row = admission.promises.iter().find(|row| self.config.tenants[*at].name == row.tenant);
             row.is_some_and(|row| !matches!(row.verdict, "certain" | "expected"))
         };
-        let late: Vec<usize> = self.floors.late.iter().copied().filter(|at| !is_told(at)).collect();
+        let late: Vec<usize> = self.judged.floors.late.iter().copied().filter(|at| !is_told(at)).collect();
         for at in late {
-            let name = &self.config.tenants[at].name;
-            let what = format!("tenant {name:?} can't be promised its latency beside the floors of others");
-            self.refuse(admission, at, what, LOWER_FLOORS);
+            let promised = "its latency beside the floors of others".to_owned();
+            self.refuse(admission, at, Kind::BesideFloors, promised, || LOWER_FLOORS.to_owned());
         }
     }
 
-    /// A promise that can't be kept: refused, or told of where the tenant is served all the same.
-    fn refuse(&self, admission: &mut Admission, tenant: usize, what: String, remedy: &str) {
-        if self.config.tenants.get(tenant).is_some_and(|tenant| self.config.overcommits(tenant)) {
-            let remedy = "it is served all the same, as overcommit = true says";
+    /// A promise that can't be kept: refused, or told of where the tenant is served all the same. `promised`: what, and
+    /// why not.
+    fn refuse(
+        &self,
+        admission: &mut Admission,
+        tenant: usize,
+        kind: Kind,
+        promised: String,
+        remedy: impl FnOnce() -> String,
+    ) {
+        let Some(asked) = self.config.tenants.get(tenant) else { return };
+        let name = &asked.name;
+        let served_as = match () {
+            () if self.config.overcommits(asked) => {
+                Some(("can't be promised", "it is served all the same, as overcommit = true says"))
+            }
+            () if self.stands[tenant] && self.is_near(tenant, kind) => {
+                Some(("was promised", "it stands: so little is within what forecasts can tell"))
+            }
+            () => None,
+        };
+        if let Some((can, remedy)) = served_as {
+            let what = format!("tenant {name:?} {can} {promised}");
             return admission.warnings.push(self.config.promise_problem(tenant, what, remedy));
         }
-        let remedy = format!("{remedy}; or serve it all the same with overcommit = true");
-        admission.refused.push(self.config.promise_problem(tenant, what, remedy));
+        let what = format!("tenant {name:?} can't be promised {promised}");
+        let remedy = format!("{}; or serve it all the same with overcommit = true", remedy());
+        let problem = self.config.promise_problem(tenant, what, remedy);
+        admission.refused.push(Refused { tenant, kind, problem });
+    }
+
+    /// Whether what a tenant gets is enough for a promise that was made before.
+    fn is_near(&self, tenant: usize, kind: Kind) -> bool {
+        let Question { site, policy, tenants, .. } = &self.question;
+        match kind {
+            Kind::Target => {
+                let target = tenants[tenant].target();
+                let latency = self.judged.latency(tenants, tenant);
+                target.zip(latency).is_some_and(|(target, latency)| standing::is_within(latency, target))
+            }
+            Kind::Floor => self.judged.floor(tenant).is_some_and(standing::is_enough),
+            Kind::BesideFloors => {
+                let beside = judge_floors(site, policy, &standing::loosened(tenants, &self.stands));
+                beside.is_ok_and(|beside| !beside.late.contains(&tenant))
+            }
+        }
     }
 
     fn assess_targets(&self) -> Admission {
-        let planner = Planner::new(&self.question.site);
-        let Question { policy, tenants, .. } = &self.question;
         let mut admission = Admission::default();
-        let outcome = match planner.outcome(policy, tenants) {
-            Ok(outcome) => outcome,
-            Err(why) => {
-                self.assess_alone(&planner, &mut admission);
-                let remedy = match why {
-                    Unmodelled::Policy { .. } => "use one of these to have them checked, or try with `evenkeel sim`",
-                    Unmodelled::Demand { .. } => "correct its [tenant.demand]",
-                };
-                let what = format!("promises are not checked beside their neighbours: {why}");
-                admission.warnings.push(self.config.drive_problem(what, remedy));
-                return admission;
-            }
-        };
-        let advice = advise(&planner, policy, tenants, &outcome);
-        let change = advice.first().map(|advice| words::change(&advice.change, tenants));
-        for promise in &outcome.promises {
-            self.add(&mut admission, promise, change.as_deref());
+        // It takes a while, and is asked for once somebody is refused.
+        let change = OnceCell::new();
+        for promise in self.judged.promises() {
+            self.add(&mut admission, promise, &change);
+        }
+        if let Err(why) = &self.judged.outcome {
+            let remedy = match why {
+                Unmodelled::Policy { .. } => "use one of these to have them checked, or try with `evenkeel sim`",
+                Unmodelled::Demand { .. } => "correct its [tenant.demand]",
+            };
+            let what = format!("promises are not checked beside their neighbours: {why}");
+            admission.warnings.push(self.config.drive_problem(what, remedy));
         }
         admission
     }
 
-    /// Where there is no model of the policy, what the drive can't do for a tenant that has it alone is known still.
-    fn assess_alone(&self, planner: &Planner<'_>, admission: &mut Admission) {
-        for (index, tenant) in self.question.tenants.iter().enumerate() {
-            let alone = planner.outcome(&PolicyConfig::Passthrough, std::slice::from_ref(tenant));
-            let promise = alone.ok().and_then(|outcome| outcome.promises.into_iter().next());
-            if let Some(promise) = promise.filter(|promise| matches!(promise.verdict, Verdict::Impossible { .. })) {
-                self.add(admission, &Promise { tenant: index, ..promise }, None);
-            }
-        }
-    }
-
-    fn add(&self, admission: &mut Admission, promise: &Promise, change: Option<&str>) {
+    fn add(&self, admission: &mut Admission, promise: &Promise, change: &OnceCell<Option<String>>) {
         let Some(tenant) = self.config.tenants.get(promise.tenant) else { return };
         let (kept, overcommits) = (promise.verdict.is_kept(), self.config.overcommits(tenant));
         let assumed = |index: usize| self.question.assumed.get(index).copied().unwrap_or(true);
@@ -212,19 +272,28 @@ impl<'a> Assessment<'a> {
         if kept {
             return;
         }
-        let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
-        self.refuse(admission, promise.tenant, what, &self.remedy(promise, change));
+        let refused = admission.refused.len();
+        let promised = format!("{}: {}", promise.target, promise.reason);
+        let remedy = || match promise.verdict {
+            Verdict::Impossible { lowest } if refused < TARGETS_TRIED => {
+                instead_of_impossible(&self.question, promise.tenant, lowest)
+            }
+            Verdict::Impossible { .. } => "write a larger latency_target".to_owned(),
+            _ => self.remedy(promise, change),
+        };
+        self.refuse(admission, promise.tenant, Kind::Target, promised, remedy);
     }
 
-    fn remedy(&self, promise: &Promise, change: Option<&str>) -> String {
-        if let Verdict::Impossible { lowest } = promise.verdict {
-            return format!("write latency_target = \"{lowest}\" or more");
-        }
-        if self.floors.late.contains(&promise.tenant) {
+    fn remedy(&self, promise: &Promise, change: &OnceCell<Option<String>>) -> String {
+        if self.judged.floors.late.contains(&promise.tenant) {
             return format!("{LOWER_FLOORS}, beside which alone it can't be kept");
         }
-        let mut remedy = match change {
-            Some(change) => change.to_owned(),
+        let helps = || {
+            let change = change_that_helps(&self.question, &self.judged)?;
+            Some(words::change(&change, &self.question.tenants))
+        };
+        let mut remedy = match change.get_or_init(helps) {
+            Some(change) => change.clone(),
             None => "no single change is enough: write a larger latency_target, or put tenants on another drive".into(),
         };
         // A guaranteed tenant is taken for the least that there is.
@@ -314,21 +383,61 @@ mod tests {
         }
     }
 
+    /// The target that a refusal of the first tenant says to write.
+    fn told_target(refused: &ConfigErrors) -> Option<Nanos> {
+        let of_first = refused.problems.iter().find(|problem| problem.what.starts_with("tenant \"db\""))?;
+        let (_, rest) = of_first.remedy.split_once("latency_target = \"")?;
+        rest.split_once('"')?.0.parse().ok()
+    }
+
     #[test]
     fn a_target_below_what_the_drive_takes_alone_is_told_the_lowest_one() {
         // Without a model of the policy, too.
         for policy in ["passthrough", "k2"] {
             let (config, admission) = assess(&model(policy, "latency_target = \"5us\"", LIGHT));
-            let told = admission.refuse(&config).expect_err("refused").to_string();
-            assert!(told.contains("even alone on the drive; the lowest possible target is"), "{told}");
-            let lowest = told.split_once("write latency_target = \"").and_then(|(_, rest)| rest.split_once('"'));
-            let lowest: Nanos = lowest.expect("a target").0.parse().expect("a time");
-            assert!((7_400..9_000).contains(&lowest.0), "{told}");
-            // What is advised holds, for a tenant that has the drive alone.
-            let target = format!("latency_target = \"{lowest}\"\n[tenant.demand]\nrw = \"randread\"\nrate_iops = 1");
-            let (_, admission) = assess(&model(policy, &target, LIGHT));
-            assert!(admission.promises.iter().all(|promise| promise.verdict != "impossible"), "{admission:?}");
+            let refused = admission.refuse(&config).expect_err("refused");
+            assert!(refused.to_string().contains("even alone on the drive"), "{refused}");
+            assert!((7_400..20_000).contains(&told_target(&refused).expect("a target").0), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_target_that_a_refusal_names_is_accepted_when_it_is_tried() {
+        const HEAVY: &str = "[tenant.demand]\nrw = \"randread\"\nrate_iops = \"100k\"";
+        let floor = |ios: &str| format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{ios}\"\n");
+        let mut cases: Vec<(&str, String)> =
+            ["passthrough", "lpns", "fair", "evenkeel", "wrr", "k2"].map(|policy| (policy, String::new())).into();
+        cases.extend(["300k", "1300k"].map(|ios| ("evenkeel", floor(ios))));
+        let mut named = 0;
+        for (policy, floor) in cases {
+            for (target, demand) in [("5us", ""), ("5us", HEAVY), ("9us", ""), ("20us", "")] {
+                let refused = |target: &str| {
+                    let db = format!("latency_target = \"{target}\"\n{demand}");
+                    let (config, admission) = assess(&(model(policy, &db, "") + &floor));
+                    admission.refuse(&config).err()
+                };
+                let Some(told) = refused(target).as_ref().and_then(told_target) else { continue };
+                named += 1;
+                let again = refused(&told.to_string());
+                let problems = again.iter().flat_map(|errors| &errors.problems);
+                let of_db: Vec<_> = problems.filter(|problem| problem.what.starts_with("tenant \"db\"")).collect();
+                assert!(of_db.is_empty(), "{policy} {target} {demand} {floor}: {told}: {of_db:?}");
+            }
+        }
+        assert!(named > 10, "{named}");
+    }
+
+    /// `db` at the edge of what it was promised, beside a neighbour of that weight.
+    fn at_the_edge(db: &str, weight: u32) -> String {
+        let more = "[[tenant]]\nname = \"web\"\nsize = \"4MiB\"\n\
+                    [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbs = \"64k\"\niodepth = 16\n";
+        model("fair", db, &format!("weight = {weight}")) + more
+    }
+
+    fn change(before: &str, now: &str) -> Result<(), ConfigErrors> {
+        let [before, now] = [before, now].map(|text| assess(text).0);
+        let profile = drive_profile::load(&now.device.profile, |why| panic!("{why}")).expect("built in");
+        Admission::of_change(&now, &profile, &before).refuse(&now)
     }
 
     #[test]
@@ -379,5 +488,51 @@ mod tests {
         let log = format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\n{floor}\n");
         let (config, admission) = assess(&(model("evenkeel", "latency_target = \"1ms\"", LIGHT) + &log));
         admission.refuse(&config).expect("admitted");
+    }
+    #[test]
+    fn a_promise_that_stands_is_not_refused_for_what_forecasts_cant_tell() {
+        let edge = |weight: u32| at_the_edge("latency_target = \"266us\"", weight);
+        let (config, admission) = assess(&edge(5));
+        admission.refuse(&config).expect("it takes 265");
+        let (config, admission) = assess(&edge(6));
+        admission.refuse(&config).expect_err("it takes 270, and is nothing to promise anew");
+        change(&edge(5), &edge(6)).expect("it was promised");
+        change(&edge(5), &edge(8)).expect_err("it takes 277: that breaks it");
+        // So the next start has to take it, and says so.
+        let profile = drive_profile::load(&config.device.profile, |why| panic!("{why}")).expect("built in");
+        let admission = Admission::at_start(&config, &profile, &|name| name == "db");
+        admission.refuse(&config).expect("it was there");
+        let [warning] = &admission.warnings[..] else { panic!("{admission:?}") };
+        assert!(warning.what.contains("\"db\" was promised 266us: 99 of") && warning.remedy.contains("it stands"));
+    }
+
+    #[test]
+    fn a_change_is_not_refused_for_a_promise_that_it_makes_no_worse() {
+        let edge = |weight: u32| at_the_edge("latency_target = \"266us\"", weight);
+        // What it takes already, for whatever reason: more than what was promised.
+        let missed = edge(16);
+        change(&missed, &missed.replace("name = \"web\"\nsize = \"4MiB\"", "name = \"web\"\nsize = \"8MiB\""))
+            .expect("nobody's promise is touched");
+        change(&missed, &edge(8)).expect("it is missed by less");
+        change(&missed, &edge(100)).expect_err("it is missed by more");
+        // A promise is judged anew where more is asked for, and where none was made.
+        change(&missed, &at_the_edge("latency_target = \"265us\"", 16)).expect_err("more is promised");
+        let overcommitted = at_the_edge("latency_target = \"266us\"\novercommit = true", 16);
+        change(&overcommitted, &missed).expect_err("nothing was promised");
+    }
+
+    #[test]
+    fn floors_stand_as_targets_do() {
+        let text = |weight: u32, floor: &str| {
+            let log = format!("[[tenant]]\nname = \"log\"\nsize = \"1MiB\"\nmin_iops = \"{floor}\"\n");
+            model("evenkeel", "latency_target = \"60us\"", &format!("weight = {weight}\n{LIGHT}")) + &log
+        };
+        let (config, admission) = assess(&text(1, "5M"));
+        admission.refuse(&config).expect_err("far too much");
+        change(&text(1, "5M"), &text(2, "5M")).expect("no floor and no target gets less");
+        let told = change(&text(1, "5M"), &text(1, "6M")).expect_err("more is promised").to_string();
+        assert!(told.contains("\"log\""), "{told}");
+        let told = change(&text(1, "50k"), &text(1, "5M")).expect_err("the target is missed beside it").to_string();
+        assert!(told.contains("\"log\" can't be promised 5M") && told.contains("\"db\" can't be promised"), "{told}");
     }
 }

@@ -96,7 +96,7 @@ impl<'a> Site<'a> {
         }
         let mut config = self.config.clone();
         config.tenants.push(tenant.clone());
-        Admission::new(&config, self.profile).refuse(&config).map(|()| left).map_err(|errors| {
+        Admission::of_change(&config, self.profile, self.config).refuse(&config).map(|()| left).map_err(|errors| {
             errors.problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>().join("; ")
         })
     }

@@ -64,7 +64,7 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
     let ready = |(found, profile): (Found, Profile)| {
         let mut prepared = found.prepare()?;
-        let admission = Admission::new(&prepared.config, &profile);
+        let admission = Admission::at_start(&prepared.config, &profile, &|tenant| prepared.was_there(tenant));
         prepared.warnings.extend(admission.warnings.iter().cloned());
         Ok(Ready { prepared, profile, admission })
     };

@@ -24,6 +24,7 @@ use config::{AssignedDrive, Config};
 use planner::{Outcome, Planner, Promise, Unmodelled, Unsolved, Verdict};
 use policy::PolicyKind;
 use promises::drive_profile;
+use promises::judged::instead_of_impossible;
 use promises::planning::{self, Question};
 use serde::Serialize;
 
@@ -149,7 +150,7 @@ fn make(
 ) -> Result<Report, config::ConfigErrors> {
     let Enlarged { config, present, .. } = enlarged;
     let outcomes = outcomes_of(question, choices);
-    refuse_the_impossible(enlarged, &outcomes)?;
+    refuse_the_impossible(enlarged, question, &outcomes)?;
 
     let rows = TenantRow::all(config, &question.tenants, &question.assumed, *present);
     let each = choices.iter().zip(&outcomes);
@@ -204,6 +205,7 @@ fn no_profile_warning(config: &Config) -> Option<String> {
 /// A target below what the drive does alone is a mistake in the file, whatever the policy.
 fn refuse_the_impossible(
     enlarged: &Enlarged,
+    question: &Question,
     outcomes: &[Result<Outcome, Unmodelled>],
 ) -> Result<(), config::ConfigErrors> {
     let config = &enlarged.config;
@@ -212,8 +214,11 @@ fn refuse_the_impossible(
         let tenant = config.tenants.get(promise.tenant)?;
         let Verdict::Impossible { lowest } = promise.verdict else { return None };
         let what = format!("tenant {:?} can't be promised {}: {}", tenant.name, promise.target, promise.reason);
-        let remedy = format!("write \"{lowest}\" or more, or overcommit = true to go without the promise");
-        (!config.overcommits(tenant)).then(|| config.promise_problem(promise.tenant, what, remedy))
+        (!config.overcommits(tenant)).then(|| {
+            let higher = instead_of_impossible(question, promise.tenant, lowest);
+            let remedy = format!("{higher}; or overcommit = true to go without the promise");
+            config.promise_problem(promise.tenant, what, remedy)
+        })
     };
     let problems: Vec<config::Problem> = outcome.promises.iter().filter_map(problem).collect();
     if problems.is_empty() { Ok(()) } else { Err(enlarged.errors(problems)) }

@@ -115,7 +115,7 @@ pub struct PromiseRow {
     pub latency_target_us: f64,
     /// certain, expected, not kept or impossible.
     pub verdict: &'static str,
-    /// Where it is impossible.
+    /// Where it is impossible: the lowest one with the drive to itself.
     pub lowest_target_us: Option<f64>,
     /// A sentence without a full stop.
     pub reason: String,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::disks::{done, refused};
 use crate::harness::{Home, errors, run};
 
 /// A modelled drive, and a tenant that was promised something beside one that asks for much.
@@ -63,7 +64,7 @@ fn a_target_below_the_drive_is_told_the_lowest_possible_one() {
         assert_eq!(output.status.code(), Some(2));
         let told = errors(&output);
         // A read of that drive takes 95 µs: 3.2 in the controller, 7 on its way, 85 in the flash.
-        assert!(told.contains("the lowest possible target is 9"), "{told}");
+        assert!(told.contains("take up to 9") && told.contains("write latency_target = \"1"), "{told}");
     }
 }
 
@@ -147,5 +148,35 @@ fn a_tenant_that_asks_more_than_it_declared_has_itself_to_blame() {
     assert!(stats(&home, &[]).contains(told));
     // The log has it once its next look is over.
     daemon.wait_log(told, 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_promise_stands_at_its_edge_through_changes_and_a_restart() {
+    let home = Home::new();
+    let web = "[[tenant]]\nname = \"web\"\nsize = \"4MiB\"\n\
+               [tenant.demand]\nrw = \"randrw\"\nrwmixread = 70\nbs = \"64k\"\niodepth = 16\n";
+    home.configure(&format!(
+        "[device]\nbackend = \"file\"\npath = \"HOST/drive.img\"\nsize = \"64MiB\"\ncreate = true\n\
+         profile = \"p5800x\"\n[policy]\nname = \"fair\"\n{web}"
+    ));
+    let daemon = home.serve();
+    done(&home, "create batch --size 4MiB --weight 5");
+    let db = "create db --size 4MiB --class guaranteed --latency-target";
+    let told = refused(&home, &format!("{db} 5us"));
+    let (_, rest) = told.split_once("write --latency-target ").expect("its own option");
+    let lowest = rest.split(' ').next().expect("a time");
+    done(&home, &format!("{db} {lowest}"));
+    done(&home, "delete db --yes --wait");
+    // It takes 265 µs; beside a weight of 6, 270; of 8, 277.
+    done(&home, &format!("{db} 266us"));
+    done(&home, "set batch --weight 6");
+    done(&home, "set db --rw-iops 100k");
+    let told = refused(&home, "set batch --weight 8");
+    assert!(told.contains("tenant \"db\" can't be promised 266us") && told.contains("with --overcommit"), "{told}");
+    daemon.stop();
+    let daemon = home.serve();
+    daemon.wait_log("\"db\" was promised 266us", 1);
+    assert_eq!(done(&home, "show batch")["weight"], 6);
     daemon.stop();
 }
