@@ -1,6 +1,7 @@
 //! `evenkeel disk`: disks that come and change while the daemon runs.
 
 mod listing;
+mod options;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use io_model::units::Size;
 use serde::Serialize;
 
 use self::listing::disks;
+use self::options::in_options;
 use crate::table;
 
 /// How often something that takes its time is looked at.
@@ -385,7 +387,7 @@ pub fn run(args: Args) -> Result<()> {
             let Create { name, size, drive, terms, lba_size, attach, nsid, wait, daemon, front_end } = *create;
             let disk = NewDisk { name, size, drive, lba_size, attach, nsid, ..NewDisk::default() };
             let daemon_at = Rest::new(&daemon.socket);
-            let mut disk = daemon_at.create(&terms.change(front_end).apply(&disk))?;
+            let mut disk = in_options(daemon_at.create(&terms.change(front_end).apply(&disk)))?;
             if wait {
                 disk = wait_for_zeros(&daemon_at, disk)?;
             }
@@ -398,13 +400,14 @@ pub fn run(args: Args) -> Result<()> {
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Set(set) => {
-            let disk = Rest::new(&set.daemon.socket).change(&set.name, &set.terms.change(set.front_end))?;
+            let change = set.terms.change(set.front_end);
+            let disk = in_options(Rest::new(&set.daemon.socket).change(&set.name, &change))?;
             warn(&disk);
             print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Grow { name, size, daemon } => {
             let change = DiskChange { size: Some(size), ..DiskChange::default() };
-            let disk = Rest::new(&daemon.socket).change(&name, &change)?;
+            let disk = in_options(Rest::new(&daemon.socket).change(&name, &change))?;
             print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
         }
         Command::Attach { name, to, read_only, shared, daemon } => {
