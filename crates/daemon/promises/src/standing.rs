@@ -1,6 +1,5 @@
-//! Promises that were made before. The model tells so little apart only by chance, and who was promised something is not
-//! told otherwise because of it: a promise is made where it will be kept, and stands until a change makes it worse, and
-//! late by more than that.
+//! Promises that were made before: one is made where it will be kept, and stands until a change makes it worse, and late
+//! by more than forecasts can tell apart. Whoever relies on it is not told otherwise for less.
 
 use config::{Config, Tenant};
 use io_model::Nanos;
@@ -47,7 +46,7 @@ pub(crate) fn loosened(tenants: &[planner::Tenant], stands: &[bool]) -> Vec<plan
     each.collect()
 }
 
-/// Whether a tenant of that name has been promised all that, and more may follow from its terms only.
+/// Whether a tenant has been promised by that name all that it is promised now.
 pub(crate) fn was_promised(before: &Config, tenant: &Tenant) -> bool {
     let had = before.tenants.iter().find(|had| had.name == tenant.name);
     had.is_some_and(|had| !before.overcommits(had) && asks_no_more(&had.terms, &tenant.terms))
