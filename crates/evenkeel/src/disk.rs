@@ -141,7 +141,7 @@ struct Create {
     #[command(flatten)]
     terms: Terms,
 
-    /// Bytes of a block: 512 or 4096 [default: 512]
+    /// Bytes of a block: 512 or 4096 [default: 512, or what the drive has at least]
     #[arg(long, value_name = "BYTES")]
     lba_size: Option<u32>,
 

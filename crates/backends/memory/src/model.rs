@@ -13,7 +13,10 @@ use crate::shared_model::{Pending, SharedModel};
 
 /// The drive has no more queues to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the drive model has {MAX_QUEUES} queues for all pollers together, and fewer than {wanted} are left in a row")]
+#[error(
+    "the drive model has {MAX_QUEUES} queues for all pollers together, and fewer than {wanted} are left in a row; \
+         have fewer pollers (tenants can share them), or give each fewer queues"
+)]
 pub struct NoQueues {
     /// How many were asked for.
     pub wanted: u16,

@@ -103,7 +103,7 @@ pub struct NewDisk {
     /// The permissions of its socket: `0600`, `0660` or `0666`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub socket_mode: Option<String>,
-    /// Bytes of a block: 512 or 4096.
+    /// Bytes of a block: 512 or 4096. Left out: 512, or what the drive has at least.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lba_size: Option<u32>,
     /// A virtio disk that can't be written to, or a namespace that the guest of `attach` can't write to.

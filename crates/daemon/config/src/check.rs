@@ -140,7 +140,8 @@ pub(crate) struct TenantDraft {
     pub overcommit: Option<bool>,
     /// `Some(None)`: not declared.
     pub demand: Option<Option<Demand>>,
-    pub lba_bytes: Option<u32>,
+    /// And where it stands.
+    pub lba_size: (Option<u32>, Option<Range<usize>>),
     pub queues: Option<u16>,
     pub socket: Option<SocketSection>,
 }
@@ -178,6 +179,7 @@ impl TenantDraft {
             size: size.span(),
             offset,
             target: self.terms.target_mark.clone(),
+            lba_size: self.lba_size.1,
             frontend: marks,
         };
         Some(Tenant {
@@ -190,7 +192,7 @@ impl TenantDraft {
             memory,
             overcommit: self.overcommit?,
             demand: self.demand?,
-            lba_bytes: self.lba_bytes?,
+            lba_bytes: self.lba_size.0?,
             doorbells: doorbells?,
             queues: self.queues?,
             socket: self.socket?,
@@ -244,8 +246,8 @@ fn read(sink: &mut Sink<'_>, document: &DeTable<'_>, view: &View) -> Draft {
         namespaces: read_namespaces(sink, &top, &|section| view.has_namespace(section, &drives)),
         marks,
         policy_mark: policy_section.span,
-        layout_mark: pollers_section.entry("layout").map(|(_, value)| value.span()),
-        best_effort_mark: pollers_section.entry("best_effort").map(|(_, value)| value.span()),
+        layout_mark: pollers_section.mark("layout"),
+        best_effort_mark: pollers_section.mark("best_effort"),
     }
 }
 
@@ -313,7 +315,7 @@ fn read_device(sink: &mut Sink<'_>, section: &Section<'_, '_>, marks: &mut Marks
     let backend = word.and_then(|word| read_backend(sink, section, word, marks));
     let file = sink.text.file.clone();
     let drive = or(sink, section, "profile", Profile::DEFAULT, profile(&file));
-    marks.profile = section.entry("profile").map(|(_, value)| value.span());
+    marks.profile = section.mark("profile");
     let profile_named = section.has("profile") || matches!(word, Some(BackendWord::Model));
     let queues = count(sink, section, "queues", 1..=1024);
     let queue_depth = or(sink, section, "queue_depth", 1024, small_integer(2..=4096));
@@ -418,7 +420,7 @@ fn read_huge_pages(
     if !matches!(word, BackendWord::Memory) {
         section.forbid(sink, "huge_pages", "only backend = \"memory\" can be made of them", "remove it");
     }
-    marks.huge_pages = section.entry("huge_pages").map(|(_, value)| value.span());
+    marks.huge_pages = section.mark("huge_pages");
     or(sink, section, "huge_pages", false, boolean)
 }
 
@@ -507,7 +509,7 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let size = section.require(sink, "size", "add size = \"16GiB\"", size);
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
-    let lba_bytes = or(sink, &section, "lba_size", 512, lba_size);
+    let lba_size = (or(sink, &section, "lba_size", 512, lba_size), section.mark("lba_size"));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let isolation = read_isolation(sink, &section, tenants);
@@ -515,7 +517,7 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let demand = read_demand(sink, &section);
     refuse_above_limits(sink, &section, &terms, demand.as_ref().and_then(Option::as_ref));
     let socket = read_socket(sink, &section);
-    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_bytes, queues, socket }
+    TenantDraft { span, name, size, offset, frontend, terms, isolation, overcommit, demand, lba_size, queues, socket }
 }
 
 fn read_overcommit(sink: &mut Sink<'_>, section: &Section<'_, '_>, terms: &TermsDraft) -> Option<bool> {

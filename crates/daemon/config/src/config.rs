@@ -236,6 +236,7 @@ pub(crate) struct TenantMarks {
     pub size: Range<usize>,
     pub offset: Option<Range<usize>>,
     pub target: Option<Range<usize>>,
+    pub lba_size: Option<Range<usize>>,
     pub frontend: FrontendMarks,
 }
 

@@ -22,6 +22,7 @@
 //! | `frontend`, `plan` | what a guest sees and who serves it; the pollers that follow |
 //! | `policy_section`, `terms`, `profile`, `rw` | sections that this file and a scenario share |
 //! | `namespace` | disks that are parts of tenants' controllers |
+//! | `blocks` | disks' blocks beside their drive's |
 //! | `isolation` | what keeps a tenant from its neighbours: pollers, memory |
 //! | `demand` | what a tenant will ask for, to check promises beforehand |
 //! | `host`, [`in_use`] | checks that look at the machine; who else uses a drive |
@@ -38,6 +39,7 @@
 mod access;
 mod added;
 mod assigned;
+mod blocks;
 mod check;
 mod config;
 mod demand;

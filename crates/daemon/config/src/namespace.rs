@@ -56,6 +56,7 @@ impl Namespace {
 pub(crate) struct NamespaceMarks {
     pub name: Range<usize>,
     pub size: Range<usize>,
+    pub lba_size: Option<Range<usize>>,
 }
 
 /// A namespace as far as it could be read.
@@ -67,13 +68,14 @@ pub(crate) struct NamespaceDraft {
     read_only: Option<Vec<Spanned<String>>>,
     shared: Option<bool>,
     lba_bytes: Option<u32>,
+    lba_size_mark: Option<Range<usize>>,
     tenants_mark: Option<Range<usize>>,
 }
 
 impl NamespaceDraft {
     pub fn finish(self) -> Option<Namespace> {
         let (name, size) = (self.name?, self.size?);
-        let marks = NamespaceMarks { name: name.span(), size: size.span() };
+        let marks = NamespaceMarks { name: name.span(), size: size.span(), lba_size: self.lba_size_mark };
         let attach = |read_only| move |it: Spanned<String>| Attachment { tenant: it.into_inner(), read_only };
         let writers = self.tenants?.into_iter().map(attach(false));
         Some(Namespace {
@@ -135,7 +137,8 @@ fn read_namespace(sink: &mut Sink<'_>, mut section: Section<'_, '_>) -> Namespac
         read_only: or(sink, &section, "read_only", Vec::new(), names),
         shared: or(sink, &section, "shared", false, boolean),
         lba_bytes: or(sink, &section, "lba_size", 512, lba_size),
-        tenants_mark: section.entry("tenants").map(|(_, value)| value.span()),
+        lba_size_mark: section.mark("lba_size"),
+        tenants_mark: section.mark("tenants"),
     }
 }
 

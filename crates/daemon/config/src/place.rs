@@ -77,6 +77,7 @@ impl Config {
         &self,
         served: &Self,
         lock: &DeviceLock,
+        block_bytes: u32,
         recorded: Option<&Layout>,
     ) -> Result<(), ConfigErrors> {
         if !self.device.backend.is_same_drive(&served.device.backend)
@@ -84,6 +85,7 @@ impl Config {
         {
             return Ok(());
         }
+        self.refuse_smaller_than(Some(block_bytes), recorded)?;
         match (&self.device.backend, recorded, lock.file()) {
             (Backend::File { .. }, Some(recorded), Some(opened)) => {
                 self.plan_layout(&self.check_opened(opened)?.device, Some(recorded)).map(drop)

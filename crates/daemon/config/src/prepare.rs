@@ -48,6 +48,8 @@ impl Found {
     pub fn prepare(mut self) -> Result<Prepared, ConfigErrors> {
         let declared = self.layout().map(|layout| self.config.declares(layout)).unwrap_or_default();
         let detached = self.config.take_disks(self.file.layout())?;
+        self.config.refuse_smaller_than(self.host.block_bytes, self.file.layout())?;
+        self.config.raise_blocks(self.host.block_bytes.unwrap_or_default());
         let (mut layout, mut changes) = self.config.plan_layout(&self.host.device, self.file.layout())?;
         for name in declared {
             layout.declare(&name);
@@ -81,7 +83,8 @@ impl Found {
     pub(crate) fn refuse_content(&self) -> Result<(), ConfigErrors> {
         self.refuse_unknown_content()?;
         self.refuse_lost_image()?;
-        self.config.refuse_layout(&self.host.device, self.layout())
+        self.config.refuse_layout(&self.host.device, self.layout())?;
+        self.config.refuse_smaller_than(self.host.block_bytes, self.layout())
     }
 
     /// Data that no layout knows is somebody's, unless every tenant says where its own is.

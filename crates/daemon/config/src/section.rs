@@ -237,6 +237,11 @@ impl<'t, 'i> Section<'t, 'i> {
         self.table?.iter().find(|(name, _)| name.get_ref() == key)
     }
 
+    /// Where the value of a key stands, if it is written.
+    pub fn mark(&self, key: &str) -> Option<Range<usize>> {
+        self.entry(key).map(|(_, value)| value.span())
+    }
+
     /// Whether this is one of several drives.
     pub(crate) fn is_drive(&self) -> bool {
         self.known == DRIVE

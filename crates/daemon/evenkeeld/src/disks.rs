@@ -324,6 +324,7 @@ impl ServedDrive {
     fn config_with(&self, name: &str, settings: &str) -> Result<(Config, Tenant), Problem> {
         let others = self.made_disks().filter(|(of, _)| *of != name).map(|(_, settings)| settings);
         let config = self.config.changed_to(others.chain([settings])).map_err(|errors| invalid(&errors))?;
+        self.refuse_smaller_blocks(&config)?;
         let admission = Admission::of_change(&config, &self.profile, &self.config);
         admission.refuse(&config).map_err(|errors| promise_not_kept(&errors))?;
         let tenant = config.tenants.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(broken)?;

@@ -66,12 +66,21 @@ impl ServedDrive {
             api::Namespace { name: name.clone(), size, nsid, tenants, read_only: Vec::new(), shared, lba_size };
         section.attach(tenant, read_only);
         let config = self.config_with_namespace(&section)?;
+        self.refuse_smaller_blocks(&config)?;
         let settings = section.to_section().map_err(|_| broken())?;
         let id = self.place_namespace(&config, &name, Some(&settings))?;
         self.config = config;
         let what = format!("namespace {nsid} of {tenant}");
         self.events.tell_naming(EventKind::Created, &name, what, iter::once(tenant));
         Ok((self.describe_namespace(id).ok_or_else(broken)?, true))
+    }
+
+    /// Refuses new disks that are to have smaller blocks than the drive.
+    pub(crate) fn refuse_smaller_blocks(&self, config: &Config) -> Result<(), Problem> {
+        let layout = self.layout.layout();
+        let placed = |name: &str| Some(layout?.find(name)?.lba_bytes);
+        let block_bytes = self.pollers.drive_facts().block_bytes;
+        config.refuse_smaller_blocks(block_bytes, &placed).map_err(|errors| invalid(&errors))
     }
 
     /// Gives a namespace its range of the drive, durably, and takes it on.
@@ -344,7 +353,7 @@ impl ServedDrive {
 }
 
 /// What a namespace has whose section does not say.
-const LBA_BYTES: u32 = 512;
+pub(crate) const LBA_BYTES: u32 = 512;
 
 fn bytes(size: &str) -> Option<Size> {
     size.parse().ok()

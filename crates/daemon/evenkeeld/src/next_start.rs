@@ -6,7 +6,7 @@
 use api::Problem;
 use config::{Config, ConfigErrors, Drives, Profile};
 use promises::admission::Admission;
-use promises::drive_profile;
+use promises::{drive_profile, ready};
 
 use crate::owner::Owner;
 use crate::problems::in_words;
@@ -32,8 +32,11 @@ impl Owner {
             };
             let elsewhere = config.refuse_elsewhere(&|name| drive.has_disk(name), &on);
             problems.extend(elsewhere.err().into_iter().flat_map(|errors| errors.problems));
-            let placed = config.check_next_start(&drive.config, &drive.lock, drive.layout.layout());
+            let blocks = drive.pollers.drive_facts().block_bytes;
+            let placed = config.check_next_start(&drive.config, &drive.lock, blocks, drive.layout.layout());
             problems.extend(placed.err().into_iter().flat_map(|errors| errors.problems));
+            let queues = ready::refuse_queues(&config);
+            problems.extend(queues.err().into_iter().flat_map(|errors| errors.problems));
         }
         if problems.is_empty() { Ok(()) } else { Err(would_not_start(&ConfigErrors { file, problems })) }
     }

@@ -12,7 +12,7 @@ use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
     Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
 };
-use layout::{Change, LayoutFile, Placement};
+use layout::{Change, LayoutError, LayoutFile, Placement};
 use policy::PolicyConfig;
 use promises::drive_profile;
 use ssd_model::Profile;
@@ -21,6 +21,7 @@ use ublk::Helper;
 use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
 use crate::manager::Manager;
+use crate::namespace_changes::LBA_BYTES;
 use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
 use crate::port::OpenedPort;
@@ -279,31 +280,28 @@ fn access(user: Option<&Account>, group: Option<&Account>, mode: u32, identity: 
     }
 }
 
-/// No tenant's blocks can be smaller than the drive's. A new tenant gets the drive's; one that was placed before has
-/// data in blocks of its own, and is refused.
-fn fit_blocks(
-    config: &Config,
-    layout: &mut LayoutFile,
-    block_bytes: u32,
-    new_tenants: &[String],
-    sink: &Sink,
-) -> Result<()> {
+/// No disk's blocks can be smaller than the drive's. A new one gets the drive's unless the file says otherwise, which is
+/// refused; one that was placed before has data in blocks of its own, and is refused.
+fn fit_blocks(config: &Config, layout: &mut LayoutFile, block_bytes: u32, new: &[String], sink: &Sink) -> Result<()> {
     let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
-    let names: BTreeSet<&str> = config.disks().map(|(name, ..)| name).collect();
-    let served = |placement: &&Placement| names.contains(placement.name.as_str());
-    for placement in placements.iter().filter(served).filter(|placement| placement.lba_bytes < block_bytes) {
-        let Placement { name, lba_bytes, .. } = placement;
-        if !new_tenants.contains(name) {
-            bail!(
-                "tenant {name:?} has blocks of {lba_bytes} bytes, and this drive only {block_bytes}: move its image \
-                 back to a file system or device with smaller blocks"
+    let (new, before): (Vec<Placement>, Vec<Placement>) = placements.into_iter().partition(|it| new.contains(&it.name));
+    let placed = |name: &str| before.iter().find(|it| it.name == name).map(|it| it.lba_bytes);
+    let in_words = |e: LayoutError| anyhow!("{}; {}", e.what(), e.remedy());
+    if let Err(refused) = config.refuse_smaller_blocks(block_bytes, &placed) {
+        // No client has seen them. If they stayed, the next start would take their blocks for given.
+        new.iter().try_for_each(|it| layout.withdraw(&it.name)).map_err(in_words)?;
+        return Err(refused.into());
+    }
+    for Placement { name, lba_bytes, .. } in new {
+        if lba_bytes < block_bytes {
+            layout.set_lba_bytes(&name, block_bytes).map_err(in_words)?;
+        }
+        if block_bytes > LBA_BYTES {
+            sink(
+                About { drive: Some(&config.device.name), ..Level::Info.of_tenant(&name) },
+                &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"),
             );
         }
-        layout.set_lba_bytes(name, block_bytes).map_err(|e| anyhow!("{}; {}", e.what(), e.remedy()))?;
-        sink(
-            About { drive: Some(&config.device.name), ..Level::Info.of_tenant(name) },
-            &format!("{name}: blocks of {block_bytes} bytes, the smallest that the drive has"),
-        );
     }
     Ok(())
 }

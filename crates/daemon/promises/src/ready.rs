@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use config::{Absent, ConfigErrors, Drives, Found, Looked, Missing, Prepared, Problem, Summary};
+use config::{Absent, Backend, Config, ConfigErrors, Drives, Found, Looked, Missing, Prepared, Problem, Summary};
 use serde::Serialize;
-use ssd_model::Profile;
+use ssd_model::{MAX_QUEUES, Profile};
 
 use crate::admission::{Admission, PromiseRow};
 use crate::drive_profile;
@@ -64,6 +64,7 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
     placing::place(&mut sites.collect::<Vec<_>>(), &unplaced)?;
     let ready = |(found, profile): (Found, Profile)| {
         let mut prepared = found.prepare()?;
+        refuse_queues(&prepared.config)?;
         let admission = Admission::at_start(&prepared.config, &profile, &|tenant| prepared.was_there(tenant));
         prepared.warnings.extend(admission.warnings.iter().cloned());
         Ok(Ready { prepared, profile, admission })
@@ -75,6 +76,17 @@ pub fn prepare(drives: Drives) -> Result<(Vec<Ready>, Absent), ConfigErrors> {
         first.prepared.warnings.extend(not_there);
     }
     Ok((ready, absent))
+}
+
+/// A modelled drive has so many queues and no more. What others grant is seen when they are looked at.
+///
+/// # Errors
+/// The pollers of such a drive take more.
+pub fn refuse_queues(config: &Config) -> Result<(), ConfigErrors> {
+    match config.device.backend {
+        Backend::Model { .. } => config.refuse_queues(MAX_QUEUES, "the drive model"),
+        _ => Ok(()),
+    }
 }
 
 fn may_be_there(name: &str) -> Problem {

@@ -50,6 +50,12 @@ fn more_than_the_drive_has() {
     // More tenants than room, on a drive whose size only the machine knows.
     let tenants = small.replace("size = \"64MiB\"\ncreate = true\n", "");
     both_refuse(&tenants, "ek.toml:10:", &["no room for tenant \"a\"", "make it smaller"]);
+    // Each of its own threads takes two queues at least; a modelled drive has 128.
+    let threads = "frontend = \"vhost-user-blk\"\nthreads = \"dedicated\"\n";
+    let each = (0..72).map(|at| format!("[[tenant]]\nname = \"t{at}\"\nsize = \"1MiB\"\n{threads}"));
+    let many = format!("[device]\nbackend = \"model\"\nsize = \"72MiB\"\n{}", each.collect::<String>());
+    let says = ["I/O queues, and the drive model grants 128", "each of its 72 pollers takes 2: have 64 at most"];
+    both_refuse(&many, "ek.toml:3:", &says);
     let model = "[device]\nbackend = \"model\"\nsize = \"1MiB\"\n[[tenant]]\nname = \"a\"\nsize = \"2MiB\"\n";
     both_refuse(model, "ek.toml:5:", &["ask for 2MiB in all, the device has 1MiB", "make tenants smaller"]);
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::disks::{done, refused};
 use crate::guest::pattern;
 use crate::harness::{Home, errors, run};
 
@@ -148,4 +149,46 @@ fn a_block_device_with_sectors_of_512() {
 #[test]
 fn a_block_device_with_sectors_of_4096() {
     a_block_device(4096);
+}
+
+#[test]
+fn no_disk_has_smaller_blocks_than_its_drive() {
+    let home = Home::new();
+    let image = home.path("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(20 << 20).unwrap();
+    let Some(device) = LoopDevice::over(&image, 4096) else { return };
+    let drive = format!("[device]\nbackend = \"block\"\npath = {:?}\n[policy]\nname = \"passthrough\"\n", device.0);
+    let tenant = |keys: &str| home.configure(&format!("{drive}[[tenant]]\nname = \"a\"\nsize = \"4MiB\"\n{keys}"));
+    let both_refuse = |says: [&str; 3]| {
+        for command in ["check", "serve"] {
+            let output = run(&[command, home.config().to_str().unwrap()]);
+            let told = errors(&output);
+            assert_eq!(output.status.code(), Some(2), "{command}: {told}");
+            says.iter().for_each(|part| assert!(told.contains(part), "{command}: {part}: {told}"));
+        }
+    };
+    tenant("lba_size = 512\n");
+    both_refuse(["ek.toml:", "tenant \"a\" is to have lba_size = 512", "write lba_size = 4096, or leave it out"]);
+
+    home.configure(&drive);
+    let daemon = home.serve();
+    let told = refused(&home, "create b --size 4MiB --lba-size 512");
+    assert!(told.contains("tenant \"b\" is to have lba_size = 512"), "{told}");
+    assert_eq!(done(&home, "create b --size 4MiB")["lba_bytes"], 4096);
+    daemon.stop();
+
+    let sectors_of = |bytes: &str| {
+        let set = Command::new("losetup").args(["--sector-size", bytes]).arg(&device.0).status().unwrap();
+        assert!(set.success());
+    };
+    sectors_of("512");
+    tenant("lba_size = 512\n");
+    let daemon = home.serve();
+    assert_eq!(home.attach("a").ns.block_bytes, 512);
+    daemon.stop();
+    sectors_of("4096");
+    for keys in ["lba_size = 512\n", ""] {
+        tenant(keys);
+        both_refuse(["tenant \"a\" has blocks of 512 bytes", "none smaller than 4096", "move the drive's data back"]);
+    }
 }

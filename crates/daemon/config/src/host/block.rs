@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use super::image_id::ImageMarks;
 use super::in_use::InUse;
-use super::{Found, id_at, kind_of, look_at, open_unclaimed, sys_of};
+use super::{Found, block_size, id_at, kind_of, look_at, open_unclaimed, sys_of};
 use crate::config::Config;
 use crate::problem::Sink;
 
@@ -115,7 +115,8 @@ impl Config {
             }
         };
         let marks = ImageMarks { id: id_at(&sys), start: None };
-        Some(Found { path: canonical, marks, len_bytes, to_create: false, holds_data })
+        let block_bytes = block_size::of_device(&sys);
+        Some(Found { path: canonical, marks, len_bytes, to_create: false, holds_data, block_bytes })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod block;
+mod block_size;
 mod cpus;
 mod directories;
 mod files;
@@ -55,6 +56,8 @@ pub struct HostReport {
     pub to_create: bool,
     /// Something was written to the drive before.
     pub holds_data: bool,
+    /// What it reads and writes at least; `None`: only opening it to be served tells.
+    pub block_bytes: Option<u32>,
     /// What works but is probably not meant.
     pub warnings: Vec<Problem>,
 }
@@ -72,6 +75,7 @@ struct Found {
     len_bytes: u64,
     to_create: bool,
     holds_data: bool,
+    block_bytes: Option<u32>,
 }
 
 /// Whether anything was ever written to an image. Blocks that are counted may be those of its extended attributes.
@@ -127,6 +131,7 @@ impl Config {
                 len_bytes: self.device.size.unwrap_or_default().0,
                 to_create: false,
                 holds_data: false,
+                block_bytes: None,
             }),
         };
         if let Some(found) = &found {
@@ -184,7 +189,12 @@ impl Config {
             ConfigErrors::one(self.file(), what, "check the drive (`dmesg`)")
         })?;
         let marks = if metadata.is_file() { image_id::of(opened) } else { ImageMarks::default() };
-        let report = self.usable(&mut sink, Found { path, marks, len_bytes, to_create: false, holds_data });
+        let block_bytes = match self.device.backend {
+            Backend::File { .. } => block_size::of_image(opened),
+            _ => block_size::of_device(&sys_of(&metadata)),
+        };
+        let found = Found { path, marks, len_bytes, to_create: false, holds_data, block_bytes };
+        let report = self.usable(&mut sink, found);
         sink.finish()?;
         report.ok_or_else(|| ConfigErrors::one(self.file(), "the drive can't be used", "check its path"))
     }
@@ -206,7 +216,7 @@ impl Config {
     pub(crate) fn of_no_file(&self) -> HostReport {
         let size_bytes = self.device.size.unwrap_or_default().0;
         let device = DeviceIdentity { path: self.device.backend.name().to_owned(), size_bytes, ..Default::default() };
-        HostReport { device, to_create: false, holds_data: false, warnings: Vec::new() }
+        HostReport { device, to_create: false, holds_data: false, block_bytes: None, warnings: Vec::new() }
     }
 
     /// Locks the drive for this process. Does nothing for back ends without a path.
@@ -319,7 +329,8 @@ impl Config {
         };
         let ImageMarks { id, start } = found.marks;
         let device = DeviceIdentity { path: path.to_owned(), id, start, former_start: None, size_bytes };
-        Some(HostReport { device, to_create: found.to_create, holds_data: found.holds_data, warnings: Vec::new() })
+        let Found { to_create, holds_data, block_bytes, .. } = found;
+        Some(HostReport { device, to_create, holds_data, block_bytes, warnings: Vec::new() })
     }
 
     fn check_file(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -345,8 +356,10 @@ impl Config {
         let to_create = create && metadata.len() == 0;
         let len_bytes = if to_create { self.device.size?.0 } else { metadata.len() };
         let marks = image_id::at(&canonical);
-        let holds_data = File::open(&canonical).map_or(metadata.blocks() > 0, |image| has_data(&image));
-        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data })
+        let image = File::open(&canonical).ok();
+        let holds_data = image.as_ref().map_or(metadata.blocks() > 0, has_data);
+        let block_bytes = image.as_ref().and_then(block_size::of_image);
+        Some(Found { path: canonical, marks, len_bytes, to_create, holds_data, block_bytes })
     }
 
     fn check_missing(&self, sink: &mut Sink<'_>, path: &Path, create: bool) -> Option<Found> {
@@ -372,6 +385,7 @@ impl Config {
             len_bytes,
             to_create: true,
             holds_data: false,
+            block_bytes: None,
         })
     }
 

@@ -15,7 +15,7 @@ use crate::assigned::Assignments;
 use crate::check::STATE_DIR;
 use crate::config::{Config, Device};
 use crate::plan::LEAST_HWQS;
-use crate::problem::Sink;
+use crate::problem::{ConfigErrors, Sink};
 
 /// A daemon that was killed lets go of its drive a little after it is gone.
 const BUSY_TRIES: u32 = 50;
@@ -30,6 +30,7 @@ pub struct Survey {
     serial: String,
     nsid: u32,
     size_bytes: u64,
+    block_bytes: u32,
     holds_data: bool,
     is_weighted: bool,
     queues: u16,
@@ -51,6 +52,7 @@ impl Survey {
             serial: plain(&controller.identity().sn),
             nsid,
             size_bytes: namespace.size_bytes(),
+            block_bytes: namespace.block_bytes,
             holds_data,
             is_weighted: controller.has_priorities(),
             queues: controller.queues(),
@@ -103,43 +105,58 @@ impl Config {
             len_bytes: device.size_bytes,
             to_create: false,
             holds_data: true,
+            block_bytes: None,
         })
     }
 
     /// What the policy and the file want of such a drive, it must have.
     pub(super) fn found_nvme(&self, sink: &mut Sink<'_>, address: &str, survey: &Survey) -> Found {
         let mark = self.marks.path.as_ref();
-        let Survey { serial, nsid, size_bytes, holds_data, is_weighted, queues } = survey;
+        let Survey { serial, nsid, size_bytes, block_bytes, holds_data, is_weighted, queues } = survey;
         if matches!(self.policy, Settings::D2fq(_)) && !is_weighted {
             let what = format!("d2fq needs a drive with weighted round robin, and {address} has round robin alone");
             sink.maybe_at(mark, what, "share by weights with name = \"mqfq\"");
         }
         let id = Some(format!("{}{nsid}", identity_of(serial)));
-        let has_new = self.has_new_disks(address, id.clone());
-        let wanted = self.device.queues.filter(|wanted| wanted > queues).map(usize::from);
-        let needed = self.planned_hwqs().max(LEAST_HWQS.into()) + usize::from(has_new);
-        if let Some(wanted) = wanted {
-            let what = format!("queues = {wanted} is more than the {queues} I/O queues that {address} grants");
-            sink.maybe_at(mark, what, self.fewer_queues(*queues, has_new));
-        } else if needed > usize::from(*queues) {
-            let zeroing = if has_new { ", one of them to zero new disks" } else { "" };
-            let what = format!(
-                "drive {:?} needs {needed} I/O queues{zeroing}, and {address} grants {queues}",
-                self.device.name
-            );
-            sink.maybe_at(mark, what, self.fewer_queues(*queues, has_new));
-        }
+        self.tell_queues(sink, *queues, self.has_new_disks(address, id.clone()), address);
         Found {
             path: PathBuf::from(address),
             marks: ImageMarks { id, start: None },
             len_bytes: *size_bytes,
             to_create: false,
             holds_data: *holds_data,
+            block_bytes: Some(*block_bytes),
         }
     }
 }
 
 impl Config {
+    /// Of a drive that is no NVMe drive, and has as many queues as some.
+    ///
+    /// # Errors
+    /// Its pollers take more than the `granted` queues of `by`.
+    pub fn refuse_queues(&self, granted: u16, by: &str) -> Result<(), ConfigErrors> {
+        let mut sink = Sink::new(&self.text);
+        self.tell_queues(&mut sink, granted, false, by);
+        sink.finish()
+    }
+
+    /// `has_new`: disks will be zeroed, which takes one more.
+    fn tell_queues(&self, sink: &mut Sink<'_>, granted: u16, has_new: bool, by: &str) {
+        let mark = self.marks.path.as_ref().or(self.marks.device.as_ref());
+        let wanted = self.device.queues.filter(|wanted| *wanted > granted);
+        let needed = self.planned_hwqs().max(LEAST_HWQS.into()) + usize::from(has_new);
+        let what = if let Some(wanted) = wanted {
+            format!("queues = {wanted} is more than the {granted} I/O queues that {by} grants")
+        } else if needed > usize::from(granted) {
+            let zeroing = if has_new { ", one of them to zero new disks" } else { "" };
+            format!("drive {:?} needs {needed} I/O queues{zeroing}, and {by} grants {granted}", self.device.name)
+        } else {
+            return;
+        };
+        sink.maybe_at(mark, what, self.fewer_queues(granted, has_new));
+    }
+
     /// Whether disks will be zeroed at the start, which takes a queue meanwhile.
     fn has_new_disks(&self, address: &str, id: Option<String>) -> bool {
         let device = DeviceIdentity { path: address.to_owned(), id, ..Default::default() };
@@ -346,7 +363,8 @@ mod tests {
             let config = Config::parse(Path::new("ek.toml"), &text).unwrap_or_else(|e| panic!("{e}"));
             let serial = "S1".to_owned();
             let (size_bytes, holds_data, is_weighted) = (1 << 30, false, false);
-            let survey = Survey { serial, nsid: 1, size_bytes, holds_data, is_weighted, queues: granted };
+            let survey =
+                Survey { serial, nsid: 1, size_bytes, block_bytes: 512, holds_data, is_weighted, queues: granted };
             let mut sink = Sink::new(&config.text);
             config.found_nvme(&mut sink, "0000:03:00.0", &survey);
             sink.finish().map_err(|errors| errors.to_string())
