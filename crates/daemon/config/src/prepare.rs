@@ -70,6 +70,7 @@ impl Found {
             warnings.push(Config::is_detached(name));
         }
         warnings.extend(host.warnings.iter().cloned());
+        warnings.extend(no_room_left(&config, &file));
         if is_import {
             let what = unknown_content(&host);
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
@@ -112,6 +113,17 @@ impl Found {
     }
 }
 
+/// What is served is served all the same; but nothing can be recorded.
+fn no_room_left(config: &Config, file: &LayoutFile) -> Option<Problem> {
+    let directory = file.path().filter(|path| path.exists())?.parent()?;
+    let left = rustix::fs::statvfs(directory).ok()?;
+    (left.f_blocks > 0 && left.f_bavail == 0).then(|| {
+        let what = format!("{} is full, and the drive's layout file belongs there", directory.display());
+        let remedy = "make room: until then no disk can be made, changed or deleted";
+        config.drive_problem(what, remedy)
+    })
+}
+
 fn unknown_content(host: &HostReport) -> String {
     format!("{} holds data, and no layout file says whose", host.device.path)
 }
@@ -151,9 +163,18 @@ impl Prepared {
         Ok((self.config, self.file, lock))
     }
 
+    /// As [`record_start`](Self::record_start). Where there is no room left and all that is new is the mark, the image
+    /// and its file go on with those that they have: they know each other by them.
+    fn mark(&mut self, image: &File) -> Result<(), LayoutError> {
+        match self.record_start(image) {
+            Err(error) if error.is_no_room() && self.file.has_all_but_start(&self.layout) => Ok(()),
+            recorded => recorded,
+        }
+    }
+
     /// Records the layout of an image with the image's marks. Killed in between, the next start knows the image by the
     /// mark of this start or of the one before; one that had none has it before the layout does.
-    fn mark(&mut self, image: &File) -> Result<(), LayoutError> {
+    fn record_start(&mut self, image: &File) -> Result<(), LayoutError> {
         if self.host.device.id.is_none()
             && let Some(id) = mark_image(image)
         {

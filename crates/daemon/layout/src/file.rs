@@ -96,6 +96,12 @@ impl LayoutError {
         }
     }
 
+    /// Whether only the room for it was missing.
+    pub fn is_no_room(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     /// What to do about it.
     pub fn remedy(&self) -> &'static str {
         match self {
@@ -157,6 +163,11 @@ impl LayoutFile {
     /// What was recorded.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
+    }
+
+    /// Whether `layout` differs in nothing but the marks of a start from what was recorded.
+    pub fn has_all_but_start(&self, layout: &Layout) -> bool {
+        self.layout.as_ref().is_some_and(|recorded| *recorded == layout.with_start_of(recorded))
     }
 
     /// The file; `None` where nothing is kept.

@@ -71,6 +71,12 @@ impl Layout {
         (self.device.start, self.device.former_start) = (start, None);
     }
 
+    /// A copy with the marks of the start that `other` has.
+    pub(crate) fn with_start_of(&self, other: &Self) -> Self {
+        let DeviceIdentity { start, former_start, .. } = other.device.clone();
+        Self { device: DeviceIdentity { start, former_start, ..self.device.clone() }, ..self.clone() }
+    }
+
     /// Nobody is on the drive, and nobody knows what it holds.
     pub(crate) fn empty(device: &DeviceIdentity) -> Self {
         let device = device.clone();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::disks::{done, is_served};
 use crate::drive_errors::SmallDisk;
 use crate::guest::pattern;
-use crate::harness::{Home, errors, evenkeel, wait_for};
+use crate::harness::{Home, errors, evenkeel, run, wait_for};
 
 const CONFIG: &str = "[[drive]]\nname = \"one\"\nbackend = \"file\"\npath = \"HOST/one.img\"\nsize = \"64MiB\"\n\
                       create = true\nlayout_file = \"HOST/mount/layout.toml\"\n\
@@ -46,6 +46,14 @@ fn a_full_state_directory() {
     }
     // The other drive's layout lies elsewhere; and its guest has noticed nothing.
     done(&home, "create other --size 8MiB --drive two");
+    assert_eq!(kept.read(0, 8).unwrap(), pattern(1, 4096));
+    // A start has nothing to record either.
+    drop((daemon, kept));
+    let told = errors(&run(&["check", home.config().to_str().unwrap()]));
+    assert_eq!(told, "");
+    let daemon = home.serve();
+    assert!(daemon.log().contains("mount is full, and the drive's layout file belongs there"), "{}", daemon.log());
+    let mut kept = home.attach("kept");
     assert_eq!(kept.read(0, 8).unwrap(), pattern(1, 4096));
     drop(filler);
     fs::remove_file(home.path("mount/filler")).unwrap();
