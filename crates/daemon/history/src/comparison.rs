@@ -72,7 +72,8 @@ impl Did {
     fn of(intervals: &[&Interval], tenant: &str, p99: impl FnOnce(Vec<u64>) -> u64) -> Self {
         let seconds = intervals.iter().map(|it| f64::from(it.span_ms)).sum::<f64>().max(1.0) / 1e3;
         let own: Vec<&Summary> = intervals.iter().filter_map(|it| of(it, tenant)).collect();
-        let sum = |field: fn(&Summary) -> u64| own.iter().map(|it| field(it) as f64).sum::<f64>();
+        // The sum of no floats is -0, and would be shown so.
+        let sum = |field: fn(&Summary) -> u64| own.iter().fold(0.0, |all, it| all + field(it) as f64);
         let (commands, bytes) = (sum(Summary::commands), sum(Summary::bytes));
         let (reads, writes) = (sum(|it| it.reads.into()), sum(|it| it.writes.into()));
         let count = |field: fn(&Summary) -> u32| own.iter().map(|it| u64::from(field(it))).sum();

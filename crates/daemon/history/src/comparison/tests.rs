@@ -138,3 +138,13 @@ fn of_several_slow_spells_it_is_the_one_that_cost_most() {
     assert_eq!((from_unix_ms, to_unix_ms, usual, others), (60_000, 80_000, 6, 1));
     assert_eq!(found.change(), Some(Change::Neighbour(0)));
 }
+
+#[test]
+fn a_neighbour_that_was_idle_did_zero_and_not_minus_zero() {
+    let found = compare(&incident(&[tenant("db", 4_000, 400, 380), large("new", 4_000)]), 0..90_000);
+    let new = found.neighbours.iter().find(|it| it.name == "new").and_then(|it| it.usual.as_ref());
+    let Some(Did { iops, bytes_s, mean_ns, served_ns, .. }) = new else { panic!("{found:?}") };
+    for figure in [iops, bytes_s, mean_ns, served_ns] {
+        assert!(*figure == 0.0 && figure.is_sign_positive(), "{figure}");
+    }
+}
