@@ -92,8 +92,7 @@ pub use profile::{BuiltIn, Figures, Profile};
 pub use rw::{BlockSize, Rw};
 pub use same_drive::{is_same_drive_as, same_drive};
 pub use sections::{
-    DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, front_end_differs,
-    is_of_front_end, made_changes,
+    DiskKind, KeyChange, Sections, detached, disk_changes, disk_keys, disk_meanwhile, is_of_front_end, made_changes,
 };
 pub use summary::{DeviceSummary, NamespaceSummary, PolicySummary, PollerSummary, Summary, TenantSummary};
 

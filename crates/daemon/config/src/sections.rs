@@ -64,13 +64,6 @@ pub struct KeyChange {
     pub remedy: Option<&'static str>,
 }
 
-impl KeyChange {
-    /// See [`is_of_front_end`].
-    fn is_of_front_end(&self) -> bool {
-        is_of_front_end(&self.key, [self.old.as_deref(), self.new.as_deref()])
-    }
-}
-
 const START_AGAIN: &str = "start the daemon again";
 
 impl Sections {
@@ -323,11 +316,6 @@ pub fn made_changes(old: &str, new: &str) -> Vec<KeyChange> {
     // What was written once can be read again.
     let (old, new) = (tenant(old).unwrap_or_default(), tenant(new).unwrap_or_default());
     disk_changes(DiskKind::Tenant, &old, &new, false)
-}
-
-/// Whether the sections of a tenant that was made while the daemon ran differ in how its guest reaches its disk.
-pub fn front_end_differs(old: &str, new: &str) -> bool {
-    made_changes(old, new).iter().any(KeyChange::is_of_front_end)
 }
 
 /// What to do where a disk's key can't be changed while it is served.

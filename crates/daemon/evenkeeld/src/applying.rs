@@ -372,8 +372,7 @@ impl Owner {
                 let id = drive.find_tenant(name).ok_or_else(broken)?;
                 let (on, tenant) = planned.ok_or_else(broken)?;
                 let config = to_be.get(&on).ok_or_else(broken)?;
-                let is_of_front_end = |it: &Key| is_of_front_end(&it.key, [it.old.as_deref(), it.new.as_deref()]);
-                drive.change_to(id, &tenant, config, step.keys.iter().any(is_of_front_end), None)
+                drive.change_to(id, &tenant, config, &of_front_end(step.keys.clone()), None)
             }
             Action::Create => {
                 let (id, tenant) = planned.ok_or_else(broken)?;
@@ -442,7 +441,13 @@ fn steps(now: &Sections, next: &Sections, attached: &dyn Fn(&str) -> bool) -> Ve
     steps.into_iter().chain(later).collect()
 }
 
-fn keys(changes: Vec<KeyChange>) -> Vec<Key> {
+/// Those that say how a tenant's guest reaches its disk.
+pub(crate) fn of_front_end(mut keys: Vec<Key>) -> Vec<Key> {
+    keys.retain(|it| is_of_front_end(&it.key, [it.old.as_deref(), it.new.as_deref()]));
+    keys
+}
+
+pub(crate) fn keys(changes: Vec<KeyChange>) -> Vec<Key> {
     let key = |KeyChange { key, old, new, remedy }| Key { key, old, new, remedy: remedy.map(str::to_owned) };
     changes.into_iter().map(key).collect()
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 
 use api::{
     Applied, Apply, Attach, Ceilings, Deletion, Disk, DiskChange, DiskState, Drive, DriveRemoval, Dropped, EventKind,
-    Exported, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
+    Exported, Key, NewDisk, NewDrive, Operation, Problem, SanitizeStep, Wipe,
 };
 use config::{Config, KeyChange, Missing, Sections, TENANTS_MAX, Tenant};
 use io_model::TenantId;
@@ -18,6 +18,7 @@ use policy::Limits;
 use promises::admission::Admission;
 use promises::placing::{Preference, refuse_unjudged};
 
+use crate::applying::{keys, of_front_end};
 use crate::drive::HandedIn;
 use crate::front_end::Reached;
 use crate::owner::Owner;
@@ -368,8 +369,8 @@ impl ServedDrive {
         let dropped = change.drops(&disk);
         let settings = change.apply(&disk).to_section().map_err(|_| broken())?;
         let (config, tenant) = self.config_with(name, &settings)?;
-        let is_remade = config::front_end_differs(&before, &settings);
-        self.change_to(id, &tenant, &config, is_remade, Some(&settings))?;
+        let reached = of_front_end(keys(config::made_changes(&before, &settings)));
+        self.change_to(id, &tenant, &config, &reached, Some(&settings))?;
         self.config = config;
         let mut disk = self.find_tenant(name).and_then(|id| self.describe_disk(id)).ok_or_else(broken)?;
         let Dropped { with_class, with_front_end } = dropped;
@@ -385,19 +386,21 @@ impl ServedDrive {
 
     /// A tenant is promised and held to what its section says from now on, and has a disk as large as that: durably
     /// first. One that is to be reached another way, or has no client and belongs to other pollers, is served that way
-    /// first, which nobody has seen if it is lost. `settings`: of a disk that the API made.
+    /// first, which nobody has seen if it is lost. `reached`: what is new in that; `settings`: of a disk that the API
+    /// made.
     pub(crate) fn change_to(
         &mut self,
         id: TenantId,
         tenant: &Tenant,
         config: &Config,
-        is_reached_otherwise: bool,
+        reached: &[Key],
         settings: Option<&str>,
     ) -> Result<(), Problem> {
         let name = &tenant.name;
         let live = self.tenants.get(&id).ok_or_else(|| no_such_disk(name))?;
         let (before, moves) = (live.tenant.clone(), live.home != config.home(tenant) && self.is_free(id));
-        let is_remade = is_reached_otherwise || moves;
+        let before_terms = before.terms;
+        let is_remade = !reached.is_empty() || moves;
         let id = if is_remade { self.remake(id, tenant.clone(), config)? } else { id };
         let placed = self.change_place(name, tenant.size.0, settings);
         if placed.is_err() && is_remade {
@@ -409,8 +412,11 @@ impl ServedDrive {
             live.tenant.demand = tenant.demand.clone();
         }
         self.change(id, tenant.terms).map_err(|_| no_such_disk(name))?;
-        let size = if has_grown { format!("size {}, ", tenant.size) } else { String::new() };
-        self.events.tell(EventKind::Changed, Some(name), Some(size + &terms_in_words(&tenant.terms)));
+        let size = has_grown.then(|| format!("size {}", tenant.size));
+        let terms = reached.is_empty() || before_terms != tenant.terms;
+        let terms = terms.then(|| terms_in_words(&tenant.terms));
+        let what: Vec<String> = size.into_iter().chain(reached.iter().map(Key::to_string)).chain(terms).collect();
+        self.events.tell(EventKind::Changed, Some(name), Some(what.join(", ")));
         if has_grown { self.has_grown(id, name) } else { Ok(()) }
     }
 

@@ -58,6 +58,8 @@ fn what_happens_is_told_in_order() {
     assert_eq!(next(), "created web");
     disk(&home, "set web --weight 3");
     assert_eq!(next(), "changed web");
+    disk(&home, "set web --threads dedicated --queues 4");
+    assert_eq!(next(), "changed web");
     let guest = home.attach("web");
     assert_eq!(next(), "attached web");
     drop(guest);
@@ -71,6 +73,7 @@ fn what_happens_is_told_in_order() {
         "started",
         "created web",
         "changed web",
+        "changed web",
         "attached web",
         "detached web",
         "changed web",
@@ -78,7 +81,8 @@ fn what_happens_is_told_in_order() {
         "wiped web",
     ];
     assert_eq!(words(&all), wanted);
-    assert_eq!((&all[2]["what"], &all[5]["what"]), (&"weight 3".into(), &"size 12MiB, weight 3".into()));
+    let changes = [2, 3, 6].map(|at: usize| all[at]["what"].as_str().unwrap());
+    assert_eq!(changes, ["weight 3", "queues 64 → 4, threads shared → dedicated", "size 12MiB, weight 3"]);
     let number = all[3]["number"].as_u64().unwrap();
     assert_eq!(words(&events(&home, number)), wanted[4..]);
     daemon.stop();
