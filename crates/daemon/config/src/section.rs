@@ -346,10 +346,15 @@ impl<'t, 'i> Section<'t, 'i> {
 
     /// Complains about every key that this section does not have.
     pub fn reject_unknown(&self, sink: &mut Sink<'_>) {
+        self.reject_unknown_but(sink, &[]);
+    }
+
+    /// The same, but for keys of which something else is `told`.
+    pub fn reject_unknown_but(&self, sink: &mut Sink<'_>, told: &[&str]) {
         let known = self.known;
         for (key, value) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
-            if known.contains(&name) {
+            if known.contains(&name) || told.contains(&name) {
                 continue;
             }
             // A section is no key of another one, whatever it is called.

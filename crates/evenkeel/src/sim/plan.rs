@@ -163,6 +163,7 @@ pub fn layout(host: HostLayout, policy: PolicyKind) -> Layout {
         HostLayout::Virtio => Layout::Virtio,
         HostLayout::SrIov => Layout::SrIov,
         HostLayout::K2 => Layout::K2,
+        HostLayout::PerQueue => Layout::PerQueue,
     }
 }
 
@@ -176,12 +177,18 @@ fn base(
 ) -> sim::Scenario {
     let defaults = sim::Scenario::new(profile.clone());
     let guaranteed: Vec<bool> = scenario.tenants.iter().map(|tenant| tenant.terms.class.is_guaranteed()).collect();
-    let pollers = layout.pollers(&guaranteed, 1).len().max(1);
+    let best_effort_pollers = if policy.needs_one_poller() { 1 } else { scenario.host.best_effort_pollers };
+    let pollers = match layout {
+        Layout::PerQueue => tenants.iter().map(|tenant| usize::from(tenant.vqs)).sum(),
+        _ => layout.pollers(&guaranteed, best_effort_pollers).len(),
+    };
+    let pollers = pollers.max(1);
     let share = scenario.drive.queues.map(|all| (usize::from(all) / pollers).clamp(2, 1024) as u16);
     sim::Scenario {
         drive_bytes: scenario.drive.size.0,
         costs: costs(&scenario.host, layout),
         layout,
+        best_effort_pollers,
         policy,
         hwqs_own: share.unwrap_or(defaults.hwqs_own),
         hwqs_shared: share.unwrap_or(defaults.hwqs_shared),

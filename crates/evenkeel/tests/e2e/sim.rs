@@ -176,6 +176,18 @@ fn what_a_layout_can_not_do_is_told() {
     let notes = outcome["notes"].to_string();
     assert!(notes.contains("nothing is weighed against others by mqfq, k2"), "{notes}");
 
+    // Two tenants with four queues each, and a queue of the drive for each poller; or a poller with 6 for each tenant.
+    let all_hwqs = |layout: &str| {
+        let fault = "[[fault]]\nkind = \"lose-hwq\"\nat = \"2ms\"\nhwq = 100\n";
+        errors(&run(&["sim", scenario(layout, "\"passthrough\"", fault).to_str().unwrap()]))
+    };
+    let told = all_hwqs("per-queue");
+    assert!(told.contains("layout per-queue: its pollers have 8 in all"), "{told}");
+    let told = all_hwqs("evenkeel\"\nbest_effort_pollers = 2 #");
+    assert!(told.contains("layout evenkeel: its pollers have 12 in all"), "{told}");
+    let outcome = simulate(&scenario("per-queue", "\"passthrough\"", ""), &[]);
+    assert_eq!(outcome["runs"][0]["violations"], 0, "{outcome}");
+
     let fault = "[[fault]]\nkind = \"lose-hwq\"\nat = \"2ms\"\nhwq = 8\n";
     let output = run(&["sim", scenario("mdev", "\"passthrough\"", fault).to_str().unwrap()]);
     let told = errors(&output);

@@ -1,6 +1,6 @@
 //! `[host]`: who moves commands, and what that costs.
 
-use config::reading::{Section, Sink, choice, or, span_in};
+use config::reading::{Section, Sink, choice, or, small_integer, span_in};
 use io_model::Nanos;
 
 use crate::Host;
@@ -8,7 +8,7 @@ use crate::Host;
 /// The virtualization system: who shares a poller, and whose costs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostLayout {
-    /// A poller for each guaranteed tenant, one for all others.
+    /// A poller for each guaranteed tenant, one or several for all others.
     Evenkeel,
     /// One poller for all, mediated passthrough: MDev-NVMe.
     Mdev,
@@ -20,16 +20,19 @@ pub enum HostLayout {
     SrIov,
     /// Host processes under one scheduler with one lock: K2.
     K2,
+    /// A poller for each queue of each tenant: the daemon's `threads = "per-queue"`.
+    PerQueue,
 }
 
 impl HostLayout {
-    const ALL: [(&'static str, Self); 6] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("evenkeel", Self::Evenkeel),
         ("mdev", Self::Mdev),
         ("spdk", Self::Spdk),
         ("virtio", Self::Virtio),
         ("sr-iov", Self::SrIov),
         ("k2", Self::K2),
+        ("per-queue", Self::PerQueue),
     ];
 }
 
@@ -66,6 +69,7 @@ pub struct HostCosts {
 
 pub(crate) const KEYS: &[&str] = &[
     "layout",
+    "best_effort_pollers",
     "guest_app",
     "guest_submit",
     "guest_irq",
@@ -108,5 +112,10 @@ pub(crate) fn read(sink: &mut Sink<'_>, section: &Section<'_, '_>) -> Option<Hos
         wake: cost("wake")?,
         lock: cost("lock")?,
     };
-    Some(Host { layout: layout?, costs })
+    let best_effort_pollers = or(sink, section, "best_effort_pollers", 1, small_integer(1..=64));
+    if layout.is_some_and(|layout| layout != HostLayout::Evenkeel) {
+        let why = "only layout = \"evenkeel\" has pollers for best-effort tenants";
+        section.forbid(sink, "best_effort_pollers", why, "remove it, or write that layout");
+    }
+    Some(Host { layout: layout?, best_effort_pollers: best_effort_pollers?, costs })
 }

@@ -56,6 +56,9 @@ pub struct Drive {
 pub struct Host {
     /// The virtualization system.
     pub layout: HostLayout,
+    /// Pollers for best-effort tenants under [`HostLayout::Evenkeel`], which are spread over them in turn: 1 to 64.
+    /// Policies that take one poller have one.
+    pub best_effort_pollers: u16,
     /// Costs that differ from the layout's own.
     pub costs: HostCosts,
 }
