@@ -13,7 +13,7 @@ use clap::Subcommand;
 use io_model::units::Size;
 use serde::Serialize;
 
-use self::listing::disks;
+use self::listing::{disks, one};
 use self::options::in_options;
 use crate::table;
 
@@ -397,13 +397,13 @@ pub fn run(args: Args) -> Result<()> {
         Command::List(args) => listing::run(&args),
         Command::Show { name, daemon } => {
             let disk = Rest::new(&daemon.socket).disk(&name)?;
-            print(&daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(&daemon, &disk, || one(&disk))
         }
         Command::Set(set) => {
             let change = set.terms.change(set.front_end);
             let disk = in_options(Rest::new(&set.daemon.socket).change(&set.name, &change))?;
             warn(&disk);
-            print(&set.daemon, &disk, || disks(std::slice::from_ref(&disk)))
+            print(&set.daemon, &disk, || one(&disk))
         }
         Command::Grow { name, size, daemon } => {
             let change = DiskChange { size: Some(size), ..DiskChange::default() };

@@ -188,6 +188,18 @@ pub struct Disk {
     /// `vfio-user`, `vhost-user-blk`, `ublk`, or `namespace`: it has no socket, and is a part of its tenants'
     /// controllers.
     pub frontend: String,
+    /// I/O queues that its guest is offered; a namespace has those of its tenants.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub queues: Option<u16>,
+    /// Which threads serve its queues: `shared`, `dedicated` or `per-queue`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub threads: Option<String>,
+    /// When the threads of a virtio disk or block device sleep: `adaptive`, `polling` or `event`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mode: Option<String>,
+    /// CPUs of its own threads, where they are pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub cpus: Vec<u32>,
     /// A namespace's identifier on these controllers.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub nsid: Option<u32>,

@@ -276,6 +276,10 @@ impl ServedDrive {
             grows_to_bytes: placement.filter(|it| it.grows_from_bytes.is_some()).map(Placement::size_bytes),
             lba_bytes: placement.map_or(namespace.lba_bytes, |it| it.lba_bytes),
             frontend: NAMESPACE.to_owned(),
+            queues: None,
+            threads: None,
+            mode: None,
+            cpus: Vec::new(),
             nsid: Some(namespace.nsid),
             attachments: attachments
                 .map(|it| Attachment { tenant: it.tenant.clone(), read_only: it.read_only })

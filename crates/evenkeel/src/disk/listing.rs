@@ -72,6 +72,18 @@ pub(super) fn disks(disks: &[Disk]) -> String {
     table::layout_with_words(&heading, &disks.iter().map(row).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
 }
 
+/// One disk, and who serves it.
+pub(super) fn one(disk: &Disk) -> String {
+    let queues = disk.queues.map(|queues| format!("{queues} queue{}", if queues == 1 { "" } else { "s" }));
+    let threads = disk.threads.as_ref().map(|threads| format!("threads {threads}"));
+    let mode = disk.mode.as_ref().map(|mode| format!("mode {mode}"));
+    let list = disk.cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let cpus = (!list.is_empty()).then(|| format!("cpus {list}"));
+    let words: Vec<String> = [queues, threads, mode, cpus].into_iter().flatten().collect();
+    let served = if words.is_empty() { String::new() } else { format!("served: {}\n", words.join(", ")) };
+    disks(std::slice::from_ref(disk)) + &served
+}
+
 /// The disks of drives that are missing, a line for each drive. Who may not see drives gets none.
 fn not_served(daemon: &Rest) -> String {
     let drives = daemon.drives().unwrap_or_default();

@@ -67,6 +67,9 @@ fn a_disk_is_reached_another_way_once_its_client_has_left() {
     assert_eq!(sockets(&home, "web"), ["cntrl"]);
     let shown = done(&home, "set web --frontend vhost-user-blk --threads dedicated --read-only");
     assert_eq!((&shown["frontend"], &shown["weight"]), (&"vhost-user-blk".into(), &9.into()));
+    let [queues, threads, mode, cpus] = ["queues", "threads", "mode", "cpus"].map(|key| shown[key].clone());
+    assert_eq!((queues, threads), (4.into(), "dedicated".into()));
+    assert_eq!((mode, cpus), ("adaptive".into(), Value::Null), "those are not pinned");
     assert_eq!((sockets(&home, "web"), pollers(&daemon)), (vec!["vhost.sock".to_owned()], 2));
     let told = refused(&home, "set web --cpus 8000");
     assert!(told.contains("CPU 8000 is not one that this process may use; choose from 0"), "{told}");
