@@ -97,7 +97,8 @@ mod tests {
 
     use super::*;
 
-    const TEXT: &str = "[[drive]]\nname = \"d\"\nbackend = \"null\"\nsize = \"1GiB\"\n[policy]\nname = \"passthrough\"\n\
+    const TEXT: &str = "[[drive]]\nname = \"d\"\nbackend = \"null\"\nsize = \"1GiB\"\n\
+                        [policy]\nname = \"passthrough\"\n\
                         [[tenant]]\nname = \"plain\"\nsize = \"1MiB\"\n\
                         [[tenant]]\nname = \"small\"\nsize = \"1MiB\"\nlba_size = 512\n\
                         [[namespace]]\nname = \"logs\"\nnsid = 2\nsize = \"1MiB\"\nlba_size = 512\n";

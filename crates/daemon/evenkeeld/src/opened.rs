@@ -280,8 +280,8 @@ fn access(user: Option<&Account>, group: Option<&Account>, mode: u32, identity: 
     }
 }
 
-/// No disk's blocks can be smaller than the drive's. A new one gets the drive's unless the file says otherwise, which is
-/// refused; one that was placed before has data in blocks of its own, and is refused.
+/// No disk's blocks can be smaller than the drive's. A new one gets the drive's, and is refused where the file says
+/// otherwise; one that was placed before has data in blocks of its own, and is refused.
 fn fit_blocks(config: &Config, layout: &mut LayoutFile, block_bytes: u32, new: &[String], sink: &Sink) -> Result<()> {
     let placements = layout.layout().map(|layout| layout.placements().to_vec()).unwrap_or_default();
     let (new, before): (Vec<Placement>, Vec<Placement>) = placements.into_iter().partition(|it| new.contains(&it.name));

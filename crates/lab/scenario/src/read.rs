@@ -237,8 +237,8 @@ fn read_tenant(sink: &mut Sink<'_>, span: Range<usize>, table: &DeTable<'_>, rul
     }
     let section = section;
     section.reject_unknown_but(sink, &["threads"]);
-    let remedy = "write layout = \"per-queue\" under [host] for a thread for each queue, or best_effort_pollers = 2 there \
-                  for several that tenants share; the threads of a workload belong under [tenant.workload]";
+    let remedy = "write layout = \"per-queue\" under [host] for a thread for each queue, or best_effort_pollers = 2 \
+                  there for several that tenants share; the threads of a workload belong under [tenant.workload]";
     section.forbid(sink, "threads", "a scenario has one way for all tenants to be parted among pollers", remedy);
     let copies = or(sink, &section, "count", 1, integer(1..=TENANTS_MAX as u32));
     let vcpus = or(sink, &section, "vcpus", 4, small_integer(1..=1024));
