@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::disks::{done, refused};
+use crate::drive_errors::SmallDisk;
 use crate::guest::pattern;
 use crate::harness::{Home, errors, run};
 
@@ -191,4 +192,18 @@ fn no_disk_has_smaller_blocks_than_its_drive() {
         tenant(keys);
         both_refuse(["tenant \"a\" has blocks of 512 bytes", "none smaller than 4096", "move the drive's data back"]);
     }
+}
+
+#[test]
+fn check_knows_the_blocks_of_an_image_that_is_to_be_made() {
+    let home = Home::new();
+    let Some(_disk) = SmallDisk::mount(&home.path("mount")) else { return };
+    let image = "[device]\nbackend = \"file\"\npath = \"HOST/mount/drive.img\"\nsize = \"4MiB\"\ncreate = true\n";
+    home.configure(&format!("{image}[policy]\nname = \"passthrough\"\n[[tenant]]\nname = \"a\"\nsize = \"2MiB\"\n"));
+    let output = run(&["check", home.config().to_str().unwrap(), "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!home.path("mount/drive.img").exists());
+    let daemon = home.serve();
+    assert_eq!(told["drives"][0]["tenants"][0]["lba_bytes"], home.attach("a").ns.block_bytes, "{told}");
+    daemon.stop();
 }

@@ -3,7 +3,7 @@
 use std::fs::{File, read_to_string};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, open, statx};
 
 /// What direct I/O takes on file systems that don't say.
 const PAGE_BYTES: u32 = 4096;
@@ -12,6 +12,12 @@ const PAGE_BYTES: u32 = 4096;
 pub(super) fn of_device(sys: &Path) -> Option<u32> {
     let read = |up: &str| read_to_string(sys.join(up).join("queue/logical_block_size")).ok();
     read("").or_else(|| read("../"))?.trim().parse().ok()
+}
+
+/// Of an image that is to be made there: a file without a name, which is gone at once, tells.
+pub(super) fn of_new_image(directory: &Path) -> Option<u32> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    open(directory, flags, Mode::RUSR | Mode::WUSR).ok().and_then(|file| of_image(&File::from(file)))
 }
 
 /// Of an image that is opened past the page cache, where its file system has that.

@@ -378,14 +378,14 @@ impl Config {
             return None;
         }
         writable_directory(sink, &canonical, mark);
-        let len_bytes = self.device.size?.0;
+        let (len_bytes, block_bytes) = (self.device.size?.0, block_size::of_new_image(&canonical));
         Some(Found {
             path: canonical.join(name),
             marks: ImageMarks::default(),
             len_bytes,
             to_create: true,
             holds_data: false,
-            block_bytes: None,
+            block_bytes,
         })
     }
 
