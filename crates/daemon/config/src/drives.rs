@@ -17,7 +17,7 @@ use crate::config::{Config, Pollers, Tenant, read_text};
 use crate::host::{HostReport, Survey};
 use crate::namespace;
 use crate::nearest::nearest;
-use crate::prepare::layout_problem;
+use crate::prepare::{layout_problem, no_room_left};
 use crate::problem::{ConfigErrors, Problem, Sink, Text};
 use crate::rules;
 use crate::section::{self, Items, Section};
@@ -191,6 +191,8 @@ impl Found {
         config.look_up_accounts()?;
         let mut host = config.check_host()?;
         let file = LayoutFile::open(config.layout_path(&host.device)).map_err(|e| layout_problem(&config, &e))?;
+        // Not of a drive that is handed over: a daemon that runs may ask no file system.
+        host.warnings.extend(no_room_left(&config, &file));
         if let (true, Some(recorded)) = (host.to_create, file.layout()) {
             // What is to be made is no older copy; if anybody had data in it, it is refused for that.
             host.device.start.clone_from(&recorded.device().start);

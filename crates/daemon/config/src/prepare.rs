@@ -70,7 +70,6 @@ impl Found {
             warnings.push(Config::is_detached(name));
         }
         warnings.extend(host.warnings.iter().cloned());
-        warnings.extend(no_room_left(&config, &file));
         if is_import {
             let what = unknown_content(&host);
             let place = config.marks.path.as_ref().map(|mark| config.text.place(mark));
@@ -114,7 +113,7 @@ impl Found {
 }
 
 /// What is served is served all the same; but nothing can be recorded.
-fn no_room_left(config: &Config, file: &LayoutFile) -> Option<Problem> {
+pub(crate) fn no_room_left(config: &Config, file: &LayoutFile) -> Option<Problem> {
     let directory = file.path().filter(|path| path.exists())?.parent()?;
     let left = rustix::fs::statvfs(directory).ok()?;
     (left.f_blocks > 0 && left.f_bavail == 0).then(|| {
