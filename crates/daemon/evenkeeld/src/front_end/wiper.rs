@@ -193,8 +193,8 @@ impl Wiper {
 
 impl Source for Wiper {
     fn live_vqs(&self) -> u128 {
-        // Who waits for it to leave, or ends the daemon, waits for what is in flight and no longer: the rest of the range
-        // is for the next start.
+        // Who waits for it to leave, or ends the daemon, waits for what is in flight and no longer: the rest of the
+        // range is for the next start.
         let has_more = self.run.is_some() && !self.is_leaving;
         u128::from(has_more || self.in_flight > 0) << VQ
     }

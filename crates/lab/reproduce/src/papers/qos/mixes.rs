@@ -280,9 +280,9 @@ mod tests {
         }
     }
 
-    /// A target that a tenant misses by what it asks for itself: neighbours have little, and who sends commands that are
-    /// more than all that neighbours may have has a hundredth of the drive. Within 30 %; without either they are forecast
-    /// several times as much.
+    /// A target that a tenant misses by what it asks for itself: neighbours have little, and who sends commands that
+    /// are more than all that neighbours may have has a hundredth of the drive. Within 30 %; without either they are
+    /// forecast several times as much.
     #[test]
     fn what_is_left_beside_a_promise_that_cannot_be_kept_is_forecast_as_it_is_simulated() {
         let mut mix = beside_three(Profile::p5800x(), 30, (4096, 100));
