@@ -24,7 +24,7 @@ impl Config {
     /// served. `placed` tells what disks have that were placed before; others are new.
     ///
     /// # Errors
-    /// Each of them, but for new ones of which the file does not say it: those [get larger ones](Self::raise_blocks).
+    /// Each of them, but for new ones of which the file does not say it: those get larger ones.
     pub fn refuse_smaller_blocks(
         &self,
         drive_bytes: u32,
