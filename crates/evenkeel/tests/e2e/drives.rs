@@ -174,7 +174,7 @@ fn no_disk_has_smaller_blocks_than_its_drive() {
     home.configure(&drive);
     let daemon = home.serve();
     let told = refused(&home, "create b --size 4MiB --lba-size 512");
-    assert!(told.contains("tenant \"b\" is to have lba_size = 512"), "{told}");
+    assert!(told.contains("tenant \"b\" is to have --lba-size 512"), "{told}");
     assert_eq!(done(&home, "create b --size 4MiB")["lba_bytes"], 4096);
     daemon.stop();
 
