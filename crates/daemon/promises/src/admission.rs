@@ -489,6 +489,7 @@ mod tests {
         let (config, admission) = assess(&(model("evenkeel", "latency_target = \"1ms\"", LIGHT) + &log));
         admission.refuse(&config).expect("admitted");
     }
+
     #[test]
     fn a_promise_that_stands_is_not_refused_for_what_forecasts_cant_tell() {
         let edge = |weight: u32| at_the_edge("latency_target = \"266us\"", weight);

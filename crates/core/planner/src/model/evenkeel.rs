@@ -161,12 +161,13 @@ impl Cap {
 
     /// A step towards where the tightest promise is just kept. `dearest`: of the commands that best effort sends in
     /// each interval; `seen`: a tenant's latencies as its poller sees them, and its commands in an interval.
-    pub(super) fn judge(&mut self, mean_cost: f64, dearest: f64, seen: impl Fn(usize) -> (Tail, f64)) {
+    pub(super) fn judge(&mut self, mean_cost: f64, dearest: impl FnOnce() -> f64, seen: impl Fn(usize) -> (Tail, f64)) {
         self.mean_cost = mean_cost;
         self.steps += 1;
         if !self.is_engaged() || !self.steps.is_multiple_of(EVERY) {
             return;
         }
+        let dearest = dearest();
         let is_large = self.pace < 1.0 || dearest >= self.long && self.level + dearest > EVENKEEL_LARGE * self.level;
         let (mut allowed, mut pace) = (MOST, 1.0_f64);
         for promise in &mut self.promises {

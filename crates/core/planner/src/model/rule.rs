@@ -91,8 +91,8 @@ impl Model<'_> {
             let members = || self.pools[at].members.iter().map(|&at| &self.flows[at]);
             let commands: f64 = members().map(|flow| flow.x).sum();
             let mean_cost = members().map(|flow| flow.x * flow.cost).sum::<f64>() / commands;
-            let prices = members().flat_map(|flow| flow.prices.iter().map(|price| (price.cost, price.part * flow.x)));
-            let dearest = dearest(prices.collect());
+            let sent = |flow: &Flow| -> Vec<_> { flow.prices.iter().map(|it| (it.cost, it.part * flow.x)).collect() };
+            let dearest = || dearest(members().flat_map(sent).collect());
             cap.judge(mean_cost, dearest, |tenant| (self.seen_tail(tenant), self.flows[tenant].x * INTERVAL_NS));
             self.pools[at].cap = cap.sends_below();
             self.pace(&cap, at);
