@@ -2,7 +2,10 @@
 
 CARGO ?= cargo
 
-.PHONY: build demo check fuzz-check test fuzz-seeds guest-test browser-test bench fuzz clean
+# The fuzz targets link libFuzzer, which needs a C++ compiler.
+workspace = --workspace $(if $(CI)$(shell command -v c++),,--exclude evenkeel-fuzz)
+
+.PHONY: build demo check test guest-test browser-test bench fuzz clean
 
 build:
 	$(CARGO) build --release --package evenkeel --package evenkeeld --package keeper
@@ -13,30 +16,16 @@ demo: build
 # What a person runs before pushing; part of `make test`.
 check:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) clippy $(workspace) --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(workspace) --no-deps --quiet
 	$(CARGO) xtask check
-	$(MAKE) fuzz-check
 
+# What the fuzz targets run is played here over fixed seeds and over their corpora.
 test: check
-	$(CARGO) test --workspace --quiet
-	$(MAKE) fuzz-seeds
+	@command -v c++ >/dev/null || echo "the fuzz targets: skipped, there is no C++ compiler (c++)"
+	$(CARGO) test $(workspace) --quiet
 	$(MAKE) guest-test
 	$(MAKE) browser-test
-
-# Runs a command in fuzz/, on the stable toolchain, with what is compiled already. libFuzzer, which it links, needs a C++
-# compiler.
-in_fuzz = if command -v c++ >/dev/null; then \
-	export CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-$(CURDIR)/target}" && cd fuzz && $(1); \
-	else echo "$@: skipped, there is no C++ compiler (c++)"; test -z "$$CI"; fi
-
-fuzz-check:
-	cd fuzz && $(CARGO) fmt --check
-	@$(call in_fuzz,$(CARGO) clippy --all-targets --quiet -- -D warnings)
-
-# The fuzz targets' harnesses over fixed seeds and over the corpora.
-fuzz-seeds:
-	@$(call in_fuzz,$(CARGO) test --quiet)
 
 guest-test: build
 	$(CARGO) xtask guest-test

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 
 /// Where a target's inputs of this machine, and what it prints when several run at once, are kept: beside the build
 /// outputs, so that a run leaves the kept corpus as it is.
-const FOUND: &str = "fuzz/target/corpus";
-const LOGS: &str = "fuzz/target/logs";
+const FOUND: &str = "target/fuzz/corpus";
+const LOGS: &str = "target/fuzz/logs";
 /// What the repository keeps.
 const KEPT: &str = "fuzz/corpus";
 /// A kept input is no longer: they are in every clone.
@@ -26,7 +26,7 @@ pub struct Options {
     /// This target only
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
-    /// Targets at a time, 1 to 64; what more than one print goes to fuzz/target/logs
+    /// Targets at a time, 1 to 64; what more than one print goes to target/fuzz/logs
     #[arg(long, value_name = "J", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
     /// Afterwards keep in fuzz/corpus the fewest inputs, of those there and those found here, that reach as much
@@ -65,7 +65,8 @@ pub fn run(options: &Options) -> Result<()> {
 /// `cargo fuzz` with this subcommand.
 fn cargo_fuzz(subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
-    command.args(["+nightly", "fuzz", subcommand]);
+    // Instrumented, optimisation across crates takes minutes and finds nothing more.
+    command.args(["+nightly", "fuzz", subcommand]).env("CARGO_PROFILE_RELEASE_LTO", "off");
     command
 }
 
