@@ -33,12 +33,8 @@ use super::{CacheDir, daemon};
 use report::Report;
 use rig::{Plan, Rig};
 
-/// Kills within the guest tests, of a daemon without a keeper.
+/// Kills of each kind within the guest tests; `cargo xtask kill-test` does as many as one likes.
 const FEW_KILLS: u32 = 8;
-/// With a keeper.
-const FEW_KEPT_KILLS: u32 = 30;
-/// While guests boot, or reset their drives.
-const FEW_BOOT_KILLS: u32 = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -152,7 +148,7 @@ pub fn few_kills(lab: &mut Lab) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn few_kills_beside_a_keeper(lab: &mut Lab) -> Result<()> {
-    kills_in(lab, &[NVME[0], VIRTIO[0]], FEW_KEPT_KILLS)
+    kills_in(lab, &[NVME[0], VIRTIO[0]], FEW_KILLS)
 }
 
 /// What guests do instead of I/O alone.
@@ -179,7 +175,7 @@ impl Occasion {
     /// The guest tests' share, which a run with that option is too.
     fn few(self, lab: &mut Lab, option: &str) -> Result<()> {
         let Some(binary) = lab.binary() else { return Ok(()) };
-        let (seed, kills) = (seed_of_now(), FEW_BOOT_KILLS);
+        let (seed, kills) = (seed_of_now(), FEW_KILLS);
         println!(
             "cargo xtask kill-test --nvme --{option} --kills {kills} --seed {seed} replays the moments of the kills"
         );
