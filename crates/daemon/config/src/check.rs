@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::TENANTS_MAX;
 use crate::access::{ApiSection, DaemonSection, SocketSection, read_api, read_daemon, read_socket};
+use crate::blocks::LBA_BYTES;
 use crate::config::{Backend, Config, Device, DoorbellScan, Marks, PollerLayout, Pollers, Tenant, TenantMarks, WipeBy};
 use crate::demand::{Demand, read_demand};
 use crate::drives::{self, View};
@@ -509,7 +510,7 @@ fn read_tenant(sink: &mut Sink<'_>, mut section: Section<'_, '_>, rules: TenantR
     let size = section.require(sink, "size", "add size = \"16GiB\"", size);
     let offset = section.get(sink, "offset", size_or_zero);
     let frontend = read_frontend(sink, &section);
-    let lba_size = (or(sink, &section, "lba_size", 512, lba_size), section.mark("lba_size"));
+    let lba_size = (or(sink, &section, "lba_size", LBA_BYTES, lba_size), section.mark("lba_size"));
     let terms = read_terms(sink, &section, rules, no_client(&frontend));
     let queues = read_queues(sink, &section, &frontend, &terms);
     let isolation = read_isolation(sink, &section, tenants);

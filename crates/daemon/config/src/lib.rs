@@ -68,6 +68,7 @@ mod terms;
 pub use access::{Account, ApiSection, DaemonSection, SocketSection};
 pub use added::AddedDrives;
 pub use assigned::{AssignedDrive, Assignment, Assignments};
+pub use blocks::LBA_BYTES;
 pub use check::MAX_VIRTQUEUES_BY_PRIORITY;
 pub use config::{
     Backend, Config, DEVICE_DIR, Device, DoorbellScan, Doorbells, PollerLayout, Pollers, Tenant, WipeBy, read_opened,

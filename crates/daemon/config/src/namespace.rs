@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::TENANTS_MAX;
+use crate::blocks::LBA_BYTES;
 use crate::check::{Draft, lba_size, name};
 use crate::nearest::nearest;
 use crate::problem::Sink;
@@ -136,7 +137,7 @@ fn read_namespace(sink: &mut Sink<'_>, mut section: Section<'_, '_>) -> Namespac
         tenants: or(sink, &section, "tenants", Vec::new(), names),
         read_only: or(sink, &section, "read_only", Vec::new(), names),
         shared: or(sink, &section, "shared", false, boolean),
-        lba_bytes: or(sink, &section, "lba_size", 512, lba_size),
+        lba_bytes: or(sink, &section, "lba_size", LBA_BYTES, lba_size),
         lba_size_mark: section.mark("lba_size"),
         tenants_mark: section.mark("tenants"),
     }

@@ -5,7 +5,7 @@
 use std::iter;
 
 use api::{Action, Attach, Attachment, Ceilings, Deletion, Disk, DiskChange, DiskState, EventKind, NewDisk, Problem};
-use config::{Config, NSIDS, Namespace};
+use config::{Config, LBA_BYTES, NSIDS, Namespace};
 use io_model::TenantId;
 use io_model::units::Size;
 use layout::Placement;
@@ -355,9 +355,6 @@ impl ServedDrive {
         })
     }
 }
-
-/// What a namespace has whose section does not say.
-pub(crate) const LBA_BYTES: u32 = 512;
 
 fn bytes(size: &str) -> Option<Size> {
     size.parse().ok()

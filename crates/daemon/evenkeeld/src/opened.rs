@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use client_socket::{About, Access, Keeper, Level, Listener, Sink};
 use config::{
-    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, Missing, SocketSection, Tenant,
+    Absent, Account, AddedDrives, Config, ConfigErrors, DeviceLock, Identity, LBA_BYTES, Missing, SocketSection, Tenant,
 };
 use layout::{Change, LayoutError, LayoutFile, Placement};
 use policy::PolicyConfig;
@@ -21,7 +21,6 @@ use ublk::Helper;
 use crate::daemon::{Engine, OpenDrive, ToOpen};
 use crate::drive::AnyDrive;
 use crate::manager::Manager;
-use crate::namespace_changes::LBA_BYTES;
 use crate::nvme_drive::raise_memory_lock;
 use crate::own_file::OwnFile;
 use crate::port::OpenedPort;
