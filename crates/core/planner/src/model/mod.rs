@@ -475,9 +475,14 @@ impl Flow {
     }
 
     /// The rate at which it would go around in such a time.
-    fn wants(&self, cycle_ns: f64) -> f64 {
-        let most = (self.population / cycle_ns.max(1.0)).min(self.most).min(self.paced);
+    fn asks(&self, cycle_ns: f64) -> f64 {
+        let most = (self.population / cycle_ns.max(1.0)).min(self.most);
         self.rate.map_or(most, |rate| rate.min(most))
+    }
+
+    /// As far as its pauses let it.
+    fn wants(&self, cycle_ns: f64) -> f64 {
+        self.asks(cycle_ns).min(self.paced)
     }
 }
 

@@ -6,7 +6,7 @@ use policy::{COST_UNIT, Cost, EVENKEEL_LEAST_PART, EVENKEEL_MOST_OWED, PolicyCon
 use super::evenkeel::{Cap, paced};
 use super::host::service;
 use super::lpns::Throttle;
-use super::share::{CLASSES, Claim, Level, RESOURCES, fill};
+use super::share::{CLASSES, COST, Claim, Level, RESOURCES, fill};
 use super::window::in_flight_at_cap;
 use super::{Flow, Model, OWN_DOING, Pool, Price, READ, WRITE};
 use crate::{Host, Tenant};
@@ -116,7 +116,7 @@ impl Model<'_> {
                 }
             }
             if cost > 0.0 {
-                let (wants, turn) = (flow.wants(flow.cycle_ns()), flow.turn * flow.cost / cost);
+                let (wants, turn) = (flow.asks(flow.cycle_ns()), flow.turn * flow.cost / cost);
                 claims.push((at, Claim { wants, least: 0.0, turn, uses: [takes_ns, cost, 0.0], class: 0 }));
             }
         }
@@ -167,8 +167,7 @@ impl Model<'_> {
             in_flight += flow.x * flow.held_ns();
         }
         let part = f64::from(EVENKEEL_LEAST_PART);
-        // What they have counts when it is sent and again when the interval ends.
-        Some((pool, Owed { rate: rate / part / 2.0, in_flight: (in_flight / part).max(EVENKEEL_MOST_OWED.into()) }))
+        Some((pool, Owed { rate: rate / part, in_flight: (in_flight / part).max(EVENKEEL_MOST_OWED.into()) }))
     }
 
     /// Everyone's rate, by the policy.
@@ -180,7 +179,7 @@ impl Model<'_> {
             for &at in &pool.members {
                 let flow = &self.flows[at];
                 let list = if flow.urgent { &mut urgent } else { &mut others };
-                list.push((at, claim(self.host, pool, flow)));
+                list.push((at, claim(self.host, pool, flow, true)));
             }
             let mut has = [in_flight_at_cap(pool, &self.flows), 1.0, pool.rate];
             let first = fill_all(&urgent, None, &has);
@@ -192,8 +191,11 @@ impl Model<'_> {
             }
             let mut level = fill_all(&others, pool.class_turns, &has);
             if let Some((_, owed)) = owed.filter(|owed| owed.0 == at) {
-                has = [has[0] + owed.in_flight, has[1], owed.rate];
-                level = level.or_higher(fill_all(&others, None, &has));
+                has[0] += owed.in_flight;
+                has[COST] = owed.rate;
+                if let Some(as_owed) = by_owed(self.host, pool, &self.flows, (&others, level), &has) {
+                    (others, level) = as_owed;
+                }
             }
             let at_cap = pool
                 .members
@@ -203,9 +205,7 @@ impl Model<'_> {
             pool.room_ns = if at_cap.0 > 0.0 { at_cap.1 / at_cap.0 / 2.0 / at_cap.0 } else { 0.0 };
             pool.level = level;
             pool.urgent_level = first;
-            let of = |claims: Vec<(usize, Claim)>, level: Level| {
-                claims.into_iter().map(move |(at, claim)| (at, claim, level))
-            };
+            let of = |claims: Claims, level: Level| claims.into_iter().map(move |(at, claim)| (at, claim, level));
             for (at, claim, level) in of(urgent, first).chain(of(others, level)) {
                 let flow = &mut self.flows[at];
                 let rate = level.rate(&claim);
@@ -317,14 +317,39 @@ fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64
     }
 }
 
-fn claim(host: &Host, pool: &Pool, flow: &Flow) -> Claim {
+type Claims = Vec<(usize, Claim)>;
+
+/// Where those who were promised nothing would send less than they are owed: as they have turns then, for which no
+/// command makes a pause.
+fn by_owed(
+    host: &Host,
+    pool: &Pool,
+    flows: &[Flow],
+    (paced, level): (&Claims, Level),
+    has: &[f64; RESOURCES],
+) -> Option<(Claims, Level)> {
+    let sent = |claims: &Claims, level: Level| -> f64 {
+        claims.iter().map(|(_, claim)| level.rate(claim) * claim.uses[COST]).sum()
+    };
+    let sent_paced = sent(paced, level);
+    if sent_paced >= has[COST] {
+        return None;
+    }
+    let claims: Claims = paced.iter().map(|&(at, _)| (at, claim(host, pool, &flows[at], false))).collect();
+    let level = fill_all(&claims, None, has);
+    (sent(&claims, level) > sent_paced).then_some((claims, level))
+}
+
+/// `pauses`: no more than its pauses let it send.
+fn claim(host: &Host, pool: &Pool, flow: &Flow, pauses: bool) -> Claim {
     let batch = f64::from(host.poller_batch);
     let overhead = (host.poller_pass_ns + host.poller_doorbell_ns * pool.hwqs.min(batch)) / batch;
     let short = short_wait(pool, flow, pool.level);
     // Who is behind its floor waits for nobody's turn.
-    let least = flow.floor.min(flow.wants(flow.cycle_ns()));
+    let wants = |cycle_ns| if pauses { flow.wants(cycle_ns) } else { flow.asks(cycle_ns) };
+    let least = flow.floor.min(wants(flow.cycle_ns()));
     Claim {
-        wants: flow.wants(flow.cycle_ns() + short).max(least),
+        wants: wants(flow.cycle_ns() + short).max(least),
         least,
         turn: flow.turn,
         uses: [flow.held_ns(), service(host, flow) + overhead, flow.cost],

@@ -17,6 +17,8 @@ pub(super) struct Claim {
 
 /// Things that run out: work in flight, the poller's time, tokens.
 pub(super) const RESOURCES: usize = 3;
+/// Of them, the place of what commands cost.
+pub(super) const COST: usize = 2;
 
 /// Sums over the flows of a class, those that want least for their turn first.
 #[derive(Debug, Default)]

@@ -29,9 +29,10 @@ pub(super) struct Owed {
     /// What they have with the drive, and what may be there beyond the cap.
     in_flight: u64,
     most_in_flight: u64,
-    /// Sent here since the last interval, by guaranteed tenants and by them.
+    /// Sent here by guaranteed tenants since the last interval.
     guaranteed: u64,
-    unpromised: u64,
+    /// What they had since then and was not held against them, in [`LEAST_PART`]ths.
+    forgiven: i64,
     /// What each guaranteed tenant did so far, at all pollers; as of the last interval, and scratch.
     done: Vec<(TenantId, f64)>,
     before: Vec<(TenantId, f64)>,
@@ -47,7 +48,7 @@ impl Owed {
             in_flight: 0,
             most_in_flight: 0,
             guaranteed: 0,
-            unpromised: 0,
+            forgiven: 0,
             done: Vec::new(),
             before: Vec::new(),
             guaranteed_in_flight: 0.0,
@@ -70,17 +71,19 @@ impl Owed {
     #[inline]
     pub(super) fn sent(&mut self, cost: u32, by: Sender) {
         let cost = i64::from(cost);
-        match by {
-            Sender::Guaranteed => self.guaranteed += cost as u64,
-            Sender::Unpromised => self.unpromised += cost as u64,
-            Sender::Promised => {}
+        if by == Sender::Guaranteed {
+            self.guaranteed += cost as u64;
         }
+        if by != Sender::Unpromised {
+            self.owed = (self.owed + cost).min(self.most_owed);
+            return;
+        }
+        // What they had while nobody else asked is not held against them, or only against what is owed for others'
+        // work at other pollers.
         let least = -cost * i64::from(LEAST_PART);
-        self.owed = match by {
-            // What they had while nobody else asked is not held against them.
-            Sender::Unpromised => (self.owed + cost + least).max(least),
-            _ => (self.owed + cost).min(self.most_owed),
-        };
+        let owed = self.owed + cost + least;
+        self.owed = owed.max(least);
+        self.forgiven += self.owed - owed;
     }
 
     /// Work of theirs that goes to the drive (`true`) or comes back.
@@ -106,7 +109,7 @@ impl Owed {
             self.done.push((report.tenant, done));
         }
         let elsewhere = (did - std::mem::take(&mut self.guaranteed) as f64).max(0.0) * part;
-        let had = std::mem::take(&mut self.unpromised) as f64 * f64::from(LEAST_PART);
+        let had = std::mem::take(&mut self.forgiven) as f64;
         self.most_owed = least_saved().max(elsewhere as i64);
         self.owed = (self.owed + (elsewhere - had).max(0.0) as i64).min(self.most_owed);
     }
@@ -156,16 +159,21 @@ mod tests {
         let each = cost.of(Op::Write, 128 << 10);
         let of_these = 100 * each / LEAST_PART;
         let mut sent = 0;
-        while owed.is_behind() {
-            owed.sent(COST_UNIT, Sender::Unpromised);
-            sent += COST_UNIT;
+        let intervals = 20;
+        for interval in 1..=intervals {
+            while owed.is_behind() {
+                owed.sent(COST_UNIT, Sender::Unpromised);
+                sent += COST_UNIT;
+            }
+            owed.learn(&cost, &report(1_100 + 100 * u64::from(interval)), 1.0);
         }
-        assert!(sent.abs_diff(of_these) <= 2 * COST_UNIT, "{sent} of {of_these}");
+        let of_all = intervals * of_these;
+        assert!(sent.abs_diff(of_all) <= of_all / 50, "{sent} of {of_all}");
         let beside = f64::from(256 * each / LEAST_PART / COST_UNIT);
         assert!((owed.most_units() - beside).abs() < 1.0, "{} of {beside}", owed.most_units());
         // Who had more than that is owed nothing.
-        (0..of_these / COST_UNIT).for_each(|_| owed.sent(COST_UNIT, Sender::Unpromised));
-        owed.learn(&cost, &report(1_200), 1.0);
+        (0..2 * of_these / COST_UNIT + MOST_OWED).for_each(|_| owed.sent(COST_UNIT, Sender::Unpromised));
+        owed.learn(&cost, &report(1_200 + 100 * u64::from(intervals)), 1.0);
         assert!(!owed.is_behind());
     }
 }
