@@ -144,6 +144,9 @@ pub struct TenantReport {
     pub write_bytes: u64,
     /// Of these, how many took longer than the tenant's own latency target; 0 without a target.
     pub violations: u64,
+    /// Of these, how many would have been in time had their poller not stood still: without its CPU, or with a page of
+    /// memory that was not there. What others send did not delay them.
+    pub stalled: u64,
     /// Commands completed since it was attached, by the [step](target_step) of its target; 0 without a target. They
     /// wrap.
     pub by_target: [u32; TARGET_STEPS],
@@ -168,6 +171,7 @@ impl TenantReport {
             read_bytes: 0,
             write_bytes: 0,
             violations: 0,
+            stalled: 0,
             by_target: [0; TARGET_STEPS],
             mean_latency: Nanos(0),
             busy_pollers: 1,

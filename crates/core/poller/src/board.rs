@@ -262,6 +262,7 @@ impl TenantProbes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::Times;
     use io_model::Op;
 
     const CLASS: Class = Class::guaranteed(Some(Nanos(50)));
@@ -286,7 +287,8 @@ mod tests {
         for (probe, latencies_ns) in [(&first, &[20, 30, 40][..]), (&second, &[90])] {
             for latency_ns in latencies_ns {
                 probe.submitted();
-                probe.completed(Op::Write, 512, Ok(()), Nanos(0), Nanos(*latency_ns));
+                let times = Times { waited: Nanos(0), served: Nanos(*latency_ns), stalled: Nanos(0) };
+                probe.completed(Op::Write, 512, Ok(()), times);
             }
             probe.next_interval();
         }

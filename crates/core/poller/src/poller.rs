@@ -15,6 +15,7 @@ pub use self::look::REST_AFTER;
 use self::vq::Vq;
 use crate::board::Reports;
 use crate::flights::{Flight, Flights};
+use crate::probe::Times;
 use crate::shared::Shared;
 use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe, Recorded, Recorder};
 
@@ -27,6 +28,10 @@ const WORK_PER_LOOK: u32 = 256;
 
 /// Most tenants, and most VQs, that a poller can have at a time.
 const MOST: usize = u16::MAX as usize;
+
+/// An iteration that took that long beyond what its commands may cost stood still.
+const STALL: Nanos = Nanos(50_000);
+const WORK_PER_COMMAND: Nanos = Nanos(2_000);
 
 /// What one iteration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,6 +148,8 @@ pub struct Poller<S, B, P> {
     /// Intervals that ended.
     intervals: usize,
     last_progress: Nanos,
+    /// What ends now may have ended so much earlier, had it been looked at.
+    stalled: Nanos,
     wait_until: Nanos,
     unknown_completions: u64,
     send_budget: u32,
@@ -173,6 +180,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             awoken,
             intervals: 0,
             last_progress: now,
+            stalled: Nanos(0),
             wait_until: Nanos::MAX,
             unknown_completions: 0,
             send_budget: SEND_BUDGET,
@@ -388,6 +396,16 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         device.min(self.wait_until).min(interval)
     }
 
+    /// The iteration before took so long and did that. If it did little for that, the poller was without its CPU, or
+    /// waited for a page of memory: what ended meanwhile was not late for what others sent.
+    #[inline]
+    pub fn took(&mut self, time: Nanos, did: Progress) {
+        let moved = u64::from(did.sent) + u64::from(did.handled) + u64::from(did.completed);
+        if time.0 > STALL.0 + moved * WORK_PER_COMMAND.0 {
+            self.stalled = time;
+        }
+    }
+
     /// One iteration.
     pub fn step(&mut self, now: Nanos) -> Progress {
         let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
@@ -434,6 +452,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     }
 
     fn reap(&mut self, now: Nanos) -> u32 {
+        let stalled = std::mem::take(&mut self.stalled);
         let Self { backend, policy, tenants, vqs, touched, flights, inside, unknown_completions, .. } = self;
         let mut completed = 0;
         backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
@@ -454,7 +473,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             }
             tenant.touch(tenant_slot, touched);
             let (waited, served) = (since(arrived, fetched), now - fetched);
-            tenant.probe.completed(op, len_bytes, outcome, waited, served);
+            tenant.probe.completed(op, len_bytes, outcome, Times { waited, served, stalled });
             if let Some(recorder) = &mut tenant.recorder {
                 let Flight { offset_bytes, disk, .. } = flight;
                 let failed = outcome.is_err();

@@ -79,6 +79,17 @@ impl AddAssign for Counters {
     }
 }
 
+/// Where a command's time went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// From its doorbell to its fetch.
+    pub(crate) waited: Nanos,
+    /// From there to its completion.
+    pub(crate) served: Nanos,
+    /// Of that, at most: the poller stood still.
+    pub(crate) stalled: Nanos,
+}
+
 /// What a [`TenantReport`] is made of.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Recent {
@@ -89,6 +100,7 @@ pub(crate) struct Recent {
     read_bytes: u64,
     write_bytes: u64,
     violations: u64,
+    stalled: u64,
     by_target: [u32; TARGET_STEPS],
     count: u64,
     sum_ns: u64,
@@ -104,6 +116,7 @@ impl AddAssign for Recent {
         self.read_bytes += other.read_bytes;
         self.write_bytes += other.write_bytes;
         self.violations += other.violations;
+        self.stalled += other.stalled;
         self.by_target.iter_mut().zip(other.by_target).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
         self.count += other.count;
         self.sum_ns += other.sum_ns;
@@ -124,6 +137,7 @@ impl Recent {
             read_bytes: self.read_bytes,
             write_bytes: self.write_bytes,
             violations: self.violations,
+            stalled: self.stalled,
             by_target: self.by_target,
             mean_latency: Nanos(self.sum_ns.checked_div(self.count).unwrap_or(0)),
             busy_pollers: self.busy_pollers.max(1),
@@ -183,6 +197,7 @@ pub struct Probe {
     read_errors: Count,
     write_errors: Count,
     violations: Count,
+    stalled: Count,
     by_target: [AtomicU32; TARGET_STEPS],
     latency_sum_ns: Count,
     /// Of all intervals before the current one: summed once per interval, not per command.
@@ -245,6 +260,7 @@ impl Probe {
             read_errors: Count::default(),
             write_errors: Count::default(),
             violations: Count::default(),
+            stalled: Count::default(),
             by_target: [const { AtomicU32::new(0) }; TARGET_STEPS],
             latency_sum_ns: Count::default(),
             served_sum_ns: Count::default(),
@@ -299,9 +315,11 @@ impl Probe {
         &self.intervals[interval as usize % 2]
     }
 
-    /// Records one completion: `waited` in the VQ since its doorbell was seen, then `served` by the device.
+    /// Records one completion: `waited` in the VQ since its doorbell was seen, then `served` by the device, of which the
+    /// poller was `stalled` for so long.
     #[inline]
-    pub(crate) fn completed(&self, op: Op, len_bytes: u64, outcome: Outcome, waited: Nanos, served: Nanos) {
+    pub(crate) fn completed(&self, op: Op, len_bytes: u64, outcome: Outcome, times: Times) {
+        let Times { waited, served, stalled } = times;
         let latency_ns = (waited + served).0;
         self.completed.add(1);
         match op {
@@ -323,6 +341,7 @@ impl Probe {
         if let Some(target) = self.class().latency_target() {
             if latency_ns > target.0 {
                 self.violations.add(1);
+                self.stalled.add(u64::from(latency_ns.saturating_sub(stalled.0) <= target.0));
             }
             let count = &self.by_target[target_step(Nanos(latency_ns), target)];
             count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -378,6 +397,7 @@ impl Probe {
             read_bytes: self.read_bytes.get(),
             write_bytes: self.write_bytes.get(),
             violations: self.violations.get(),
+            stalled: self.stalled.get(),
             by_target: self.by_target.each_ref().map(|count| count.load(Ordering::Relaxed)),
             count,
             sum_ns: last.sum_ns.get(),
@@ -510,12 +530,17 @@ impl Probe {
 mod tests {
     use super::*;
 
+    /// A nanosecond in the queue, and then with the drive for so long.
+    fn took(served: Nanos) -> Times {
+        Times { waited: Nanos(1), served, stalled: Nanos(0) }
+    }
+
     #[test]
     fn what_is_read_is_of_the_finished_interval() {
         let probe = Probe::new(TenantId(1), Class::guaranteed(Some(Nanos(50))));
         for interval in 0..20 {
             probe.submitted();
-            probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(interval + 40));
+            probe.completed(Op::Read, 4096, Ok(()), took(Nanos(interval + 40)));
             probe.next_interval();
         }
         assert_eq!(probe.report().mean_latency, Nanos(59));
@@ -524,9 +549,19 @@ mod tests {
         assert_eq!(probe.counters().violations, 10);
         assert_eq!(probe.counters().read_bytes, 20 * 4096);
         // All but the nanosecond that each waited; the interval that goes on counts too.
-        probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(5));
+        probe.completed(Op::Read, 4096, Ok(()), took(Nanos(5)));
         let counters = probe.counters();
         assert_eq!(counters.served_sum_ns, counters.latency_sum_ns - counters.completed);
+    }
+
+    #[test]
+    fn who_would_have_been_in_time_had_the_poller_not_stood_still() {
+        let probe = Probe::new(TenantId(1), Class::guaranteed(Some(Nanos(50))));
+        for stalled in [0, 10, 11, 1_000] {
+            probe.completed(Op::Read, 4096, Ok(()), Times { stalled: Nanos(stalled), ..took(Nanos(60)) });
+        }
+        probe.completed(Op::Read, 4096, Ok(()), Times { stalled: Nanos(40), ..took(Nanos(45)) });
+        assert_eq!((probe.report().violations, probe.report().stalled), (4, 2));
     }
 
     #[test]
@@ -547,7 +582,7 @@ mod tests {
     #[test]
     fn an_idle_tenant_reports_zero_latency() {
         let probe = Probe::new(TenantId(1), Class::BestEffort { weight: 1 });
-        probe.completed(Op::Read, 4096, Ok(()), Nanos(1), Nanos(40));
+        probe.completed(Op::Read, 4096, Ok(()), took(Nanos(40)));
         probe.next_interval();
         assert_eq!((probe.report().mean_latency, probe.was_calm()), (Nanos(40), false));
         probe.next_interval();

@@ -12,7 +12,7 @@ use io_model::{Command, DeviceError, Fetch, HwqId, IoBuf, Nanos, Op, Outcome, Pl
 use policy::{
     Class, Lpns, LpnsConfig, Next, Policy, PolicyFigure, TenantFigure, TenantReport, TenantSlot, Terms, VqSlot,
 };
-use poller::{Board, INTERVAL, INTERVALS_PER_PERIOD, Poller, Probe};
+use poller::{Board, INTERVAL, INTERVALS_PER_PERIOD, Poller, Probe, Progress};
 
 /// What happened, in order.
 type Log = Rc<RefCell<Vec<String>>>;
@@ -245,6 +245,26 @@ fn latency_counts_from_the_first_sight_of_the_doorbell() {
     assert_eq!(bench.poller.step(Nanos(100)).sent, 1);
     assert_eq!(bench.poller.step(Nanos(200)).completed, 1);
     assert_eq!(probe.counters().latency_sum_ns, 4 * 100 + 200);
+}
+
+#[test]
+fn what_ends_after_the_poller_stood_still_is_counted_apart() {
+    let mut bench = Bench::new();
+    let (slot, probe) = bench.add(1, 1..=12);
+    assert!(bench.poller.change_terms(slot, &Terms::guaranteed(Some(Nanos(1_000))), Nanos(0)));
+    let mut now = Nanos(0);
+    // So long an iteration with so many commands, and how many of its four were late for that.
+    let mut stalled_after = |took: u64, moved: u32| {
+        let before = probe.report();
+        bench.poller.step(now);
+        now = now + Nanos(took);
+        bench.poller.took(Nanos(took), Progress { sent: moved, ..Progress::default() });
+        assert_eq!(bench.poller.step(now).completed, 4);
+        (probe.report().violations - before.violations, probe.report().stalled - before.stalled)
+    };
+    assert_eq!(stalled_after(60_000, 4), (4, 4), "four commands take no 60 us");
+    assert_eq!(stalled_after(60_000, 5), (4, 0), "five may");
+    assert_eq!(stalled_after(900, 0), (0, 0));
 }
 
 #[test]

@@ -231,16 +231,16 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
         self.watch_drive();
         let (board, inside) = (self.poller.board(), self.poller.inside());
         let mut stopwatch = Stopwatch::start(self.number, board, inside, pulses, self.clock.now());
-        let mut moved = false;
+        let mut did = Progress::default();
         loop {
             if self.waker.take_messages() && self.read_messages() {
                 stopwatch.pause(self.clock.now());
                 return self.drain();
             }
             let now = self.clock.now();
-            stopwatch.lap(now, moved);
-            let progress = self.poller.step(now);
-            moved = progress.any();
+            let took = stopwatch.lap(now, did.any());
+            self.poller.took(took, did);
+            did = self.poller.step(now);
             if !self.unsettled.is_empty() {
                 self.settle(now);
             }
@@ -250,7 +250,7 @@ impl<S: FrontEnd, B: Backend> Runner<S, B> {
                 self.next_weights = now + INTERVAL;
                 self.follow_weights();
             }
-            if !moved {
+            if !did.any() {
                 self.rest(now, &mut stopwatch);
             }
         }

@@ -37,17 +37,19 @@ impl Stopwatch {
         Self { iterations, board: Arc::clone(board), begun: now, looked: now, used: cpu_time() }
     }
 
-    /// An iteration has ended, in which commands moved or not, and the next one begins.
+    /// An iteration has ended, in which commands moved or not, and the next one begins. How long it took.
     #[inline]
-    pub fn lap(&mut self, now: Nanos, moved: bool) {
-        self.iterations.ended(now - self.begun, moved);
-        if now - self.begun >= Iterations::LONG {
+    pub fn lap(&mut self, now: Nanos, moved: bool) -> Nanos {
+        let took = now - self.begun;
+        self.iterations.ended(took, moved);
+        if took >= Iterations::LONG {
             self.was_long(now);
         } else if now - self.looked >= LOOK_PERIOD {
             (self.looked, self.used) = (now, cpu_time());
         }
         self.begun = now;
         self.iterations.begins(now);
+        took
     }
 
     /// The same, in which nothing moved; the thread leaves: to sleep, to give its CPU away, for good.

@@ -6,6 +6,7 @@
 //! | `promises` | how much others may have with the drive |
 //! | `bound` | what that makes certain |
 //! | `floors` | what best-effort tenants get at least |
+//! | `stalls` | what is not laid to others: a poller that stood still |
 //! | `tail` | what is learned for that: how long commands take beside others' work |
 //! | `work` | what others have with the drive, by kinds of command |
 //! | `owed` | what those who were promised nothing get in any case |
@@ -34,6 +35,7 @@ mod floors;
 mod owed;
 mod pacing;
 mod promises;
+mod stalls;
 mod tail;
 mod work;
 

@@ -3,6 +3,7 @@
 use io_model::{Nanos, TenantId};
 
 use super::EvenkeelConfig;
+use super::stalls::Stalls;
 use super::tail::{Allowed, Asked, Tail};
 use super::work::{ByKind, KINDS, Peak};
 use crate::by_target::{TARGET_STEPS, span_of};
@@ -143,6 +144,7 @@ struct Promise {
     pace: f64,
     /// Totals as last reported.
     seen: [u32; TARGET_STEPS],
+    stalls: Stalls,
     learned: ByKind<Learned>,
     /// Commands in an interval, in the mean of about a second.
     rate: f64,
@@ -303,6 +305,7 @@ impl Promise {
             judged: Judged::NOTHING,
             pace: 1.0,
             seen: report.by_target,
+            stalls: Stalls::new(report.stalled),
             learned: std::array::from_fn(|_| learned()),
             rate: 0.0,
             // It may have come to work.
@@ -326,6 +329,9 @@ impl Promise {
             return;
         }
         self.rate += (f64::from(new) - self.rate) / f64::from(INTERVALS_PER_SECOND);
+        let (may_be, memory) = (self.asked.late, self.rate * f64::from(INTERVALS_PER_SECOND));
+        let most = (memory * may_be).max(LEAST_LATE);
+        forget_slowest(&mut counts, self.stalls.excused(report.stalled, f64::from(new) * may_be, most));
         let late = counts[FIRST_LATE..].iter().sum::<u32>();
         if let Some(others) = others {
             let late = counts.iter().zip(&self.late).map(|(count, late)| f64::from(*count) * late).sum();
@@ -337,7 +343,6 @@ impl Promise {
             others.lower_to(1.0);
             self.learn(counts, &others);
         }
-        let may_be = self.asked.late;
         let many = (may_be * MANY).min((1.0 + may_be) / 2.0);
         let is_broken = late >= 3 && f64::from(late) > f64::from(new) * many;
         self.brake = if is_broken { (self.brake * BRAKE).max(0.05) } else { (self.brake * RELEASE).min(1.0) };
@@ -378,7 +383,8 @@ impl Promise {
     fn learn(&mut self, mut counts: [u32; TARGET_STEPS], others: &Peak) {
         let asked = self.asked;
         if let Some(part) = others.large {
-            forget_slowest(&mut counts, part);
+            let met = f64::from(counts.iter().sum::<u32>()) * part;
+            forget_slowest(&mut counts, met.round() as u32);
         }
         let (loads, load) = self.load(others);
         let least = LEAST_LATE / asked.late;
@@ -420,9 +426,9 @@ fn late_parts(target: Nanos) -> [f64; TARGET_STEPS] {
     })
 }
 
-/// Those that met a command that is more than others may have are that part of all: the slowest ones.
-fn forget_slowest(counts: &mut [u32; TARGET_STEPS], part: f64) {
-    let mut left = (counts.iter().sum::<u32>() as f64 * part).round() as u32;
+/// The slowest ones were so for something else: those that met a command that is more than others may have, or a poller
+/// that stood still.
+fn forget_slowest(counts: &mut [u32; TARGET_STEPS], mut left: u32) {
     for count in counts.iter_mut().rev() {
         let less = left.min(*count);
         *count -= less;
@@ -486,12 +492,33 @@ mod tests {
     }
 
     #[test]
+    fn a_poller_that_stands_still_costs_others_nothing() {
+        let config = EvenkeelConfig::p5800x();
+        // One command of ten is late, for the drive or for the poller.
+        let cap = |stalled: u64| {
+            let mut promises = Promises::new();
+            for interval in 0..200_u32 {
+                let mut report = TenantReport {
+                    stalled: u64::from(interval) * stalled,
+                    ..TenantReport::new(TenantId(1), Class::guaranteed(Some(TARGET)))
+                };
+                (report.by_target[2], report.by_target[FIRST_LATE + 3]) = (interval * 900, interval * 100);
+                let units = promises.caps(&config).map(|cap| cap / KINDS as f64);
+                promises.learn(&config, &[report], &Peak { units, part: 1.0, ..Peak::NONE });
+            }
+            promises.caps(&config)[0]
+        };
+        let (drives, pollers) = (cap(0), cap(100));
+        assert!(drives < 4.0 && pollers > 8.0, "{drives} {pollers}");
+    }
+
+    #[test]
     fn the_slowest_commands_are_forgotten_and_no_others() {
         let mut counts = [0; TARGET_STEPS];
         (counts[1], counts[5], counts[15]) = (90, 6, 4);
-        forget_slowest(&mut counts, 0.07);
+        forget_slowest(&mut counts, 7);
         assert_eq!((counts[1], counts[5], counts[15]), (90, 3, 0));
-        forget_slowest(&mut counts, 1.0);
+        forget_slowest(&mut counts, 1_000);
         assert_eq!(counts, [0; TARGET_STEPS]);
     }
 

@@ -168,7 +168,9 @@ impl Detector {
 
     /// What is known of a tenant with this report, and the commands submitted since the last one, if there was one.
     fn advance(&self, report: &TenantReport, elapsed: Nanos) -> (Seen, Option<u64>) {
-        let TenantReport { submitted, completed, violations, .. } = *report;
+        let TenantReport { submitted, completed, .. } = *report;
+        // A host that stood still is none of the drive's doing, and others made to wait would not mend it.
+        let violations = report.violations.saturating_sub(report.stalled);
         // Mostly the same tenants as before, in the same order.
         let same = self.before.get(self.seen.len()).filter(|entry| entry.0 == report.tenant);
         let known = same.map(|entry| entry.1).or_else(|| find(&self.before, report.tenant));
@@ -300,6 +302,17 @@ mod tests {
         assert_eq!(verdict(6, 4060, 21), Verdict::Missed);
         assert_eq!(verdict(7, 4070, 22), Verdict::Open);
         assert_eq!(verdict(20, 4070, 22), Verdict::Missed, "the period's end judges what there is");
+    }
+
+    #[test]
+    fn a_poller_that_stood_still_is_no_miss() {
+        let mut detector = Detector::default();
+        let stalled =
+            |submitted, violations| TenantReport { stalled: violations, ..guaranteed(0, submitted, violations) };
+        observe(&mut detector, 1, &[stalled(0, 0)]);
+        assert_eq!(observe(&mut detector, 2, &[stalled(1_000, 900)]).verdict, Verdict::Comfortable);
+        let one_more = TenantReport { violations: 1_812, ..stalled(2_000, 1_800) };
+        assert_eq!(observe(&mut detector, 3, &[one_more]).verdict, Verdict::Missed);
     }
 
     #[test]
