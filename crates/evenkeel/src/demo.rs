@@ -84,8 +84,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if !args.json {
         println!(
-            "A modelled Intel Optane P5800X. \"{DB}\" was promised {} µs at the 99th percentile; it reads 4 KiB at a time.\n\
-             Its three neighbours each keep 128 random writes of 16 KiB in flight.\n",
+            "A modelled Intel Optane P5800X that keeps no data. \"{DB}\" was promised {} µs at the 99th percentile; it reads\n\
+             4 KiB at a time. Its three neighbours each keep 128 random writes of 16 KiB in flight.\n",
             args.target_us
         );
     }
@@ -189,7 +189,8 @@ fn configuration(dir: &Path, policy: &str, target_us: u64) -> String {
     let layout = if cores() >= 4 { "per-guaranteed" } else { "shared" };
     // The plan says beforehand which of the phases break the promise; here that is to be seen.
     let mut text = format!(
-        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\nmemory_backed = false\n\
+        "runtime_dir = {dir:?}\nstate_dir = {dir:?}\novercommit = true\n[device]\nbackend = \"model\"\nprofile = \"p5800x\"\nsize = \"4GiB\"\n\
+         memory_backed = false\n\
          [policy]\nname = {policy:?}\n[pollers]\nlayout = {layout:?}\n\
          [[tenant]]\nname = {DB:?}\nsize = \"1GiB\"\nclass = \"guaranteed\"\nlatency_target = \"{target_us}us\"\n"
     );

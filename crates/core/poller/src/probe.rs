@@ -45,6 +45,8 @@ pub struct Counters {
     pub write_errors: u64,
     /// Completions later than the latency target then in force (doorbell seen to completion posted).
     pub violations: u64,
+    /// Of these, those that would have been in time had their poller not stood still.
+    pub stalled: u64,
     /// Sum of all latencies, for a mean.
     pub latency_sum_ns: u64,
     /// Of that, the time with the device.
@@ -72,6 +74,7 @@ impl AddAssign for Counters {
         self.read_errors += other.read_errors;
         self.write_errors += other.write_errors;
         self.violations += other.violations;
+        self.stalled += other.stalled;
         self.latency_sum_ns += other.latency_sum_ns;
         self.served_sum_ns += other.served_sum_ns;
         // All of its pollers see the same one.
@@ -315,8 +318,7 @@ impl Probe {
         &self.intervals[interval as usize % 2]
     }
 
-    /// Records one completion: `waited` in the VQ since its doorbell was seen, then `served` by the device, of which the
-    /// poller was `stalled` for so long.
+    /// Records one completion.
     #[inline]
     pub(crate) fn completed(&self, op: Op, len_bytes: u64, outcome: Outcome, times: Times) {
         let Times { waited, served, stalled } = times;
@@ -419,6 +421,7 @@ impl Probe {
             read_errors: self.read_errors.get(),
             write_errors: self.write_errors.get(),
             violations: self.violations.get(),
+            stalled: self.stalled.get(),
             latency_sum_ns: self.latency_sum_ns.get(),
             served_sum_ns: self.served_sum_ns.get() + self.cell(current).sum_ns.get(),
             outage_ns: self.outage_ns.get(),

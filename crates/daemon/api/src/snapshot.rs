@@ -106,6 +106,10 @@ pub struct TenantRow {
     pub bound: Option<BoundRow>,
     /// Completions later than the target, in this span.
     pub violations: u64,
+    /// Of these, those that would have been in time had their poller not stood still: this host took its CPU, or a page
+    /// of memory was not there. While they are more than the promise allows, nobody is held back for them.
+    #[serde(default)]
+    pub stalled: u64,
     /// Commands that the drive had at the start of the span and has not answered: they take longer than the span.
     #[serde(default)]
     pub overdue: u64,

@@ -222,6 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_broken_by_a_poller_that_stood_still_is_the_hosts_doing() {
+        let foresight = foresight(FILE);
+        let blamed = |stalled: u64| {
+            let mut own = observed(&foresight, 1, 1.0, 30_000.0, 0.1);
+            (own.commands, own.row.stalled, own.row.latency_percentile) = (1_000, stalled, Some(99.0));
+            (own.row.kept, own.measured.at_percentile) = (Some(false), Nanos::from_millis(1));
+            foresight.blame(&[own, observed(&foresight, 2, 256.0, 40_000.0, 0.9)], &CpuUse::default(), TenantId(1))
+        };
+        let host = blamed(11).expect("a fault");
+        assert!(host.culprit == "host" && host.why.starts_with("of 1000 commands 11 were late"), "{host:?}");
+        assert_ne!(blamed(10).expect("a fault").culprit, "host", "ten may be late");
+    }
+
+    #[test]
     fn a_policy_that_holds_nobody_back_has_no_prices() {
         let text = FILE.replace("\"evenkeel\"", "\"fair\"").replace("min_iops = \"10k\"\n", "");
         let foresight = foresight(&text);
