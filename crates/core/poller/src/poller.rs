@@ -29,9 +29,10 @@ const WORK_PER_LOOK: u32 = 256;
 /// Most tenants, and most VQs, that a poller can have at a time.
 const MOST: usize = u16::MAX as usize;
 
-/// An iteration that took that long beyond what its commands may cost stood still.
+/// An iteration that took that long beyond what its commands may cost stood still: so much each, and a copy at 1 GB/s.
 const STALL: Nanos = Nanos(50_000);
 const WORK_PER_COMMAND: Nanos = Nanos(2_000);
+const WORK_PER_BYTE: Nanos = Nanos(1);
 
 /// What one iteration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +43,8 @@ pub struct Progress {
     pub handled: u32,
     /// Commands that the device finished.
     pub completed: u32,
+    /// Their bytes.
+    pub completed_bytes: u64,
 }
 
 impl Progress {
@@ -400,15 +403,19 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// waited for a page of memory: what ended meanwhile was not late for what others sent.
     #[inline]
     pub fn took(&mut self, time: Nanos, did: Progress) {
+        if time <= STALL {
+            return;
+        }
         let moved = u64::from(did.sent) + u64::from(did.handled) + u64::from(did.completed);
-        if time.0 > STALL.0 + moved * WORK_PER_COMMAND.0 {
+        let work_ns = moved * WORK_PER_COMMAND.0 + did.completed_bytes * WORK_PER_BYTE.0;
+        if time.0 > STALL.0 + work_ns {
             self.stalled = time;
         }
     }
 
     /// One iteration.
     pub fn step(&mut self, now: Nanos) -> Progress {
-        let mut progress = Progress { completed: self.reap(now), ..Progress::default() };
+        let mut progress = self.reap(now);
         progress.handled = self.look(now, progress.completed > 0);
         if self.flights.live() == 0
             && let Some(policy) = self.next_policy.take()
@@ -437,7 +444,7 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
 
     /// Half an iteration, for winding down: completes what the device finished, fetches nothing.
     pub fn finish(&mut self, now: Nanos) -> Progress {
-        let progress = Progress { completed: self.reap(now), ..Progress::default() };
+        let progress = self.reap(now);
         self.backend.kick();
         self.announce();
         progress
@@ -451,10 +458,10 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.source.set_wakeup(wanted));
     }
 
-    fn reap(&mut self, now: Nanos) -> u32 {
+    fn reap(&mut self, now: Nanos) -> Progress {
         let stalled = std::mem::take(&mut self.stalled);
         let Self { backend, policy, tenants, vqs, touched, flights, inside, unknown_completions, .. } = self;
-        let mut completed = 0;
+        let mut progress = Progress::default();
         backend.reap(now, &mut |_, Done { tag, outcome, buf }| {
             let Some(flight) = flights.remove(tag) else {
                 *unknown_completions += 1;
@@ -483,9 +490,10 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
             }
             policy.completed(slot, hwq, tenant_slot, op, len_bytes, served, now);
             tenant.source.complete(token, outcome, buf);
-            completed += 1;
+            progress.completed += 1;
+            progress.completed_bytes += len_bytes;
         });
-        completed
+        progress
     }
 
     fn dispatch(&mut self, now: Nanos, progress: &mut Progress) {

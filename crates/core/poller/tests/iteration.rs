@@ -249,19 +249,21 @@ fn latency_counts_from_the_first_sight_of_the_doorbell() {
 
 #[test]
 fn what_ends_after_the_poller_stood_still_is_counted_apart() {
-    // After so long an iteration with so many commands: how many of four are late, and how many for that.
-    let late_after = |took: u64, moved: u32| {
+    // After so long an iteration with so many commands and bytes: how many of four are late, and how many for that.
+    let late_after = |took: u64, sent: u32, completed_bytes: u64| {
         let mut bench = Bench::new();
         let (slot, probe) = bench.add(1, 1..=4);
         bench.poller.change_terms(slot, &Terms::guaranteed(Some(Nanos(1_000))), Nanos(0));
         bench.poller.step(Nanos(0));
-        bench.poller.took(Nanos(took), Progress { sent: moved, ..Progress::default() });
+        bench.poller.took(Nanos(took), Progress { sent, completed_bytes, ..Progress::default() });
         assert_eq!(bench.poller.step(Nanos(took)).completed, 4);
         (probe.report().violations, probe.report().stalled)
     };
-    assert_eq!(late_after(60_000, 4), (4, 4), "four commands take no 60 us");
-    assert_eq!(late_after(60_000, 5), (4, 0), "five may");
-    assert_eq!(late_after(900, 0), (0, 0));
+    assert_eq!(late_after(60_000, 4, 0), (4, 4), "four commands take no 60 us");
+    assert_eq!(late_after(60_000, 5, 0), (4, 0), "five may");
+    assert_eq!(late_after(60_000, 4, 1_999), (4, 4));
+    assert_eq!(late_after(60_000, 4, 4_096), (4, 0), "a poller that copies");
+    assert_eq!(late_after(900, 0, 0), (0, 0));
 }
 
 #[test]
