@@ -21,6 +21,8 @@ pub struct Measured {
     pub at_percentile: Nanos,
     /// The part of the mean that was spent with the drive.
     pub served: Nanos,
+    /// The part of the commands, 0 to 1, that would have been in time had their poller not stood still.
+    pub stalled: f64,
 }
 
 /// Who broke a promise.
@@ -123,8 +125,9 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
     if let Some(why) = too_much_alone(planner, evidence.policy, &asks, own, target) {
         return at_fault(why);
     }
+    let may_be = tenant.percentile().late();
     let Some(heaviest) = worst_neighbour(&evidence, broken) else {
-        return Some(drive_or_host(own, evidence.starved, "nobody else asks for anything"));
+        return Some(drive_or_host(own, may_be, evidence.starved, "nobody else asks for anything"));
     };
     let now: Vec<Tenant> = evidence.measured.iter().zip(evidence.tenants).filter_map(|(m, t)| m.as_demand(t)).collect();
     let at = evidence.measured.iter().take(broken).filter(|other| !other.is_idle()).count();
@@ -135,11 +138,11 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
         if foreseen <= target {
             let percentile = tenant.percentile();
             let load = format!("the load that there is explains {} at the {percentile}th percentile", words(foreseen));
-            return Some(drive_or_host(own, evidence.starved, &load));
+            return Some(drive_or_host(own, may_be, evidence.starved, &load));
         }
         if own.served.0 as f64 > SLOW * forecast.mean.0 as f64 {
             let load = format!("its profile says {} at this load", words(forecast.mean));
-            return Some(drive_or_host(own, evidence.starved, &load));
+            return Some(drive_or_host(own, may_be, evidence.starved, &load));
         }
     }
     Some(heaviest)
@@ -183,7 +186,13 @@ fn too_much_alone(
     Some(format!("with {load}, {many} would take up to {took} even alone, and the target is {target}"))
 }
 
-fn drive_or_host(own: &Measured, starved: f64, beside: &str) -> Blame {
+/// `may_be`: the part of its commands that may be late.
+fn drive_or_host(own: &Measured, may_be: f64, starved: f64, beside: &str) -> Blame {
+    if own.stalled > may_be {
+        let part = own.stalled * 100.0;
+        let why = format!("{part:.1} % of its commands were late because its poller stood still, and {beside}");
+        return Blame { culprit: Culprit::Host, why };
+    }
     // What a command is with the drive beyond that, no poller kept from coming back.
     let explained_ns = starved * A_SECOND_NS;
     if starved > STARVED && own.served.0 as f64 <= explained_ns {
@@ -277,6 +286,7 @@ mod tests {
             mean: Nanos::from_micros(mean_us),
             at_percentile: Nanos::from_micros(3 * mean_us),
             served: Nanos::from_micros(served_us),
+            stalled: 0.0,
         }
     }
 
@@ -367,6 +377,12 @@ mod tests {
         let found = judge_on(0.2, &tenants(), &[false; 3], &with(170), 50).expect("broken");
         assert_eq!(found.culprit, Culprit::Host);
         assert!(found.why.starts_with("its pollers waited 20 % of the time for a CPU"), "{found:?}");
+        let stalled = |part| with(170).map(|it| Measured { stalled: part, ..it });
+        let found = judge(&tenants(), &[false; 3], &stalled(0.013), 50).expect("broken");
+        assert_eq!(found.culprit, Culprit::Host);
+        assert!(found.why.starts_with("1.3 % of its commands were late because its poller stood still"), "{found:?}");
+        let found = judge(&tenants(), &[false; 3], &stalled(0.009), 50).expect("broken");
+        assert_eq!(found.culprit, Culprit::Drive, "one of a hundred may be late");
         // Pollers that waited for a fifth of the time kept nothing from coming back for seconds.
         let hung = [measured(0.5, 2_000_000, 2_000_000), measured(9.0, 85, 50), measured(0.0, 0, 0)];
         let found = judge_on(0.2, &tenants(), &[false; 3], &hung, 50).expect("broken");

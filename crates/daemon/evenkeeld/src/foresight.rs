@@ -189,10 +189,10 @@ impl Foresight {
         }
     }
 
-    /// What needs no model: a time without a daemon, a drive that does not answer, a poller that stood still, and a
-    /// tenant that is held by its own limits.
+    /// What needs no model: a time without a daemon, a drive that does not answer, and a tenant that is held by its own
+    /// limits.
     fn plain_fault(&self, own: &Observed) -> Option<(&'static str, String)> {
-        let Observed { id, span, outage, row, measured, commands, .. } = own;
+        let Observed { id, span, outage, row, measured, .. } = own;
         if *outage > Nanos(0) {
             let outage_ms = outage.as_micros_f64() / 1e3;
             return Some(("host", format!("restart: for {outage_ms:.0} ms no daemon served it")));
@@ -200,12 +200,6 @@ impl Foresight {
         if row.overdue > 0 {
             let span_s = span.0 as f64 / 1e9;
             return Some(("drive", format!("it has had {} commands for more than {span_s:.0} s", row.overdue)));
-        }
-        if let Some(percentile) = row.latency_percentile
-            && row.stalled as f64 > *commands as f64 * (1.0 - percentile / 100.0)
-        {
-            let why = "its poller stood still for as long as made them late: this host took its CPU, or memory";
-            return Some(("host", format!("of {commands} commands {} were late because {why}", row.stalled)));
         }
         let is_waiting = row.waited_us > row.served_us;
         let said = self.tenants.get(id).filter(|_| is_waiting)?;

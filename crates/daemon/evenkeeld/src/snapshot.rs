@@ -249,6 +249,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         Some(target) => at_percentile.map(|took_ns| took_ns <= target.0),
         None => is_floor_kept(probes.figure(TenantFigure::Floor), (new.latency_sum_ns - old.latency_sum_ns, span)),
     };
+    let stalled = new.stalled - old.stalled;
     let measured = Measured {
         iops: completed as f64 / seconds,
         read_share: reads as f64 / (reads + writes).max(1) as f64,
@@ -256,6 +257,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         mean: mean_latency,
         at_percentile: Nanos(at_percentile.unwrap_or(latencies.p99_ns)),
         served,
+        stalled: stalled as f64 / completed.max(1) as f64,
     };
     let row = TenantRow {
         name: String::new(),
@@ -283,7 +285,7 @@ fn observed(probes: &TenantProbes, old: &Counters, old_counts: &HistogramCounts,
         bound_us: bound.and_then(|bound| bound.vouched).map(Nanos::as_micros_f64),
         bound: bound.map(bound_row),
         violations: new.violations - old.violations,
-        stalled: new.stalled - old.stalled,
+        stalled,
         overdue,
         errors: new.errors - old.errors,
         pollers: probes.pollers(),

@@ -133,8 +133,9 @@ fn measured(did: &Did) -> Measured {
         read_share: did.read_share,
         mean_len_bytes: did.mean_len_bytes(),
         mean: Nanos(did.mean_ns as u64),
-        // Other percentiles are not kept.
+        // Other percentiles are not kept, nor how often a poller stood still.
         at_percentile: Nanos(did.p99_ns),
         served: Nanos(did.served_ns as u64),
+        stalled: 0.0,
     }
 }
