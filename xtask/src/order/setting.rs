@@ -73,7 +73,8 @@ impl Machine {
 pub fn daemon(policy: &str, drive: &str, machine: Machine) -> String {
     let layout = if machine.has_two_pollers() { "per-guaranteed" } else { "shared" };
     let mut text = format!(
-        "overcommit = true\n[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\nmemory_backed = false\n\
+        "overcommit = true\n[device]\nbackend = \"model\"\nprofile = {drive:?}\nsize = \"1GiB\"\n\
+         memory_backed = false\n\
          [policy]\nname = {policy:?}\n\
          [pollers]\nlayout = {layout:?}\ncpus = {:?}\n",
         machine.poller_cpus

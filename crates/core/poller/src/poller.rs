@@ -17,7 +17,7 @@ use crate::board::Reports;
 use crate::flights::{Flight, Flights};
 use crate::probe::Times;
 use crate::shared::Shared;
-use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Probe, Recorded, Recorder};
+use crate::{Board, INTERVAL, INTERVALS_PER_PERIOD, Inside, Iterations, Probe, Recorded, Recorder};
 
 /// Commands sent per iteration at most, if not said otherwise, so that completions never wait behind a long burst.
 const SEND_BUDGET: u32 = 64;
@@ -29,8 +29,7 @@ const WORK_PER_LOOK: u32 = 256;
 /// Most tenants, and most VQs, that a poller can have at a time.
 const MOST: usize = u16::MAX as usize;
 
-/// An iteration that took that long beyond what its commands may cost stood still: so much each, and a copy at 1 GB/s.
-const STALL: Nanos = Nanos(50_000);
+/// What an iteration's commands may cost: so much each, and a copy at 1 GB/s. One that is long beyond that stood still.
 const WORK_PER_COMMAND: Nanos = Nanos(2_000);
 const WORK_PER_BYTE: Nanos = Nanos(1);
 
@@ -403,12 +402,12 @@ impl<S: Source, B: Backend, P: Policy> Poller<S, B, P> {
     /// waited for a page of memory: what ended meanwhile was not late for what others sent.
     #[inline]
     pub fn took(&mut self, time: Nanos, did: Progress) {
-        if time <= STALL {
+        if time <= Iterations::LONG {
             return;
         }
         let moved = u64::from(did.sent) + u64::from(did.handled) + u64::from(did.completed);
         let work_ns = moved * WORK_PER_COMMAND.0 + did.completed_bytes * WORK_PER_BYTE.0;
-        if time.0 > STALL.0 + work_ns {
+        if time.0 > Iterations::LONG.0 + work_ns {
             self.stalled = time;
         }
     }
