@@ -124,12 +124,22 @@ pub const WORKING_SET_BYTES: u64 = 512 << 20;
 /// Writes the working set once, so that a memory drive has pages of its own there: unwritten ones are all the
 /// same zeros, in the cache.
 pub fn fill(socket: &Path) -> Result<()> {
+    whole(socket, "write")
+}
+
+/// Reads the working set once: a hypervisor may take its time over pages that nobody used while another server was
+/// measured, which is nothing that the servers differ in.
+pub fn wake(socket: &Path) -> Result<()> {
+    whole(socket, "read")
+}
+
+fn whole(socket: &Path, rw: &str) -> Result<()> {
     let size = format!("{}m", WORKING_SET_BYTES >> 20);
     let output = Command::new(evenkeel())
         .arg("load")
         .arg(socket)
         // No larger than any server takes at once.
-        .args(["--rw", "write", "--bs", "128k", "--iodepth", "32", "--size", &size, "--json"])
+        .args(["--rw", rw, "--bs", "128k", "--iodepth", "32", "--size", &size, "--json"])
         .output()
         .context("can't start the load generator")?;
     if !output.status.success() {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use load::disk::{Disk, QueueShape};
 use load::{AnyDisk, Frontend};
 
-use super::server::{CLIENT_CPU, DAEMON_CPU, Server, WORKING_SET_BYTES, fill};
+use super::server::{CLIENT_CPU, DAEMON_CPU, Server, WORKING_SET_BYTES, fill, wake};
 use super::{Figure, Goal, Options};
 use crate::spdk::{self, Drive, Pages, Protocol, Run, Shape, Target};
 
@@ -38,7 +38,7 @@ pub fn throughput(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figu
     notes.push(format!(
         "beside SPDK's targets: {}; 4 KiB random reads by spdk_nvme_perf and by bdevperf (virtio-blk, two queues, of \
          which one works), whose own memory is in pages of 2 MiB; SPDK's null bdev beside our drive null, and its malloc \
-         bdev beside our drive memory, {DISK_MIB} MiB that were written before; our drive's pages have 4 KiB, SPDK's \
+         bdev beside our drive memory, {DISK_MIB} MiB that were written before and are read before each run; our drive's pages have 4 KiB, SPDK's \
          either (--no-huge) or 2 MiB, and only the former is held to a goal; ours is under passthrough, adaptive",
         spdk::version(&tree)?
     ));
@@ -99,6 +99,7 @@ impl Pair<'_> {
                 cell.looking_percent.push(looking_percent);
                 for (peer, theirs) in peers.iter_mut().zip(&mut cell.theirs) {
                     let run = peer.awake(|peer| {
+                        self.wake(&peer.socket(0)).with_context(|| peer.log())?;
                         let run = self.client(&peer.socket(0), &Target::nqn(0), depth, options.seconds);
                         run.with_context(|| peer.log())
                     })?;
@@ -125,12 +126,17 @@ impl Pair<'_> {
 
     /// Our reads per second, and the percentage of the time of the load in which our poller moved nothing.
     fn measure_ours(&self, server: &Server, depth: u32, seconds: u64) -> Result<(f64, f64)> {
+        self.wake(&server.socket("a"))?;
         let socket = server.socket("a").join(self.protocol.socket());
         let before_s = busy_seconds(server)?;
         let run = self.client(&socket, "evenkeel", depth, seconds)?;
         let busy_s = busy_seconds(server)? - before_s;
         let load_s = seconds + if self.protocol == Protocol::VfioUser { spdk::WARM_UP_S } else { 0 };
         Ok((run.iops, 100.0 * (1.0 - busy_s / load_s as f64).max(0.0)))
+    }
+
+    fn wake(&self, disk: &Path) -> Result<()> {
+        if self.drive == Drive::Malloc { wake(disk) } else { Ok(()) }
     }
 
     fn client(&self, socket: &Path, nqn: &str, depth: u32, seconds: u64) -> Result<Run> {
