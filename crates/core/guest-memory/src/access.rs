@@ -172,6 +172,13 @@ pub(crate) fn prefetch(at: *const u8) {
     unsafe { asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags)) }
 }
 
+/// As [`prefetch`], for a line that is to be written: no other core has it then.
+#[inline]
+pub(crate) fn prefetch_to_write(at: *const u8) {
+    // SAFETY: a hint; it accesses nothing as far as the program can tell. Processors without it do nothing.
+    unsafe { asm!("prefetchw byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags)) }
+}
+
 /// Copies `len` bytes: where the two overlap, what is copied is a mix.
 ///
 /// # Safety

@@ -123,6 +123,14 @@ impl MappedRange {
         }
     }
 
+    /// As [`MappedRange::prefetch`], for what is written soon.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: u64) {
+        if let Some(at) = self.aligned_mut::<u8>(offset) {
+            access::prefetch_to_write(at.as_ptr());
+        }
+    }
+
     /// Reads a 16-byte completion queue entry at `offset`, its second half (with the phase bit) first and
     /// with acquire ordering: `(low, high)`. `None`: outside, not aligned to 16 bytes, or lost.
     #[inline]

@@ -19,6 +19,11 @@ use crate::crash;
 use crate::dbbuf::{View, overlaps};
 use crate::dsm::RangeStream;
 
+/// How many entries the one that is asked for is after the one that is read: a line that another core wrote last takes
+/// longer to come than a command.
+const AHEAD: u16 = 8;
+const CACHE_LINE_BYTES: u64 = 64;
+
 /// The host wrote a value to a doorbell that its queue can't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidDoorbell;
@@ -189,6 +194,7 @@ impl Sq {
         if awake {
             view.follow(self.tail, self.at.entries);
         }
+        (0..AHEAD.min(self.waiting() as u16)).for_each(|ahead| self.ask_for(ahead));
         Ok(())
     }
 
@@ -216,11 +222,19 @@ impl Sq {
         let mut sqe = Sqe::zeroed();
         let ring = &self.view.as_ref()?.ring;
         ring.read_64(u64::from(self.head) * SQE_BYTES, bytemuck::must_cast_mut(&mut sqe))?;
-        if self.waiting() > 1 {
-            // The host's core has it. Only what is known to be written: that core would fetch it back otherwise.
-            ring.prefetch(u64::from(self.after(self.head)) * SQE_BYTES);
+        if self.waiting() > AHEAD.into() {
+            self.ask_for(AHEAD);
         }
         Some(sqe)
+    }
+
+    /// Asks the cache for the entry so many after the head, which the host's core has. Only for what is known to be
+    /// written: that core would fetch it back otherwise.
+    #[inline]
+    fn ask_for(&self, ahead: u16) {
+        let Some(view) = &self.view else { return };
+        let (at, entries) = (u64::from(self.head) + u64::from(ahead), u64::from(self.at.entries));
+        view.ring.prefetch(if at < entries { at } else { at - entries } * SQE_BYTES);
     }
 
     /// Consumes the entry at the head, and claims a place in the table for it: its identifier and number.
@@ -493,7 +507,12 @@ impl Cq {
         let high = entry.high | u64::from(self.phase) << 48;
         crash::point();
         // Fails only where the VMM mapped the ring at an odd address; its guest sees nothing then.
-        let _ = view.ring.publish_16(u64::from(self.tail) * CQE_BYTES, entry.low, high);
+        let at = u64::from(self.tail) * CQE_BYTES;
+        let _ = view.ring.publish_16(at, entry.low, high);
+        if at.is_multiple_of(CACHE_LINE_BYTES) {
+            // The host's core has the next line too, from the round before, and looks at this one now.
+            view.ring.prefetch_to_write(at + CACHE_LINE_BYTES);
+        }
         self.pass_tail();
         true
     }
