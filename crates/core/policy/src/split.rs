@@ -5,8 +5,8 @@
 //! quarter and a command more; the rest is parted by weight, and what nobody asked for too. So all parts together are
 //! what best effort may have, but for the interval in which somebody's demand changed.
 //!
-//! Where some of what a poller serves goes before all others', it says how much that is, and has that before anybody's
-//! weight counts.
+//! Where some of what a poller serves goes before all others', it says how much that is, and has as much at least,
+//! whatever its weight. A 64th is left to weights.
 //!
 //! Weight alone does not make equal shares: a poller's tenants may ask for other kinds of commands, or for less than
 //! their part. So pollers also tell how fast their virtual time goes on, and each corrects its weight until it goes
@@ -32,6 +32,8 @@ const GAIN: f64 = SMOOTHING / 4.0;
 const MOST_BIAS: f64 = 2.772_588_722_239_781;
 /// What is left of a correction after an interval in which nobody was held.
 const FORGETS: f64 = 0.95;
+/// All that is had at least, together.
+const MOST_FIRST: f64 = 1.0 - 1.0 / 64.0;
 /// A part that is smaller than that part of another one is another.
 const NEARLY: f64 = 0.95;
 /// Whose turn it is to have a command more comes round in that time.
@@ -50,7 +52,7 @@ pub struct Demand {
     pub pace: f64,
     /// A command, in parts of all that best effort may have; 0: none was seen.
     pub grain: f64,
-    /// What of it goes before all others', in parts of all that there is.
+    /// What it is to have at least, in parts of all that there is.
     pub first: f64,
     /// Reference commands that best effort may have for the sake of floors that are short here; infinite: any number.
     pub level: f64,
@@ -196,43 +198,48 @@ impl Split {
         }
     }
 
-    /// What goes first, and the rest by claims, but nobody more than it wants while others want more.
+    /// By claims, but nobody more than it wants while others want more, and nobody less than what goes first.
     fn share_out(&mut self, all: &[Demand]) {
         const OPEN: f64 = -1.0;
         let parts = &mut self.parts;
         parts.clear();
         parts.resize(all.len(), OPEN);
         let first = all.iter().map(|demand| demand.first).sum::<f64>();
-        let of_first = if first > 1.0 { 1.0 / first } else { 1.0 };
-        let mut left = (1.0 - first).max(0.0);
+        let of_first = (MOST_FIRST / first).min(1.0);
+        let least = |demand: &Demand| (demand.first * of_first).min(demand.wants());
+        let mut left = 1.0;
         loop {
-            let open = all.iter().zip(&*parts).filter(|(_, part)| **part == OPEN);
-            let claims = open.map(|(demand, _)| demand.claim).sum::<f64>();
+            let open = || all.iter().zip(&*parts).filter(|(_, part)| **part == OPEN).map(|(demand, _)| demand);
+            let claims = open().map(|demand| demand.claim).sum::<f64>();
             let by_claim = if claims > 0.0 { left / claims } else { 0.0 };
+            // Too much where what is had at least counts for more than what is not wanted: those are settled first.
+            let beyond = open().map(|demand| {
+                let by_claim = by_claim * demand.claim;
+                by_claim.clamp(least(demand), demand.wants()) - by_claim
+            });
+            let beyond = beyond.sum::<f64>();
             let mut taken = 0.0;
+            let mut is_settled = true;
             for (demand, part) in all.iter().zip(&mut *parts).filter(|(_, part)| **part == OPEN) {
-                let wants = (demand.wants() - demand.first).max(0.0);
-                if wants <= by_claim * demand.claim {
-                    *part = wants;
-                    taken += *part;
+                let by_claim = by_claim * demand.claim;
+                let at = by_claim.clamp(least(demand), demand.wants());
+                if beyond >= 0.0 && at > by_claim || beyond <= 0.0 && at <= by_claim && demand.wants() <= by_claim {
+                    (*part, is_settled) = (at, false);
+                    taken += at;
                 }
             }
-            left -= taken;
-            if taken == 0.0 {
+            left = (left - taken).max(0.0);
+            if is_settled {
                 for (demand, part) in all.iter().zip(&mut *parts).filter(|(_, part)| **part == OPEN) {
                     *part = by_claim * demand.claim;
-                    taken += *part;
+                    left -= *part;
                 }
-                left -= taken;
                 break;
             }
         }
         let claims = all.iter().map(|demand| demand.claim).sum::<f64>();
         if left > 0.0 && claims > 0.0 {
-            all.iter().zip(&mut *parts).for_each(|(demand, part)| *part += left * demand.claim / claims);
-        }
-        if first > 0.0 {
-            all.iter().zip(parts).for_each(|(demand, part)| *part += demand.first * of_first);
+            all.iter().zip(parts).for_each(|(demand, part)| *part += left * demand.claim / claims);
         }
     }
 }
@@ -357,12 +364,19 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_first_is_had_before_weights_count() {
+    fn what_goes_first_is_had_whatever_weights_say() {
+        let is = |all: &[Demand], expected: &[f64]| {
+            let got = parts(all);
+            assert!(got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 1e-9), "{got:?}");
+        };
         let held = |first: f64, claim: f64| Demand { first, ..demand(0.5, claim, true, 0.1) };
-        let got = parts(&[held(0.4, 1.0), held(0.0, 2.0)]);
-        assert!((got[0] - 0.6).abs() < 1e-9 && (got[1] - 0.4).abs() < 1e-9, "{got:?}");
-        let got = parts(&[held(1.0, 1.0), held(1.0, 1.0), held(0.0, 8.0)]);
-        assert_eq!(got, [0.5, 0.5, 0.0], "nothing is left for weights");
+        is(&[held(0.4, 1.0), held(0.0, 2.0)], &[0.4, 0.6]);
+        is(&[held(0.4, 1.0), held(0.0, 1.0)], &[0.5, 0.5]);
+        is(&[held(1.0, 1.0), held(1.0, 1.0), held(0.0, 8.0)], &[63.0 / 128.0, 63.0 / 128.0, 1.0 / 64.0]);
+        // What somebody does not want is for those who are above what they have at least.
+        is(&[held(0.5, 1.0), held(0.0, 1.0), demand(0.08, 2.0, false, 0.0)], &[0.5, 0.4, 0.1]);
+        let modest = Demand { first: 0.5, ..demand(0.16, 1.0, false, 0.0) };
+        is(&[modest, held(0.0, 1.0)], &[0.2, 0.8]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use common::{BEST_EFFORT, clean, reader, scenario};
 use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, Percentile, PolicyConfig, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
-use sim::{Change, ChangeKind, Report, Scenario};
+use sim::{Change, ChangeKind, Report, Scenario, Tenant};
 
 fn ours() -> PolicyConfig {
     PolicyConfig::Evenkeel(EvenkeelConfig::p5800x())
@@ -154,6 +154,20 @@ fn floors_are_shared_out_where_they_are_more_than_the_drive_has() {
     let part = first.iops / (first.iops + second.iops);
     assert!((0.45..0.55).contains(&part), "{part}");
     assert!(busy.iops + other.iops > 0.01 * (first.iops + second.iops), "{} {}", busy.iops, other.iops);
+}
+
+#[test]
+fn a_floor_beyond_what_a_poller_can_do_leaves_others_their_64th() {
+    let busy = Fio { jobs: 8, iodepth: 16, access: Access::random_4k(50) };
+    let busy = Tenant { workload: Workload::Fio(busy), ..reader(BEST_EFFORT, 8, 16) };
+    let mut tenants = vec![busy; 2];
+    tenants[1].terms.floor = Floor { ios_per_sec: 1_000_000, mbytes_per_sec: 0 };
+    let mut scenario = Scenario { policy: ours(), ..scenario(tenants) };
+    (scenario.warmup, scenario.duration) = (Nanos::from_millis(500), Nanos::from_millis(500));
+    scenario.starvation_limit = Nanos::from_millis(100);
+    let report = clean(&scenario);
+    let [other, floor] = [0, 1].map(|tenant| report.tenants[tenant].iops);
+    assert!(other > 0.014 * (other + floor) && floor > 500_000.0, "{other} {floor}");
 }
 
 #[test]

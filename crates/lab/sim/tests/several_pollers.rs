@@ -159,6 +159,25 @@ fn a_floor_is_kept_beside_other_pollers() {
 }
 
 #[test]
+fn a_floor_is_kept_by_who_is_alone_on_a_poller() {
+    // A quarter of what there is, by its weight, would be 200,000 and 400,000.
+    for (pollers, floor) in [(4, 300_000), (2, 450_000)] {
+        let mut tenants = vec![busy(4, 100); pollers];
+        tenants[0].terms.floor = Floor { ios_per_sec: floor, mbytes_per_sec: 0 };
+        let mut scenario = Scenario { policy: evenkeel(), ..scenario(tenants) };
+        scenario.best_effort_pollers = pollers as u16;
+        (scenario.warmup, scenario.duration) = (Nanos::from_millis(1_000), Nanos::from_millis(500));
+        scenario.starvation_limit = Nanos::from_millis(100);
+        let report = clean(&scenario);
+        let iops: Vec<f64> = report.tenants.iter().map(|tenant| tenant.iops).collect();
+        assert!(iops[0] > 0.98 * floor as f64, "{iops:?}");
+        // Others share what is left: it is no more than its floor to it.
+        let least = iops[1..].iter().copied().fold(f64::INFINITY, f64::min);
+        assert!(iops[0] < 1.05 * floor as f64 && jain(&iops[1..]) > 0.99 && least > 120_000.0, "{iops:?}");
+    }
+}
+
+#[test]
 fn what_a_poller_does_not_use_others_have_within_50_ms() {
     let ms = Nanos::from_millis;
     let phases = [Some(access(16, 50)), None].map(|access| Phase { lasts: ms(300), access }).to_vec();

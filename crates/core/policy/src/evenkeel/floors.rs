@@ -30,6 +30,8 @@ const MOST_SLOWED: f64 = 100.0;
 const RELEASE: f64 = 1.05;
 /// The most that is taken at once.
 const MOST_TAKEN: f64 = 0.5;
+/// A floor is taken for that many times what its tenant gets at most, at a time.
+const MOST_MORE: f64 = 2.0;
 /// Work that is left to others at least, in reference commands.
 const LEAST_LEFT: f64 = 1.0;
 /// Where a tenant gets less than that part of its floor for so many intervals although others have no more than that,
@@ -54,6 +56,7 @@ struct Kept {
     /// Since the last interval.
     commands: u64,
     bytes: u64,
+    work: u64,
     /// How long it had nothing, here or with the drive, and since when it has.
     rested: Nanos,
     resting: Option<Nanos>,
@@ -116,6 +119,11 @@ pub(super) struct Floors {
     slower: f64,
     /// At some moment since the last interval nobody waited who was behind.
     was_kept: bool,
+    /// What it is of the work that best-effort tenants did here in the last interval, that all floors here are, of those
+    /// who asked all along.
+    need: f64,
+    /// Work that best-effort tenants did since, in cost ticks.
+    work: u64,
     /// When the last interval ended; none did yet.
     since: Option<Nanos>,
 }
@@ -129,6 +137,8 @@ impl Floors {
             level: f64::INFINITY,
             slower: 1.0,
             was_kept: true,
+            need: 0.0,
+            work: 0,
             since: None,
         }
     }
@@ -225,13 +235,20 @@ impl Floors {
 
     /// A command ended. `rests`: it has no other, here or with the drive, from now on.
     #[inline]
-    pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, rests: Option<Nanos>) {
+    pub(super) fn completed(&mut self, tenant: u16, len_bytes: u64, cost: u32, rests: Option<Nanos>) {
         if self.has(tenant) {
             let kept = &mut self.of[usize::from(tenant)];
             kept.commands += 1;
             kept.bytes += len_bytes;
+            kept.work += u64::from(cost);
             kept.resting = kept.resting.or(rests);
         }
+    }
+
+    /// A best-effort tenant's work was done.
+    #[inline]
+    pub(super) fn worked(&mut self, cost: u32) {
+        self.work += u64::from(cost);
     }
 
     /// An interval ended, in which best-effort tenants had `units` of work with the drive at most. Where a tenant gets
@@ -239,12 +256,14 @@ impl Floors {
     /// may have as much less there.
     pub(super) fn learn(&mut self, now: Nanos, units: f64) {
         let since = self.since.replace(now).filter(|since| *since < now);
+        let all = std::mem::take(&mut self.work) as f64;
+        self.need = 0.0;
         if self.count == 0 {
             self.level = f64::INFINITY;
             return;
         }
         let Some(since) = since else {
-            self.of.iter_mut().for_each(|kept| (kept.commands, kept.bytes) = (0, 0));
+            self.of.iter_mut().for_each(|kept| (kept.commands, kept.bytes, kept.work) = (0, 0, 0));
             return;
         };
         let was_kept = std::mem::take(&mut self.was_kept);
@@ -253,6 +272,7 @@ impl Floors {
         let mut least: Option<f64> = None;
         for kept in self.of.iter_mut().filter(|kept| !kept.floor.is_empty()) {
             let (commands, bytes) = (std::mem::take(&mut kept.commands), std::mem::take(&mut kept.bytes));
+            let work = std::mem::take(&mut kept.work) as f64;
             let rested = std::mem::take(&mut kept.rested);
             let resting = kept.resting.as_mut().map(|from| now - std::mem::replace(from, now).max(since));
             let rested = (rested + resting.unwrap_or_default()).0 as f64 / 1e9;
@@ -270,6 +290,9 @@ impl Floors {
             // The first interval in which it asks did not begin with that.
             let got = kept.got.map_or(now.max(1.0), |got| got + (now - got) / AVERAGED);
             kept.got = Some(got);
+            if now > 0.0 && all > 0.0 {
+                self.need += work / all * (MARGIN / now).min(MOST_MORE);
+            }
             if kept.takes(got, self.level) {
                 least = Some(least.map_or(got, |least| least.min(got)));
             }
@@ -284,6 +307,11 @@ impl Floors {
     /// Nobody has one.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// What all floors here are, of the work that was done here in the last interval.
+    pub(super) fn need(&self) -> f64 {
+        self.need
     }
 
     /// Work that best-effort tenants may have with the drive, in reference commands.
@@ -425,7 +453,7 @@ mod tests {
     fn others_get_back_what_did_not_help() {
         let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
         let mut interval = |at: u64, commands: u64| {
-            (0..commands).for_each(|_| floors.completed(0, 512, None));
+            (0..commands).for_each(|_| floors.completed(0, 512, 16, None));
             floors.learn(Nanos(at * 10 * MS), floors.level().min(40.0));
             floors.level()
         };
@@ -443,7 +471,7 @@ mod tests {
     fn others_have_less_where_a_floor_is_short_and_all_where_nobody_asks() {
         let mut floors = floors(&[Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 }]);
         // What came before the first interval is over says nothing: nobody knows when it began.
-        floors.completed(0, 512, None);
+        floors.completed(0, 512, 16, None);
         floors.learn(Nanos(7_000 * MS), 40.0);
         assert_eq!((floors.level(), floors.got(0)), (f64::INFINITY, None));
         // 80 commands in each interval of 10 ms, after the last of which it has nothing for a while.
@@ -451,7 +479,7 @@ mod tests {
             let end = Nanos((700 + at) * 10 * MS);
             (0..80).for_each(|command| {
                 let rests = command == 79 && rest_ns > 0;
-                floors.completed(0, 512, rests.then_some(Nanos(end.0 - 3 * MS)));
+                floors.completed(0, 512, 16, rests.then_some(Nanos(end.0 - 3 * MS)));
             });
             floors.remove(0);
             floors.insert(0, true, Nanos(end.0 - 3 * MS + rest_ns));

@@ -136,6 +136,8 @@ const OFFERS: u32 = 2;
 /// What a turn there counts for a weight of 1, and for whom most of a weight is at other pollers.
 const TURN: f64 = 65_536.0;
 const LEAST_WEIGHT: f64 = 0.001;
+/// How fast what floors need is followed, from one interval to the next.
+const FOLLOWS: f64 = 0.25;
 /// What others may have at most, in multiples of what keeps the drive busy with short commands.
 const LENT: f64 = 4.0;
 
@@ -195,7 +197,7 @@ impl Order {
         if let Some(tenant) = self.floors.front(self.now)
             && self.work.in_flight() < self.most_for_floors
         {
-            return Some(tenant);
+            return Some(self.owed_beside_floors().unwrap_or(tenant));
         }
         if let Some((tenant, is_beside)) = self.due.take_if(|_| self.work.has_room(self.now))
             && self.others.waits(tenant)
@@ -207,12 +209,7 @@ impl Order {
         }
         let guaranteed = self.guaranteed.front();
         let is_behind = self.owed.is_behind();
-        if self.pacing.has_waiting()
-            && (is_behind || self.pacing.is_open(self.now))
-            && let Some(tenant) = self.pacing.admit()
-        {
-            self.others.insert(tenant);
-        }
+        self.admit_paced(is_behind);
         if self.others.is_empty() || guaranteed.is_some() && !is_behind {
             return guaranteed;
         }
@@ -226,6 +223,30 @@ impl Order {
             || is_behind && (owed.has_room() || work.has_room(*now))
             || guaranteed.is_none() && work.has_room(*now);
         if goes { Some(other) } else { guaranteed }
+    }
+
+    /// Who goes although somebody is behind a floor, which may be more than there is to have.
+    #[inline]
+    fn owed_beside_floors(&mut self) -> Option<u16> {
+        if !self.owed.is_behind() || !self.owed.has_room() {
+            return None;
+        }
+        self.admit_paced(true);
+        let other = self.other(true).filter(|other| !self.floors.has(*other))?;
+        self.goes_as = Sender::Unpromised;
+        Some(other)
+    }
+
+    /// Who waits for the pause between commands that are more than others may have comes back when it is over, or where
+    /// something is owed.
+    #[inline]
+    fn admit_paced(&mut self, is_behind: bool) {
+        if self.pacing.has_waiting()
+            && (is_behind || self.pacing.is_open(self.now))
+            && let Some(tenant) = self.pacing.admit()
+        {
+            self.others.insert(tenant);
+        }
     }
 
     /// Whose turn it is among those who were promised no latency.
@@ -376,6 +397,8 @@ pub struct Evenkeel {
     level: f64,
     /// How many pollers have best-effort tenants.
     pollers: f64,
+    /// What floors need here of what best effort may have.
+    first: f64,
 }
 
 impl Evenkeel {
@@ -393,8 +416,18 @@ impl Evenkeel {
         ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
         let (promises, found, split, part) = (Promises::new(), Found::new(), Split::new(), Part::WHOLE);
-        let mut policy =
-            Self { config, promises, found, flows, split, part, peak: Peak::NONE, level: f64::INFINITY, pollers: 1.0 };
+        let mut policy = Self {
+            config,
+            promises,
+            found,
+            flows,
+            split,
+            part,
+            peak: Peak::NONE,
+            level: f64::INFINITY,
+            pollers: 1.0,
+            first: 0.0,
+        };
         policy.allow(Nanos(0));
         Ok(policy)
     }
@@ -492,11 +525,14 @@ impl ByFlow for Evenkeel {
         let order = &mut self.flows.turns;
         order.count(tenant.0, kind_of(op, len_bytes), cost.into(), false);
         order.pacing.completed(tenant.0, cost, now);
+        if !order.is_guaranteed(tenant.0) {
+            order.floors.worked(cost);
+        }
         if self.flows.turns.floors.has(tenant.0) {
             let is_ready = self.flows.is_ready(tenant.0);
             let order = &mut self.flows.turns;
             let has_nothing = !is_ready && order.tenants[usize::from(tenant.0)].has_nothing_in_flight();
-            order.floors.completed(tenant.0, len_bytes, has_nothing.then_some(order.now));
+            order.floors.completed(tenant.0, len_bytes, cost, has_nothing.then_some(order.now));
         }
     }
 
@@ -514,13 +550,15 @@ impl ByFlow for Evenkeel {
         }
         let Peak { units, part: used, is_held, .. } = self.peak;
         (self.level, self.pollers) = (f64::INFINITY, 1.0);
+        // The part that it has does work in proportion, whose ever that is.
+        self.first += (self.part.size().min(used) * order.floors.need() - self.first) * FOLLOWS;
         // Where it has no best effort it is not to be told of parts either.
         self.part = Part::WHOLE;
         let weight = order.active_weight()?;
         let scale = order.weight_unit;
         let (claim, pace) = self.split.tell(Seen { weight, is_held, clock: order.others.clock(), scale });
         let (grain, level) = (order.work.grain(), order.floors.level());
-        Some(Demand { used, claim, is_held, pace, grain, first: 0.0, level, units })
+        Some(Demand { used, claim, is_held, pace, grain, first: self.first, level, units })
     }
 
     fn hear_demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
