@@ -64,7 +64,7 @@ fn run(scenario: &Scenario, report: &Report) -> String {
         heading.insert(FLOOR_COLUMN, "of floor");
         for (cells, (row, tenant)) in rows.iter_mut().zip(each()) {
             let part = floor(tenant, report).and_then(|floor| part_of(&floor, row, report.duration_ns));
-            cells.insert(FLOOR_COLUMN, part.map_or("-".into(), |part| format!("{:.0} %", part * 100.0)));
+            cells.insert(FLOOR_COLUMN, part.map_or("-".into(), of_floor));
         }
     }
     text += &layout(&heading, &rows);
@@ -124,6 +124,11 @@ fn names_percentile(runs: &[Report]) -> bool {
 
 fn at_promise(took_ns: Option<u64>) -> String {
     took_ns.map_or("-".into(), |ns| micros(ns as f64 / 1e3))
+}
+
+/// A part of a floor. How many times a tiny one was met says nothing.
+fn of_floor(part: f64) -> String {
+    if part > 10.0 { ">1000 %".into() } else { format!("{:.0} %", part * 100.0) }
 }
 
 /// Where "at promise" stands: after the percentiles.
@@ -292,6 +297,7 @@ mod tests {
         );
         let both = Floor { mbytes_per_sec: 50, ..ios };
         assert_eq!(part(10_240.0, 4.0, both), Some(80.0));
+        assert_eq!([0.8, 10.0, 142_460.0].map(of_floor), ["80 %", "1000 %", ">1000 %"]);
     }
 
     #[test]
