@@ -40,7 +40,7 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A time with its unit: nanoseconds where microseconds would show none of it, a larger unit from a tenth of a second on.
+/// A time with its unit: nanoseconds where microseconds would show none of it, larger units from 100 ms on.
 pub fn span(us: f64) -> String {
     match us {
         _ if us < 1.0 => format!("{:.0} ns", us * 1e3),

@@ -45,8 +45,8 @@ pub struct TenantForecast {
     /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under
     /// `lpns`); beside urgent tenants; where garbage is collected.
     pub bound: Option<Nanos>,
-    /// What as many of its commands as it was promised, 99 of 100 without a promise, take one at a time with nobody else
-    /// on the drive, rounded up to what people read: no target below it can be kept.
+    /// What as many of its commands as it was promised, 99 of 100 without a promise, take one at a time with nobody
+    /// else on the drive, rounded up to what people read: no target below it can be kept.
     pub alone: Nanos,
     /// The same of 99 of 100, whatever it was promised.
     pub alone_p99: Nanos,
