@@ -222,7 +222,7 @@ struct Terms {
     latency_target: Option<String>,
 
     /// The percentage of its commands that this is for, 50 to 99.9 [default: 99]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     latency_percentile: Option<f64>,
 
     /// What a best-effort disk gets at least while it asks for it, under evenkeel: commands per second, such as 20k
@@ -333,6 +333,12 @@ struct FrontEnd {
     /// 0600, 0660 or 0666
     #[arg(long, value_name = "MODE")]
     socket_mode: Option<String>,
+}
+
+/// Refused here: what is no number would not get into JSON, and so the daemon would not see it.
+fn percentile(text: &str) -> Result<f64, String> {
+    let found = text.parse().ok().filter(|percent| (50.0..=99.9).contains(percent));
+    found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
 }
 
 impl Terms {
@@ -567,4 +573,17 @@ pub(crate) fn print(daemon: &Daemon, value: &impl Serialize, table: impl FnOnce(
         write!(out, "{}", table())?;
     }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_number_of_its_range() {
+        assert_eq!(["50", "99.9"].map(percentile), [Ok(50.0), Ok(99.9)]);
+        for text in ["nan", "inf", "-inf", "49.9", "99.91", "most"] {
+            assert_eq!(percentile(text), Err("expected a number from 50 to 99.9".into()), "{text}");
+        }
+    }
 }

@@ -40,9 +40,14 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// A time with its unit: nanoseconds where microseconds would show none of it.
+/// A time with its unit: nanoseconds where microseconds would show none of it, larger units from 100 ms on.
 pub fn span(us: f64) -> String {
-    if us < 1.0 { format!("{:.0} ns", us * 1e3) } else { format!("{} µs", micros(us)) }
+    match us {
+        _ if us < 1.0 => format!("{:.0} ns", us * 1e3),
+        _ if us < 100_000.0 => format!("{} µs", micros(us)),
+        _ if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
+        _ => format!("{:.1} s", us / 1e6),
+    }
 }
 
 /// A count with a unit prefix.
@@ -202,6 +207,12 @@ fn grounds(bound: &BoundRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_has_the_unit_that_fits() {
+        let spans = [0.25, 60.0, 82_900.0, 250_000.0, 1e6].map(span);
+        assert_eq!(spans, ["250 ns", "60.0 µs", "82900 µs", "250 ms", "1.0 s"]);
+    }
 
     #[test]
     fn columns_line_up() {

@@ -119,9 +119,18 @@ fn can_take_over(program: Option<&Path>, running: &Live) -> Result<()> {
 fn takes_configuration(path: &Path) -> Result<()> {
     let own = std::env::current_exe().context("which program this is")?;
     let checked = Command::new(own).arg("check").arg(path).output().context("can't check the configuration")?;
-    let why = String::from_utf8_lossy(&checked.stderr);
-    ensure!(checked.status.success(), "nothing was changed: the configuration is refused: {}", why.trim());
+    ensure!(checked.status.success(), "{}", refused(&String::from_utf8_lossy(&checked.stderr)));
     Ok(())
+}
+
+/// `told`: by this program, which names itself first.
+fn refused(told: &str) -> String {
+    let told = told.trim();
+    let why = told.strip_prefix("evenkeel: ").unwrap_or(told);
+    format!(
+        "nothing was changed: the configuration is refused: {why}\n\
+         if the unit starts the daemon with another file, name that one with --config"
+    )
 }
 
 fn restart(command: &str) -> Result<()> {
@@ -147,5 +156,17 @@ fn wait_for_next(rest: &Rest, before: &Live, clients: &[String]) -> Result<Live>
             Err(_) if Instant::now() < deadline => sleep(LOOK),
             looked => return looked.context("the daemon was restarted; see `journalctl -u evenkeeld`"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_configuration_is_told_once_and_how_to_name_another() {
+        let told = refused("evenkeel: /etc/evenkeel/config.toml: can't be read\n");
+        assert_eq!(told.matches("evenkeel: ").count(), 0, "{told}");
+        assert!(told.contains("refused: /etc/evenkeel/config.toml") && told.contains("--config"), "{told}");
     }
 }

@@ -42,6 +42,7 @@ pub fn forecast(iops: f64, p99_us: u64) -> TenantForecast {
         tail: Tail::fixed(Nanos::from_micros(p99_us)),
         bound: None,
         alone: Nanos::from_micros(10),
+        alone_p99: Nanos::from_micros(10),
         lowest: Nanos::from_micros(10),
         limited_by: LimitedBy::Drive,
     }

@@ -45,9 +45,11 @@ pub struct TenantForecast {
     /// and who has limits; beside open loads or closed ones that nothing limits (`passthrough`, best effort under
     /// `lpns`); beside urgent tenants; where garbage is collected.
     pub bound: Option<Nanos>,
-    /// What 99 of 100 of its commands take one at a time with nobody else on the drive, rounded up to what people read:
-    /// no target below it can be kept.
+    /// What as many of its commands as it was promised, 99 of 100 without a promise, take one at a time with nobody
+    /// else on the drive, rounded up to what people read: no target below it can be kept.
     pub alone: Nanos,
+    /// The same of 99 of 100, whatever it was promised.
+    pub alone_p99: Nanos,
     /// Of a tenant with a target below that: what its own load takes with nobody else on the drive, so the lowest
     /// target that it can have. Otherwise as `alone`.
     pub lowest: Nanos,
@@ -116,7 +118,7 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     let bounds = bounds_ns(site, policy, tenants);
     let forecast = |(at, tenant): (usize, &Tenant)| {
         let means = model.means(at);
-        let (alone, lowest) = alone(site, tenant);
+        let (alone, alone_p99, lowest) = alone(site, tenant);
         let tail = model.tail(at);
         let iops = tenant.most_iops().map_or(means.iops, |most| means.iops.min(most));
         TenantForecast {
@@ -127,6 +129,7 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
             tail,
             bound: bounds[at].map(|ns| Nanos(ns.ceil() as u64)),
             alone,
+            alone_p99,
             lowest,
             limited_by: model.limited_by(at),
         }
@@ -138,27 +141,29 @@ pub fn predict(site: &Site, policy: &PolicyConfig, tenants: &[Tenant]) -> Result
     })
 }
 
-/// What 99 of 100 of a tenant's commands take with nobody else on the drive, and what limits it then: the drive's part,
-/// without waits for its own limits.
-fn by_itself(site: &Site, tenant: &Tenant) -> (Nanos, LimitedBy) {
+/// How long a tenant's commands take with nobody else on the drive, and what limits it then: the drive's part, without
+/// waits for its own limits.
+fn by_itself(site: &Site, tenant: &Tenant) -> (Tail, LimitedBy) {
     let tenant = Tenant { limits: Limits::default(), ..tenant.clone() };
     let mut model = Model::new(site, &PolicyConfig::Passthrough, std::slice::from_ref(&tenant));
     model.solve();
-    (rounded_up(model.tail(0).percentile_ns(0.01).max(model.means(0).mean_ns)), model.limited_by(0))
+    (model.tail(0), model.limited_by(0))
 }
 
-/// See [`TenantForecast::alone`] and [`TenantForecast::lowest`].
-fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos) {
-    let (alone, _) = by_itself(site, &Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() });
+/// See [`TenantForecast::alone`], [`TenantForecast::alone_p99`] and [`TenantForecast::lowest`].
+fn alone(site: &Site, tenant: &Tenant) -> (Nanos, Nanos, Nanos) {
+    let at = |tail: &Tail, percentile: Percentile| rounded_up(tail.percentile_ns(percentile.late()));
+    let (tail, _) = by_itself(site, &Tenant { load: Load::Closed { depth: 1 }, ..tenant.clone() });
+    let (alone, alone_p99) = (at(&tail, tenant.percentile()), at(&tail, Percentile::P99));
     if tenant.target().is_none_or(|target| target >= alone) {
-        return (alone, alone);
+        return (alone, alone_p99, alone);
     }
     match by_itself(site, tenant) {
         // More than the drive can do: what waits would say nothing of the drive.
         (_, limited_by) if matches!(tenant.load, Load::Open { .. }) && limited_by != LimitedBy::Demand => {
-            (alone, alone)
+            (alone, alone_p99, alone)
         }
-        (own, _) => (alone, own.max(alone)),
+        (own, _) => (alone, alone_p99, at(&own, tenant.percentile()).max(alone)),
     }
 }
 
@@ -203,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::fake::{best_effort, guaranteed, site};
-    use crate::{Host, Size};
+    use crate::{Host, Size, Verdict};
 
     fn close(value: f64, expected: f64, part: f64) -> bool {
         (value / expected - 1.0).abs() < part
@@ -217,6 +222,26 @@ mod tests {
         assert_eq!((only.mean, only.alone), (Nanos(7_440), Nanos(7_500)));
         assert!(close(only.iops, 1e9 / 7_440.0, 1e-3));
         assert!(only.bound.is_some_and(|bound| bound >= Nanos(7_440) && bound < Nanos(20_000)), "{:?}", only.bound);
+    }
+
+    #[test]
+    fn what_a_tenant_takes_alone_is_of_as_many_commands_as_it_was_promised() {
+        let of = |percent| {
+            let class = Class::Guaranteed {
+                latency_target: Some(Nanos::from_micros(40)),
+                percentile: Percentile::new(percent).unwrap(),
+            };
+            // Writes are short, the tenth that reads is long.
+            let tenant = Tenant { class, read_share: 0.1, ..best_effort("a", 1) };
+            let site = Site { profile: ssd_model::Profile::pm1735(), host: Host::default() };
+            let only = predict(&site, &PolicyConfig::Passthrough, &[tenant]).unwrap().tenants.remove(0);
+            let verdict = Verdict::of((Nanos::from_micros(40), Percentile::new(percent).unwrap()), &only);
+            (only.alone, only.alone_p99, verdict)
+        };
+        let (most, all) = (of(80.0), of(99.0));
+        assert!(most.0 < Nanos::from_micros(40) && most.1 == all.1 && most.2.is_kept(), "{most:?}");
+        assert!(all.0 == all.1 && matches!(all.2, Verdict::Impossible { .. }), "{all:?}");
+        assert!(of(99.9).0 > all.0, "{all:?}");
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Foresight {
                 iops: own.iops,
                 mean_us: own.mean.as_micros_f64(),
                 p99_us: own.p99.as_micros_f64(),
-                alone_us: own.alone.as_micros_f64(),
+                alone_us: own.alone_p99.as_micros_f64(),
                 demand: demand.to_owned(),
             });
         }

@@ -102,7 +102,8 @@ pub struct ForecastRow {
     pub p99_us: f64,
     /// No command takes longer; none where nothing can be promised.
     pub bound_us: Option<f64>,
-    /// 99 of 100 of its commands take no longer one at a time on the idle drive: no target below it is possible.
+    /// As many of its commands as it was promised, 99 of 100 without a promise, take no longer one at a time on the
+    /// idle drive: no target below it is possible.
     pub alone_us: f64,
     /// demand, share, throttle, limits, poller, guest or drive.
     pub limited_by: &'static str,

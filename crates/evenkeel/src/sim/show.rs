@@ -5,7 +5,7 @@ use policy::Floor;
 use scenario::{Scenario, ScenarioTenant};
 
 use super::Outcome;
-use crate::table::{self, count, layout, micros, span};
+use crate::table::{self, count, layout, micros, of_commands, span};
 
 /// Everything.
 pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
@@ -19,8 +19,12 @@ pub fn text(scenario: &Scenario, outcome: &Outcome<'_>) -> String {
         text += "\n";
     }
     text += "latencies in µs as the guest's application sees them; late: I/Os over the promise; bound: what the policy\n\
-             vouches for, with the drive; over: I/Os that took longer; kept: p99 within\n\
-             the promise, no I/O failed";
+             vouches for, with the drive; over: I/Os that took longer; kept: as many I/Os within the promise as it is\n\
+             for, 99 % where it says no other percentage, and no I/O failed";
+    if names_percentile(outcome.runs) {
+        text += "; at promise: what so many of them took\n\
+                 at most";
+    }
     if scenario.tenants.iter().any(|tenant| !tenant.terms.floor.is_empty()) {
         text += "; of floor: the part of its floor that a tenant got, - where\n\
                  it did not ask for all of it; kept from 98 % on";
@@ -50,11 +54,17 @@ fn run(scenario: &Scenario, report: &Report) -> String {
     ];
     let each = || report.tenants.iter().zip(&scenario.tenants);
     let mut rows: Vec<Vec<String>> = each().map(|(row, tenant)| cells(row, promise(tenant, report))).collect();
+    if names_percentile(std::slice::from_ref(report)) {
+        heading.insert(AT_PROMISE_COLUMN, "at promise");
+        for (cells, row) in rows.iter_mut().zip(&report.tenants) {
+            cells.insert(AT_PROMISE_COLUMN, at_promise(row.at_percentile_ns));
+        }
+    }
     if each().any(|(_, tenant)| floor(tenant, report).is_some()) {
         heading.insert(FLOOR_COLUMN, "of floor");
         for (cells, (row, tenant)) in rows.iter_mut().zip(each()) {
             let part = floor(tenant, report).and_then(|floor| part_of(&floor, row, report.duration_ns));
-            cells.insert(FLOOR_COLUMN, part.map_or("-".into(), |part| format!("{:.0} %", part * 100.0)));
+            cells.insert(FLOOR_COLUMN, part.map_or("-".into(), of_floor));
         }
     }
     text += &layout(&heading, &rows);
@@ -106,6 +116,23 @@ fn cells(row: &TenantReport, promise: String) -> Vec<String> {
     ]
 }
 
+/// Whether a promise is for other than 99 of 100 I/Os: no other column may show what it is judged by.
+fn names_percentile(runs: &[Report]) -> bool {
+    let percentile = |row: &TenantReport| row.latency_percentile.is_some_and(|percent| percent != 99.0);
+    runs.iter().flat_map(|report| &report.tenants).any(percentile)
+}
+
+fn at_promise(took_ns: Option<u64>) -> String {
+    took_ns.map_or("-".into(), |ns| micros(ns as f64 / 1e3))
+}
+
+/// A part of a floor. How many times a tiny one was met says nothing.
+fn of_floor(part: f64) -> String {
+    if part > 10.0 { ">1000 %".into() } else { format!("{:.0} %", part * 100.0) }
+}
+
+/// Where "at promise" stands: after the percentiles.
+const AT_PROMISE_COLUMN: usize = 10;
 /// Where "of floor" stands: after the throughput.
 const FLOOR_COLUMN: usize = 4;
 /// Who got that part of its floor got it.
@@ -130,7 +157,9 @@ fn part_of(floor: &Floor, row: &TenantReport, duration_ns: u64) -> Option<f64> {
 /// A tenant's promise, or what it has instead under the policy of a report.
 fn promise(tenant: &ScenarioTenant, report: &Report) -> String {
     let priority = matches!(report.policy.as_str(), "wrr" | "drr").then(|| tenant.terms.priority.name());
-    let target = tenant.terms.class.latency_target().map(|target| format!("≤ {}", span(target.as_micros_f64())));
+    let target = tenant.terms.class.promise().map(|(target, percentile)| {
+        format!("≤ {}{}", span(target.as_micros_f64()), of_commands(Some(percentile.percent())))
+    });
     let least = floor(tenant, report).map(|floor| format!("≥ {floor}"));
     match (target.or(least), priority) {
         (Some(promise), None) => promise,
@@ -169,8 +198,8 @@ fn exceeded(report: &Report) -> String {
 
 /// The policies side by side.
 fn comparison(scenario: &Scenario, runs: &[Report]) -> String {
-    let heading =
-        ["policy", "worst p99 of a promise", "kept", "others MB/s", "all IOPS", "fairness", "largest slowdown"];
+    let worst = if names_percentile(runs) { "worst at promise" } else { "worst p99 of a promise" };
+    let heading = ["policy", worst, "kept", "others MB/s", "all IOPS", "fairness", "largest slowdown"];
     let rows: Vec<Vec<String>> = runs.iter().map(|report| compare(scenario, report)).collect();
     table::layout(&heading, &rows)
 }
@@ -178,12 +207,11 @@ fn comparison(scenario: &Scenario, runs: &[Report]) -> String {
 fn compare(scenario: &Scenario, report: &Report) -> Vec<String> {
     let (promised, others): (Vec<_>, Vec<_>) =
         report.tenants.iter().zip(&scenario.tenants).partition(|(_, tenant)| tenant.terms.class.is_guaranteed());
-    let p99 = promised.iter().filter(|(row, _)| row.latency.count > 0).map(|(row, _)| row.latency.p99_ns).max();
     let mb_s = || others.iter().map(|(row, _)| row.bandwidth_bytes_s).sum::<f64>() / 1e6;
     let number = |value: Option<f64>, digits| value.map_or("-".into(), |value| format!("{value:.digits$}"));
     vec![
         report.policy.clone(),
-        p99.map_or("-".into(), |ns| micros(ns as f64 / 1e3)),
+        at_promise(promised.iter().filter_map(|(row, _)| row.at_percentile_ns).max()),
         with_floors(kept(promised.iter().map(|(row, _)| *row)), others.iter(), report).into(),
         number((!others.is_empty()).then(mb_s), 1),
         count(report.total_iops()),
@@ -192,15 +220,14 @@ fn compare(scenario: &Scenario, report: &Report) -> Vec<String> {
     ]
 }
 
-/// Whether all promises were kept: a failed I/O breaks one, and none can be judged without I/O.
+/// Whether all promises were kept; none can be judged without I/O.
 fn kept<'a>(promised: impl Iterator<Item = &'a TenantReport>) -> &'static str {
     let mut verdict = None;
     for row in promised {
-        let late = row.target_ns.is_some_and(|target| row.latency.count > 0 && row.latency.p99_ns > target);
-        if row.errors > 0 || late {
+        if row.kept == Some(false) {
             return "NO";
         }
-        verdict = Some(verdict.unwrap_or(true) && row.latency.count > 0);
+        verdict = Some(verdict.unwrap_or(true) && row.kept.is_some());
     }
     if verdict == Some(true) { "yes" } else { "-" }
 }
@@ -227,18 +254,21 @@ mod tests {
 
     use super::*;
 
-    fn row(count: u64, p99_ns: u64, errors: u64) -> TenantReport {
+    fn row(kept: Option<bool>) -> TenantReport {
         TenantReport {
             name: "db".into(),
             iops: 0.0,
             bandwidth_bytes_s: 0.0,
             reads: Moments::default(),
             writes: Moments::default(),
-            errors,
-            latency: Latencies { count, p99_ns, ..Latencies::default() },
+            errors: 0,
+            latency: Latencies { count: 9, ..Latencies::default() },
             windows: Vec::new(),
             operations: std::collections::BTreeMap::new(),
             target_ns: Some(50_000),
+            latency_percentile: Some(99.0),
+            at_percentile_ns: None,
+            kept,
             over_target: 0,
             bound: None,
             over_bound: 0,
@@ -247,18 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_only_if_io_was_done_in_time_and_without_errors() {
-        let kept = |rows: &[TenantReport]| kept(rows.iter());
-        assert_eq!((kept(&[row(9, 50_000, 0)]), kept(&[row(9, 50_001, 0)])), ("yes", "NO"));
-        assert_eq!((kept(&[row(9, 1, 1)]), kept(&[row(0, 0, 3)])), ("NO", "NO"));
-        assert_eq!((kept(&[row(9, 1, 0), row(0, 0, 0)]), kept(&[])), ("-", "-"));
+    fn promises_are_kept_only_if_each_of_them_is() {
+        let kept = |each: &[Option<bool>]| kept(each.iter().map(|kept| row(*kept)).collect::<Vec<_>>().iter());
+        assert_eq!((kept(&[Some(true); 2]), kept(&[Some(true), None]), kept(&[])), ("yes", "-", "-"));
+        assert_eq!((kept(&[Some(true), Some(false)]), kept(&[None, Some(false)])), ("NO", "NO"));
     }
 
     #[test]
     fn a_floor_is_judged_where_it_was_asked_for() {
         let part = |iops: f64, outstanding: f64, floor: Floor| {
             let latency = Latencies { count: iops as u64, mean_ns: outstanding * 1e9 / iops, ..Latencies::default() };
-            let got = TenantReport { iops, bandwidth_bytes_s: iops * 4096.0, latency, ..row(9, 1, 0) };
+            let got = TenantReport { iops, bandwidth_bytes_s: iops * 4096.0, latency, ..row(None) };
             part_of(&floor, &got, 1_000_000_000).map(|part| (part * 100.0).round())
         };
         let ios = Floor { ios_per_sec: 10_000, mbytes_per_sec: 0 };
@@ -268,13 +297,14 @@ mod tests {
         );
         let both = Floor { mbytes_per_sec: 50, ..ios };
         assert_eq!(part(10_240.0, 4.0, both), Some(80.0));
+        assert_eq!([0.8, 10.0, 142_460.0].map(of_floor), ["80 %", "1000 %", ">1000 %"]);
     }
 
     #[test]
     fn a_bound_that_nobody_vouches_for_is_not_shown() {
         let shown = |corrected_ns, vouched_ns, over_bound| {
             let bound = Some(BoundReport { published_ns: Some(9_000), corrected_ns, vouched_ns });
-            let row = TenantReport { bound, over_bound, ..row(9, 1, 0) };
+            let row = TenantReport { bound, over_bound, ..row(None) };
             cells(&row, String::new())[11..13].to_vec()
         };
         assert_eq!(shown(None, None, 0), ["-", "-"]);

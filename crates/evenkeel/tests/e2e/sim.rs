@@ -89,6 +89,35 @@ fn people_get_tables() {
     }
 }
 
+/// A promise that 99 of 100 I/Os meet beside what nothing holds back, and 999 of 1000 don't.
+const FOR_MORE: &str = "policies = [\"passthrough\", \"drr\"]\n[drive]\nprofile = \"p5800x\"\nsize = \"32GB\"\n[run]\n\
+                        warmup = \"20ms\"\nduration = \"100ms\"\n[[tenant]]\nname = \"db\"\nclass = \"guaranteed\"\n\
+                        latency_target = \"70us\"\nlatency_percentile = 99.9\nsize = \"1GiB\"\n[tenant.workload]\n\
+                        kind = \"fio\"\nrw = \"randread\"\niodepth = 1\n[[tenant]]\nname = \"noisy\"\nvcpus = 4\n\
+                        size = \"1GiB\"\n[tenant.workload]\nkind = \"fio\"\nrw = \"randrw\"\niodepth = 64\nnumjobs = 4\n";
+
+#[test]
+fn a_promise_is_judged_at_its_own_percentile() {
+    let home = Home::new();
+    let scenario =
+        |percentile| home.write_config("more.toml", &FOR_MORE.replace("latency_percentile = 99.9\n", percentile));
+    let judged = |percentile| {
+        let outcome = simulate(&scenario(percentile), &[]);
+        let db = &outcome["runs"][0]["tenants"][0];
+        let figures = ["latency_percentile", "at_percentile_ns", "kept"].map(|key| db[key].clone());
+        (figures, ["p99_ns", "p999_ns"].map(|key| db["latency"][key].clone()))
+    };
+    let ([percent, took, kept], [p99, _]) = judged("");
+    assert_eq!((percent, took, kept), (99.0.into(), p99, true.into()));
+    let ([percent, took, kept], [_, p999]) = judged("latency_percentile = 99.9\n");
+    assert_eq!((percent, took, kept), (99.9.into(), p999, false.into()));
+    let output = run(&["sim", scenario("latency_percentile = 99.9\n").to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let compared = text.lines().find(|line| line.starts_with("passthrough  ")).unwrap_or_default();
+    assert!(text.contains("≤ 70.0 µs for 99.9 %") && compared.contains("  NO  "), "{text}");
+    assert!(text.contains("worst at promise") && !text.contains("worst p99"), "{text}");
+}
+
 const TRACE: &str = "[drive]\nprofile = \"p5800x\"\n[policy]\nname = \"lpns\"\n[run]\nwarmup = \"1ms\"\nduration = \"50ms\"\n\
                      [[tenant]]\nname = \"vm\"\nclass = \"guaranteed\"\nlatency_target = \"50us\"\nsize = \"1GiB\"\n\
                      [tenant.workload]\nkind = \"trace\"\npath = \"vm.csv\"\nformat = \"msr\"\n\

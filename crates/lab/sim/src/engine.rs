@@ -471,30 +471,35 @@ impl<'a, P: Policy> Engine<'a, P> {
     fn report(&mut self) -> Report {
         let scenario = self.scenario;
         let seconds = scenario.duration.0 as f64 / 1e9;
-        let tenants =
-            scenario.tenants.iter().zip(&mut self.guests).zip(&self.probes).map(|((tenant, guest), probe)| {
-                // Who still waits at the end is late too.
-                let overdue = guest.port.borrow().overdue(guest.target_ns, self.now_ns);
-                let tally = &guest.tally;
-                let latency = tally.latencies.finish();
-                let operations = tally.operations.iter().map(|(kind, seen)| ((*kind).to_owned(), seen.finish()));
-                TenantReport {
-                    name: tenant.name.clone(),
-                    iops: latency.count as f64 / seconds,
-                    bandwidth_bytes_s: tally.bytes as f64 / seconds,
-                    reads: tally.reads.moments(),
-                    writes: tally.writes.moments(),
-                    errors: tally.errors,
-                    latency,
-                    windows: tally.windows(scenario.warmup + scenario.duration),
-                    operations: operations.collect(),
-                    target_ns: (guest.target_ns != u64::MAX).then_some(guest.target_ns),
-                    over_target: tally.late + overdue,
-                    bound: probe.bound().map(Into::into),
-                    over_bound: tally.over_bound,
-                    slowdown: None,
-                }
-            });
+        let guests = self.guests.iter_mut().zip(&self.probes).zip(&self.terms);
+        let tenants = scenario.tenants.iter().zip(guests).map(|(tenant, ((guest, probe), terms))| {
+            // Who still waits at the end is late too.
+            let overdue = guest.port.borrow().overdue(guest.target_ns, self.now_ns);
+            let tally = &guest.tally;
+            let latency = tally.latencies.finish();
+            let operations = tally.operations.iter().map(|(kind, seen)| ((*kind).to_owned(), seen.finish()));
+            let promise = terms.class.promise();
+            let judged = promise.and_then(|promise| tally.judge(promise));
+            TenantReport {
+                name: tenant.name.clone(),
+                iops: latency.count as f64 / seconds,
+                bandwidth_bytes_s: tally.bytes as f64 / seconds,
+                reads: tally.reads.moments(),
+                writes: tally.writes.moments(),
+                errors: tally.errors,
+                latency,
+                windows: tally.windows(scenario.warmup + scenario.duration),
+                operations: operations.collect(),
+                target_ns: promise.map(|(target, _)| target.0),
+                latency_percentile: promise.map(|(_, percentile)| percentile.percent()),
+                at_percentile_ns: judged.map(|(took_ns, _)| took_ns),
+                kept: judged.map(|(_, kept)| kept),
+                over_target: tally.late + overdue,
+                bound: probe.bound().map(Into::into),
+                over_bound: tally.over_bound,
+                slowdown: None,
+            }
+        });
         let elapsed_ns = (scenario.warmup + scenario.duration).0 as f64;
         Report {
             policy: scenario.policy.name().to_owned(),

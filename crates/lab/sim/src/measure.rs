@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use io_model::{Nanos, Op};
+use policy::Percentile;
 use poller::Histogram;
 use serde::Serialize;
 
@@ -104,12 +105,18 @@ impl Collector {
         self.max_ns = self.max_ns.max(latency.0);
     }
 
+    /// What a part of them, 0 to 1, does not exceed.
+    pub(crate) fn at(&self, quantile: f64) -> u64 {
+        let [value_ns] = self.histogram.values_at([quantile]);
+        value_ns.min(self.max_ns)
+    }
+
     pub(crate) fn finish(&self) -> Latencies {
         let Moments { count, mean_ns, stddev_ns } = self.sums.moments();
         if count == 0 {
             return Latencies::default();
         }
-        let at = self.histogram.values_at([0.5, 0.95, 0.99, 0.999, 0.9999]).map(|value_ns| value_ns.min(self.max_ns));
+        let at = [0.5, 0.95, 0.99, 0.999, 0.9999].map(|quantile| self.at(quantile));
         Latencies {
             count,
             mean_ns,
@@ -146,6 +153,13 @@ impl Tally {
     /// What ends from `from` on is also counted for every window of this length, if it is not 0.
     pub(crate) fn with_windows(window: Nanos, from: Nanos) -> Self {
         Self { window_ns: window.0, first_window: from.0.checked_div(window.0).unwrap_or(0), ..Self::default() }
+    }
+
+    /// What as many I/Os as were promised did not exceed, and whether the promise was kept: a failed I/O breaks it.
+    /// `None` without I/O.
+    pub(crate) fn judge(&self, (target, percentile): (Nanos, Percentile)) -> Option<(u64, bool)> {
+        let took_ns = (self.latencies.sums.count > 0).then(|| self.latencies.at(percentile.quantile()))?;
+        Some((took_ns, took_ns <= target.0 && self.errors == 0))
     }
 
     pub(crate) fn io(&mut self, shape: &Shape, latency: Nanos, target_ns: u64, failed: bool, now_ns: u64) {
@@ -207,6 +221,23 @@ mod tests {
         assert_eq!((seen.count, seen.mean_ns, seen.p50_ns, seen.p99_ns, seen.max_ns), (50, 25.5, 25, 50, 50));
         assert!((seen.stddev_ns - 14.430_8).abs() < 1e-3);
         assert_eq!(Collector::default().finish(), Latencies::default());
+    }
+
+    #[test]
+    fn a_promise_is_judged_at_its_own_percentile_and_a_failed_io_breaks_it() {
+        let shape = Shape { op: Op::Read, offset_bytes: 0, len_bytes: 4096 };
+        let mut tally = Tally::default();
+        let promise = |percent| (Nanos(30), Percentile::new(percent).unwrap());
+        assert_eq!(tally.judge(promise(99.0)), None);
+        for at in 0..1_000 {
+            tally.io(&shape, Nanos(if at < 995 { 20 } else { 40 }), 30, false, 0);
+        }
+        assert_eq!(
+            [99.0, 99.5, 99.9].map(|percent| tally.judge(promise(percent))),
+            [Some((20, true)), Some((20, true)), Some((40, false))]
+        );
+        tally.io(&shape, Nanos(20), 30, true, 0);
+        assert_eq!(tally.judge(promise(99.0)), Some((20, false)));
     }
 
     #[test]

@@ -55,6 +55,12 @@ pub struct TenantReport {
     pub operations: BTreeMap<String, Latencies>,
     /// Target of a guaranteed tenant.
     pub target_ns: Option<u64>,
+    /// The percentage of its I/Os that the target is for.
+    pub latency_percentile: Option<f64>,
+    /// What so many of them did not exceed.
+    pub at_percentile_ns: Option<u64>,
+    /// Whether the target was kept: that is within it, and no I/O failed. `None`: there is no target, or no I/O.
+    pub kept: Option<bool>,
     /// I/Os that took longer than the target, as the guest sees them, and those under way at the end that already have.
     pub over_target: u64,
     /// The policy's bound at the end, if it gives one.
