@@ -119,8 +119,8 @@ pub(super) struct Floors {
     slower: f64,
     /// At some moment since the last interval nobody waited who was behind.
     was_kept: bool,
-    /// What it is of the work that best-effort tenants did here in the last interval, that all floors here are, of those
-    /// who asked all along.
+    /// All floors of those who asked all along, in parts of the work that best-effort tenants did here in the last
+    /// interval.
     need: f64,
     /// Work that best-effort tenants did since, in cost ticks.
     work: u64,
