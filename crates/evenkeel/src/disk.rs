@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use api::{Attach, Deletion, Disk, DiskChange, DiskState, NewDisk, Operation, OperationState, Problem, Rest, Wipe};
 use clap::Subcommand;
 use io_model::units::Size;
+use policy::Percentile;
 use serde::Serialize;
 
 use self::listing::{disks, one};
@@ -337,7 +338,7 @@ struct FrontEnd {
 
 /// Refused here: what is no number would not get into JSON, and so the daemon would not see it.
 fn percentile(text: &str) -> Result<f64, String> {
-    let found = text.parse().ok().filter(|percent| (50.0..=99.9).contains(percent));
+    let found = text.parse().ok().filter(|percent| Percentile::new(*percent).is_some());
     found.ok_or_else(|| "expected a number from 50 to 99.9".to_owned())
 }
 

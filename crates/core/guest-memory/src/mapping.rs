@@ -15,7 +15,7 @@ use crate::budget::{Budget, OverBudget, Share};
 /// `f_type` of hugetlbfs (statfs(2)), whose files can only be mapped in whole huge pages.
 const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
 /// What a cache keeps or not as a whole.
-const CACHE_LINE_BYTES: usize = 64;
+pub const CACHE_LINE_BYTES: usize = 64;
 
 /// Why a file descriptor could not be mapped.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use bytemuck::{Pod, Zeroable};
-use guest_memory::MappedU32;
+use guest_memory::{CACHE_LINE_BYTES, MappedU32};
 use nvme_spec::entry::{CQE_BYTES, SQE_BYTES};
 use nvme_spec::opcode::nvm;
 use nvme_spec::{Sqe, Status};
@@ -22,7 +22,6 @@ use crate::dsm::RangeStream;
 /// How many entries the one that is asked for is after the one that is read: a line that another core wrote last takes
 /// longer to come than a command.
 const AHEAD: u16 = 8;
-const CACHE_LINE_BYTES: u64 = 64;
 
 /// The host wrote a value to a doorbell that its queue can't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -509,9 +508,9 @@ impl Cq {
         // Fails only where the VMM mapped the ring at an odd address; its guest sees nothing then.
         let at = u64::from(self.tail) * CQE_BYTES;
         let _ = view.ring.publish_16(at, entry.low, high);
-        if at.is_multiple_of(CACHE_LINE_BYTES) {
+        if at.is_multiple_of(CACHE_LINE_BYTES as u64) {
             // The host's core has the next line too, from the round before, and looks at this one now.
-            view.ring.prefetch_to_write(at + CACHE_LINE_BYTES);
+            view.ring.prefetch_to_write(at + CACHE_LINE_BYTES as u64);
         }
         self.pass_tail();
         true
