@@ -467,4 +467,39 @@ mod tests {
         let policy = PolicyConfig::K2(policy::K2Config { max_in_flight: 8 });
         assert_eq!(predict(&site(), &policy, &[fine()]), Err(Unmodelled::Policy { policy: "k2" }));
     }
+
+    #[test]
+    fn a_floor_is_what_evenkeel_takes_from_others_in_the_drive_and_they_keep_their_64th() {
+        let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
+        let of = |ios_per_sec, other_depth| {
+            let floor = Floor { ios_per_sec, ..Floor::default() };
+            let tenants = [Tenant { floor, ..best_effort("w", 32) }, best_effort("b", other_depth)];
+            let tenants = tenants.map(|tenant| Tenant { vcpus: 8, ..tenant });
+            let forecast = predict(&site(), &policy, &tenants).unwrap();
+            [forecast.tenants[0].iops, forecast.tenants[1].iops]
+        };
+        let shared = of(0, 128);
+        assert!(shared[0] < 200_000.0, "{shared:?}");
+        for floor in [500_000, 600_000, 700_000] {
+            let [kept, left] = of(floor, 128);
+            assert!(close(kept, floor as f64, 0.01) && (60_000.0..280_000.0).contains(&left), "{kept} {left}");
+        }
+        // A little more than its 32 commands at a time can be.
+        let [most, owed] = of(760_000, 128);
+        assert!(close(most, 745_000.0, 0.02) && close(owed, (most + owed) / 64.0, 0.02), "{most} {owed}");
+        // Nothing is taken for what can't be.
+        assert!(of(900_000, 128).iter().zip(shared).all(|(with, without)| close(*with, without, 0.01)));
+    }
+
+    #[test]
+    fn floors_that_do_not_fit_are_no_more_than_the_drive() {
+        let tenants = [700_000, 500_000].map(|ios_per_sec| Tenant {
+            floor: Floor { ios_per_sec, ..Floor::default() },
+            vcpus: 8,
+            ..best_effort("w", 256)
+        });
+        let forecast = predict(&site(), &PolicyConfig::Evenkeel(EvenkeelConfig::p5800x()), &tenants).unwrap();
+        let sum: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
+        assert!((750_000.0..812_000.0).contains(&sum) && forecast.drive_utilization <= 1.0, "{forecast:?}");
+    }
 }

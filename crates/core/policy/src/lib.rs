@@ -80,7 +80,8 @@ pub use cost::{COST_UNIT, Cost, Curve, MAX_COST};
 pub use d2fq::{D2fq, D2fqConfig};
 pub use evenkeel::{Evenkeel, EvenkeelConfig};
 pub use evenkeel::{
-    LARGE as EVENKEEL_LARGE, LEAST_PART as EVENKEEL_LEAST_PART, MANY as EVENKEEL_MANY, MOST_OWED as EVENKEEL_MOST_OWED,
+    HOPELESS as EVENKEEL_HOPELESS, LARGE as EVENKEEL_LARGE, LEAST_LEFT as EVENKEEL_LEAST_LEFT,
+    LEAST_PART as EVENKEEL_LEAST_PART, MANY as EVENKEEL_MANY, MOST_OWED as EVENKEEL_MOST_OWED,
     PACED_FOR as EVENKEEL_PACED_FOR, PACED_LEAST_PART as EVENKEEL_PACED_LEAST_PART, SLOWEST as EVENKEEL_SLOWEST,
     aim_changes as evenkeel_aim_changes, aim_ns as evenkeel_aim_ns, aims_ns as evenkeel_aims_ns,
     late_from_ns as evenkeel_late_from_ns, long_units as evenkeel_long_units, pace_changes as evenkeel_pace_changes,

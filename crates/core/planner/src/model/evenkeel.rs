@@ -6,9 +6,9 @@
 
 use io_model::{Nanos, Op};
 use policy::{
-    COST_UNIT, EVENKEEL_LARGE, EVENKEEL_MANY, EVENKEEL_PACED_FOR, EVENKEEL_PACED_LEAST_PART, EVENKEEL_SLOWEST,
-    EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns, evenkeel_aims_ns, evenkeel_late_from_ns,
-    evenkeel_long_units, evenkeel_pace_changes,
+    COST_UNIT, EVENKEEL_HOPELESS, EVENKEEL_LARGE, EVENKEEL_LEAST_LEFT, EVENKEEL_MANY, EVENKEEL_PACED_FOR,
+    EVENKEEL_PACED_LEAST_PART, EVENKEEL_SLOWEST, EvenkeelConfig, Percentile, evenkeel_aim_changes, evenkeel_aim_ns,
+    evenkeel_aims_ns, evenkeel_late_from_ns, evenkeel_long_units, evenkeel_pace_changes,
 };
 use ssd_model::Profile;
 
@@ -98,6 +98,8 @@ pub(super) struct Cap {
     long: f64,
     /// Reference commands per ns of those that are sent whatever they do to others.
     pub(super) paced_at_least: f64,
+    /// What floors leave.
+    squeeze: Squeeze,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -151,6 +153,7 @@ impl Cap {
             pace: 1.0,
             long: long.fold(f64::INFINITY, f64::min),
             paced_at_least: EVENKEEL_PACED_LEAST_PART * config.rate_iops / 1e9,
+            squeeze: Squeeze::default(),
         }
     }
 
@@ -187,6 +190,15 @@ impl Cap {
         self.moved = (self.level / before - 1.0).abs().max(pace_moved);
     }
 
+    /// A step towards where the worst kept floor, of which `got` is had, is just kept. `units`: what best effort has in
+    /// flight.
+    pub(super) fn judge_floors(&mut self, got: Option<f64>, units: f64) {
+        if self.steps.is_multiple_of(EVERY) {
+            let moved = if self.is_engaged() { self.moved } else { 0.0 };
+            self.moved = moved.max(self.squeeze.judge(got, units));
+        }
+    }
+
     /// Whether a command of so many reference commands goes by itself, with a pause after it.
     pub(super) fn is_paced(&self, cost: f64) -> bool {
         self.pace < 1.0 && cost >= self.long && cost > self.level
@@ -194,7 +206,41 @@ impl Cap {
 
     /// Best effort sends while it has less than this in flight: what a command costs is known once it is fetched.
     pub(super) fn sends_below(&self) -> f64 {
-        (self.level - self.mean_cost / 2.0).max(1.0 / f64::from(COST_UNIT))
+        (self.level.min(self.squeeze.level) - self.mean_cost / 2.0).max(1.0 / f64::from(COST_UNIT))
+    }
+}
+
+/// Where a tenant is short of its floor because its commands wait in the drive, best effort may have less there.
+#[derive(Debug, Clone)]
+struct Squeeze {
+    level: f64,
+    /// Steps in which all was taken and a floor was short.
+    tried: usize,
+}
+
+impl Default for Squeeze {
+    fn default() -> Self {
+        Self { level: MOST, tried: 0 }
+    }
+}
+
+impl Squeeze {
+    /// By which part it moved. What can't be helped is given up, as the policy does but for a try now and then: where
+    /// nothing is in the drive but what floors themselves send.
+    fn judge(&mut self, got: Option<f64>, units: f64) -> f64 {
+        const TRIES: usize = 20;
+        const BY_FLOORS: f64 = 1.3;
+        let all_taken = self.level <= EVENKEEL_LEAST_LEFT || units > BY_FLOORS * self.level;
+        self.tried += usize::from(all_taken && got.is_some_and(|got| got < EVENKEEL_HOPELESS));
+        let before = self.level;
+        self.level = match got {
+            Some(got) if self.tried < TRIES && (got < 1.0 || before < 2.0 * units) => {
+                let factor = got.clamp(1.0 / MOST_STEP, MOST_STEP).powf(STEP);
+                (before.min(2.0 * units) * factor).max(EVENKEEL_LEAST_LEFT)
+            }
+            _ => MOST,
+        };
+        (self.level / before - 1.0).abs()
     }
 }
 

@@ -480,6 +480,11 @@ impl Flow {
         self.rate.map_or(most, |rate| rate.min(most))
     }
 
+    /// Whether it has a floor, and would have all of that if nothing took any time.
+    fn asks_for_floor(&self) -> bool {
+        self.floor > 0.0 && self.asks(1.0) >= self.floor
+    }
+
     /// As far as its pauses let it.
     fn wants(&self, cycle_ns: f64) -> f64 {
         self.asks(cycle_ns).min(self.paced)

@@ -94,6 +94,9 @@ impl Model<'_> {
             let sent = |flow: &Flow| -> Vec<_> { flow.prices.iter().map(|it| (it.cost, it.part * flow.x)).collect() };
             let dearest = || dearest(members().flat_map(sent).collect());
             cap.judge(mean_cost, dearest, |tenant| (self.seen_tail(tenant), self.flows[tenant].x * INTERVAL_NS));
+            let short = members().filter(|flow| flow.asks_for_floor()).map(|flow| flow.x / flow.floor);
+            let units: f64 = members().map(|flow| flow.x * flow.held_ns()).sum();
+            cap.judge_floors(short.reduce(f64::min), units);
             self.pools[at].cap = cap.sends_below();
             self.pace(&cap, at);
         }
@@ -170,33 +173,20 @@ impl Model<'_> {
         Some((pool, Owed { rate: rate / part, in_flight: (in_flight / part).max(EVENKEEL_MOST_OWED.into()) }))
     }
 
+    /// Cost per ns that those who were promised nothing have beside floors.
+    fn owed_beside_floors(&self) -> Option<f64> {
+        self.cap.as_ref()?;
+        let all: f64 = self.flows.iter().map(|flow| flow.x * flow.cost).sum();
+        Some(all / f64::from(EVENKEEL_LEAST_PART))
+    }
+
     /// Everyone's rate, by the policy.
     pub(super) fn share(&mut self, damping: f64) -> f64 {
         let mut change = 0.0_f64;
-        let owed = self.owed();
+        let (owed, beside_floors) = (self.owed(), self.owed_beside_floors());
         for (at, pool) in self.pools.iter_mut().enumerate() {
-            let (mut urgent, mut others) = (Vec::new(), Vec::new());
-            for &at in &pool.members {
-                let flow = &self.flows[at];
-                let list = if flow.urgent { &mut urgent } else { &mut others };
-                list.push((at, claim(self.host, pool, flow, true)));
-            }
-            let mut has = [in_flight_at_cap(pool, &self.flows), 1.0, pool.rate];
-            let first = fill_all(&urgent, None, &has);
-            for (_, claim) in &urgent {
-                let rate = first.rate(claim);
-                for (has, uses) in has.iter_mut().zip(claim.uses) {
-                    *has = (*has - rate * uses).max(1e-6);
-                }
-            }
-            let mut level = fill_all(&others, pool.class_turns, &has);
-            if let Some((_, owed)) = owed.filter(|owed| owed.0 == at) {
-                has[0] += owed.in_flight;
-                has[COST] = owed.rate;
-                if let Some(as_owed) = by_owed(self.host, pool, &self.flows, (&others, level), &has) {
-                    (others, level) = as_owed;
-                }
-            }
+            let owed = owed.filter(|owed| owed.0 == at).map(|owed| owed.1);
+            let [(urgent, first), (others, level)] = turns(self.host, pool, &self.flows, owed, beside_floors);
             let at_cap = pool
                 .members
                 .iter()
@@ -314,10 +304,49 @@ fn fill_all(claims: &[(usize, Claim)], turns: Option<[f64; CLASSES]>, has: &[f64
             }
         }
         others.retain(|claim| !is_short(claim));
+        // Nobody is left who gets more than that.
+        if others.is_empty() {
+            return level;
+        }
     }
 }
 
 type Claims = Vec<(usize, Claim)>;
+
+/// Who has which turns at a poller: those that go first, and the others.
+fn turns(
+    host: &Host,
+    pool: &Pool,
+    flows: &[Flow],
+    owed: Option<Owed>,
+    beside_floors: Option<f64>,
+) -> [(Claims, Level); 2] {
+    let claims = pool.members.iter().map(|&at| (at, claim(host, pool, &flows[at], true)));
+    let (urgent, mut others): (Claims, Claims) = claims.partition(|(at, _)| flows[*at].urgent);
+    let mut has = [in_flight_at_cap(pool, flows), 1.0, pool.rate];
+    let first = fill_all(&urgent, None, &has);
+    for (_, claim) in &urgent {
+        let rate = first.rate(claim);
+        for (has, uses) in has.iter_mut().zip(claim.uses) {
+            *has = (*has - rate * uses).max(1e-6);
+        }
+    }
+    let mut level = fill_all(&others, pool.class_turns, &has);
+    if let Some(owed) = owed {
+        has[0] += owed.in_flight;
+        has[COST] = owed.rate;
+        if let Some(as_owed) = by_owed(host, pool, flows, (&others, level), &has) {
+            (others, level) = as_owed;
+        }
+    }
+    if let Some(rate) = beside_floors
+        && let Some(with_owed) = with_owed(flows, &others, level, rate)
+    {
+        level = fill_all(&with_owed, None, &has);
+        others = with_owed;
+    }
+    [(urgent, first), (others, level)]
+}
 
 /// Where those who were promised nothing would send less than they are owed: as they have turns then, for which no
 /// command makes a pause.
@@ -338,6 +367,25 @@ fn by_owed(
     let claims: Claims = paced.iter().map(|&(at, _)| (at, claim(host, pool, &flows[at], false))).collect();
     let level = fill_all(&claims, None, has);
     (sent(&claims, level) > sent_paced).then_some((claims, level))
+}
+
+/// Where those without a floor would send less than `owed` beside those who have one: as they send, and those with
+/// floors wait for it.
+fn with_owed(flows: &[Flow], claims: &Claims, level: Level, owed: f64) -> Option<Claims> {
+    let is_owed = |at: usize| flows[at].floor == 0.0;
+    let sum = |of: &dyn Fn(&Claim) -> f64| -> f64 {
+        claims.iter().filter(|(at, _)| is_owed(*at)).map(|(at, claim)| of(claim) * flows[*at].cost).sum()
+    };
+    let has_floors = claims.iter().any(|(_, claim)| claim.least > 0.0);
+    if !has_floors || sum(&|claim| level.rate(claim)) >= owed.min(sum(&|claim| claim.wants)) {
+        return None;
+    }
+    let (turns, left) = (sum(&|claim| claim.turn), 1.0 - 1.0 / f64::from(EVENKEEL_LEAST_PART));
+    let least = |at: usize, claim: &Claim| match is_owed(at) {
+        true => (claim.turn / turns * owed).min(claim.wants),
+        false => claim.least * left,
+    };
+    Some(claims.iter().map(|&(at, claim)| (at, Claim { least: least(at, &claim), ..claim })).collect())
 }
 
 /// `pauses`: no more than its pauses let it send.

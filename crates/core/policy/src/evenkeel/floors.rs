@@ -32,12 +32,12 @@ const RELEASE: f64 = 1.05;
 const MOST_TAKEN: f64 = 0.5;
 /// A floor is taken for that many times what its tenant gets at most, at a time.
 const MOST_MORE: f64 = 2.0;
-/// Work that is left to others at least, in reference commands.
-const LEAST_LEFT: f64 = 1.0;
+/// Work that is left with the drive at least, in reference commands.
+pub const LEAST_LEFT: f64 = 1.0;
 /// Where a tenant gets less than that part of its floor for so many intervals although others have no more than that,
 /// its depth is too small for it: nothing more is taken for it, for so many intervals the first time, and twice as many
 /// each further time.
-const HOPELESS: f64 = 0.9;
+pub const HOPELESS: f64 = 0.9;
 const TRIED: u32 = 20;
 const FIRST_GIVEN_UP: u32 = 100;
 const LONGEST_GIVEN_UP: u32 = 6_400;

@@ -43,6 +43,7 @@ use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
 use self::floors::Floors;
+pub use self::floors::{HOPELESS, LEAST_LEFT};
 pub use self::owed::{LEAST_PART, MOST_OWED};
 use self::owed::{Owed, Sender};
 pub use self::pacing::LEAST_PART as PACED_LEAST_PART;
