@@ -92,10 +92,16 @@ pub struct Did {
     pub served_us: f64,
     /// 99th percentile: of the time that this is about the highest of its summaries, usually their median.
     pub p99_us: f64,
+    /// The percentile that its target is for, in the same way; the 99th without one.
+    #[serde(default)]
+    pub at_percentile_us: f64,
     /// The longest.
     pub max_us: f64,
     /// Commands later than the target.
     pub late: u64,
+    /// The part of its commands that was late only because a poller stood still.
+    #[serde(default)]
+    pub stalled_percent: f64,
     /// Commands that the drive failed.
     pub errors: u64,
 }
@@ -122,8 +128,9 @@ pub struct Remedy {
     pub what: String,
     /// The command that does it, where one does.
     pub command: Option<String>,
-    /// The tenant's 99th percentile with it, in microseconds, by the model. None: no model was asked.
-    pub predicted_p99_us: Option<f64>,
+    /// Within what so many of the tenant's commands would be as were promised, or 99 of 100, in microseconds, by the
+    /// model. None: no model was asked.
+    pub predicted_us: Option<f64>,
 }
 
 /// The longest trace, in seconds: a day.

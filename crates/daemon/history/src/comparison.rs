@@ -35,10 +35,14 @@ pub struct Did {
     pub served_ns: f64,
     /// 99th percentile: of a spell the highest of its intervals, of the usual time the median.
     pub p99_ns: u64,
+    /// The percentile that its target is for, in the same way; the 99th without one.
+    pub at_percentile_ns: u64,
     /// Longest.
     pub max_ns: u64,
     /// Commands later than the target.
     pub late: u64,
+    /// The part of its commands, 0 to 1, that was late only because a poller stood still.
+    pub stalled: f64,
     /// Commands that the drive failed.
     pub errors: u64,
 }
@@ -69,13 +73,15 @@ impl Did {
         self.bytes_s.max(self.iops * LEAST_BYTES)
     }
 
-    fn of(intervals: &[&Interval], tenant: &str, p99: impl FnOnce(Vec<u64>) -> u64) -> Self {
+    fn of(intervals: &[&Interval], tenant: &str, one_of: fn(Vec<u64>) -> u64) -> Self {
         let seconds = intervals.iter().map(|it| f64::from(it.span_ms)).sum::<f64>().max(1.0) / 1e3;
         let own: Vec<&Summary> = intervals.iter().filter_map(|it| of(it, tenant)).collect();
         // The sum of no floats is -0, and would be shown so.
         let sum = |field: fn(&Summary) -> u64| own.iter().fold(0.0, |all, it| all + field(it) as f64);
         let (commands, bytes) = (sum(Summary::commands), sum(Summary::bytes));
         let (reads, writes) = (sum(|it| it.reads.into()), sum(|it| it.writes.into()));
+        let percentile =
+            |of: fn(&Summary) -> u64| one_of(own.iter().filter(|it| it.commands() > 0).map(|it| of(it)).collect());
         let count = |field: fn(&Summary) -> u32| own.iter().map(|it| u64::from(field(it))).sum();
         Self {
             iops: commands / seconds,
@@ -83,9 +89,11 @@ impl Did {
             read_share: if reads + writes > 0.0 { reads / (reads + writes) } else { 0.0 },
             mean_ns: sum(|it| it.latency_sum_ns) / commands.max(1.0),
             served_ns: sum(|it| it.served_sum_ns) / commands.max(1.0),
-            p99_ns: p99(own.iter().filter(|it| it.commands() > 0).map(|it| it.p99_ns).collect()),
+            p99_ns: percentile(|it| it.p99_ns),
+            at_percentile_ns: percentile(|it| it.at_percentile_ns),
             max_ns: own.iter().map(|it| it.max_ns).max().unwrap_or(0),
             late: count(|it| it.late),
+            stalled: sum(|it| it.stalled.into()) / commands.max(1.0),
             errors: count(|it| it.errors),
         }
     }
@@ -130,7 +138,7 @@ pub enum Change {
     Own,
     /// A neighbour did, by its index.
     Neighbour(usize),
-    /// The pollers waited for CPUs.
+    /// The pollers waited for CPUs, or stood still.
     Host,
     /// The drive took longer although nobody asked for more.
     Drive,
@@ -218,7 +226,7 @@ impl Comparison {
             others: slow.len().saturating_sub(1),
         };
         let kept = of(newest, tenant).cloned().unwrap_or_default();
-        let did = |name: &str| Did::of(then, name, |p99s| p99s.into_iter().max().unwrap_or(0));
+        let did = |name: &str| Did::of(then, name, |all| all.into_iter().max().unwrap_or(0));
         let did_usually = |name: &str| (!usual.is_empty()).then(|| Did::of(&usual, name, median));
         Ok(Self {
             drive: newest.drive.clone(),
@@ -239,7 +247,7 @@ impl Comparison {
     pub fn change(&self) -> Option<Change> {
         self.grown().or_else(|| {
             let usual = self.usual?;
-            if self.is_starved() {
+            if self.is_starved() || self.is_stalled() {
                 return Some(Change::Host);
             }
             (self.then.served_ns > SLOW * usual.served_ns).then_some(Change::Drive)
@@ -249,6 +257,11 @@ impl Comparison {
     /// Whether pollers waited for CPUs clearly longer than usual.
     pub fn is_starved(&self) -> bool {
         self.starved > STARVED && self.starved > 2.0 * self.usual_starved.unwrap_or(0.0)
+    }
+
+    /// Whether more commands were late than may be, only because their poller stood still.
+    pub fn is_stalled(&self) -> bool {
+        matches!(self.promise, Promise::Target { late_ppm, .. } if self.then.stalled * 1e6 > f64::from(late_ppm))
     }
 
     /// Whose load grew most, if anybody's did.

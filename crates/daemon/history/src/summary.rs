@@ -56,6 +56,8 @@ pub struct Summary {
     pub errors: u32,
     /// Commands that took longer than the target.
     pub late: u32,
+    /// Those of them that would not have, had their poller not stood still.
+    pub stalled: u32,
     /// Bytes of the reads.
     pub read_bytes: u64,
     /// Bytes of the writes.
@@ -68,6 +70,8 @@ pub struct Summary {
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
+    /// The percentile that the target is for; the 99th without one.
+    pub at_percentile_ns: u64,
     /// Longest.
     pub max_ns: u64,
 }
@@ -104,13 +108,16 @@ pub struct PastEvent {
     pub what: Vec<u8>,
 }
 
-/// A summary without its name: six u32 for commands, weight and class, then nine u64.
-pub(crate) const FIXED_BYTES: usize = 7 * 4 + 8 * 8;
+/// A summary without its name: seven u32 for commands, weight and class, then eight u64; what follows for a target.
+pub(crate) const FIXED_BYTES: usize = 7 * 4 + 8 * 8 + OF_TARGET_BYTES;
+const OF_TARGET_BYTES: usize = 4 + 8;
 
 /// The class of a summary.
 const BEST_EFFORT: u32 = 0;
-const GUARANTEED: u32 = 1;
+/// As it was written when p99 was all that was kept of a target.
+const GUARANTEED_P99: u32 = 1;
 const GUARANTEED_UNNAMED: u32 = 2;
+const GUARANTEED: u32 = 3;
 
 /// The bytes of an interval: fixed fields, two names, how many tenants, and those.
 pub(crate) fn encode(interval: &Interval, into: &mut Vec<u8>) {
@@ -138,6 +145,10 @@ pub(crate) fn encode(interval: &Interval, into: &mut Vec<u8>) {
         let Summary { read_bytes, write_bytes, latency_sum_ns, served_sum_ns, p50_ns, p99_ns, max_ns, .. } = *tenant;
         for word in [target_ns, read_bytes, write_bytes, latency_sum_ns, served_sum_ns, p50_ns, p99_ns, max_ns] {
             into.extend(word.to_le_bytes());
+        }
+        if class == GUARANTEED {
+            into.extend(tenant.stalled.to_le_bytes());
+            into.extend(tenant.at_percentile_ns.to_le_bytes());
         }
     }
 }
@@ -187,9 +198,13 @@ impl Bytes<'_> {
         let [mut weight, reads, writes, others, errors, late] = self.words(Self::u32)?;
         let [target_ns, read_bytes, write_bytes, latency_sum_ns, served_sum_ns, p50_ns, p99_ns, max_ns] =
             self.words(Self::u64)?;
+        let (stalled, at_percentile_ns) = match class {
+            GUARANTEED => (self.u32()?, self.u64()?),
+            _ => (0, p99_ns),
+        };
         let promise = match class {
             BEST_EFFORT => Promise::None,
-            GUARANTEED => {
+            GUARANTEED | GUARANTEED_P99 => {
                 // Once there was but one percentile, and nothing in the place of a weight.
                 let late_ppm = if weight == 0 { 10_000 } else { std::mem::take(&mut weight) };
                 Promise::Target { ns: target_ns, late_ppm }
@@ -206,12 +221,14 @@ impl Bytes<'_> {
             others,
             errors,
             late,
+            stalled,
             read_bytes,
             write_bytes,
             latency_sum_ns,
             served_sum_ns,
             p50_ns,
             p99_ns,
+            at_percentile_ns,
             max_ns,
         })
     }
@@ -239,13 +256,15 @@ mod tests {
             others: 3,
             errors: 4,
             late: 5,
+            stalled: if matches!(promise, Promise::Target { .. }) { 2 } else { 0 },
             read_bytes: u64::MAX,
             write_bytes: 1 << 40,
             latency_sum_ns: 6,
             served_sum_ns: 5,
             p50_ns: 8,
             p99_ns: 9,
-            max_ns: 10,
+            at_percentile_ns: if matches!(promise, Promise::Target { .. }) { 12 } else { 9 },
+            max_ns: 13,
         };
         Interval {
             at_unix_ms: 1_700_000_000_000,
@@ -270,7 +289,19 @@ mod tests {
         encode(&Interval { tenants: vec![some().tenants[2].clone()], ..some() }, &mut bytes);
         // Nothing else grows with the tenants.
         let per_tenant = one - (bytes.len() - one);
-        assert_eq!(per_tenant, 2 * (1 + FIXED_BYTES) + 2);
+        assert_eq!(per_tenant, 2 * (1 + FIXED_BYTES) + 2 - OF_TARGET_BYTES);
+    }
+
+    #[test]
+    fn what_was_written_with_p99_alone_is_read_still() {
+        let db = some().tenants[0].clone();
+        let mut bytes = Vec::new();
+        encode(&Interval { tenants: vec![db.clone()], ..some() }, &mut bytes);
+        bytes.truncate(bytes.len() - OF_TARGET_BYTES);
+        let class_at = bytes.len() - (FIXED_BYTES - OF_TARGET_BYTES);
+        bytes[class_at] = GUARANTEED_P99 as u8;
+        let read = decode(&bytes).map(|it| it.tenants);
+        assert_eq!(read, Some(vec![Summary { stalled: 0, at_percentile_ns: db.p99_ns, ..db }]));
     }
 
     #[test]

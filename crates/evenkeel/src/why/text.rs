@@ -5,8 +5,9 @@ use std::fmt::Write;
 use api::{Did, Why};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use policy::Percentile;
 
-use crate::table::{count, layout_with_words, micros, of_commands, span};
+use crate::table::{count, layout_with_words, micros, span};
 
 /// All of it.
 pub fn why(why: &Why, zone: &TimeZone) -> String {
@@ -17,9 +18,9 @@ pub fn why(why: &Why, zone: &TimeZone) -> String {
     if !why.remedies.is_empty() {
         text += "\nwhat would have helped:\n";
     }
+    let many = percentile(why).in_words();
     for remedy in &why.remedies {
-        let predicted =
-            remedy.predicted_p99_us.map(|us| format!(" (99 of 100 within {} then, by the model)", span(us)));
+        let predicted = remedy.predicted_us.map(|us| format!(" ({many} within {} then, by the model)", span(us)));
         // Writing to a String can't fail.
         let _ = writeln!(text, "  {}{}", remedy.what, predicted.unwrap_or_default());
         if let Some(command) = &remedy.command {
@@ -58,18 +59,23 @@ fn verdict(why: &Why, zone: &TimeZone) -> String {
     }
 }
 
+/// The one that it was promised; the 99th without a promise.
+fn percentile(why: &Why) -> Percentile {
+    why.latency_percentile.and_then(Percentile::new).unwrap_or_default()
+}
+
 /// Where the time went.
 fn shares(why: &Why) -> String {
-    let Did { mean_us, waited_us, served_us, p99_us, .. } = why.then;
+    let Did { mean_us, waited_us, served_us, at_percentile_us, .. } = why.then;
     let part = |us: f64| 100.0 * us / mean_us.max(1e-9);
-    let of_commands = of_commands(why.latency_percentile);
-    let target = why.latency_target_us.map(|target| format!(", the target is {}{of_commands}", span(target)));
+    let target = why.latency_target_us.map(|target| format!(", the target is {}", span(target)));
     let target = target.unwrap_or_default();
+    let many = percentile(why).in_words();
     let alone = why.alone_mean_us.map(|us| format!("; alone it would be {} by the model", span(us)));
     format!(
-        "99 of 100 commands took up to {}{target}. Of the mean of {} they waited {} ({:.0} %) in the tenant's queue, \
+        "{many} commands took up to {}{target}. Of the mean of {} they waited {} ({:.0} %) in the tenant's queue, \
          and were {} ({:.0} %) with the drive{}.",
-        span(p99_us),
+        span(at_percentile_us),
         span(mean_us),
         span(waited_us),
         part(waited_us),
@@ -92,9 +98,14 @@ fn own(why: &Why) -> String {
     row("  waited: policy, limits, poller", &|it| micros(it.waited_us));
     row("  served: drive", &|it| micros(it.served_us));
     row("p99 µs", &|it| micros(it.p99_us));
+    let promised = percentile(why);
+    if promised != Percentile::P99 {
+        row(&format!("p{promised} µs, as was promised"), &|it| micros(it.at_percentile_us));
+    }
     row("longest µs", &|it| micros(it.max_us));
     if why.latency_target_us.is_some() {
         row("late", &|it| it.late.to_string());
+        row("  only because a poller stood still, % of all", &|it| format!("{:.2}", it.stalled_percent));
     }
     row("errors", &|it| it.errors.to_string());
     let percent = |percent: f64| format!("{percent:.1}");

@@ -59,7 +59,14 @@ impl Counted {
             0 => Percentiles::default(),
             _ => Percentiles::between(&self.latencies, &now.latencies),
         };
-        let (promise, weight) = match now.probes.class() {
+        let class = now.probes.class();
+        let at_percentile_ns = match class.promise() {
+            Some((_, percentile)) if completed > 0 => {
+                Percentiles::one_between(&self.latencies, &now.latencies, percentile.quantile())
+            }
+            _ => latencies.p99_ns,
+        };
+        let (promise, weight) = match class {
             Class::Guaranteed { latency_target: Some(target), percentile } => {
                 (Promise::Target { ns: target.0, late_ppm: percentile.late_ppm() }, 0)
             }
@@ -77,6 +84,7 @@ impl Counted {
             others,
             errors: count(|it| it.errors),
             late: count(|it| it.violations),
+            stalled: count(|it| it.stalled),
             read_bytes: since(|it| it.read_bytes),
             write_bytes: since(|it| it.write_bytes),
             latency_sum_ns,
@@ -84,6 +92,7 @@ impl Counted {
             served_sum_ns: since(|it| it.served_sum_ns).min(latency_sum_ns),
             p50_ns: latencies.p50_ns,
             p99_ns: latencies.p99_ns,
+            at_percentile_ns,
             max_ns: latencies.max_ns,
         })
     }

@@ -62,10 +62,10 @@ impl<'a> Scene<'a> {
         outcome.forecast.tenants.first().map(|own| own.mean)
     }
 
-    /// The tenant's 99th percentile if `policy` had been in force, the neighbour at index `culprit` had asked for what
+    /// How long the tenant's commands take, as many of them as were promised or 99 of 100, if `policy` had been in force, the neighbour at index `culprit` had asked for what
     /// it did, and all others for what they usually do: who waits has more outstanding, which is no wish of its own.
     /// `asks` changes what each asks for, given its index; the tenant itself is the first.
-    pub fn p99_if(
+    pub fn takes_if(
         &self,
         policy: &PolicyConfig,
         culprit: usize,
@@ -77,14 +77,14 @@ impl<'a> Scene<'a> {
             let did = if at == culprit + 1 { then } else { usual.unwrap_or(then) };
             Some(asks(at, did.as_demand(tenant)?))
         });
-        self.own_p99(policy, asked.collect())
+        self.own_takes(policy, asked.collect())
     }
 
     /// The same as usual.
-    pub fn usual_p99(&self) -> Option<Nanos> {
+    pub fn usually_takes(&self) -> Option<Nanos> {
         self.usual.first()?.as_ref().filter(|own| !own.is_idle())?;
         let all = self.usual.iter().zip(&self.tenants);
-        self.own_p99(self.policy, all.filter_map(|(usual, tenant)| usual.as_ref()?.as_demand(tenant)).collect())
+        self.own_takes(self.policy, all.filter_map(|(usual, tenant)| usual.as_ref()?.as_demand(tenant)).collect())
     }
 
     /// The policy in force.
@@ -97,9 +97,9 @@ impl<'a> Scene<'a> {
         policy::Settings::with_defaults(kind).on(&planner::drive_figures(&self.site.profile))
     }
 
-    fn own_p99(&self, policy: &PolicyConfig, asked: Vec<Tenant>) -> Option<Nanos> {
-        let outcome = self.planner().outcome(policy, &asked).ok()?;
-        outcome.forecast.tenants.first().map(|own| own.p99)
+    fn own_takes(&self, policy: &PolicyConfig, asked: Vec<Tenant>) -> Option<Nanos> {
+        let (own, outcome) = (asked.first()?, self.planner().outcome(policy, &asked).ok()?);
+        outcome.forecast.tenants.first().map(|forecast| forecast.at(own.percentile()))
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -133,9 +133,8 @@ fn measured(did: &Did) -> Measured {
         read_share: did.read_share,
         mean_len_bytes: did.mean_len_bytes(),
         mean: Nanos(did.mean_ns as u64),
-        // Other percentiles are not kept, nor how often a poller stood still.
-        at_percentile: Nanos(did.p99_ns),
+        at_percentile: Nanos(did.at_percentile_ns),
         served: Nanos(did.served_ns as u64),
-        stalled: 0.0,
+        stalled: did.stalled,
     }
 }

@@ -52,9 +52,9 @@ pub fn of(
     declared: &BTreeSet<String>,
 ) -> Vec<Remedy> {
     let mut remedies = thought_of(tenant, fault, comparison, scene);
-    let was_us = Nanos(comparison.then.p99_ns).as_micros_f64();
-    // Where the mean was slow and every hundredth command was not.
-    remedies.retain(|it| it.predicted_p99_us.is_none_or(|p99_us| p99_us < was_us));
+    let was_us = Nanos(comparison.then.at_percentile_ns).as_micros_f64();
+    // Where the mean was slow and what was promised was not.
+    remedies.retain(|it| it.predicted_us.is_none_or(|predicted_us| predicted_us < was_us));
     for remedy in &mut remedies {
         let of = remedy.command.as_ref().and_then(|it| it.strip_prefix(SET)?.split(' ').next());
         if let Some(name) = of.filter(|name| declared.contains(*name)) {
@@ -66,7 +66,7 @@ pub fn of(
 }
 
 fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option<&Scene<'_>>) -> Vec<Remedy> {
-    let plain = |what: String, command: Option<String>| Remedy { what, command, predicted_p99_us: None };
+    let plain = |what: String, command: Option<String>| Remedy { what, command, predicted_us: None };
     match fault {
         Fault::Neighbour(at) => {
             let Some(neighbour) = comparison.neighbours.get(at) else { return Vec::new() };
@@ -101,12 +101,13 @@ fn thought_of(tenant: &str, fault: Fault, comparison: &Comparison, scene: Option
     }
 }
 
-/// What the tenant's 99th percentile should be: its target, or what the model says of the usual time.
+/// Within what so many of the tenant's commands should be as were promised, or 99 of 100: its target, or what the model
+/// says of the usual time.
 fn goal(comparison: &Comparison, scene: Option<&Scene<'_>>) -> Option<Nanos> {
     if let Promise::Target { ns, .. } = comparison.promise {
         return Some(Nanos(ns));
     }
-    let usual = scene.and_then(Scene::usual_p99)?;
+    let usual = scene.and_then(Scene::usually_takes)?;
     Some(Nanos((usual.0 as f64 * GOAL) as u64))
 }
 
@@ -125,7 +126,7 @@ fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&S
         Remedy {
             what: format!("hold {name:?} to {key} = {value:?}{why}"),
             command: Some(format!("{SET}{name} --{option} {value}")),
-            predicted_p99_us: predicted.map(Nanos::as_micros_f64),
+            predicted_us: predicted.map(Nanos::as_micros_f64),
         }
     };
     let unchecked = || usual.map(|usual| remedy(usual, ", a little more than it usually does", None));
@@ -137,11 +138,11 @@ fn limit(at: usize, neighbour: &Neighbour, goal: Option<Nanos>, scene: Option<&S
             _ if index == at + 1 => Tenant { load: Load::Open { rate_iops: iops.max(1.0) }, ..asks },
             _ => asks,
         };
-        scene.p99_if(scene.policy(), at, held)
+        scene.takes_if(scene.policy(), at, held)
     };
     let mut tried = tried.filter(|iops| *iops >= 1.0).filter_map(|iops| Some((iops, with(iops)?)));
-    match tried.find(|(_, p99)| *p99 <= goal) {
-        Some((iops, p99)) => Some(remedy(iops, "", Some(p99))),
+    match tried.find(|(_, takes)| *takes <= goal) {
+        Some((iops, takes)) => Some(remedy(iops, "", Some(takes))),
         None => unchecked(),
     }
 }
@@ -156,22 +157,25 @@ fn promise(
 ) -> Option<Remedy> {
     let (scene, goal) = (scene?, goal?);
     let promised = |index: usize, asks: Tenant| match index {
-        0 => Tenant { class: Class::guaranteed(Some(goal)), ..asks },
+        0 => {
+            let percentile = asks.percentile();
+            Tenant { class: Class::Guaranteed { latency_target: Some(goal), percentile }, ..asks }
+        }
         _ => asks,
     };
     let target = Nanos::from_micros(two_digits(goal.0 as f64 / 1e3));
-    let kept = |policy: &policy::PolicyConfig| scene.p99_if(policy, at, promised).filter(|p99| *p99 <= goal);
+    let kept = |policy: &policy::PolicyConfig| scene.takes_if(policy, at, promised).filter(|takes| *takes <= goal);
     let is_promised = matches!(comparison.promise, Promise::Target { .. });
-    if !is_promised && let Some(p99) = kept(scene.policy()) {
+    if !is_promised && let Some(takes) = kept(scene.policy()) {
         return Some(Remedy {
             what: format!("promise {tenant:?} a latency: class = \"guaranteed\", latency_target = \"{target}\""),
             command: Some(format!("{SET}{tenant} --class guaranteed --latency-target {target}")),
-            predicted_p99_us: Some(p99.as_micros_f64()),
+            predicted_us: Some(takes.as_micros_f64()),
         });
     }
     let keeps_none = !scene.policy().kind().keeps_targets();
     let evenkeel = keeps_none.then(|| scene.other_policy(PolicyKind::Evenkeel))?;
-    let p99 = kept(&evenkeel)?;
+    let takes = kept(&evenkeel)?;
     let also = if is_promised { String::new() } else { format!(", and latency_target = \"{target}\" for {tenant:?}") };
     Some(Remedy {
         what: format!(
@@ -179,7 +183,7 @@ fn promise(
             scene.policy().name()
         ),
         command: None,
-        predicted_p99_us: Some(p99.as_micros_f64()),
+        predicted_us: Some(takes.as_micros_f64()),
     })
 }
 
@@ -246,7 +250,7 @@ mod tests {
         let grown = neighbour(did(4_000.0, 4096.0), Some(did(100.0, 4096.0)));
         let remedy = limit(0, &grown, None, None).expect("one");
         assert_eq!(remedy.command.as_deref(), Some("evenkeel disk set batch --rw-iops 120"));
-        assert_eq!(remedy.predicted_p99_us, None);
+        assert_eq!(remedy.predicted_us, None);
         // One that usually does nothing can't be held to that.
         assert_eq!(limit(0, &neighbour(did(4_000.0, 4096.0), None), None, None), None);
         let promised = Neighbour { promise: Promise::Target { ns: 1, late_ppm: 10_000 }, ..grown.clone() };

@@ -127,7 +127,15 @@ fn find(
     }
     let (then, usual) = (&comparison.then, comparison.usual.as_ref()?);
     match comparison.change() {
-        Some(Change::Host) => Some((Fault::Host, format!("{}, and nobody did more than usual", starved(comparison)))),
+        Some(Change::Host) => {
+            let why = match comparison.is_starved() {
+                true => starved(comparison),
+                false => {
+                    format!("{:.1} % of its commands were late because its poller stood still", then.stalled * 100.0)
+                }
+            };
+            Some((Fault::Host, format!("{why}, and nobody did more than usual")))
+        }
         Some(Change::Drive) => {
             let [now, before] = [then.served_ns, usual.served_ns].map(time);
             let why = format!("it took {now} for a command, usually {before}");
@@ -184,8 +192,10 @@ fn row(did: &Did) -> api::Did {
         waited_us: did.waited_ns() / 1e3,
         served_us: did.served_ns / 1e3,
         p99_us: Nanos(did.p99_ns).as_micros_f64(),
+        at_percentile_us: Nanos(did.at_percentile_ns).as_micros_f64(),
         max_us: Nanos(did.max_ns).as_micros_f64(),
         late: did.late,
+        stalled_percent: did.stalled * 100.0,
         errors: did.errors,
     }
 }
