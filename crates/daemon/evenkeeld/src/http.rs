@@ -10,7 +10,7 @@ use api::{
     LiveDrive, LiveLatency, LiveTenant, MAX_EVENT_WAIT_S, Moved, NewDisk, NewDrive, Operation, OperationState, Problem,
     Sanitize, SanitizeStep, Step, Wipe,
 };
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, FromRef, Path, Query, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
@@ -22,6 +22,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 
 use crate::api_socket::MAX_CLIENTS;
+use crate::body::Object;
 use crate::client_stream::HandedOver;
 use crate::daemon::{Command, Handle};
 use crate::disks::{DiskCommand, Reply};
@@ -335,9 +336,8 @@ async fn show(
 )]
 async fn create(
     State(daemon): State<Handle>,
-    disk: Result<Json<NewDisk>, JsonRejection>,
+    Object(disk): Object<NewDisk>,
 ) -> Result<(StatusCode, Json<Disk>), Refused> {
-    let Json(disk) = disk?;
     let (disk, is_new) = ask(&daemon, |reply| DiskCommand::Create(Box::new(disk), reply)).await??;
     Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(disk)))
 }
@@ -353,9 +353,8 @@ async fn create(
 async fn change(
     State(daemon): State<Handle>,
     Path(name): Path<String>,
-    change: Result<Json<DiskChange>, JsonRejection>,
+    Object(change): Object<DiskChange>,
 ) -> Result<Json<Disk>, Refused> {
-    let Json(change) = change?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::Change(name, Box::new(change), reply)).await??))
 }
 
@@ -388,9 +387,8 @@ async fn delete(
 async fn attach(
     State(daemon): State<Handle>,
     Path(name): Path<String>,
-    attach: Result<Json<Attach>, JsonRejection>,
+    Object(attach): Object<Attach>,
 ) -> Result<Json<Disk>, Refused> {
-    let Json(attach) = attach?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::Attach(name, attach, reply)).await??))
 }
 
@@ -433,9 +431,8 @@ async fn drives(State(daemon): State<Handle>) -> Result<Json<Vec<Drive>>, Refuse
 async fn add_drive(
     State(daemon): State<Handle>,
     Extension(handed_over): Extension<HandedOver>,
-    drive: Result<Json<NewDrive>, JsonRejection>,
+    Object(drive): Object<NewDrive>,
 ) -> Result<Json<Drive>, Refused> {
-    let Json(drive) = drive?;
     let handed_over = handed_over.take();
     Ok(Json(ask(&daemon, |reply| DiskCommand::AddDrive(Box::new(drive), handed_over, reply)).await??))
 }
@@ -467,9 +464,8 @@ async fn remove_drive(
 async fn sanitize_drive(
     State(daemon): State<Handle>,
     Path(name): Path<String>,
-    sanitize: Result<Json<Sanitize>, JsonRejection>,
+    Object(Sanitize { step }): Object<Sanitize>,
 ) -> Result<Json<Drive>, Refused> {
-    let Json(Sanitize { step }) = sanitize?;
     Ok(Json(ask(&daemon, |reply| DiskCommand::Sanitize(name, step, reply)).await??))
 }
 
@@ -482,11 +478,7 @@ async fn sanitize_drive(
         (status = 507, body = Problem)
     )
 )]
-async fn apply(
-    State(daemon): State<Handle>,
-    file: Result<Json<Apply>, JsonRejection>,
-) -> Result<Json<Applied>, Refused> {
-    let Json(file) = file?;
+async fn apply(State(daemon): State<Handle>, Object(file): Object<Apply>) -> Result<Json<Applied>, Refused> {
     Ok(Json(ask(&daemon, |reply| DiskCommand::Apply(Box::new(file), reply)).await??))
 }
 

@@ -30,6 +30,7 @@ mod adopting;
 mod answers;
 mod api_socket;
 mod applying;
+mod body;
 mod client_stream;
 mod clock;
 mod control;

@@ -2,7 +2,7 @@
 
 use api::Problem;
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
@@ -18,17 +18,27 @@ impl From<Problem> for Refused {
     }
 }
 
+impl Refused {
+    fn not_understood(status: StatusCode, detail: String) -> Self {
+        Self(Problem::new(status.as_u16(), "not-understood", detail, SEE_DOCUMENT))
+    }
+}
+
+impl From<BytesRejection> for Refused {
+    fn from(rejection: BytesRejection) -> Self {
+        Self::not_understood(rejection.status(), rejection.body_text())
+    }
+}
+
 impl From<JsonRejection> for Refused {
     fn from(rejection: JsonRejection) -> Self {
-        let status = rejection.status().as_u16();
-        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+        Self::not_understood(rejection.status(), rejection.body_text())
     }
 }
 
 impl From<QueryRejection> for Refused {
     fn from(rejection: QueryRejection) -> Self {
-        let status = rejection.status().as_u16();
-        Self(Problem::new(status, "not-understood", rejection.body_text(), SEE_DOCUMENT))
+        Self::not_understood(rejection.status(), rejection.body_text())
     }
 }
 

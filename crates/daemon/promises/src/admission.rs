@@ -215,7 +215,7 @@ impl<'a> Assessment<'a> {
             return admission.warnings.push(self.config.promise_problem(tenant, what, remedy));
         }
         let what = format!("tenant {name:?} can't be promised {promised}");
-        let remedy = format!("{}; or serve it all the same with overcommit = true", remedy());
+        let remedy = format!("{}; or serve {name:?} all the same with overcommit = true", remedy());
         let problem = self.config.promise_problem(tenant, what, remedy);
         admission.refused.push(Refused { tenant, kind, problem });
     }

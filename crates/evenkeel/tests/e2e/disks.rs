@@ -229,15 +229,21 @@ fn hostile_clients_of_the_api_change_nothing_and_hold_nobody_up() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {wanted}")), "{request}: {answer}");
         assert!(answer.contains("application/problem+json"), "{request}: {answer}");
     }
-    let body = |body: &str| {
-        let head = "POST /v1/disks HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
-        raw(&home, format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+    let send = |request: &str, body: &str| {
+        let head = "HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
+        raw(&home, format!("{request} {head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
     };
+    let body = |body: &str| send("POST /v1/disks", body);
     assert!(body(&" ".repeat(100_000)).starts_with("HTTP/1.1 413"));
     let nested = "[".repeat(60_000);
     for json in ["", "{", &nested, "{\"name\": 5}", "{\"name\": \"a\", \"size\": \"4MiB\", \"size\": \"8MiB\"}"] {
         let answer = body(json);
         assert!(answer.starts_with("HTTP/1.1 4"), "{:.40}: {answer:?}", json);
+    }
+    // An array is no object, though it might be one's fields in their order.
+    for (request, array) in [("PATCH /v1/disks/none", " []"), ("POST /v1/disks/none/attachments", "[\"a\"]")] {
+        let answer = send(request, array);
+        assert!(answer.starts_with("HTTP/1.1 422") && answer.contains("no JSON object"), "{request}: {answer}");
     }
     // No key of a section can be smuggled in by a value.
     let smuggled = json!({ "name": "a", "size": "4MiB\"\noffset = \"0\"\n[[tenant]]\nname = \"b\"\nsize = \"4MiB" });

@@ -1,0 +1,28 @@
+//! What a request brings with it.
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use serde::de::DeserializeOwned;
+
+use api::Problem;
+
+use crate::refused::{Refused, SEE_DOCUMENT};
+
+/// A body that is a JSON object. [`Json`] alone takes an array, too, for its fields in their order.
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Object<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+        let (parts, body) = request.into_parts();
+        let bytes = Bytes::from_request(Request::from_parts(parts.clone(), body), state).await?;
+        let again = Request::from_parts(parts, Body::from(bytes.clone()));
+        let Json(value) = Json::from_request(again, state).await?;
+        match bytes.trim_ascii_start().first() {
+            Some(b'{') => Ok(Self(value)),
+            _ => Err(Problem::new(422, "not-understood", "The body is no JSON object", SEE_DOCUMENT).into()),
+        }
+    }
+}
