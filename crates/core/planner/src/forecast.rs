@@ -487,6 +487,13 @@ mod tests {
         // A little more than its 32 commands at a time can be.
         let [most, owed] = of(760_000, 128);
         assert!(close(most, 745_000.0, 0.02) && close(owed, (most + owed) / 64.0, 0.02), "{most} {owed}");
+        // A promise takes nothing of that.
+        let floor = Floor { ios_per_sec: 760_000, ..Floor::default() };
+        let tenants = [guaranteed("q", 40), Tenant { floor, ..best_effort("w", 32) }, best_effort("b", 128)];
+        let tenants = tenants.map(|tenant| Tenant { vcpus: 8, ..tenant });
+        let forecast = predict(&site(), &policy, &tenants).unwrap();
+        let all: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
+        assert!(close(forecast.tenants[2].iops, all / 64.0, 0.05), "{:?}", forecast.tenants);
         // Nothing is taken for what can't be.
         assert!(of(900_000, 128).iter().zip(shared).all(|(with, without)| close(*with, without, 0.01)));
     }

@@ -84,6 +84,7 @@ pub fn make(scenario: &Scenario, seed: u64) -> Result<Plan> {
             "layout {layout} serves each tenant by itself, so nothing is weighed against others by {names}"
         ));
     }
+    notes.extend(costs_of_papers(&scenario.host, plain));
     // Who is held back by its limits is slower than without them.
     let whole = base(scenario, seed, &profile, plain, PolicyConfig::Passthrough, unlimited);
     let (alone, alone_of) = alone(scenario, &whole);
@@ -234,6 +235,21 @@ pub fn costs(host: &file::Host, layout: Layout) -> sim::HostCosts {
     set(&mut path.wake_ns, own.wake);
     set(&mut path.lock_ns, own.lock);
     costs
+}
+
+/// Where nothing is said of pollers they are not this daemon's.
+fn costs_of_papers(host: &file::Host, layout: Layout) -> Option<String> {
+    let own = &host.costs;
+    let is_said = [own.poller_pass, own.poller_fetch, own.poller_complete, own.poller_doorbell, own.poller_interrupt];
+    if !matches!(layout, Layout::Evenkeel | Layout::Mdev | Layout::PerQueue) || is_said.iter().any(Option::is_some) {
+        return None;
+    }
+    let path = sim::HostCosts::default().mediated;
+    let command_us = (path.fetch_ns + path.complete_ns + path.doorbell_ns + path.interrupt_ns) as f64 / 1e3;
+    Some(format!(
+        "pollers take {command_us:.1} µs for a command, as those of the papers do: [host] says nothing of them; this \
+         daemon's take less, examples/scenarios/six-noisy-neighbours.toml has how to write it"
+    ))
 }
 
 fn fault(fault: &file::Fault, scenario: &Scenario) -> sim::Fault {

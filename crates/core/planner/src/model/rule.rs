@@ -369,23 +369,28 @@ fn by_owed(
     (sent(&claims, level) > sent_paced).then_some((claims, level))
 }
 
-/// Where those without a floor would send less than `owed` beside those who have one: as they send, and those with
-/// floors wait for it.
+/// Where those without a floor would send less than `owed` beside those who have one: as they send, who wait for
+/// nobody's turn with that, and those with floors wait for it.
 fn with_owed(flows: &[Flow], claims: &Claims, level: Level, owed: f64) -> Option<Claims> {
     let is_owed = |at: usize| flows[at].floor == 0.0;
-    let sum = |of: &dyn Fn(&Claim) -> f64| -> f64 {
-        claims.iter().filter(|(at, _)| is_owed(*at)).map(|(at, claim)| of(claim) * flows[*at].cost).sum()
+    let sum = |of: &dyn Fn(usize, &Claim) -> f64| -> f64 {
+        claims.iter().filter(|(at, _)| is_owed(*at)).map(|(at, claim)| of(*at, claim) * flows[*at].cost).sum()
     };
+    let asks = |at: usize| flows[at].asks(flows[at].cycle_ns());
     let has_floors = claims.iter().any(|(_, claim)| claim.least > 0.0);
-    if !has_floors || sum(&|claim| level.rate(claim)) >= owed.min(sum(&|claim| claim.wants)) {
+    if !has_floors || sum(&|_, claim| level.rate(claim)) >= owed.min(sum(&|at, _| asks(at))) {
         return None;
     }
-    let (turns, left) = (sum(&|claim| claim.turn), 1.0 - 1.0 / f64::from(EVENKEEL_LEAST_PART));
+    let (turns, left) = (sum(&|_, claim| claim.turn), 1.0 - 1.0 / f64::from(EVENKEEL_LEAST_PART));
     let least = |at: usize, claim: &Claim| match is_owed(at) {
-        true => (claim.turn / turns * owed).min(claim.wants),
+        true => (claim.turn / turns * owed).min(asks(at)),
         false => claim.least * left,
     };
-    Some(claims.iter().map(|&(at, claim)| (at, Claim { least: least(at, &claim), ..claim })).collect())
+    let claim = |&(at, claim): &(usize, Claim)| {
+        let least = least(at, &claim);
+        (at, Claim { wants: claim.wants.max(least), least, ..claim })
+    };
+    Some(claims.iter().map(claim).collect())
 }
 
 /// `pauses`: no more than its pauses let it send.

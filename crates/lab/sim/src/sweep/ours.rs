@@ -247,6 +247,7 @@ pub(super) fn draw(seed: u64) -> Scenario {
     }
     Scenario {
         layout: *pick(&mut rng, &[Layout::Evenkeel, Layout::Mdev]),
+        best_effort_pollers: pollers(seed),
         policy: PolicyConfig::Evenkeel(config),
         tenants,
         // What is learned from cold is learned by then.
@@ -256,6 +257,12 @@ pub(super) fn draw(seed: u64) -> Scenario {
         starvation_limit: Nanos::from_millis(100),
         ..Scenario::new(profile)
     }
+}
+
+/// Now and then several, so that who has a floor may be alone on one. From a source of random numbers of its own.
+fn pollers(seed: u64) -> u16 {
+    let mut rng = Rng::with_seed(seed.rotate_left(24) ^ 0x5e11);
+    if rng.u8(..4) == 0 { rng.u16(2..=3) } else { 1 }
 }
 
 fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
