@@ -62,9 +62,10 @@ impl<'a> Scene<'a> {
         outcome.forecast.tenants.first().map(|own| own.mean)
     }
 
-    /// How long the tenant's commands take, as many of them as were promised or 99 of 100, if `policy` had been in force, the neighbour at index `culprit` had asked for what
-    /// it did, and all others for what they usually do: who waits has more outstanding, which is no wish of its own.
-    /// `asks` changes what each asks for, given its index; the tenant itself is the first.
+    /// How long the tenant's commands take, as many of them as were promised or 99 of 100, if `policy` had been in
+    /// force, the neighbour at index `culprit` had asked for what it did, and all others for what they usually do: who
+    /// waits has more outstanding, which is no wish of its own. `asks` changes what each asks for, given its index; the
+    /// tenant itself is the first.
     pub fn takes_if(
         &self,
         policy: &PolicyConfig,
