@@ -159,7 +159,9 @@ impl Work {
         self.peak = self.taken;
         // What a command costs is known once it is fetched: so the last one goes beyond the cap as often as not.
         let overdraft = (self.takes_each() / 2.0) as u64;
-        self.gate = Gate::new(part, self.grain(), now, |part| ((ALL as f64 * part) as u64).saturating_sub(overdraft));
+        // A command in its turn may be more than all, and no reason for two that are less.
+        let most = |part: f64| ((ALL as f64 * part) as u64).saturating_sub(overdraft).min(ALL);
+        self.gate = Gate::new(part, self.grain(), now, most);
     }
 
     /// An interval ended. The next one begins with [`allow`](Self::allow). `without`: what is there of a kind and was
@@ -249,6 +251,22 @@ mod tests {
         }
         send(&mut work, LONG_WRITE, 4);
         assert!(!work.has_room(NOW));
+    }
+
+    #[test]
+    fn a_turn_is_for_one_command_though_others_would_be_more_than_all() {
+        let mut work = Work::new();
+        // Reads of 32 units are four times what may be there, writes a little more than that.
+        let mut caps = [100.0; KINDS];
+        (caps[2], caps[LONG_WRITE]) = (8.0, 26.0);
+        work.allow(caps, Part::WHOLE, NOW);
+        (0..9).for_each(|_| send(&mut work, 2, 32));
+        work.turn_over(None);
+        (0..9).for_each(|_| work.count(2, 32 * u64::from(COST_UNIT), false));
+        work.allow(caps, Part::Turns(0.8, 0.0), NOW);
+        assert!(work.has_room(NOW));
+        send(&mut work, LONG_WRITE, 32);
+        assert!(!work.has_room(NOW), "64 units would be there where 26 may be");
     }
 
     #[test]
