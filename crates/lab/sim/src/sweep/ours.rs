@@ -24,8 +24,8 @@ const DEEP: u32 = 32;
 const TOLERANCE: f64 = 0.05;
 /// In the mean of so many plays with other random numbers each.
 const PLAYS: u64 = 5;
-/// Who was promised nothing has a 64th of the work, of which a queue's next long write may be a large part; where floors
-/// at another poller are tried to be kept too.
+/// Who was promised nothing has a 64th of the work, of which a queue's next long write may be a large part: where
+/// floors at several pollers are tried for, which can't be kept, that is long in coming.
 const STARVATION: Nanos = Nanos::from_millis(100);
 const STARVATION_BESIDE_POLLERS: Nanos = Nanos::from_millis(400);
 /// Targets of the scenario that is played again, in percent.
