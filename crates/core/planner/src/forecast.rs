@@ -471,31 +471,28 @@ mod tests {
     #[test]
     fn a_floor_is_what_evenkeel_takes_from_others_in_the_drive_and_they_keep_their_64th() {
         let policy = PolicyConfig::Evenkeel(EvenkeelConfig::p5800x());
-        let of = |ios_per_sec, other_depth| {
+        let iops = |ios_per_sec, promised: Option<Tenant>| -> Vec<f64> {
             let floor = Floor { ios_per_sec, ..Floor::default() };
-            let tenants = [Tenant { floor, ..best_effort("w", 32) }, best_effort("b", other_depth)];
-            let tenants = tenants.map(|tenant| Tenant { vcpus: 8, ..tenant });
-            let forecast = predict(&site(), &policy, &tenants).unwrap();
-            [forecast.tenants[0].iops, forecast.tenants[1].iops]
+            let others = [Tenant { floor, ..best_effort("w", 32) }, best_effort("b", 128)];
+            let tenants = others.into_iter().chain(promised).map(|tenant| Tenant { vcpus: 8, ..tenant });
+            let forecast = predict(&site(), &policy, &tenants.collect::<Vec<_>>()).unwrap();
+            forecast.tenants.iter().map(|tenant| tenant.iops).collect()
         };
-        let shared = of(0, 128);
+        let of = |ios_per_sec| -> [f64; 2] { iops(ios_per_sec, None).try_into().expect("two") };
+        let shared = of(0);
         assert!(shared[0] < 200_000.0, "{shared:?}");
         for floor in [500_000, 600_000, 700_000] {
-            let [kept, left] = of(floor, 128);
+            let [kept, left] = of(floor);
             assert!(close(kept, floor as f64, 0.01) && (60_000.0..280_000.0).contains(&left), "{kept} {left}");
         }
         // A little more than its 32 commands at a time can be.
-        let [most, owed] = of(760_000, 128);
+        let [most, owed] = of(760_000);
         assert!(close(most, 745_000.0, 0.02) && close(owed, (most + owed) / 64.0, 0.02), "{most} {owed}");
         // A promise takes nothing of that.
-        let floor = Floor { ios_per_sec: 760_000, ..Floor::default() };
-        let tenants = [guaranteed("q", 40), Tenant { floor, ..best_effort("w", 32) }, best_effort("b", 128)];
-        let tenants = tenants.map(|tenant| Tenant { vcpus: 8, ..tenant });
-        let forecast = predict(&site(), &policy, &tenants).unwrap();
-        let all: f64 = forecast.tenants.iter().map(|tenant| tenant.iops).sum();
-        assert!(close(forecast.tenants[2].iops, all / 64.0, 0.05), "{:?}", forecast.tenants);
+        let beside = iops(760_000, Some(guaranteed("q", 40)));
+        assert!(close(beside[1], beside.iter().sum::<f64>() / 64.0, 0.05), "{beside:?}");
         // Nothing is taken for what can't be.
-        assert!(of(900_000, 128).iter().zip(shared).all(|(with, without)| close(*with, without, 0.01)));
+        assert!(of(900_000).iter().zip(shared).all(|(with, without)| close(*with, without, 0.01)));
     }
 
     #[test]
