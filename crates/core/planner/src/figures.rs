@@ -21,7 +21,12 @@ const SATURATION_FACTOR: u64 = 35;
 
 /// What policies must know about a drive.
 pub fn drive_figures(profile: &Profile) -> DriveFigures {
-    DriveFigures { lpns: lpns(profile), fair: fair(profile), max_in_flight: saturating_in_flight(profile) }
+    DriveFigures {
+        lpns: lpns(profile),
+        fair: fair(profile),
+        max_in_flight: saturating_in_flight(profile),
+        is_assumed: false,
+    }
 }
 
 /// The drive's figures for `lpns`: as printed where the paper chose them, else what follows from the profile. R is the

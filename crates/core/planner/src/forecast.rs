@@ -480,7 +480,8 @@ mod tests {
         };
         let of = |ios_per_sec| -> [f64; 2] { iops(ios_per_sec, None).try_into().expect("two") };
         let shared = of(0);
-        assert!(shared[0] < 200_000.0, "{shared:?}");
+        // Nearly half of it, with a fifth of the commands outstanding: most of the others' wait with us.
+        assert!((300_000.0..360_000.0).contains(&shared[0]), "{shared:?}");
         for floor in [500_000, 600_000, 700_000] {
             let [kept, left] = of(floor);
             assert!(close(kept, floor as f64, 0.01) && (60_000.0..280_000.0).contains(&left), "{kept} {left}");
@@ -491,8 +492,12 @@ mod tests {
         // A promise takes nothing of that.
         let beside = iops(760_000, Some(guaranteed("q", 40)));
         assert!(close(beside[1], beside.iter().sum::<f64>() / 64.0, 0.05), "{beside:?}");
-        // Nothing is taken for what can't be.
-        assert!(of(900_000).iter().zip(shared).all(|(with, without)| close(*with, without, 0.01)));
+        // For what can't be nothing is taken in the drive: it goes first where there is room, no more.
+        let given_up = of(900_000);
+        assert!(
+            given_up.iter().zip(shared).all(|(with, without)| close(*with, without, 0.05)),
+            "{given_up:?} {shared:?}"
+        );
     }
 
     #[test]

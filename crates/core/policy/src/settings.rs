@@ -191,6 +191,8 @@ pub struct DriveFigures {
     pub fair: FairConfig,
     /// Reference commands in flight that keep the drive busy.
     pub max_in_flight: u32,
+    /// These are figures of another drive, as far as anybody knows.
+    pub is_assumed: bool,
 }
 
 impl Settings {
@@ -300,7 +302,7 @@ mod tests {
     use crate::PollerShape;
 
     fn drive() -> DriveFigures {
-        DriveFigures { lpns: LpnsConfig::pm1735(), fair: FairConfig::pm1735(), max_in_flight: 100 }
+        DriveFigures { lpns: LpnsConfig::pm1735(), fair: FairConfig::pm1735(), max_in_flight: 100, is_assumed: false }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use config::{BlockSize, Config, Demand, DemandLoad};
 use io_model::QueuePriority;
 use planner::{Host, Load, Site, Size, Tenant, drive_figures};
-use policy::PolicyConfig;
+use policy::{DriveFigures, PolicyConfig};
 use ssd_model::Profile;
 
 /// What a command costs the daemon's host. Times in ns; measured on it, see docs/PERFORMANCE.md ("The order of the
@@ -45,7 +45,8 @@ pub fn site(profile: Profile) -> Site {
 
 /// The daemon's policy, as it will run on a drive.
 pub fn policy(config: &Config, profile: &Profile) -> PolicyConfig {
-    config.policy.on(&drive_figures(profile))
+    let is_assumed = !config.device.profile_named;
+    config.policy.on(&DriveFigures { is_assumed, ..drive_figures(profile) })
 }
 
 /// A tenant of the daemon's file, and whether its demand is assumed: one read of 4 KiB at a time for a guaranteed one,

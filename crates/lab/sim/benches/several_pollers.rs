@@ -38,11 +38,17 @@ struct Case {
 fn cases() -> [Case; 3] {
     let on_p5800x = |kib| Case {
         profile: Profile::p5800x(),
-        figures: DriveFigures { lpns: LpnsConfig::p5800x(), fair: FairConfig::p5800x(), max_in_flight: 48 },
+        figures: DriveFigures {
+            lpns: LpnsConfig::p5800x(),
+            fair: FairConfig::p5800x(),
+            max_in_flight: 48,
+            is_assumed: false,
+        },
         target: Nanos::from_micros(100),
         kib,
     };
-    let figures = DriveFigures { lpns: LpnsConfig::pm1735(), fair: FairConfig::pm1735(), max_in_flight: 100 };
+    let figures =
+        DriveFigures { lpns: LpnsConfig::pm1735(), fair: FairConfig::pm1735(), max_in_flight: 100, is_assumed: false };
     let on_pm1735 = Case { profile: Profile::pm1735(), figures, target: Nanos::from_millis(1), kib: 4 };
     [on_p5800x(4), on_p5800x(64), on_pm1735]
 }

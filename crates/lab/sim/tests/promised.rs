@@ -7,6 +7,7 @@ use io_model::Nanos;
 use policy::{Class, EvenkeelConfig, Floor, LpnsConfig, Percentile, PolicyConfig, Terms};
 use sim::workload::{Access, Arrivals, BlockSize, Fio, Open, Workload};
 use sim::{Change, ChangeKind, Report, Scenario, Tenant};
+use ssd_model::Profile;
 
 fn ours() -> PolicyConfig {
     PolicyConfig::Evenkeel(EvenkeelConfig::p5800x())
@@ -69,6 +70,38 @@ fn a_target_that_a_single_command_of_others_takes_longer_than_is_kept() {
     // A hundredth of 800,000 commands of 4 KiB per second is theirs in any case.
     assert!(got[0] + got[1] > 30.0 && (1.8..2.2).contains(&(got[1] / got[0])), "by weight: {got:?}");
     assert!(got[2] > 300.0 && got[3] > 300.0, "others pass by: {got:?}");
+}
+
+/// Two tenants of weights 1 and 3 that keep 128 short commands outstanding each.
+fn by_weight(profile: Profile, policy: PolicyConfig) -> Vec<f64> {
+    let of = |weight| {
+        let workload = Workload::Fio(Fio::random_4k(4, 32, 50));
+        Tenant { terms: Terms::best_effort(weight), workload, ..reader(BEST_EFFORT, 4, 32) }
+    };
+    let scenario = Scenario { policy, profile, ..scenario(vec![of(1), of(3)]) };
+    clean(&Scenario { warmup: Nanos::from_millis(300), duration: Nanos::from_millis(300), ..scenario })
+        .tenants
+        .iter()
+        .map(|tenant| tenant.iops)
+        .collect()
+}
+
+#[test]
+fn weights_have_their_say_where_little_more_is_asked_for_than_keeps_the_drive_busy() {
+    for profile in [Profile::p5800x(), Profile::pm1735()] {
+        let figures = planner::drive_figures(&profile);
+        let on = |is_assumed| {
+            let config = EvenkeelConfig { is_assumed, ..EvenkeelConfig::on(&figures) };
+            by_weight(profile.clone(), PolicyConfig::Evenkeel(config))
+        };
+        let (known, unknown) = (on(false), on(true));
+        let drive = by_weight(profile.clone(), PolicyConfig::Passthrough).iter().sum::<f64>();
+        let name = &profile.name;
+        assert!((2.2..3.1).contains(&(known[1] / known[0])), "{name}: {known:?}");
+        assert!(known.iter().sum::<f64>() > 0.96 * drive, "{name}: {known:?}, the drive has {drive}");
+        // Another drive may need more to be busy.
+        assert!(unknown.iter().sum::<f64>() > 0.99 * drive, "{name}: {unknown:?}, the drive has {drive}");
+    }
 }
 
 #[test]

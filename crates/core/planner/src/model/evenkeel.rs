@@ -13,15 +13,15 @@ use policy::{
 use ssd_model::Profile;
 
 use super::{Pool, Tail};
-use crate::Tenant;
 use crate::figures::{read_busy_ns, write_busy_ns};
+use crate::{Size, Tenant};
 
 /// How far the cap goes in a step, in the logarithm, towards where what was seen last would put it.
 const STEP: f64 = 0.3;
 const MOST_STEP: f64 = 1.4;
 /// Once in so many steps of the network, which is given time to follow.
 const EVERY: usize = 3;
-/// Where others can't use what they may have it goes no further.
+/// As good as no limit.
 const MOST: f64 = 1e6;
 
 /// The policy tells latencies apart up to here, in targets.
@@ -78,15 +78,35 @@ impl Longer {
     }
 }
 
+/// What best effort may have in flight at most. Where several want it each has its weight's part, and of what it sends
+/// the policy allows each length its own most.
+fn lent(config: &EvenkeelConfig, tenants: &[Tenant]) -> f64 {
+    let others = || tenants.iter().filter_map(|tenant| Some((tenant, f64::from(tenant.class.weight()?))));
+    let is_shared = others().nth(1).is_some();
+    let (mut work, mut of_all) = (0.0, 0.0);
+    for (tenant, weight) in others() {
+        let costs = |size: &Size| {
+            let cost = |op| f64::from(config.cost.of(op, size.len_bytes));
+            let cost = tenant.read_share * cost(Op::Read) + (1.0 - tenant.read_share) * cost(Op::Write);
+            (size.part * cost, config.lent_of(size.len_bytes, is_shared))
+        };
+        let sum: f64 = tenant.sizes.iter().map(|size| costs(size).0).sum();
+        work += weight;
+        of_all += tenant.sizes.iter().map(costs).map(|(cost, lent)| weight * cost / sum / lent).sum::<f64>();
+    }
+    if of_all > 0.0 { work / of_all } else { config.lent() }
+}
+
 /// What others may have in flight beside promises.
 #[derive(Debug, Clone)]
 pub(super) struct Cap {
     promises: Vec<Promise>,
     /// The pool of best effort.
     pub(super) pool: Option<usize>,
-    /// In reference commands.
+    /// In reference commands: now, and from the least to the most.
     level: f64,
     floor: f64,
+    most: f64,
     /// What best effort's commands cost in the mean.
     mean_cost: f64,
     steps: usize,
@@ -140,12 +160,14 @@ impl Cap {
             }
         };
         let long = tenants.iter().filter_map(|tenant| Some(evenkeel_long_units(config, tenant.class.promise()?.0)));
+        let most = lent(config, tenants);
         let targets = tenants.iter().enumerate();
         let targets = targets.filter_map(|(at, tenant)| Some((at, tenant.class.promise()?)));
         Self {
             promises: targets.map(promise).collect(),
             pool: pools.iter().position(|pool| pool.members.iter().any(|&at| !tenants[at].class.is_guaranteed())),
-            level: config.lent(),
+            level: most,
+            most,
             floor: f64::from(config.floor_in_flight),
             mean_cost: 0.0,
             steps: 0,
@@ -186,7 +208,7 @@ impl Cap {
         self.pace = pace;
         let before = self.level;
         let factor = (allowed / before).powf(STEP).clamp(1.0 / MOST_STEP, MOST_STEP);
-        self.level = (before * factor).clamp(self.floor, MOST.max(self.floor));
+        self.level = (before * factor).clamp(self.floor, self.most.max(self.floor));
         self.moved = (self.level / before - 1.0).abs().max(pace_moved);
     }
 

@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | `config` | what it is told of the drive, and how much others may have there at most |
 //! | `promises` | how much others may have with the drive |
 //! | `bound` | what that makes certain |
 //! | `floors` | what best-effort tenants get at least |
@@ -31,6 +32,7 @@
 //! would have to wait less is not known.
 
 mod bound;
+mod config;
 mod floors;
 mod owed;
 mod pacing;
@@ -42,6 +44,7 @@ mod work;
 use io_model::{HwqId, Nanos, Op, TenantId};
 
 use self::bound::Found;
+pub use self::config::EvenkeelConfig;
 use self::floors::Floors;
 pub use self::floors::{HOPELESS, LEAST_LEFT};
 pub use self::owed::{LEAST_PART, MOST_OWED};
@@ -54,56 +57,14 @@ pub use self::promises::{
 };
 use self::work::{ByKind, KINDS, Peak, Work, kind_of};
 use crate::by_flow::ByFlow;
-use crate::cost::{COST_UNIT, Cost};
+use crate::cost::COST_UNIT;
 use crate::fair::{Fair, PARTS_OF_WEIGHT};
 use crate::flows::{Flows, Standing, Turns};
 use crate::ready::{Links, List};
 use crate::split::{Part, Seen, Split};
 use crate::{
-    Bound, ConfigError, Demand, DriveFigures, Floor, LpnsConfig, Next, PolicyFigure, PollerShape, TenantFigure,
-    TenantReport, TenantSlot, Terms,
+    Bound, ConfigError, Demand, Floor, Next, PolicyFigure, PollerShape, TenantFigure, TenantReport, TenantSlot, Terms,
 };
-
-/// Settings of [`Evenkeel`]: what it expects of a drive, until it has seen more.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvenkeelConfig {
-    /// Reference commands (4 KiB random writes) that the drive completes per second under full load.
-    pub rate_iops: f64,
-    /// What a command takes that finds the drive idle; of the slowest kind in use.
-    pub alone: Nanos,
-    /// Reference commands in flight that keep the drive busy: nobody needs more, and weights would have no say.
-    pub max_in_flight: u32,
-    /// Reference commands that best-effort tenants may always have in flight together, whatever is missed.
-    pub floor_in_flight: u32,
-    /// What commands cost in reference commands.
-    pub cost: Cost,
-}
-
-impl EvenkeelConfig {
-    /// Intel Optane P5800X, 400 GB.
-    pub fn p5800x() -> Self {
-        let LpnsConfig { r_iops, l_h, floor_in_flight, cost, .. } = LpnsConfig::p5800x();
-        Self { rate_iops: r_iops, alone: l_h, max_in_flight: 48, floor_in_flight, cost }
-    }
-
-    /// Reference commands that others may have with the drive: at most, and while nobody is active who was promised a
-    /// latency.
-    pub fn lent(&self) -> f64 {
-        (f64::from(self.max_in_flight) * LENT).max(MOST_OWED.into())
-    }
-
-    /// On a drive.
-    pub fn on(drive: &DriveFigures) -> Self {
-        let DriveFigures { lpns, max_in_flight, .. } = drive;
-        Self {
-            rate_iops: lpns.r_iops,
-            alone: lpns.l_h,
-            max_in_flight: *max_in_flight,
-            floor_in_flight: lpns.floor_in_flight,
-            cost: lpns.cost,
-        }
-    }
-}
 
 /// Who could send: guaranteed tenants in turns, others by weight.
 #[derive(Debug)]
@@ -139,8 +100,6 @@ const TURN: f64 = 65_536.0;
 const LEAST_WEIGHT: f64 = 0.001;
 /// How fast what floors need is followed, from one interval to the next.
 const FOLLOWS: f64 = 0.25;
-/// What others may have at most, in multiples of what keeps the drive busy with short commands.
-const LENT: f64 = 4.0;
 
 #[derive(Debug, Clone, Copy)]
 struct Tenant {
@@ -284,17 +243,19 @@ impl Order {
         self.set_weight(tenant);
     }
 
-    /// The weight of those who sent something since this was last asked, or want to. `None`: all are guaranteed.
-    fn active_weight(&mut self) -> Option<f64> {
+    /// The weight of those who sent something since this was last asked, or want to, and whether they are several.
+    /// `None`: all are guaranteed.
+    fn active_weight(&mut self) -> Option<(f64, bool)> {
         let Self { tenants, others, pacing, .. } = self;
         let weighted = tenants.iter_mut().enumerate().filter(|(_, tenant)| tenant.weight > 0);
         let asked = weighted.map(|(at, tenant)| {
             let tag = others.tag_of(at as u16);
             let waits = others.waits(at as u16) || pacing.has(at as u16);
             let asks = std::mem::replace(&mut tenant.tag, tag) != tag || waits;
-            if asks { f64::from(tenant.weight) * tenant.part } else { 0.0 }
+            if asks { (f64::from(tenant.weight) * tenant.part, 1) } else { (0.0, 0) }
         });
-        asked.reduce(|sum, weight| sum + weight)
+        let (weight, count) = asked.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1))?;
+        Some((weight, count > 1))
     }
 
     /// Work of a tenant that goes to the drive (`true`) or comes back.
@@ -398,6 +359,8 @@ pub struct Evenkeel {
     level: f64,
     /// How many pollers have best-effort tenants.
     pollers: f64,
+    /// Several best-effort tenants are active, as far as this poller knows.
+    is_shared: bool,
     /// What floors need here of what best effort may have.
     first: f64,
 }
@@ -409,12 +372,7 @@ impl Evenkeel {
     /// A setting out of its range.
     pub fn new(config: EvenkeelConfig, shape: &PollerShape) -> Result<Self, ConfigError> {
         shape.validate()?;
-        let rate_is_one = config.rate_iops >= 1.0 && config.rate_iops <= 1e9;
-        ConfigError::check(rate_is_one, "rate_iops", "must be from 1 to 1000000000 per second")?;
-        let alone_is_one = config.alone > Nanos(0) && config.alone <= Nanos::from_millis(1000);
-        ConfigError::check(alone_is_one, "alone", "must be above 0 and at most 1 s")?;
-        ConfigError::check(config.max_in_flight >= 1, "max_in_flight", "must be at least 1")?;
-        ConfigError::check(config.floor_in_flight >= 1, "floor_in_flight", "must be at least 1")?;
+        config.validate()?;
         let flows = Flows::new(Order::new(), shape.hwqs, shape.hwq_depth);
         let (promises, found, split, part) = (Promises::new(), Found::new(), Split::new(), Part::WHOLE);
         let mut policy = Self {
@@ -427,6 +385,7 @@ impl Evenkeel {
             peak: Peak::NONE,
             level: f64::INFINITY,
             pollers: 1.0,
+            is_shared: false,
             first: 0.0,
         };
         policy.allow(Nanos(0));
@@ -438,12 +397,16 @@ impl Evenkeel {
         // A command at least for each poller, whatever floors are short.
         let level = self.flows.turns.floors.level().min(self.level).max(self.pollers);
         let most = level.min(self.found.told());
-        self.promises.caps(&self.config).map(|cap| cap.min(most))
+        self.promises.caps(&self.config, self.is_shared).map(|cap| cap.min(most))
     }
 
     /// What best-effort tenants may have with the drive at most, if they are held.
     fn most(&self) -> Option<f64> {
-        let caps = self.promises.caps(&self.config).into_iter().fold(self.flows.turns.owed.most_units(), f64::max);
+        let caps = self
+            .promises
+            .caps(&self.config, self.is_shared)
+            .into_iter()
+            .fold(self.flows.turns.owed.most_units(), f64::max);
         let floors = if self.flows.turns.floors.is_empty() { 0.0 } else { self.config.lent() };
         self.promises.is_active().then_some(caps.max(floors))
     }
@@ -550,12 +513,13 @@ impl ByFlow for Evenkeel {
             self.peak.lower_to(self.part.mean(self.peak.part));
         }
         let Peak { units, part: used, is_held, .. } = self.peak;
-        (self.level, self.pollers) = (f64::INFINITY, 1.0);
+        (self.level, self.pollers, self.is_shared) = (f64::INFINITY, 1.0, false);
         // The part that it has does work in proportion, whose ever that is.
         self.first += (self.part.size().min(used) * order.floors.need() - self.first) * FOLLOWS;
         // Where it has no best effort it is not to be told of parts either.
         self.part = Part::WHOLE;
-        let weight = order.active_weight()?;
+        let weight;
+        (weight, self.is_shared) = order.active_weight()?;
         let scale = order.weight_unit;
         let (claim, pace) = self.split.tell(Seen { weight, is_held, clock: order.others.clock(), scale });
         let (grain, level) = (order.work.grain(), order.floors.level());
@@ -565,6 +529,7 @@ impl ByFlow for Evenkeel {
     fn hear_demands(&mut self, all: &[Demand], own: usize, _: Nanos) {
         self.part = self.split.part(all, own);
         self.pollers = all.len().max(1) as f64;
+        self.is_shared |= all.len() > 1;
         for demand in all.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, demand)| demand) {
             self.peak.units.iter_mut().zip(demand.units).for_each(|(units, others)| *units += others);
             self.peak.part += demand.used;

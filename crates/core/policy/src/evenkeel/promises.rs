@@ -5,7 +5,7 @@ use io_model::{Nanos, TenantId};
 use super::EvenkeelConfig;
 use super::stalls::Stalls;
 use super::tail::{Allowed, Asked, Tail};
-use super::work::{ByKind, KINDS, Peak};
+use super::work::{ByKind, KINDS, Peak, least_bytes};
 use crate::by_target::{TARGET_STEPS, span_of};
 use crate::{Percentile, TenantReport};
 
@@ -208,9 +208,10 @@ impl Promises {
     }
 
     /// Reference commands of each kind that others may have with the drive.
-    pub(super) fn caps(&self, config: &EvenkeelConfig) -> ByKind<f64> {
+    pub(super) fn caps(&self, config: &EvenkeelConfig, is_shared: bool) -> ByKind<f64> {
         // Beside nobody it is as much, and more would leave weights no say.
-        if self.is_active { self.levels.map(|level| level.min(config.lent())) } else { [config.lent(); KINDS] }
+        let lent = |kind| config.lent_of(least_bytes(kind), is_shared);
+        std::array::from_fn(|kind| if self.is_active { self.levels[kind].min(lent(kind)) } else { lent(kind) })
     }
 
     /// Somebody is active who was promised something.
@@ -503,10 +504,10 @@ mod tests {
                     ..TenantReport::new(TenantId(1), Class::guaranteed(Some(TARGET)))
                 };
                 (report.by_target[2], report.by_target[FIRST_LATE + 3]) = (interval * 900, interval * 100);
-                let units = promises.caps(&config).map(|cap| cap / KINDS as f64);
+                let units = promises.caps(&config, false).map(|cap| cap / KINDS as f64);
                 promises.learn(&config, &[report], &Peak { units, part: 1.0, ..Peak::NONE });
             }
-            promises.caps(&config)[0]
+            promises.caps(&config, false)[0]
         };
         let (drives, pollers) = (cap(0), cap(100));
         assert!(drives < 4.0 && pollers > 8.0, "{drives} {pollers}");

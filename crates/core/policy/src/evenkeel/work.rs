@@ -11,7 +11,7 @@ pub(super) const KINDS: usize = DEMAND_KINDS;
 pub(super) type ByKind<T> = [T; KINDS];
 
 /// Commands from here on are medium, and long.
-const MEDIUM_BYTES: u64 = 16 << 10;
+pub(super) const MEDIUM_BYTES: u64 = 16 << 10;
 const LONG_BYTES: u64 = 64 << 10;
 
 /// All that others may have with the drive.
@@ -22,6 +22,11 @@ const ALL: u64 = 1 << 32;
 pub(super) fn kind_of(op: Op, len_bytes: u64) -> usize {
     let size = usize::from(len_bytes >= MEDIUM_BYTES) + usize::from(len_bytes >= LONG_BYTES);
     if op == Op::Read { size } else { size + KINDS / 2 }
+}
+
+/// The shortest command of a kind.
+pub(super) fn least_bytes(kind: usize) -> u64 {
+    [0, MEDIUM_BYTES, LONG_BYTES][kind % (KINDS / 2)]
 }
 
 /// The most that others had with the drive in an interval.
