@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use api::Client;
 
 use crate::disk::Figures;
@@ -18,7 +18,8 @@ pub struct Args {
     #[arg(long)]
     once: bool,
 
-    /// Seconds to measure over, 1 to 60. 0 with --once: since the daemon started.
+    /// Seconds to measure over, 1 to 60. 0 with --once: since the daemon started, or since a change of class moved a
+    /// tenant to other pollers (/metrics counts on).
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     interval: u64,
 
@@ -29,8 +30,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    ensure!(
+        args.once || args.interval > 0,
+        "--interval 0 is since the daemon started: add --once, or write 1 to 60 seconds"
+    );
     let mut client = Client::connect(&args.daemon.path())?;
-    let span_ms = if args.once { args.interval } else { args.interval.max(1) } * 1000;
+    let span_ms = args.interval * 1000;
     loop {
         let snapshot = client.stats(span_ms)?;
         let mut out = std::io::stdout().lock();

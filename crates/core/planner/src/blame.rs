@@ -111,8 +111,9 @@ impl Measured {
 /// Whose fault it is that the tenant at index `broken` misses its target; `None` where it does not, or has none.
 ///
 /// In this order: a tenant that exceeds what was declared for it, or that would miss its target with what it does now
-/// even alone, has itself to blame. Load that does not explain the latency leaves the drive, or the host where the time
-/// was spent waiting; so does a drive that is much slower than forecast under that load. Else it is a neighbour.
+/// even alone, has itself to blame. The host has, where its pollers' standstills made more commands late than may be.
+/// Load that does not explain the latency leaves the drive, or the host where the time was spent waiting; so does a
+/// drive that is much slower than forecast under that load. Else it is a neighbour.
 pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Option<Blame> {
     let (tenant, own) = (evidence.tenants.get(broken)?, evidence.measured.get(broken)?);
     let target = tenant.target().filter(|target| own.at_percentile > *target)?;
@@ -125,9 +126,13 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
     if let Some(why) = too_much_alone(planner, evidence.policy, &asks, own, target) {
         return at_fault(why);
     }
-    let may_be = tenant.percentile().late();
+    if own.stalled > tenant.percentile().late() {
+        let part = own.stalled * 100.0;
+        let why = format!("{part:.1} % of its commands were late because its poller stood still: more than may be");
+        return Some(Blame { culprit: Culprit::Host, why });
+    }
     let Some(heaviest) = worst_neighbour(&evidence, broken) else {
-        return Some(drive_or_host(own, may_be, evidence.starved, "nobody else asks for anything"));
+        return Some(drive_or_host(own, evidence.starved, "nobody else asks for anything"));
     };
     let now: Vec<Tenant> = evidence.measured.iter().zip(evidence.tenants).filter_map(|(m, t)| m.as_demand(t)).collect();
     let at = evidence.measured.iter().take(broken).filter(|other| !other.is_idle()).count();
@@ -138,11 +143,11 @@ pub fn blame(planner: &Planner<'_>, evidence: Evidence<'_>, broken: usize) -> Op
         if foreseen <= target {
             let percentile = tenant.percentile();
             let load = format!("the load that there is explains {} at the {percentile}th percentile", words(foreseen));
-            return Some(drive_or_host(own, may_be, evidence.starved, &load));
+            return Some(drive_or_host(own, evidence.starved, &load));
         }
         if own.served.0 as f64 > SLOW * forecast.mean.0 as f64 {
             let load = format!("its profile says {} at this load", words(forecast.mean));
-            return Some(drive_or_host(own, may_be, evidence.starved, &load));
+            return Some(drive_or_host(own, evidence.starved, &load));
         }
     }
     Some(heaviest)
@@ -186,13 +191,7 @@ fn too_much_alone(
     Some(format!("with {load}, {many} would take up to {took} even alone, and the target is {target}"))
 }
 
-/// `may_be`: the part of its commands that may be late.
-fn drive_or_host(own: &Measured, may_be: f64, starved: f64, beside: &str) -> Blame {
-    if own.stalled > may_be {
-        let part = own.stalled * 100.0;
-        let why = format!("{part:.1} % of its commands were late because its poller stood still, and {beside}");
-        return Blame { culprit: Culprit::Host, why };
-    }
+fn drive_or_host(own: &Measured, starved: f64, beside: &str) -> Blame {
     // What a command is with the drive beyond that, no poller kept from coming back.
     let explained_ns = starved * A_SECOND_NS;
     if starved > STARVED && own.served.0 as f64 <= explained_ns {
@@ -365,6 +364,11 @@ mod tests {
         let found = judge(&tenants(), &[true; 3], &all, 500).expect("broken");
         assert_eq!(found.culprit, Culprit::Neighbour(1));
         assert!(found.why.ends_with("1.6 times its share"), "{found:?}");
+        // Nobody is, where the host alone made more late than may be.
+        let stalled = all.map(|it| Measured { stalled: 0.013, ..it });
+        let found = judge(&tenants(), &[true; 3], &stalled, 500).expect("broken");
+        assert_eq!(found.culprit, Culprit::Host);
+        assert!(found.why.starts_with("1.3 % of its commands were late because its poller stood still"), "{found:?}");
     }
 
     #[test]
@@ -377,11 +381,8 @@ mod tests {
         let found = judge_on(0.2, &tenants(), &[false; 3], &with(170), 50).expect("broken");
         assert_eq!(found.culprit, Culprit::Host);
         assert!(found.why.starts_with("its pollers waited 20 % of the time for a CPU"), "{found:?}");
-        let stalled = |part| with(170).map(|it| Measured { stalled: part, ..it });
-        let found = judge(&tenants(), &[false; 3], &stalled(0.013), 50).expect("broken");
-        assert_eq!(found.culprit, Culprit::Host);
-        assert!(found.why.starts_with("1.3 % of its commands were late because its poller stood still"), "{found:?}");
-        let found = judge(&tenants(), &[false; 3], &stalled(0.009), 50).expect("broken");
+        let stalled = with(170).map(|it| Measured { stalled: 0.009, ..it });
+        let found = judge(&tenants(), &[false; 3], &stalled, 50).expect("broken");
         assert_eq!(found.culprit, Culprit::Drive, "one of a hundred may be late");
         // Pollers that waited for a fifth of the time kept nothing from coming back for seconds.
         let hung = [measured(0.5, 2_000_000, 2_000_000), measured(9.0, 85, 50), measured(0.0, 0, 0)];
