@@ -13,8 +13,8 @@ use policy::{
 use ssd_model::Profile;
 
 use super::{Pool, Tail};
+use crate::Tenant;
 use crate::figures::{read_busy_ns, write_busy_ns};
-use crate::{Size, Tenant};
 
 /// How far the cap goes in a step, in the logarithm, towards where what was seen last would put it.
 const STEP: f64 = 0.3;
@@ -85,14 +85,15 @@ fn lent(config: &EvenkeelConfig, tenants: &[Tenant]) -> f64 {
     let is_shared = others().nth(1).is_some();
     let (mut work, mut of_all) = (0.0, 0.0);
     for (tenant, weight) in others() {
-        let costs = |size: &Size| {
+        let (mut costs, mut takes) = (0.0, 0.0);
+        for size in &tenant.sizes {
             let cost = |op| f64::from(config.cost.of(op, size.len_bytes));
             let cost = tenant.read_share * cost(Op::Read) + (1.0 - tenant.read_share) * cost(Op::Write);
-            (size.part * cost, config.lent_of(size.len_bytes, is_shared))
-        };
-        let sum: f64 = tenant.sizes.iter().map(|size| costs(size).0).sum();
+            costs += size.part * cost;
+            takes += size.part * cost / config.lent_of(size.len_bytes, is_shared);
+        }
         work += weight;
-        of_all += tenant.sizes.iter().map(costs).map(|(cost, lent)| weight * cost / sum / lent).sum::<f64>();
+        of_all += weight * takes / costs;
     }
     if of_all > 0.0 { work / of_all } else { config.lent() }
 }

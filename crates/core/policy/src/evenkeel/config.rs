@@ -39,17 +39,20 @@ impl EvenkeelConfig {
     /// Reference commands that others may have with the drive: at most, and while nobody is active who was promised a
     /// latency.
     pub fn lent(&self) -> f64 {
-        (f64::from(self.max_in_flight) * LENT).max(MOST_OWED.into())
+        self.times(LENT)
     }
 
     /// The same of commands of one length. Where several share, short ones wait with us rather than in the drive, which
     /// knows no weights; there are few longer ones for as much work, so these do as it is, and a drive that is fed by
     /// few needs them.
     pub fn lent_of(&self, len_bytes: u64, is_shared: bool) -> f64 {
-        if !is_shared || self.is_assumed || len_bytes >= MEDIUM_BYTES {
-            return self.lent();
-        }
-        (f64::from(self.max_in_flight) * SHARED).max(MOST_OWED.into())
+        let waits_here = is_shared && !self.is_assumed && len_bytes < MEDIUM_BYTES;
+        self.times(if waits_here { SHARED } else { LENT })
+    }
+
+    /// So many times what keeps the drive busy, and what is owed at least.
+    fn times(&self, factor: f64) -> f64 {
+        (f64::from(self.max_in_flight) * factor).max(MOST_OWED.into())
     }
 
     /// On a drive.

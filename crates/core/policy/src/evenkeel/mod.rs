@@ -397,16 +397,16 @@ impl Evenkeel {
         // A command at least for each poller, whatever floors are short.
         let level = self.flows.turns.floors.level().min(self.level).max(self.pollers);
         let most = level.min(self.found.told());
-        self.promises.caps(&self.config, self.is_shared).map(|cap| cap.min(most))
+        self.beside_promises().map(|cap| cap.min(most))
+    }
+
+    fn beside_promises(&self) -> ByKind<f64> {
+        self.promises.caps(&self.config, self.is_shared)
     }
 
     /// What best-effort tenants may have with the drive at most, if they are held.
     fn most(&self) -> Option<f64> {
-        let caps = self
-            .promises
-            .caps(&self.config, self.is_shared)
-            .into_iter()
-            .fold(self.flows.turns.owed.most_units(), f64::max);
+        let caps = self.beside_promises().into_iter().fold(self.flows.turns.owed.most_units(), f64::max);
         let floors = if self.flows.turns.floors.is_empty() { 0.0 } else { self.config.lent() };
         self.promises.is_active().then_some(caps.max(floors))
     }
