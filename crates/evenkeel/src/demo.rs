@@ -267,7 +267,10 @@ fn print(report: &Report, target_us: u64) {
     let rows: Vec<Vec<String>> = rows.collect();
     println!("\nLatency of \"{DB}\" in µs; promised: 99 % of its reads within {target_us} µs.\n");
     println!("{}", table::layout(&heading, &rows));
-    println!("bound: what the policy can vouch for on this drive. late: reads over the target.");
+    println!(
+        "bound: what the policy vouches for at the end with a drive that serves waiting commands in order; this one\n\
+         hashes addresses to its units, so that some take longer. late: reads over the target."
+    );
     let is_broken = |phase: &&Phase| phase.tenants.first().and_then(|db| db.kept) == Some(false);
     let broken = report.phases.iter().filter(is_broken).map(|phase| phase.policy);
     let broken: Vec<&str> = broken.filter(|policy| *policy != "passthrough").collect();

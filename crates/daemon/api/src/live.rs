@@ -149,7 +149,7 @@ pub struct LiveDetail {
     pub assumed: bool,
     /// HWQs in use in the last 10 ms, as numbers within the tenant's poller.
     pub hwqs: Vec<u16>,
-    /// The latency that the policy can vouch for now, if any: time with the drive.
+    /// The latency that the policy vouches for now, if any: time with a drive that serves waiting commands in order.
     pub bound_ns: Option<u64>,
     /// What stands behind it.
     pub bound: Option<BoundRow>,

@@ -99,8 +99,8 @@ pub struct TenantRow {
     pub p999_us: f64,
     /// 99.99th percentile.
     pub p9999_us: f64,
-    /// The latency that the policy can vouch for now, if any: time with the drive, from the moment that the
-    /// policy let the command go.
+    /// The latency that the policy vouches for now, if any: time with a drive that serves waiting commands in
+    /// order, from the moment that the policy let the command go.
     pub bound_us: Option<f64>,
     /// What stands behind it.
     pub bound: Option<BoundRow>,

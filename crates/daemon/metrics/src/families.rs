@@ -107,9 +107,11 @@ const TENANT: [Of<TenantReading>; 16] = [
         Some(seconds(it.target_ns?))
     }),
     gauge("tenant_latency_target_quantile_ratio", "Part of its commands that this is promised for", |it| it.quantile),
-    gauge("tenant_latency_bound_seconds", "Time with the drive that the policy can vouch for now", |it| {
-        Some(seconds(it.bound_ns?))
-    }),
+    gauge(
+        "tenant_latency_bound_seconds",
+        "Time that the policy vouches for now with a drive that serves waiting commands in order",
+        |it| Some(seconds(it.bound_ns?)),
+    ),
     counter("tenant_late_completions", "Completions later than the target then in force", |it| {
         it.target_ns.map(|_| it.totals.late as f64)
     }),
