@@ -144,7 +144,7 @@ function showFacts(detail) {
     ["Limits", detail.limits ?? "none"],
     ["Priority", detail.priority],
     ["Asks for", `${detail.demand}${detail.assumed ? " (assumed)" : ""}`],
-    ["Bound", detail.bound_ns === null ? null : `${latency(detail.bound_ns)} with the drive`],
+    ["Bound", detail.bound_ns === null ? null : `${latency(detail.bound_ns)} with a drive that serves in order`],
     ["Overcommitted", detail.overcommit ? "yes: served although its promise can't be kept" : null],
     ["HWQs", detail.hwqs.join(", ") || "none in use"],
   ].filter(([, value]) => value !== null);

@@ -210,7 +210,8 @@ fn known(app: &App, row: &TenantRow) -> Vec<Line<'static>> {
             table::span(predicted.p99_us)
         )));
     }
-    let bound = row.bound_us.map(|us| format!("; the policy vouches for {} with the drive", table::span(us)));
+    let vouched = |us| format!("; the policy vouches for {} with a drive that serves in order", table::span(us));
+    let bound = row.bound_us.map(vouched);
     if let Some(target_us) = row.latency_target_us {
         lines.push(Line::raw(format!(
             "promised {}{}; {} commands were late in this span{}",
